@@ -49,7 +49,7 @@ from kgverify.testing.problems.decode import SCOPE_MINIMUM, draw_problems, list_
 from kgverify.testing.problems.merge import merge
 from kgverify.testing.problems.problem import Problem
 from kgverify.testing.reproducers.text_format import Reproducer, make_reproducer, saving_bugs, write_reproducer
-from kgverify.testing.shrinking.shrink import shrink
+from kgverify.testing.shrinking.shrink import Budget, shrink
 
 EXAMPLES: Final = 300
 """The default number of problems of a check."""
@@ -59,8 +59,7 @@ FIRST_PART: Final = 16
 """Problems of the first round; the next one has twice as many if a round takes less than `PART_SECONDS`."""
 LARGEST_PART: Final = 512
 PART_SECONDS: Final = 5.0
-SHRINK_CALLS: Final = 600
-SHRINK_SECONDS: Final = 15.0
+SHRINK_BUDGET: Final = Budget(600, 15.0)
 MOST_FRAMES: Final = 4
 """Stack frames of a crash that a report shows."""
 MOST_LINES: Final = 24
@@ -284,14 +283,7 @@ def check_engine(
     if failure is not None and failure.signature.kind != UNDECIDED:
         # A failure that does not occur again stays as it is.
         with suppress(UserError):
-            shrunk = shrink(
-                failure,
-                make_pipeline,
-                reference=make_expected,
-                lockstep=lockstep,
-                max_calls=SHRINK_CALLS,
-                seconds=SHRINK_SECONDS,
-            )
+            shrunk = shrink(failure, make_pipeline, SHRINK_BUDGET, reference=make_expected, lockstep=lockstep)
             failure, neighbour = shrunk.failure, shrunk.change
         crash = None
         if failure.signature.kind == CRASH:
@@ -299,9 +291,7 @@ def check_engine(
     elif violations and failure is None:
         law = next(law for law in chosen if law.name == violations[0].law)
         with suppress(UserError):
-            shrunk, violations[0] = shrink_violation(
-                violations[0], make_pipeline, law=law, max_calls=SHRINK_CALLS, seconds=SHRINK_SECONDS
-            )
+            shrunk, violations[0] = shrink_violation(violations[0], make_pipeline, SHRINK_BUDGET, law=law)
             neighbour = shrunk.change
     return Conformance(
         engine=name_engine(factory),

@@ -18,7 +18,7 @@ from kgverify.runs.engine_makers import as_maker
 from kgverify.testing.checking.check import check_problems
 from kgverify.testing.checking.guard import find_supported
 from kgverify.testing.problems.decode import draw_problems
-from kgverify.testing.shrinking.shrink import shrink
+from kgverify.testing.shrinking.shrink import Budget, shrink
 
 SLOW = as_maker(Slow)
 MOST_ELEMENTS = 4
@@ -67,7 +67,7 @@ def test_there_are_twelve_faults_of_different_classes():
 def test_faults_shrink_to_a_few_elements():
     sizes = {}
     for fault in padded_faults.FAULTS:
-        shrunk = shrink(find(fault, 64), as_maker(padded_faults.plant(fault)), reference=SLOW, seconds=30)
+        shrunk = shrink(find(fault, 64), as_maker(padded_faults.plant(fault)), Budget(seconds=30), reference=SLOW)
         sizes[fault.__name__] = shrunk.problem.size
     assert median(sizes.values()) <= MOST_ELEMENTS, sizes
 

@@ -15,7 +15,7 @@ from kgverify.runs.engine_makers import compiled_maker
 from kgverify.testing.checking.check import judge
 from kgverify.testing.checking.failure import Failure, Signature, fails_same_way
 from kgverify.testing.problems.problem import NO_SPREAD, SHORTEST, Problem
-from kgverify.testing.shrinking.shrink import shrink
+from kgverify.testing.shrinking.shrink import Budget, shrink
 
 SMALLEST = {
     "fact-cap": 51,
@@ -32,6 +32,8 @@ SMALLEST = {
 }
 """The largest sizes after shrinking."""
 
+PATIENT = Budget(seconds=300)
+
 ONE_OF_EACH_STAGE = list({fault.stage: name for name, fault in FAULTS.items()}.values())
 
 
@@ -43,7 +45,7 @@ def stream() -> ProblemStream:
 @pytest.fixture(scope="module")
 def shrunk_of(stream):
     """Return a function that shrinks each fault of the catalogue once, with enough seconds for any machine."""
-    return cache(lambda name: shrink(stream.search_fault(name).failure, compiled_maker(faults=[name]), seconds=300))
+    return cache(lambda name: shrink(stream.search_fault(name).failure, compiled_maker(faults=[name]), PATIENT))
 
 
 @pytest.mark.sample(0, deep=3)
@@ -87,14 +89,15 @@ def test_a_shrink_out_of_calls_gives_what_it_has(stream):
     failure = stream.search_fault("fact-cap").failure
     make = compiled_maker(faults=["fact-cap"])
     told = []
-    shrunk = shrink(failure, make, max_calls=12, progress=lambda name, problem, calls: told.append((name, calls)))
+    budget = Budget(max_calls=12, progress=lambda name, problem, calls: told.append((name, calls)))
+    shrunk = shrink(failure, make, budget)
     assert not shrunk.is_finished
     assert shrunk.calls <= 12
     assert shrunk.neighbour is None
     assert told
     assert told[-1][1] <= 12
     assert judge(shrunk.problem, make).signature == failure.signature
-    assert shrink(failure, make, seconds=0).problem == failure.problem
+    assert shrink(failure, make, Budget(seconds=0)).problem == failure.problem
 
 
 def test_a_problem_that_does_not_fail_again_is_refused():

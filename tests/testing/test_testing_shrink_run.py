@@ -23,7 +23,7 @@ from kgverify.testing.checking.check import judge
 from kgverify.testing.checking.failure import Failure, Signature
 from kgverify.testing.problems.problem import NO_SPREAD, Problem
 from kgverify.testing.shrinking import shrink_run as shrink_runs
-from kgverify.testing.shrinking.shrink import Neighbour, Shrunk
+from kgverify.testing.shrinking.shrink import Budget, Neighbour, Shrunk
 from kgverify.testing.shrinking.shrink_run import (
     MAX_RUN_CALLS,
     ShrunkRun,
@@ -130,12 +130,12 @@ def test_the_limits_of_a_shrink_are_passed_on(countries, lost, monkeypatch):
 
     monkeypatch.setattr(shrink_runs, "shrink_divergence", record)
     with pytest.raises(shrink_runs.NoSlice):
-        shrink_run(lost, graph=countries, divergence=2, max_calls=7, seconds=3.5)
-    assert given == [(2, 7, 3.5)] * len(given)
+        shrink_run(lost, graph=countries, divergence=2, budget=Budget(7, 3.5))
+    assert given == [(2, Budget(7, 3.5))] * len(given)
 
 
 def test_the_chosen_divergence_is_shrunk(countries, monkeypatch):
-    monkeypatch.setattr(shrink_runs, "Oracle", lambda maker, signature, **options: signature)
+    monkeypatch.setattr(shrink_runs, "Oracle", lambda maker, signature, *options, **others: signature)
     monkeypatch.setattr(shrink_runs, "sign", lambda report, divergence: divergence)
     monkeypatch.setattr(shrink_runs, "_find_slice", lambda *given: pytest.fail(str(given[-2:])))
     verification = SimpleNamespace(
@@ -171,7 +171,7 @@ def test_out_of_calls_a_slice_is_the_smallest_problem_that_was_found_to_fail(cou
 def test_a_shrink_against_another_reference_names_it(countries, lost):
     problem = Problem(unranked=(NamedAtom("p", "a", "b"),))
     failure = Failure(index=0, problem=problem, group=(problem,), signature=Signature("prune", "stage.prune", "extra"))
-    shrunk = Shrunk(failure=failure, original=(problem,), neighbour=None, calls=1, seconds=0.5, is_finished=True)
+    shrunk = Shrunk(failure=failure, neighbour=None, calls=1, seconds=0.5, is_finished=True)
     run = ShrunkRun(shrunk=shrunk, sliced=problem, graph=countries, report=lost.report, engine=EngineSpec())
     assert "compared with" not in str(run)
     assert "compared with compiled" in str(replace(run, reference=EngineSpec()))
@@ -180,7 +180,7 @@ def test_a_shrink_against_another_reference_names_it(countries, lost):
 def test_the_agreeing_neighbour_is_a_reproducer_without_a_difference(countries, lost):
     problem, other = (Problem(unranked=(NamedAtom("p", "a", name),)) for name in ("b", "c"))
     failure = Failure(index=0, problem=problem, group=(problem,), signature=Signature("prune", "stage.prune", "extra"))
-    options = {"failure": failure, "original": (problem,), "calls": 1, "seconds": 0.5, "is_finished": True}
+    options = {"failure": failure, "calls": 1, "seconds": 0.5, "is_finished": True}
     given = {"sliced": problem, "graph": countries, "report": lost.report, "engine": EngineSpec()}
     run = ShrunkRun(shrunk=Shrunk(neighbour=Neighbour(other, "the query p(a, c)"), **options), **given)
     assert ShrunkRun(shrunk=Shrunk(neighbour=None, **options), **given).agreeing is None
@@ -203,7 +203,7 @@ def test_of_a_long_problem_the_first_and_the_last_lines_are_shown(countries, los
     # Beside the facts, a problem has a line for its query and one for its settings.
     problem = Problem(facts=countries.train[:num_facts], unranked=(NamedAtom("p", "a", "b"),))
     failure = Failure(index=0, problem=problem, group=(problem,), signature=Signature("prune", "stage.prune", "extra"))
-    shrunk = Shrunk(failure=failure, original=(problem,), neighbour=None, calls=1, seconds=0.5, is_finished=True)
+    shrunk = Shrunk(failure=failure, neighbour=None, calls=1, seconds=0.5, is_finished=True)
     text = str(ShrunkRun(shrunk=shrunk, sliced=problem, graph=countries, report=lost.report, engine=EngineSpec()))
     program = str(problem).splitlines()
     shown = program if num_facts == 22 else [*program[:12], "... 1 lines", *program[13:]]
@@ -243,7 +243,7 @@ def far_apart():
 def test_where_certain_ids_are_needed_a_part_of_the_graph_keeps_them(far_apart):
     verification = verified(far_apart, "packed-fact-keys", corruptions=0)
     make = find_maker(EngineSpec(faults=("packed-fact-keys",)))
-    found = shrink_divergence(verification, far_apart, make, max_calls=300)
+    found = shrink_divergence(verification, far_apart, make, budget=Budget(300))
     assert found.removed > 0.9
     assert found.shrunk.is_finished
     assert found.shrunk.problem.size <= 6
@@ -257,7 +257,7 @@ def test_where_certain_ids_are_needed_a_part_of_the_graph_keeps_them(far_apart):
 def test_out_of_calls_the_smallest_found_so_far_is_given_though_it_be_the_whole_graph(far_apart, calls):
     verification = verified(far_apart, "packed-fact-keys", corruptions=0)
     make = find_maker(EngineSpec(faults=("packed-fact-keys",)))
-    found = shrink_divergence(verification, far_apart, make, max_calls=calls)
+    found = shrink_divergence(verification, far_apart, make, budget=Budget(calls))
     assert not found.shrunk.is_finished
     assert found.shrunk.calls <= calls
     assert judge(found.shrunk.problem, make).signature == found.shrunk.failure.signature
@@ -285,7 +285,8 @@ def test_on_family_the_slice_leaves_out_93_percent_and_few_runs_suffice(fault, s
     verification = verified(graph, fault, queries=5, corruptions=5)
     assert verification.report.divergences
     begin = time.process_time()
-    found = shrink_divergence(verification, graph, find_maker(EngineSpec(faults=(fault,))), seconds=300)
+    budget = Budget(MAX_RUN_CALLS, seconds=300)
+    found = shrink_divergence(verification, graph, find_maker(EngineSpec(faults=(fault,))), budget=budget)
     # A third of it on the machine that it was written on.
     assert time.process_time() - begin < 60
     assert len(graph.train) > 19_000

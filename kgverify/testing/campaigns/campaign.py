@@ -84,7 +84,7 @@ from kgverify.testing.reproducers.text_format import (
     saving_bugs,
     write_reproducer,
 )
-from kgverify.testing.shrinking.shrink import MAX_CALLS, join_problems, shrink
+from kgverify.testing.shrinking.shrink import Budget, join_problems, shrink
 from kgverify.verification.evidence import describe_idle
 
 T = TypeVar("T")
@@ -318,14 +318,14 @@ def replay_text(text: str, sides: Sides) -> Signature | None:
     return made.signature if fails_same_way(failure.signature, made.signature) else failure.signature.held
 
 
-def shrink_text(text: str, sides: Sides, max_calls: int, seconds: float) -> str:
+def shrink_text(text: str, sides: Sides, budget: Budget) -> str:
     """Return the shrunk reproducer; an empty string if its problem no longer fails in the same way."""
     made = parse_reproducer(text)
     make, reference = sides.find_makers()
     failure = judge(made.problem, make, reference=reference, lockstep=made.lockstep)
     if failure is None or not fails_same_way(failure.signature, made.signature):
         return ""
-    shrunk = shrink(failure, make, reference=reference, lockstep=made.lockstep, max_calls=max_calls, seconds=seconds)
+    shrunk = shrink(failure, make, budget, reference=reference, lockstep=made.lockstep)
     smallest = make_reproducer(
         shrunk.failure,
         sides.engine,
@@ -361,6 +361,9 @@ MOST_EXAMPLES: Final = 2000
 BLOCK_SIZE: Final = 2048
 """Problems of a block. A large run costs less for each, especially where a run is compiled."""
 
+SHRINK_BUDGET: Final = Budget(seconds=20.0)
+"""The budget of one shrink."""
+
 MOST_LOST: Final = 100
 """Processes that may be killed one after the other before any of them has proved anything."""
 
@@ -375,8 +378,7 @@ class Campaign:
     is_apart:       whether 1, too, is a process of its own, which an engine may end
     is_fresh:       whether to ignore which problems were tried before
     accept_changed: the names of changed code whose problems are not tried again (`kgverify.files.code_identity`)
-    shrink_calls:   most runs of the engine for one shrink
-    shrink_seconds: most seconds of one shrink
+    shrink_budget:  of one shrink
     most_shrunk:    divergences that are shrunk; the others wait for the next campaign
     minimum:        the exercise required of the whole campaign
     dialect:        of both engines and of the problems
@@ -396,8 +398,7 @@ class Campaign:
     known: tuple[KnownDivergence, ...] = ()
     is_fresh: bool = False
     accept_changed: tuple[str, ...] = ()
-    shrink_calls: int = MAX_CALLS
-    shrink_seconds: float = 20.0
+    shrink_budget: Budget = SHRINK_BUDGET
     most_shrunk: int = 20
     minimum: Minimum = field(default_factory=lambda: MINIMUM)
     dialect: Dialect = OURS
@@ -585,13 +586,13 @@ class _Run:
         ][: self.campaign.most_shrunk]
         if self.is_interrupted:
             return
-        budget = (self.campaign.sides, self.campaign.shrink_calls, self.campaign.shrink_seconds)
+        settings = self.campaign.sides, self.campaign.shrink_budget
 
         def take(number: int, text: str) -> None:
             path, made = waiting[number]
             write_reproducer(parse_reproducer(text) if text else mark_shrunk(made), path)
 
-        tasks = [(shrink_text, (render_reproducer(made), *budget)) for _, made in waiting]
+        tasks = [(shrink_text, (render_reproducer(made), *settings)) for _, made in waiting]
         self._do_all(workers, "shrink", tasks, take, "")
 
     def _do_all(
