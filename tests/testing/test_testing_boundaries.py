@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from kgverify.program.atoms import NamedAtom, Variable
-from kgverify.runs.engine_makers import EAGER, EngineSpec, Sides, compiled_maker
+from kgverify.runs.engine_makers import EAGER, PLAIN, EngineSpec, Sides, compiled_maker
 from kgverify.testing.campaigns import campaign as campaigns
 from kgverify.testing.campaigns.campaign import Campaign, replay_text, run_campaign, try_block
+from kgverify.testing.campaigns.result import Identity
 from kgverify.testing.checking import guard as guards
 from kgverify.testing.checking.check import find_suspects, prepare_alone, prepare_batches
 from kgverify.testing.problems.decode import (
@@ -111,7 +112,9 @@ def test_one_problem_in_sixteen_runs_alone_unless_each_run_is_compiled(monkeypat
         return []
 
     monkeypatch.setattr(campaigns, "find_suspects", record)
-    try_block(Sides(EAGER._replace(mode=mode, device="cuda" if mode == "fused" else "cpu")), 0, 3, 32, 32, False)
+    engine = EAGER._replace(mode=mode, device="cuda" if mode == "fused" else "cpu")
+    work = Identity(engine=engine, reference=PLAIN, lockstep=False, seed=0, block_size=32)
+    try_block(work, 3, 32)
     assert [run[0] for run in runs if len(run) == 1 and runs_alone(run[0])][: len(expected)] == expected
     assert sorted(index for run in runs for index in run) == list(range(32))
 

@@ -158,20 +158,17 @@ class Oracle:
         are yielded except those known not to fail.
         """
         group: list[int] = []
-        size = 0
+        size = start = 0 if control is None else _weigh(control)
         for i, attempt in enumerate(attempts):
             if attempt in self._agreed or (attempt in self._judged and not self.holds(attempt)):
                 continue
             weight = _weigh(attempt)
             if group and (size + weight > LARGEST_RUN or attempt.key != attempts[group[0]].key):
                 yield from self._sift_group(attempts, group, control)
-                group = []
-            if not group:
-                size = 0 if control is None else _weigh(control)
+                group, size = [], start
             group.append(i)
             size += weight
-        if group:
-            yield from self._sift_group(attempts, group, control)
+        yield from self._sift_group(attempts, group, control) if group else ()
 
     @property
     def needs_batch(self) -> bool:
@@ -189,9 +186,7 @@ class Oracle:
     def find_agreeing(self, attempts: Sequence[Problem], control: Problem) -> list[int]:
         """Return the indices of the attempts that agree in a common run, and so may well agree alone."""
         suspects = set(self.sift(attempts, control))
-        if len(suspects) == len(attempts):
-            return list(range(len(attempts)))
-        return [i for i in range(len(attempts)) if i not in suspects]
+        return [i for i in range(len(attempts)) if i not in suspects or len(suspects) == len(attempts)]
 
     def _sift_group(self, attempts: Sequence[Problem], group: list[int], control: Problem | None) -> list[int]:
         problems = [attempts[i] for i in group]
@@ -209,13 +204,14 @@ class Oracle:
         if middle not in found:
             return group
         found = {at - (at > middle) for at in found if at != middle}
-        members = [member for member in range(len(group)) if member in found]
-        others = [member for member in range(len(group)) if member not in found]
+        suspects, others = (
+            [i for member, i in enumerate(group) if (member in found) is which] for which in (True, False)
+        )
         if control.spread != NO_SPREAD and control.size <= SMALL and len(group) <= MOST_WITH_IDS:
             # In a common run they have other ids, so that they are only less likely to fail.
-            return [group[member] for member in (*members, *others)]
-        self._agreed.update(attempts[group[member]] for member in others)
-        return [group[member] for member in members]
+            return suspects + others
+        self._agreed.update(attempts[i] for i in others)
+        return suspects
 
     def _check_budget(self) -> None:
         if self.calls >= self.budget.max_calls or self.seconds >= self.budget.seconds:
@@ -406,24 +402,22 @@ def drop_queries(problem: Problem, oracle: Oracle) -> Problem:
         problem = oracle.first([*unranked[:32], whole], problem) or problem
     if not problem.queries and problem.num_corruptions:
         problem = oracle.first([replace(problem, num_corruptions=0, seed=0)], problem) or problem
-    problem = oracle.drop_items(problem, problem.unranked, partial(_with_queries, problem, problem.queries))
-    return oracle.drop_items(problem, problem.queries, partial(_with_queries, problem, unranked=problem.unranked))
+    return drop("queries", drop("unranked", problem, oracle), oracle)
 
 
-def _with_queries(problem: Problem, queries: tuple[NamedAtom, ...], unranked: tuple[NamedAtom, ...]) -> Problem | None:
-    return replace(problem, queries=queries, unranked=unranked) if queries or unranked else None
-
-
-def drop_facts(problem: Problem, oracle: Oracle) -> Problem:
-    """Remove as many facts as possible."""
+def drop(field: str, problem: Problem, oracle: Oracle) -> Problem:
+    """Remove as many items of a field as possible."""
     after = problem.spread.after
 
-    def rebuild(kept: tuple[tuple[int, NamedAtom], ...]) -> Problem:
-        # Unused symbols stay between the same facts.
-        spread = problem.spread._replace(after=sum(i < after for i, _ in kept))
-        return replace(problem, facts=tuple(fact for _, fact in kept), spread=spread if after else problem.spread)
+    def rebuild(kept: tuple[tuple[int, Any], ...]) -> Problem | None:
+        changed: dict[str, Any] = {field: tuple(item for _, item in kept)}
+        if field == "facts" and after:
+            # Unused symbols stay between the same facts.
+            changed["spread"] = problem.spread._replace(after=sum(i < after for i, _ in kept))
+        left = {"queries": problem.queries, "unranked": problem.unranked} | changed
+        return replace(problem, **changed) if left["queries"] or left["unranked"] else None
 
-    return oracle.drop_items(problem, tuple(enumerate(problem.facts)), rebuild)
+    return oracle.drop_items(problem, tuple(enumerate(getattr(problem, field))), rebuild)
 
 
 def skip_rules(problem: Problem, oracle: Oracle) -> Problem:
@@ -527,19 +521,15 @@ PASSES: Final[dict[str, Pass]] = {
     "lower_limits": lower_limits,
     "reduce_slots": reduce_slots,
     "drop_queries": drop_queries,
-    "drop_rules": lambda problem, oracle: oracle.drop_items(
-        problem, problem.rules, lambda kept: replace(problem, rules=kept)
-    ),
-    "drop_facts": drop_facts,
+    "drop_rules": partial(drop, "rules"),
+    "drop_facts": partial(drop, "facts"),
     "drop_body_atoms": lambda problem, oracle: (
         _repeat(problem, oracle, lambda now: (each.problem for each in _without_one(now))) if problem.rules else problem
     ),
     "skip_rules": skip_rules,
     "merge_symbols": merge_symbols,
     "merge_and_drop": merge_and_drop,
-    "drop_constants": lambda problem, oracle: oracle.drop_items(
-        problem, problem.constants, lambda kept: replace(problem, constants=kept)
-    ),
+    "drop_constants": partial(drop, "constants"),
     "simplify_policy": simplify_policy,
     "simplify_spread": simplify_spread,
 }

@@ -44,7 +44,7 @@ from kgverify.testing.problems.problem import (
     rename_variables,
 )
 from kgverify.testing.reproducers.text_format import Reproducer, make_reproducer, saving_bugs, write_reproducer
-from kgverify.testing.shrinking.shrink import Budget, Oracle, OutOfBudget, Shrunk, list_predicates, shrink_with
+from kgverify.testing.shrinking.shrink import Budget, Oracle, OutOfBudget, Shrunk, drop, list_predicates, shrink_with
 from kgverify.trace.model.header import EngineInfo
 from kgverify.trace.model.trace import Trace
 from kgverify.verification.verify import Verification
@@ -283,7 +283,7 @@ def shrink_keeping_ids(problem: Problem, touched: Iterable[NamedAtom], oracle: O
     else:
         chosen += rest
     found = oracle.drop_items(numbered.with_facts(chosen), chosen, numbered.with_facts)
-    found = oracle.drop_items(found, found.rules, lambda rules: replace(found, rules=rules))
+    found = drop("rules", found, oracle)
     fewer = _Numbered(replace(problem, rules=found.rules))
     return fewer.close_gaps([fact for fact in chosen if fact in set(found.facts)], oracle)
 
