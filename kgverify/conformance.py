@@ -42,7 +42,7 @@ from kgverify.runs.engine_makers import (
     follows_semantics,
     name_engine,
 )
-from kgverify.testing.checking.check import ALONE, check_and_count, verify_problems
+from kgverify.testing.checking.check import ALONE, Checker, verify_problems
 from kgverify.testing.checking.failure import CRASH, UNDECIDED, Failure, label_lines
 from kgverify.testing.checking.guard import check_made, find_supported, make_once
 from kgverify.testing.problems.decode import SCOPE_MINIMUM, draw_problems, list_scope
@@ -247,7 +247,8 @@ def check_engine(
             fix="inside of @given(strategies.problems()), call kv.assert_agrees(engine, problem)",
         )
     required = parse_minimum(minimum)
-    make_pipeline, make_expected = find_maker(factory, "engine"), find_maker(reference, "reference")
+    checker = Checker(find_maker(factory, "engine"), find_maker(reference, "reference"), lockstep)
+    make_pipeline, make_expected = checker.make, checker.reference
     own = find_dialect(factory) if dialect is None else dialect
     num = (0 if problems is not None else EXAMPLES) if examples is None else examples
     every = [*(problems or ()), *islice(draw_problems(seed, 0, own), num)]
@@ -266,7 +267,7 @@ def check_engine(
     neighbour, exercise = "", NOT_EXERCISED
     while done < len(kept) and failure is None and not violations and (not done or monotonic() - begun < seconds):
         part, at = kept[done : done + size], monotonic()
-        failures, counted = check_and_count(part, make_pipeline, reference=make_expected, lockstep=lockstep, most=1)
+        failures, counted = checker.check(part, most=1)
         exercise = exercise.plus(counted)
         failure = next((replace(each, index=done + each.index) for each in failures), None)
         if failure is None or failure.divergence is not None:
@@ -279,7 +280,7 @@ def check_engine(
     # A failure that does not occur again stays as it is.
     with suppress(UserError):
         if failure is not None and failure.signature.kind != UNDECIDED:
-            shrunk = shrink(failure, make_pipeline, SHRINK_BUDGET, reference=make_expected, lockstep=lockstep)
+            shrunk = shrink(failure, checker, SHRINK_BUDGET)
             failure, neighbour = shrunk.failure, shrunk.change
         elif violations and failure is None:
             law = next(law for law in chosen if law.name == violations[0].law)

@@ -6,6 +6,7 @@ from kgverify.errors import count_of
 from kgverify.laws.catalogue import find_law
 from kgverify.laws.law import Law, Violation, find_violations
 from kgverify.runs.engine_makers import EAGER, PLAIN, EngineSpec, MakePipeline
+from kgverify.testing.checking.check import Checker
 from kgverify.testing.checking.failure import Failure
 from kgverify.testing.problems.merge import group_problems
 from kgverify.testing.problems.problem import Problem
@@ -40,7 +41,7 @@ class LawOracle(Oracle):
     """Decides whether a law is broken on a problem; one check is one call, however many runs it takes."""
 
     def __init__(self, law: Law, violation: Violation, make_pipeline: MakePipeline, budget: Budget) -> None:
-        super().__init__(make_pipeline, violation.signature, budget)
+        super().__init__(Checker(make_pipeline), violation.signature, budget)
         self._law = law
 
     @property

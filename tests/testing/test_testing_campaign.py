@@ -32,7 +32,7 @@ from kgverify.testing.campaigns.result import (
     read_known,
 )
 from kgverify.testing.checking import guard as guards
-from kgverify.testing.checking.check import judge
+from kgverify.testing.checking.check import Checker
 from kgverify.testing.checking.failure import Failure, Signature
 from kgverify.testing.problems.features import ALL_FEATURES
 from kgverify.testing.problems.problem import Problem
@@ -99,7 +99,7 @@ def test_a_divergence_is_kept_once_as_the_smallest_problem_that_shows_it(corpus)
     made = read_reproducer(Path(found.file))
     assert made.engine == LOST
     assert made.notes == (f"problem {found.first} of seed 0",)
-    assert str(judge(made.problem, find_maker(LOST)).signature) == LOST_SIGNATURE
+    assert str(Checker(find_maker(LOST)).judge(made.problem).signature) == LOST_SIGNATURE
 
 
 @pytest.mark.exhaustive
@@ -333,11 +333,11 @@ def test_a_partial_block_that_is_tried_again_counts_once(corpus, monkeypatch):
 def test_only_a_process_that_can_be_replaced_may_end_itself(monkeypatch, tmp_path, has_log):
     may_end: list[bool] = []
 
-    def record(batch, make, *, lockstep):
+    def record(checker, batch):
         may_end.append(guards._nothing is not None)
         return []
 
-    monkeypatch.setattr(campaigns, "find_suspects", record)
+    monkeypatch.setattr(Checker, "find_suspects", record)
     try_block(WORK, 0, 4, (), tmp_path / "log" if has_log else None)
     assert set(may_end) == {has_log}
     assert guards._nothing is None
@@ -346,11 +346,11 @@ def test_only_a_process_that_can_be_replaced_may_end_itself(monkeypatch, tmp_pat
 def test_problems_that_ended_a_process_are_run_in_halves_and_not_alone(monkeypatch):
     runs: list[tuple[int, ...]] = []
 
-    def record(batch, make, *, lockstep):
+    def record(checker, batch):
         runs.append(batch.indices)
         return []
 
-    monkeypatch.setattr(campaigns, "find_suspects", record)
+    monkeypatch.setattr(Checker, "find_suspects", record)
     try_block(WORK, 0, 16)
     whole = max(runs, key=len)
     first, second = whole[: len(whole) // 2], whole[len(whole) // 2 :]
@@ -524,7 +524,7 @@ def test_a_divergence_of_the_corpus_alone_has_no_first_problem(corpus):
     rule = NamedRule(NamedAtom("q", x, z), (NamedAtom("p", x, y), NamedAtom("r", y, z)))
     facts = tuple(NamedAtom("p", "a", f"c{i}") for i in range(3))
     problem = Problem(facts=facts, rules=(rule,), unranked=(NamedAtom("q", "a", x),))
-    failure = judge(problem, find_maker(LOST))
+    failure = Checker(find_maker(LOST)).judge(problem)
     assert failure is not None
     Corpus(corpus).add(make_reproducer(failure, LOST))
     (found,) = run_campaign(Campaign(corpus=corpus, engine=LOST, examples=0)).divergences

@@ -19,7 +19,7 @@ from kgverify.program.limits import Limits
 from kgverify.program.program import NamedRule
 from kgverify.runs.engine_makers import EngineSpec, evaluator_pipeline, find_maker
 from kgverify.runs.run import Run, load_policy, reference_pipeline
-from kgverify.testing.checking.check import judge
+from kgverify.testing.checking.check import Checker
 from kgverify.testing.checking.failure import Failure, Signature
 from kgverify.testing.problems.problem import NO_SPREAD, Problem
 from kgverify.testing.shrinking import shrink_run as shrink_runs
@@ -73,11 +73,11 @@ def lost(countries):
 def test_a_divergence_on_a_graph_shrinks_to_little(countries, fault, policy, lockstep, size):
     verification = verified(countries, fault, policy=policy, lockstep=lockstep)
     make = find_maker(EngineSpec(faults=(fault,)))
-    found = shrink_divergence(verification, countries, make)
+    found = shrink_divergence(verification, countries, Checker(make))
     assert found.removed > 0.8
     assert found.shrunk.problem.size <= size
-    assert judge(found.shrunk.problem, make, lockstep=lockstep).signature == found.shrunk.failure.signature
-    assert judge(found.shrunk.problem, lockstep=lockstep) is None
+    assert Checker(make, lockstep=lockstep).judge(found.shrunk.problem).signature == found.shrunk.failure.signature
+    assert Checker(lockstep=lockstep).judge(found.shrunk.problem) is None
 
 
 def test_a_run_tells_its_graph_and_its_engine(countries, lost):
@@ -243,13 +243,13 @@ def far_apart():
 def test_where_certain_ids_are_needed_a_part_of_the_graph_keeps_them(far_apart):
     verification = verified(far_apart, "packed-fact-keys", corruptions=0)
     make = find_maker(EngineSpec(faults=("packed-fact-keys",)))
-    found = shrink_divergence(verification, far_apart, make, budget=Budget(300))
+    found = shrink_divergence(verification, far_apart, Checker(make), budget=Budget(300))
     assert found.removed > 0.9
     assert found.shrunk.is_finished
     assert found.shrunk.problem.size <= 6
     assert found.shrunk.problem.spread != NO_SPREAD
-    assert judge(found.shrunk.problem, make).signature == found.shrunk.failure.signature
-    assert judge(found.shrunk.problem) is None
+    assert Checker(make).judge(found.shrunk.problem).signature == found.shrunk.failure.signature
+    assert Checker().judge(found.shrunk.problem) is None
 
 
 @pytest.mark.sample(0, deep=1)
@@ -257,10 +257,10 @@ def test_where_certain_ids_are_needed_a_part_of_the_graph_keeps_them(far_apart):
 def test_out_of_calls_the_smallest_found_so_far_is_given_though_it_be_the_whole_graph(far_apart, calls):
     verification = verified(far_apart, "packed-fact-keys", corruptions=0)
     make = find_maker(EngineSpec(faults=("packed-fact-keys",)))
-    found = shrink_divergence(verification, far_apart, make, budget=Budget(calls))
+    found = shrink_divergence(verification, far_apart, Checker(make), budget=Budget(calls))
     assert not found.shrunk.is_finished
     assert found.shrunk.calls <= calls
-    assert judge(found.shrunk.problem, make).signature == found.shrunk.failure.signature
+    assert Checker(make).judge(found.shrunk.problem).signature == found.shrunk.failure.signature
 
 
 @pytest.mark.sample(0, deep=0)
@@ -286,7 +286,7 @@ def test_on_family_the_slice_leaves_out_93_percent_and_few_runs_suffice(fault, s
     assert verification.report.divergences
     begin = time.process_time()
     budget = Budget(MAX_RUN_CALLS, seconds=300)
-    found = shrink_divergence(verification, graph, find_maker(EngineSpec(faults=(fault,))), budget=budget)
+    found = shrink_divergence(verification, graph, Checker(find_maker(EngineSpec(faults=(fault,)))), budget=budget)
     # A third of it on the machine that it was written on.
     assert time.process_time() - begin < 60
     assert len(graph.train) > 19_000

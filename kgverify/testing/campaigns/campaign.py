@@ -50,11 +50,9 @@ from kgverify.testing.campaigns.result import (
 )
 from kgverify.testing.checking.check import (
     Batch,
+    Checker,
     Suspect,
-    confirm,
     count_agreeing,
-    find_suspects,
-    judge,
     prepare_alone,
     prepare_batch,
 )
@@ -120,11 +118,11 @@ def try_block(
             write_file(log, json.dumps(group))
 
     begin(())
-    first, lockstep = number * work.block_size, work.lockstep
-    make, reference = work.sides.find_makers()
+    first, checker = number * work.block_size, _find_checker(work.sides, work.lockstep)
+    reference = checker.reference
     drawn, alone = _draw_block(work, first, num_problems)
     indices = list(range(num_problems))
-    for side, each, option in zip(work.sides, (make, reference), OPTIONS, strict=True):
+    for side, each, option in zip(work.sides, (checker.make, reference), OPTIONS, strict=True):
         if side.name != COMPILED and each is not make_reference:
             check_made(each, f"{option} {side}", draw_simplest(work.dialect))
             supported = find_supported(each, drawn)
@@ -166,7 +164,7 @@ def try_block(
             begin(group)
             batch = prepare(group, reference)
             batches.append(batch)
-            found = find_suspects(batch, make, lockstep=lockstep)
+            found = checker.find_suspects(batch)
             suspects += found
             if group[0] not in alone or exercise is NOT_EXERCISED or find_missing(exercise, MINIMUM):
                 exercise = exercise.plus(count_agreeing(batch, found))
@@ -180,7 +178,7 @@ def try_block(
                 dead.append(suspect.number)
                 continue
             begin([suspect.number])
-            failure = confirm(suspect, make, lockstep=lockstep)
+            failure = checker.confirm(suspect)
             is_new = add_sighting(failure.signature, first + failure.index, failure)
             num_confirmed, patience = num_confirmed + 1, 0 if is_new else patience + 1
     for i in dead:
@@ -282,7 +280,7 @@ def _halve(groups: Iterable[list[int]], deaths: Collection[Group]) -> Iterator[l
 def replay_text(text: str, sides: Sides) -> Signature | None:
     """Return the signature with which a reproducer diverges on both engines; None if they agree."""
     made = parse_reproducer(text)
-    failure = _judge_again(made.problem, sides, made.lockstep)
+    failure = _find_checker(sides, made.lockstep).judge(made.problem)
     if failure is None:
         return None
     return made.signature if fails_same_way(failure.signature, made.signature) else failure.signature.held
@@ -291,11 +289,11 @@ def replay_text(text: str, sides: Sides) -> Signature | None:
 def shrink_text(text: str, sides: Sides, budget: Budget) -> str:
     """Return the shrunk reproducer; an empty string if its problem no longer fails in the same way."""
     made = parse_reproducer(text)
-    failure = _judge_again(made.problem, sides, made.lockstep)
+    checker = _find_checker(sides, made.lockstep)
+    failure = checker.judge(made.problem)
     if failure is None or not fails_same_way(failure.signature, made.signature):
         return ""
-    make, reference = sides.find_makers()
-    shrunk = shrink(failure, make, budget, reference=reference, lockstep=made.lockstep)
+    shrunk = shrink(failure, checker, budget)
     smallest = make_reproducer(
         replace(shrunk.failure, signature=made.signature),
         sides.engine,
@@ -307,9 +305,8 @@ def shrink_text(text: str, sides: Sides, budget: Budget) -> str:
     return render_reproducer(smallest)
 
 
-def _judge_again(problem: Problem, sides: Sides, lockstep: bool) -> Failure | None:
-    make, reference = sides.find_makers()
-    return judge(problem, make, reference=reference, lockstep=lockstep)
+def _find_checker(sides: Sides, lockstep: bool) -> Checker:
+    return Checker(*sides.find_makers(), lockstep)
 
 
 def give(result: T) -> T:
@@ -320,7 +317,7 @@ def give(result: T) -> T:
 def _write_down(failure: Failure, work: Identity, index: int) -> str:
     """Return the reproducer of a failure as text; for one that needs a batch, of the batch as one problem if that fails too."""
     if not failure.is_alone:
-        again = (_judge_again(joined, work.sides, work.lockstep) for joined in join_problems(failure.group))
+        again = map(_find_checker(work.sides, work.lockstep).judge, join_problems(failure.group))
         alike = (each for each in again if each is not None and fails_same_way(each.signature, failure.signature))
         if (joined := next(alike, None)) is None:
             return ""

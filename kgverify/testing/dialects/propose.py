@@ -16,7 +16,7 @@ from kgverify.program.outcomes import Outcome, Side
 from kgverify.progress import Progress, no_progress
 from kgverify.ranking.rank import Rank
 from kgverify.runs.engine_makers import AnyEngine, MakePipeline, name_engine
-from kgverify.testing.checking.check import find_suspects, prepare_batches
+from kgverify.testing.checking.check import Checker, prepare_batches
 from kgverify.testing.checking.guard import OWN, find_explained
 from kgverify.testing.dialects.experiments import (
     Answer,
@@ -360,7 +360,7 @@ class DialectSearch:
         for problem in problems:
             limits = structs.replace(problem.limits, dialect=dialect)
             (batch,) = prepare_batches([replace(problem, limits=limits)])
-            if find_suspects(batch, self._make, lockstep=self.has_steps):
+            if Checker(self._make, lockstep=self.has_steps).find_suspects(batch):
                 return False
         return True
 

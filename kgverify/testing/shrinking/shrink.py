@@ -19,10 +19,9 @@ from kgverify.program.program import NamedRule, render_named
 from kgverify.program.stages import Stage
 from kgverify.ranking.corrupt import ALL
 from kgverify.runs.delta_debugging import count_down, minimize
-from kgverify.runs.engine_makers import MakePipeline, compiled_maker, make_reference
 from kgverify.runs.run import Pipeline, Run
 from kgverify.step.clauses import follow, is_named_variable, resolve
-from kgverify.testing.checking.check import find_suspects, judge, prepare_batches
+from kgverify.testing.checking.check import Checker, prepare_batches
 from kgverify.testing.checking.failure import ENDS_RUN, Failure, Signature, fails_same_way
 from kgverify.testing.problems.merge import merge
 from kgverify.testing.problems.problem import (
@@ -81,21 +80,13 @@ class Oracle:
     smallest: the first of the smallest problems that were found to fail; None before one was
     """
 
-    def __init__(
-        self,
-        make_pipeline: MakePipeline,
-        signature: Signature,
-        budget: Budget = DEFAULT_BUDGET,
-        *,
-        reference: MakePipeline = make_reference,
-        lockstep: bool = False,
-    ) -> None:
+    def __init__(self, checker: Checker, signature: Signature, budget: Budget = DEFAULT_BUDGET) -> None:
         self.calls = 0
         self.smallest: Problem | None = None
         self.signature = signature
         self.budget = budget
-        self._make, self._reference = make_pipeline, reference
-        self._lockstep = lockstep
+        self._make = checker.make
+        self._checker = replace(checker, make=self._counted)
         self._begin = time.perf_counter()
         self._judged: dict[Problem, Failure | None] = {}
         self._agreed: set[Problem] = set()
@@ -114,12 +105,12 @@ class Oracle:
 
     def judge_alone(self, problem: Problem) -> Failure | None:
         """Judge a problem without memory and without a budget."""
-        return judge(problem, self._counted, reference=self._reference, lockstep=self._lockstep)
+        return self._checker.judge(problem)
 
     def judge_together(self, problems: Sequence[Problem]) -> set[int]:
         """Return the indices of the problems that differ in a common run."""
-        (batch,) = prepare_batches(problems, self._reference)
-        return {each.number for each in find_suspects(batch, self._counted, lockstep=self._lockstep)}
+        (batch,) = prepare_batches(problems, self._checker.reference)
+        return {each.number for each in self._checker.find_suspects(batch)}
 
     def holds(self, problem: Problem) -> bool:
         """Return whether a problem, run alone, fails with the signature."""
@@ -733,24 +724,12 @@ class Shrunk:
         return self.neighbour.change if self.neighbour is not None else ""
 
 
-def shrink(
-    failure: Failure,
-    make_pipeline: MakePipeline | None = None,
-    budget: Budget = DEFAULT_BUDGET,
-    *,
-    reference: MakePipeline = make_reference,
-    lockstep: bool = False,
-) -> Shrunk:
-    """Return a minimal problem with the failure's signature. Deterministic, unless the seconds run out.
-
-    make_pipeline: makes the engine that fails, as for `judge`
-    reference:     makes the engine that it is compared with
-    lockstep:      whether the failure was found in lockstep
+def shrink(failure: Failure, checker: Checker, budget: Budget = DEFAULT_BUDGET) -> Shrunk:
+    """Return a minimal problem with the signature of a failure that the checker found. Deterministic, unless the seconds run out.
 
     If calls or seconds run out, the smallest problem found so far is the result.
     """
-    make = make_pipeline or compiled_maker()
-    return shrink_with(Oracle(make, failure.signature, budget, reference=reference, lockstep=lockstep), failure)
+    return shrink_with(Oracle(checker, failure.signature, budget), failure)
 
 
 def shrink_with(oracle: Oracle, failure: Failure) -> Shrunk:

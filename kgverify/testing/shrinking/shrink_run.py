@@ -30,8 +30,9 @@ from kgverify.program.program import NamedRule
 from kgverify.program.stages import STEP_STAGES, Stage
 from kgverify.report.content import EngineNames
 from kgverify.report.report import Report
-from kgverify.runs.engine_makers import EAGER, PLAIN, EngineSpec, MakePipeline, Sides, make_reference
+from kgverify.runs.engine_makers import EAGER, PLAIN, EngineSpec, Sides
 from kgverify.step.clauses import Clauses
+from kgverify.testing.checking.check import Checker
 from kgverify.testing.checking.failure import sign
 from kgverify.testing.problems.problem import (
     NO_SPREAD,
@@ -496,9 +497,9 @@ def shrink_run(
     loaded = load_run_graph(report) if graph is None else graph
     while True:
         spec, *engines = engines
-        make, make_expected = Sides(spec, reference).find_makers()
+        checker = Checker(*Sides(spec, reference).find_makers(), report.lockstep)
         try:
-            found = shrink_divergence(verification, loaded, make, divergence, budget, reference=make_expected)
+            found = shrink_divergence(verification, loaded, checker, divergence, budget)
             return replace(found, engine=spec, reference=reference)
         except NoSlice:
             if not engines:
@@ -508,13 +509,11 @@ def shrink_run(
 def shrink_divergence(
     verification: Verification,
     graph: KnowledgeGraph,
-    maker: MakePipeline,
+    checker: Checker,
     number: int = 1,
     budget: Budget = RUN_BUDGET,
-    *,
-    reference: MakePipeline = make_reference,
 ) -> ShrunkRun:
-    """Shrink a divergence of a verification on the engine that `maker` makes; otherwise like `shrink_run`."""
+    """Shrink a divergence of a verification on the engines of a checker; otherwise like `shrink_run`."""
     report = verification.report
     num = len(report.divergences)
     if not 1 <= number <= num:
@@ -529,8 +528,7 @@ def shrink_divergence(
             where=f"graph {graph.name}",
             fix="run `kgverify diff --save` again, and shrink that run",
         )
-    signature = sign(report, report.divergences[number - 1])
-    oracle = Oracle(maker, signature, budget, reference=reference, lockstep=report.lockstep)
+    oracle = Oracle(checker, sign(report, report.divergences[number - 1]), budget)
     sliced = _find_slice(verification, graph, number, oracle)
     budget.progress("slice", sliced, oracle.calls)
     failure = oracle.judge(sliced)
