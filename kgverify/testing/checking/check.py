@@ -40,7 +40,7 @@ UNEXPLAINED: Final = FULL._replace(explained=0)
 ALONE: Final = tuple(Equality(lockstep=each, determinism=False, minimum=NO_MINIMUM) for each in (False, True))
 """The equality that a problem by itself needs, without and with lockstep."""
 MOST_CONFIRMED: Final = 10
-"""The default number of problems that `check_problems` confirms."""
+"""The default number of problems that a check confirms."""
 
 
 @dataclass(frozen=True, eq=False)

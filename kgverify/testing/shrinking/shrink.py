@@ -744,7 +744,7 @@ def shrink_with(oracle: Oracle, failure: Failure) -> Shrunk:
             raise UserError(
                 f"does not fail again with the signature {failure.signature}",
                 where="shrink",
-                fix="give the failure that `judge` or `check_problems` found with the same engine",
+                fix="give a failure that the same checker found",
             )
         for name, problem in _run_passes(found.problem, oracle):
             found = oracle.judge(problem) or found
