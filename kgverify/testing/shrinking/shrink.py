@@ -123,7 +123,7 @@ class Oracle:
     def first(self, attempts: Sequence[Problem], control: Problem | None) -> Problem | None:
         """Return the first of the attempts that fails with the signature, alone.
 
-        control: a problem known to fail; without it, attempts that agree in a common run count as find_agreeing alone
+        control: a problem known to fail; without it, attempts that agree in a common run count as agreeing alone
         """
         return next((attempts[i] for i in self.sift(attempts, control) if self.holds(attempts[i])), None)
 
