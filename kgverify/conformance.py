@@ -48,7 +48,7 @@ from kgverify.testing.checking.guard import check_made, find_supported, make_onc
 from kgverify.testing.problems.decode import SCOPE_MINIMUM, draw_problems, list_scope
 from kgverify.testing.problems.merge import merge
 from kgverify.testing.problems.problem import Problem
-from kgverify.testing.reproducers.text_format import Reproducer, make_reproducer, saving_bugs, write_reproducer
+from kgverify.testing.reproducers.text_format import make_reproducer, saving_bugs, write_reproducer
 from kgverify.testing.shrinking.shrink import Budget, shrink
 
 EXAMPLES: Final = 300
@@ -342,12 +342,9 @@ def save_reproducer(
     UserError for a report without a problem, and where the file cannot be written.
     """
     if report.failure is not None:
-        made = Reproducer(
-            problem=report.failure.problem, signature=report.failure.signature, message=report.failure.message
-        )
-        if report.failure.is_alone:
-            made = make_reproducer(report.failure, engine, reference=reference, lockstep=lockstep)
-        made = replace(made, engine=engine, reference=reference, neighbour=report.neighbour)
+        # One that fails only with others in its run is written as it is.
+        alone = replace(report.failure, group=(report.failure.problem,))
+        made = make_reproducer(alone, engine, reference=reference, lockstep=lockstep, neighbour=report.neighbour)
     elif report.violations:
         made = make_law_reproducer(report.violations[0], engine, reference=reference, neighbour=report.neighbour)
     else:
