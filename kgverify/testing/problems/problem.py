@@ -49,6 +49,15 @@ DEFAULT_SIZES: Final = Sizes()
 NO_SPREAD: Final = Spread()
 
 
+class GroupKey(NamedTuple):
+    """The settings that the problems of one run have in common."""
+
+    limits: Limits
+    policy: PolicySpec
+    num_corruptions: int
+    seed: int
+
+
 @dataclass(frozen=True, kw_only=True)
 class Problem:
     """A program, its queries, and the settings under which they are proved. UserError for invalid values.
@@ -119,9 +128,9 @@ class Problem:
         return replace(self, **changed)
 
     @property
-    def key(self) -> tuple[Limits, PolicySpec, int, int]:
+    def key(self) -> GroupKey:
         """The settings that other problems must share to be merged with this one."""
-        return (self.limits, self.policy, self.num_corruptions, self.seed)
+        return GroupKey(self.limits, self.policy, self.num_corruptions, self.seed)
 
     @property
     def domain(self) -> tuple[str, ...]:
