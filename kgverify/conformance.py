@@ -59,7 +59,8 @@ FIRST_PART: Final = 16
 """Problems of the first round; the next one has twice as many if a round takes less than `PART_SECONDS`."""
 LARGEST_PART: Final = 512
 PART_SECONDS: Final = 5.0
-SHRINK_BUDGET: Final = Budget(600, 15.0)
+SHRINK_CALLS: Final = 600
+SHRINK_SECONDS: Final = 15.0
 MOST_FRAMES: Final = 4
 """Stack frames of a crash that a report shows."""
 MOST_LINES: Final = 24
@@ -280,11 +281,13 @@ def check_engine(
     # A failure that does not occur again stays as it is.
     with suppress(UserError):
         if failure is not None and failure.signature.kind != UNDECIDED:
-            shrunk = shrink(failure, checker, SHRINK_BUDGET)
+            shrunk = shrink(failure, checker, Budget(SHRINK_CALLS, SHRINK_SECONDS))
             failure, neighbour = shrunk.failure, shrunk.change
         elif violations and failure is None:
             law = next(law for law in chosen if law.name == violations[0].law)
-            shrunk, violations[0] = shrink_violation(violations[0], make_pipeline, SHRINK_BUDGET, law=law)
+            shrunk, violations[0] = shrink_violation(
+                violations[0], make_pipeline, law=law, max_calls=SHRINK_CALLS, seconds=SHRINK_SECONDS
+            )
             neighbour = shrunk.change
     is_crash = failure is not None and failure.signature.kind == CRASH
     return Conformance(

@@ -17,9 +17,10 @@ from kgverify.testing.shrinking.shrink import DEFAULT_BUDGET, Budget, Oracle, Sh
 def shrink_violation(
     violation: Violation,
     make_pipeline: MakePipeline,
-    budget: Budget = DEFAULT_BUDGET,
     *,
     law: Law | None = None,
+    max_calls: int = DEFAULT_BUDGET.max_calls,
+    seconds: float = DEFAULT_BUDGET.seconds,
 ) -> tuple[Shrunk, Violation]:
     """Return a minimal problem that breaks the same law, and its violation. Deterministic, unless the seconds run out.
 
@@ -27,6 +28,7 @@ def shrink_violation(
 
     UserError if the law is not broken when the problem is run again.
     """
+    budget = Budget(max_calls, seconds)
     shrunk = shrink_with(LawOracle(law or find_law(violation.law), violation, make_pipeline, budget), violation)
     assert isinstance(shrunk.failure, Violation)
     return shrunk, shrunk.failure

@@ -20,7 +20,6 @@ from kgverify.testing.checking.check import Checker
 from kgverify.testing.checking.failure import LAW
 from kgverify.testing.problems.decode import draw_problems
 from kgverify.testing.reproducers.text_format import parse_reproducer, read_reproducer, render_reproducer, write_test
-from kgverify.testing.shrinking.shrink import Budget
 
 PROBLEMS = list(islice(draw_problems(0), 96))
 LOST = EngineSpec(faults=("last-fact-lost",))
@@ -46,7 +45,7 @@ def broken(fault, name):
 )
 def test_a_broken_law_shrinks_to_little_that_breaks_the_same_law(fault, name, size):
     violation, make = broken(fault, name)
-    shrunk, smaller = shrink_violation(violation, make, Budget(400, 30))
+    shrunk, smaller = shrink_violation(violation, make, max_calls=400, seconds=30)
     assert smaller.law == name
     assert smaller.problem == shrunk.problem
     assert shrunk.problem.size <= min(size, violation.problem.size)
@@ -65,7 +64,7 @@ def test_a_law_that_is_not_broken_again_cannot_be_shrunk():
 @pytest.fixture(scope="module")
 def reproducer():
     violation, make = broken("last-fact-lost", "fact-order")
-    shrunk, smaller = shrink_violation(violation, make, Budget(200, 30))
+    shrunk, smaller = shrink_violation(violation, make, max_calls=200, seconds=30)
     return make_law_reproducer(smaller, LOST, neighbour=shrunk.neighbour.change if shrunk.neighbour else "")
 
 
