@@ -81,6 +81,7 @@ from kgverify.step.resolvent import Resolvent as Resolvent
 from kgverify.step.resolvent import Taken as Taken
 from kgverify.testing.campaigns.result import CampaignResult as CampaignResult
 from kgverify.testing.campaigns.result import Tally as Tally
+from kgverify.testing.campaigns.result import Tried as Tried
 from kgverify.testing.problems.problem import GroupKey as GroupKey
 from kgverify.testing.problems.problem import PolicySpec as PolicySpec
 from kgverify.testing.problems.problem import Spread as Spread

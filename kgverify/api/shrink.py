@@ -10,7 +10,7 @@ from kgverify.graphs.load import load_graph
 from kgverify.report.report import Report
 from kgverify.runs.engine_makers import EngineSpec, require_trust
 from kgverify.runs.job import EngineLike, GraphLike
-from kgverify.testing.shrinking.shrink import MAX_SECONDS, Progress
+from kgverify.testing.shrinking.shrink import DEFAULT_BUDGET, MAX_SECONDS, Budget, Progress
 from kgverify.testing.shrinking.shrink_run import MAX_RUN_CALLS, ShrunkRun, load_run_graph, shrink_run
 from kgverify.verification.save import REPORT, read_run
 from kgverify.verification.verify import Verification
@@ -79,16 +79,8 @@ def shrink(
             graph = load_graph(graph)
     except UserError as error:
         raise UserError(error.message, where=error.where, fix=f"{error.fix}; or give --graph") from None
-    return shrink_run(
-        found,
-        divergence,
-        engine=spec,
-        reference=expected,
-        graph=graph,
-        max_calls=max_calls,
-        seconds=seconds,
-        progress=progress,
-    )
+    budget = Budget(max_calls, seconds, progress or DEFAULT_BUDGET.progress)
+    return shrink_run(found, divergence, budget, engine=spec, reference=expected, graph=graph)
 
 
 def _with_traces(report: Report) -> Verification:

@@ -10,7 +10,7 @@ from kgverify.laws.law import Violation
 from kgverify.laws.shrinking import find_violation
 from kgverify.runs.engine_makers import AnyEngine, find_maker
 from kgverify.runs.pool import Processes, WorkerLost
-from kgverify.testing.checking.check import judge
+from kgverify.testing.checking.check import Checker
 from kgverify.testing.checking.failure import DEATH, LAW, UNDECIDED, Failure, Signature, fails_same_way, label_lines
 from kgverify.testing.reproducers.text_format import Reproducer, make_reproducer, saving_bugs
 
@@ -93,7 +93,7 @@ def replay(made: Reproducer, engine: AnyEngine | None = None, reference: AnyEngi
     violation = None
     if made.signature.kind == LAW:
         violation = find_violation(made.problem, find_law(made.signature.situation), make)
-    failure = judge(made.problem, make, reference=make_expected, lockstep=made.lockstep)
+    failure = Checker(make, make_expected, made.lockstep).judge(made.problem)
     return Replay(reproducer=made, failure=failure, violation=violation)
 
 

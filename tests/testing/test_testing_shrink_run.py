@@ -19,11 +19,11 @@ from kgverify.program.limits import Limits
 from kgverify.program.program import NamedRule
 from kgverify.runs.engine_makers import EngineSpec, evaluator_pipeline, find_maker
 from kgverify.runs.run import Run, load_policy, reference_pipeline
-from kgverify.testing.checking.check import judge
+from kgverify.testing.checking.check import Checker
 from kgverify.testing.checking.failure import Failure, Signature
 from kgverify.testing.problems.problem import NO_SPREAD, Problem
 from kgverify.testing.shrinking import shrink_run as shrink_runs
-from kgverify.testing.shrinking.shrink import Neighbour, Shrunk
+from kgverify.testing.shrinking.shrink import Budget, Neighbour, Shrunk
 from kgverify.testing.shrinking.shrink_run import (
     MAX_RUN_CALLS,
     ShrunkRun,
@@ -73,11 +73,11 @@ def lost(countries):
 def test_a_divergence_on_a_graph_shrinks_to_little(countries, fault, policy, lockstep, size):
     verification = verified(countries, fault, policy=policy, lockstep=lockstep)
     make = find_maker(EngineSpec(faults=(fault,)))
-    found = shrink_divergence(verification, countries, make)
+    found = shrink_divergence(verification, countries, Checker(make))
     assert found.removed > 0.8
     assert found.shrunk.problem.size <= size
-    assert judge(found.shrunk.problem, make, lockstep=lockstep).signature == found.shrunk.failure.signature
-    assert judge(found.shrunk.problem, lockstep=lockstep) is None
+    assert Checker(make, lockstep=lockstep).judge(found.shrunk.problem).signature == found.shrunk.failure.signature
+    assert Checker(lockstep=lockstep).judge(found.shrunk.problem) is None
 
 
 def test_a_run_tells_its_graph_and_its_engine(countries, lost):
@@ -130,12 +130,12 @@ def test_the_limits_of_a_shrink_are_passed_on(countries, lost, monkeypatch):
 
     monkeypatch.setattr(shrink_runs, "shrink_divergence", record)
     with pytest.raises(shrink_runs.NoSlice):
-        shrink_run(lost, graph=countries, divergence=2, max_calls=7, seconds=3.5)
-    assert given == [(2, 7, 3.5)] * len(given)
+        shrink_run(lost, graph=countries, divergence=2, budget=Budget(7, 3.5))
+    assert given == [(2, Budget(7, 3.5))] * len(given)
 
 
 def test_the_chosen_divergence_is_shrunk(countries, monkeypatch):
-    monkeypatch.setattr(shrink_runs, "Oracle", lambda maker, signature, **options: signature)
+    monkeypatch.setattr(shrink_runs, "Oracle", lambda maker, signature, *options, **others: signature)
     monkeypatch.setattr(shrink_runs, "sign", lambda report, divergence: divergence)
     monkeypatch.setattr(shrink_runs, "_find_slice", lambda *given: pytest.fail(str(given[-2:])))
     verification = SimpleNamespace(
@@ -171,7 +171,7 @@ def test_out_of_calls_a_slice_is_the_smallest_problem_that_was_found_to_fail(cou
 def test_a_shrink_against_another_reference_names_it(countries, lost):
     problem = Problem(unranked=(NamedAtom("p", "a", "b"),))
     failure = Failure(index=0, problem=problem, group=(problem,), signature=Signature("prune", "stage.prune", "extra"))
-    shrunk = Shrunk(failure=failure, original=(problem,), neighbour=None, calls=1, seconds=0.5, is_finished=True)
+    shrunk = Shrunk(failure=failure, neighbour=None, calls=1, seconds=0.5, is_finished=True)
     run = ShrunkRun(shrunk=shrunk, sliced=problem, graph=countries, report=lost.report, engine=EngineSpec())
     assert "compared with" not in str(run)
     assert "compared with compiled" in str(replace(run, reference=EngineSpec()))
@@ -180,7 +180,7 @@ def test_a_shrink_against_another_reference_names_it(countries, lost):
 def test_the_agreeing_neighbour_is_a_reproducer_without_a_difference(countries, lost):
     problem, other = (Problem(unranked=(NamedAtom("p", "a", name),)) for name in ("b", "c"))
     failure = Failure(index=0, problem=problem, group=(problem,), signature=Signature("prune", "stage.prune", "extra"))
-    options = {"failure": failure, "original": (problem,), "calls": 1, "seconds": 0.5, "is_finished": True}
+    options = {"failure": failure, "calls": 1, "seconds": 0.5, "is_finished": True}
     given = {"sliced": problem, "graph": countries, "report": lost.report, "engine": EngineSpec()}
     run = ShrunkRun(shrunk=Shrunk(neighbour=Neighbour(other, "the query p(a, c)"), **options), **given)
     assert ShrunkRun(shrunk=Shrunk(neighbour=None, **options), **given).agreeing is None
@@ -203,7 +203,7 @@ def test_of_a_long_problem_the_first_and_the_last_lines_are_shown(countries, los
     # Beside the facts, a problem has a line for its query and one for its settings.
     problem = Problem(facts=countries.train[:num_facts], unranked=(NamedAtom("p", "a", "b"),))
     failure = Failure(index=0, problem=problem, group=(problem,), signature=Signature("prune", "stage.prune", "extra"))
-    shrunk = Shrunk(failure=failure, original=(problem,), neighbour=None, calls=1, seconds=0.5, is_finished=True)
+    shrunk = Shrunk(failure=failure, neighbour=None, calls=1, seconds=0.5, is_finished=True)
     text = str(ShrunkRun(shrunk=shrunk, sliced=problem, graph=countries, report=lost.report, engine=EngineSpec()))
     program = str(problem).splitlines()
     shown = program if num_facts == 22 else [*program[:12], "... 1 lines", *program[13:]]
@@ -243,13 +243,13 @@ def far_apart():
 def test_where_certain_ids_are_needed_a_part_of_the_graph_keeps_them(far_apart):
     verification = verified(far_apart, "packed-fact-keys", corruptions=0)
     make = find_maker(EngineSpec(faults=("packed-fact-keys",)))
-    found = shrink_divergence(verification, far_apart, make, max_calls=300)
+    found = shrink_divergence(verification, far_apart, Checker(make), budget=Budget(300))
     assert found.removed > 0.9
     assert found.shrunk.is_finished
     assert found.shrunk.problem.size <= 6
     assert found.shrunk.problem.spread != NO_SPREAD
-    assert judge(found.shrunk.problem, make).signature == found.shrunk.failure.signature
-    assert judge(found.shrunk.problem) is None
+    assert Checker(make).judge(found.shrunk.problem).signature == found.shrunk.failure.signature
+    assert Checker().judge(found.shrunk.problem) is None
 
 
 @pytest.mark.sample(0, deep=1)
@@ -257,10 +257,10 @@ def test_where_certain_ids_are_needed_a_part_of_the_graph_keeps_them(far_apart):
 def test_out_of_calls_the_smallest_found_so_far_is_given_though_it_be_the_whole_graph(far_apart, calls):
     verification = verified(far_apart, "packed-fact-keys", corruptions=0)
     make = find_maker(EngineSpec(faults=("packed-fact-keys",)))
-    found = shrink_divergence(verification, far_apart, make, max_calls=calls)
+    found = shrink_divergence(verification, far_apart, Checker(make), budget=Budget(calls))
     assert not found.shrunk.is_finished
     assert found.shrunk.calls <= calls
-    assert judge(found.shrunk.problem, make).signature == found.shrunk.failure.signature
+    assert Checker(make).judge(found.shrunk.problem).signature == found.shrunk.failure.signature
 
 
 @pytest.mark.sample(0, deep=0)
@@ -285,7 +285,8 @@ def test_on_family_the_slice_leaves_out_93_percent_and_few_runs_suffice(fault, s
     verification = verified(graph, fault, queries=5, corruptions=5)
     assert verification.report.divergences
     begin = time.process_time()
-    found = shrink_divergence(verification, graph, find_maker(EngineSpec(faults=(fault,))), seconds=300)
+    budget = Budget(MAX_RUN_CALLS, seconds=300)
+    found = shrink_divergence(verification, graph, Checker(find_maker(EngineSpec(faults=(fault,)))), budget=budget)
     # A third of it on the machine that it was written on.
     assert time.process_time() - begin < 60
     assert len(graph.train) > 19_000

@@ -5,7 +5,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import pairwise
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any, Final
 
@@ -30,8 +30,9 @@ from kgverify.program.program import NamedRule
 from kgverify.program.stages import STEP_STAGES, Stage
 from kgverify.report.content import EngineNames
 from kgverify.report.report import Report
-from kgverify.runs.engine_makers import EAGER, PLAIN, EngineSpec, MakePipeline, Sides, make_reference
+from kgverify.runs.engine_makers import EAGER, PLAIN, EngineSpec, Sides
 from kgverify.step.clauses import Clauses
+from kgverify.testing.checking.check import Checker
 from kgverify.testing.checking.failure import sign
 from kgverify.testing.problems.problem import (
     NO_SPREAD,
@@ -44,15 +45,7 @@ from kgverify.testing.problems.problem import (
     rename_variables,
 )
 from kgverify.testing.reproducers.text_format import Reproducer, make_reproducer, saving_bugs, write_reproducer
-from kgverify.testing.shrinking.shrink import (
-    MAX_SECONDS,
-    Oracle,
-    OutOfBudget,
-    Progress,
-    Shrunk,
-    list_predicates,
-    shrink_with,
-)
+from kgverify.testing.shrinking.shrink import Budget, Oracle, OutOfBudget, Shrunk, drop, list_predicates, shrink_with
 from kgverify.trace.model.header import EngineInfo
 from kgverify.trace.model.trace import Trace
 from kgverify.verification.verify import Verification
@@ -109,26 +102,26 @@ class Slicer:
 
     def _cut_step(self, divergence: Divergence) -> Iterator[list[Problem]]:
         row, last = divergence.candidate, divergence.step if divergence.step >= 0 else None
-        way = self._touched([row], last)
-        query = self._candidate(row)
-        starts: list[tuple[Touched, tuple[NamedAtom, ...], tuple[NamedRule, ...]]] = [(way, (query,), ())]
+        way, query = self._touched([row], last), self._candidate(row)
+        # Where to begin: from what, with which query, and with the rules that lead from it.
+        starts: list[tuple[Touched, NamedAtom, tuple[NamedRule, ...]]] = [(way, query, way.rules)]
         if way.goal:
             here = self._touched([row], last, only_last=True)
             # From the goal of the divergent step on, which is a query, or the body of a rule.
-            starts.insert(0, (here, tuple(rename_variables([way.goal[0]])), ()))
             constant = next((t for a in (query, *way.goal) for t in a[1:] if isinstance(t, str)), "a")
             into = NamedRule(NamedAtom(START, constant, constant), way.goal)
-            starts.insert(1, (here, (into.clause_head,), (into,)))
+            starts.insert(0, (here, rename_variables([way.goal[0]])[0], here.rules))
+            starts.insert(1, (here, into.clause_head, (into, *here.rules)))
         predicate = way.goal[0].predicate if way.goal else query.predicate
         for num in PRECEDING:
             yield [
-                self._problem(self._after(num, predicate, facts), (*rules, *touched.rules), unranked)
+                self._problem(self._after(num, predicate, facts), rules, (unranked,))
                 for touched, unranked, rules in starts
                 for facts in dict.fromkeys((touched.facts, touched.matching))
             ]
         of_predicates = {atom.predicate for touched, *_ in starts for atom in touched.matching} | {predicate}
         facts = tuple(fact for fact in self.graph.train if fact.predicate in of_predicates)
-        yield [self._problem(facts, (*rules, *touched.rules), unranked) for touched, unranked, rules in starts]
+        yield [self._problem(facts, rules, (unranked,)) for _, unranked, rules in starts]
         yield [self._problem(self.graph.train, self.graph.rules, (query,))]
 
     def _cut_neighbours(self, divergence: Divergence) -> Iterator[list[Problem]]:
@@ -188,11 +181,9 @@ class Slicer:
 
     def _after(self, num: int, predicate: str, facts: tuple[NamedAtom, ...]) -> tuple[NamedAtom, ...]:
         """Return the facts after `num` others of the predicate."""
-        if not num:
-            return facts
         known = set(facts)
-        others = [fact for fact in self._facts if fact.predicate == predicate and fact not in known]
-        return (*others[:num], *facts)
+        others = (fact for fact in self._facts if fact.predicate == predicate and fact not in known)
+        return (*islice(others, num), *facts)
 
     def _touched(self, rows: Sequence[int], last: int | None, *, only_last: bool = False) -> Touched:
         """Return what the steps of some candidates touched, up to a step; with `only_last`, what that step touched."""
@@ -200,9 +191,8 @@ class Slicer:
         facts: set[int] = set()
         matching: set[int] = set()
         predicates: set[int] = set()
-        for trace, row in self._rows_of(rows):
-            views = self._steps(trace, row, last)
-            for view in views[-1:] if only_last else views:
+        for steps in (steps for row in rows for steps in self._both_steps(row, last)):
+            for view in steps[-1:] if only_last else steps:
                 if not (goal := view.goal):
                     continue
                 predicates.add(goal[0][0])
@@ -212,7 +202,7 @@ class Slicer:
                 facts |= {clauses.fact_index[atom] for atom in atoms if atom in clauses.fact_index}
                 facts |= {each.origin for each in view.resolvents if each.origin_kind == Origin.FACT}
                 matching |= {*facts, *fitting}
-        views = self._steps(self.verification.expected, rows[0], last)
+        views = self._sides[0].read(rows[0], last)
         heads = {program.symbols.predicates[predicate] for predicate in predicates}
         return Touched(
             facts=self._in_order(facts),
@@ -225,18 +215,12 @@ class Slicer:
     def _clauses(self) -> Clauses:
         return Clauses(self.graph.program, exclude_query=False)
 
-    def _rows_of(self, rows: Iterable[int]) -> Iterator[tuple[Trace, int]]:
-        for row in rows:
-            yield self.verification.expected, row
-            other = self._actual_rows.get(_key(self.verification.expected, row))
-            if other is not None:
-                yield self.verification.actual, other
-
-    def _steps(self, trace: Trace, row: int, last: int | None) -> list[StepView]:
-        reader = self._readers[trace is self.verification.actual]
-        first = reader.first_step[row]
-        num = reader.first_step[row + 1] - first
-        return [reader.read(first + i) for i in range(num if last is None else min(last + 1, num))]
+    def _both_steps(self, row: int, last: int | None) -> Iterator[list[StepView]]:
+        """Yield the steps of a candidate up to one of them on the expected side, and on the actual one if it is there."""
+        (expected, actual), key = self._sides, self._sides[0].keys[row]
+        yield expected.read(row, last)
+        if key in actual.rows:
+            yield actual.read(actual.rows[key], last)
 
     def _candidate(self, row: int) -> NamedAtom:
         return self.graph.program.symbols.decode(self.verification.expected.columns.candidates.atom[row].tolist())
@@ -246,13 +230,8 @@ class Slicer:
         return tuple(fact for fact in dict.fromkeys(self.graph.train) if fact in named)
 
     @cached_property
-    def _actual_rows(self) -> dict[tuple[int, int, tuple[int, ...]], int]:
-        actual = self.verification.actual
-        return {_key(actual, row): row for row in reversed(range(len(actual.columns.candidates.num_steps)))}
-
-    @cached_property
-    def _readers(self) -> tuple[StepReader, StepReader]:
-        return StepReader(self.verification.expected.columns), StepReader(self.verification.actual.columns)
+    def _sides(self) -> "tuple[_Side, _Side]":
+        return _Side(self.verification.expected), _Side(self.verification.actual)
 
     @cached_property
     def _facts(self) -> list[NamedAtom]:
@@ -260,9 +239,24 @@ class Slicer:
         return list(map(self.graph.program.symbols.decode, self.graph.program.facts.tolist()))
 
 
-def _key(trace: Trace, row: int) -> tuple[int, int, tuple[int, ...]]:
-    each = trace.columns.candidates
-    return int(each.query[row]), int(each.side[row]), tuple(each.atom[row].tolist())
+class _Side:
+    """The steps of a trace by candidate.
+
+    keys: the query, the side and the atom of each candidate
+    rows: the row of the first candidate with each key
+    """
+
+    def __init__(self, trace: Trace) -> None:
+        candidates = trace.columns.candidates
+        self._reader = StepReader(trace.columns)
+        columns = candidates.query.tolist(), candidates.side.tolist(), map(tuple, candidates.atom.tolist())
+        self.keys = list(zip(*columns, strict=True))
+        self.rows = {key: row for row, key in reversed([*enumerate(self.keys)])}
+
+    def read(self, row: int, last: int | None) -> list[StepView]:
+        """Return the steps of a candidate, up to one of them."""
+        first, end = self._reader.first_step[row : row + 2]
+        return [self._reader.read(i) for i in range(first, end if last is None else min(first + last + 1, end))]
 
 
 def shrink_keeping_ids(problem: Problem, touched: Iterable[NamedAtom], oracle: Oracle) -> Problem:
@@ -290,7 +284,7 @@ def shrink_keeping_ids(problem: Problem, touched: Iterable[NamedAtom], oracle: O
     else:
         chosen += rest
     found = oracle.drop_items(numbered.with_facts(chosen), chosen, numbered.with_facts)
-    found = oracle.drop_items(found, found.rules, lambda rules: replace(found, rules=rules))
+    found = drop("rules", found, oracle)
     fewer = _Numbered(replace(problem, rules=found.rules))
     return fewer.close_gaps([fact for fact in chosen if fact in set(found.facts)], oracle)
 
@@ -359,6 +353,7 @@ Beside its name, `--graph` takes the others as `train=FILE`; those by themselves
 
 MAX_RUN_CALLS: Final = 500
 """Default limit on the runs of the engine under test while a divergence on a graph is shrunk."""
+RUN_BUDGET: Final = Budget(MAX_RUN_CALLS)
 MOST_SHOWN: Final = 24
 """Lines of a problem that are printed; the reproducer has them all."""
 
@@ -413,17 +408,15 @@ class ShrunkRun:
         """The reproducer with one change, on which both sides agree; None where none is known."""
         if self.shrunk.neighbour is None:
             return None
-        notes = (f"both sides agree; they differ without one change: {self.shrunk.change}",)
-        return replace(
-            self.reproducer,
+        made = self.reproducer
+        return Reproducer(
             problem=self.shrunk.neighbour.problem,
-            candidate="",
-            step=-1,
-            expected=(),
-            actual=(),
-            message="",
-            neighbour="",
-            notes=notes,
+            signature=made.signature,
+            lockstep=made.lockstep,
+            engine=made.engine,
+            reference=made.reference,
+            versions=made.versions,
+            notes=(f"both sides agree; they differ without one change: {self.shrunk.change}",),
         )
 
     @property
@@ -479,13 +472,11 @@ class ShrunkRun:
 def shrink_run(
     verification: Verification,
     divergence: int = 1,
+    budget: Budget = RUN_BUDGET,
     *,
     engine: EngineSpec | None = None,
     reference: EngineSpec | None = None,
     graph: KnowledgeGraph | None = None,
-    max_calls: int = MAX_RUN_CALLS,
-    seconds: float = MAX_SECONDS,
-    progress: Progress | None = None,
 ) -> ShrunkRun:
     """Shrink a divergence of a verification to a minimal problem.
 
@@ -497,26 +488,18 @@ def shrink_run(
     UserError if there is no such divergence, the graph or the engine cannot be found again, the graph has changed, or no
     part of the graph diverges in the same way.
     """
-    engines = [engine] if engine is not None else find_engines(verification.report)
+    report = verification.report
+    engines = [engine] if engine is not None else find_engines(report)
     if reference is None:
-        report = verification.report
-        named = _read_spec(report.engines, report.engines.expected, report.environment.expected, "--reference")
-        reference = _without_compilation(named)
-    loaded = load_run_graph(verification.report) if graph is None else graph
+        reference = _without_compilation(
+            _read_spec(report.engines, report.engines.expected, report.environment.expected, "--reference")
+        )
+    loaded = load_run_graph(report) if graph is None else graph
     while True:
         spec, *engines = engines
+        checker = Checker(*Sides(spec, reference).find_makers(), report.lockstep)
         try:
-            maker, make_expected = Sides(spec, reference).find_makers()
-            found = shrink_divergence(
-                verification,
-                loaded,
-                maker,
-                divergence,
-                max_calls,
-                seconds,
-                reference=make_expected,
-                progress=progress,
-            )
+            found = shrink_divergence(verification, loaded, checker, divergence, budget)
             return replace(found, engine=spec, reference=reference)
         except NoSlice:
             if not engines:
@@ -526,18 +509,14 @@ def shrink_run(
 def shrink_divergence(
     verification: Verification,
     graph: KnowledgeGraph,
-    maker: MakePipeline,
+    checker: Checker,
     number: int = 1,
-    max_calls: int = MAX_RUN_CALLS,
-    seconds: float = MAX_SECONDS,
-    *,
-    reference: MakePipeline = make_reference,
-    progress: Progress | None = None,
+    budget: Budget = RUN_BUDGET,
 ) -> ShrunkRun:
-    """Shrink a divergence of a verification on the engine that `maker` makes; otherwise like `shrink_run`."""
+    """Shrink a divergence of a verification on the engines of a checker; otherwise like `shrink_run`."""
     report = verification.report
-    if not 1 <= number <= len(report.divergences):
-        num = len(report.divergences)
+    num = len(report.divergences)
+    if not 1 <= number <= num:
         raise UserError(
             f"there is no divergence {number}: the run has {num}",
             where="divergence",
@@ -549,22 +528,12 @@ def shrink_divergence(
             where=f"graph {graph.name}",
             fix="run `kgverify diff --save` again, and shrink that run",
         )
-    divergence = report.divergences[number - 1]
-    oracle = Oracle(
-        maker,
-        sign(report, divergence),
-        reference=reference,
-        lockstep=report.lockstep,
-        max_calls=max_calls,
-        seconds=seconds,
-    )
+    oracle = Oracle(checker, sign(report, report.divergences[number - 1]), budget)
     sliced = _find_slice(verification, graph, number, oracle)
-    if progress is not None:
-        progress("slice", sliced, oracle.calls)
+    budget.progress("slice", sliced, oracle.calls)
     failure = oracle.judge(sliced)
     assert failure is not None
-    shrunk = shrink_with(oracle, failure, progress)
-    return ShrunkRun(shrunk=shrunk, sliced=sliced, graph=graph, report=report)
+    return ShrunkRun(shrunk=shrink_with(oracle, failure), sliced=sliced, graph=graph, report=report)
 
 
 def load_run_graph(report: Report) -> KnowledgeGraph:
@@ -576,18 +545,16 @@ def load_run_graph(report: Report) -> KnowledgeGraph:
         words = []
     given: dict[str, Any] = {}
     train: list[str] = []
-    for i, word in enumerate(words):
-        option, equals, value = word.partition("=")
+    words = [part for word in words for part in (word.split("=", 1) if word.startswith("--") else (word,))]
+    for option, text in pairwise([*words, ""]):
         name = _FILE_OPTIONS.get(option)
-        if name == "skip_rules":
-            given[name] = True
-        elif name and (equals or i + 1 < len(words)):
-            text = value if equals else words[i + 1]
-            key, sign, rest = text.partition("=")
-            if name == "spec" and sign and key in _FILE_OPTIONS.values():
-                name, text = key, rest
-            given[name] = text == "true" if name == "skip_rules" else text
-            train += [text] * (name == "train")
+        key, sign, rest = text.partition("=")
+        if name == "spec" and sign and key in _FILE_OPTIONS.values():
+            name, text = key, rest
+        if name == "train":
+            train.append(text)
+        elif name is not None:
+            given[name] = text if name != "skip_rules" else text == "true" or option != "--graph"
     given |= {"train": train} if train else {}
     spec = given.pop("spec", None if train else report.run.graph)
     files = [spec, *train, *(given[role] for role in ROLES[1:] if role in given)]
