@@ -18,8 +18,6 @@ from kgverify.program.program import Program
 from kgverify.ranking.corrupt import draw_candidates
 from kgverify.ranking.rank import rank_candidates
 from kgverify.runs.engine_makers import (
-    EAGER,
-    PLAIN,
     AnyEngine,
     EngineSpec,
     MakePipeline,
@@ -29,7 +27,7 @@ from kgverify.runs.engine_makers import (
     make_reference,
     name_engine,
 )
-from kgverify.runs.job import EngineLike, Engines, Reference
+from kgverify.runs.job import EngineLike, Engines, Reference, name_again, write_down
 from kgverify.runs.run import Pipeline, Run, with_reference_ranking
 
 
@@ -84,7 +82,7 @@ def make_pipeline(engine: EngineLike, run: Run, *, where: str = "engine", work: 
     if where == "reference" and pipeline.draw is draw_candidates and pipeline.rank is rank_candidates:
         # Both sides would share these functions: the expected side takes the second implementation of both.
         pipeline = with_reference_ranking(pipeline.engine)
-    return pipeline._replace(engines=(name_again(engine) or f"an engine {_name(engine)}",))
+    return pipeline._replace(engines=(name_again(engine).name or f"an engine {_name(engine)}",))
 
 
 def _name(engine: EngineLike) -> str:
@@ -110,49 +108,9 @@ def _make_always(pipeline: Pipeline) -> MakePipeline:
     return lambda run, sizes: pipeline
 
 
-def name_again(engine: EngineLike) -> str:
-    """Return the name by which an engine can be made again; empty if it has none."""
-    try:
-        return write_down(engine).name
-    except UserError:
-        return ""
-
-
-def write_down(engine: EngineLike, where: str = "engine") -> EngineSpec:
-    """Return the engine as text, by which other processes and reproducers make it again.
-
-    UserError for an engine that cannot be imported by its name.
-    """
-    if isinstance(engine, EngineSpec):
-        return engine
-    if isinstance(engine, str):
-        return EngineSpec(engine)
-    if isinstance(engine, Reference):
-        return PLAIN
-    if isinstance(engine, EngineMaker):
-        options = engine.options
-        return EngineSpec(engine.name, **{name: options[name] for name in EAGER._fields if name in options})
-    module, path = getattr(engine, "__module__", ""), getattr(engine, "__qualname__", "")
-    name = f"{module}:{path}"
-    if not path or "<" in path or not _is_importable(name, engine):
-        raise UserError(
-            "expected an engine that can be imported by its name",
-            where=where,
-            fix="define the class or function at the top level of a module",
-        )
-    return EngineSpec(name)
-
-
 def describe_engine(engine: AnyEngine) -> EngineSpec:
     """Return an engine as text, by which it can be made again unless it is a local function."""
     try:
         return write_down(engine)
     except UserError:
         return EngineSpec(name_engine(engine))
-
-
-def _is_importable(name: str, engine: EngineLike) -> bool:
-    try:
-        return load_factory(name, "engine") is engine
-    except UserError:
-        return False
