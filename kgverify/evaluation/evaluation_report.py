@@ -25,7 +25,6 @@ def report_evaluation(
     *,
     num_checked: int = LEAST,
     reference: Pipeline | None = None,
-    num_processes: int = 1,
     minimum: Minimum = MINIMUM,
     phase: Phase = silent_phase,
 ) -> EvaluationReport:
@@ -66,7 +65,7 @@ def report_evaluation(
         **_compute_figures(run, results),
         num_parts=len(result.plan.parts),
         num_parts_resumed=result.num_resumed,
-        num_processes=num_processes,
+        num_processes=result.num_processes,
         seconds=result.seconds,
         warm_up_seconds=result.warm_up_seconds,
         candidates_per_second=result.num_candidates / result.seconds if result.num_candidates else None,
