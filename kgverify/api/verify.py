@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
 
-from kgverify.api.inputs import make_sides
+from kgverify.api.inputs import running
 from kgverify.arguments import checked
 from kgverify.comparison.equality import DEFAULT_EQUALITY, Equality
 from kgverify.engines.policy import Policy
@@ -114,11 +114,12 @@ def verify_job(job: Job, *, save: str | Path | None = None, command: str = "", p
 
 
 def _verify(job: Job, command: str, phase: Phase) -> tuple[Report, Verification]:
-    run = job.make_run()
-    with make_sides(job.engines, run) as (expected, actual):
+    run, sides = job.make_run(), job.engines
+    with running(sides.engine, run) as actual, running(sides.reference, run, where="reference") as expected:
         found = verify_pipelines(run, expected, actual, equality=job.equality, phase=phase)
     made = found.report.environment
-    sides = (job.engines.engine, made.actual), (job.engines.reference, made.expected)
-    engines = Engines(*(of_info(name_again(engine), info) for engine, info in sides))
+    engines = Engines(
+        of_info(name_again(sides.engine), made.actual), of_info(name_again(sides.reference), made.expected)
+    )
     written = encode_job(replace(job, source=Source(run.graph), engines=engines))
     return found.report.with_traces(found, command=command, job=written), found

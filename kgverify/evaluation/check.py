@@ -74,7 +74,7 @@ def check_evaluation(
     alone = _prove_alone(pipeline, single, candidates.expected)
     ranks = judge.rank(sample.rankings)
     rankings = judge.compare_rankings(sample.rankings, ranks)
-    namer = Namer(run, pipeline, judge, rank_only=rank_only)
+    namer = Namer(run, pipeline, judge)
     again = judge.compare_single(alone)
     differences = [
         *namer.name_missing(missing),

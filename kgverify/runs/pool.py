@@ -327,6 +327,8 @@ class _Shared:
 class _Process:
     """A process with an executor of its own, in which it does one call at a time."""
 
+    _known: "tuple[_Shared, ...]" = ()
+
     def __init__(self) -> None:
         self._start()
 
@@ -357,7 +359,7 @@ class _Process:
         self._process.terminate()
 
     def _start(self) -> None:
-        self._known: tuple[_Shared, ...] = ()
+        self._known = ()
         # Not with a fork, which would lose torch's threads. The executor starts a process that tracks its semaphores.
         own = os.environ.get(_SAFE_PATH)
         with _changing, _environment((_SAFE_PATH,)):
