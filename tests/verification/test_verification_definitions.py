@@ -3,6 +3,7 @@
 from dataclasses import replace
 from itertools import pairwise, product
 from types import SimpleNamespace
+from typing import Any
 
 import msgspec
 import numpy as np
