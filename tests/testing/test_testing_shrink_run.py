@@ -18,6 +18,7 @@ from kgverify.program.atoms import NamedAtom, Variable
 from kgverify.program.limits import Limits
 from kgverify.program.program import NamedRule
 from kgverify.runs.engine_makers import EngineSpec, evaluator_pipeline, find_maker
+from kgverify.runs.job import load_run_graph
 from kgverify.runs.run import Run, load_policy, reference_pipeline
 from kgverify.testing.checking.check import Checker
 from kgverify.testing.checking.failure import Failure, Signature
@@ -29,7 +30,6 @@ from kgverify.testing.shrinking.shrink_run import (
     ShrunkRun,
     Slicer,
     find_engines,
-    load_run_graph,
     shrink_divergence,
     shrink_run,
 )
@@ -84,41 +84,6 @@ def test_a_run_tells_its_graph_and_its_engine(countries, lost):
     report = lost.report
     assert load_run_graph(report).program.sha256 == countries.program.sha256
     assert find_engines(report) == [EngineSpec(faults=("last-fact-lost",))]
-
-
-@pytest.mark.parametrize(
-    "command",
-    ["kgverify diff --graph countries", "kgverify diff --graph=countries --queries 2", "kgverify diff --queries=3"],
-)
-def test_a_saved_command_names_its_graph(countries, lost, command):
-    given = msgspec.structs.replace(lost.report, command=command)
-    assert load_run_graph(given).program.sha256 == countries.program.sha256
-
-
-def test_the_files_of_a_graph_are_those_of_the_saved_command(lost, tmp_path):
-    (tmp_path / "train.txt").write_text("a\tp\tb\n")
-    (tmp_path / "test.txt").write_text("b\tp\ta\n")
-    for command in (
-        "--train {0}/train.txt --test {0}/test.txt",
-        "--train={0}/train.txt --test={0}/test.txt",
-        "--graph train={0}/train.txt --graph=test={0}/test.txt",
-    ):
-        given = msgspec.structs.replace(lost.report, command=f"kgverify diff {command.format(tmp_path)}")
-        assert load_run_graph(given).program.symbols.constants == ("a", "b")
-
-
-def test_the_files_of_a_graph_are_read_as_the_saved_command_says(lost, tmp_path):
-    (tmp_path / "train.txt").write_text("a\tb\tp\n")
-    (tmp_path / "more.txt").write_text("b\tQ1\tp\n")
-    (tmp_path / "rules.pl").write_text("p(X,Q1) :- p(X,Y).\np(X,Y) :- q(X).\n")
-    options = (
-        "--graph columns=head,tail,relation --graph=rule_variables=graph --graph skip_rules=true --rules {0}/rules.pl"
-    )
-    command = f"kgverify diff --graph train={{0}}/train.txt --graph=train={{0}}/more.txt {options}"
-    given = msgspec.structs.replace(lost.report, command=command.format(tmp_path))
-    graph = load_run_graph(given)
-    assert graph.program.symbols.constants == ("a", "b", "Q1")
-    assert [rule.clause_head.second for rule in graph.rules] == ["Q1"]
 
 
 def test_the_limits_of_a_shrink_are_passed_on(countries, lost, monkeypatch):

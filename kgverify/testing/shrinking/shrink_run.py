@@ -1,13 +1,12 @@
 """Shrink a divergence of a run on a real graph: cut the graph to a proof slice first, then shrink that."""
 
-import shlex
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice, pairwise
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -15,22 +14,17 @@ from kgverify.comparison.result import Divergence
 from kgverify.comparison.step_view import StepReader, StepView
 from kgverify.engines.plain.choice import PLAIN as PLAIN_MODE
 from kgverify.engines.sizes import Sizes
-from kgverify.engines.table import COMPILED, REFERENCE
+from kgverify.engines.table import COMPILED
 from kgverify.errors import UserError, count_of
 from kgverify.escaping import make_visible
-from kgverify.files.reading import STANDARD_INPUT
-from kgverify.files.remote import names_url
-from kgverify.graphs.folder import ROLES
-from kgverify.graphs.formats.reading import ReadingOptions
 from kgverify.graphs.graph import KnowledgeGraph
-from kgverify.graphs.load import load_graph
 from kgverify.program.atoms import NamedAtom
 from kgverify.program.outcomes import Origin
 from kgverify.program.program import NamedRule
 from kgverify.program.stages import STEP_STAGES, Stage
-from kgverify.report.content import EngineNames
 from kgverify.report.report import Report
 from kgverify.runs.engine_makers import EAGER, PLAIN, EngineSpec, Sides
+from kgverify.runs.job import load_run_graph, read_job, write_down
 from kgverify.step.clauses import Clauses
 from kgverify.testing.checking.check import Checker
 from kgverify.testing.checking.failure import sign
@@ -343,14 +337,6 @@ class _Numbered:
 
 RANDOM_POLICIES: Final = tuple(PolicySpec("two_tower", seed=seed) for seed in range(4))
 """A problem has no weights of its own: these, and then `shortest`, replace a policy with weights."""
-_FILE_OPTIONS: Final = {"--graph": "spec"} | {
-    f"--{name.replace('_', '-')}": name for name in (*ROLES, *ReadingOptions.__annotations__)
-}
-"""The options that name a graph and its files and say how they are read, and what `load_graph` calls them.
-
-Beside its name, `--graph` takes the others as `train=FILE`; those by themselves are options of earlier versions.
-"""
-
 MAX_RUN_CALLS: Final = 500
 """Default limit on the runs of the engine under test while a divergence on a graph is shrunk."""
 RUN_BUDGET: Final = Budget(MAX_RUN_CALLS)
@@ -491,9 +477,8 @@ def shrink_run(
     report = verification.report
     engines = [engine] if engine is not None else find_engines(report)
     if reference is None:
-        reference = _without_compilation(
-            _read_spec(report.engines, report.engines.expected, report.environment.expected, "--reference")
-        )
+        named = write_down(read_job(report).engines.reference)
+        reference = _without_compilation(_require_name(named, report.environment.expected, "--reference"))
     loaded = load_run_graph(report) if graph is None else graph
     while True:
         spec, *engines = engines
@@ -536,62 +521,28 @@ def shrink_divergence(
     return ShrunkRun(shrunk=shrink_with(oracle, failure), sliced=sliced, graph=graph, report=report)
 
 
-def load_run_graph(report: Report) -> KnowledgeGraph:
-    """Load the graph of a saved run as its command did. UserError if it is not found."""
-    try:
-        words = shlex.split(report.command)
-    except ValueError:
-        # No command that kgverify wrote.
-        words = []
-    given: dict[str, Any] = {}
-    train: list[str] = []
-    words = [part for word in words for part in (word.split("=", 1) if word.startswith("--") else (word,))]
-    for option, text in pairwise([*words, ""]):
-        name = _FILE_OPTIONS.get(option)
-        key, sign, rest = text.partition("=")
-        if name == "spec" and sign and key in _FILE_OPTIONS.values():
-            name, text = key, rest
-        if name == "train":
-            train.append(text)
-        elif name is not None:
-            given[name] = text if name != "skip_rules" else text == "true" or option != "--graph"
-    given |= {"train": train} if train else {}
-    spec = given.pop("spec", None if train else report.run.graph)
-    files = [spec, *train, *(given[role] for role in ROLES[1:] if role in given)]
-    if STANDARD_INPUT in files:
-        # Only where the user types it, and then not twice.
-        raise UserError("was read from standard input", where="the run's graph", fix="write it to a file")
-    if any(names_url(each) for each in files if each):
-        # A file of a stranger could let this machine ask any other.
-        raise UserError("was read from a URL", where="the run's graph", fix="name it with --graph")
-    return load_graph(spec, **given)
-
-
 def find_engines(report: Report) -> list[EngineSpec]:
     """Return the ways to run the engine of a saved run, the fastest first. UserError if kgverify cannot make it."""
-    recorded = _read_spec(report.engines, report.engines.actual, report.environment.actual, "--engine")
+    recorded = _require_name(write_down(read_job(report).engines.engine), report.environment.actual, "--engine")
     if recorded.name != COMPILED:
         return [recorded]
     return list(dict.fromkeys((_without_compilation(recorded), recorded)))
 
 
 def _without_compilation(spec: EngineSpec) -> EngineSpec:
-    return spec if spec.mode == PLAIN_MODE else spec._replace(mode=EAGER.mode, device=EAGER.device)
+    is_compiled = spec.name == COMPILED and spec.mode != PLAIN_MODE
+    return spec._replace(mode=EAGER.mode, device=EAGER.device) if is_compiled else spec
 
 
-def _read_spec(names: EngineNames, name: str, info: EngineInfo, option: str) -> EngineSpec:
-    """Return the specification of an engine from the name by which it was made, if it is known, and its info."""
-    # Two traces that are compared, and earlier reports, name neither engine. Beside a name, an engine without one is a
-    # class or function that cannot be imported, whatever it calls itself.
-    if names == EngineNames() and info.name in (COMPILED, REFERENCE, PLAIN_MODE):
-        name = REFERENCE if info.name == REFERENCE else COMPILED
-    if not name:
+def _require_name(spec: EngineSpec, info: EngineInfo, option: str) -> EngineSpec:
+    """Return a specification. UserError if it has no name, so that the engine cannot be made again."""
+    if not spec.name:
         raise UserError(
             f"kgverify cannot make the engine {info.name!r} again",
             where="the run's engine",
             fix=f"give {option} MODULE:FUNCTION, a function of (program, limits, policy) that returns it",
         )
-    return EngineSpec(name, info.mode, info.device, info.faults) if name == COMPILED else EngineSpec(name)
+    return spec
 
 
 def _find_slice(verification: Verification, graph: KnowledgeGraph, number: int, oracle: Oracle) -> Problem:

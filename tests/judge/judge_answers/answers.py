@@ -214,8 +214,8 @@ class Answer(msgspec.Struct, frozen=True):
 def answer_of(report: Report, folder: str = "\0") -> Answer:
     """Return the answer that a report gives, whatever the folder is called in which the traces lie."""
     fields = msgspec.to_builtins(msgspec.structs.replace(report, environment=None, self_test=None))
-    # The names of engines say nothing about the comparison.
-    del fields["engines"]
+    # The job says nothing about the comparison.
+    del fields["job"]
     content = msgspec.json.encode(fields)
     # Each file that is written is a recording of its own.
     content = re.sub(rb"copies of recording \w[\w-]*", b"copies of a recording", content.replace(folder.encode(), b""))
