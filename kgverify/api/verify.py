@@ -11,8 +11,7 @@ from kgverify.engines.policy import Policy
 from kgverify.engines.table import COMPILED, REFERENCE
 from kgverify.program.limits import Limits
 from kgverify.progress import Phase, TimedPhases, silent_phase
-from kgverify.report.content import EngineNames
-from kgverify.report.report import Report
+from kgverify.report.report import EngineNames, Report
 from kgverify.runs.job import EngineLike, Engines, GraphLike, Job, Proofs, Queries, Source
 from kgverify.verification.verify import Verification
 from kgverify.verification.verify import verify as verify_pipelines

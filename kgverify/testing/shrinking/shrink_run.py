@@ -28,8 +28,7 @@ from kgverify.program.atoms import NamedAtom
 from kgverify.program.outcomes import Origin
 from kgverify.program.program import NamedRule
 from kgverify.program.stages import STEP_STAGES, Stage
-from kgverify.report.content import EngineNames
-from kgverify.report.report import Report
+from kgverify.report.report import EngineNames, Report
 from kgverify.runs.engine_makers import EAGER, PLAIN, EngineSpec, MakePipeline, Sides, make_reference
 from kgverify.step.clauses import Clauses
 from kgverify.testing.checking.failure import sign
