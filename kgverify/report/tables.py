@@ -119,7 +119,9 @@ def list_steps(trace: Trace, rows: NDArray[np.int64]) -> Table:
 
     def list_rows() -> Iterator[Row]:
         for candidate in rows.tolist():
-            values = dict(zip(renamed, reader.read_candidate(candidate).values(), strict=True))
+            values = reader.read_candidate(candidate)
+            if "outcome" in values:
+                values["candidate_outcome"] = values.pop("outcome")
             for step, row in enumerate(reader.rows_of(candidate)):
                 digest = f"{int(trace.digests.sequence[row]):016x}"
                 listed = {"candidate": candidate, **values, "step": step, "digest": digest, **reader.read_step(row)}

@@ -154,8 +154,8 @@ def _compare(stage: str, sides: tuple[_Side, _Side], tolerance: float) -> StageL
     if recorded[0] is not None and recorded[1] is not None:
         is_same, note = is_same_output(Stage(stage), recorded[0], recorded[1], tolerance), RECORDED
         rendered = (render_output(Stage(stage), each, sides[i].step.names) for i, each in enumerate(recorded))
-        left, right = (_Output(None, tuple(map(clip, lines))) for lines in rendered)
-        return StageLine(stage, Mark.AGREES if is_same else Mark.DIFFERS, left.lines, right.lines, note)
+        left, right = (tuple(map(clip, lines)) for lines in rendered)
+        return StageLine(stage, Mark.AGREES if is_same else Mark.DIFFERS, left, right, note)
     if stage == Stage.SCORE:
         return _compare_scores(sides, tolerance)
     outputs = [_infer(stage, side.step, side.following) for side in sides]
