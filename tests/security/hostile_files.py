@@ -35,7 +35,7 @@ NAMES = ("strange_engine:Engine", "strange_engine.py:Engine", "./strange_engine.
 
 MODULES = (
     *("strange_engine", "conftest", "sitecustomize", "usercustomize", "kgverify_plugin", "engines", "toy_engine"),
-    *("torch", "numpy", "h5py", "msgspec", "jinja2", "rich", "safetensors", "xxhash", "triton", "lark", "backports"),
+    *("torch", "numpy", "h5py", "msgspec", "jinja2", "rich", "safetensors", "xxhash", "triton", "backports"),
     *("pyarrow", "distributed", "pykeen", "clingo", "hypothesis", "yaml", "gzip", "zlib", "bz2", "csv", "json"),
     *("pickle", "copyreg", "struct", "socket", "signal", "subprocess", "threading", "multiprocessing", "tempfile"),
     *("random", "queue", "shutil", "logging", "selectors", "ctypes", "hashlib", "traceback", "inspect", "ast"),
