@@ -3,7 +3,7 @@
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Final
@@ -61,6 +61,21 @@ def watch_interrupts() -> Iterator[None]:
         if is_usual:
             signal.signal(signal.SIGINT, signal.default_int_handler)
         _is_watched, _pressed = before
+
+
+@contextmanager
+def handle_signals(numbers: Iterable[int], handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """Handle signals until the context ends; in the main thread only. Ignored signals, as under nohup, stay ignored."""
+    is_main = threading.current_thread() is threading.main_thread()
+    before = {number: signal.getsignal(number) for number in numbers if is_main}
+    for number, usual in before.items():
+        if usual is not signal.SIG_IGN:
+            signal.signal(number, handler)
+    try:
+        yield
+    finally:
+        for number, usual in before.items():
+            signal.signal(number, usual or signal.SIG_DFL)
 
 
 def _raise_interrupt(number: int, frame: FrameType | None) -> None:

@@ -65,9 +65,8 @@ class RecordedTrace(TraceFile):
         Raises:
             UserError: The trace has no such candidate, or is of a level without goals.
         """
-        found = self._view.candidate(candidate)
-        steps = [self._view.step(candidate, i) for i in range(found["num_steps"])]
-        return Shown({**found, "steps": steps}, render_derivation(self._view, candidate))
+        data = self._view.derivation(candidate)
+        return Shown(data, render_derivation(data))
 
     def step(self, candidate: int, step: int) -> "Shown":
         """Return a step of a candidate, as `kgverify show TRACE --candidate N --step N --json` writes it.
@@ -83,7 +82,7 @@ class RecordedTrace(TraceFile):
             UserError: The trace has no such candidate or step, or is of a level without goals.
         """
         data = {**self._view.candidate(candidate), **self._view.step(candidate, step)}
-        return Shown(data, render_step(self._view, candidate, step))
+        return Shown(data, render_step(data))
 
     def to_pandas(self, table: str = "steps", *, candidates: str = "all") -> "pandas.DataFrame":
         """Return a table of the trace as a data frame of pandas, in names.

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import Final
 
 from rich.console import Console, ConsoleOptions, RenderResult  # noqa: TID251  the type in rich's protocol
@@ -10,7 +11,7 @@ from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 
-from kgverify.cli.output import is_quiet
+from kgverify.cli.output import settings
 from kgverify.cli.progress import ECHOED, make_error_console
 from kgverify.errors import count_of
 from kgverify.report.render.screen import Text
@@ -35,7 +36,7 @@ _PHASES: Final = {
 def show_dashboard(campaign: Campaign) -> Iterator[Watch]:
     """Show the progress and the findings, on a terminal only; the dashboard disappears at the end."""
     console = make_error_console()
-    if is_quiet() or not console.is_terminal:
+    if settings.is_quiet or not console.is_terminal:
         yield lambda tally: None
         return
     dashboard = Dashboard(campaign)
@@ -168,5 +169,4 @@ def _counted(counts: Mapping[str, int]) -> str:
 
 
 def _clock(seconds: float) -> str:
-    minutes, rest = divmod(max(0, int(seconds)), 60)
-    return f"{minutes // 60}:{minutes % 60:02}:{rest:02}"
+    return str(timedelta(seconds=max(0, int(seconds))))

@@ -10,6 +10,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
+import msgspec
 from cyclopts import Group, Parameter
 from rich.table import Table
 
@@ -22,7 +23,7 @@ from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.graphs.load import load_graph
 from kgverify.program.dialect import read_dialect
 from kgverify.program.limits import DeclaredLimits, Limits
-from kgverify.report.render.fitted_table import fit_rows
+from kgverify.report.render.fitted_table import FittedTable
 from kgverify.runs.job import EngineLike, Engines, Job, Proofs, Queries, Reference, Source
 from kgverify.runs.run import MOST
 from kgverify.verification.record import RecordingOptions
@@ -32,11 +33,15 @@ CATALOGUE: Final = "list"
 DEFAULT_GRAPH: Final = "countries"
 
 _PAIRS: Final = re.compile(r",(?=\w+=)")
-_TRUTHS: Final = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+_VALUES: Final[Mapping[Any, tuple[Any, str, str]]] = {
+    int: (Annotated[int, msgspec.Meta(ge=0)], "a whole number", "give for example 6"),
+    float: (float, "a number", "give for example 2"),
+    bool: (bool, "true or false", "give one of the two"),
+}
+"""The types of values that are not texts: the type that reads one, its name, and how to write one."""
 
-
-Kinds = Mapping[str, Callable[[str, str], Any]]
-"""The keys of an option, each with the function of a value and its key that reads the value."""
+Kinds = Mapping[str, Callable[[str], Any]]
+"""The keys of an option, each with the type of its value, or a function that reads the value."""
 
 
 def parse_pairs(texts: Sequence[str], kinds: Kinds, where: str) -> dict[str, Any]:
@@ -50,42 +55,21 @@ def parse_pairs(texts: Sequence[str], kinds: Kinds, where: str) -> dict[str, Any
             raise UserError(f"unknown key {key!r}", where=where, fix=fix)
         if not sign or not value:
             raise UserError(f"{key} needs a value", where=where, fix=f"give {key}=VALUE")
-        pairs[key] = kinds[key](value, key)
+        kind, name, fix = _VALUES.get(kinds[key], (None, "", ""))
+        try:
+            pairs[key] = kinds[key](value) if kind is None else msgspec.convert(value, kind, strict=False)
+        except msgspec.ValidationError:
+            raise UserError(f"expected {name}, found {value!r}", where=key, fix=fix) from None
     return pairs
 
 
-def take_text(text: str, where: str) -> str:
-    """Return the text."""
-    return text
-
-
-def parse_number(text: str, where: str) -> int:
-    """Return a whole number. UserError for anything else."""
-    if not text.isdecimal():
-        raise UserError(f"expected a whole number, found {text!r}", where=where, fix="give for example 6")
-    return int(text)
-
-
-def parse_truth(text: str, where: str) -> bool:
-    """Return true or false. UserError for anything else."""
-    found = _TRUTHS.get(text.lower())
-    if found is None:
-        raise UserError(f"expected true or false, found {text!r}", where=where, fix="give one of the two")
-    return found
-
-
-TUNED: Final[Kinds] = {
-    "precision": take_text,
-    "slots": parse_number,
-    "memory": take_text,
-    "fresh_cache": parse_truth,
-}
+TUNED: Final[Kinds] = {"precision": str, "slots": int, "memory": str, "fresh_cache": bool}
 _FILES: Final[Kinds] = dict.fromkeys(
-    ("train", "valid", "test", "rules", "domains", "rule_variables", "columns"), take_text
-) | {"skip_rules": parse_truth}
-_LIMITS: Final[Kinds] = dict.fromkeys(("max_depth", "max_atoms", "max_resolvents"), parse_number) | {
-    "exclude_query": parse_truth,
-    "dialect": lambda text, where: read_dialect(Path(text)),
+    ("train", "valid", "test", "rules", "domains", "rule_variables", "columns"), str
+) | {"skip_rules": bool}
+_LIMITS: Final[Kinds] = dict.fromkeys(("max_depth", "max_atoms", "max_resolvents"), int) | {
+    "exclude_query": bool,
+    "dialect": lambda text: read_dialect(Path(text)),
 }
 
 
@@ -389,7 +373,7 @@ def print_catalogue() -> None:
     ]
     composed_table = Table("name", "faults", "breaks", "seen in", title=f"{len(composites)} composites")
     composed_rows = [(each.name, ", ".join(each.parts), each.breaks, each.seen_in) for each in composites]
-    make_result_console().print(fit_rows(table, rows), fit_rows(composed_table, composed_rows))
+    make_result_console().print(FittedTable(table, rows), FittedTable(composed_table, composed_rows))
     shown = "name", "stage", "breaks", "seen_in", "expected_kind", "needs"
     listed = [{name: getattr(fault, name) for name in shown} | {"carried_by": carriers} for fault, carriers in faults]
     of_composites = "name", "parts", "breaks", "seen_in"

@@ -80,11 +80,6 @@ def is_typed(*options: str) -> bool:
     return any(word.split("=")[0] in options for word in settings.words)
 
 
-def is_quiet() -> bool:
-    """Return whether the command prints its verdict alone."""
-    return settings.is_quiet
-
-
 @contextmanager
 def keep_output() -> Iterator[None]:
     """Remember the standard streams until the context ends, for `restore_output`."""

@@ -4,7 +4,7 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Set
+from collections.abc import Callable, Iterator, Set
 from contextlib import contextmanager, nullcontext
 from datetime import timedelta
 from pathlib import Path
@@ -24,7 +24,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from kgverify.cli.output import JSON, QUIET, VERBOSE, is_quiet, restore_output, settings
+from kgverify.cli.output import JSON, QUIET, VERBOSE, restore_output, settings
 from kgverify.escaping import escape_json, make_visible
 from kgverify.files import writing
 from kgverify.report.render.screen import Screen, Text
@@ -68,12 +68,6 @@ def make_error_console() -> Screen:
     return SafeConsole(stderr=True)
 
 
-def print_text(console: Screen, *lines: str, style: str | None = None) -> None:
-    """Print lines, folded at the width of the console."""
-    for line in lines:
-        console.print(line, style=style)
-
-
 def print_note(*lines: str, style: str = "") -> None:
     """Print lines on standard error, not folded."""
     console = make_error_console()
@@ -90,21 +84,17 @@ def make_result_console(*, is_beside_file: bool = False) -> Screen:
     """Return the console for the result as text: standard output, or standard error if JSON or a file is written to that."""
     restore_output()
     to_error = is_beside_file or settings.json_path == "-"
-    if is_quiet():
+    if settings.is_quiet:
         return _FirstLine(stderr=to_error)
     console = SafeConsole(stderr=to_error)
     return console if console.is_terminal else SafeConsole(stderr=to_error, width=PIPE_WIDTH)
 
 
-def print_lines(console: Screen, lines: Iterable[str], style: str = "") -> None:
+def print_lines(console: Screen, *lines: str, style: str = "") -> None:
     """Print lines; on a terminal, fold long ones except commands, which people copy."""
     for line in lines:
-        is_folded = not is_quiet() and console.is_terminal and "kgverify " not in line
-        text = Text(make_visible(line), style)
-        if is_folded:
-            console.print(text)
-        else:
-            console.print(text, soft_wrap=True)
+        is_folded = not settings.is_quiet and console.is_terminal and "kgverify " not in line
+        console.print(Text(make_visible(line), style), **({} if is_folded else {"soft_wrap": True}))
 
 
 class Phase:
@@ -136,7 +126,7 @@ def show_phase(title: str, total: int) -> Iterator[Phase]:
     console = make_error_console()
     console.width = max(1, console.width - ECHOED)
     bar = _make_bar(console)
-    with bar if console.is_terminal and not is_quiet() else nullcontext():
+    with bar if console.is_terminal and not settings.is_quiet else nullcontext():
         yield Phase(bar, title, total)
 
 
@@ -153,7 +143,7 @@ class Rate(ProgressColumn):
 def show_work(title: str, total: int) -> Iterator[Callable[[int], None]]:
     """Show the progress of long work: on a terminal a bar with rate and time left, else a line every minute."""
     console = make_error_console()
-    if is_quiet():
+    if settings.is_quiet:
         yield lambda num_finished: None
         return
     if console.is_terminal:
@@ -232,11 +222,6 @@ def write_github(annotations: str, markdown: Callable[[], str], *, to_error: boo
 def write_json(value: Any, indent: int | None = 2) -> None:
     """Write a value as JSON to where `--json` says, if it is given; in one line if `indent` is None."""
     if settings.json_path is not None:
-        encoded = escape_json(msgspec.json.encode(value))
-        write_encoded((encoded if indent is None else msgspec.json.format(encoded, indent=indent)) + b"\n")
-
-
-def write_encoded(encoded: bytes) -> None:
-    """Write the result as JSON to where `--json` says, if it is given."""
-    if settings.json_path is not None:
-        write_result(encoded, settings.json_path)
+        encoded = msgspec.json.encode(value)
+        formatted = encoded if indent is None else msgspec.json.format(encoded, indent=indent)
+        write_result(escape_json(formatted) + b"\n", settings.json_path)

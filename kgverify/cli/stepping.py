@@ -7,14 +7,15 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import ModuleType
-from typing import Final, NamedTuple
+from typing import Final
 
-from rich.console import Group, RenderableType
+from rich.console import Group, RenderableType, ScreenContext
 from rich.control import Control
 from rich.segment import Segment, Segments
 
 from kgverify.errors import count_of
 from kgverify.escaping import make_visible
+from kgverify.interrupts import handle_signals
 from kgverify.report.render.screen import Screen, Text
 from kgverify.report.stepper.render_stepper import render_help, render_position
 from kgverify.report.stepper.stepper import MOVES, SEARCH, Stepper
@@ -31,76 +32,61 @@ _SCROLLS: Final = {" ": 1, "\x1b[6~": 1, "\x1b[5~": -1}
 _KEY: Final = re.compile(r"\x1b\[[0-9;]*[A-Za-z~]|.", re.DOTALL)
 
 
-class Command(NamedTuple):
-    """A command and the text after it."""
-
-    name: str
-    argument: str = ""
-
-
 def step_through(stepper: Stepper, console: Screen) -> None:
     """Show the position after each command, until `q` or the end of the input."""
     termios = _find_termios()
     if termios and sys.stdin.isatty() and console.is_terminal and not console.is_dumb_terminal:
         stepper.to_divergent_stage()
-        with _keys_at_once(termios), _LiveView(stepper, console) as view:
-            view.obey_keys()
+        with _keys_at_once(termios), console.screen(hide_cursor=True) as screen:
+            view = _LiveView(stepper, console, screen)
+            with handle_signals([signal.SIGWINCH], view.draw):
+                view.obey_keys()
         return
     console.print(render_position(stepper))
-    for command in _read_lines(console):
-        if command.name == "q":
+    for name, argument in _read_lines(console):
+        if name == "q":
             return
-        said = _obey(stepper, command)
+        said = _obey(stepper, name, argument)
         console.print(render_position(stepper) if said is None else said)
-        if command.name == SEARCH and stepper.words:
+        if name == SEARCH and stepper.words:
             console.print(render_position(stepper))
 
 
-def _obey(stepper: Stepper, command: Command) -> RenderableType | None:
+def _obey(stepper: Stepper, name: str, argument: str) -> RenderableType | None:
     """Obey a command. Return the answer, or None if the new position is the answer."""
-    if command.name in ("h", "?"):
+    if name in ("h", "?"):
         return render_help()
-    if command.name == SEARCH:
-        return stepper.search(command.argument)
-    if command.name not in MOVES:
-        return f"unknown command {command.name!r}; h lists them"
-    return stepper.move(command.name, _parse_number(command.argument)) or None
+    if name == SEARCH:
+        return stepper.search(argument)
+    if name not in MOVES:
+        return f"unknown command {name!r}; h lists them"
+    digits = "".join(argument.split())
+    return stepper.move(name, int(digits) if digits.isdecimal() and len(digits) < 19 else None) or None
 
 
-def _read_lines(console: Screen) -> Iterator[Command]:
+def _read_lines(console: Screen) -> Iterator[tuple[str, str]]:
     """Read a command with its argument from each line, and print it, so that the output can be read alone."""
     console.print(Text(f"\n{KEYS}: one a line"), style="dim")
     for line in map(str.strip, sys.stdin):
         if line:
             console.print(Text(f"\n> {make_visible(line)}"))
             name, _, argument = (SEARCH, "", line[1:]) if line.startswith(SEARCH) else line.partition(" ")
-            yield Command(name, argument.strip())
+            yield name, argument.strip()
 
 
 class _LiveView:
     """The position of a stepper on the terminal's alternate screen, drawn again after each key and each resize."""
 
-    def __init__(self, stepper: Stepper, console: Screen) -> None:
-        self._stepper = stepper
-        self._screen = console.screen(hide_cursor=True)
-        self._console = console
+    def __init__(self, stepper: Stepper, console: Screen, screen: ScreenContext) -> None:
+        self._stepper, self._console, self._screen = stepper, console, screen
         self._answer: RenderableType | None = None
         self._question = ""
         self._top = 0
         self._keys: list[str] = []
 
-    def __enter__(self) -> "_LiveView":
-        self._screen.__enter__()
-        self._before = signal.signal(signal.SIGWINCH, lambda *_: self._draw())
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        signal.signal(signal.SIGWINCH, self._before)
-        self._screen.__exit__(None, None, None)
-
     def obey_keys(self) -> None:
         """Obey keys until `q` or the end of the input."""
-        self._draw()
+        self.draw()
         while key := self._next_key():
             name = _SEQUENCES.get(key, key)
             if name == "q":
@@ -111,10 +97,10 @@ class _LiveView:
                 argument = self._ask(_QUESTIONS[name]) if name in _QUESTIONS else ""
                 self._top = 0
                 before = self._stepper.position.divergence
-                self._answer = None if argument is None else _obey(self._stepper, Command(name, argument))
+                self._answer = None if argument is None else _obey(self._stepper, name, argument)
                 if name == SEARCH or self._stepper.position.divergence != before:
                     self._stepper.to_divergent_stage()
-            self._draw()
+            self.draw()
 
     def _next_key(self) -> str:
         """Return a key or the sequence of one; empty at the end of the input."""
@@ -127,14 +113,15 @@ class _LiveView:
         text = ""
         while True:
             self._question = f"{question}{text}▏"
-            self._draw()
+            self.draw()
             key = self._next_key()
             if key in ("", "\r", "\n", "\x1b", "\x04"):
                 self._question = ""
                 return text if key in ("\r", "\n") else None
             text = text[:-1] if key in ("\x7f", "\b") else text + key if key.isprintable() else text
 
-    def _draw(self) -> None:
+    def draw(self, *_: object) -> None:
+        """Draw the position, an answer or a question, and the keys."""
         content: RenderableType = render_position(self._stepper)
         answer = Text()
         if isinstance(self._answer, str):
@@ -183,8 +170,3 @@ def _find_termios() -> ModuleType | None:
     except ImportError:
         return None
     return termios
-
-
-def _parse_number(text: str) -> int | None:
-    digits = "".join(text.split())
-    return int(digits) if digits.isdecimal() and len(digits) < 19 else None

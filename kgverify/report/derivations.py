@@ -1,13 +1,11 @@
 """A divergent step side by side: the steps before it, its goals and resolvents, and an arrow at the culprit."""
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from difflib import SequenceMatcher
+from functools import partial
 from itertools import zip_longest
 from typing import Any, Final, NamedTuple
-
-import numpy as np
-from numpy.typing import NDArray
 
 from kgverify.comparison.align import align_candidates
 from kgverify.comparison.comparable import ComparablePair, Numbering, lockstep_columns
@@ -34,124 +32,47 @@ MOST_MATCHED: Final = 400
 """The most resolvents of a side that are aligned by longest common runs; of more, only missing and extra ones are shown."""
 
 
+class SideStep(NamedTuple):
+    """A step of one side, with the names and the fields of its trace.
+
+    read_outputs: returns the recorded outputs of its stages
+    """
+
+    view: StepView
+    names: Names
+    fields: Collection[str]
+    read_outputs: Callable[[], StageOutputs]
+
+
 class Sides(NamedTuple):
     """A step of both sides; None if a side has no such step.
 
     is_same_way: whether both sides made the same choices before this step, so that their steps can be compared
     """
 
-    expected: StepView | None
-    actual: StepView | None
+    expected: SideStep | None
+    actual: SideStep | None
     is_same_way: bool
 
 
-class SidesReader:
-    """Reads steps of both sides, by candidate and step of the expected trace.
+class _Side:
+    """The steps of one side."""
 
-    stepped: in lockstep, the actual engine's steps from the expected goals, each a candidate with one step, in the order
-             of the expected steps; None if these were not saved: then the actual engine's own run is used
-    modulo:  the kinds of differences that are benign; steps are read in normal form
-    """
+    def __init__(self, columns: Columns, names: Names, trace: Trace) -> None:
+        self.steps, self.stages = StepReader(columns), StageReader(columns)
+        self.names, self.fields, self.bodies = names, trace.fields, read_bodies(trace)
 
-    def __init__(
-        self, expected: Trace, actual: Trace, stepped: Trace | None = None, *, modulo: Collection[str] = ()
-    ) -> None:
-        pair = ComparablePair(expected, actual, modulo=frozenset(modulo))
-        self.names = pair.names, pair.actual_names
-        self.score_tolerance = pair.score_tolerance
-        self.expected_fields, self.actual_fields = expected.fields, (stepped or actual).fields
-        self._bodies = read_bodies(expected), read_bodies(actual)
-        self._readers = [StepReader(trace.columns) for trace in (pair.expected, pair.actual)]
-        self._stage_readers = [StageReader(reader.columns) for reader in self._readers]
-        self._num_steps = [reader.columns.candidates.num_steps for reader in self._readers]
-        self._actual_of = _align(pair.expected.columns, pair.actual.columns)
-        self._stepped_of: dict[int, int] | None = None
-        self._agreed: dict[int, tuple[int, bool]] = {}
-        if stepped is not None:
-            shared = Numbering(pair.expected, stepped).convert(1, stepped)
-            self.names = pair.names, Names(shared)
-            columns = normalise(shared.columns, pair.modulo, pair.not_compared)
-            self._readers[1] = StepReader(columns)
-            self._stepped_of = _align(lockstep_columns(pair.expected.columns), columns)
+    def rows(self, candidate: int | None) -> range:
+        """Return the rows of the steps of a candidate; none for a candidate that the side lacks."""
+        if candidate is None or not 0 <= candidate < len(self.steps.first_step) - 1:
+            return range(0)
+        return range(*self.steps.first_step[candidate : candidate + 2])
 
-    @property
-    def has_stepped(self) -> bool:
-        """True if the actual steps are those of lockstep."""
-        return self._stepped_of is not None
-
-    def actual_candidate(self, divergence: Divergence) -> int | None:
-        """Return the row of a divergence's candidate in the actual trace, or None if it is missing there."""
-        if divergence.expected == NO_CANDIDATE:
-            return divergence.candidate
-        return self._actual_of.get(divergence.candidate)
-
-    def num_steps(self, candidate: int) -> tuple[int, int]:
-        """Return the number of steps of a candidate on each side."""
-        expected = _count(self._num_steps[0], candidate)
-        return expected, expected if self.has_stepped else _count(self._num_steps[1], self._actual_of.get(candidate))
-
-    def read(self, candidate: int, step: int) -> Sides:
-        """Return the step of both sides."""
-        expected, actual = (self._view(side, candidate, step) for side in (0, 1))
-        return Sides(expected, actual, self.has_stepped or self._agree_before(candidate, step))
-
-    def read_before(self, candidate: int, step: int, divergent: Collection[int]) -> "tuple[StepBefore, ...]":
-        """Return the last steps before a step, as the expected side took them. divergent: the steps that do not agree."""
-        return read_before(self._readers[0], self.names[0], candidate, step, divergent)
-
-    def outputs(self, candidate: int, step: int) -> tuple[StageOutputs, StageOutputs]:
-        """Return the outputs of the stages of a step on both sides; empty if a side has no such step or did not record them."""
-        rows = self._row(0, candidate, step), None if self.has_stepped else self._row(1, candidate, step)
-        sides = zip(self._stage_readers, rows, strict=True)
-        expected, actual = (stages.read(row) if row is not None else {} for stages, row in sides)
-        return expected, actual
-
-    def trees(self, candidate: int) -> tuple[Tree, Tree]:
-        """Return the proof tree of each side as in `build_tree`; in lockstep the expected one alone."""
-        nums = self.num_steps(candidate)
-        views = [
-            [self._view(side, candidate, step) for step in range(min(nums[side], MOST_IN_TREE))] for side in (0, 1)
-        ]
-        sides = ([view for view in side if view is not None] for side in views)
-        trees = [build_tree(*each) for each in zip(sides, self.names, self._bodies, strict=True)]
-        return trees[0], () if self.has_stepped else trees[1]
-
-    def _row(self, side: int, candidate: int, step: int) -> int | None:
-        """Return the row of a step among the steps of a side (0: expected, 1: actual); None if it has no such step."""
-        if not 0 <= step < self.num_steps(candidate)[side]:
+    def read(self, rows: range) -> SideStep | None:
+        """Return the step in the first of some rows; None without rows."""
+        if not rows:
             return None
-        if not side or self._stepped_of is None:
-            return self._readers[side].first_step[self._actual_of[candidate] if side else candidate] + step
-        position = self._stepped_of.get(self._readers[0].first_step[candidate] + step)
-        begin, end = (0, 0) if position is None else self._readers[1].first_step[position : position + 2]
-        return begin if begin < end else None
-
-    def _view(self, side: int, candidate: int, step: int) -> StepView | None:
-        row = self._row(side, candidate, step)
-        return self._readers[side].read(row) if row is not None else None
-
-    def _agree_before(self, candidate: int, step: int) -> bool:
-        if candidate not in self._actual_of:
-            return False
-        # The number of first steps known to agree, and whether the next one is known not to.
-        num, has_ended = self._agreed.get(candidate, (0, False))
-        while num < step and not has_ended:
-            left, right = (self._view(side, candidate, num) for side in (0, 1))
-            has_ended = left is None or right is None or left.goal != right.goal or left.chosen != right.chosen
-            num += not has_ended
-        self._agreed[candidate] = num, has_ended
-        return num >= step
-
-
-def _align(expected: Columns, actual: Columns) -> dict[int, int]:
-    """Return the actual row of each expected candidate that both sides have."""
-    left, right = (CandidateSet(*columns.candidates[:3]) for columns in (expected, actual))
-    found = align_candidates(left, right)
-    return dict(zip(found.expected.tolist(), found.actual.tolist(), strict=True))
-
-
-def _count(num_steps: NDArray[np.uint32], candidate: int | None) -> int:
-    return int(num_steps[candidate]) if candidate is not None and 0 <= candidate < len(num_steps) else 0
+        return SideStep(self.steps.read(rows[0]), self.names, self.fields, partial(self.stages.read, rows[0]))
 
 
 class StepBefore(NamedTuple):
@@ -230,40 +151,74 @@ class Derivation(NamedTuple):
     facts: tuple[Fact, ...] = ()
     note: str = ""
 
-    @property
-    def size(self) -> int:
-        """The number of characters of all its texts, and roughly of the markup around them."""
-        texts: list[str | None] = [self.note]
-        texts += (text for each in self.before for text in (each.goal, each.clause))
-        texts += (text for atoms in self.goals for text in atoms)
-        for pair in self.pairs:
-            for line in (pair.expected, pair.actual):
-                texts += [line.goal, line.clause, line.score] if line else [None]
-        texts += (text for fact in self.facts for text in fact[1:3])
-        return sum(len(text or "") + 80 for text in texts)
-
 
 class DerivationReader:
-    """Aligns the two sides of divergences, and of any other step.
+    """Aligns the two sides of divergences, and of any other step, by candidate and step of the expected trace.
 
-    lockstep: whether the report is of a lockstep comparison; stepped, modulo: as in `SidesReader`
+    lockstep: whether the report is of a lockstep comparison
+    stepped:  in lockstep, the actual engine's steps from the expected goals, each a candidate with one step, in the order
+              of the expected steps; None if these were not saved: then the actual engine's own run is used
+    modulo:   the kinds of differences that are benign; steps are read in normal form
     """
 
     def __init__(
         self,
         expected: Trace,
         actual: Trace,
-        divergences: Iterable[Divergence],
+        divergences: Iterable[Divergence] = (),
         *,
-        lockstep: bool,
+        lockstep: bool = False,
         stepped: Trace | None = None,
         modulo: Collection[str] = (),
     ) -> None:
-        self.sides = SidesReader(expected, actual, stepped if lockstep else None, modulo=modulo)
+        pair = ComparablePair(expected, actual, modulo=frozenset(modulo))
+        self.score_tolerance = pair.score_tolerance
+        self._expected = _Side(pair.expected.columns, pair.names, expected)
+        self._actual = _Side(pair.actual.columns, pair.actual_names, actual)
+        self._actual_of = _align(pair.expected.columns, pair.actual.columns)
+        self._stepped_of: dict[int, int] | None = None
+        self._agreed: dict[int, tuple[int, bool]] = {}
         self._lockstep = lockstep
+        if lockstep and stepped is not None:
+            shared = Numbering(pair.expected, stepped).convert(1, stepped)
+            columns = normalise(shared.columns, pair.modulo, pair.not_compared)
+            self._actual = _Side(columns, Names(shared), stepped)
+            self._stepped_of = _align(lockstep_columns(pair.expected.columns), columns)
         self._divergent: dict[int, set[int]] = defaultdict(set)
         for each in divergences:
             self._divergent[each.candidate].add(each.step)
+
+    @property
+    def has_stepped(self) -> bool:
+        """True if the actual steps are those of lockstep."""
+        return self._stepped_of is not None
+
+    def actual_candidate(self, divergence: Divergence) -> int | None:
+        """Return the row of a divergence's candidate in the actual trace, or None if it is missing there."""
+        if divergence.expected == NO_CANDIDATE:
+            return divergence.candidate
+        return self._actual_of.get(divergence.candidate)
+
+    def num_steps(self, candidate: int) -> tuple[int, int]:
+        """Return the number of steps of a candidate on each side."""
+        expected = len(self._expected.rows(candidate))
+        return expected, expected if self.has_stepped else len(self._actual.rows(self._actual_of.get(candidate)))
+
+    def sides(self, candidate: int, step: int) -> Sides:
+        """Return the step of both sides."""
+        is_same_way = self.has_stepped or self._agree_before(candidate, step)
+        return Sides(*self._read_both(candidate, step), is_same_way)
+
+    def trees(self, candidate: int) -> tuple[Tree, Tree]:
+        """Return the proof tree of each side as in `build_tree`; in lockstep the expected one alone."""
+        steps = [self._read_both(candidate, step) for step in range(min(max(self.num_steps(candidate)), MOST_IN_TREE))]
+        expected, actual = (
+            build_tree([each.view for each in side if each is not None], own.names, own.bodies)
+            for side, own in zip(
+                zip(*steps, strict=True) if steps else ((), ()), (self._expected, self._actual), strict=True
+            )
+        )
+        return expected, () if self.has_stepped else actual
 
     def read(self, divergence: Divergence) -> Derivation | None:
         """Return the divergence side by side, or None if it is not in a derivation."""
@@ -271,13 +226,13 @@ class DerivationReader:
         is_of_candidate = divergence.field.startswith("candidates.") and divergence.field != "candidates.atom"
         if (divergence.step < 0 and not is_of_candidate) or divergence.expected == NO_CANDIDATE:
             return None
-        num_steps = self.sides.num_steps(candidate)[0]
-        step = divergence.step if divergence.step >= 0 else num_steps
-        before = self.sides.read_before(candidate, step, self._divergent[candidate])
+        step = divergence.step if divergence.step >= 0 else self.num_steps(candidate)[0]
+        own = self._expected
+        before = read_before(own.steps, own.names, candidate, step, self._divergent[candidate])
         if divergence.step < 0:
             return Derivation(before, divergence.step, note="every step agrees; the summary of the candidate does not")
-        expected, actual, is_reached = self.sides.read(candidate, divergence.step)
-        if self._lockstep and not self.sides.has_stepped and expected and actual and actual.goal != expected.goal:
+        expected, actual, is_reached = self.sides(candidate, divergence.step)
+        if self._lockstep and not self.has_stepped and expected and actual and actual.view.goal != expected.view.goal:
             is_reached = False
         note = ""
         if not is_reached:
@@ -295,7 +250,7 @@ class DerivationReader:
 
     def read_step(self, candidate: int, step: int) -> Derivation:
         """Return any step side by side, without an arrow, even if the two sides made different choices before it."""
-        expected, actual, is_same_way = self.sides.read(candidate, step)
+        expected, actual, is_same_way = self.sides(candidate, step)
         note = ""
         if expected is None or actual is None:
             note = f"The {'actual' if actual is None else 'expected'} side has no such step."
@@ -304,16 +259,37 @@ class DerivationReader:
         found = self._derive(step, expected, actual, note)
         return found._replace(pairs=_shorten(found.pairs))
 
-    def _derive(self, step: int, expected: StepView | None, actual: StepView | None, note: str) -> Derivation:
-        names, fields = self.sides.names, (self.sides.expected_fields, self.sides.actual_fields)
-        return Derivation(
-            (),
-            step,
-            tuple(_align_goals(expected, actual, names)),
-            pairs=_align_resolvents(expected, actual, names, fields, self.sides.score_tolerance),
-            facts=tuple(_facts(expected, actual, names, fields)),
-            note=note,
-        )
+    def _derive(self, step: int, expected: SideStep | None, actual: SideStep | None, note: str) -> Derivation:
+        goals, pairs = _align_goals(expected, actual), _align_resolvents(expected, actual, self.score_tolerance)
+        facts = zip(_FACTS, _facts_of(expected), _facts_of(actual), strict=True)
+        return Derivation((), step, tuple(goals), pairs=pairs, facts=tuple(Fact(*row) for row in facts), note=note)
+
+    def _read_both(self, candidate: int, step: int) -> tuple[SideStep | None, SideStep | None]:
+        expected = self._expected.rows(candidate)[step : step + 1] if step >= 0 else range(0)
+        if self._stepped_of is not None:
+            actual = self._actual.rows(self._stepped_of.get(expected[0]) if expected else None)
+        else:
+            actual = self._actual.rows(self._actual_of.get(candidate))[step : step + 1] if step >= 0 else range(0)
+        return self._expected.read(expected), self._actual.read(actual)
+
+    def _agree_before(self, candidate: int, step: int) -> bool:
+        if candidate not in self._actual_of:
+            return False
+        # The number of first steps known to agree, and whether the next one is known not to.
+        num, has_ended = self._agreed.get(candidate, (0, False))
+        while num < step and not has_ended:
+            left, right = (side.view if side else None for side in self._read_both(candidate, num))
+            has_ended = left is None or right is None or left.goal != right.goal or left.chosen != right.chosen
+            num += not has_ended
+        self._agreed[candidate] = num, has_ended
+        return num >= step
+
+
+def _align(expected: Columns, actual: Columns) -> dict[int, int]:
+    """Return the actual row of each expected candidate that both sides have."""
+    left, right = (CandidateSet(*columns.candidates[:3]) for columns in (expected, actual))
+    found = align_candidates(left, right)
+    return dict(zip(found.expected.tolist(), found.actual.tolist(), strict=True))
 
 
 def read_before(
@@ -334,53 +310,45 @@ def describe_step(step: int, view: StepView, names: Names, agrees: bool) -> Step
     return StepBefore(step, clip(names.goal(view.goal)), clip(by), agrees)
 
 
-def _align_goals(expected: StepView | None, actual: StepView | None, names: tuple[Names, Names]) -> Iterable[Atoms]:
-    left = [clip(names[0].atom(atom)) for atom in expected.goal] if expected else []
-    right = [clip(names[1].atom(atom)) for atom in actual.goal] if actual else []
+def _align_goals(expected: SideStep | None, actual: SideStep | None) -> Iterable[Atoms]:
+    left, right = (
+        [clip(side.names.atom(atom)) for atom in side.view.goal] if side else [] for side in (expected, actual)
+    )
     blocks = SequenceMatcher(None, left, right, autojunk=False).get_opcodes()
     return [Atoms(*pair) for _, a, b, c, d in blocks for pair in zip_longest(left[a:b], right[c:d])]
 
 
-def _align_resolvents(
-    expected: StepView | None,
-    actual: StepView | None,
-    names: tuple[Names, Names],
-    fields: tuple[Collection[str], Collection[str]],
-    tolerance: float,
-) -> tuple[Pair, ...]:
-    left, right = (step.resolvents if step else () for step in (expected, actual))
-    keys = [[(r.content, r.clause) for r in side] for side in (left, right)]
+def _align_resolvents(expected: SideStep | None, actual: SideStep | None, tolerance: float) -> tuple[Pair, ...]:
+    resolvents = [side.view.resolvents if side else () for side in (expected, actual)]
+    keys = [[(r.content, r.clause) for r in side] for side in resolvents]
     counts = [Counter(side) for side in keys]
     # Nothing is missing on a side that is not shown.
     marks = ("missing", "extra") if expected and actual else ("same", "same")
     pairs = []
     for i, j in _match(*keys):
-        lines = (
-            _line(expected, i, names[0], fields[0]) if expected and i is not None else None,
-            _line(actual, j, names[1], fields[1]) if actual and j is not None else None,
-        )
-        if i is None:
-            key = keys[1][j or 0]
-            pairs.append(Pair("moved" if counts[0][key] >= counts[1][key] else marks[1], None, lines[1]))
-        elif j is None:
-            key = keys[0][i]
-            pairs.append(Pair("moved" if counts[1][key] >= counts[0][key] else marks[0], lines[0], None))
+        left, right = _line(expected, i), _line(actual, j)
+        if i is None or j is None:
+            own = int(i is None)
+            key = keys[own][(i if j is None else j) or 0]
+            mark = "moved" if counts[1 - own][key] >= counts[own][key] else marks[own]
         elif keys[0][i] != keys[1][j]:
-            pairs.append(Pair("changed", *lines))
+            mark = "changed"
         else:
-            mark = "same" if is_close(left[i].score, right[j].score, tolerance) else "score"
-            if mark == "score" and lines[0] and lines[1] and lines[0].score == lines[1].score:
-                scores = repr(left[i].score), repr(right[j].score)
-                lines = lines[0]._replace(score=scores[0]), lines[1]._replace(score=scores[1])
-            pairs.append(Pair(mark, *lines))
+            scores = resolvents[0][i].score, resolvents[1][j].score
+            mark = "same" if is_close(*scores, tolerance) else "score"
+            if mark == "score" and left and right and left.score == right.score:
+                left, right = left._replace(score=repr(scores[0])), right._replace(score=repr(scores[1]))
+        pairs.append(Pair(mark, left, right))
     return tuple(pairs)
 
 
-def _line(step: StepView, index: int, names: Names, fields: Collection[str]) -> Line:
-    r = step.resolvents[index]
-    goal, clause = clip(names.goal(r.atoms, r.kind)), clip(names.clause(*r.clause))
-    score = f"{r.score:.6g}" if "resolvents.score" in fields else ""
-    return Line(index, goal, clause, score, index == step.choice and "steps.choice" in fields)
+def _line(side: SideStep | None, index: int | None) -> Line | None:
+    if side is None or index is None:
+        return None
+    r, names = side.view.resolvents[index], side.names
+    score = f"{r.score:.6g}" if "resolvents.score" in side.fields else ""
+    is_chosen = index == side.view.choice and "steps.choice" in side.fields
+    return Line(index, clip(names.goal(r.atoms, r.kind)), clip(names.clause(*r.clause)), score, is_chosen)
 
 
 def _match(left: Sequence[Any], right: Sequence[Any]) -> list[tuple[int | None, int | None]]:
@@ -424,27 +392,26 @@ def _match_by_clause(
     return matched + [(None, j) for j in columns if j not in taken]
 
 
-def _facts(
-    expected: StepView | None,
-    actual: StepView | None,
-    names: tuple[Names, Names],
-    fields: tuple[Collection[str], Collection[str]],
-) -> Iterable[Fact]:
-    columns = [_facts_of(*side) for side in zip((expected, actual), names, fields, strict=True)]
-    labels = ("depth", "resolvents", "dropped by max_atoms", "dropped by max_resolvents", "chosen", "outcome")
-    return [Fact(*row) for row in zip(labels, *columns, strict=True)]
+_FACTS: Final = {
+    "depth": "depth",
+    "resolvents": "num_resolvents",
+    "dropped by max_atoms": "dropped_atoms",
+    "dropped by max_resolvents": "dropped_resolvents",
+    "chosen": "choice",
+    "outcome": "outcome",
+}
+"""The other values of a step, each with its column."""
 
 
-def _facts_of(step: StepView | None, names: Names, fields: Collection[str]) -> tuple[str, ...]:
-    if step is None:
-        return ("—",) * 6
-    columns = ("depth", "num_resolvents", "dropped_atoms", "dropped_resolvents", "choice", "outcome")
-    chosen = "no resolvent" if step.chosen is None else clip(names.goal(step.chosen[1], step.chosen[0]))
+def _facts_of(side: SideStep | None) -> Sequence[str]:
+    if side is None:
+        return ("—",) * len(_FACTS)
+    step = side.view
+    chosen = "no resolvent" if step.chosen is None else clip(side.names.goal(step.chosen[1], step.chosen[0]))
     counts = (step.depth, len(step.resolvents), step.dropped_atoms, step.dropped_resolvents)
     texts = (*(f"{count:,}" for count in counts), f"{step.choice}: {chosen}", outcome_name(step.outcome))
-    return tuple(
-        text if f"steps.{column}" in fields else "unknown" for text, column in zip(texts, columns, strict=True)
-    )
+    known = (f"steps.{column}" in side.fields for column in _FACTS.values())
+    return [text if is_known else "unknown" for text, is_known in zip(texts, known, strict=True)]
 
 
 def _point_at_culprit(divergence: Divergence, found: Derivation) -> Derivation:

@@ -10,7 +10,7 @@ from kgverify.program.limits import Limits
 from kgverify.program.outcomes import Outcome
 from kgverify.report.render.fitted_table import FittedTable
 from kgverify.report.render.screen import Screen, Text
-from kgverify.report.render.terminal import STYLES, draw_text, fit_metrics, render_notebook, show_metric
+from kgverify.report.render.terminal import STYLES, draw_text, fit_metrics, render_notebook
 from kgverify.report.wording import METRICS, SIDES, describe_exercise, describe_limits
 from kgverify.trace.model.header import EngineInfo
 
@@ -233,7 +233,7 @@ def _headline(report: EvaluationReport) -> Text:
 
 
 def _metrics(report: EvaluationReport) -> FittedTable:
-    shown = {key: show_metric(value) for key, value in report.metrics.items()}
+    shown = {key: f"{value:.4f}" for key, value in report.metrics.items()}
     rows = {metric: [shown.get(f"{side}.realistic.{metric}", "-") for side in SIDES] for metric in METRICS}
     return fit_metrics("realistic ranks", rows)
 

@@ -1,6 +1,6 @@
 """A trace, a derivation or a single step, in names: as data for `--json`, and for the terminal."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 from rich.console import Group, RenderableType
@@ -10,7 +10,7 @@ from kgverify.comparison.locate import render_output
 from kgverify.comparison.step_view import Names, StepReader, StepView, outcome_name, side_name
 from kgverify.errors import UserError, count_of
 from kgverify.escaping import make_visible
-from kgverify.report.render.fitted_table import FittedTable, fit_rows
+from kgverify.report.render.fitted_table import FittedTable
 from kgverify.report.render.screen import Text
 from kgverify.trace.model.columns import Candidates
 from kgverify.trace.model.digests import compute_digests
@@ -88,6 +88,11 @@ class TraceView:
                 else "record it again at level steps",
             )
         return self._read(candidate, step)
+
+    def derivation(self, candidate: int) -> dict[str, Any]:
+        """Return a candidate with its steps."""
+        found = self.candidate(candidate)
+        return {**found, "steps": [self.step(candidate, step) for step in range(found["num_steps"])]}
 
     def sizes(self) -> tuple[int, int, int]:
         """Return the number of steps and of resolvents, and the root digest."""
@@ -226,7 +231,7 @@ def render_trace(view: TraceView) -> RenderableType:
 
 
 def _fit(titles: Sequence[str], rows: Sequence[Sequence[str]], styles: Sequence[str] = ()) -> FittedTable:
-    return fit_rows(Table(*titles, box=None, padding=(0, 2, 0, 0)), rows, styles)
+    return FittedTable(Table(*titles, box=None, padding=(0, 2, 0, 0)), rows, styles=styles)
 
 
 def _number(value: float | None) -> str:
@@ -234,18 +239,16 @@ def _number(value: float | None) -> str:
     return "not recorded" if value is None else f"{value:.4f}"
 
 
-def render_derivation(view: TraceView, candidate: int) -> RenderableType:
-    """Render the goals of a candidate, step by step."""
-    c = view.candidate(candidate)
-    title = Text(f"candidate {candidate}: {make_visible(c['atom'])}", style="bold")
+def render_derivation(c: Mapping[str, Any]) -> RenderableType:
+    """Render the goals of a candidate, given its data and that of its `steps`."""
+    title = Text(f"candidate {c['candidate']}: {make_visible(c['atom'])}", style="bold")
     title.append(
         f"   query {c['query']}, {c['side']} side, {c['outcome'] or '?'}{', limited' if c['is_limited'] else ''},"
         f" log-probability {_number(c['log_probability'])}",
         style="default",
     )
     rows = []
-    for i in range(c["num_steps"]):
-        step = view.step(candidate, i)
+    for i, step in enumerate(c["steps"]):
         choice = -1 if step["choice"] is None else step["choice"]
         chosen = step["resolvents"][choice] if 0 <= choice < len(step["resolvents"]) else {"clause": "?", "goal": "?"}
         by = chosen["clause"] or chosen["goal"]
@@ -253,10 +256,9 @@ def render_derivation(view: TraceView, candidate: int) -> RenderableType:
     return Group(title, _fit(("step", "goal", "resolvents", "chosen by"), rows))
 
 
-def render_step(view: TraceView, candidate: int, step: int) -> RenderableType:
-    """Render one step: goal, resolvents with their clauses and scores, choice, outcome."""
-    c, s = view.candidate(candidate), view.step(candidate, step)
-    title = Text(f"candidate {candidate}: {make_visible(c['atom'])}   step {step}", style="bold")
+def render_step(s: Mapping[str, Any]) -> RenderableType:
+    """Render one step, given its data and that of its candidate: goal, resolvents with clauses and scores, choice, outcome."""
+    title = Text(f"candidate {s['candidate']}: {make_visible(s['atom'])}   step {s['step']}", style="bold")
     goal = Text("goal  ", style="dim")
     goal.append(make_visible(", ".join(s["goal"])), style="default")
     shown = s["resolvents"][:MOST_RESOLVENTS]

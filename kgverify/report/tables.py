@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kgverify.comparison.locate import render_output
-from kgverify.comparison.step_view import Names, StepReader, outcome_name, side_name
+from kgverify.comparison.step_view import Names, ResolventView, StepReader, outcome_name, side_name
 from kgverify.errors import UserError, find_missing_dependency, suggest
 from kgverify.escaping import escape_cell, escape_json
 from kgverify.files.writing import replaced
@@ -22,7 +22,7 @@ from kgverify.trace.model.stage_items import StageReader
 from kgverify.trace.model.trace import Trace
 
 Row: TypeAlias = dict[str, Any]
-Type: TypeAlias = "type | list[Type] | dict[str, Type]"
+Type: TypeAlias = "type | list[Type] | Mapping[str, Type]"
 """The type of a column: bool, int, float or str; a list with the type of its items; a struct with those of its fields."""
 
 
@@ -39,36 +39,68 @@ _CANDIDATE: Final[Mapping[str, Type]] = {
 _STEP: Final[Mapping[str, Type]] = {
     "depth": int, "num_resolvents": int, "dropped_atoms": int, "dropped_resolvents": int, "choice": int, "outcome": str,
 }  # fmt: skip
+_RESOLVENT: Final[Mapping[str, Type]] = {"goal": [str], "kind": str, "clause": str, "score": float}
 _RANKING: Final[Mapping[str, Type]] = {
     "query": int, "side": str, "num_ranked": int, "optimistic": float, "pessimistic": float,
 }  # fmt: skip
+_FIELDS: Final = {"resolvents.goal": "steps.goal_atoms", "resolvents.clause": "resolvents.origin"}
+"""The fields behind columns with other names."""
+
+
+class _Reader:
+    """Reads the rows of tables, without the columns that the trace lacks."""
+
+    def __init__(self, trace: Trace) -> None:
+        self.trace, self.names, self.steps = trace, Names(trace), StepReader(trace.columns)
+        self.candidate = self.hold("candidates", _CANDIDATE)
+        self.step, self.resolvent = self.hold("steps", _STEP), self.hold("resolvents", _RESOLVENT)
+        shown: dict[str, Callable[[Any], Any]] = {
+            "atom": lambda atom: self.names.atom(tuple(atom)),
+            "side": side_name,
+            "outcome": outcome_name,
+            "is_limited": bool,
+        }
+        self._candidate_columns, self._step_columns = (
+            [(name, getattr(group, name), shown.get(name, lambda value: value)) for name in held]
+            for group, held in ((trace.columns.candidates, self.candidate), (trace.columns.steps, self.step))
+        )
+        self._choosing: dict[str, Callable[[ResolventView], Any]] = {
+            "goal": lambda each: [self.names.atom(atom) for atom in each.atoms],
+            "kind": lambda each: GoalKind(each.kind).name,
+            "clause": lambda each: self.names.clause(*each.clause),
+            "score": lambda each: each.score,
+        }
+
+    def hold(self, group: str, columns: Mapping[str, Type]) -> dict[str, Type]:
+        """Return the columns that the trace has."""
+        fields = {name: f"{group}.{name}" for name in columns}
+        return {name: columns[name] for name, field in fields.items() if _FIELDS.get(field, field) in self.trace.fields}
+
+    def read_candidate(self, row: int) -> Row:
+        """Return the values of a candidate."""
+        return {name: show(column[row].tolist()) for name, column, show in self._candidate_columns}
+
+    def read_step(self, row: int) -> Row:
+        """Return the values of a step."""
+        return {name: show(column[row].tolist()) for name, column, show in self._step_columns}
+
+    def read_resolvent(self, resolvent: ResolventView) -> Row:
+        """Return the values of a resolvent."""
+        return {name: self._choosing[name](resolvent) for name in self.resolvent}
+
+    def rows_of(self, candidate: int) -> range:
+        """Return the rows of the steps of a candidate."""
+        return range(*self.steps.first_step[candidate : candidate + 2])
 
 
 def list_candidates(trace: Trace, rows: NDArray[np.int64]) -> Table:
     """Return a row for each of the given candidates."""
-    columns = _held(trace, "candidates", _CANDIDATE)
-    read = _candidate_reader(trace, columns)
+    reader = _Reader(trace)
     num_steps = trace.columns.candidates.num_steps
-    listed = ({"candidate": row, **read(row), "num_steps": int(num_steps[row])} for row in rows.tolist())
-    return Table({"candidate": int, **columns, "num_steps": int}, listed)
-
-
-def _held(trace: Trace, group: str, columns: Mapping[str, Type]) -> dict[str, Type]:
-    """Return the columns that the trace has."""
-    return {name: kind for name, kind in columns.items() if f"{group}.{name}" in trace.fields}
-
-
-def _candidate_reader(trace: Trace, names: Mapping[str, Type]) -> Callable[[int], Row]:
-    c, named = trace.columns.candidates, Names(trace)
-    read: dict[str, Callable[[int], Any]] = {
-        "query": lambda row: int(c.query[row]),
-        "side": lambda row: side_name(int(c.side[row])),
-        "atom": lambda row: named.atom(tuple(c.atom[row].tolist())),
-        "outcome": lambda row: outcome_name(int(c.outcome[row])),
-        "is_limited": lambda row: bool(c.is_limited[row]),
-        "log_probability": lambda row: float(c.log_probability[row]),
-    }
-    return lambda row: {name: read[name](row) for name in names}
+    listed = (
+        {"candidate": row, **reader.read_candidate(row), "num_steps": int(num_steps[row])} for row in rows.tolist()
+    )
+    return Table({"candidate": int, **reader.candidate, "num_steps": int}, listed)
 
 
 def list_steps(trace: Trace, rows: NDArray[np.int64]) -> Table:
@@ -77,100 +109,64 @@ def list_steps(trace: Trace, rows: NDArray[np.int64]) -> Table:
     Resolvents are a list of structs: `goal`, `kind`, `clause`, `score`. So are the outputs of the stages, if the trace
     contains them: `stage`, `gave`.
     """
-    fields = trace.fields
-    of_candidate = _held(trace, "candidates", _CANDIDATE)
-    of_step = _held(trace, "steps", _STEP)
-    resolvent = _resolvent_columns(trace)
+    reader, stages = _Reader(trace), StageReader(trace.columns)
     # A step has an outcome of its own.
-    renamed = {("candidate_outcome" if name == "outcome" else name): kind for name, kind in of_candidate.items()}
-    columns: dict[str, Type] = {"candidate": int, **renamed, "step": int, "digest": str, **of_step}
-    columns |= {"goal": [str]} if "steps.goal_atoms" in fields else {}
-    columns |= {"resolvents": [resolvent]} if "resolvents.kind" in fields else {}
-    columns |= {"stages": [{"stage": str, "gave": [str]}]} if "stages.told" in fields else {}
-    return Table(columns, _step_rows(trace, rows, of_candidate, of_step, resolvent, columns))
+    renamed = {("candidate_outcome" if name == "outcome" else name): kind for name, kind in reader.candidate.items()}
+    columns: dict[str, Type] = {"candidate": int, **renamed, "step": int, "digest": str, **reader.step}
+    columns |= {"goal": [str]} if "steps.goal_atoms" in trace.fields else {}
+    columns |= {"resolvents": [reader.resolvent]} if "resolvents.kind" in trace.fields else {}
+    columns |= {"stages": [{"stage": str, "gave": [str]}]} if "stages.told" in trace.fields else {}
 
+    def list_rows() -> Iterator[Row]:
+        for candidate in rows.tolist():
+            values = reader.read_candidate(candidate)
+            if "outcome" in values:
+                values["candidate_outcome"] = values.pop("outcome")
+            for step, row in enumerate(reader.rows_of(candidate)):
+                digest = f"{int(trace.digests.sequence[row]):016x}"
+                listed = {"candidate": candidate, **values, "step": step, "digest": digest, **reader.read_step(row)}
+                view = reader.steps.read(row)
+                if "goal" in columns:
+                    listed["goal"] = [reader.names.atom(atom) for atom in view.goal]
+                if "resolvents" in columns:
+                    listed["resolvents"] = [reader.read_resolvent(each) for each in view.resolvents]
+                if "stages" in columns:
+                    listed["stages"] = [
+                        {"stage": stage.value, "gave": list(render_output(stage, given, reader.names))}
+                        for stage, given in stages.read(row).items()
+                    ]
+                yield listed
 
-def _step_rows(
-    trace: Trace,
-    rows: NDArray[np.int64],
-    of_candidate: Mapping[str, Type],
-    of_step: Mapping[str, Type],
-    resolvent: Mapping[str, Type],
-    columns: Mapping[str, Type],
-) -> Iterator[Row]:
-    names, reader, stages = Names(trace), StepReader(trace.columns), StageReader(trace.columns)
-    read_candidate, describe = _candidate_reader(trace, of_candidate), _resolvent_reader(names, resolvent)
-    for candidate in rows.tolist():
-        first, values = reader.first_step[candidate], read_candidate(candidate)
-        if "outcome" in values:
-            values["candidate_outcome"] = values.pop("outcome")
-        for step in range(int(trace.columns.candidates.num_steps[candidate])):
-            row = {"candidate": candidate, **values, "step": step}
-            row["digest"] = f"{int(trace.digests.sequence[first + step]):016x}"
-            for name in of_step:
-                value = int(getattr(trace.columns.steps, name)[first + step])
-                row[name] = outcome_name(value) if name == "outcome" else value
-            view = reader.read(first + step)
-            if "goal" in columns:
-                row["goal"] = [names.atom(atom) for atom in view.goal]
-            if "resolvents" in columns:
-                row["resolvents"] = [describe(each) for each in view.resolvents]
-            if "stages" in columns:
-                row["stages"] = [
-                    {"stage": stage.value, "gave": list(render_output(stage, given, names))}
-                    for stage, given in stages.read(first + step).items()
-                ]
-            yield row
-
-
-def _resolvent_columns(trace: Trace) -> dict[str, Type]:
-    fields = trace.fields
-    columns: dict[str, Type] = {"goal": [str]} if "steps.goal_atoms" in fields else {}
-    columns |= {"kind": str} if "resolvents.kind" in fields else {}
-    columns |= {"clause": str} if "resolvents.origin" in fields else {}
-    return columns | ({"score": float} if "resolvents.score" in fields else {})
-
-
-def _resolvent_reader(names: Names, columns: Mapping[str, Type]) -> Callable[[Any], Row]:
-    read: dict[str, Callable[[Any], Any]] = {
-        "goal": lambda each: [names.atom(atom) for atom in each.atoms],
-        "kind": lambda each: GoalKind(each.kind).name,
-        "clause": lambda each: names.clause(*each.clause),
-        "score": lambda each: each.score,
-    }
-    return lambda each: {name: read[name](each) for name in columns}
+    return Table(columns, list_rows())
 
 
 def list_resolvents(trace: Trace, rows: NDArray[np.int64]) -> Table:
     """Return a row for each resolvent of each step of the given candidates."""
-    columns = _resolvent_columns(trace)
-    has_choice = "steps.choice" in trace.fields
-    read, reader = _resolvent_reader(Names(trace), columns), StepReader(trace.columns)
+    reader = _Reader(trace)
+    chosen: dict[str, Type] = {"is_chosen": bool} if "steps.choice" in trace.fields else {}
 
-    def listed() -> Iterator[Row]:
+    def list_rows() -> Iterator[Row]:
         for candidate in rows.tolist():
-            for step in range(int(trace.columns.candidates.num_steps[candidate])):
-                view = reader.read(reader.first_step[candidate] + step)
+            for step, row in enumerate(reader.rows_of(candidate)):
+                view = reader.steps.read(row)
                 for i, each in enumerate(view.resolvents):
-                    row = {"candidate": candidate, "step": step, "resolvent": i, **read(each)}
-                    yield row | ({"is_chosen": i == view.choice} if has_choice else {})
+                    listed = {"candidate": candidate, "step": step, "resolvent": i, **reader.read_resolvent(each)}
+                    yield listed | ({"is_chosen": i == view.choice} if chosen else {})
 
-    chosen: dict[str, Type] = {"is_chosen": bool} if has_choice else {}
-    return Table({"candidate": int, "step": int, "resolvent": int, **columns, **chosen}, listed())
+    return Table({"candidate": int, "step": int, "resolvent": int, **reader.resolvent, **chosen}, list_rows())
 
 
 def list_rankings(trace: Trace, rows: NDArray[np.int64]) -> Table:
     """Return a row for each ranking of a query and side to which one of the given candidates belongs."""
-    candidates, rankings = trace.columns.candidates, trace.rankings
+    candidates = trace.columns.candidates
     wanted = set(zip(candidates.query[rows].tolist(), candidates.side[rows].tolist(), strict=True))
-
-    def listed() -> Iterator[Row]:
-        columns = () if rankings is None else (column.tolist() for column in rankings)
-        for query, side, *rest in zip(*columns, strict=True):
-            if (query, side) in wanted:
-                yield dict(zip(_RANKING, (query, side_name(side), *rest), strict=True))
-
-    return Table(_RANKING, listed())
+    columns = () if trace.rankings is None else (column.tolist() for column in trace.rankings)
+    listed = (
+        dict(zip(_RANKING, (query, side_name(side), *rest), strict=True))
+        for query, side, *rest in zip(*columns, strict=True)
+        if (query, side) in wanted
+    )
+    return Table(_RANKING, listed)
 
 
 TABLES: Final[Mapping[str, Callable[[Trace, NDArray[np.int64]], Table]]] = {
@@ -208,13 +204,7 @@ def to_polars(table: Table) -> Any:
     except ImportError as error:
         raise find_missing_dependency(error) or error from error
     scalars = {bool: polars.Boolean, int: polars.Int64, float: polars.Float64, str: polars.String}
-
-    def convert(kind: Type) -> Any:
-        if isinstance(kind, dict):
-            return polars.Struct({name: convert(each) for name, each in kind.items()})
-        return polars.List(convert(kind[0])) if isinstance(kind, list) else scalars[kind]
-
-    schema = {name: convert(kind) for name, kind in table.columns.items()}
+    schema = _convert(table.columns, scalars, polars.List, polars.Struct)
     return polars.DataFrame(list(table.rows), schema=schema)
 
 
@@ -225,14 +215,24 @@ def to_arrow(table: Table) -> Any:
     except ImportError as error:
         raise find_missing_dependency(error) or error from error
     scalars = {bool: pyarrow.bool_(), int: pyarrow.int64(), float: pyarrow.float64(), str: pyarrow.string()}
+    fields = _convert(table.columns, scalars, pyarrow.list_, pyarrow.struct)
+    return pyarrow.Table.from_pylist(list(table.rows), schema=pyarrow.schema(fields))
+
+
+def _convert(
+    columns: Mapping[str, Type],
+    scalars: Mapping[Any, Any],
+    list_of: Callable[[Any], Any],
+    struct_of: Callable[[Any], Any],
+) -> dict[str, Any]:
+    """Return the types of columns in the terms of another library."""
 
     def convert(kind: Type) -> Any:
-        if isinstance(kind, dict):
-            return pyarrow.struct([(name, convert(each)) for name, each in kind.items()])
-        return pyarrow.list_(convert(kind[0])) if isinstance(kind, list) else scalars[kind]
+        if isinstance(kind, Mapping):
+            return struct_of(_convert(kind, scalars, list_of, struct_of))
+        return list_of(convert(kind[0])) if isinstance(kind, list) else scalars[kind]
 
-    schema = pyarrow.schema([(name, convert(kind)) for name, kind in table.columns.items()])
-    return pyarrow.Table.from_pylist(list(table.rows), schema=schema)
+    return {name: convert(kind) for name, kind in columns.items()}
 
 
 def parse_selection(text: str, num_candidates: int, where: str) -> NDArray[np.int64]:

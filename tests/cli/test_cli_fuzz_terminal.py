@@ -125,7 +125,7 @@ def test_long_lines_go_on_under_their_text_and_commands_are_left_to_be_copied():
         "   kgverify replay a/very/long/folder/of/reproducers/match-facts-missing-2fc54529.kg   (not shrunk yet)",
     ]
     console = Screen(file=StringIO(), width=80, force_terminal=True, no_color=True)
-    print_lines(console, lines)
+    print_lines(console, *lines)
     assert console.file.getvalue().splitlines() == [
         "   differ      1,593 problems; 1,551 of them only in the run of their block, not",
         "               looked at one by one",
@@ -134,7 +134,7 @@ def test_long_lines_go_on_under_their_text_and_commands_are_left_to_be_copied():
         lines[2],
     ]
     pipe = Screen(file=StringIO(), width=80)
-    print_lines(pipe, lines)
+    print_lines(pipe, *lines)
     assert pipe.file.getvalue().splitlines() == lines
 
 

@@ -164,9 +164,9 @@ def _pages(report: Any, expected: Trace, actual: Trace) -> Iterator[str]:
         view = TraceView(trace)
         yield _text(render_trace(view))
         for candidate in range(min(3, view.num_candidates)) if has_goals(trace.header.level) else ():
-            yield _text(render_derivation(view, candidate))
+            yield _text(render_derivation(view.derivation(candidate)))
             if view.candidate(candidate)["num_steps"]:
-                yield _text(render_step(view, candidate, 0))
+                yield _text(render_step(view.candidate(candidate) | view.step(candidate, 0)))
 
 
 def _text(page: Any) -> str:

@@ -115,7 +115,7 @@ def test_the_keys_of_the_terminal_move_and_the_address_names_the_step(
         assert browser.evaluate("document.querySelector('#h-step a').innerText") == f"Step {step}"
         assert browser.evaluate("document.querySelector('[aria-current=step]').dataset.step") == str(step)
         assert browser.evaluate("document.querySelector('[aria-selected=true] b').innerText") == str(number + 1)
-        stages = [[line.stage, line.mark.value] for line in stepper.stages()]
+        stages = [[line.stage, line.mark.value] for line in stepper.document().stages]
         shown = (
             "[...document.querySelectorAll('button.stage')].map(e => e.innerText.replace('➤ ', '').split(/:? *\\n/))"
         )
@@ -178,7 +178,7 @@ def test_the_proof_tree_opens_by_key_and_leads_to_its_steps(browser: Browser, fa
 
 def goals_of(stepper: Stepper, number: int, step: int) -> list[str]:
     stepper.position = Position(number - 1, step)
-    found = stepper.derivation()
+    found = stepper.document().derivation
     assert found is not None
     return [", ".join(atoms[side] for atoms in found.goals if atoms[side]) for side in (0, 1)]
 

@@ -4,7 +4,6 @@ import io
 from itertools import product
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 from report_runs import change
 from rich.text import Text
@@ -41,17 +40,21 @@ def step(*predicates: int, resolvents: tuple[ResolventView, ...] = (), choice: i
     return StepView(**{name: fields.get(name, 0) for name in StepView._fields})
 
 
+def side_of(view: StepView) -> derivations.SideStep:
+    return derivations.SideStep(view, NAMES, {"resolvents.score"}, dict)
+
+
 def test_goals_side_by_side_keep_the_atoms_of_both_in_order():
     goals = [each for num in range(4) for each in product(range(2), repeat=num)]
     for left, right in product(goals, repeat=2):
-        pairs = list(derivations._align_goals(step(*left), step(*right), (NAMES, NAMES)))
+        pairs = list(derivations._align_goals(side_of(step(*left)), side_of(step(*right))))
         assert [pair[0] for pair in pairs if pair[0] is not None] == [f"p{each}" for each in left]
         assert [pair[1] for pair in pairs if pair[1] is not None] == [f"p{each}" for each in right]
         if left == right:
             assert all(pair[0] == pair[1] for pair in pairs)
         num_paired = sum(pair[0] is not None and pair[1] is not None for pair in pairs)
         assert len(pairs) == len(left) + len(right) - num_paired
-    assert [pair[0] for pair in derivations._align_goals(step(1), None, (NAMES, NAMES))] == ["p1"]
+    assert [pair[0] for pair in derivations._align_goals(side_of(step(1)), None)] == ["p1"]
 
 
 def resolvent(predicate: int, score: float = 0.0) -> ResolventView:
@@ -59,27 +62,22 @@ def resolvent(predicate: int, score: float = 0.0) -> ResolventView:
 
 
 @pytest.mark.parametrize("has_both", [False, True])
-def test_nothing_is_missing_on_a_side_that_is_not_shown(has_both: bool, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(derivations, "_line", lambda view, index, *rest: SimpleNamespace(score=str(index)))
-    shown = step(1, resolvents=(resolvent(1), resolvent(2)))
-    other = step(1) if has_both else None
+def test_nothing_is_missing_on_a_side_that_is_not_shown(has_both: bool):
+    shown = side_of(step(1, resolvents=(resolvent(1), resolvent(2))))
+    other = side_of(step(1)) if has_both else None
     for pair, mark in (((shown, other), "missing"), ((other, shown), "extra")):
-        found = derivations._align_resolvents(*pair, (NAMES, NAMES), ((), ()), 0.0)
+        found = derivations._align_resolvents(*pair, 0.0)
         assert [each.mark for each in found] == [mark if has_both else "same"] * 2
 
 
-@pytest.mark.parametrize(("texts", "is_written_out"), [(("-1", "-1"), True), (("-1", "-2"), False)])
-def test_scores_that_look_alike_and_differ_are_written_out(texts, is_written_out, monkeypatch: pytest.MonkeyPatch):
-    class Line(SimpleNamespace):
-        def _replace(self, **fields):
-            return Line(**fields)
-
-    steps = [step(1, resolvents=(resolvent(1, score),)) for score in (-1.0, -1.25)]
-    lines = {id(view): Line(score=text) for view, text in zip(steps, texts, strict=True)}
-    monkeypatch.setattr(derivations, "_line", lambda view, *rest: lines[id(view)])
-    (pair,) = derivations._align_resolvents(*steps, (NAMES, NAMES), ((), ()), 0.0)
-    assert pair.mark == "score"
-    assert [line.score for line in pair[1:3]] == (["-1.0", "-1.25"] if is_written_out else list(texts))
+@pytest.mark.parametrize(
+    ("score", "texts"), [(-1.0000001, ["-1.0", "-1.0000001"]), (-1.25, ["-1", "-1.25"]), (-1.0, ["-1", "-1"])]
+)
+def test_scores_that_look_alike_and_differ_are_written_out(score: float, texts: list[str]):
+    steps = [side_of(step(1, resolvents=(resolvent(1, each),))) for each in (-1.0, score)]
+    (pair,) = derivations._align_resolvents(*steps, 0.0)
+    assert pair.mark == ("same" if score == -1.0 else "score")
+    assert [line.score for line in pair[1:3]] == texts
 
 
 def test_a_step_that_chose_nothing_leads_to_nothing():
@@ -87,11 +85,6 @@ def test_a_step_that_chose_nothing_leads_to_nothing():
     for choice, by in ((-1, "nothing"), (0, "p3"), (1, "p4"), (2, "nothing")):
         view = step(1, resolvents=resolvents, choice=choice)
         assert derivations.describe_step(5, view, NAMES, agrees=True)[:3] == (5, "p1", by)
-
-
-def test_a_candidate_that_a_side_lacks_has_no_steps():
-    counts = np.array([3, 0, 2], np.uint32)
-    assert [derivations._count(counts, each) for each in (0, 1, 2, 3, -1, None)] == [3, 0, 2, 0, 0, 0]
 
 
 def test_outcomes_without_candidates_are_left_out_but_proofs_are_always_counted():
@@ -160,12 +153,11 @@ def test_an_evaluation_without_proofs_exercised_too_little():
 def test_the_steps_of_a_derivation_are_lines_without_gaps():
     found = {"goal": "p(a, b)", "score": None, "clause": "fact p(a, b)"}
     candidate = dict.fromkeys(("query", "side", "outcome", "is_limited", "log_probability"))
-    view = SimpleNamespace(
-        candidate=lambda row: {**candidate, "atom": "p(a, b)", "num_steps": 3},
-        step=lambda row, number: {"goal": [f"p{number}"], "choice": 0, "resolvents": [found]},
-    )
+    steps = [{"goal": [f"p{number}"], "choice": 0, "resolvents": [found]} for number in range(3)]
     text = io.StringIO()
-    Screen(file=text, width=120).print(render_derivation(view, 7))
+    Screen(file=text, width=120).print(
+        render_derivation({**candidate, "candidate": 7, "atom": "p(a, b)", "steps": steps})
+    )
     lines = [line.split() for line in text.getvalue().splitlines()]
     assert [line[:2] for line in lines] == [
         ["candidate", "7:"],
@@ -178,17 +170,17 @@ def test_the_steps_of_a_derivation_are_lines_without_gaps():
 def test_resolvents_that_are_not_listed_are_counted(num_more: int):
     found = {"goal": "p(a, b)", "score": None, "clause": None}
     step = dict.fromkeys(("choice", "outcome", "dropped_atoms", "dropped_resolvents"))
-    view = SimpleNamespace(
-        candidate=lambda row: {"atom": "p(a, b)"},
-        step=lambda row, number: {
-            **step,
-            "goal": ["p(a, b)"],
-            "resolvents": [found] * (MOST_RESOLVENTS + num_more),
-            "stages": {"resolve": ["p(a, b)"] * (MOST_RESOLVENTS + num_more)},
-        },
-    )
+    data = {
+        **step,
+        "candidate": 0,
+        "atom": "p(a, b)",
+        "step": 0,
+        "goal": ["p(a, b)"],
+        "resolvents": [found] * (MOST_RESOLVENTS + num_more),
+        "stages": {"resolve": ["p(a, b)"] * (MOST_RESOLVENTS + num_more)},
+    }
     text = io.StringIO()
-    Screen(file=text, width=120).print(render_step(view, 0, 0))
+    Screen(file=text, width=120).print(render_step(data))
     assert text.getvalue().count("... and 1 more") == 2 * (num_more > 0)
     assert text.getvalue().count("more") == 2 * (num_more > 0)
 
@@ -236,7 +228,7 @@ def test_the_side_without_a_step_is_named_before_choices_that_differ():
         ((1, 2), False, beyond),
     ):
         reader = SimpleNamespace(
-            sides=SimpleNamespace(read=lambda *_, found=(*sides, is_same_way): found),
+            sides=lambda *_, found=(*sides, is_same_way): found,
             _derive=lambda step, expected, actual, note: derivations.Derivation((), step, note=note),
         )
         assert derivations.DerivationReader.read_step(reader, 0, 1).note == note

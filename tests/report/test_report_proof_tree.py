@@ -9,7 +9,7 @@ from kgverify.comparison.comparable import lockstep_columns
 from kgverify.comparison.step_view import Names, ResolventView, StepView
 from kgverify.program.atoms import Atom, encode_variable
 from kgverify.program.outcomes import GoalKind, Origin, Outcome
-from kgverify.report.derivations import DerivationReader, SidesReader
+from kgverify.report.derivations import DerivationReader
 from kgverify.report.proof_tree import build_tree, read_bodies
 from kgverify.report.stepper.stepper import Stepper
 from kgverify.trace.model.columns import select_candidates
@@ -42,7 +42,8 @@ def test_the_atoms_of_a_clause_are_below_the_atom_that_it_resolved(faulty: Verif
 def test_in_lockstep_the_expected_side_alone_has_a_tree(in_lockstep: Verification):
     candidate = in_lockstep.report.divergences[0].candidate
     for stepped in (in_lockstep.stepped, take_sound_steps(in_lockstep)):
-        expected, actual = SidesReader(in_lockstep.expected, in_lockstep.actual, stepped).trees(candidate)
+        reader = DerivationReader(in_lockstep.expected, in_lockstep.actual, lockstep=True, stepped=stepped)
+        expected, actual = reader.trees(candidate)
         assert expected
         assert actual == ()
 
@@ -61,7 +62,7 @@ def test_a_step_that_lockstep_lacks_is_said_to_be_missing(in_lockstep: Verificat
     divergence = msgspec.structs.replace(in_lockstep.report.divergences[0], candidate=0, field="steps.choice")
     found = reader.read(msgspec.structs.replace(divergence, step=first - 1))
     assert found.note == "The actual derivation has no such step."
-    assert [reader.sides.read(0, step).actual is None for step in range(first)] == [False] * (first - 1) + [True]
+    assert [reader.sides(0, step).actual is None for step in range(first)] == [False] * (first - 1) + [True]
 
 
 def step_of(goal: tuple[Atom, ...], rule: int, resolvent: tuple[Atom, ...]) -> StepView:

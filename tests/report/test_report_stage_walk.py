@@ -8,7 +8,7 @@ from report_runs import change
 
 from kgverify.comparison.compare import Comparer
 from kgverify.program.stages import STEP_STAGES
-from kgverify.report.derivations import SidesReader
+from kgverify.report.derivations import DerivationReader
 from kgverify.report.stepper.stage_walk import INPUT, Mark, StageLine, walk_stages
 from kgverify.trace.model.columns import select_steps
 from kgverify.trace.model.digests import compute_digests
@@ -29,7 +29,7 @@ def walk_of_change(trace: Trace, level: str, field: str, edit) -> dict[str, Stag
     columns = trace.columns._replace(**{level: getattr(trace.columns, level)._replace(**{field: values})})
     changed = replace(trace, columns=columns, digests=compute_digests(columns))
     first = Comparer(trace, changed).compare().divergences[0]
-    return by_stage(walk_stages(SidesReader(trace, changed), first.candidate, first.step, first))
+    return by_stage(walk_stages(DerivationReader(trace, changed), first.candidate, first.step, first))
 
 
 def culprits(lines: dict[str, StageLine]) -> list[str]:
@@ -50,7 +50,7 @@ def test_each_side_has_a_number_of_steps_of_its_own(agreeing: Verification):
     kept = np.delete(np.arange(len(trace.columns.steps.depth)), int(num_steps[0]))
     columns = select_steps(trace.columns, kept)
     columns = columns._replace(candidates=columns.candidates._replace(num_steps=num_steps))
-    reader = SidesReader(trace, replace(trace, columns=columns, digests=compute_digests(columns)))
+    reader = DerivationReader(trace, replace(trace, columns=columns, digests=compute_digests(columns)))
     assert reader.num_steps(0) == (num_steps[0] + 1, num_steps[0])
 
 
@@ -63,13 +63,13 @@ def test_a_step_behind_another_choice_is_not_reached_the_same_way(agreeing: Veri
     row = int(first[candidate])
     choice[row] = (choice[row] + 1) % int(steps.num_resolvents[row])
     columns = trace.columns._replace(steps=steps._replace(choice=choice))
-    reader = SidesReader(trace, replace(trace, columns=columns, digests=compute_digests(columns)))
-    assert [reader.read(candidate, step)[2] for step in (0, 1)] == [True, False]
+    reader = DerivationReader(trace, replace(trace, columns=columns, digests=compute_digests(columns)))
+    assert [reader.sides(candidate, step)[2] for step in (0, 1)] == [True, False]
 
 
 def test_a_replay_settles_the_stages_before_the_culprit(faulty: Verification):
     first = faulty.report.divergences[0]
-    reader = SidesReader(faulty.expected, faulty.actual)
+    reader = DerivationReader(faulty.expected, faulty.actual)
     lines = by_stage(walk_stages(reader, first.candidate, first.step, first))
     assert culprits(lines) == ["match_facts"]
     assert lines["match_facts"].expected == tuple(first.expected)
@@ -84,7 +84,7 @@ def test_a_replay_settles_the_stages_before_the_culprit(faulty: Verification):
 
 
 def test_a_step_that_agrees_agrees_in_every_stage_that_is_held(agreeing: Verification):
-    reader = SidesReader(agreeing.expected, agreeing.actual)
+    reader = DerivationReader(agreeing.expected, agreeing.actual)
     marks = {each.stage: each.mark for each in walk_stages(reader, 0, 0, None)}
     assert {stage for stage, mark in marks.items() if mark is Mark.NOT_HELD} == {"select", "prune", "revisit"}
     assert set(marks.values()) == {Mark.AGREES, Mark.NOT_HELD}
@@ -136,7 +136,7 @@ def test_where_the_goals_differ_the_step_before_is_to_blame(agreeing: Verificati
 
 def test_what_ran_beside_a_step_stands_after_its_stages(faulty: Verification):
     first = change(faulty.report.divergences[0], stage="recycle", field="resolvents.atoms", is_replayed=True)
-    lines = walk_stages(SidesReader(faulty.expected, faulty.actual), first.candidate, first.step, first)
+    lines = walk_stages(DerivationReader(faulty.expected, faulty.actual), first.candidate, first.step, first)
     assert (lines[-1].stage, lines[-1].is_culprit) == ("recycle", True)
     assert "the steps that run beside it" in lines[-1].note
     assert Mark.DIFFERS not in {line.mark for line in lines[:-1]}
@@ -145,14 +145,14 @@ def test_what_ran_beside_a_step_stands_after_its_stages(faulty: Verification):
 def test_columns_that_a_trace_lacks_are_not_held(agreeing: Verification):
     lacking = {"resolvents.score", "resolvents.origin", "resolvents.origin_kind", "steps.dropped_atoms"}
     actual = replace(agreeing.actual, fields=agreeing.actual.fields - lacking)
-    marks = {each.stage: each.mark for each in walk_stages(SidesReader(agreeing.expected, actual), 0, 0, None)}
+    marks = {each.stage: each.mark for each in walk_stages(DerivationReader(agreeing.expected, actual), 0, 0, None)}
     for stage in ("match_rules", "match_facts", "limit", "score"):
         assert marks[stage] is Mark.NOT_HELD
     assert marks["choose"] is Mark.AGREES
 
 
 def test_a_step_that_one_side_lacks_has_its_culprit_alone(faulty: Verification):
-    reader = SidesReader(faulty.expected, faulty.actual)
+    reader = DerivationReader(faulty.expected, faulty.actual)
     first = change(faulty.report.divergences[0], step=2, stage="recycle", field="candidates.num_steps")
     assert [line.stage for line in walk_stages(reader, first.candidate, 2, first)] == ["recycle"]
     assert walk_stages(reader, first.candidate, 2, None) == ()

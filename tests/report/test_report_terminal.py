@@ -8,12 +8,12 @@ from rich.table import Table
 
 from kgverify.comparison.result import Attribution, Share
 from kgverify.report.render.screen import Screen, Text
-from kgverify.report.render.terminal import NextCommand, fit_metrics, print_report
+from kgverify.report.render.terminal import fit_metrics, print_report
 from kgverify.report.report import Report
 from kgverify.report.wording import METRICS
 from kgverify.verification.verify import Verification
 
-NEXT = (NextCommand("kgverify show run", "step through it"),)
+NEXT = {"kgverify show run": "step through it"}
 
 
 def printed(verification: Verification, report: Report | None = None, **options) -> str:
@@ -83,7 +83,7 @@ def test_a_report_as_a_string_has_no_styles_even_if_colors_are_forced(
 
 
 def test_control_characters_of_a_graph_do_not_reach_the_terminal(hostile: Verification):
-    text = printed(hostile, expected=hostile.expected, next_commands=[NextCommand("kgverify \x1b[31m", "x")])
+    text = printed(hostile, expected=hostile.expected, next_commands={"kgverify \x1b[31m": "x"})
     assert "\x1b" not in text
     assert "\u202e" not in text
     assert r"\x1b[31m" in text

@@ -58,8 +58,8 @@ def test_the_header_tells_verdict_level_coverage_and_engines(faulty: Verificatio
 
 def test_a_cause_opens_to_its_first_divergence_side_by_side(faulty: Verification):
     row = page_of(faulty).rows[0]
-    assert (row.stage, row.kind) == ("match_facts", "missing")
-    assert row.candidates == faulty.report.causes[0].num_candidates
+    assert (row.cause.stage, row.kind) == ("match_facts", "missing")
+    assert row.cause.num_candidates == faulty.report.causes[0].num_candidates
     derivation = row.detail.derivation
     first = faulty.report.divergences[0]
     assert derivation.step == first.step > 0
@@ -124,7 +124,7 @@ def test_in_lockstep_the_saved_steps_show_both_sides_of_every_divergence(in_lock
     page = page_of(run)
     assert all(not row.detail.derivation.note for row in page.rows)
     assert not any("actual.h5" in command for row in page.rows for command in row.detail.commands)
-    assert not any(row.later for row in page.rows)
+    assert not any(row.cause.num_later for row in page.rows)
 
 
 def test_a_step_that_the_engine_did_not_return_is_reported(in_lockstep: Verification):

@@ -124,7 +124,7 @@ def test_the_stepper_shows_the_other_fault_of_a_step_and_calls_equal_only_what_t
         if each.step < 0:
             continue
         stepper.go_to(number)
-        lines = {line.stage: line for line in stepper.stages()}
+        lines = {line.stage: line for line in stepper.document().stages}
         expected, actual = probe(each.candidate, each.step)
         for stage, line in lines.items():
             if "equal when the step was replayed" in line.note:

@@ -23,7 +23,7 @@ from kgverify.cli.progress import make_result_console, print_lines, show_phase, 
 from kgverify.engines.plain.choice import has_torch
 from kgverify.engines.table import COMPILED, find_class, make_entry
 from kgverify.errors import UserError, count_of, suggest
-from kgverify.report.render.fitted_table import fit_rows
+from kgverify.report.render.fitted_table import FittedTable
 from kgverify.runs.run import Run
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def bench(
     if all(each.state is State.UNAVAILABLE for each in result.measurements[1:]):
         raise UserError(first.reason, where=f"modes {first.name}", fix=first.fix)
     console = make_result_console()
-    print_lines(console, describe_bench(result, run, name))
+    print_lines(console, *describe_bench(result, run, name))
     console.print(tabulate(result))
     write_json(result)
     return 0 if result.is_right else 1
@@ -84,21 +84,11 @@ def choose_size(texts: Sequence[str]) -> tuple[str, Size, str | None]:
     name = next((word for word in words if "=" not in word), "small")
     pairs = options.parse_pairs([word for word in words if "=" in word], SIZED, "size")
     corruptions = pairs.pop("corruptions", None)
-    return name, find_size(name)._replace(**pairs), corruptions
+    size = find_size(name)._replace(**pairs)
+    return name, size._replace(queries=max(1, size.queries)), corruptions
 
 
-def _parse_seconds(text: str, where: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise UserError(f"expected a number, found {text!r}", where=where, fix="give for example 2") from None
-
-
-SIZED: Final = {
-    "queries": lambda text, where: max(1, options.parse_number(text, where)),
-    "corruptions": options.take_text,
-    "seconds": _parse_seconds,
-}
+SIZED: Final[options.Kinds] = {"queries": int, "corruptions": str, "seconds": float}
 
 
 def check_modes(modes: str | None, engine: str) -> tuple[str, ...]:
@@ -142,7 +132,7 @@ def describe_bench(result: BenchResult, run: Run, size: str) -> list[str]:
 def tabulate(result: BenchResult) -> object:
     """Return the table of the measurements, which fits its terminal."""
     titles = ("engine", "candidates", "µs/candidate", "quartiles", "repeats", "warm-up s", "peak MiB", "results")
-    return fit_rows(Table(*titles, box=None), [_row(each) for each in result.measurements])
+    return FittedTable(Table(*titles, box=None), [_row(each) for each in result.measurements])
 
 
 def _row(found: Measurement) -> tuple[str, ...]:

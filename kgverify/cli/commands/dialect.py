@@ -31,9 +31,9 @@ def dialect(
     with show_phase("experiments", 0) as phase:
         proposal = propose_dialect(engine, examples=examples, seed=seed, progress=phase)
     console = make_result_console()
-    print_lines(console, str(proposal).splitlines())
+    print_lines(console, *str(proposal).splitlines())
     if output is not None:
         proposal.save(output)
-        print_lines(console, [f"written: {output}"])
+        print_lines(console, f"written: {output}")
     write_json(proposal)
     return EXIT_CODES[proposal.verdict]

@@ -12,13 +12,12 @@ from kgverify.api.verify import verify_job
 from kgverify.cli import options
 from kgverify.cli.engine_warnings import warnings_afterwards
 from kgverify.cli.output import is_typed
-from kgverify.cli.progress import make_result_console, show_phase, show_work, typed_command, write_encoded
+from kgverify.cli.progress import make_result_console, show_phase, show_work, typed_command, write_json
 from kgverify.comparison.equality import Equality
 from kgverify.comparison.result import Verdict
 from kgverify.errors import UserError
 from kgverify.files.writing import check_folder
-from kgverify.report.render.terminal import NextCommand, print_report
-from kgverify.report.report import encode_report
+from kgverify.report.render.terminal import print_report
 from kgverify.runs.job import Reference
 
 EXIT_CODES = {Verdict.AGREE: 0, Verdict.DIVERGE: 1, Verdict.INCONCLUSIVE: 3}
@@ -80,8 +79,8 @@ def diff(
             check_folder(save)
         report = verify_job(job.make(sides.make(work), equality), save=save, command=typed_command(), phase=show_phase)
     next_commands = _next_commands(save, has_lockstep=expected is None and not equality.lockstep)
-    print_report(report, make_result_console(), next_commands=list(next_commands))
-    write_encoded(encode_report(report))
+    print_report(report, make_result_console(), next_commands=next_commands)
+    write_json(report)
     return EXIT_CODES[report.verdict]
 
 
@@ -101,11 +100,9 @@ def show_comparison(*paths: Path) -> Iterator[Callable[[int], None]]:
         yield advance_bytes
 
 
-def _next_commands(save: Path | None, *, has_lockstep: bool) -> Iterator[NextCommand]:
-    """Yield the commands that show more: the same command with other options, or `kgverify show`."""
+def _next_commands(save: Path | None, *, has_lockstep: bool) -> dict[str, str]:
+    """Return the commands that show more, with their purposes: the same one with other options, or `kgverify show`."""
+    stepping = {typed_command("--save", "run"): "then step through it: kgverify show run"}
     if save is not None:
-        yield NextCommand(shlex.join(["kgverify", "show", str(save)]), "step through it")
-    else:
-        yield NextCommand(typed_command("--save", "run"), "then step through it: kgverify show run")
-    if has_lockstep:
-        yield NextCommand(typed_command("--lockstep"), "every independent fault")
+        stepping = {shlex.join(["kgverify", "show", str(save)]): "step through it"}
+    return stepping | ({typed_command("--lockstep"): "every independent fault"} if has_lockstep else {})

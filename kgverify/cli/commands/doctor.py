@@ -6,7 +6,7 @@ from cyclopts import Parameter
 from rich.table import Table
 
 from kgverify.cli.progress import make_result_console, write_json
-from kgverify.report.render.fitted_table import fit_rows
+from kgverify.report.render.fitted_table import FittedTable
 
 
 def doctor(*, self_test: Annotated[bool, Parameter(negative="")] = False) -> int:
@@ -23,6 +23,6 @@ def doctor(*, self_test: Annotated[bool, Parameter(negative="")] = False) -> int
     table = Table("name", "state", "detail", "fix", box=None)
     styles = {State.PRESENT: "green", State.ABSENT: "dim", State.BROKEN: "bold red"}
     rows = [(found.name, found.state.value, found.detail, found.fix) for found in findings]
-    make_result_console().print(fit_rows(table, rows, [styles[found.state] for found in findings]))
+    make_result_console().print(FittedTable(table, rows, styles=[styles[found.state] for found in findings]))
     write_json(findings)
     return 2 if any(found.state is State.BROKEN for found in findings) else 0

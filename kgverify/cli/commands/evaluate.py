@@ -3,7 +3,6 @@
 import shlex
 import signal
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, redirect_stderr
@@ -25,18 +24,17 @@ from kgverify.cli.progress import (
     print_warning,
     show_work,
     typed_words,
-    write_encoded,
+    write_json,
 )
 from kgverify.comparison.equality import Equality
 from kgverify.engines.protocol import ExplainedEngine
 from kgverify.errors import UserError
 from kgverify.escaping import make_lines_visible
 from kgverify.evaluation.group import ProcessGroup, join_process_group
-from kgverify.interrupts import note_interrupt
+from kgverify.interrupts import handle_signals, note_interrupt
 from kgverify.progress import TimedPhases, silent_phase
 from kgverify.report.evaluation import print_evaluation
 from kgverify.report.render.terminal import describe_execution
-from kgverify.report.report import encode_report
 
 _SAME_PRESS: Final = 1.0
 """Seconds in which a second Ctrl-C counts as the first one, in a group: `torchrun` repeats what the terminal has sent."""
@@ -89,13 +87,11 @@ def evaluate(
     first = min((each.query for each in report.check.differences), default=0) if report.check else 0
     console = make_result_console()
     print_evaluation(report, console, _diff_command(first + 1))
-    print_lines(console, [f"note: {note}" for note in found.notes])
-    print_lines(
-        console, [f"time: {', '.join(f'{title} {s:.1f} s' for title, s in phases.seconds.items())}"], style="dim"
-    )
+    print_lines(console, *[f"note: {note}" for note in found.notes])
+    print_lines(console, f"time: {', '.join(f'{title} {s:.1f} s' for title, s in phases.seconds.items())}", style="dim")
     if isinstance(found.engine, ExplainedEngine):
-        print_lines(console, [describe_execution(found.engine.reasons, found.engine.caches)], style="dim")
-    write_encoded(encode_report(report))
+        print_lines(console, describe_execution(found.engine.reasons, found.engine.caches), style="dim")
+    write_json(report)
     return EXIT_CODES[report.verdict]
 
 
@@ -105,9 +101,6 @@ def stop_between_parts(group: ProcessGroup) -> Iterator[Callable[[], bool]]:
 
     In a group, SIGTERM stops it too: `torchrun` sends it when another process ends.
     """
-    if threading.current_thread() is not threading.main_thread():
-        yield lambda: False
-        return
     pressed: list[float] = []
 
     def stop(number: int, frame: FrameType | None) -> None:
@@ -120,13 +113,8 @@ def stop_between_parts(group: ProcessGroup) -> Iterator[Callable[[], bool]]:
             sys.stderr.write(make_lines_visible(f"\nstopping after the current part{again}\n"))
         pressed.append(time.monotonic())
 
-    numbers = [signal.SIGINT, *([signal.SIGTERM] if group.size > 1 else [])]
-    before = {number: signal.signal(number, stop) for number in numbers}
-    try:
+    with handle_signals([signal.SIGINT, *([signal.SIGTERM] if group.size > 1 else [])], stop):
         yield lambda: bool(pressed)
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _explain_unfinished(

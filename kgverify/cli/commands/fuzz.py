@@ -2,7 +2,7 @@
 
 import os
 import re
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -32,28 +32,38 @@ INTERRUPTED: Final = 130
 _TIME: Final = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s?)?", re.ASCII)
 
 
+@dataclass(frozen=True)
+class BudgetOptions:
+    """The problems to try.
+
+    Attributes:
+        seconds: The time for trying problems: 90s, 10m, 1h30m.
+        examples: The number of problems; 2000 if no --seconds are given.
+        scope: Try every problem of a scope instead: tiny, all 33,632 of them.
+    """
+
+    seconds: Annotated[str | None, Parameter(alias="--time", metavar="TIME")] = None
+    examples: Annotated[int | None, Parameter(validator=validators.Number(gte=1))] = None
+    scope: Annotated[str | None, Parameter(choices=tuple(SCOPES))] = None
+
+
 def fuzz(
     *,
-    seconds: Annotated[str | None, Parameter(alias="--time", metavar="TIME")] = None,
-    examples: Annotated[int | None, Parameter(validator=validators.Number(gte=1))] = None,
+    budget: Annotated[BudgetOptions, options.OWN] = BudgetOptions(),
     sides: Annotated[options.SmallSideOptions, options.OWN] = options.SmallSideOptions(),
     dialect: Annotated[Path | None, Parameter(metavar="FILE")] = None,
     trying: Annotated[FuzzOptions, options.FUZZING] = FuzzOptions(),
     seed: int = 0,
     jobs: Annotated[int, Parameter(validator=validators.Number(gte=1, lte=MOST_JOBS))] = os.cpu_count() or 1,
     corpus: Annotated[Path, Parameter(metavar="DIR")] = Path("fuzz-corpus"),
-    scope: Annotated[str | None, Parameter(choices=tuple(SCOPES))] = None,
 ) -> int:
     """Try generated problems on two engines; keep and shrink what differs.
 
     Args:
-        seconds: The time for trying problems: 90s, 10m, 1h30m.
-        examples: The number of problems; 2000 if no --seconds are given.
         dialect: The dialect of both engines, as TOML: docs/semantics.md.
         seed: The seed of the problems.
         jobs: The number of processes.
         corpus: The folder of reproducers, which are replayed first, and of the progress.
-        scope: Try every problem of a scope instead: tiny, all 33,632 of them.
     """
     made = sides.make()
     if trying.scheduler is not None and is_typed("--jobs"):
@@ -63,8 +73,17 @@ def fuzz(
             fix="give one of the two",
         )
     trying = replace(trying, dialect=OURS if dialect is None else read_dialect(dialect))
-    budget = {"examples": examples, "seconds": None if seconds is None else parse_seconds(seconds), "scope": scope}
-    campaign = plan_campaign(made.engine, made.reference, corpus, trying, seed=seed, jobs=jobs, **budget)
+    campaign = plan_campaign(
+        made.engine,
+        made.reference,
+        corpus,
+        trying,
+        seed=seed,
+        jobs=jobs,
+        examples=budget.examples,
+        seconds=None if budget.seconds is None else parse_seconds(budget.seconds),
+        scope=budget.scope,
+    )
     campaign = replace(campaign, is_apart=bool(campaign.sides.foreign))
     try:
         with show_dashboard(campaign) as watch:
@@ -75,7 +94,7 @@ def fuzz(
     console = make_result_console()
     print_lines(
         console,
-        describe_campaign(result, lambda file: replay_command(file, sides.engines.engine, sides.engines.reference)),
+        *describe_campaign(result, lambda file: replay_command(file, sides.engines.engine, sides.engines.reference)),
     )
     write_json(result)
     if result.is_interrupted:

@@ -1,9 +1,6 @@
 """`kgverify record`: run one engine and keep its trace."""
 
 import signal
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
@@ -14,10 +11,10 @@ from cyclopts import Parameter
 from kgverify.api.record import record_job
 from kgverify.cli import options
 from kgverify.cli.output import is_typed
-from kgverify.cli.progress import make_result_console, print_note, print_text, show_phase, typed_command, write_json
+from kgverify.cli.progress import make_result_console, print_lines, print_note, show_phase, typed_command, write_json
 from kgverify.engines.table import REFERENCE
 from kgverify.errors import UserError, count_of
-from kgverify.interrupts import note_interrupt
+from kgverify.interrupts import handle_signals, note_interrupt
 from kgverify.report.render.terminal import describe_execution
 from kgverify.runs.job import Engines, Reference
 from kgverify.trace.files.output_path import count_safe, partial_of
@@ -53,7 +50,7 @@ def record(
             fix="give compiled, reference, or your own as MODULE:NAME or FILE.py:NAME",
         )
     try:
-        with ending_on_signals(), show_phase(f"recording {recorded}", 0) as progress:
+        with handle_signals(_SIGNALS, _end), show_phase(f"recording {recorded}", 0) as progress:
             engines = options.SideOptions(options.EngineOptions(recorded), evaluator).make()
             if recorded == REFERENCE:
                 engines = Engines(work)
@@ -74,7 +71,7 @@ def record(
     if written.reasons:
         print_note(describe_execution(written.reasons, written.caches), style="dim")
     resumed = f", {written.num_resumed:,} of them from before" if written.num_resumed else ""
-    print_text(
+    print_lines(
         make_result_console(),
         f"{written.path}: {count_of(written.num_candidates, 'candidate')}{resumed}, {count_of(written.num_steps, 'step')}",
     )
@@ -115,26 +112,9 @@ class Ended(KeyboardInterrupt):
         return 128 + self.number
 
 
-@contextmanager
-def ending_on_signals() -> Iterator[None]:
+def _end(number: int, frame: FrameType | None) -> NoReturn:
     """Raise `Ended` on the first SIGTERM or SIGHUP; ignore those that follow during the clean-up."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def end(number: int, frame: FrameType | None) -> NoReturn:
-        for each in _SIGNALS:
-            signal.signal(each, signal.SIG_IGN)
-        note_interrupt()
-        raise Ended(number)
-
-    before = [(each, signal.getsignal(each)) for each in _SIGNALS]
-    for each, handler in before:
-        # An ignored signal, as under nohup, stays ignored.
-        if handler is not signal.SIG_IGN:
-            signal.signal(each, end)
-    try:
-        yield
-    finally:
-        for each, handler in before:
-            signal.signal(each, handler if handler is not None else signal.SIG_DFL)
+    for each in _SIGNALS:
+        signal.signal(each, signal.SIG_IGN)
+    note_interrupt()
+    raise Ended(number)

@@ -8,8 +8,8 @@ from cyclopts import Parameter
 from kgverify.api.replay import replay as replay_file
 from kgverify.cli import options
 from kgverify.cli.commands.diff import EXIT_CODES
-from kgverify.cli.output import is_quiet
-from kgverify.cli.progress import make_result_console, print_text
+from kgverify.cli.output import settings
+from kgverify.cli.progress import make_result_console, print_lines
 from kgverify.engines.table import COMPILED, make_entry
 from kgverify.errors import UserError
 from kgverify.report.render.screen import Screen
@@ -36,10 +36,10 @@ def replay(
     found = replay_file(file, engine, reference=engines.reference, trust=engines.trust)
     reproducer = found.reproducer
     console = make_result_console()
-    print_text(console, *([] if is_quiet() else [str(reproducer.sides)]), *str(found).split("\n"))
+    print_lines(console, *([] if settings.is_quiet else [str(reproducer.sides)]), *str(found).split("\n"))
     if reproducer.neighbour and found.is_same:
         what = "the law holds" if reproducer.signature.kind == LAW else "both sides agree"
-        print_text(console, f"   {what} with one change: {reproducer.neighbour}")
+        print_lines(console, f"   {what} with one change: {reproducer.neighbour}")
     if pytest_file is not None:
         print_new_test(console, reproducer, pytest_file)
     return EXIT_CODES[found.verdict]
@@ -49,7 +49,7 @@ def print_new_test(console: Screen, reproducer: Reproducer, path: Path) -> None:
     """Write a test of a reproducer, run it once, and print how that ended."""
     first = write_test(reproducer, path)
     how = "it fails, as it must before the repair" if first.fails else f"IT DOES NOT FAIL: {first.message}"
-    print_text(console, f"written: {path}   run once: {how}")
+    print_lines(console, f"written: {path}   run once: {how}")
 
 
 def _choose_engine(file: Path, engine: str | None, evaluator: options.EvaluatorOptions) -> EngineLike | None:

@@ -19,7 +19,7 @@ from kgverify.report.render.html import render_html
 from kgverify.report.render.index import RunSummary, render_index, summarize_run
 from kgverify.report.render.junit import render_junit
 from kgverify.report.render.perfetto import render_perfetto
-from kgverify.report.render.terminal import NextCommand, print_report
+from kgverify.report.render.terminal import print_report
 from kgverify.report.report import encode_report
 from kgverify.verification.save import REPORT, read_run, read_saved_report, read_times
 
@@ -80,8 +80,8 @@ def report(
     if github:
         write_github(render_annotations(run.report), partial(render_markdown, run.report), to_error=bool(to_output))
     if not github and not any(path for path, _ in files):
-        next_command = NextCommand(shlex.join(["kgverify", "show", str(folder)]), "step through it")
-        print_report(run.report, console, expected=run.expected, next_commands=[next_command])
+        next_commands = {shlex.join(["kgverify", "show", str(folder)]): "step through it"}
+        print_report(run.report, console, expected=run.expected, next_commands=next_commands)
 
 
 def _render_index(folders: Sequence[Path], beside: Path | None) -> str:

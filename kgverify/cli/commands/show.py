@@ -2,10 +2,9 @@
 
 import shlex
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from cyclopts import Parameter
-from rich.console import RenderableType
 
 from kgverify.cli.output import settings
 from kgverify.cli.progress import make_result_console, print_lines, write_json
@@ -44,25 +43,32 @@ def show(
             --divergence, only the cause of that one.
     """
     if explain:
-        print_lines(make_result_console(), explain_causes(read_saved_report(path), divergence, path))
+        print_lines(make_result_console(), *explain_causes(read_saved_report(path), divergence, path))
         return
-    is_folder = path.is_dir()
-    if is_folder:
+    if path.is_dir():
         finish_saving(path)
-    if is_folder and not (path / REPORT).is_file() and not (path / MANIFEST).is_file():
-        raise UserError(
-            f"holds neither {REPORT} of a saved run nor {MANIFEST} of a trace",
-            where=str(path),
-            fix="give a folder that `kgverify diff --save DIR` wrote, or a trace",
-        )
-    if is_folder and (path / REPORT).is_file():
-        _show_run(path, candidate, step, divergence)
-        return
+        if (path / REPORT).is_file():
+            _show_run(path, candidate, step, divergence)
+            return
+        if not (path / MANIFEST).is_file():
+            raise UserError(
+                f"holds neither {REPORT} of a saved run nor {MANIFEST} of a trace",
+                where=str(path),
+                fix="give a folder that `kgverify diff --save DIR` wrote, or a trace",
+            )
     if divergence is not None:
         raise UserError("a trace has no divergences", where="--divergence", fix="give the folder of a saved run")
     if step is not None and candidate is None:
         raise UserError("a step belongs to a candidate", where="--step", fix="give --candidate as well")
-    rendered, data = _look_up(open_view(path), candidate, step, has_data=settings.json_path is not None)
+    view, data = open_view(path), {}
+    if candidate is None:
+        if settings.json_path is not None:
+            data = view.summary() | {"candidates": [view.candidate(i) for i in range(view.num_candidates)]}
+        rendered = render_trace(view)
+    elif step is None:
+        rendered = render_derivation(data := view.derivation(candidate))
+    else:
+        rendered = render_step(data := view.candidate(candidate) | view.step(candidate, step))
     make_result_console().print(rendered)
     write_json(data)
 
@@ -70,20 +76,6 @@ def show(
 def open_view(path: Path) -> TraceView:
     """Open a trace to look things up in it."""
     return view_trace(TraceFile(path, is_lazy=True))
-
-
-def _look_up(
-    view: TraceView, candidate: int | None, step: int | None, *, has_data: bool
-) -> tuple[RenderableType, dict[str, Any]]:
-    """Look up a trace, a candidate or a step; return it rendered and as data."""
-    if candidate is None:
-        candidates = [view.candidate(i) for i in range(view.num_candidates)] if has_data else []
-        return render_trace(view), {**view.summary(), "candidates": candidates} if has_data else {}
-    found = view.candidate(candidate)
-    if step is None:
-        steps = [view.step(candidate, i) for i in range(found["num_steps"])]
-        return render_derivation(view, candidate), {**found, "steps": steps}
-    return render_step(view, candidate, step), {**found, **view.step(candidate, step)}
 
 
 def _show_run(folder: Path, candidate: int | None, step: int | None, divergence: int | None) -> None:
@@ -103,10 +95,6 @@ def _show_run(folder: Path, candidate: int | None, step: int | None, divergence:
     if divergence is None:
         step_through(stepper, console)
         return
-    try:
-        stepper.go_to(divergence)
-    except UserError as error:
-        raise UserError(error.message, where="--divergence", fix=error.fix) from None
+    stepper.go_to(divergence)
     console.print(render_position(stepper))
-    if settings.json_path is not None:
-        write_json(stepper.data())
+    write_json(stepper.data())

@@ -1,5 +1,6 @@
 """`kgverify shrink`: from a divergence of a saved run to a reproducer that fits on a screen."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -22,6 +23,19 @@ from kgverify.testing.shrinking.shrink import MAX_SECONDS
 from kgverify.testing.shrinking.shrink_run import MAX_RUN_CALLS
 
 
+@dataclass(frozen=True)
+class EffortOptions:
+    """The effort of a shrinker.
+
+    Attributes:
+        max_calls: Maximum runs of the engine.
+        seconds: Maximum seconds.
+    """
+
+    max_calls: Annotated[int, Parameter(alias="--calls", validator=validators.Number(gte=0))] = MAX_RUN_CALLS
+    seconds: Annotated[float, Parameter(validator=validators.Number(gte=0))] = MAX_SECONDS
+
+
 def shrink(
     folder: Path,
     /,
@@ -29,8 +43,7 @@ def shrink(
     divergence: int = 1,
     output: Annotated[Path | None, Parameter(alias="-o", metavar="FILE")] = None,
     pytest_file: Annotated[Path | None, Parameter(name="--pytest", metavar="FILE")] = None,
-    max_calls: Annotated[int, Parameter(alias="--calls", validator=validators.Number(gte=0))] = MAX_RUN_CALLS,
-    seconds: Annotated[float, Parameter(validator=validators.Number(gte=0))] = MAX_SECONDS,
+    effort: Annotated[EffortOptions, options.OWN] = EffortOptions(),
     engines: Annotated[options.OtherEngineOptions, options.OWN] = options.OtherEngineOptions(),
     source: Annotated[options.GraphOptions, options.of_record("Graph of the run, if it has moved")] = (
         options.GraphOptions()
@@ -43,8 +56,6 @@ def shrink(
         divergence: The divergence of the run, counted from 1.
         output: The reproducer to write; by default in the folder of the run.
         pytest_file: Write a test as well, and run it once.
-        max_calls: Maximum runs of the engine.
-        seconds: Maximum seconds.
     """
     is_run = folder.is_dir()
     output = output or folder / f"divergence-{divergence}{SUFFIX}"
@@ -58,16 +69,16 @@ def shrink(
         graph=source.load_moved(),
         engine=engines.engine,
         reference=engines.reference,
-        max_calls=max_calls,
-        seconds=seconds,
+        max_calls=effort.max_calls,
+        seconds=effort.seconds,
         progress=_show_progress,
         trust=engines.trust,
     )
     console = make_result_console()
-    print_lines(console, [*str(shrunk).split("\n"), ""])
+    print_lines(console, *str(shrunk).split("\n"), "")
     for path, what in zip(shrunk.save_pair(output), ("both sides differ", "both sides agree"), strict=False):
         again = replay_command(path, engines.engine, engines.reference, trust=engines.trust)
-        print_lines(console, [f"written: {path}, where {what}   run it again: {again}"])
+        print_lines(console, f"written: {path}, where {what}   run it again: {again}")
     if pytest_file is not None:
         print_new_test(console, shrunk.reproducer, pytest_file)
 

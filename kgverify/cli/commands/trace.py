@@ -7,7 +7,7 @@ from typing import Annotated, Final
 
 from cyclopts import Parameter
 
-from kgverify.cli.progress import make_result_console, print_lines, print_text, print_warning, write_json
+from kgverify.cli.progress import make_result_console, print_lines, print_warning, write_json
 from kgverify.errors import UserError, count_of
 from kgverify.report.tables import TABLES, export_trace, parse_selection
 from kgverify.trace.lines.import_lines import import_lines
@@ -56,7 +56,7 @@ def convert(
     wanted = None if level is None else TraceLevel(level)
     done = convert_trace(source, target, wanted, is_archived=archive, rebuild=rebuild_goals, overwrites=overwrite)
     per_step = f", {done.num_bytes_written / done.num_steps:.1f} bytes a step" if done.num_steps else ""
-    print_text(
+    print_lines(
         make_result_console(),
         f"{target}: {_count(done.num_candidates, done.num_steps)},"
         f" {done.num_bytes_written:,} bytes of {done.num_bytes_read:,}{per_step}",
@@ -88,7 +88,7 @@ def import_(
     _refuse_existing(output, overwrite)
     done = import_lines(source, output, level=level, is_archived=archive, overwrites=overwrite)
     unknown = f"; unknown: {', '.join(done.unknown)}" if done.unknown else ""
-    print_text(make_result_console(), f"{output}: {_count(done.num_candidates, done.num_steps)}{unknown}")
+    print_lines(make_result_console(), f"{output}: {_count(done.num_candidates, done.num_steps)}{unknown}")
 
 
 def export(
@@ -115,7 +115,7 @@ def export(
         trace = rebuild_goals(trace)
     export_trace(trace, rows, to, table=table)
     num_steps = int(trace.columns.candidates.num_steps[rows].sum(dtype=int))
-    print_text(make_result_console(), f"{to}: {_count(len(rows), num_steps)}")
+    print_lines(make_result_console(), f"{to}: {_count(len(rows), num_steps)}")
 
 
 def check(path: Path, /) -> int:
@@ -127,7 +127,7 @@ def check(path: Path, /) -> int:
         path: A trace: a file, or a folder of shards.
     """
     report = check_trace(path)
-    print_lines(make_result_console(), _render_check(report))
+    print_lines(make_result_console(), *_render_check(report))
     write_json(report, indent=None)
     return TraceExit.WHOLE if report.state == WHOLE else TraceExit.FAULTY
 
@@ -141,7 +141,7 @@ def repair(path: Path, /) -> int:
         path: A trace: a file, or a folder of shards.
     """
     report = repair_trace(path)
-    print_lines(make_result_console(), _render_repair(report))
+    print_lines(make_result_console(), *_render_repair(report))
     write_json(report, indent=None)
     return TraceExit.FAULTY if report.losses else TraceExit.WHOLE
 
@@ -169,7 +169,7 @@ def join(
     _refuse_existing(output, overwrite)
     manifest = unite(paths, output, like=like, drop_rankings=drop_rankings, overwrites=overwrite)
     counts = _count(manifest.num_candidates, manifest.num_steps)
-    print_lines(make_result_console(), [f"{output}: {counts}, root {manifest.root}"])
+    print_lines(make_result_console(), f"{output}: {counts}, root {manifest.root}")
     write_json(manifest, indent=None)
 
 

@@ -6,7 +6,7 @@ from typing import Annotated, Final
 from cyclopts import Parameter, validators
 
 from kgverify.cli import options
-from kgverify.cli.progress import check_writable, make_result_console, print_text, show_phase, write_json
+from kgverify.cli.progress import check_writable, make_result_console, print_lines, show_phase, write_json
 from kgverify.engines.policy import write_policy
 from kgverify.engines.table import COMPILED, make_entry
 from kgverify.errors import count_of
@@ -39,7 +39,7 @@ def train(
     sizes = {"embedding": EMBEDDING, "hidden": HIDDEN, "blocks": BLOCKS, "epochs": epochs, "rounds": rounds}
     trained = make_entry(COMPILED).train(source.load(), limits, seed=seed, phase=show_phase, **sizes)
     write_policy(trained.policy, output)
-    print_text(
+    print_lines(
         make_result_console(),
         f"{output}: {count_of(trained.num_decisions, 'decision')} of {count_of(trained.num_proved, 'proof')}"
         f" ({count_of(trained.num_queries, 'query')}), loss {trained.loss:.3f} nats",

@@ -1,10 +1,9 @@
 """The buffers of a fused tick and the launches of its kernels, without synchronising with the host in between."""
 
-from collections import namedtuple
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cached_property, partial
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import torch
 import triton
@@ -64,8 +63,18 @@ _LOG_SHARE: Final = 0.25
 """The share of the free memory for a log of steps."""
 
 
-_Derivations: Final[Any] = namedtuple("_Derivations", (*Derivations._fields, "visited_hash"))  # type: ignore[misc]
-"""The fields of `Derivations`, and visited_hash int64 [B, D]: the hash of each goal visited."""
+class _Derivations(NamedTuple):
+    """The fields of `Derivations`, and visited_hash int64 [B, D]: the hash of each goal visited."""
+
+    pool_index: Tensor
+    query: Tensor
+    goal: Tensor
+    depth: Tensor
+    outcome: Tensor
+    is_limited: Tensor
+    log_probability: Tensor
+    visited: Tensor
+    visited_hash: Tensor
 
 
 class _Counts(NamedTuple):

@@ -1,4 +1,4 @@
-"""A table in a terminal, or something else where it is too narrow for the table."""
+"""A table in a terminal, or a list of titles and values where it is too narrow for the table."""
 
 from collections.abc import Iterable, Sequence
 from itertools import zip_longest
@@ -15,32 +15,42 @@ from kgverify.escaping import make_visible
 from kgverify.report.render.screen import Text
 
 _WIDE: Final = 1000
+_SIDES: Final = ["expected", "actual"]
 
 
 class FittedTable:
-    """A table if none of its cells is folded, else another form of it.
+    """A table, or a list of titles and values for each row where a cell would be cut.
 
-    may_fold: whether cells may be folded between words; then the other form is for widths at which a word would be cut
+    table:    a table with its columns and without rows
+    rows:     the cells of each row; the first cell names the row
+    may_fold: whether cells may be folded between words
+    styles:   the style of each row, none if empty
     notes:    the text below each row of a table whose cells may not be folded, if any
     """
 
     def __init__(
         self,
         table: Table,
-        otherwise: RenderableType,
+        rows: Iterable[Sequence[str | AnyText]],
         *,
-        may_fold: bool = False,
-        notes: Sequence[RenderableType | None] = (),
+        may_fold: bool = True,
+        styles: Sequence[str] = (),
+        notes: Sequence[AnyText | None] = (),
     ) -> None:
-        self._table, self._otherwise, self._may_fold, self._notes = table, otherwise, may_fold, notes
+        self._table, self._may_fold, self._styles, self._notes = table, may_fold, styles, notes
+        self._rows = [[Text(make_visible(each)) if isinstance(each, str) else each for each in row] for row in rows]
+        for column in table.columns:
+            column.overflow = "fold"
+            column.no_wrap = column.no_wrap or not may_fold
+        for row, style in zip_longest(self._rows, styles):
+            table.add_row(*row, style=style)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Yield the table, or the other form."""
+        """Yield the table, or the list."""
         # On a console that is wide enough for anything.
         width = Measurement.get(console, options.update_width(_WIDE), self._table)
-        least = width.minimum if self._may_fold else width.maximum
-        if least > options.max_width:
-            yield self._otherwise
+        if (width.minimum if self._may_fold else width.maximum) > options.max_width:
+            yield self._list()
         elif not any(self._notes):
             yield self._table
         else:
@@ -51,28 +61,21 @@ class FittedTable:
                 if note is not None:
                     yield Padding(note, (0, 0, 0, 2))
 
-
-def fit_rows(table: Table, rows: Iterable[Sequence[str | AnyText]], styles: Sequence[str] = ()) -> FittedTable:
-    """Fill a table whose columns have titles. Where it is too narrow, each row becomes a list of titles and values.
-
-    Args:
-        table:  a table with its columns and without rows.
-        rows:   the cells of each row; the first cell names the row.
-        styles: the style of each row, none if empty.
-    """
-    titles = [column.header for column in table.columns]
-    for column in table.columns:
-        column.overflow = "fold"
-    listed: list[RenderableType] = [Text(str(table.title).strip("\n"), "table.title")] if table.title else []
-    for i, row in enumerate(rows):
-        style = styles[i] if styles else ""
-        table.add_row(*row, style=style)
-        name, *cells = (Text(make_visible(each)) if isinstance(each, str) else each for each in row)
-        values = Table.grid(padding=(0, 1))
-        values.add_column(no_wrap=True, style="dim")
-        values.add_column(overflow="fold")
-        for title, cell in zip(titles[1:], cells, strict=True):
-            if cell.plain:
-                values.add_row(title, cell)
-        listed += [name, Padding(values, (0, 0, 0, 2), style=style, expand=False)]
-    return FittedTable(table, Group(*listed), may_fold=True)
+    def _list(self) -> RenderableType:
+        titles = [str(column.header) for column in self._table.columns]
+        title = str(self._table.title or "").strip("\n")
+        parts: list[RenderableType] = [Text(title, "table.title")] if title else []
+        num_names = int(titles != _SIDES)
+        for row, style, note in zip_longest(self._rows, self._styles, self._notes):
+            values = Table.grid(padding=(0, 1))
+            values.add_column(no_wrap=True, style="dim")
+            values.add_column(overflow="fold")
+            names, cells = row[:num_names], row[num_names:]
+            shown = [each for each in zip(titles[num_names:], cells, strict=False) if each[1].plain.strip()]
+            if [label for label, _ in shown] == _SIDES and shown[0][1].plain == shown[1][1].plain:
+                shown = [("both", shown[0][1])]
+            for label, cell in shown:
+                values.add_row(label, cell)
+            parts += [name for name in names if name.plain.strip()]
+            parts += [Padding(each, (0, 0, 0, 2), style=style or "", expand=False) for each in (values, note) if each]
+        return Group(*parts)

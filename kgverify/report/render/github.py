@@ -10,21 +10,10 @@ from kgverify.escaping import (
     escape_markdown_code,
     escape_property,
 )
-from kgverify.report.content import ReportContent
+from kgverify.report import wording
 from kgverify.report.render.template import render_template
-from kgverify.report.wording import (
-    OF_TRACES,
-    cause_label,
-    clip,
-    describe_coverage,
-    describe_divergence,
-    describe_loss,
-    describe_size,
-    describe_values,
-    exercise_lines,
-    metric_rows,
-    show_commands,
-)
+from kgverify.report.report import Report
+from kgverify.report.wording import clip
 
 MOST_ERRORS: Final = 10
 """The errors that GitHub shows for one step."""
@@ -33,7 +22,7 @@ MOST_CAUSES: Final = 20
 MOST_REASONS: Final = 20
 
 
-def render_markdown(report: ReportContent) -> str:
+def render_markdown(report: Report) -> str:
     """Render the verdict, the metrics, the causes and the first divergence."""
     return render_template(
         "report.md.j2",
@@ -41,39 +30,41 @@ def render_markdown(report: ReportContent) -> str:
         is_markup=False,
         filters=(escape_markdown_block, escape_markdown_code),
         report=report,
-        metrics=tuple(metric_rows(report, lacking="-")),
-        shares={share.cause: share for share in report.attribution.shares} if report.attribution else {},
-        commands=show_commands(report.first_cause, _number_of(report.first_cause, report), None)
+        metrics=tuple(wording.metric_rows(report, lacking="-")),
+        shares=wording.shares_of(report),
+        commands=wording.show_commands(report.first_cause, _number_of(report.first_cause, report), None)
         if report.first_cause
         else (),
         most_causes=MOST_CAUSES,
         most_reasons=MOST_REASONS,
-        of_traces=OF_TRACES,
+        of_traces=wording.OF_TRACES,
     )
 
 
-def _number_of(first: Divergence, report: ReportContent) -> int:
+def _number_of(first: Divergence, report: Report) -> int:
     # A report from elsewhere may name a divergence that it does not list.
     return report.divergences.index(first) + 1 if first in report.divergences else 1
 
 
-def render_annotations(report: ReportContent) -> str:
+def render_annotations(report: Report) -> str:
     """Render an error for each cause or first divergence, a warning if inconclusive, and a notice with the verdict."""
     lines = []
     if report.verdict is Verdict.INCONCLUSIVE:
         lines.append(annotate("warning", "kgverify: INCONCLUSIVE", "\n".join(map(clip, report.reasons))))
-    for i, cause in enumerate(report.causes[:MOST_ERRORS]):
-        first = report.divergences[cause.first]
-        text = f"this cause: {describe_size(cause)}\nthe first: {describe_divergence(first)}\n{describe_values(first)}"
-        lines.append(annotate("error", f"kgverify: {cause_label(report, i)}", text))
-    if not report.causes:
-        for each in report.divergences[:MOST_ERRORS]:
-            text = f"{describe_divergence(each)}\n{describe_values(each)}"
-            lines.append(annotate("error", f"kgverify: {each.stage}", text))
-    summary = "\n".join(
-        filter(None, (describe_coverage(report), *map(clip, exercise_lines(report)), describe_loss(report)))
-    )
-    lines.append(annotate("notice", f"kgverify: {report.verdict.value}", summary))
+    errors = [
+        (
+            wording.cause_label(report, i),
+            f"this cause: {wording.describe_size(cause)}\nthe first: ",
+            report.divergences[cause.first],
+        )
+        for i, cause in enumerate(report.causes[:MOST_ERRORS])
+    ]
+    for title, about, first in errors or [(each.stage, "", each) for each in report.divergences[:MOST_ERRORS]]:
+        text = f"{about}{wording.describe_divergence(first)}\n{wording.describe_values(first)}"
+        lines.append(annotate("error", f"kgverify: {title}", text))
+    summary = [wording.describe_coverage(report), *map(clip, wording.exercise_lines(report))]
+    summary += filter(None, [wording.describe_loss(report)])
+    lines.append(annotate("notice", f"kgverify: {report.verdict.value}", "\n".join(summary)))
     return "".join(f"{line}\n" for line in lines)
 
 

@@ -3,6 +3,7 @@
 import base64
 import hashlib
 from collections import defaultdict
+from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -12,25 +13,14 @@ from kgverify.comparison.result import Cause, Divergence, Share
 from kgverify.escaping import escape_script, make_visible
 from kgverify.program.dialect import OURS
 from kgverify.program.difference_class import DifferenceClass
-from kgverify.report.content import ReportContent
+from kgverify.report import wording
 from kgverify.report.derivations import Derivation, DerivationReader
 from kgverify.report.render.charts import Bar, HeatMap, build_heat_map, build_waterfall
 from kgverify.report.render.template import read_template, render_template
 from kgverify.report.render.viewer import MOST_STEPS, build_viewer
+from kgverify.report.report import Report
 from kgverify.report.stepper.stepper import MOVES, Stepper
-from kgverify.report.wording import (
-    LEVEL_MEANINGS,
-    MOST_OF_CONDITION,
-    OF_TRACES,
-    cause_label,
-    clip,
-    describe_finding,
-    describe_kind,
-    metric_rows,
-    show_commands,
-    stage_order,
-    value_lines,
-)
+from kgverify.report.wording import clip
 from kgverify.trace.model.trace import Trace
 
 MOST_DETAILED: Final = 30
@@ -45,8 +35,8 @@ MOST_MEMBERS: Final = 10
 MOST_NEAR_TIES: Final = 50
 """The near-ties that are listed."""
 
-DETAIL_BUDGET: Final = 100_000
-"""The characters, markup included, of the details of all rows."""
+DETAIL_BUDGET: Final = 40_000
+"""The characters of the details of all rows, as JSON."""
 
 DETAIL_MARKUP: Final = 1_500
 """The characters of the markup around a derivation and its values."""
@@ -58,7 +48,7 @@ ROW_CHARACTERS: Final = 120
 """The most characters of a text in a closed row."""
 
 
-def render_html(report: ReportContent, expected: Trace, actual: Trace, stepped: Trace | None = None) -> str:
+def render_html(report: Report, expected: Trace, actual: Trace, stepped: Trace | None = None) -> str:
     """Render the page. All text is escaped, and the page forbids every request and every script but its own.
 
     stepped: in lockstep, the actual steps from the expected goals, so that both sides of each can be shown
@@ -75,12 +65,12 @@ def render_html(report: ReportContent, expected: Trace, actual: Trace, stepped: 
         page=page,
         viewer=build_viewer(page.stepper) if page.stepper else None,
         most_steps=MOST_STEPS,
-        meanings=LEVEL_MEANINGS,
+        meanings=wording.LEVEL_MEANINGS,
         moves=MOVES,
         words=Markup(escape_script(msgspec.json.encode(_viewer_words(report)))),
         most_near_ties=MOST_NEAR_TIES,
         row_characters=ROW_CHARACTERS,
-        of_traces=OF_TRACES,
+        of_traces=wording.OF_TRACES,
         style=Markup(read_template("report.css")),
         script=Markup(script),
         script_hash=Markup(f"sha256-{digest}"),
@@ -88,7 +78,7 @@ def render_html(report: ReportContent, expected: Trace, actual: Trace, stepped: 
     )
 
 
-def summarize(report: ReportContent) -> dict[str, Any]:
+def summarize(report: Report) -> dict[str, Any]:
     """Return the summary that the page contains as JSON, for programs."""
     return {
         "verdict": report.verdict,
@@ -108,12 +98,12 @@ def summarize(report: ReportContent) -> dict[str, Any]:
     }
 
 
-def _viewer_words(report: ReportContent) -> dict[str, Any]:
+def _viewer_words(report: Report) -> dict[str, Any]:
     """Return the words that the viewer shows and the page has once: levels, causes and their first divergences."""
     causes = report.causes[:MOST_CAUSE_LABELS]
     return {
-        "levels": LEVEL_MEANINGS,
-        "causes": [clip(cause_label(report, index), ROW_CHARACTERS) for index in range(len(causes))],
+        "levels": wording.LEVEL_MEANINGS,
+        "causes": [clip(wording.cause_label(report, index), ROW_CHARACTERS) for index in range(len(causes))],
         "firsts": [each.first for each in causes],
         "total": len(report.divergences),
     }
@@ -137,21 +127,16 @@ class Detail(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A cause, or a divergence if no causes were formed.
+    """A cause, or one made from a divergence if no causes were formed.
 
-    condition: what distinguishes the steps of the cause; empty if nothing does
-    share:     None if the loss was not split
-    detail:    None if the page would get too large
+    share:  None if the loss was not split
+    detail: None if the page would get too large
     """
 
     number: int
-    stage: str
+    cause: Cause
     kind: str
     what: str
-    condition: str
-    candidates: int
-    queries: int
-    later: int
     share: Share | None
     first: Divergence
     detail: Detail | None
@@ -160,7 +145,7 @@ class Row(NamedTuple):
 class Page(NamedTuple):
     """The parts of the page that are computed from a report.
 
-    metrics: see `metric_rows`
+    metrics: see `wording.metric_rows`
     groups:  rows under one heading, which is a stage; causes have no heading
     stepper: None without divergences
     """
@@ -183,14 +168,14 @@ class Page(NamedTuple):
         return any(expected != actual for _, cells in self.metrics for expected, actual in cells)
 
 
-def build_page(report: ReportContent, expected: Trace, actual: Trace, stepped: Trace | None = None) -> Page:
+def build_page(report: Report, expected: Trace, actual: Trace, stepped: Trace | None = None) -> Page:
     """Build the page of a report, with derivations from the traces. stepped: the actual steps of lockstep, if saved."""
     stepper = Stepper(report, expected, actual, stepped) if report.divergences else None
     groups = _RowBuilder(report, stepper.reader).groups() if stepper else ()
     first = groups[0][1][0].detail if groups and groups[0][1] else None
     commands = first.commands if first else ()
     return Page(
-        metrics=tuple(metric_rows(report, lacking="")),
+        metrics=tuple(wording.metric_rows(report, lacking="")),
         bars=build_waterfall(report),
         heat=build_heat_map(report.divergences),
         groups=groups,
@@ -202,7 +187,7 @@ def build_page(report: ReportContent, expected: Trace, actual: Trace, stepped: T
 class _RowBuilder:
     """Builds the rows within the budget of the page."""
 
-    def __init__(self, report: ReportContent, reader: DerivationReader) -> None:
+    def __init__(self, report: Report, reader: DerivationReader) -> None:
         self._report = report
         self._reader = reader
         self._budget = DETAIL_BUDGET
@@ -211,58 +196,62 @@ class _RowBuilder:
         self._members: dict[int, list[Divergence]] = defaultdict(list)
         for each in report.divergences:
             self._members[each.cause].append(each)
-        attribution = report.attribution
-        self._shares = {share.cause: share for share in attribution.shares} if attribution else {}
+        self._shares = wording.shares_of(report)
 
     def groups(self) -> tuple[tuple[str, tuple[Row, ...]], ...]:
         """Return the causes in the order of the report; without causes the divergences, stage by stage."""
         report = self._report
         if report.causes:
-            causes = report.causes[:MOST_ROWS]
-            return (("", tuple(self._row(report.divergences[each.first], each, i) for i, each in enumerate(causes))),)
-        by_stage: dict[str, list[Divergence]] = defaultdict(list)
-        for each in report.divergences[:MOST_ROWS]:
-            by_stage[each.stage].append(each)
-        return tuple((stage, tuple(map(self._row, by_stage[stage]))) for stage in sorted(by_stage, key=stage_order))
-
-    def _row(self, first: Divergence, cause: Cause | None = None, index: int = -1) -> Row:
-        """Return the row of a cause, given its index and its first divergence; or of a divergence alone."""
-        self._num += 1
-        others: list[Divergence] = []
-        if cause is not None:
-            what = ": ".join(filter(None, (cause.kind.value, clip(cause.situation, ROW_CHARACTERS))))
-            others = [each for each in self._members[index][: MOST_MEMBERS + 1] if each is not first]
-        else:
-            what = clip(describe_kind(first), ROW_CHARACTERS)
-        kind = cause.kind if cause else first.kind
-        return Row(
-            number=self._num,
-            stage=cause.stage if cause else first.stage,
-            kind="" if not cause and kind is DifferenceClass.UNCLASSIFIED else kind.value,
-            what=what,
-            condition=clip(cause.condition, MOST_OF_CONDITION) if cause else "",
-            candidates=cause.num_candidates if cause else 1,
-            queries=cause.num_queries if cause else 1,
-            later=cause.num_later if cause else first.later_steps,
-            share=self._shares.get(index) if cause else None,
-            first=first,
-            detail=self._detail(first, tuple(others[:MOST_MEMBERS])),
+            return (("", tuple(self._row(cause, i) for i, cause in enumerate(report.causes[:MOST_ROWS]))),)
+        by_stage: dict[str, list[Cause]] = defaultdict(list)
+        for i, each in enumerate(report.divergences[:MOST_ROWS]):
+            by_stage[each.stage].append(_make_cause(each, i))
+        return tuple(
+            (stage, tuple(map(self._row, by_stage[stage]))) for stage in sorted(by_stage, key=wording.stage_order)
         )
 
-    def _detail(self, first: Divergence, members: tuple[Divergence, ...]) -> Detail | None:
+    def _row(self, cause: Cause, index: int = -1) -> Row:
+        """Return the row of a cause, given its index; -1 for a divergence alone."""
+        self._num += 1
+        first = self._report.divergences[cause.first]
+        what = ": ".join(filter(None, (cause.kind.value, clip(cause.situation, ROW_CHARACTERS))))
+        if index < 0:
+            what = clip(wording.describe_kind(first), ROW_CHARACTERS)
+        return Row(
+            number=self._num,
+            cause=cause,
+            kind="" if index < 0 and cause.kind is DifferenceClass.UNCLASSIFIED else cause.kind.value,
+            what=what,
+            share=self._shares.get(index) if index >= 0 else None,
+            first=first,
+            detail=self._detail(first, self._members[index] if index >= 0 else [first]),
+        )
+
+    def _detail(self, first: Divergence, members: Sequence[Divergence]) -> Detail | None:
         if self._num > MOST_DETAILED or self._budget < 0:
             return None
         derivation = self._reader.read(first)
         # In lockstep the actual engine's own run has a different step there.
-        actual_candidate = None if self._report.lockstep else self._reader.sides.actual_candidate(first)
-        values = [*value_lines(first.expected), *value_lines(first.actual)]
-        self._budget -= derivation.size if derivation else 0
-        self._budget -= sum(len(line) + 20 for line in values) + DETAIL_MARKUP
-        number = first.cause if self._report.causes else -1
-        num_others = max(0, len(self._members[number]) - 1) if number >= 0 else 0
-        found = describe_finding(first)
+        actual_candidate = None if self._report.lockstep else self._reader.actual_candidate(first)
+        shown = derivation, wording.value_lines(first.expected), wording.value_lines(first.actual)
+        self._budget -= len(msgspec.json.encode(shown)) + DETAIL_MARKUP
+        found = wording.describe_finding(first)
         if first.kind is not DifferenceClass.UNCLASSIFIED or first.evidence:
-            found = f"{describe_kind(first)} (confidence {first.confidence:.0%}); {found}"
-        own = self._numbers[id(first)]
-        commands = show_commands(first, own, actual_candidate)
-        return Detail(clip(found), own, derivation, members, num_others - len(members), commands)
+            found = f"{wording.describe_kind(first)} (confidence {first.confidence:.0%}); {found}"
+        number = self._numbers[id(first)]
+        others = tuple(each for each in members[: MOST_MEMBERS + 1] if each is not first)[:MOST_MEMBERS]
+        commands = wording.show_commands(first, number, actual_candidate)
+        return Detail(clip(found), number, derivation, others, max(0, len(members) - 1) - len(others), commands)
+
+
+def _make_cause(divergence: Divergence, index: int) -> Cause:
+    return Cause(
+        stage=divergence.stage,
+        kind=divergence.kind,
+        situation="",
+        num_candidates=1,
+        num_queries=1,
+        num_divergences=1,
+        num_later=divergence.later_steps,
+        first=index,
+    )

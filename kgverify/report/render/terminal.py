@@ -1,46 +1,27 @@
 """The report as text for a terminal, and the text of a terminal as HTML for a notebook."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from html import escape
 from io import StringIO
-from typing import Final, NamedTuple
+from types import MappingProxyType
+from typing import Final
 
 from rich.console import Group, RenderableType
 from rich.segment import Segment
 from rich.style import Style
 from rich.table import Table
 
-from kgverify.comparison.result import Attribution, Divergence, Value, Verdict
+from kgverify.comparison.result import Attribution, Divergence, Verdict
 from kgverify.comparison.step_view import Names, StepReader
 from kgverify.engines.protocol import CompilerCaches
 from kgverify.errors import count_of
 from kgverify.escaping import make_visible, wrap_notebook
-from kgverify.report.content import ReportContent
+from kgverify.report import wording
 from kgverify.report.derivations import StepBefore, read_before
 from kgverify.report.render.fitted_table import FittedTable
 from kgverify.report.render.screen import Screen, Text
-from kgverify.report.wording import (
-    METRICS,
-    MOST_OF_CONDITION,
-    OF_TRACES,
-    SIDES,
-    clip,
-    describe_benign,
-    describe_coverage,
-    describe_divergence,
-    describe_engine,
-    describe_finding,
-    describe_location,
-    describe_modulo_of,
-    describe_repetition,
-    describe_rules,
-    describe_run,
-    describe_self_test,
-    describe_size,
-    exercise_lines,
-    limit_lines,
-    value_lines,
-)
+from kgverify.report.report import Report
+from kgverify.report.wording import clip
 from kgverify.trace.model.trace import Trace
 
 STYLES = {Verdict.AGREE: "bold green", Verdict.DIVERGE: "bold red", Verdict.INCONCLUSIVE: "bold yellow"}
@@ -53,53 +34,48 @@ TEXT_WIDTH: Final = 120
 COLOURS: Final = {"red": "#d63a32", "green": "#1f8a3a", "yellow": "#97700a"}
 
 
-class NextCommand(NamedTuple):
-    """A command to run next, and its purpose."""
-
-    command: str
-    purpose: str
-
-
 def print_report(
-    report: ReportContent,
+    report: Report,
     console: Screen,
     *,
     expected: Trace | None = None,
-    next_commands: Sequence[NextCommand] = (),
+    next_commands: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
     """Print the report: verdict, coverage, first divergence, causes, metrics, and the commands to type next.
 
-    expected: the expected trace, or its candidate of the first divergence alone, for the steps that agree before that
-              divergence; that of the report if not given
+    expected:      the expected trace, or its candidate of the first divergence alone, for the steps that agree before that
+                   divergence; that of the report if not given
+    next_commands: the commands to run next, each with its purpose
     """
-    parts = [_render_verdict(report)]
-    if report.first_cause is not None:
-        if expected is None and report.traces is not None:
-            expected = report.traces.excerpt()
-        parts.append(_render_first_cause(report, report.first_cause, expected))
-    if report.causes:
-        parts.append(_render_causes(report))
-    if report.near_ties:
-        parts.append(_render_near_ties(report))
-    if report.benign:
-        parts.append(_render_benign(report))
-    if report.metrics.expected or report.metrics.actual:
-        parts.append(_render_metrics(report))
-    parts.append(_render_equality(report))
-    if report.reasons_of_actual:
-        shown = make_visible(describe_execution(report.reasons_of_actual, report.caches))
-        parts.append(Text(shown, style="dim"))
-    for part in parts:
-        console.print(part)
+    if expected is None and report.traces is not None:
+        expected = report.traces.excerpt()
+    console.print(Group(*_render_report(report, expected)))
     if report.divergences and next_commands:
         console.print(Text("\nnext", style="bold"))
-        for each in next_commands:
+        for command, purpose in next_commands.items():
             # Not wrapped, so that it can be copied.
-            line = Text(f"  {make_visible(each.command)}").append(f"   # {each.purpose}", style="dim")
+            line = Text(f"  {make_visible(command)}").append(f"   # {purpose}", style="dim")
             console.print(line, soft_wrap=True)
 
 
-def report_text(report: ReportContent, expected: Trace | None = None) -> str:
+def _render_report(report: Report, expected: Trace | None) -> Iterator[RenderableType]:
+    yield from _render_verdict(report)
+    if report.first_cause is not None:
+        yield from _render_first_cause(report, report.first_cause, expected)
+    if report.causes:
+        yield from _render_causes(report)
+    if report.near_ties:
+        yield _render_near_ties(report)
+    if report.benign:
+        yield from _render_benign(report)
+    if report.metrics.expected or report.metrics.actual:
+        yield from _render_metrics(report)
+    yield _render_equality(report)
+    if report.reasons_of_actual:
+        yield Text(make_visible(describe_execution(report.reasons_of_actual, report.caches)), style="dim")
+
+
+def report_text(report: Report, expected: Trace | None = None) -> str:
     """Return the report as plain text, 120 columns wide; `expected` as for `print_report`."""
     return draw_text(lambda console: print_report(report, console, expected=expected))
 
@@ -143,59 +119,55 @@ def _render_style(style: Style) -> str:
     return "; ".join(part for part in parts if part)
 
 
-def summary_lines(report: ReportContent) -> list[str]:
+def summary_lines(report: Report) -> list[str]:
     """Return the verdict with its coverage and reasons, and the first divergence, a line each."""
     lines = [f"{report.verdict.value}   {_coverage_line(report)}"]
     lines += [make_visible(f"  because {reason}") for reason in report.reasons]
-    lines += [f"  {line}" for line in limit_lines(report)]
+    lines += [f"  {line}" for line in wording.limit_lines(report)]
     if report.first_cause is not None:
         num = len(report.divergences)
         others = f"   (the first of {num:,})" if num > 1 else ""
-        lines.append(f"  first divergence: {make_visible(describe_divergence(report.first_cause))}{others}")
+        lines.append(f"  first divergence: {make_visible(wording.describe_divergence(report.first_cause))}{others}")
     return lines
 
 
-def _render_verdict(report: ReportContent) -> RenderableType:
-    verdict = Text(report.verdict.value, style=STYLES[report.verdict])
-    verdict.append(f"   {_coverage_line(report)}", style="default")
-    lines: list[RenderableType] = [verdict]
-    sides = " against ".join(map(describe_engine, (report.environment.expected, report.environment.actual)))
-    lines += [f"  {sides}", f"  {describe_run(report)}"]
+def _render_verdict(report: Report) -> Iterator[RenderableType]:
+    yield Text(report.verdict.value, style=STYLES[report.verdict]).append(f"   {_coverage_line(report)}", "default")
+    yield f"  {' against '.join(map(wording.describe_engine, (report.environment.expected, report.environment.actual)))}"
+    yield f"  {wording.describe_run(report)}"
     if report.modulo:
-        lines.append(f"  equal up to {describe_modulo_of(report)}")
-    lines += [Text(make_visible(f"  because {reason}"), style="yellow") for reason in report.reasons]
-    lines += [f"  note: {note}" for note in report.notes]
-    lines += [f"  {line}" for line in exercise_lines(report)]
+        yield f"  equal up to {wording.describe_modulo_of(report)}"
+    yield from (Text(make_visible(f"  because {reason}"), style="yellow") for reason in report.reasons)
+    yield from (f"  note: {note}" for note in report.notes)
+    yield from (f"  {line}" for line in wording.exercise_lines(report))
     if report.level is not None:
-        lines.append(f"  level: {report.level.value}")
-    if tested := describe_self_test(report):
-        lines.append(f"  self-test: {tested}")
-    return Group(*lines)
+        yield f"  level: {report.level.value}"
+    if tested := wording.describe_self_test(report):
+        yield f"  self-test: {tested}"
 
 
-def _coverage_line(report: ReportContent) -> str:
+def _coverage_line(report: Report) -> str:
     c = report.coverage
-    parts = [describe_coverage(report)]
+    parts = [wording.describe_coverage(report)]
     if c.candidates != max(c.candidates_expected, c.candidates_actual):
         parts.append(f"{count_of(c.candidates_expected, 'candidate')} expected, {c.candidates_actual:,} actual")
     if c.not_compared:
         parts.append(f"not compared: {', '.join(c.not_compared)}")
-    if repeated := describe_repetition(report):
+    if repeated := wording.describe_repetition(report):
         parts.append(repeated)
     return "; ".join(parts)
 
 
-def _render_first_cause(report: ReportContent, first: Divergence, expected: Trace | None) -> RenderableType:
+def _render_first_cause(report: Report, first: Divergence, expected: Trace | None) -> Iterator[RenderableType]:
     where = f" at step {first.step}" if first.step >= 0 else ""
-    found = describe_finding(first)
     title = Text(f"\nfirst divergence: {make_visible(first.stage)}{where}", style="bold")
-    title.append(f"   ({found}; the first of {len(report.divergences):,})", style="dim")
+    yield title.append(f"   ({wording.describe_finding(first)}; the first of {len(report.divergences):,})", style="dim")
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="dim", no_wrap=True)
     grid.add_column(overflow="fold")
-    of = f"{first.candidate}: {first.atom} (query {first.query}, {first.side} side)"
-    grid.add_row("   candidate", of)
-    for each in _steps_before(first, expected):
+    grid.add_row("   candidate", f"{first.candidate}: {first.atom} (query {first.query}, {first.side} side)")
+    # All steps before the first divergence of a candidate agree.
+    for each in () if expected is None or first.step < 0 else _steps_before(first, expected):
         goal = Text(make_visible(each.goal)).append("   agrees", style="green")
         grid.add_row(f"   step {each.step}", goal.append(f"\n  by {make_visible(each.clause)}", style="dim"))
     if first.step >= 0:
@@ -205,22 +177,19 @@ def _render_first_cause(report: ReportContent, first: Divergence, expected: Trac
             goal.append(f"   {make_visible(first.stage)}", style="bold red"),
         )
     grid.add_row("   field", f"{first.field}, level {first.level.value}")
-    difference = f"{first.kind.value}: {first.evidence} (confidence {first.confidence:.0%})"
-    grid.add_row("   difference", difference)
-    grid.add_row("   expected", Text(_text(first.expected), style="green"))
-    grid.add_row("   actual", Text(_text(first.actual), style="red"))
-    return Group(title, grid, *(Text(f"   {line}") for line in _consequences(report, first)))
+    grid.add_row("   difference", f"{first.kind.value}: {first.evidence} (confidence {first.confidence:.0%})")
+    for role, value, style in (("expected", first.expected, "green"), ("actual", first.actual, "red")):
+        grid.add_row(f"   {role}", Text("\n".join(wording.value_lines(value)), style=style))
+    yield grid
+    yield from (Text(f"   {line}") for line in _consequences(report, first))
 
 
-def _steps_before(first: Divergence, expected: Trace | None) -> Sequence[StepBefore]:
-    """Return the last steps that agree; all before the first divergence of a candidate do."""
-    if expected is None or first.step < 0:
-        return ()
+def _steps_before(first: Divergence, expected: Trace) -> Sequence[StepBefore]:
     row = 0 if len(expected.columns.candidates.num_steps) == 1 else first.candidate
     return read_before(StepReader(expected.columns), Names(expected), row, first.step)
 
 
-def _consequences(report: ReportContent, first: Divergence) -> list[str]:
+def _consequences(report: Report, first: Divergence) -> list[str]:
     """Describe the consequences of the first divergence, and the cost of its cause."""
     lines = []
     if first.later_steps:
@@ -229,7 +198,7 @@ def _consequences(report: ReportContent, first: Divergence) -> list[str]:
     if not 0 <= first.cause < len(report.causes):
         return lines
     cause = report.causes[first.cause]
-    share = next((s for s in report.attribution.shares if s.cause == first.cause), None) if report.attribution else None
+    share = wording.shares_of(report).get(first.cause)
     assumed = f", {cause.num_assumed:,} of them not replayed" if cause.num_assumed else ""
     parts = [f"{cause.num_divergences:,} divergences have this cause{assumed}"] if cause.num_divergences > 1 else []
     if share is not None and report.attribution is not None:
@@ -238,47 +207,36 @@ def _consequences(report: ReportContent, first: Divergence) -> list[str]:
     return [*lines, f"{'; '.join(parts)}."] if parts else lines
 
 
-def _text(value: Value) -> str:
-    return "\n".join(value_lines(value))
-
-
-def _render_causes(report: ReportContent) -> RenderableType:
-    shares = {share.cause: share for share in report.attribution.shares} if report.attribution else {}
-    table, listed = Table(box=None, padding=(0, 2, 0, 0)), Table.grid(padding=(0, 1))
+def _render_causes(report: Report) -> Iterator[RenderableType]:
+    shares = wording.shares_of(report)
     columns = ["#", "stage", "difference", "candidates", "queries", "later"]
-    if shares:
-        columns += ["MRR lost", "MRR if repaired alone"]
-    for column in (*columns, "first"):
-        table.add_column(column, no_wrap=True)
-    notes: list[Text | None] = []
+    columns += ["MRR lost", "MRR if repaired alone"] if shares else []
+    rows, notes = [], []
     for i, cause in enumerate(report.causes[:MOST_CAUSES]):
         kind = make_visible(cause.kind.value + (f": {cause.situation}" if cause.situation else ""))
-        first = describe_location(report.divergences[cause.first])
         cells = [f"{count:,}" for count in (cause.num_candidates, cause.num_queries, cause.num_later)]
         share = shares.get(i)
         if shares:
             cells += [f"{share.share:.4f}", f"{share.repaired:.4f}"] if share else ["", ""]
-        table.add_row(str(i + 1), cause.stage, kind, *cells, first)
-        counts = "; ".join(f"{name} {cell}" for name, cell in zip(columns[3:], cells, strict=True) if cell)
-        condition = clip(cause.condition, MOST_OF_CONDITION)
+        rows.append((f"{i + 1}", cause.stage, kind, *cells, wording.describe_location(report.divergences[cause.first])))
+        condition = clip(cause.condition, wording.MOST_OF_CONDITION)
         notes.append(Text(condition) if condition else None)
-        parts = f"{make_visible(cause.stage)}: {kind}", condition, counts, f"first: {first}"
-        listed.add_row(f"#{i + 1}", Text("\n".join(filter(None, parts)), overflow="fold"))
-    lines: list[RenderableType] = [Text("\ncauses", style="bold"), FittedTable(table, listed, notes=notes)]
+    yield Text("\ncauses", style="bold")
+    table = Table(*columns, "first", box=None, padding=(0, 2, 0, 0))
+    yield FittedTable(table, rows, may_fold=False, notes=notes)
     if len(report.causes) > MOST_CAUSES:
-        lines.append(Text(f"... and {len(report.causes) - MOST_CAUSES} more; --json has them all", style="dim"))
+        yield Text(f"... and {len(report.causes) - MOST_CAUSES} more; --json has them all", style="dim")
     for i, cause in enumerate(report.causes[:MOST_CAUSES]):
         if cause.num_assumed:
-            lines.append(Text(f"#{i + 1}: {describe_size(cause)}", style="dim"))
+            yield Text(f"#{i + 1}: {wording.describe_size(cause)}", style="dim")
     if report.attribution:
-        lines.append(_summary_of_loss(report, report.attribution))
+        yield _summary_of_loss(report, report.attribution)
         if report.attribution.basis == "traces":
-            lines.append(Text(OF_TRACES, style="dim"))
-    lines += [Text(make_visible(text), style="dim") for text in describe_rules(report)]
-    return Group(*lines)
+            yield Text(wording.OF_TRACES, style="dim")
+    yield from (Text(make_visible(text), style="dim") for text in wording.describe_rules(report))
 
 
-def _summary_of_loss(report: ReportContent, attribution: Attribution) -> str:
+def _summary_of_loss(report: Report, attribution: Attribution) -> str:
     """Describe the loss: `match_facts explains 0.31 of the 0.35 MRR lost`."""
     lost = attribution.expected - attribution.actual
     parts = [
@@ -292,7 +250,7 @@ def _summary_of_loss(report: ReportContent, attribution: Attribution) -> str:
     return f"{', '.join(parts)} of the {lost:.4f} MRR lost{method}"
 
 
-def _render_near_ties(report: ReportContent) -> RenderableType:
+def _render_near_ties(report: Report) -> RenderableType:
     first = report.near_ties[0]
     lines = Text(f"\n{len(report.near_ties):,} near-ties", style="bold")
     lines.append(
@@ -304,66 +262,48 @@ def _render_near_ties(report: ReportContent) -> RenderableType:
     return lines
 
 
-def _render_benign(report: ReportContent) -> RenderableType:
+def _render_benign(report: Report) -> Iterator[RenderableType]:
     title = Text("\nbenign differences", style="bold")
-    title.append(f"   steps that are equal up to {describe_modulo_of(report)}; none is a divergence", style="default")
-    parts: list[RenderableType] = [title]
+    yield title.append(
+        f"   steps that are equal up to {wording.describe_modulo_of(report)}; none is a divergence", "default"
+    )
     for each in report.benign:
-        at = f"candidate {each.candidate} {each.atom}, step {each.step}, {each.field}"
-        parts += [f"  {describe_benign(each)}", f"    first: {at}"]
+        yield f"  {wording.describe_benign(each)}"
+        yield f"    first: candidate {each.candidate} {each.atom}, step {each.step}, {each.field}"
         grid = Table.grid(padding=(0, 2))
         grid.add_column(style="dim", no_wrap=True)
         grid.add_column(overflow="fold")
         for role, value in (("expected", each.expected), ("actual", each.actual)):
-            grid.add_row(f"      {role}", Text("\n".join(_first_lines(value))))
-        parts.append(grid)
-    return Group(*parts)
+            lines = wording.value_lines(value)
+            more = len(lines) - MOST_LINES
+            rest = [f"... and {more} more"] if more > 0 else []
+            grid.add_row(f"      {role}", Text("\n".join([*lines[:MOST_LINES], *rest])))
+        yield grid
 
 
-def _first_lines(value: Value) -> list[str]:
-    lines = value_lines(value)
-    more = len(lines) - MOST_LINES
-    return [*lines[:MOST_LINES], f"... and {more} more"] if more > 0 else lines
-
-
-def _render_metrics(report: ReportContent) -> RenderableType:
-    title = Text("\nmetrics, realistic ranks: expected, and actual where it differs", style="bold")
-    rows = {}
-    for metric in METRICS:
-        keys = [f"{side}.realistic.{metric}" for side in SIDES]
-        rows[metric] = [_compared(report.metrics.expected.get(key), report.metrics.actual.get(key)) for key in keys]
-    return Group(title, fit_metrics("", rows))
-
-
-def _compared(expected: float | None, actual: float | None) -> Text:
-    text = Text(show_metric(expected))
-    return text if expected == actual else text.append(f" -> {show_metric(actual)}", style="red")
-
-
-def show_metric(value: float | None) -> str:
-    """Return a metric as text; a dash if it is missing."""
-    return "-" if value is None else f"{value:.4f}"
+def _render_metrics(report: Report) -> Iterator[RenderableType]:
+    yield Text("\nmetrics, realistic ranks: expected, and actual where it differs", style="bold")
+    yield fit_metrics(
+        "",
+        {
+            metric: [
+                Text(expected) if expected == actual else Text(expected).append(f" -> {actual}", style="red")
+                for expected, actual in cells
+            ]
+            for metric, cells in wording.metric_rows(report, lacking="-")
+        },
+    )
 
 
 def fit_metrics(title: str, rows: Mapping[str, Sequence[str | Text]]) -> FittedTable:
-    """Return a row for each metric and a column for each of `SIDES`; every value is shown whole, whatever the width.
+    """Return a row for each metric and a column for each of `wording.SIDES`; every value is shown whole, whatever the width.
 
     Args:
         title: the title of the column of metrics.
-        rows:  the metric to its values, in the order of `SIDES`.
+        rows:  the metric to its values, in the order of `wording.SIDES`.
     """
-    table, listed = Table(box=None, padding=(0, 3, 0, 0)), Table.grid(padding=(0, 2))
-    for column in (title, *SIDES):
-        table.add_column(column, no_wrap=True)
-    for _ in range(2):
-        listed.add_column(overflow="fold")
-    for metric, values in rows.items():
-        table.add_row(metric, *values)
-    for i, side in enumerate(SIDES):
-        listed.add_row(Text(side, style="bold"), "")
-        for metric, values in rows.items():
-            listed.add_row(f"  {metric}", values[i])
-    return FittedTable(table, listed)
+    table = Table(title, *wording.SIDES, box=None, padding=(0, 3, 0, 0))
+    return FittedTable(table, [(metric, *values) for metric, values in rows.items()], may_fold=False)
 
 
 def describe_execution(reasons: Sequence[str], caches: CompilerCaches | None) -> str:
@@ -376,7 +316,7 @@ def describe_execution(reasons: Sequence[str], caches: CompilerCaches | None) ->
     return f"settings: {text}; compiler's cache {caches.state}{graphs}"
 
 
-def _render_equality(report: ReportContent) -> RenderableType:
+def _render_equality(report: Report) -> RenderableType:
     by_rule: dict[str, list[str]] = {}
     for each in report.equality:
         by_rule.setdefault(each.rule, []).append(each.field)

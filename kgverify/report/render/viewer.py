@@ -10,11 +10,11 @@ from markupsafe import Markup
 
 from kgverify.comparison.result import Divergence
 from kgverify.escaping import make_visible
-from kgverify.report.content import ReportContent
 from kgverify.report.derivations import Derivation, Sides
+from kgverify.report.report import Report
 from kgverify.report.stepper.stage_walk import StageLine
 from kgverify.report.stepper.stepper import Position, Stepper
-from kgverify.report.wording import MOST_OF_CONDITION, clip, describe_finding, describe_kind, value_lines
+from kgverify.report.wording import clip, condition_of, describe_finding, describe_kind, value_lines
 
 MOST_LISTED: Final = 100_000
 """The divergences in the list; JSON has all."""
@@ -24,9 +24,6 @@ MOST_STEPPED: Final = 200
 
 MOST_STEPS: Final = 60
 """The embedded steps of a derivation, around the divergent one."""
-
-MOST_STEPS_IN_ALL: Final = 3_000
-"""The embedded steps of all divergences."""
 
 STEP_BUDGET: Final = 12_000_000
 """The characters of the embedded steps before compression."""
@@ -100,7 +97,7 @@ class _StepWriter:
     def write(self) -> Iterator[tuple[int, msgspec.Raw]]:
         """Yield the index of each divergence with what is shown of it, as JSON."""
         for number, index in enumerate(_order(self._stepper.report)):
-            if number >= MOST_STEPPED or len(self.steps) >= MOST_STEPS_IN_ALL or self._budget <= 0:
+            if number >= MOST_STEPPED or self._budget <= 0:
                 return
             yield index, self._encode(self._read(index))
 
@@ -119,16 +116,14 @@ class _StepWriter:
         stepper = self._stepper
         stepper.position = Position(index, stepper.report.divergences[index].step)
         divergence, num_steps = stepper.divergence, stepper.num_steps
-        own = stepper.derivation() if divergence.step < 0 and max(num_steps) else None
+        own = stepper.document().derivation if divergence.step < 0 and max(num_steps) else None
         begin = max(0, min(max(divergence.step, 0) - MOST_STEPS // 2, max(num_steps) - MOST_STEPS))
         numbers = range(begin, min(begin + MOST_STEPS, max(num_steps)))
-        causes = stepper.report.causes
-        condition = causes[divergence.cause].condition if 0 <= divergence.cause < len(causes) else ""
         if divergence.candidate not in self.trees and any(trees := stepper.trees()):
             self.trees[divergence.candidate] = self._encode(trees)
         return {
             "found": clip(describe_finding(divergence)),
-            "condition": clip(condition, MOST_OF_CONDITION),
+            "condition": condition_of(stepper.report, divergence),
             "expected": _cut(value_lines(divergence.expected)),
             "actual": _cut(value_lines(divergence.actual)),
             "num_steps": num_steps,
@@ -153,15 +148,14 @@ def _read_step(stepper: Stepper, mark: str) -> tuple[int, str, Derivation, tuple
 
     mark: `agrees`, `differs`, `follows` from an earlier difference, or the side that alone has it; empty if unknown
     """
-    step = stepper.position.step
-    derivation = stepper.derivation() or Derivation((), step)
-    stages = stepper.stages()
-    sides = stepper.reader.sides.read(stepper.divergence.candidate, step)
+    step, found, stages = stepper.document()
+    derivation = found or Derivation((), step)
+    sides = stepper.reader.sides(stepper.divergence.candidate, step)
     cut = (each._replace(expected=_cut(each.expected), actual=_cut(each.actual)) for each in stages)
     return step, mark or _mark(sides, derivation, stages), derivation._replace(before=()), tuple(cut)
 
 
-def _order(report: ReportContent) -> Iterator[int]:
+def _order(report: Report) -> Iterator[int]:
     """Yield the indices of the listed divergences: the first one of each cause, then the others."""
     num = min(len(report.divergences), MOST_LISTED)
     first = dict.fromkeys(each.first for each in report.causes if each.first < num)

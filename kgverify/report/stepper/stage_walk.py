@@ -6,22 +6,26 @@ one. A replay has shown that the stages before it agree. Differences of stages a
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
 from kgverify.comparison.locate import canonical, is_close, is_same_output, render_output
 from kgverify.comparison.result import Divergence
-from kgverify.comparison.step_view import Names, StepView, outcome_name
+from kgverify.comparison.step_view import StepView, outcome_name
 from kgverify.errors import count_of
 from kgverify.program.outcomes import GoalKind, Origin
 from kgverify.program.stages import STEP_STAGES, Stage
-from kgverify.report.derivations import SidesReader
+from kgverify.report.derivations import DerivationReader, SideStep
 from kgverify.report.wording import clip, value_lines
 from kgverify.trace.model.stage_items import StageOutputs
 
 INPUT: Final = "(input)"
 """The first line of a walk: the goal that the step begins with. It is not a stage."""
+
+
+RECORDED: Final = "recorded"
+"""The note of outputs that both traces contain."""
 
 
 class Mark(StrEnum):
@@ -49,100 +53,74 @@ class StageLine(NamedTuple):
     is_culprit: bool = False
 
 
-class _Side(NamedTuple):
-    """One side's step, with the data from which its stages are inferred.
-
-    following: the next step, if the trace contains it
-    outputs:   the outputs of its stages, as far as they were recorded
-    """
-
-    step: StepView
-    following: StepView | None
-    names: Names
-    fields: frozenset[str]
-    outputs: StageOutputs
-
-
-class _Read(NamedTuple):
-    """The output of a stage on one side: the key to compare, and the lines to show."""
-
-    key: Any
-    lines: tuple[str, ...]
-
-
 def walk_stages(
-    reader: SidesReader, candidate: int, step: int, divergence: Divergence | None, others: Sequence[Divergence] = ()
+    reader: DerivationReader,
+    candidate: int,
+    step: int,
+    divergence: Divergence | None,
+    others: Sequence[Divergence] = (),
 ) -> tuple[StageLine, ...]:
     """Return the stages of a step, its input first.
 
     divergence: the one found at this step, if any
     others:     further divergences of the step, in lockstep: of other stages at fault
     """
-    expected, actual, is_same_way = reader.read(candidate, step)
+    expected, actual, is_same_way = reader.sides(candidate, step)
     if expected is None or actual is None:
-        return tuple(_of_divergence(divergence)) if divergence else ()
-    following = reader.read(candidate, step + 1)
-    is_own_run = not reader.has_stepped
-    outputs = reader.outputs(candidate, step)
+        return (_of_divergence(divergence),) if divergence else ()
+    following = reader.sides(candidate, step + 1)
     sides = (
-        _Side(expected, following.expected, reader.names[0], reader.expected_fields, outputs[0]),
-        _Side(actual, following.actual if is_own_run else None, reader.names[1], reader.actual_fields, outputs[1]),
+        _Side(expected, following.expected, expected.read_outputs()),
+        # In lockstep, the next actual step begins with the expected goal.
+        _Side(actual, None if reader.has_stepped else following.actual, actual.read_outputs()),
     )
-    # Other steps of the actual engine say nothing about the step that diverged.
-    has_actual = is_same_way or divergence is None
-    return tuple(_walk(sides, divergence, others, is_same_way, has_actual, reader.score_tolerance))
-
-
-def _walk(
-    sides: tuple[_Side, _Side],
-    divergence: Divergence | None,
-    others: Sequence[Divergence],
-    is_same_way: bool,
-    has_actual: bool,
-    tolerance: float,
-) -> Iterator[StageLine]:
-    culprit = _index_of_culprit(divergence, sides[0].step.goal == sides[1].step.goal)
-    was_replayed = divergence is not None and divergence.is_replayed
+    culprit = _index_of_culprit(divergence, expected.view.goal == actual.view.goal)
     is_of_step = culprit <= len(STEP_STAGES)
     has_differed = not is_same_way or not is_of_step
     also_wrong = {each.stage: each for each in others}
     # A replay has shown that the stages before the first one at fault agree.
     first = min([culprit, *(STEP_STAGES.index(Stage(s)) + 1 for s in also_wrong if s in STEP_STAGES)])
+    num_replayed = first if divergence is not None and divergence.is_replayed and is_of_step else 0
+    lines = []
     for index, stage in enumerate((INPUT, *STEP_STAGES)):
-        note, is_same, reads = _read(stage, sides, tolerance)
-        if not has_actual:
-            note, is_same, reads = (
-                "the saved traces do not contain the actual side of this step",
-                False,
-                (reads[0], None),
-            )
-        lines = tuple(each.lines if each else () for each in reads)
-        mark = Mark.AGREES
         if index == culprit and divergence is not None:
-            yield from _of_divergence(divergence, stage)
-            has_differed = True
-            continue
-        if stage in also_wrong:
-            (line,) = _of_divergence(also_wrong[stage])
-            yield line._replace(is_culprit=False, note=f"at fault as well, a divergence of its own; {line.note}")
-            has_differed = True
-            continue
-        if was_replayed and is_of_step and stage != INPUT and index < first:
-            note = "both outputs were equal when the step was replayed"
-        elif stage in sides[0].outputs and stage in sides[1].outputs:
-            if not is_same:
-                mark = Mark.FOLLOWS if has_differed else Mark.DIFFERS
-                has_differed = True
-        elif stage == Stage.SELECT or reads[0] is None or reads[1] is None:
-            mark = Mark.NOT_HELD
-        elif not is_same and index < culprit and is_of_step:
-            mark, note = Mark.NOT_HELD, "a later stage causes the difference; a trace does not show more of this one"
-        elif not is_same:
-            mark = Mark.FOLLOWS if has_differed else Mark.DIFFERS
-            has_differed = True
-        yield StageLine(stage, mark, lines[0], lines[1], note)
+            line = _of_divergence(divergence, stage)
+        elif stage in also_wrong:
+            line = _of_divergence(also_wrong[stage])
+            line = line._replace(is_culprit=False, note=f"at fault as well, a divergence of its own; {line.note}")
+        else:
+            line = _compare(stage, sides, reader.score_tolerance)
+            if divergence is not None and not is_same_way:
+                # Other steps of the actual engine say nothing about the step that diverged.
+                note = "the saved traces do not contain the actual side of this step"
+                line = line._replace(mark=Mark.NOT_HELD, actual=(), note=note)
+            if 0 < index < num_replayed:
+                line = line._replace(mark=Mark.AGREES, note="both outputs were equal when the step was replayed")
+            elif line.mark is Mark.DIFFERS and index < culprit and is_of_step and line.note != RECORDED:
+                note = "a later stage causes the difference; a trace does not show more of this one"
+                line = line._replace(mark=Mark.NOT_HELD, note=note)
+            elif line.mark is Mark.DIFFERS and has_differed:
+                line = line._replace(mark=Mark.FOLLOWS)
+        has_differed |= line.mark is Mark.DIFFERS
+        lines.append(line)
     if divergence is not None and not is_of_step:
-        yield from _of_divergence(divergence)
+        lines.append(_of_divergence(divergence))
+    return tuple(lines)
+
+
+class _Side(NamedTuple):
+    """One side's step, the next one, if the trace contains it, and the recorded outputs of its stages."""
+
+    step: SideStep
+    following: SideStep | None
+    outputs: StageOutputs
+
+
+class _Output(NamedTuple):
+    """The output of a stage on one side: the key to compare, and the lines to show."""
+
+    key: Any
+    lines: tuple[str, ...] = ()
 
 
 def _index_of_culprit(divergence: Divergence | None, is_same_goal: bool) -> int:
@@ -156,7 +134,7 @@ def _index_of_culprit(divergence: Divergence | None, is_same_goal: bool) -> int:
     return names.index(divergence.stage) + 1 if divergence.stage in names else len(STEP_STAGES) + 1
 
 
-def _of_divergence(divergence: Divergence, shown_as: str = "") -> Iterator[StageLine]:
+def _of_divergence(divergence: Divergence, shown_as: str = "") -> StageLine:
     note = "inferred from the traces; only the differences"
     if divergence.field.startswith("stage."):
         note = "recorded; only the differences"
@@ -167,60 +145,60 @@ def _of_divergence(divergence: Divergence, shown_as: str = "") -> Iterator[Stage
     if shown_as == INPUT:
         note = f"the output of {divergence.stage} in the step before; {note}"
     values = tuple(value_lines(divergence.expected)), tuple(value_lines(divergence.actual))
-    yield StageLine(shown_as or divergence.stage, Mark.DIFFERS, *values, note=note, is_culprit=True)
+    return StageLine(shown_as or divergence.stage, Mark.DIFFERS, *values, note=note, is_culprit=True)
 
 
-def _read(
-    stage: str, sides: tuple[_Side, _Side], tolerance: float
-) -> tuple[str, bool, tuple[_Read | None, _Read | None]]:
-    """Return the note, whether both sides are equal, and the output of each."""
+def _compare(stage: str, sides: tuple[_Side, _Side], tolerance: float) -> StageLine:
+    """Compare the outputs of a stage, as far as both sides recorded them, or as far as the traces show them."""
     recorded = [side.outputs.get(Stage(stage)) if stage != INPUT else None for side in sides]
     if recorded[0] is not None and recorded[1] is not None:
-        is_same = is_same_output(Stage(stage), recorded[0], recorded[1], tolerance)
-        lines = (
-            map(clip, render_output(Stage(stage), each, side.names)) for each, side in zip(recorded, sides, strict=True)
-        )
-        left, right = (_Read(None, tuple(each)) for each in lines)
-        return "recorded", is_same, (left, right)
+        is_same, note = is_same_output(Stage(stage), recorded[0], recorded[1], tolerance), RECORDED
+        rendered = (render_output(Stage(stage), each, sides[i].step.names) for i, each in enumerate(recorded))
+        left, right = (tuple(map(clip, lines)) for lines in rendered)
+        return StageLine(stage, Mark.AGREES if is_same else Mark.DIFFERS, left, right, note)
     if stage == Stage.SCORE:
-        return _read_scores(sides, tolerance)
-    reads = _infer(stage, sides[0]), _infer(stage, sides[1])
-    is_same = reads[0] is not None and reads[1] is not None and reads[0].key == reads[1].key
-    return _NOTES.get(stage, ""), is_same, reads
+        return _compare_scores(sides, tolerance)
+    outputs = [_infer(stage, side.step, side.following) for side in sides]
+    known = [each for each in outputs if each is not None]
+    mark = Mark.NOT_HELD
+    if len(known) == len(outputs) and stage != Stage.SELECT:
+        mark = Mark.AGREES if known[0].key == known[1].key else Mark.DIFFERS
+    left, right = (each.lines if each else () for each in outputs)
+    return StageLine(stage, mark, left, right, _NOTES.get(stage, ""))
 
 
-def _infer(stage: str, side: _Side) -> _Read | None:
+def _infer(stage: str, side: SideStep, following: SideStep | None) -> _Output | None:
     """Infer the output of a stage from the result of its step; None if the trace does not contain it."""
-    step, names = side.step, side.names
+    step, names = side.view, side.names
     found = step.resolvents
     match stage:
         case Stage.SELECT:
-            return _Read(step.goal[:1], tuple(clip(names.atom(atom)) for atom in step.goal[:1]))
+            return _Output(step.goal[:1], tuple(clip(names.atom(atom)) for atom in step.goal[:1]))
         case Stage.MATCH_RULES | Stage.MATCH_FACTS if "resolvents.origin" in side.fields:
             kind = Origin.RULE if stage == Stage.MATCH_RULES else Origin.FACT
             clauses = [r.clause for r in found if r.origin_kind == kind]
-            return _Read(clauses, tuple(clip(names.clause(*clause)) for clause in clauses))
+            return _Output(clauses, tuple(clip(names.clause(*clause)) for clause in clauses))
         case Stage.RESOLVE:
             # The results of each clause, regardless of the names of variables and of the order.
-            return _Read(Counter((r.kind, canonical(r.atoms), r.clause) for r in found), ())
+            return _Output(Counter((r.kind, canonical(r.atoms), r.clause) for r in found))
         case Stage.RENAME:
-            return _Read([(r.content, r.clause) for r in found], tuple(clip(names.resolvent(r)) for r in found))
+            return _Output([(r.content, r.clause) for r in found], tuple(clip(names.resolvent(r)) for r in found))
         case Stage.CLOSE:
             text = _describe_closing(step)
-            return _Read(text, (text,))
+            return _Output(text, (text,))
         case Stage.LIMIT if "steps.dropped_atoms" in side.fields:
             counts = step.dropped_atoms, step.dropped_resolvents
-            return _Read(counts, (f"dropped {counts[0]:,} by max_atoms, {counts[1]:,} by max_resolvents",))
+            return _Output(counts, (f"dropped {counts[0]:,} by max_atoms, {counts[1]:,} by max_resolvents",))
         case Stage.CHOOSE:
             text = "no resolvent" if step.chosen is None else clip(names.goal(step.chosen[1], step.chosen[0]))
-            return _Read((step.choice, step.chosen), (f"{step.choice}: {text}",))
-        case Stage.ADVANCE if side.following is not None:
-            goal, depth = side.following.goal, side.following.depth
-            return _Read((goal, depth), (clip(names.goal(goal)), f"depth {depth}"))
+            return _Output((step.choice, step.chosen), (f"{step.choice}: {text}",))
+        case Stage.ADVANCE if following is not None:
+            goal, depth = following.view.goal, following.view.depth
+            return _Output((goal, depth), (clip(names.goal(goal)), f"depth {depth}"))
         case Stage.FINISH:
-            return _Read(step.outcome, (outcome_name(step.outcome),))
+            return _Output(step.outcome, (outcome_name(step.outcome),))
         case _ if stage == INPUT:
-            return _Read((step.goal, step.depth), (*(clip(names.atom(a)) for a in step.goal), f"depth {step.depth}"))
+            return _Output((step.goal, step.depth), (*(clip(names.atom(a)) for a in step.goal), f"depth {step.depth}"))
     return None
 
 
@@ -249,17 +227,19 @@ _NOTES: Final[dict[str, str]] = {
 }
 
 
-def _read_scores(sides: tuple[_Side, _Side], tolerance: float) -> tuple[str, bool, tuple[_Read | None, _Read | None]]:
+def _compare_scores(sides: tuple[_Side, _Side], tolerance: float) -> StageLine:
     """Compare the scores of the resolvents that both sides have."""
-    if not all("resolvents.score" in side.fields for side in sides):
-        return "a trace does not contain scores", False, (None, None)
-    scores: list[dict[Any, float]] = [{(r.content, r.clause): r.score for r in side.step.resolvents} for side in sides]
+    steps = [side.step for side in sides]
+    scores: list[dict[Any, float]] = [{(r.content, r.clause): r.score for r in step.view.resolvents} for step in steps]
     shared = scores[0].keys() & scores[1].keys()
-    reads = [
-        _Read(None, tuple(f"{r.score!r} for {clip(side.names.goal(r.atoms, r.kind))}" for r in side.step.resolvents))
-        for side in sides
-    ]
+    if not all("resolvents.score" in step.fields for step in steps):
+        return StageLine(Stage.SCORE, Mark.NOT_HELD, (), (), "a trace does not contain scores")
     if not shared:
-        return "the two sides have no resolvent in common", False, (None, None)
+        return StageLine(Stage.SCORE, Mark.NOT_HELD, (), (), "the two sides have no resolvent in common")
     is_same = all(is_close(scores[0][key], scores[1][key], tolerance) for key in shared)
-    return f"compared for the {len(shared):,} resolvents that both sides have", is_same, (reads[0], reads[1])
+    left, right = (
+        tuple(f"{r.score!r} for {clip(step.names.goal(r.atoms, r.kind))}" for r in step.view.resolvents)
+        for step in steps
+    )
+    note = f"compared for the {len(shared):,} resolvents that both sides have"
+    return StageLine(Stage.SCORE, Mark.AGREES if is_same else Mark.DIFFERS, left, right, note)

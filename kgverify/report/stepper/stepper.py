@@ -7,9 +7,9 @@ from typing import Any, Final, NamedTuple
 
 from kgverify.comparison.result import NO_CANDIDATE, Divergence
 from kgverify.errors import UserError
-from kgverify.report.content import ReportContent
 from kgverify.report.derivations import Derivation, DerivationReader
 from kgverify.report.proof_tree import Tree
+from kgverify.report.report import Report
 from kgverify.report.stepper.stage_walk import StageLine, walk_stages
 from kgverify.report.wording import describe_kind
 from kgverify.trace.model.trace import Trace
@@ -47,13 +47,25 @@ class Position(NamedTuple):
     is_tree: bool = False
 
 
+class StepDocument(NamedTuple):
+    """A step of a derivation, as every renderer shows it.
+
+    derivation: both sides beside each other; None if the divergence is not in a derivation
+    stages:     its stages on both sides; empty if it is not a step
+    """
+
+    step: int
+    derivation: Derivation | None
+    stages: tuple[StageLine, ...]
+
+
 class Stepper:
     """Moves through the divergences of a report. UserError for a report without divergences, and for an unknown number.
 
-    stepped: as in `SidesReader`
+    stepped: as in `DerivationReader`
     """
 
-    def __init__(self, report: ReportContent, expected: Trace, actual: Trace, stepped: Trace | None = None) -> None:
+    def __init__(self, report: Report, expected: Trace, actual: Trace, stepped: Trace | None = None) -> None:
         if not report.divergences:
             raise UserError(
                 f"the run has no divergences to step through: {report.verdict.value}",
@@ -81,33 +93,28 @@ class Stepper:
     def num_steps(self) -> tuple[int, int]:
         """The number of steps of the candidate on each side; zeros if the expected side lacks it."""
         lacks = self.divergence.expected == NO_CANDIDATE
-        return (0, 0) if lacks else self.reader.sides.num_steps(self.divergence.candidate)
+        return (0, 0) if lacks else self.reader.num_steps(self.divergence.candidate)
 
-    def derivation(self) -> Derivation | None:
-        """Return the current step side by side, or None if the position is not a step."""
-        divergence = self.divergence
-        if self.position.step == divergence.step:
-            return self.reader.read(divergence)
-        return self.reader.read_step(divergence.candidate, self.position.step)
-
-    def stages(self) -> tuple[StageLine, ...]:
-        """Return the stages of the current step; empty if the position is not a step."""
-        if self.position.step < 0 or not max(self.num_steps):
-            return ()
-        # In lockstep other steps of the candidate may be divergences of their own.
-        found = self._of_step.get((self.divergence.candidate, self.position.step), [])
-        own = self.divergence if self.position.step == self.divergence.step else next(iter(found), None)
+    def document(self) -> StepDocument:
+        """Return the current step side by side, and stage by stage."""
         at = self.divergence.candidate, self.position.step
-        others = [each for each in self._of_step.get(at, ()) if each is not own]
-        return walk_stages(self.reader.sides, *at, own, others)
+        is_divergent = at[1] == self.divergence.step
+        # In lockstep other steps of the candidate may be divergences of their own.
+        found = self._of_step.get(at, [])
+        own = self.divergence if is_divergent else next(iter(found), None)
+        derivation = self.reader.read(self.divergence) if is_divergent else self.reader.read_step(*at)
+        stages: tuple[StageLine, ...] = ()
+        if at[1] >= 0 and max(self.num_steps):
+            stages = walk_stages(self.reader, *at, own, [each for each in found if each is not own])
+        return StepDocument(at[1], derivation, stages)
 
     def trees(self) -> tuple[Tree, Tree]:
         """Return the proof tree of each side; empty where a tree does not help."""
-        return self.reader.sides.trees(self.divergence.candidate) if max(self.num_steps) else ((), ())
+        return self.reader.trees(self.divergence.candidate) if max(self.num_steps) else ((), ())
 
     def to_divergent_stage(self) -> None:
         """Go to the stage at which the current step diverges, if it diverges at one."""
-        stage = next((i for i, line in enumerate(self.stages()) if line.is_culprit), -1)
+        stage = next((i for i, line in enumerate(self.document().stages) if line.is_culprit), -1)
         self.position = self.position._replace(stage=stage, is_tree=False)
 
     def search(self, words: str) -> str:
@@ -133,36 +140,38 @@ class Stepper:
         """Go to a divergence; numbers begin at 1. UserError for an unknown number."""
         num = len(self.report.divergences)
         if not 1 <= number <= num:
-            raise UserError(f"expected a divergence from 1 to {num}, found {number}", fix="choose one of these")
+            raise UserError(
+                f"expected a divergence from 1 to {num}, found {number}", where="divergence", fix="choose one of these"
+            )
         self.position = Position(number - 1, self.report.divergences[number - 1].step)
 
     def move(self, name: str, number: int | None = None) -> str:
         """Make a move of `MOVES`, with a number for `d` and `c`. Return why the move is impossible, or an empty text."""
-        if name in ("d", "c"):
-            return self._jump(name, number)
-        if name in ("n", "p"):
-            return self._to_divergence(forward=name == "n")
-        if name in ("f", "b"):
-            return self._to_step(self.position.step + (1 if name == "f" else -1))
-        if name in ("s", "S"):
-            return self._to_stage(1 if name == "s" else -1)
-        if name == "t" and not self.position.is_tree:
-            if not any(self.trees()):
+        position = self.position
+        match name:
+            case "d" | "c":
+                return self._jump(name, number)
+            case "n" | "p":
+                return self._to_divergence(forward=name == "n")
+            case "f" | "b":
+                return self._to_step(position.step + (1 if name == "f" else -1))
+            case "s" | "S":
+                return self._to_stage(1 if name == "s" else -1)
+            case "t" if not position.is_tree and not any(self.trees()):
                 return "a tree would show no more than the steps"
-            self.position = self.position._replace(is_tree=True)
-            return ""
-        at = self.position.step if name == "t" else self.divergence.step
-        self.position = Position(self.position.divergence, at)
+            case "t":
+                self.position = position._replace(
+                    is_tree=not position.is_tree, stage=-1 if position.is_tree else position.stage
+                )
+            case _:
+                self.position = Position(position.divergence, self.divergence.step)
         return ""
 
     def data(self) -> dict[str, Any]:
         """Return the current divergence, the step side by side, and its stages, for JSON."""
-        derivation = self.derivation()
-        return {
-            "number": self.position.divergence + 1,
-            "divergence": self.divergence,
-            "derivation": _as_data(derivation) if derivation else None,
-            "stages": _as_data(self.stages()),
+        document = _as_data(self.document())
+        return {"number": self.position.divergence + 1, "divergence": self.divergence} | {
+            name: document[name] for name in ("derivation", "stages")
         }
 
     def _jump(self, name: str, number: int | None) -> str:
@@ -194,7 +203,7 @@ class Stepper:
         return ""
 
     def _to_stage(self, by: int) -> str:
-        stages = self.stages()
+        stages = self.document().stages
         if not stages:
             return "both sides have no step here"
         stage = self.position.stage + by if self.position.stage >= 0 or by > 0 else len(stages) - 1
