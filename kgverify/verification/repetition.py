@@ -5,7 +5,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from kgverify.comparison.compare import Comparer
+from kgverify.comparison.compare import Comparer, Options
 from kgverify.comparison.result import Comparison
 from kgverify.engines.protocol import candidate_set
 from kgverify.progress import Progress
@@ -80,7 +80,7 @@ def _compare_runs(
 
     def compare(columns: Columns, other: Columns) -> tuple[Comparer, Comparison]:
         traces = [build_trace(run, side.engine, each, None) for each in (columns, other)]
-        comparer = Comparer(*traces, score_error=score_error, modulo=modulo)
+        comparer = Comparer(*traces, Options(score_error=score_error, modulo=modulo))
         return comparer, comparer.compare()
 
     comparer, found = compare(first, side.again)

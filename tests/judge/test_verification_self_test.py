@@ -173,7 +173,7 @@ def test_the_first_divergence_of_each_cause_is_recounted(trace: Trace):
     choice[-1] += 7
     changed = trace.columns._replace(steps=trace.columns.steps._replace(choice=choice))
     comparer = compare.Comparer(
-        trace, replace(trace, columns=changed, digests=digests.compute_digests(changed)), explains=True
+        trace, replace(trace, columns=changed, digests=digests.compute_digests(changed)), compare.Options(explains=True)
     )
     found = comparer.compare()
     divergences, causes = group_causes(found.divergences, comparer.findings)

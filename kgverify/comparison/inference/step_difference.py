@@ -82,7 +82,7 @@ _Sample: TypeAlias = Iterator[tuple[StepView, StepOrigins]]
 
 def _makers(step: StepView, origins: StepOrigins) -> list[tuple[Clause, ...]]:
     """Return the clauses that make each resolvent of a step."""
-    return [origins.made.get(content_of(r)[1], ()) for r in step.resolvents]
+    return [origins.made.get(number_variables(plain(r.atoms)), ()) for r in step.resolvents]
 
 
 def _is_list_limit(full: _Sample, most: int) -> bool:
