@@ -19,9 +19,7 @@ from kgverify.comparison.locate import (
     locate_difference,
     render_choice,
 )
-from kgverify.comparison.modulo.benign import BenignSteps, find_kinds
-from kgverify.comparison.modulo.normalise import normalise_steps
-from kgverify.comparison.modulo.policy import DUPLICATES, NAMES, ORDER
+from kgverify.comparison.modulo import DUPLICATES, NAMES, ORDER, BenignSteps, find_kinds, normalise_steps
 from kgverify.comparison.result import DIGEST, Benign, Divergence, Level, NearTie
 from kgverify.comparison.step_view import StepReader, StepView, outcome_name, side_name
 from kgverify.errors import count_of
@@ -146,7 +144,8 @@ class BlockComparer:
         for kind, of in found:
             if len(of):
                 row, other = int(pairs.expected[of[0]]), int(pairs.actual[of[0]])
-                yield BenignSteps(kind, pairs.candidate[of], self._describe_benign(kind, row, other, pairs, int(of[0])))
+                first = self._describe_benign(kind, row, other, pairs, int(of[0]))
+                yield BenignSteps(len(of), pairs.candidate[of], first)
 
     def _is_decisive(self, pairs: StepPairs, decisive: list[Divergence | NearTie]) -> NDArray[np.bool_]:
         """Return which pairs of steps are those of a divergence or near-tie."""

@@ -7,9 +7,9 @@ from typing import Any, Final, NamedTuple
 import msgspec
 import numpy as np
 
-from kgverify.comparison.locate import canonical, count_differing
+from kgverify.comparison.locate import count_differing
 from kgverify.comparison.result import DIGEST, NO_CANDIDATE, PROOF_CLASSES, Cause, Divergence
-from kgverify.comparison.step_view import StepReader, StepView
+from kgverify.comparison.step_view import StepReader, StepView, canonical
 from kgverify.errors import count_of
 from kgverify.program.atoms import Atom, Goal
 from kgverify.program.difference_class import DifferenceClass
@@ -187,7 +187,7 @@ def _read_output(stage: Stage, step: StepView) -> Any:
 
 
 def _of_matches(stage: Stage, around: Surroundings) -> Finding:
-    expected, actual = map(Counter, _outputs(stage, around))
+    expected, actual = (Counter[int](output) for output in _outputs(stage, around))
     missing, extra = (expected - actual).total(), (actual - expected).total()
     selected = around.steps[0].goal[:1]
     is_repeated = any(atom.first < 0 and atom.first == atom.second for atom in selected)

@@ -16,20 +16,33 @@ from kgverify.comparison.comparable import (
     ComparablePair,
     Convert,
     Numbering,
+    Rebuilding,
+    column_names,
     compare_dialects,
     counts_alike,
+    find_goals,
+    find_rebuilds,
     note_unknown,
 )
 from kgverify.comparison.equal_columns import Rounded, count_rounded, has_equal_columns, has_same_bytes
-from kgverify.comparison.goals import Rebuilding, find_goals, find_rebuilds
-from kgverify.comparison.inference.dialects import order_of_stages
-from kgverify.comparison.inference.infer import ProgramInference, adopt_guess, find_program, prefer_one_stage
+from kgverify.comparison.inference.infer import (
+    ProgramInference,
+    adopt_guess,
+    find_program,
+    order_of_stages,
+    prefer_one_stage,
+)
 from kgverify.comparison.inference.step_difference import StepDifference
 from kgverify.comparison.locate import first_difference, name_stage, starts_wrong
-from kgverify.comparison.modulo.benign import BenignCount
-from kgverify.comparison.modulo.normalise import rename_candidates
-from kgverify.comparison.modulo.outputs import normalise_outputs
-from kgverify.comparison.modulo.policy import DUPLICATES, NAMES, order_kinds, resolve_modulo
+from kgverify.comparison.modulo import (
+    DUPLICATES,
+    NAMES,
+    BenignCount,
+    normalise_outputs,
+    order_kinds,
+    rename_candidates,
+    resolve_modulo,
+)
 from kgverify.comparison.result import (
     DIGEST,
     Comparison,
@@ -168,6 +181,7 @@ class Comparer:
         self.names, self.score_tolerance, self.not_compared = pair.names, pair.score_tolerance, pair.not_compared
         self.has_origins, self.has_scores = pair.has_origins, pair.has_scores
         self._ignored = frozenset(self.not_compared)
+        self._lacking = column_names(self.expected.columns) - (self.sources[0].fields & self.sources[1].fields)
         # Equal stored digests mean equal steps if both are of the same ids and count the same columns.
         self.has_like_digests = self._numbering.is_same and counts_alike(shells[0], shells[1])
 
@@ -440,7 +454,7 @@ class Comparer:
         self._rounded = self._rounded.plus(block.rounded)
         self._found.add(block, rows)
         for each in block.benign:
-            self.benign.add(each, rows)
+            self.benign.add(each.move(rows))
         if not self._files:
             self.views |= {(int(rows[candidate]), step): views for (candidate, step), views in block.views.items()}
 

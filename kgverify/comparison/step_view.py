@@ -1,8 +1,9 @@
 """Single steps of a trace, and the names to print them with."""
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from functools import cached_property
+from itertools import starmap
 from typing import Final, NamedTuple, TypeVar
 
 import numpy as np
@@ -198,6 +199,11 @@ def plain(atoms: Iterable[tuple[int, int, int]]) -> Atoms:
     return tuple([(predicate, a, b) for predicate, a, b in atoms])
 
 
+def canonical(atoms: Goal) -> Goal:
+    """Return the goal with its variables numbered by first appearance."""
+    return tuple(starmap(Atom, number_variables(iter(atoms))))
+
+
 Item = TypeVar("Item")
 
 
@@ -206,15 +212,19 @@ def content_of(resolvent: ResolventView) -> Content:
     return resolvent.kind, number_variables(iter(plain(resolvent.atoms)))
 
 
-def list_missing(
-    these: Iterable[Item], others: Iterable[Item], key: Callable[[Item], Hashable] = lambda item: item
-) -> list[Item]:
-    """Return the items that the others lack, counted with multiplicity; items with one key are the same."""
-    left = Counter(map(key, others))
-    found = []
-    for item in these:
-        if left[key(item)]:
-            left[key(item)] -= 1
-        else:
-            found.append(item)
-    return found
+def list_unshared(
+    expected: Sequence[Item], actual: Sequence[Item], key: Callable[[Item], Hashable] = lambda item: item
+) -> tuple[list[Item], list[Item]]:
+    """Return the items that only one of two lists has, counted with multiplicity; items with one key are the same."""
+
+    def list_missing(these: Sequence[Item], others: Sequence[Item]) -> list[Item]:
+        left = Counter(map(key, others))
+        found = []
+        for item in these:
+            if left[key(item)]:
+                left[key(item)] -= 1
+            else:
+                found.append(item)
+        return found
+
+    return list_missing(expected, actual), list_missing(actual, expected)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from kgverify.comparison.comparable import lockstep_columns
 from kgverify.comparison.compare import Comparer, Options
-from kgverify.comparison.modulo.benign import BenignCount
+from kgverify.comparison.modulo import BenignCount
 from kgverify.comparison.result import Comparison, Divergence, Verdict, highest_level
 from kgverify.comparison.step_view import Views
 from kgverify.engines.protocol import Engine, ProbedEngine, positions_of

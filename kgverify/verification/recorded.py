@@ -9,12 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kgverify.comparison.classify import Surroundings, classify, group_causes
+from kgverify.comparison.comparable import Rebuilds
 from kgverify.comparison.compare import KEPT, Comparer, Options
 from kgverify.comparison.equality import DEFAULT_EQUALITY, Equality
 from kgverify.comparison.exercise.exercise import Minimum
-from kgverify.comparison.goals import Rebuilds
-from kgverify.comparison.inference.dialects import name_in_dialect
-from kgverify.comparison.modulo.policy import DUPLICATES
+from kgverify.comparison.inference.infer import name_in_dialect
+from kgverify.comparison.modulo import DUPLICATES
 from kgverify.comparison.rankings import NO_ROWS, compare_rankings
 from kgverify.comparison.recorded.evidence import withhold_agreement
 from kgverify.comparison.result import Comparison, Verdict

@@ -10,7 +10,7 @@ import pytest
 import kgverify as kv
 from kgverify.comparison.classify import Finding
 from kgverify.comparison.compare import Comparer, Options
-from kgverify.comparison.inference.dialects import UNNAMED, follows_inference, name_in_dialect, order_of_stages
+from kgverify.comparison.inference.infer import UNNAMED, follows_inference, name_in_dialect, order_of_stages
 from kgverify.comparison.result import Divergence, Level
 from kgverify.engines.reference.engine import ReferenceEngine
 from kgverify.graphs.load import load_graph

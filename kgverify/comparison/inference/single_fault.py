@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 from msgspec.structs import replace
 
 from kgverify.comparison.inference.step_difference import CERTAIN, CLEAR, GUESSED, LIKELY, OPEN, StepDifference, rank
-from kgverify.comparison.step_view import StepView, content_of, list_missing, plain
+from kgverify.comparison.step_view import StepView, content_of, list_unshared, plain
 from kgverify.errors import count_of
 from kgverify.program.dialect import Filter
 from kgverify.program.difference_class import DifferenceClass
@@ -210,7 +210,7 @@ def explain_by_one_stage(
     if len(made) > MOST_CLAUSES:
         return []
     search = _Search(program, made, (expected, actual), has_origins=has_origins, has_counts=has_counts)
-    missing, extra = tuple(search.missing), tuple(search.extra)
+    missing, extra = search.missing, search.extra
     return [each._replace(evidence=f"{each.evidence}; {ALONE}", missing=missing, extra=extra) for each in search.find()]
 
 
@@ -244,8 +244,8 @@ class _Search:
             list(zip(self._keys(listed), step.resolvents, strict=True))
             for listed, step in zip((self._expected, self._actual), steps, strict=True)
         )
-        self.missing = [r for _, r in list_missing(left, right, itemgetter(0))]
-        self.extra = [r for _, r in list_missing(right, left, itemgetter(0))]
+        only = list_unshared(left, right, itemgetter(0))
+        self.missing, self.extra = (tuple(r for _, r in side) for side in only)
         self._has_more = any(r.kind != GoalKind.FALSE for r in self.extra)
 
     def find(self) -> list[StepDifference]:

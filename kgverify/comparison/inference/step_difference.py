@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kgverify.comparison.inference.origins import MOST_ATOMS, Clause, Deviation, Explanation, StepOrigins, count_clauses
-from kgverify.comparison.step_view import Content, ResolventView, StepReader, StepView, content_of, list_missing, plain
+from kgverify.comparison.step_view import Content, ResolventView, StepReader, StepView, content_of, list_unshared, plain
 from kgverify.errors import count_of
 from kgverify.program.difference_class import DifferenceClass
 from kgverify.program.outcomes import GoalKind, Origin
@@ -169,10 +169,10 @@ class _Explainer:
         self._all = expected.resolvents, actual.resolvents
         self._visited = [self._goal, *(plain(step.goal) for step in given.earlier)]
         # FALSE alone stands for an empty list.
-        self._sides = tuple([r for r in side if content_of(r) != (GoalKind.FALSE, ())] for side in self._all)
-        self._contents = tuple([content_of(r) for r in side] for side in self._sides)
-        self._missing = list_missing(self._sides[0], self._sides[1], content_of)
-        self._extra = list_missing(self._sides[1], self._sides[0], content_of)
+        left, right = ([r for r in side if content_of(r) != (GoalKind.FALSE, ())] for side in self._all)
+        self._sides = left, right
+        self._contents = list(map(content_of, left)), list(map(content_of, right))
+        self._missing, self._extra = list_unshared(left, right, content_of)
 
     def explain(self) -> StepDifference:
         """Return the first explanation that applies."""
@@ -245,9 +245,9 @@ class _Explainer:
         return f"no clause of the program makes it: {found.detail}", not_implied
 
     def _of_malformed(self) -> StepDifference | None:
-        sides = [[r for r in side if self._find_flaw(r)] for side in self._all]
-        right = list_missing(sides[1], sides[0], content_of)
-        malformed = right or list_missing(sides[0], sides[1], content_of)
+        left, right = ([r for r in side if self._find_flaw(r)] for side in self._all)
+        left, right = list_unshared(left, right, content_of)
+        malformed = right or left
         if not malformed:
             return None
         flaws = Counter(map(self._find_flaw, malformed))

@@ -18,7 +18,7 @@ from judge_answers.pairs import (
     renumber,
 )
 
-from kgverify.comparison.modulo.policy import DUPLICATES, NAMES, ORDER
+from kgverify.comparison.modulo import DUPLICATES, NAMES, ORDER
 from kgverify.trace.model.trace import Trace
 
 
