@@ -25,9 +25,10 @@ from kgverify.comparison.recorded import evidence
 from kgverify.comparison.result import Verdict
 from kgverify.comparison.source import open_source
 from kgverify.errors import UserError
+from kgverify.program.outcomes import Outcome
 from kgverify.report.report import Report
 from kgverify.trace.maintain.check import check_trace
-from kgverify.trace.model.columns import select_candidates, starts_of
+from kgverify.trace.model.columns import Candidates, select_candidates, starts_of
 from kgverify.trace.model.score_error import explain_bound
 from kgverify.trace.model.trace import Trace
 from kgverify.verification.recorded import compare_recorded
@@ -85,6 +86,14 @@ def candidate_with(trace: Trace, num_steps: int) -> int:
     return int(np.argmax(trace.columns.candidates.num_steps >= num_steps))
 
 
+def with_bare_candidate(trace: Trace, outcome: Outcome) -> Trace:
+    """A copy with one more candidate, that has no step."""
+    rows = trace.columns.candidates
+    bare = rows._replace(num_steps=rows.num_steps * 0, outcome=np.full_like(rows.outcome, outcome))
+    more = Candidates(*(np.concatenate((own, new[-1:])) for own, new in zip(rows, bare, strict=True)))
+    return replace(trace, columns=trace.columns._replace(candidates=more))
+
+
 CONTRADICTIONS = {
     "end OPEN": lambda t: with_element(
         with_element(t, "candidates.outcome", candidate_with(t, 3), lambda _: 0),
@@ -119,6 +128,19 @@ def ranked_of_more(trace: Trace) -> Trace:
     rankings = trace.rankings
     assert rankings is not None
     return replace(trace, rankings=rankings._replace(num_ranked=rankings.num_ranked + np.uint32(9)))
+
+
+@pytest.mark.parametrize(
+    ("outcome", "text"),
+    [
+        (Outcome.OPEN, "end OPEN"),
+        (Outcome.PROVED, "PROVED or DEPTH_LIMIT without a step"),
+        (Outcome.DEPTH_LIMIT, "PROVED or DEPTH_LIMIT without a step"),
+    ],
+)
+def test_a_candidate_without_a_step_has_not_ended_so(outcome: Outcome, text: str):
+    wrong = with_bare_candidate(small_trace(), outcome)
+    assert_withheld(wrong, other(wrong), text)
 
 
 @pytest.mark.parametrize("text", CONTRADICTIONS)

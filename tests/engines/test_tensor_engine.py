@@ -382,6 +382,7 @@ def test_derivations_do_not_depend_on_each_other_and_hand_on_what_they_chose(giv
         ({"true": 1}, "mean one thing each"),
         ({"true": 0}, "mean one thing each"),
         ({"first_variable": 2}, "above those of the constants"),
+        ({"constants": {"a": 7, "b": 9, "c": 8}, "first_variable": 9}, "above those of the constants"),
     ],
 )
 def test_an_encoding_that_cannot_be_is_refused(options, fix):

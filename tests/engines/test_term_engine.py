@@ -238,6 +238,16 @@ def test_another_answer_of_a_black_box_is_refused(answer):
         engine(PROGRAM, kv.Limits(), SHORTEST).prove(QUERY)
 
 
+def test_answers_with_scores_for_some_queries_only_are_refused():
+    class HalfScored(kv.OutcomeEngine):
+        def decide_all(self, queries):
+            return [True, (True, -0.5)]
+
+    twice = CandidateSet(*(np.repeat(column, 2, axis=0) for column in QUERY))
+    with pytest.raises(UserError, match="found scores for some queries only"):
+        HalfScored(PROGRAM, kv.Limits(), SHORTEST).prove(twice)
+
+
 def test_a_black_box_takes_few_lines():
     assert len(inspect.getsource(ProvesAll).strip().splitlines()) <= 6
 

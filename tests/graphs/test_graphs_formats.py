@@ -186,7 +186,7 @@ def test_openke_has_ids_in_its_own_order(tmp_path: Path) -> None:
         ("r", "b", "new york"),
     ]
     assert (graph.fact_lines, graph.warnings) == ((2,), ("test2id.txt: of 1 triple, 1 reversed in train",))
-    for text, line in (("2\n0 1 0\n", 1), ("1\n0 0 1\n", 2), ("1\n0 1\n", 2), ("1\n0 9 0\n", 2)):
+    for text, line in (("2\n0 1 0\n", 1), ("0\n0 1 0\n", 1), ("1\n0 0 1\n", 2), ("1\n0 1\n", 2), ("1\n0 9 0\n", 2)):
         write(tmp_path, train2id__txt=text)
         with pytest.raises(UserError, match=f"train2id.txt:{line}"):
             load_graph(tmp_path)

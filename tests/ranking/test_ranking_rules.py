@@ -119,6 +119,23 @@ def test_the_first_rule_is_kgverifys_own():
         assert RULES[0] == RankingRule() == find_fitting(candidates, truth, NOTHING, rankings)[0]
 
 
+def test_the_first_candidate_is_the_true_one_only_where_it_stands_out():
+    """Queries 0 and 1, tail side; the candidates behind the first ascend."""
+    ranks = np.ones(2)
+    rankings = Rankings(np.arange(2, dtype=np.int32), np.full(2, 1, np.int8), np.full(2, 3, np.uint32), ranks, ranks)
+
+    def truth_of(*tails: int):
+        atom = np.array([[0, 5, tail] for tail in tails], np.int32)
+        query = np.repeat(np.array([0, 1], np.int32), 3)
+        return find_truth(CandidateSet(query, np.full(6, 1, np.int8), atom), None, rankings)
+
+    found = truth_of(4, 1, 2, 0, 3, 7)
+    assert [atom[2] for atom in found.atom.tolist()] == [4, 0]
+    assert found.how == ("the first of each query and side: the others ascend",)
+    # Where every list ascends from its first candidate, nothing tells which one is true.
+    assert not len(truth_of(1, 2, 4, 0, 3, 7).atom)
+
+
 def test_what_a_rule_leaves_unexplained_is_kept_for_other_candidates():
     graph, candidates = candidates_of(4)
     rankings = rank_candidates(candidates, graph.queries("test"))

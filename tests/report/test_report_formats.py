@@ -107,6 +107,14 @@ def test_names_of_a_graph_come_out_as_text(hostile: Verification):
     assert r"\x1b[31m" in text
 
 
+def test_the_page_states_every_limit(verification: Verification):
+    limits = change(verification.report.limits, exclude_query=False)
+    text = render_html(change(verification.report, limits=limits), verification.expected, verification.actual)
+    for name in ("max_depth", "max_atoms", "max_resolvents"):
+        assert f"{name} {getattr(limits, name)}" in text
+    assert "exclude_query False" in text
+
+
 def test_junit_has_a_case_for_each_query_and_side(verification: Verification):
     root = ElementTree.fromstring(render_junit(verification.report, verification.expected))
     (suite,) = root
@@ -177,6 +185,8 @@ def test_markdown_names_the_causes_the_loss_and_the_first_divergence(faulty: Ver
     assert f"match_facts (missing) explains {share.share:.4f}" in text
     assert "| match_facts (missing)<br>in this run, the facts " in text
     assert "kgverify show expected.h5 --candidate" in text
+    number = faulty.report.divergences.index(faulty.report.first_cause) + 1
+    assert f"kgverify show . --divergence {number}\n" in text
     assert "### Causes" not in render_markdown(without_causes(faulty.report))
 
 

@@ -298,6 +298,8 @@ def test_a_part_is_resumed_as_that_part(tmp_path):
     del writer
     with pytest.raises(UserError, match=r"part 0 of 2 of a recording, expected part 1 of 2"):
         open_writer(tmp_path / "a", HEADER, SYMBOLS, facts=FACTS, part=Part(1, 2), resume=True)
+    with pytest.raises(UserError, match=r"part 0 of 2 of a recording, expected no part"):
+        open_writer(tmp_path / "a", HEADER, SYMBOLS, facts=FACTS, resume=True)
     with open_writer(tmp_path / "a", HEADER, SYMBOLS, facts=FACTS, part=Part(0, 2), resume=True):
         pass
     assert read_trace(tmp_path / "a").is_complete
