@@ -362,7 +362,8 @@ class BlockComparer:
             return self._divergence(candidate, min(num), difference, Level.OUTCOME, None)
 
         def differ(stage: Stage, name: str, values: Sequence[str], level: Level) -> Divergence:
-            return self._divergence(candidate, -1, Difference(stage, f"candidates.{name}", *values), level, None)
+            difference = Difference(stage, f"candidates.{name}", values[0], values[1])
+            return self._divergence(candidate, -1, difference, level, None)
 
         has_steps = NUM_STEPS not in self.pair.not_compared
         outcomes = [outcome_name(int(side.outcome[candidate])) for side in (expected, actual)]

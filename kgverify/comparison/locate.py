@@ -109,12 +109,12 @@ def _locate_in_resolvents(expected: StepView, actual: StepView, names: Names) ->
     """Locate a difference of resolvents: missing or extra clauses point to matching, changed atoms to later stages."""
     only = _list_unshared(expected, actual)
     if not any(only):
-        texts = (shorten(map(names.resolvent, step.resolvents)) for step in (expected, actual))
-        return Difference(Stage.RESOLVE, "resolvents.order", *texts)
+        left, right = (shorten(map(names.resolvent, step.resolvents)) for step in (expected, actual))
+        return Difference(Stage.RESOLVE, "resolvents.order", left, right)
     is_same = Counter(r.content for r in only[0]) == Counter(r.content for r in only[1])
-    values = (shorten(map(names.resolvent, side)) or ["nothing more"] for side in only)
+    left, right = (shorten(map(names.resolvent, side)) or ["nothing more"] for side in only)
     field = "resolvents.origin" if is_same else "resolvents.atoms"
-    return Difference(_stage_of(expected, actual, *only), field, *values)
+    return Difference(_stage_of(expected, actual, *only), field, left, right)
 
 
 def count_differing(expected: StepView, actual: StepView) -> tuple[int, int]:

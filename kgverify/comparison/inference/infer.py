@@ -179,7 +179,8 @@ class BlockInference:
             for side in sides
         ]
         field = "resolvents.order" if left == right else "resolvents.atoms"
-        return Difference(found.stage, field, *(shorten(side) or ["nothing more"] for side in texts))
+        shown_left, shown_right = (shorten(side) or ["nothing more"] for side in texts)
+        return Difference(found.stage, field, shown_left, shown_right)
 
     def explain(self, candidate: int, step: int, expected: StepView, actual: StepView) -> StepDifference | None:
         """Explain two steps whose resolvents differ, or what was dropped; None if the steps themselves say more.
