@@ -111,7 +111,7 @@ def test_changes_are_planted_in_the_columns_of_traces_on_disk(
     ("owner", "name", "wrong"),
     [
         (block.BlockComparer, "_gap_of_choices", lambda *given: 0.0),
-        (block, "is_close", lambda expected, actual, tolerance: not abs(expected - actual) > tolerance),
+        (block, "has_equal_sums", lambda *given: equal_columns.has_equal_sums(*given) or np.isnan(given[1]).any()),
         (equal_columns, "has_equal_sums", lambda *given: True),
         (compare, "highest_level", lambda levels: None),
     ],
