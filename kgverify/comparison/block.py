@@ -14,14 +14,13 @@ from kgverify.comparison.inference.infer import BlockInference, ProgramInference
 from kgverify.comparison.inference.step_difference import StepDifference
 from kgverify.comparison.locate import (
     Difference,
-    canonical,
     level_of_step,
     locate_difference,
     render_choice,
 )
 from kgverify.comparison.modulo import DUPLICATES, NAMES, ORDER, BenignSteps, find_kinds, normalise_steps
 from kgverify.comparison.result import DIGEST, Benign, Divergence, Level, NearTie
-from kgverify.comparison.step_view import StepReader, StepView, outcome_name, side_name
+from kgverify.comparison.step_view import StepReader, StepView, canonical, outcome_name, side_name
 from kgverify.errors import count_of
 from kgverify.program.difference_class import DifferenceClass
 from kgverify.program.stages import Stage
