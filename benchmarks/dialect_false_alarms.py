@@ -28,7 +28,7 @@ from kgverify.laws.law import Law, check_laws
 from kgverify.program.dialect import FILTERS, OURS, VALUES, Dialect
 from kgverify.runs.engine_makers import EngineSpec, as_maker
 from kgverify.testing.campaigns.campaign import Campaign, run_campaign
-from kgverify.testing.checking.check import find_suspects, prepare_batches
+from kgverify.testing.checking.check import Checker, prepare_batches
 from kgverify.testing.problems.decode import adapt_problem, decode_problem, draw_bytes, draw_problems, put_in_dialect
 from kgverify.testing.problems.merge import merge
 
@@ -167,7 +167,7 @@ def find_planted(base: Dialect, most: int) -> int:
         batches = prepare_batches(part)
         for name, other in list(waiting.items()):
             maker = as_maker(engine_of_dialect(other))
-            suspects = [each.number for batch in batches for each in find_suspects(batch, maker)]
+            suspects = [each.number for batch in batches for each in Checker(maker).find_suspects(batch)]
             if suspects:
                 found[name] = f"{begin + min(suspects) + 1:,}"
                 del waiting[name]

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from kgverify.laws.law import Law, find_violations
 from kgverify.runs.engine_makers import MakePipeline, compiled_maker
-from kgverify.testing.checking.check import Batch, confirm, find_suspects, prepare_batches
+from kgverify.testing.checking.check import Batch, Checker, prepare_batches
 from kgverify.testing.checking.failure import Failure
 from kgverify.testing.problems.decode import draw_problems
 from kgverify.testing.problems.merge import group_problems
@@ -64,10 +64,10 @@ class ProblemStream:
     def search(self, make_pipeline: MakePipeline) -> Search:
         """Search for the first problem on which a pipeline differs from the reference."""
         for first, batches in self.rounds():
-            suspects = [suspect for batch in batches for suspect in find_suspects(batch, make_pipeline)]
+            suspects = [suspect for batch in batches for suspect in Checker(make_pipeline).find_suspects(batch)]
             if suspects:
                 earliest = min(suspects, key=lambda suspect: suspect.number)
-                failure = confirm(earliest, make_pipeline)
+                failure = Checker(make_pipeline).confirm(earliest)
                 return Search(first + earliest.number + 1, replace(failure, index=first + failure.index))
         return Search(self._max_examples, None)
 

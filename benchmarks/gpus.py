@@ -18,7 +18,7 @@ import torch
 from workloads import LIMITS, PUBLISHED
 
 from kgverify.engines.policy import make_two_tower
-from kgverify.evaluation.evaluate import evaluate
+from kgverify.evaluation.evaluate import EvaluationSettings, evaluate
 from kgverify.evaluation.group import join_process_group
 from kgverify.graphs.load import load_graph
 from kgverify.ranking.corrupt import ALL
@@ -52,7 +52,9 @@ def main() -> None:
     while team.add("started", 0) < team.size:
         time.sleep(0.001)
     harvest = evaluate(
-        run, pipeline, folder=options.save, group=team, part_size=options.part_size, rank_only=options.rank_only
+        run,
+        pipeline,
+        EvaluationSettings(folder=options.save, group=team, part_size=options.part_size, rank_only=options.rank_only),
     )
     if harvest is None:
         return

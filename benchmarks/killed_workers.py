@@ -18,7 +18,7 @@ import msgspec
 
 from kgverify.runs.engine_makers import EngineSpec, Sides
 from kgverify.testing.campaigns.campaign import BLOCK_SIZE, Campaign, run_campaign, try_block
-from kgverify.testing.campaigns.result import Block, Tally
+from kgverify.testing.campaigns.result import Block, Identity, Tally
 
 WINDOW = 30.0
 """Seconds of samples of which the median is taken."""
@@ -97,11 +97,10 @@ def main() -> None:
     print(f"problems lost: {num_lost:,}; blocks counted twice: {len(numbers) - len(set(numbers))}")
     print(f"divergences reported: {len(result.divergences)}")
     chosen = [block for block in blocks if block.number in killer.in_work][: options.check]
-    wrong = [
-        block.number
-        for block in chosen
-        if try_block(sides, campaign.seed, block.number, BLOCK_SIZE, block.num_problems, False) != block
-    ]
+    work = Identity(
+        engine=sides.engine, reference=sides.reference, lockstep=False, seed=campaign.seed, block_size=BLOCK_SIZE
+    )
+    wrong = [block.number for block in chosen if try_block(work, block.number, block.num_problems) != block]
     print(
         f"wrong results: {len(wrong)} of {len(chosen)} blocks that were in work when a process was killed {wrong or ''}"
     )

@@ -22,7 +22,7 @@ import dask
 import distributed
 
 import kgverify as kv
-from kgverify.evaluation.evaluate import evaluate
+from kgverify.evaluation.evaluate import EvaluationSettings, evaluate
 from kgverify.runs.dask_workers import DaskWorkers
 from kgverify.runs.parts import plan_parts
 from kgverify.runs.run import Run, reference_pipeline
@@ -44,7 +44,7 @@ def build_run(given: argparse.Namespace) -> Run:
 def evaluate_alone(given: argparse.Namespace) -> tuple[Results, float, float]:
     """Return the results of the parts, and the seconds they took in this process: of the clock, and of the processor."""
     run, began = build_run(given), time.process_time()
-    found = evaluate(run, reference_pipeline(run), part_size=given.part_size)
+    found = evaluate(run, reference_pipeline(run), EvaluationSettings(part_size=given.part_size))
     assert found is not None
     return found.results, found.seconds, time.process_time() - began
 
@@ -83,7 +83,7 @@ def evaluate_on_workers(given: argparse.Namespace, num_workers: int) -> tuple[Re
             killer.start()
         try:
             make = partial(reference_pipeline, run)
-            found = evaluate(run, make(), part_size=given.part_size, workers=workers, make=make)
+            found = evaluate(run, make(), EvaluationSettings(part_size=given.part_size, workers=workers, make=make))
         finally:
             stop.set()
     assert found is not None

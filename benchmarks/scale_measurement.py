@@ -170,9 +170,8 @@ def check_prediction(costs: Costs, num_queries: int, num_workers: int, folder: P
                 stack.enter_context(worker_of(address, times))
             wait_for_workers(workers, num_workers)
             pipeline, make = reference_pipeline(run), partial(reference_pipeline, run)
-            found = module.evaluate(
-                run, pipeline, folder=times / "parts", part_size=PART_SIZE, workers=workers, make=make
-            )
+            settings = module.EvaluationSettings(PART_SIZE, folder=times / "parts", workers=workers, make=make)
+            found = module.evaluate(run, pipeline, settings)
     finally:
         module.do_part = do_part  # type: ignore[attr-defined]
         module.PARTS_CUT = num_cut  # type: ignore[misc]

@@ -19,7 +19,7 @@ from kgverify.comparison.equality import Equality
 from kgverify.engines.endings import Results
 from kgverify.engines.policy import SHORTEST, make_two_tower
 from kgverify.engines.protocol import Engine, Positions
-from kgverify.evaluation.evaluate import evaluate
+from kgverify.evaluation.evaluate import EvaluationSettings, evaluate
 from kgverify.evaluation.evaluation_report import report_evaluation
 from kgverify.program.outcomes import GoalKind, Outcome
 from kgverify.progress import Progress, no_progress
@@ -313,7 +313,7 @@ def measure_policy(bench: Bench, table: MarkdownTable) -> None:
 
     def score(parameters: Parameters, precision: str) -> None:
         for _ in range(NUM_LAUNCHES):
-            launch_tower(parameters, atoms, out, precision, features=features, slots=slots)
+            launch_tower(parameters, atoms, out, precision, against=(features, slots))
 
     for precision in bench.precisions:
         seconds = []
@@ -368,7 +368,7 @@ def measure_rank_only(bench: Bench, table: MarkdownTable) -> None:
             work=describe_work(run, rank_only=True),
         )
         began = time.perf_counter()
-        harvest = evaluate(run, pipeline, rank_only=True)
+        harvest = evaluate(run, pipeline, EvaluationSettings(rank_only=True))
         seconds = time.perf_counter() - began
         assert harvest is not None
         report = report_evaluation(run, harvest, pipeline, num_checked=0)

@@ -27,9 +27,10 @@ from typing import Any, Final
 
 from stepaudit.audited_function import Subject
 from stepaudit.environment import read_cpu_seconds
-from stepaudit.ladder.climb import RUNGS, Judge, LadderOptions, climb, compiling_without_caches, keeping_caches
+from stepaudit.ladder.climb import Judge, climb, compiling_without_caches, keeping_caches
 from stepaudit.ladder.culprit import find_culprit
 from stepaudit.minimize import minimize
+from stepaudit.options import RUNGS, AuditOptions
 
 FLOATS: Final = ("a", "b", "STATE", "MEMORY.value")
 INTEGERS: Final = ("i", "j", "COUNTS")
@@ -229,7 +230,7 @@ def find_rung(statements: tuple[str, ...], seed: int, path: Path, names: tuple[s
     write_step(statements, seed, path)
     module = load_step(path)
     subject = Subject("step", module.step, module.make, calls=1)
-    judge = Judge(subject, LadderOptions(repetitions=0))
+    judge = Judge(subject, AuditOptions(repetitions=0))
     if any(each.error for each in judge.expected.values()):
         return ""
     for rung in RUNGS:
@@ -242,8 +243,8 @@ def find_cause(statements: tuple[str, ...], seed: int, path: Path, name: str) ->
     """Return what the compiler must leave out on a rung, so that a step is right; empty if nothing is found in a minute."""
     write_step(statements, seed, path)
     module = load_step(path)
-    rungs = [rung for rung in RUNGS if rung.name == name]
-    ladder = climb(Subject("step", module.step, module.make, calls=1), LadderOptions(rungs, repetitions=0))
+    options = AuditOptions(rungs=(name,), repetitions=0)
+    ladder = climb(Subject("step", module.step, module.make, calls=1), options)
     items = find_culprit(ladder.judge, ladder.first).items if ladder.first is not None else ()
     return " and ".join(map(str, items))
 

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from stepaudit.audited_function import Subject
-from stepaudit.ladder.climb import RUNGS, LadderOptions
 from stepaudit.ladder.values_audit import audit_values
+from stepaudit.options import RUNG_NAMES, AuditOptions
 from stepaudit.report import ReportBuilder
 
 
@@ -158,7 +158,7 @@ def main() -> None:
     device = "cuda" if is_cuda else "cpu"
     if options.save is not None:
         options.save.mkdir(parents=True, exist_ok=True)
-    rungs = tuple(rung for rung in RUNGS if not options.rung or rung.name in options.rung)
+    rungs = tuple(name for name in RUNG_NAMES if not options.rung or name in options.rung)
     print(
         f"| idiom | pytorch issue | torch {torch.__version__}, {device}, {options.size} x {options.size} | right without |"
     )
@@ -169,7 +169,8 @@ def main() -> None:
         path = None if options.save is None else options.save / f"{idiom.name}.py"
         subject = idiom.subject(device, options.size)
         builder = ReportBuilder()
-        is_conclusive = audit_values(subject, builder, LadderOptions(rungs, path, options.seconds))
+        asked = AuditOptions(rungs=rungs, reproducer=path, seconds=options.seconds)
+        is_conclusive = audit_values(subject, builder, asked)
         report = builder.build(subject.name, {}, is_conclusive=is_conclusive)
         issue = f"#{idiom.issue}" if idiom.issue else ""
         if "attribution" in report.sections:

@@ -29,11 +29,12 @@ def find_rungs(names: list[str]) -> None:
     """Print the first wrong rung of each known miscompile, in this environment."""
     from benchmarks.audit_cases.miscompiles import MISCOMPILES
     from stepaudit.audited_function import Subject
-    from stepaudit.ladder.climb import RUNGS, Judge, LadderOptions, compiling_without_caches, keeping_caches
+    from stepaudit.ladder.climb import Judge, compiling_without_caches, keeping_caches
+    from stepaudit.options import RUNGS, AuditOptions
 
     for name in names or MISCOMPILES:
         case = MISCOMPILES[name]
-        judge = Judge(Subject(name, case.step, case.make, calls=2), LadderOptions(repetitions=0))
+        judge = Judge(Subject(name, case.step, case.make, calls=2), AuditOptions(repetitions=0))
         first = "right"
         for rung in RUNGS[1:5]:
             with keeping_caches([rung]), compiling_without_caches():

@@ -57,6 +57,7 @@ from kgverify.graphs.formats.ids import Dataset as Dataset
 from kgverify.graphs.formats.ids import TriplesFactory as TriplesFactory
 from kgverify.graphs.formats.reading import ReadingOptions as ReadingOptions
 from kgverify.graphs.graph import GraphFile as GraphFile
+from kgverify.graphs.graph import GraphFiles as GraphFiles
 from kgverify.laws.law import Law as Law
 from kgverify.laws.replay import Replay as Replay
 from kgverify.program.atoms import NamedAtom as NamedAtom
@@ -68,7 +69,6 @@ from kgverify.program.program import Program as Program
 from kgverify.program.program import Rule as Rule
 from kgverify.program.program import Symbols as Symbols
 from kgverify.report.content import ComparedTraces as ComparedTraces
-from kgverify.report.content import EngineNames as EngineNames
 from kgverify.report.evaluation import EvaluationReport as EvaluationReport
 from kgverify.runs.engine_makers import EngineSpec as EngineSpec
 from kgverify.runs.job import EngineLike as EngineLike
@@ -81,6 +81,7 @@ from kgverify.step.resolvent import Resolvent as Resolvent
 from kgverify.step.resolvent import Taken as Taken
 from kgverify.testing.campaigns.result import CampaignResult as CampaignResult
 from kgverify.testing.campaigns.result import Tally as Tally
+from kgverify.testing.campaigns.result import Tried as Tried
 from kgverify.testing.problems.problem import GroupKey as GroupKey
 from kgverify.testing.problems.problem import PolicySpec as PolicySpec
 from kgverify.testing.problems.problem import Spread as Spread

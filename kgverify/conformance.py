@@ -42,14 +42,14 @@ from kgverify.runs.engine_makers import (
     follows_semantics,
     name_engine,
 )
-from kgverify.testing.checking.check import ALONE, check_and_count, verify_problems
+from kgverify.testing.checking.check import ALONE, Checker, verify_problems
 from kgverify.testing.checking.failure import CRASH, UNDECIDED, Failure, label_lines
-from kgverify.testing.checking.guard import explain, find_supported, make_once
+from kgverify.testing.checking.guard import check_made, find_supported, make_once
 from kgverify.testing.problems.decode import SCOPE_MINIMUM, draw_problems, list_scope
 from kgverify.testing.problems.merge import merge
 from kgverify.testing.problems.problem import Problem
-from kgverify.testing.reproducers.text_format import Reproducer, make_reproducer, saving_bugs, write_reproducer
-from kgverify.testing.shrinking.shrink import shrink
+from kgverify.testing.reproducers.text_format import make_reproducer, saving_bugs, write_reproducer
+from kgverify.testing.shrinking.shrink import Budget, shrink
 
 EXAMPLES: Final = 300
 """The default number of problems of a check."""
@@ -195,11 +195,10 @@ def check_engine(
     factory: AnyEngine,
     *,
     reference: AnyEngine = REFERENCE,
-    examples: int = EXAMPLES,
+    examples: int | None = None,
     seed: int = 0,
     seconds: float = SECONDS,
     problems: Sequence[Problem] | None = None,
-    first: Sequence[Problem] = (),
     dialect: Dialect | None = None,
     laws: Sequence[Law] | None = None,
     lockstep: bool = True,
@@ -216,11 +215,10 @@ def check_engine(
             pipeline of (run, sizes); or the name of one, `module:name` or `file.py:name`. An engine may bring its own
             corruptions and ranks as methods `draw` and `rank`.
         reference: The engine to compare with, given in the same way; kgverify's reference prover if not given.
-        examples: Number of generated problems.
+        examples: Number of generated problems; if not given, 300, or none beside `problems`.
         seed: Seed of the generated problems.
         seconds: Seconds after which no further round of problems begins; at least one round is checked.
-        problems: Problems that replace the generated ones.
-        first: Problems that are checked before the others.
+        problems: Problems that are checked before the generated ones.
         dialect: The dialect of the engine, in which problems are generated; if not given, the attribute `dialect` of the
             class or function, and the default dialect if it has none.
         laws: The laws to check; all that hold for the reference if not given.
@@ -241,7 +239,7 @@ def check_engine(
         >>> kv.check_engine(fails, examples=20).is_conforming
         False
     """
-    if examples < 1:
+    if examples is not None and examples < 1:
         raise UserError(f"expected 1 example or more, found {examples}", where="examples", fix="give 1 or more")
     if "hypothesis" in sys.modules and sys.modules["hypothesis"].currently_in_test_context():
         raise UserError(
@@ -250,59 +248,48 @@ def check_engine(
             fix="inside of @given(strategies.problems()), call kv.assert_agrees(engine, problem)",
         )
     required = parse_minimum(minimum)
-    make_pipeline, make_expected = find_maker(factory, "engine"), find_maker(reference, "reference")
+    checker = Checker(find_maker(factory, "engine"), find_maker(reference, "reference"), lockstep)
+    make_pipeline, make_expected = checker.make, checker.reference
     own = find_dialect(factory) if dialect is None else dialect
-    decoded = problems if problems is not None else islice(draw_problems(seed, 0, own), examples)
-    every = [*first, *decoded]
+    num = (0 if problems is not None else EXAMPLES) if examples is None else examples
+    every = [*(problems or ()), *islice(draw_problems(seed, 0, own), num)]
     is_own = follows_semantics(reference)
-    makers = [make_pipeline] if is_own else [make_pipeline, make_expected]
     for problem in [each for each in every if each.policy.name == SHORTEST.name][:1]:
-        for make, role in zip(makers, ("engine", "reference"), strict=False):
-            with suppress(NotImplementedError):
-                make_once(explain(make, role, allows_unsupported=True), problem)
+        check_made(make_pipeline, "engine", problem)
+        if not is_own:
+            check_made(make_expected, "reference", problem)
+    makers = [make_pipeline] if is_own else [make_pipeline, make_expected]
     supported = set.intersection(*(set(find_supported(make, every)) for make in makers))
     kept = [every[i] for i in sorted(supported)]
     chosen, left_out = _choose_laws(make_pipeline, kept, laws, is_own=is_own)
     begun, done, size = monotonic(), 0, FIRST_PART
     failure: Failure | None = None
-    neighbour = ""
     violations: list[Violation] = []
-    exercise = NOT_EXERCISED
+    neighbour, exercise = "", NOT_EXERCISED
     while done < len(kept) and failure is None and not violations and (not done or monotonic() - begun < seconds):
         part, at = kept[done : done + size], monotonic()
-        failures, counted = check_and_count(part, make_pipeline, reference=make_expected, lockstep=lockstep, most=1)
+        failures, counted = checker.check(part, most=1)
         exercise = exercise.plus(counted)
-        failure = replace(failures[0], index=done + failures[0].index) if failures else None
+        failure = next((replace(each, index=done + each.index) for each in failures), None)
         if failure is None or failure.divergence is not None:
             # An exception would break every law.
-            violations = check_laws(make_pipeline, part, chosen, most=1, confirms=failure is None)
-            violations = [replace(each, index=done + each.index) for each in violations]
+            broken = check_laws(make_pipeline, part, chosen, most=1, confirms=failure is None)
+            violations = [replace(each, index=done + each.index) for each in broken]
         done += len(part)
         if monotonic() - at < PART_SECONDS:
             size = min(2 * size, LARGEST_PART)
-    crash: BaseException | None = None
-    if failure is not None and failure.signature.kind != UNDECIDED:
-        # A failure that does not occur again stays as it is.
-        with suppress(UserError):
-            shrunk = shrink(
-                failure,
-                make_pipeline,
-                reference=make_expected,
-                lockstep=lockstep,
-                max_calls=SHRINK_CALLS,
-                seconds=SHRINK_SECONDS,
-            )
+    # A failure that does not occur again stays as it is.
+    with suppress(UserError):
+        if failure is not None and failure.signature.kind != UNDECIDED:
+            shrunk = shrink(failure, checker, Budget(SHRINK_CALLS, SHRINK_SECONDS))
             failure, neighbour = shrunk.failure, shrunk.change
-        crash = None
-        if failure.signature.kind == CRASH:
-            crash = _find_exception(failure, make_pipeline, make_expected)
-    elif violations and failure is None:
-        law = next(law for law in chosen if law.name == violations[0].law)
-        with suppress(UserError):
+        elif violations and failure is None:
+            law = next(law for law in chosen if law.name == violations[0].law)
             shrunk, violations[0] = shrink_violation(
                 violations[0], make_pipeline, law=law, max_calls=SHRINK_CALLS, seconds=SHRINK_SECONDS
             )
             neighbour = shrunk.change
+    is_crash = failure is not None and failure.signature.kind == CRASH
     return Conformance(
         engine=name_engine(factory),
         reference=name_engine(reference),
@@ -314,7 +301,7 @@ def check_engine(
         failure=failure,
         violations=tuple(violations),
         neighbour=neighbour,
-        exception=crash,
+        exception=_find_exception(failure, make_pipeline, make_expected) if failure and is_crash else None,
         exercise=exercise,
         minimum=required,
     )
@@ -358,12 +345,9 @@ def save_reproducer(
     UserError for a report without a problem, and where the file cannot be written.
     """
     if report.failure is not None:
-        made = Reproducer(
-            problem=report.failure.problem, signature=report.failure.signature, message=report.failure.message
-        )
-        if report.failure.is_alone:
-            made = make_reproducer(report.failure, engine, reference=reference, lockstep=lockstep)
-        made = replace(made, engine=engine, reference=reference, neighbour=report.neighbour)
+        # One that fails only with others in its run is written as it is.
+        alone = replace(report.failure, group=(report.failure.problem,))
+        made = make_reproducer(alone, engine, reference=reference, lockstep=lockstep, neighbour=report.neighbour)
     elif report.violations:
         made = make_law_reproducer(report.violations[0], engine, reference=reference, neighbour=report.neighbour)
     else:

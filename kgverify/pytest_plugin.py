@@ -181,11 +181,10 @@ def assert_equivalent(request: pytest.FixtureRequest) -> Callable[..., "Conforma
             report = check_engine(
                 factory,
                 reference=expected,
-                examples=read_option(request.config, "examples", marker),
+                examples=read_option(request.config, "examples", marker) if problems is None else None,
                 seed=read_option(request.config, "seed", marker),
                 seconds=read_option(request.config, "time", marker),
-                problems=problems,
-                first=_read_corpus(request) if problems is None else (),
+                problems=_read_corpus(request) if problems is None else problems,
                 laws=None if laws else (),
                 minimum=required,
                 dialect=own,

@@ -17,16 +17,15 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from benchmarks.numerics.compile_in_mode import compile_in_mode
 from kgverify.prover.execution.device import products_set_to
 from stepaudit.audited_function import (
-    COMPILE_MODES,
     Function,
     Inputs,
     MakeInputs,
     Subject,
-    check_names,
     make_subject,
 )
 from stepaudit.environment import describe_environment, read_product_settings
 from stepaudit.errors import describe_error
+from stepaudit.options import COMPILE_MODES, check_names
 from stepaudit.properties.colliding_writes import find_dependence, report_dependence
 from stepaudit.report import AuditReport, ReportBuilder
 from stepaudit.source_lines import find_calling_line

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from kgverify.prover.faults.catalogue import FAULTS, find_fault
+from kgverify.prover.faults.catalogue import FAULTS, find_faults
 
 from .page import figures, render_page
 from .trials import num_trials, run_scoreboard
@@ -32,7 +32,10 @@ def main() -> int:
     parser.add_argument("--log", type=Path, help="a file of finished trials; those found in it are not run again")
     parser.add_argument("--json", type=Path, help="write the scores to this file")
     given = parser.parse_args()
-    graphs, names = tuple(given.graph or DEFAULT_GRAPHS), tuple(find_fault(name).name for name in given.fault or FAULTS)
+    graphs, names = (
+        tuple(given.graph or DEFAULT_GRAPHS),
+        tuple(fault.name for fault in find_faults(given.fault or tuple(FAULTS))),
+    )
     total = num_trials(graphs, names, given.sound, given.pairs)
     done = 0
 

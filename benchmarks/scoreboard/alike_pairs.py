@@ -193,7 +193,6 @@ def _ask(run: Recording, hook: str) -> Iterator[tuple[Instance, Any]]:
     views = StepReader(engine.step(_positions(problems)))
     data = Run(
         run.limits,
-        len(candidates.query),
         inference,
         inference.at,
         has_scores=True,

@@ -26,6 +26,7 @@ import numpy as np
 
 from kgverify.comparison.equality import Equality
 from kgverify.conditions import describe
+from kgverify.conditions.confirm import Tested
 from kgverify.conditions.features import read_features
 from kgverify.conditions.find import Found
 from kgverify.conditions.instances import Cases
@@ -132,7 +133,7 @@ def _recording(*, tests: bool) -> Iterator[tuple[list[Found], list[Cases]]]:
 
     describe.find_condition, describe.show = find, show
     if not tests:
-        describe.confirm = lambda stage, best, *given: (best, None, None)  # type: ignore[assignment,return-value]
+        describe.confirm = lambda stage, best, *given: Tested(best)
     try:
         yield found, cases
     finally:

@@ -10,7 +10,7 @@ from kgverify.engines.load_engine import refuse_exit
 from kgverify.engines.table import REFERENCE
 from kgverify.errors import UserError
 from kgverify.runs.engine_makers import AnyEngine, find_maker, name_engine
-from kgverify.testing.checking.check import judge
+from kgverify.testing.checking.check import Checker
 from kgverify.testing.checking.guard import find_supported
 from kgverify.testing.problems.problem import Problem
 from kgverify.testing.reproducers.text_format import make_reproducer, write_reproducer
@@ -72,7 +72,7 @@ def assert_agrees(
             where=name_engine(engine),
             fix="give another problem, such as one drawn by strategies.problems(policies=['shortest'])",
         )
-    failure = judge(problem, make, reference=make_expected, lockstep=lockstep)
+    failure = Checker(make, make_expected, lockstep).judge(problem)
     if failure is not None:
         if save is not None:
             sides = describe_engine(engine), describe_engine(reference)

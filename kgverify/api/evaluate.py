@@ -18,6 +18,7 @@ from kgverify.engines.protocol import Engine
 from kgverify.engines.sizes import Workload
 from kgverify.engines.table import COMPILED, REFERENCE, Capability
 from kgverify.errors import UserError
+from kgverify.evaluation.evaluate import EvaluationSettings
 from kgverify.evaluation.evaluate import evaluate as evaluate_run
 from kgverify.evaluation.evaluation_report import report_evaluation
 from kgverify.evaluation.group import ProcessGroup
@@ -186,9 +187,7 @@ def evaluate_job(
         if leads:
             group.broadcast(b"")
         workers = None if options.scheduler is None else stack.enter_context(DaskWorkers(options.scheduler))
-        result = evaluate_run(
-            run,
-            pipeline,
+        settings = EvaluationSettings(
             folder=folder,
             part_size=options.part_size,
             rank_only=options.rank_only,
@@ -201,6 +200,7 @@ def evaluate_job(
             warn=options.warn,
             should_stop=should_stop,
         )
+        result = evaluate_run(run, pipeline, settings)
         if result is None:
             return None
         if result.missing:
@@ -212,7 +212,6 @@ def evaluate_job(
             pipeline,
             num_checked=num_checked,
             reference=expected,
-            num_processes=group.size,
             minimum=job.equality.required,
             phase=phase,
         )

@@ -8,13 +8,12 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from kgverify.api.inputs import write_down
 from kgverify.arguments import check_fields, checked
 from kgverify.comparison.exercise.exercise import MINIMUM, Minimum, parse_minimum
 from kgverify.engines.table import COMPILED, REFERENCE
 from kgverify.program.dialect import OURS, Dialect
 from kgverify.runs.engine_makers import find_dialect
-from kgverify.runs.job import EngineLike
+from kgverify.runs.job import EngineLike, write_down
 from kgverify.testing.campaigns.campaign import Campaign, run_campaign
 from kgverify.testing.campaigns.result import CampaignResult, Watch, read_known
 from kgverify.testing.problems.decode import SCOPE_MINIMUM

@@ -1,15 +1,15 @@
 """Engines as users give them, for the public functions: made for a run, or written down."""
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from typing import Any
 
 from kgverify.api.trial import require_trial
-from kgverify.engines.load_engine import load_factory
 from kgverify.engines.policy import Policy
 from kgverify.engines.protocol import Engine
 from kgverify.engines.sizes import GRAPH_SIZES, Workload
-from kgverify.engines.table import COMPILED, REFERENCE, EngineMaker, find_entry
+from kgverify.engines.table import COMPILED, REFERENCE, EngineMaker
 from kgverify.errors import UserError
 from kgverify.files.remote import names_url
 from kgverify.graphs.graph import KnowledgeGraph
@@ -18,30 +18,18 @@ from kgverify.program.program import Program
 from kgverify.ranking.corrupt import draw_candidates
 from kgverify.ranking.rank import rank_candidates
 from kgverify.runs.engine_makers import (
-    EAGER,
-    PLAIN,
     AnyEngine,
     EngineSpec,
     MakePipeline,
     adapt_pipeline,
     as_maker,
+    find_factory,
     make_for,
     make_reference,
     name_engine,
 )
-from kgverify.runs.job import EngineLike, Engines, Reference
+from kgverify.runs.job import EngineLike, Reference, name_again, write_down
 from kgverify.runs.run import Pipeline, Run, with_reference_ranking
-
-
-@contextmanager
-def make_sides(engines: Engines, run: Run) -> Iterator[tuple[Pipeline, Pipeline]]:
-    """Provide the pipelines of the reference and of the engine under test, in this order, until the context ends.
-
-    UserError for an engine that cannot be made.
-    """
-    with ExitStack() as stack:
-        actual = stack.enter_context(running(engines.engine, run))
-        yield stack.enter_context(running(engines.reference, run, where="reference")), actual
 
 
 @contextmanager
@@ -62,33 +50,28 @@ def make_pipeline(engine: EngineLike, run: Run, *, where: str = "engine", work: 
 
     work: the work for which an engine may choose its sizes
     """
-    if isinstance(engine, EngineSpec):
-        engine = engine.resolve()
-    if engine == REFERENCE or isinstance(engine, Reference):
+    given: Any = engine
+    factory = make_reference if isinstance(given, Reference) else find_factory(given, where)
+    if factory is make_reference:
         return make_reference(run, GRAPH_SIZES)
-    title = f"{where} {engine if isinstance(engine, str) else _name(engine)}"
-    if isinstance(engine, str):
-        engine = find_entry(engine, where) or load_factory(engine, where)
-    if isinstance(engine, EngineMaker):
-        pipeline = make_for(run, engine if work is None else engine.planned_for(work))
-        require_trial(engine, pipeline.engine.info)
+    if isinstance(factory, EngineMaker):
+        pipeline = make_for(run, factory if work is None else factory.planned_for(work))
+        require_trial(factory, pipeline.engine.info)
         return pipeline
-    if not isinstance(engine, type) and callable(getattr(engine, "prove", None)):
+    title = f"{where} {name_engine(given)}"
+    if not isinstance(factory, type) and callable(getattr(factory, "prove", None)):
         # An engine that is made already.
-        make = _make_always(adapt_pipeline(engine))
+        ready = adapt_pipeline(factory)
+        make: MakePipeline = lambda run, sizes: ready  # noqa: E731  the type of a maker
     else:
-        make = as_maker(engine, title)  # type: ignore[arg-type]  # UserError for what cannot be called
+        make = as_maker(factory, title)
     from kgverify.testing.checking.guard import explain
 
     pipeline = explain(make, title)(run, GRAPH_SIZES)
     if where == "reference" and pipeline.draw is draw_candidates and pipeline.rank is rank_candidates:
         # Both sides would share these functions: the expected side takes the second implementation of both.
         pipeline = with_reference_ranking(pipeline.engine)
-    return pipeline._replace(engines=(name_again(engine) or f"an engine {_name(engine)}",))
-
-
-def _name(engine: EngineLike) -> str:
-    return name_engine(engine)  # type: ignore[arg-type]
+    return pipeline._replace(engines=(name_again(engine).name or f"an engine {name_engine(given)}",))
 
 
 def names_engine(given: object) -> bool:
@@ -106,53 +89,9 @@ def make_engine(engine: EngineLike, program: Program, limits: Limits, policy: Po
     return make_pipeline(engine, Run(graph, limits, policy), where=where).engine
 
 
-def _make_always(pipeline: Pipeline) -> MakePipeline:
-    return lambda run, sizes: pipeline
-
-
-def name_again(engine: EngineLike) -> str:
-    """Return the name by which an engine can be made again; empty if it has none."""
-    try:
-        return write_down(engine).name
-    except UserError:
-        return ""
-
-
-def write_down(engine: EngineLike, where: str = "engine") -> EngineSpec:
-    """Return the engine as text, by which other processes and reproducers make it again.
-
-    UserError for an engine that cannot be imported by its name.
-    """
-    if isinstance(engine, EngineSpec):
-        return engine
-    if isinstance(engine, str):
-        return EngineSpec(engine)
-    if isinstance(engine, Reference):
-        return PLAIN
-    if isinstance(engine, EngineMaker):
-        options = engine.options
-        return EngineSpec(engine.name, **{name: options[name] for name in EAGER._fields if name in options})
-    module, path = getattr(engine, "__module__", ""), getattr(engine, "__qualname__", "")
-    name = f"{module}:{path}"
-    if not path or "<" in path or not _is_importable(name, engine):
-        raise UserError(
-            "expected an engine that can be imported by its name",
-            where=where,
-            fix="define the class or function at the top level of a module",
-        )
-    return EngineSpec(name)
-
-
 def describe_engine(engine: AnyEngine) -> EngineSpec:
     """Return an engine as text, by which it can be made again unless it is a local function."""
     try:
         return write_down(engine)
     except UserError:
         return EngineSpec(name_engine(engine))
-
-
-def _is_importable(name: str, engine: EngineLike) -> bool:
-    try:
-        return load_factory(name, "engine") is engine
-    except UserError:
-        return False

@@ -2,13 +2,12 @@
 
 from pathlib import Path
 
-from kgverify.api.inputs import write_down
 from kgverify.arguments import checked
 from kgverify.engines.table import EngineMaker
 from kgverify.laws.replay import Replay, replay_apart
 from kgverify.laws.replay import replay as replay_reproducer
 from kgverify.runs.engine_makers import EngineSpec, Factory, find_maker, name_engine, require_trust
-from kgverify.runs.job import EngineLike, Reference
+from kgverify.runs.job import EngineLike, Reference, write_down
 from kgverify.testing.checking.failure import DEATH
 from kgverify.testing.reproducers.text_format import Reproducer, read_reproducer
 

@@ -1,6 +1,5 @@
 """`kgverify doctor --self-test`: the embedded graph by every evaluator of this machine, and planted faults that must be found."""
 
-import sys
 from collections.abc import Iterator
 from time import perf_counter
 from typing import Any, Final
@@ -10,6 +9,7 @@ from kgverify.engines.table import COMPILED, make_entry
 from kgverify.errors import UserError
 from kgverify.files.cache import has_mark, keep_mark
 from kgverify.runs.environment import SELF_TEST, find_result
+from kgverify.verification.compilation_log import count_compilations
 
 GRAPH: Final = "countries"
 SIZE: Final[dict[str, Any]] = {"queries": 4, "corruptions": 10}
@@ -47,12 +47,12 @@ def _try_mode(mode: str) -> Finding:
     # The list of what is installed is shown whatever is broken.
     from kgverify.api.verify import verify
 
-    began, before = perf_counter(), _count_compilations()
+    began, before = perf_counter(), count_compilations()[1]
     try:
         report = verify(GRAPH, make_entry(COMPILED, mode=mode), **SIZE)
     except UserError as error:
         return Finding(f"self-test: mode {mode}", State.BROKEN, error.message, error.fix or "")
-    compiling = _count_compilations() - before
+    compiling = count_compilations()[1] - before
     took = f"{perf_counter() - began - compiling:.1f} s, and {compiling:.1f} s of compilation"
     if report.verdict.value == "AGREE":
         return Finding(f"self-test: mode {mode}", State.PRESENT, f"agrees with the reference: {took}")
@@ -72,12 +72,3 @@ def _find_fault(name: str, mode: str) -> Finding:
         seen = "nothing" if first is None else f"another stage, {first.stage}"
         return Finding(f"self-test: fault {name}", State.BROKEN, f"expected {stage}, found {seen}", "report this")
     return Finding(f"self-test: fault {name}", State.PRESENT, f"found in {stage}: {perf_counter() - began:.1f} s")
-
-
-def _count_compilations() -> float:
-    """Return the seconds that this process has spent on compilations by torch."""
-    if "torch" not in sys.modules:
-        return 0.0
-    from kgverify.torch.compilations import count_compilations
-
-    return count_compilations()[1]

@@ -2,16 +2,15 @@
 
 from pathlib import Path
 
-from kgverify.api.inputs import write_down
 from kgverify.arguments import checked
 from kgverify.errors import UserError
 from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.graphs.load import load_graph
 from kgverify.report.report import Report
-from kgverify.runs.engine_makers import EngineSpec, require_trust
-from kgverify.runs.job import EngineLike, GraphLike
-from kgverify.testing.shrinking.shrink import MAX_SECONDS, Progress
-from kgverify.testing.shrinking.shrink_run import MAX_RUN_CALLS, ShrunkRun, load_run_graph, shrink_run
+from kgverify.runs.engine_makers import require_trust
+from kgverify.runs.job import EngineLike, GraphLike, load_run_graph, read_job, write_down
+from kgverify.testing.shrinking.shrink import DEFAULT_BUDGET, MAX_SECONDS, Budget, Progress
+from kgverify.testing.shrinking.shrink_run import MAX_RUN_CALLS, ShrunkRun, shrink_run
 from kgverify.verification.save import REPORT, read_run
 from kgverify.verification.verify import Verification
 
@@ -65,12 +64,11 @@ def shrink(
         found = _with_traces(run)
     else:
         found, file = read_run(Path(run)), Path(run) / REPORT
-        names, named = found.report.engines, (engine, reference)
-        if engine is None and names.actual:
-            require_trust(EngineSpec(names.actual), f"{file}: engine", "engine", named=named, trust=trust)
-        if reference is None and names.expected:
-            require_trust(EngineSpec(names.expected), f"{file}: reference", "reference", named=named, trust=trust)
-    spec = None if engine is None else write_down(engine)
+        sides, named = read_job(found.report).engines, (engine, reference)
+        for side, given in (("engine", engine), ("reference", reference)):
+            if given is None and (spec := write_down(getattr(sides, side))).name:
+                require_trust(spec, f"{file}: {side}", side, named=named, trust=trust)
+    actual = None if engine is None else write_down(engine)
     expected = None if reference is None else write_down(reference, where="reference")
     try:
         if graph is None:
@@ -79,16 +77,8 @@ def shrink(
             graph = load_graph(graph)
     except UserError as error:
         raise UserError(error.message, where=error.where, fix=f"{error.fix}; or give --graph") from None
-    return shrink_run(
-        found,
-        divergence,
-        engine=spec,
-        reference=expected,
-        graph=graph,
-        max_calls=max_calls,
-        seconds=seconds,
-        progress=progress,
-    )
+    budget = Budget(max_calls, seconds, progress or DEFAULT_BUDGET.progress)
+    return shrink_run(found, divergence, budget, engine=actual, reference=expected, graph=graph)
 
 
 def _with_traces(report: Report) -> Verification:

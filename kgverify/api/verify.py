@@ -4,16 +4,26 @@ from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
 
-from kgverify.api.inputs import make_sides, name_again
+from kgverify.api.inputs import running
 from kgverify.arguments import checked
 from kgverify.comparison.equality import DEFAULT_EQUALITY, Equality
 from kgverify.engines.policy import Policy
 from kgverify.engines.table import COMPILED, REFERENCE
 from kgverify.program.limits import Limits
 from kgverify.progress import Phase, TimedPhases, silent_phase
-from kgverify.report.content import EngineNames
 from kgverify.report.report import Report
-from kgverify.runs.job import EngineLike, Engines, GraphLike, Job, Proofs, Queries, Source
+from kgverify.runs.job import (
+    EngineLike,
+    Engines,
+    GraphLike,
+    Job,
+    Proofs,
+    Queries,
+    Source,
+    encode_job,
+    name_again,
+    of_info,
+)
 from kgverify.verification.verify import Verification
 from kgverify.verification.verify import verify as verify_pipelines
 
@@ -104,8 +114,12 @@ def verify_job(job: Job, *, save: str | Path | None = None, command: str = "", p
 
 
 def _verify(job: Job, command: str, phase: Phase) -> tuple[Report, Verification]:
-    run = job.make_run()
-    with make_sides(job.engines, run) as (expected, actual):
+    run, sides = job.make_run(), job.engines
+    with running(sides.engine, run) as actual, running(sides.reference, run, where="reference") as expected:
         found = verify_pipelines(run, expected, actual, equality=job.equality, phase=phase)
-    engines = EngineNames(name_again(job.engines.reference), name_again(job.engines.engine))
-    return found.report.with_traces(found, command=command, engines=engines), found
+    made = found.report.environment
+    engines = Engines(
+        of_info(name_again(sides.engine), made.actual), of_info(name_again(sides.reference), made.expected)
+    )
+    written = encode_job(replace(job, source=Source(run.graph), engines=engines))
+    return found.report.with_traces(found, command=command, job=written), found

@@ -82,6 +82,7 @@ def draw(campaign: Campaign, tally: Tally, num_failures: int = MOST_FAILURES) ->
 
 
 def _add_counts(table: Table, campaign: Campaign, tally: Tally) -> None:
+    tried, met = tally.tried, tally.tried.met
     resumed = f", {tally.resumed:,} of them earlier" if tally.resumed else ""
     table.add_row(
         "problems",
@@ -89,33 +90,34 @@ def _add_counts(table: Table, campaign: Campaign, tally: Tally) -> None:
     )
     table.add_row(
         "compared",
-        f"{count_of(tally.candidates, 'candidate')}, {count_of(tally.steps, 'step')},"
-        f" {count_of(tally.resolvents, 'resolvent')}",
+        f"{count_of(tried.num_candidates, 'candidate')}, {count_of(tried.num_steps, 'step')},"
+        f" {count_of(tried.num_resolvents, 'resolvent')}",
     )
     rate = _rate(tally)
     table.add_row("speed", f"{rate:,.0f} problems a second" if rate else "not known yet")
-    met = [
-        f"{title.split()[0]} {sum(name in tally.features for name in names)}/{len(names)}"
+    by_title = [
+        f"{title.split()[0]} {sum(name in met for name in names)}/{len(names)}"
         for title, names in FEATURES_BY_TITLE.items()
     ]
-    exercised = f"{len(tally.features)}/{len(ALL_FEATURES)}: {', '.join(met)}"
-    table.add_row("features", exercised if tally.features else "not counted yet")
-    missing = [name for name in ALL_FEATURES if name not in tally.features]
-    if tally.features and missing:
+    exercised = f"{len(met)}/{len(ALL_FEATURES)}: {', '.join(by_title)}"
+    table.add_row("features", exercised if met else "not counted yet")
+    missing = [name for name in ALL_FEATURES if name not in met]
+    if met and missing:
         table.add_row("", Text(f"never yet: {', '.join(missing)}", style="dim"))
 
 
 def _add_failures(table: Table, tally: Tally, num_shown: int) -> None:
-    if not tally.found:
+    found = tally.tried.count_by(str)
+    if not found:
         table.add_row("failures", "none" if tally.done else "none yet")
         return
     table.add_row(
         "failures",
-        Text(f"{count_of(len(tally.found), 'kind')}, in {count_of(tally.differing, 'problem')}", style="bold red"),
+        Text(f"{count_of(len(found), 'kind')}, in {count_of(tally.tried.num_differing, 'problem')}", style="bold red"),
     )
-    table.add_row("stages", _counted(tally.stages))
-    table.add_row("classes", _counted(tally.classes))
-    most = sorted(tally.found.items(), key=lambda item: -item[1])
+    table.add_row("stages", _counted(tally.tried.stages))
+    table.add_row("classes", _counted(tally.tried.classes))
+    most = sorted(found.items(), key=lambda item: -item[1])
     for signature, count in most[:num_shown]:
         table.add_row(Text(f"{count:>8,}", style="red"), signature)
     if len(most) > num_shown:

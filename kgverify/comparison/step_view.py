@@ -212,19 +212,22 @@ def content_of(resolvent: ResolventView) -> Content:
     return resolvent.kind, number_variables(iter(plain(resolvent.atoms)))
 
 
+def list_missing(
+    these: Iterable[Item], others: Iterable[Item], key: Callable[[Item], Hashable] = lambda item: item
+) -> list[Item]:
+    """Return the items that the others lack, counted with multiplicity; items with one key are the same."""
+    left = Counter(map(key, others))
+    found = []
+    for item in these:
+        if left[key(item)]:
+            left[key(item)] -= 1
+        else:
+            found.append(item)
+    return found
+
+
 def list_unshared(
     expected: Sequence[Item], actual: Sequence[Item], key: Callable[[Item], Hashable] = lambda item: item
 ) -> tuple[list[Item], list[Item]]:
-    """Return the items that only one of two lists has, counted with multiplicity; items with one key are the same."""
-
-    def list_missing(these: Sequence[Item], others: Sequence[Item]) -> list[Item]:
-        left = Counter(map(key, others))
-        found = []
-        for item in these:
-            if left[key(item)]:
-                left[key(item)] -= 1
-            else:
-                found.append(item)
-        return found
-
-    return list_missing(expected, actual), list_missing(actual, expected)
+    """Return the items that only one of two lists has, as `list_missing` finds them."""
+    return list_missing(expected, actual, key), list_missing(actual, expected, key)

@@ -25,7 +25,7 @@ MOST_CANDIDATES: Final = 5_000
 
 
 class Turn(NamedTuple):
-    """The turn in which a candidate gets a slot.
+    """The turn of a candidate in a slot.
 
     chunk, position: the number of its chunk, and its position in it
     slot, number:    its slot, and the number of its turn there, from 0
@@ -208,27 +208,24 @@ def find_turns(layout: Mapping[str, object], expected: Candidates, num_steps: Se
     for first in range(0, num, size):
         rows = range(first, min(first + size, num))
         places = _recycle(rows, slots, num_steps) if "pool" in sizes else [((i - first) % slots, -1) for i in rows]
-        # The candidates that each slot had in this chunk.
-        taken: dict[int, list[int]] = {}
         full = first + len(rows) // slots * slots
+        last: dict[int, Turn] = {}
         for row, (slot, tick) in zip(rows, places, strict=True):
-            earlier = taken.setdefault(slot, [])
-            before = earlier[-1] if earlier else None
-            turns.append(
-                Turn(
-                    chunk=first // size,
-                    position=row - first,
-                    slot=slot,
-                    number=len(earlier),
-                    is_partial=len(rows) > slots and row >= full,
-                    outcome=-1 if before is None else outcomes[before],
-                    num_steps=0 if before is None else num_steps[before],
-                    has_proved=before is not None and (turns[before].has_proved or outcomes[before] == Outcome.PROVED),
-                    is_same_query=before is not None and queries[before] == queries[row],
-                    tick=tick,
-                )
+            before = last.get(slot)
+            at = -1 if before is None else first + before.position
+            last[slot] = Turn(
+                chunk=first // size,
+                position=row - first,
+                slot=slot,
+                number=0 if before is None else before.number + 1,
+                is_partial=len(rows) > slots and row >= full,
+                outcome=-1 if before is None else outcomes[at],
+                num_steps=0 if before is None else num_steps[at],
+                has_proved=before is not None and (before.has_proved or outcomes[at] == Outcome.PROVED),
+                is_same_query=before is not None and queries[at] == queries[row],
+                tick=tick,
             )
-            earlier.append(row)
+            turns.append(last[slot])
     return turns
 
 

@@ -6,7 +6,7 @@ is found, and of two conditions that the run does not tell apart the right one s
 
 from collections.abc import Callable, Sequence
 from itertools import compress
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from msgspec.structs import replace
@@ -19,7 +19,6 @@ from kgverify.conditions.find import (
     chance_for,
     find_in,
     is_nearly,
-    read_tested,
     settle,
     take_part,
     weaken,
@@ -41,13 +40,18 @@ REFUTED: Final = "refuted"
 NOT_TESTABLE: Final = "not testable"
 
 
+class Tested(NamedTuple):
+    """A condition, the last experiment with it, and the instances that were constructed for that."""
+
+    found: Found
+    experiment: Experiment | None = None
+    tried: Tried | None = None
+
+
 def confirm(
-    stage: str,
-    found: Found,
-    test: Callable[[Found, int], Tried | str],
-    describe: Callable[[Instance], str],
-) -> tuple[Found, Experiment, Tried | None]:
-    """Test a condition, and return what is left of it, with the last experiment and what was constructed for it.
+    stage: str, found: Found, test: Callable[[Found, int], Tried | str], describe: Callable[[Instance], str]
+) -> Tested:
+    """Test a condition by experiments, and repair it where they refute it.
 
     A condition without tests is a start: it is looked for among the instances of the run and of experiments.
 
@@ -56,13 +60,13 @@ def confirm(
     """
     experiment = Experiment(verdict=NOT_TESTABLE, reason="nothing distinguishes what goes wrong")
     known = found.cases
-    nearly: tuple[Found, Experiment, Tried] | None = None
-    last: Tried | None = None
+    nearly: Tested | None = None
+    share, last = 0.0, None
     for seed in range(MOST_ROUNDS):
         # Goals are varied from those of experiments as well; candidates of further runs have other numbers.
         tried = test(found if found.cases.unit is Unit.CANDIDATE else found._replace(cases=known), seed)
         if isinstance(tried, str):
-            return settle(found), Experiment(verdict=NOT_TESTABLE, reason=tried), None
+            return Tested(settle(found), Experiment(verdict=NOT_TESTABLE, reason=tried))
         last = tried
         known = known._replace(instances=(*known.instances, *tried.cases.instances))
         if found.condition.tests:
@@ -76,25 +80,26 @@ def confirm(
                 return nearly
             if kept.condition != found.condition:
                 experiment = _try_weak(kept, tried, describe)
-            return kept, experiment, tried
+            return Tested(kept, experiment, tried)
         weak = weaken(found) if is_refuted else found
         # Two refuted conditions are no causes: what they have in common with the true ones may be the smaller part.
         is_stated = weak.condition.tests and not (is_refuted and weak.condition.either is not None)
         if is_stated and is_nearly(tried.predicted, tried.observed):
             weak = weak._replace(exceptions=experiment.pair) if is_refuted else weak
             judged = judge(weak, tried, describe)
-            nearly = nearly if nearly is not None and _share(nearly[1]) > _share(judged) else (weak, judged, tried)
+            if nearly is None or _share(judged) >= share:
+                nearly, share = Tested(weak, judged, tried), _share(judged)
         if better is not None and (better.is_exact or nearly is None):
             found = better._replace(exceptions=experiment.pair) if is_refuted and not better.is_exact else better
         elif _is_settled(found, seed) if found.condition.tests else _is_hopeless(seed, known):
             break
-    return nearly or (found, experiment, last)
+    return nearly or Tested(found, experiment, last)
 
 
 def adopt(found: Found, others: Sequence[Found]) -> Found:
     """Return the exact condition of another cause if it holds here as well; itself where none does, or it is another one.
 
-    One fault may show in several causes, of which one has too few instances to find its condition or its boundary.
+    One fault may show in several causes, and one of these may have too few instances to find its condition or its boundary.
     """
     for other in others:
         if other is found or not other.is_exact or not other.condition.tests or len(other.condition.parts) > 1:
@@ -149,10 +154,10 @@ def _is_hopeless(seed: int, known: Cases) -> bool:
 
 def _try_weak(weak: Found, tried: Tried, describe: Callable[[Instance], str]) -> Experiment:
     """Return the result of an experiment with a condition that has lost a test."""
-    values = read_tested(weak.table.features, weak.condition, tried.cases.instances)
-    if values is None or not weak.condition.tests:
+    holds = weak.table.predict(weak.condition, tried.cases.instances)
+    if holds is None or not weak.condition.tests:
         return Experiment(verdict=NOT_TESTABLE, reason="it rests on one instance")
-    return judge(weak, tried._replace(predicted=weak.condition.holds(values)), describe)
+    return judge(weak, tried._replace(predicted=holds), describe)
 
 
 def judge(found: Found, tried: Tried, describe: Callable[[Instance], str]) -> Experiment:
@@ -168,21 +173,18 @@ def judge(found: Found, tried: Tried, describe: Callable[[Instance], str]) -> Ex
     return replace(counted, pair=tuple(map(describe, choose_pair(tried, found))))
 
 
-def split(
-    found: Found, experiment: Experiment | None, tried: Tried | None, describe: Callable[[Instance], str]
-) -> list[tuple[Found, Experiment | None]]:
-    """Return each of two conditions, without what the other one alone explains, with its own pair of problems."""
+def split(tested: Tested, describe: Callable[[Instance], str]) -> list[Tested]:
+    """Return each of two conditions that were confirmed, without what the other one alone explains."""
+    found, experiment, tried = tested
+    assert tried is not None
     parts = []
     for part, other in (found.condition.parts, found.condition.parts[::-1]):
         own = take_part(found, part, other)
-        judged = experiment
-        if tried is not None and experiment is not None and experiment.verdict == CONFIRMED:
-            values = read_tested(found.table.features, found.condition, tried.cases.instances)
-            if values is not None:
-                alone = ~other.holds(values)
-                cases = tried.cases._replace(instances=tuple(compress(tried.cases.instances, alone)))
-                judged = judge(own, Tried(cases, part.holds(values)[alone], tried.observed[alone]), describe)
-        parts.append((own, judged))
+        holds, elsewhere = (found.table.predict(each, tried.cases.instances) for each in (part, other))
+        if holds is not None and elsewhere is not None:
+            cases = tried.cases._replace(instances=tuple(compress(tried.cases.instances, ~elsewhere)))
+            experiment = judge(own, Tried(cases, holds[~elsewhere]), describe)
+        parts.append(Tested(own, experiment))
     return parts
 
 
@@ -202,9 +204,6 @@ def _search_again(stage: str, found: Found, known: Cases) -> Found | None:
 
 def _keep_alike(found: Found, tried: Tried) -> Found:
     """Return a condition without the others that the experiment refutes."""
-    others = []
-    for each in found.others:
-        values = read_tested(found.table.features, each, tried.cases.instances)
-        if values is not None and np.array_equal(each.holds(values), tried.observed):
-            others.append(each)
-    return found._replace(others=tuple(others))
+    holds = [found.table.predict(each, tried.cases.instances) for each in found.others]
+    is_kept = [each is not None and np.array_equal(each, tried.observed) for each in holds]
+    return found._replace(others=tuple(compress(found.others, is_kept)))

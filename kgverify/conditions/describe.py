@@ -1,8 +1,10 @@
 """The conditions of the causes of a comparison: their steps are read with steps and candidates that agree."""
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
-from typing import Any, Final
+from itertools import compress, zip_longest
+from typing import Any, Final, NamedTuple
 
 import msgspec
 import numpy as np
@@ -11,15 +13,15 @@ from numpy.typing import NDArray
 from kgverify.comparison.compare import Comparer
 from kgverify.comparison.inference.infer import follows_inference
 from kgverify.comparison.locate import starts_wrong
-from kgverify.comparison.result import NO_CANDIDATE, Cause, Divergence, Experiment
+from kgverify.comparison.result import NO_CANDIDATE, Cause, Divergence
 from kgverify.comparison.source import has_steps
 from kgverify.comparison.step_view import StepReader, StepView
 from kgverify.conditions.batch import Actual, CandidateReader
-from kgverify.conditions.confirm import CONFIRMED, adopt, confirm, split
-from kgverify.conditions.experiment import Fault, RunAgain, Sides, Tried, try_batches, try_steps
+from kgverify.conditions.confirm import CONFIRMED, Tested, adopt, confirm, split
+from kgverify.conditions.experiment import Engines, Tried
 from kgverify.conditions.features import Feature
-from kgverify.conditions.find import OF_WHOLE_STEPS, Found, find_condition, read_tested, settle
-from kgverify.conditions.instances import Cases, Instance, Run, SeenStep, Unit, thin
+from kgverify.conditions.find import OF_WHOLE_STEPS, Found, find_condition, settle
+from kgverify.conditions.instances import Cases, Fault, Instance, Run, SeenStep, Unit, thin
 from kgverify.conditions.sentence import show
 from kgverify.program.stages import STEP_STAGES, Stage
 from kgverify.trace.model.levels import has_goals
@@ -37,38 +39,46 @@ _OF_CANDIDATES: Final = (Stage.RECYCLE, Stage.CORRUPT, Stage.ADVANCE, Stage.FINI
 
 _ORDER: Final = {stage: i for i, stage in enumerate(STEP_STAGES)}
 
-Views = Mapping[tuple[int, int], tuple[StepView, StepView]]
-Outputs = Sequence[tuple[Any, Any] | None]
+
+class Replays(NamedTuple):
+    """The steps of divergences in lockstep, and the replayed outputs of stages.
+
+    views:    both steps of each divergence, in lockstep
+    outputs:  both outputs of the stage at fault for each divergence that was replayed
+    """
+
+    views: Mapping[tuple[int, int], tuple[StepView, StepView]] | None = None
+    outputs: Sequence[tuple[Any, Any] | None] = ()
+    lockstep: bool = False
+
+
+RECORDED: Final = Replays()
+"""Only the recorded steps."""
 
 
 def describe_conditions(
     causes: tuple[Cause, ...],
     divergences: tuple[Divergence, ...],
     comparer: Comparer,
-    views: Views | None = None,
-    outputs: Outputs = (),
-    *,
-    lockstep: bool = False,
-    own: Sequence[Feature] = (),
-    engines: Sides | None = None,
-    run_again: RunAgain | None = None,
     most: int,
+    *,
+    replays: Replays = RECORDED,
+    own: Sequence[Feature] = (),
+    engines: Engines | None = None,
 ) -> tuple[tuple[Divergence, ...], tuple[Cause, ...]]:
     """Return the causes with their conditions, and the divergences, with a cause for each of two conditions.
 
     Causes outside of derivations have no conditions, and neither have digests alone.
 
-    views:   both steps of each divergence, where these are not the recorded ones: in lockstep
-    outputs: both outputs of the stage at fault for each divergence that was replayed
-    own:     the features that the engine under test declares
-    engines: both engines, for experiments; None where they cannot be asked
-    run_again: runs candidates anew, for experiments with the batch
     most:    the causes to describe, from the first
+    own:     the features that the engine under test declares
+    engines: for experiments; None where the engines cannot be asked
     """
     if not causes[:most] or not all(has_goals(source.header.level) for source in comparer.sources):
         return divergences, causes
-    reader = _Reader(causes, divergences, comparer, views, outputs, lockstep=lockstep)
-    described: list[tuple[Cause, list[int]]] = []
+    reader = _Reader(causes, divergences, comparer, replays)
+    described: list[Cause] = []
+    numbers: dict[int, int] = {}
     others: dict[int, int] = {}
     sought = [
         # Scores of another step are explained by that step.
@@ -76,38 +86,38 @@ def describe_conditions(
         for i, cause in enumerate(causes[:most])
     ]
     known = [found for found in sought if found is not None]
-    for number, cause in enumerate(causes):
-        members = reader.members(number)
-        best = sought[number] if number < most else None
-        if best is None:
-            described.append((cause, members))
-            continue
-        best = adopt(best, known)
-        experiment, tried = None, None
-        if engines is None:
-            best = settle(best)
-        else:
-            test = partial(reader.test, number, engines, run_again)
-            best, experiment, tried = _confirm(cause.stage, best, test, reader.describe)
-        # One condition may look like two unless experiments tell.
-        is_certain = experiment is not None and experiment.verdict == CONFIRMED
-        *parts, shared = reader.divide(number, best) if is_certain else [[]]
-        others |= {i: len(described) + (i in parts[0]) for i in shared}
-        stated = split(best, experiment, tried, reader.describe) if parts else [(best, experiment)]
-        for (found, judged), own_members in zip(stated, parts or [members], strict=True):
-            shown = show(cause.stage, found, judged)
-            part = _count(cause, own_members, divergences) if parts else cause
-            described.append((msgspec.structs.replace(part, condition=shown.sentence, when=shown), own_members))
-    numbers = {i: number for number, (_, members) in enumerate(described) for i in members}
+    for number, (cause, best) in enumerate(zip_longest(causes, sought)):
+        stated = [(cause, reader.members[number])]
+        if best is not None:
+            best = adopt(best, known)
+            tested = Tested(settle(best))
+            if engines is not None:
+                tested = _confirm(cause.stage, best, partial(reader.test, number, engines), reader.describe)
+            # One condition may look like two unless experiments tell.
+            is_certain = tested.experiment is not None and tested.experiment.verdict == CONFIRMED
+            parts = reader.divide(number, tested.found) if is_certain else None
+            if parts is None:
+                stated = [(_state(cause, tested), reader.members[number])]
+            else:
+                others |= {i: len(described) + (i in parts[0]) for i in parts[2]}
+                both = zip(split(tested, reader.describe), parts[:2], strict=True)
+                stated = [(_state(_count(cause, members, divergences), each), members) for each, members in both]
+        for described_cause, members in stated:
+            numbers |= dict.fromkeys(members, len(described))
+            described.append(described_cause)
+    if engines is not None:
+        command = "kgverify shrink RUN_DIR --divergence"
+        described = [msgspec.structs.replace(each, reproduce=f"{command} {each.first + 1}") for each in described]
     numbered = tuple(
         msgspec.structs.replace(each, cause=numbers.get(i, each.cause), other_cause=others.get(i, -1))
         for i, each in enumerate(divergences)
     )
-    if engines is not None:
-        for i, (cause, members) in enumerate(described):
-            reproduce = f"kgverify shrink RUN_DIR --divergence {cause.first + 1}"
-            described[i] = msgspec.structs.replace(cause, reproduce=reproduce), members
-    return numbered, tuple(cause for cause, _ in described)
+    return numbered, tuple(described)
+
+
+def _state(cause: Cause, tested: Tested) -> Cause:
+    shown = show(cause.stage, tested.found, tested.experiment)
+    return msgspec.structs.replace(cause, condition=shown.sentence, when=shown)
 
 
 def _count(cause: Cause, members: Sequence[int], divergences: tuple[Divergence, ...]) -> Cause:
@@ -126,44 +136,39 @@ def _count(cause: Cause, members: Sequence[int], divergences: tuple[Divergence, 
 
 def _confirm(
     stage: str, found: Found, test: Callable[[Found, int], Tried | str], describe: Callable[[Instance], str]
-) -> tuple[Found, Experiment | None, Tried | None]:
+) -> Tested:
     """Test a condition. Experiments look for one of the smallest unit where the run has none of it."""
     start = found.start
     is_smaller = start is not None and found.cases.unit is not start.cases.unit and stage not in OF_WHOLE_STEPS
     if start is not None and (not found.condition.tests or is_smaller):
         better = confirm(stage, start, test, describe)
-        if better[0].condition.tests and better[1].verdict == CONFIRMED:
+        experiment = better.experiment
+        if better.found.condition.tests and experiment is not None and experiment.verdict == CONFIRMED:
             return better
-    return confirm(stage, found, test, describe) if found.condition.tests else (found, None, None)
+    return confirm(stage, found, test, describe) if found.condition.tests else Tested(found)
 
 
 class _Reader:
-    """Reads the instances of causes from compared traces, with the inference of their clauses."""
+    """Reads the instances of causes from compared traces, with the inference of their clauses.
+
+    members: the divergences of each cause, ascending
+    """
 
     def __init__(
-        self,
-        causes: tuple[Cause, ...],
-        divergences: tuple[Divergence, ...],
-        comparer: Comparer,
-        views: Views | None,
-        outputs: Outputs,
-        *,
-        lockstep: bool,
+        self, causes: tuple[Cause, ...], divergences: tuple[Divergence, ...], comparer: Comparer, replays: Replays
     ) -> None:
-        self._causes, self._divergences = causes, divergences
-        self._comparer, self._views, self._outputs, self._lockstep = comparer, views, outputs, lockstep
-        # The steps at which each candidate goes wrong, and the divergences of each cause.
-        self._wrong: dict[int, list[int]] = {}
-        self._members: dict[int, list[int]] = {}
+        self._causes, self._divergences, self._comparer, self._replays = causes, divergences, comparer, replays
+        self.members = defaultdict[int, list[int]](list)
+        # The steps at which each candidate goes wrong.
+        self._wrong = defaultdict[int, list[int]](list)
         for i, each in enumerate(divergences):
-            self._members.setdefault(each.cause, []).append(i)
+            self.members[each.cause].append(i)
             if each.expected != NO_CANDIDATE:
-                self._wrong.setdefault(each.candidate, []).append(each.step)
+                self._wrong[each.candidate].append(each.step)
         header = comparer.sources[0].header
         dialect = header.limits.dialect
         self._run = Run(
             limits=header.limits,
-            num_candidates=comparer.sources[0].num_candidates,
             inference=comparer.program.origins,
             infer=comparer.program.at,
             has_scores=comparer.has_scores,
@@ -171,67 +176,52 @@ class _Reader:
             has_counts={"steps.dropped_atoms", "steps.dropped_resolvents"}.isdisjoint(comparer.not_compared),
             follows_semantics=dialect is not None and follows_inference(dialect),
         )
+        self._num_candidates = comparer.sources[0].num_candidates
         self._steps: dict[int, list[SeenStep]] = {}
-
-    def members(self, number: int) -> list[int]:
-        """Return the divergences of a cause, ascending."""
-        return self._members.get(number, [])
 
     def _fault(self, number: int) -> Fault:
         cause = self._causes[number]
         return Fault(Stage(cause.stage), cause.kind, self._comparer.score_tolerance)
 
-    def divide(self, number: int, found: Found) -> list[list[int]]:
+    def divide(self, number: int, found: Found) -> tuple[list[int], list[int], list[int]] | None:
         """Return the divergences of each of two conditions, and those of either that have the other one as well.
 
-        Only an empty list unless a cause has two conditions, and each explains something in the run that the other does not.
+        None unless a cause has two conditions, and each explains something in the run that the other does not.
         """
         table = found.table
         held = [part.holds(table.values) & table.is_wrong for part in found.condition.parts]
         if len(held) == 1 or (held[0] <= held[1]).all() or (held[1] <= held[0]).all():
-            return [[]]
-        read = self._read_parts(number, found)
-        exclusive = [[i for i, each in read.items() if each == {part}] for part in (0, 1)]
-        both = [i for i, each in read.items() if len(each) == 2]
-        # Those in which both hold belong to the first one, unless the other one has none of its own.
-        parts = [{*exclusive[0]}, {*exclusive[1]}]
-        parts[0 if exclusive[1] else 1] |= {*both}
-        parts[0] |= {i for i in self.members(number) if i not in read}
-        if not all(parts):
-            return [[]]
-        return [sorted(parts[0]), sorted(parts[1]), sorted(both)]
+            return None
+        first, second = self._read_parts(number, found)
+        members, both = {*self.members[number]}, first & second
+        # Divergences that have both conditions belong to the first, unless the second would then have none.
+        second = second - first or second
+        first = members - second
+        return (sorted(first), sorted(second), sorted(both)) if first and second else None
 
-    def _read_parts(self, number: int, found: Found) -> dict[int, set[int]]:
-        """Return which of two conditions hold for what went wrong in each divergence, as far as they are known."""
-        places = {(self._divergences[i].candidate, self._divergences[i].step): i for i in self.members(number)}
-        held: dict[int, set[int]] = {}
-        for first in range(0, len(places), MOST_READ):
-            members = self.members(number)[first : first + MOST_READ]
+    def _read_parts(self, number: int, found: Found) -> list[set[int]]:
+        """Return, for each of two conditions, the divergences whose wrong instances it holds for, as far as known."""
+        members, held = self.members[number], [set[int](), set[int]()]
+        places = {(self._divergences[i].candidate, self._divergences[i].step): i for i in members}
+        for start in range(0, len(members), MOST_READ):
+            some = members[start : start + MOST_READ]
             if found.cases.unit is Unit.CANDIDATE:
-                instances = [self._instance(self._divergences[i].candidate, True) for i in members]
+                instances = [self._instance(self._divergences[i].candidate, True) for i in some]
             else:
-                steps = list(self._read_differing([i for i in members if self._divergences[i].step >= 0]))
-                instances = [
-                    each
-                    for cases in self._fault(number).collect(steps)
-                    if (cases.unit, cases.wrong) == (found.cases.unit, found.cases.wrong)
-                    for each in cases.instances
-                    if each.is_wrong
-                ]
-            values = read_tested(found.table.features, found.condition, instances)
-            if values is None:
-                continue
-            for part, condition in enumerate(found.condition.parts):
-                for each, is_held in zip(instances, condition.holds(values), strict=True):
-                    place = each.candidate.row, each.step.number if each.step is not None else -1
-                    i = places.get(place, places.get((place[0], -1)))
-                    if is_held and i is not None:
-                        held.setdefault(i, set()).add(part)
-        return held
+                steps = list(self._read_differing([i for i in some if self._divergences[i].step >= 0]))
+                words = found.cases.unit, found.cases.wrong
+                every = [cases for cases in self._fault(number).collect(steps) if (cases.unit, cases.wrong) == words]
+                instances = [each for cases in every for each in cases.instances if each.is_wrong]
+            for part, condition in zip(held, found.condition.parts, strict=True):
+                holds = found.table.predict(condition, instances)
+                for each in () if holds is None else compress(instances, holds):
+                    row, step = each.candidate.row, each.step.number if each.step is not None else -1
+                    part.add(places.get((row, step), places.get((row, -1), -1)))
+        return [part - {-1} for part in held]
 
     def collect(self, number: int) -> Iterator[Cases]:
         """Yield the instances of a cause, the smallest unit first."""
-        cause, members = self._causes[number], self.members(number)
+        cause, members = self._causes[number], self.members[number]
         in_steps = any(self._divergences[i].step >= 0 for i in members)
         if cause.stage in (Stage.RECYCLE, Stage.CORRUPT) or not in_steps:
             yield from self._collect_candidates(cause, members)
@@ -242,24 +232,17 @@ class _Reader:
             hidden = [step for i in others if i not in later for step in self._differing(i)]
             yield from self._fault(number).collect(differing, right, hidden)
 
-    def test(self, number: int, engines: Sides, run_again: RunAgain | None, found: Found, seed: int) -> Tried | str:
+    def test(self, number: int, engines: Engines, found: Found, seed: int) -> Tried | str:
         """Test a condition of a cause by an experiment, or return why it is not testable."""
         cause, unit = self._causes[number], found.cases.unit
-        if unit is Unit.CANDIDATE and run_again is not None:
-            own = frozenset(self.members(number))
-            hidden = {each.candidate for i, each in enumerate(self._divergences) if i not in own}
-            slots = int(engines[1].info.layout.get("slots", 0))
-            tried = try_batches(found, run_again, num_slots=slots, hidden=hidden, seed=seed)
-            return tried or "other runs of these candidates cannot be compared"
-        if unit is Unit.CANDIDATE or cause.stage not in STEP_STAGES or cause.stage == Stage.ADVANCE:
+        if unit is Unit.CANDIDATE:
+            hidden = {each.candidate for each in self._divergences if each.cause != number}
+            return engines.try_batches(found, hidden, seed)
+        if cause.stage not in STEP_STAGES or cause.stage == Stage.ADVANCE:
             return "it is not one of single steps"
         if unit is Unit.STEP and len(self._causes) > 1:
             return "another cause goes wrong in steps as well"
-        if not all(has_steps(engine.info) and engine.info.variables == "canonical" for engine in engines):
-            return "an engine does not take steps from given goals"
-        if any(found.table.features[i].is_declared for i in found.condition.used):
-            return "it tests a feature that the engine declares for its own run"
-        return try_steps(self._fault(number), found, engines, seed) or "no goal could be constructed"
+        return engines.try_steps(self._fault(number), found, seed)
 
     def describe(self, instance: Instance) -> str:
         """Return the problem of an instance in names: its clause, and the goal and depth of its step."""
@@ -275,7 +258,7 @@ class _Reader:
     def _differing(self, number: int) -> list[SeenStep]:
         """Return the steps of a cause, of a bounded number of divergences."""
         if number not in self._steps:
-            members = [i for i in self.members(number) if self._divergences[i].step >= 0]
+            members = [i for i in self.members[number] if self._divergences[i].step >= 0]
             is_of_step = self._causes[number].stage in (*STEP_STAGES, Stage.RECYCLE)
             self._steps[number] = list(self._read_differing(thin(members, MOST_CANDIDATES))) if is_of_step else []
         return self._steps[number]
@@ -284,7 +267,7 @@ class _Reader:
         found = [self._divergences[i] for i in members]
         if cause.stage not in _OF_CANDIDATES or any(each.expected == NO_CANDIDATE for each in found):
             return
-        wrong = sorted({each.candidate for each in found if each.candidate < self._run.num_candidates})
+        wrong = sorted({each.candidate for each in found if each.candidate < self._num_candidates})
         right = thin([row for row in range(self._num_paired) if row not in self._wrong], MOST_CANDIDATES)
         instances = [self._instance(row, True) for row in wrong] + [self._instance(row, False) for row in right]
         yield Cases(Unit.CANDIDATE, "wrong", "right", tuple(instances))
@@ -296,11 +279,11 @@ class _Reader:
     def _num_paired(self) -> int:
         """The number of candidates, or those up to the last divergence that is listed: any after it may diverge."""
         is_cut = self._comparer.num_found > len(self._comparer.comparison.divergences)
-        return max(self._wrong, default=0) if is_cut else self._run.num_candidates
+        return max(self._wrong, default=0) if is_cut else self._num_candidates
 
     @cached_property
     def _candidates(self) -> CandidateReader:
-        actual, num = self._comparer.sources[1], self._run.num_candidates
+        actual, num = self._comparer.sources[1], self._num_candidates
         is_alike = has_steps(actual.header.engine) and actual.num_candidates == num
         rows = np.arange(num)
         return CandidateReader(
@@ -308,7 +291,7 @@ class _Reader:
             Actual(*(actual.gather_column(name, rows).tolist() for name in Actual._fields)) if is_alike else None,
             actual.header.engine,
             self._run.inference,
-            None if self._lockstep else lambda: self._read(rows),
+            None if self._replays.lockstep else lambda: self._read(rows),
         )
 
     def _read(self, rows: NDArray[np.int64]) -> tuple[StepReader, StepReader]:
@@ -329,7 +312,7 @@ class _Reader:
         for i, row in enumerate(rows.tolist()):
             wrong = self._wrong.get(row, [])
             end = int(reader.columns.candidates.num_steps[i])
-            if wrong and not self._lockstep:
+            if wrong and not self._replays.lockstep:
                 end = min(end, *wrong)
             # The step before a wrong goal may have handed it on.
             places += [(i, number) for number in range(end) if not {number, number + 1} & {*wrong}]
@@ -338,7 +321,7 @@ class _Reader:
     def _read_differing(self, members: Sequence[int]) -> Iterator[SeenStep]:
         """Yield the steps of divergences from a goal that both sides have, or the steps that handed on wrong goals."""
         rows = np.array(sorted({self._divergences[i].candidate for i in members}), np.int64)
-        if not len(rows) or int(rows[-1]) >= self._run.num_candidates:
+        if not len(rows) or int(rows[-1]) >= self._num_candidates:
             return
         reader, other = self._read(rows)
         places = {candidate: i for i, candidate in enumerate(rows.tolist())}
@@ -355,15 +338,15 @@ class _Reader:
                 continue
             actual = self._actual_of(each, at[0], other)
             if actual is not None:
-                outputs = self._outputs[member] if member < len(self._outputs) else None
+                outputs = self._replays.outputs[member] if member < len(self._replays.outputs) else None
                 seen = self._see(reader, at, each.step, actual, outputs)
                 if seen.expected.goal == actual.goal:
                     yield seen
 
     def _actual_of(self, divergence: Divergence, row: int, reader: StepReader) -> StepView | None:
         """Return the actual step of a divergence, given its candidate's row among those read; None without one."""
-        if self._views is not None:
-            views = self._views.get((divergence.candidate, divergence.step))
+        if self._replays.views is not None:
+            views = self._replays.views.get((divergence.candidate, divergence.step))
             return None if views is None else views[1]
         has_step = divergence.step < int(reader.columns.candidates.num_steps[row])
         return reader.read(reader.first_step[row] + divergence.step) if has_step else None

@@ -5,24 +5,23 @@ atoms that match the clauses next to the boundary. For each the condition predic
 the step. For a condition of candidates, the same candidates run again: alone, shuffled or reversed.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, zip_longest
 from random import Random
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from kgverify.comparison.source import has_steps
 from kgverify.comparison.step_view import StepReader, content_of, plain
 from kgverify.conditions.batch import Candidate, CandidateReader
-from kgverify.conditions.features import Feature
-from kgverify.conditions.find import Found, read_tested
-from kgverify.conditions.instances import Cases, Instance, SeenStep, Unit, canonical, collect_cases
-from kgverify.conditions.search import Term
+from kgverify.conditions.features import Feature, read_values
+from kgverify.conditions.find import Found
+from kgverify.conditions.instances import Cases, Fault, Instance, SeenStep, Unit, canonical, collect_labelled
 from kgverify.engines.protocol import Engine, make_positions
-from kgverify.program.atoms import Atom
-from kgverify.program.difference_class import DifferenceClass
+from kgverify.program.atoms import Atom, Goal
 from kgverify.program.fact_index import Ids
 from kgverify.program.outcomes import Origin
 from kgverify.program.stages import Stage
@@ -55,34 +54,21 @@ FEWEST_IN_RUN: Final = 96
 MOST_IN_RUN: Final = 320
 """The candidates of a further run: two for each slot, within these bounds."""
 
-Sides: TypeAlias = tuple[Engine, Engine]
-
-
-class Fault(NamedTuple):
-    """The fault of a cause. tolerance: of scores, absolute."""
-
-    stage: Stage
-    kind: DifferenceClass
-    tolerance: float
-
-    def collect(
-        self, differing: Sequence[SeenStep], agreeing: Sequence[SeenStep] = (), hidden: Sequence[SeenStep] = ()
-    ) -> Iterator[Cases]:
-        """Yield the instances of steps, the smallest unit first."""
-        return collect_cases(self.stage, self.kind, differing, agreeing, hidden, self.tolerance)
-
 
 class Tried(NamedTuple):
-    """The instances of constructed goals.
+    """The instances of constructed goals, or of further runs.
 
     cases:     labelled by what both engines did
     predicted: bool [n]  the classes by the condition
-    observed:  bool [n]  what went wrong
     """
 
     cases: Cases
     predicted: NDArray[np.bool_]
-    observed: NDArray[np.bool_]
+
+    @property
+    def observed(self) -> NDArray[np.bool_]:
+        """The instances that went wrong: bool [n]."""
+        return np.array([each.is_wrong for each in self.cases.instances], np.bool_)
 
 
 class Rerun(NamedTuple):
@@ -98,93 +84,115 @@ class Rerun(NamedTuple):
     own: Sequence[Feature]
 
 
-RunAgain: TypeAlias = Callable[[NDArray[np.int64]], Rerun | None]
-"""A function that runs rows of the candidates in a given order; None if the engine returns other candidates."""
+class Engines(NamedTuple):
+    """Both engines, for experiments.
 
-
-def try_batches(
-    found: Found, run_again: RunAgain, *, num_slots: int, hidden: Collection[int], seed: int
-) -> Tried | None:
-    """Run candidates anew, in other numbers and orders, and compare them with what a condition predicts.
-
-    hidden: rows that go wrong by another cause; None if the engine returns other candidates than it was given
+    sides:     the expected and the actual one
+    run_again: runs rows of the candidates in a given order; None if the engine returns other candidates
     """
-    rng = Random(seed)
-    known = [each.candidate.row for each in found.cases.instances if each.candidate.row not in hidden]
-    wrong = [each.candidate.row for each in found.cases.instances if each.is_wrong]
-    some = sorted(rng.sample(known, min(len(known), max(FEWEST_IN_RUN, min(MOST_IN_RUN, 2 * num_slots)))))
-    orders = [
-        [wrong[rng.randrange(len(wrong))]],
-        some[::-1],
-        rng.sample(some, rng.randint(min(2, len(some)), len(some))),
-    ]
-    instances: list[Instance] = []
-    predicted = []
-    for rows in orders if len(known) > 1 else ():
-        again = run_again(np.array(rows, np.int64))
-        if again is None:
-            return None
-        own = {each.name: each for each in again.own}
-        read = [
-            Instance(Unit.CANDIDATE, i in again.wrong, (seed, len(rows), i), again.candidates.read(i))
-            for i in range(len(rows))
+
+    sides: tuple[Engine, Engine]
+    run_again: Callable[[NDArray[np.int64]], Rerun | None]
+
+    def try_batches(self, found: Found, hidden: Collection[int], seed: int) -> Tried | str:
+        """Run candidates anew, in other numbers and orders, and compare them with what a condition predicts.
+
+        hidden: rows that go wrong by another cause
+        """
+        rng, every = Random(seed), found.cases.instances
+        known = [each.candidate.row for each in every if each.candidate.row not in hidden]
+        wrong = [each.candidate.row for each in every if each.is_wrong]
+        num_slots = int(self.sides[1].info.layout.get("slots", 0))
+        some = sorted(rng.sample(known, min(len(known), max(FEWEST_IN_RUN, min(MOST_IN_RUN, 2 * num_slots)))))
+        orders = [
+            [wrong[rng.randrange(len(wrong))]],
+            some[::-1],
+            rng.sample(some, rng.randint(min(2, len(some)), len(some))),
         ]
-        features = [own.get(each.name, each) for each in found.table.features]
-        values = read_tested(features, found.condition, read)
-        if values is None:
-            return None
-        instances += read
-        predicted.append(found.condition.holds(values))
-    if not instances:
-        return None
-    return Tried(found.cases._replace(instances=tuple(instances)), np.concatenate(predicted), _observe(instances))
+        instances: list[Instance] = []
+        predicted = []
+        reason = "other runs of these candidates cannot be compared"
+        for rows in orders if len(known) > 1 else ():
+            again = self.run_again(np.array(rows, np.int64))
+            if again is None:
+                return reason
+            own = {each.name: each for each in again.own}
+            read = [
+                Instance(Unit.CANDIDATE, i in again.wrong, (seed, len(rows), i), again.candidates.read(i))
+                for i in range(len(rows))
+            ]
+            table = found.table._replace(features=tuple(own.get(each.name, each) for each in found.table.features))
+            holds = table.predict(found.condition, read)
+            if holds is None:
+                return reason
+            instances += read
+            predicted.append(holds)
+        if not instances:
+            return reason
+        return Tried(found.cases._replace(instances=tuple(instances)), np.concatenate(predicted))
+
+    def try_steps(self, fault: Fault, found: Found, seed: int) -> Tried | str:
+        """Take steps of both engines from goals that are constructed for a condition."""
+        if not all(has_steps(engine.info) and engine.info.variables == "canonical" for engine in self.sides):
+            return "an engine does not take steps from given goals"
+        if any(found.table.features[i].is_declared for i in found.condition.used):
+            return "it tests a feature that the engine declares for its own run"
+        problems = list(_construct(found, Random(seed)))
+        steps = self._take(problems) if problems else []
+        if found.cases.unit in (Unit.FACT, Unit.RULE):
+            steps = [step for step in steps if _shows_clauses(step)]
+        differing = [step for step in steps if _differs(step, fault)]
+        # A step that agrees has no actual side of its own.
+        agreeing = [replace(step, actual=None) for step in steps if not _differs(step, fault)]
+        cases = _label(fault, found.cases, differing, agreeing)
+        holds = found.table.predict(found.condition, cases.instances) if cases.instances else None
+        return "no goal could be constructed" if holds is None else Tried(cases, holds)
+
+    def _take(self, problems: Sequence["_Problem"]) -> list[SeenStep]:
+        """Take a step of both engines from each problem."""
+        candidates = [each.candidate for each in problems]
+        positions = make_positions(
+            CandidateSet(
+                np.array([each.query for each in candidates], np.int32),
+                np.array([each.side for each in candidates], np.int8),
+                np.array([each.atom for each in candidates], np.int32).reshape(-1, 3),
+            ),
+            np.array([each.depth for each in problems]),
+            [(*each.earlier, each.goal) for each in problems],
+        )
+        readers = [StepReader(engine.step(positions)) for engine in self.sides]
+        steps = []
+        for i, (step, candidate, goal, visited, depth) in enumerate(problems):
+            origins = step.run.infer(_as_goal(goal), candidate.atom)
+            expected, actual = (reader.read(i) for reader in readers)
+            if plain(expected.goal) == plain(actual.goal) == goal:
+                earlier = tuple(map(_as_goal, visited))
+                steps.append(SeenStep(step.run, candidate, depth, expected, actual, origins, earlier))
+        return steps
 
 
-def try_steps(fault: Fault, found: Found, engines: Sides, seed: int) -> Tried | None:
-    """Take steps of both engines from goals that are constructed for a condition; None if none could be compared."""
-    problems = list(_construct(found, Random(seed)))
-    steps = _take(problems, engines) if problems else []
-    if found.cases.unit in (Unit.FACT, Unit.RULE):
-        steps = [step for step in steps if _shows_clauses(step)]
-    differing = [step for step in steps if _differs(step, fault)]
-    # A step that agrees has no actual side of its own.
-    agreeing = [replace(step, actual=None) for step in steps if not _differs(step, fault)]
-    cases = _label(fault, found.cases, differing, agreeing)
-    values = None if cases is None else read_tested(found.table.features, found.condition, cases.instances)
-    if cases is None or values is None:
-        return None
-    return Tried(cases, found.condition.holds(values), _observe(cases.instances))
+def _as_goal(atoms: Atoms) -> Goal:
+    return tuple(Atom(*atom) for atom in atoms)
 
 
-def _observe(instances: Sequence[Instance]) -> NDArray[np.bool_]:
-    return np.array([each.is_wrong for each in instances], np.bool_)
+def _label(fault: Fault, cases: Cases, differing: Sequence[SeenStep], agreeing: Sequence[SeenStep]) -> Cases:
+    """Return the instances of steps, of the unit and with the words of others, perhaps none."""
+    unit = cases.unit
+    if unit not in (Unit.FACT, Unit.RULE):
+        return next(
+            (each for each in fault.collect(differing, agreeing) if each.unit is unit), cases._replace(instances=())
+        )
 
+    def is_alike(found: Cases) -> bool:
+        return (found.unit, found.wrong) == (unit, cases.wrong) and any(each.is_wrong for each in found.instances)
 
-def _label(fault: Fault, cases: Cases, differing: Sequence[SeenStep], agreeing: Sequence[SeenStep]) -> Cases | None:
-    """Return the instances of steps, of the unit and with the words of others; None without any."""
-    if cases.unit in (Unit.FACT, Unit.RULE):
-        # Steps in which other things go wrong hold clauses that are used rightly.
-        own = [step for step in differing if any(_is_alike(each, cases) for each in fault.collect([step]))]
-        hidden = [step for step in differing if step not in own]
-        every = fault.collect(own, agreeing, hidden) if own else ()
-        found = next((each for each in every if _is_alike(each, cases)), None)
-        if found is None:
-            right = [each for step in (*agreeing, *hidden) for each in _present(cases.unit, step)]
-            found = cases._replace(instances=tuple(right))
-    else:
-        found = next((each for each in fault.collect(differing, agreeing) if each.unit is cases.unit), None)
-    return found if found is not None and found.instances else None
-
-
-def _is_alike(found: Cases, cases: Cases) -> bool:
-    return found.unit is cases.unit and found.wrong == cases.wrong and any(each.is_wrong for each in found.instances)
-
-
-def _present(unit: Unit, step: SeenStep) -> Iterator[Instance]:
+    # Steps in which other things go wrong hold clauses that are used rightly.
+    own = [step for step in differing if any(map(is_alike, fault.collect([step])))]
+    hidden = [step for step in differing if step not in own]
     kind = Origin.FACT if unit is Unit.FACT else Origin.RULE
-    for clause in step.changes.shared:
-        if clause[0] == kind:
-            yield Instance(unit, False, clause, step.candidate, step, clause)
+    right = [(step, [c for c in step.changes.shared if c[0] == kind]) for step in (*agreeing, *hidden)]
+    every = fault.collect(own, agreeing, hidden) if own else ()
+    return next(filter(is_alike, every), cases._replace(instances=collect_labelled(unit, (), right).instances))
 
 
 def _differs(step: SeenStep, fault: Fault) -> bool:
@@ -232,22 +240,18 @@ def _construct(found: Found, rng: Random) -> Iterator[_Problem]:
     seen: set[object] = {
         (each.candidate.atom, each.step.goal, each.step.expected.depth) for each in cases.instances if each.step
     }
-    streams = [_vary(step, found, rng) for step in _choose_bases(cases)]
-    num = 0
-    while streams and num < MOST_GOALS:
-        for stream in list(streams):
-            problem = next(stream, None)
-            if problem is None:
-                streams.remove(stream)
-                continue
+    most = len(seen) + MOST_GOALS
+    for group in zip_longest(*(_vary(step, found, rng) for step in _choose_bases(cases))):
+        for problem in filter(None, group):
             limits = problem.step.run.limits
             key = problem.candidate.atom, problem.goal, problem.depth
             is_within = limits.max_atoms is None or len(problem.goal) <= limits.max_atoms
             is_within &= limits.max_depth is None or problem.depth < limits.max_depth
             if is_within and problem.goal and problem.depth >= 0 and key not in seen:
                 seen.add(key)
-                num += 1
                 yield problem
+        if len(seen) >= most:
+            return
 
 
 def _choose_bases(cases: Cases) -> list[SeenStep]:
@@ -304,8 +308,8 @@ def _select(goal: Atoms, facts: Sequence[Ids]) -> Iterator[Atoms]:
         yield (_like(selected, (p, a, b)), *rest)
         if selected[1] < 0 and selected[2] < 0:
             # Nothing is bound: binding one argument selects fewer clauses.
-            yield _substitute(goal, selected[1], a)
-            yield _substitute(goal, selected[2], b)
+            yield _bind(goal, {selected[1]: a})
+            yield _bind(goal, {selected[2]: b})
         elif i % 3 == 1 and min(selected[1:]) < 0:
             # The other argument is bound, or both are.
             yield ((p, a, selected[1]) if selected[1] < 0 else (p, selected[2], b), *rest)
@@ -320,7 +324,7 @@ def _restructure(goal: Atoms, facts: Sequence[Ids], rng: Random) -> Iterator[Ato
     if rest:
         yield goal[:1]
         yield (*rest, selected)
-        yield (selected, *_separate(rest, fresh))
+        yield (selected, *_bind(rest, {-i: fresh - i for i in range(1, -fresh)}))
         yield (*goal, (rest[-1][0], fresh, fresh - 1))
         yield goal[:-1]
     for p, a, b in rng.sample(facts, min(2, len(facts))):
@@ -330,14 +334,12 @@ def _restructure(goal: Atoms, facts: Sequence[Ids], rng: Random) -> Iterator[Ato
         yield (*goal, (p, b, a), (p, a, a))
         yield (*goal, (p, b, a), (p, a, a), (p, b, b))
     yield (*goal, selected)
-    for i in (1, 2):
-        bound, other = selected[i], selected[3 - i]
+    p, a, b = selected
+    for bound, other, is_second in ((a, b, False), (b, a, True)):
         if bound >= 0:
-            yield (_with(selected, i, fresh), *rest)
-        if other < 0:
-            yield (_with(selected, i, other), *rest)
-        if bound >= 0 and other >= 0:
-            yield (_with(selected, i, other), *rest)
+            yield ((p, other, fresh) if is_second else (p, fresh, other), *rest)
+        if bound >= 0 or other < 0:
+            yield ((p, other, other), *rest)
 
 
 def _like(atom: Ids, fact: Ids) -> Ids:
@@ -346,18 +348,8 @@ def _like(atom: Ids, fact: Ids) -> Ids:
     return (p, a if atom[1] >= 0 else atom[1], b if atom[2] >= 0 else atom[2])
 
 
-def _with(atom: Ids, i: int, term: int) -> Ids:
-    p, a, b = atom
-    return (p, term, b) if i == 1 else (p, a, term)
-
-
-def _separate(atoms: Atoms, fresh: int) -> Atoms:
-    """Return atoms whose variables are others than before."""
-    return tuple((p, a + fresh if a < 0 else a, b + fresh if b < 0 else b) for p, a, b in atoms)
-
-
-def _substitute(goal: Atoms, variable: int, term: int) -> Atoms:
-    return tuple((p, term if a == variable else a, term if b == variable else b) for p, a, b in goal)
+def _bind(atoms: Atoms, bound: Mapping[int, int]) -> Atoms:
+    return tuple((p, bound.get(a, a), bound.get(b, b)) for p, a, b in atoms)
 
 
 def _choose_facts(step: SeenStep, found: Found, rng: Random) -> list[Ids]:
@@ -390,15 +382,14 @@ def _choose_facts(step: SeenStep, found: Found, rng: Random) -> list[Ids]:
 def _next_to_boundary(known: Sequence[Instance], found: Found) -> list[int]:
     """Return the clauses at which a condition begins or ceases to hold, in the order of each feature that it tests."""
     condition = found.condition
-    values = read_tested(found.table.features, condition, known)
-    if values is None:
+    values = read_values(found.table.features, known, condition.used)
+    if np.isnan(values[:, condition.used]).any():
         return []
     chosen: list[int] = []
     for part, other in zip(condition.parts, condition.parts[::-1], strict=True):
         # Of two conditions each is tried where the other one does not hold.
-        held, is_open = part.holds(values), np.ones(len(known), np.bool_)
-        if other is not part:
-            is_open = ~other.holds(values)
+        held = part.holds(values)
+        is_open = np.ones_like(held) if other is part else ~other.holds(values)
         for test in part.tests:
             x = values[:, test.feature]
             if test.beyond is not None:
@@ -413,48 +404,17 @@ def _next_to_boundary(known: Sequence[Instance], found: Found) -> list[int]:
     return chosen
 
 
-# Steps
-
-
-def _take(problems: Sequence[_Problem], engines: Sides) -> list[SeenStep]:
-    """Take a step of both engines from each problem."""
-    candidates = [each.candidate for each in problems]
-    positions = make_positions(
-        CandidateSet(
-            np.array([each.query for each in candidates], np.int32),
-            np.array([each.side for each in candidates], np.int8),
-            np.array([each.atom for each in candidates], np.int32).reshape(-1, 3),
-        ),
-        np.array([each.depth for each in problems]),
-        [(*each.earlier, each.goal) for each in problems],
-    )
-    expected, actual = (StepReader(engine.step(positions)) for engine in engines)
-    steps = []
-    for i, each in enumerate(problems):
-        origins = each.step.run.infer(tuple(Atom(*atom) for atom in each.goal), each.candidate.atom)
-        sides = expected.read(i), actual.read(i)
-        if any(plain(side.goal) != each.goal for side in sides):
-            continue
-        earlier = tuple(tuple(Atom(*atom) for atom in goal) for goal in each.earlier)
-        steps.append(SeenStep(each.step.run, each.candidate, each.depth, *sides, origins, earlier))
-    return steps
-
-
 def choose_pair(tried: Tried, found: Found) -> list[Instance]:
     """Return the instance that goes wrong and the one that does not with the smallest goals, next to the boundary."""
-    values = read_tested(found.table.features, found.condition, tried.cases.instances)
-    assert values is not None
-    pair = []
-    for is_wrong in (True, False):
-        rows = np.flatnonzero((tried.predicted == is_wrong) & (tried.observed == is_wrong)).tolist()
-        if rows:
-            distances = (_distance(tried.cases.instances[row], values[row], found.condition.tests) for row in rows)
-            pair.append(tried.cases.instances[min(zip(distances, rows, strict=True))[1]])
-    return pair
+    condition, instances = found.condition, tried.cases.instances
+    values = read_values(found.table.features, instances, condition.used)
 
+    def distance(row: int) -> tuple[float, int]:
+        """Return how far an instance is from the boundary, and the size of its goal, or of its run."""
+        step = instances[row].step
+        size = len(step.expected.goal) if step is not None else instances[row].candidate.num_in_run
+        return sum(abs(float(values[row, test.feature]) - test.value) for test in condition.tests), size
 
-def _distance(instance: Instance, values: NDArray[np.float64], tests: Iterable[Term]) -> tuple[float, int]:
-    """Return how far an instance is from the boundary, and the size of its goal, or of its run."""
-    distance = sum(abs(float(values[test.feature]) - test.value) for test in tests)
-    size = len(instance.step.expected.goal) if instance.step is not None else instance.candidate.num_in_run
-    return distance, size
+    is_right = tried.predicted == tried.observed
+    classes = (np.flatnonzero(is_right & (tried.predicted == is_wrong)).tolist() for is_wrong in (True, False))
+    return [instances[min(rows, key=distance)] for rows in classes if rows]

@@ -1,4 +1,4 @@
-"""The features in which conditions are stated: one table, in the order in which they are preferred.
+"""The features that conditions test: one table, the preferred ones first.
 
 A feature describes an instance or what contains it: a fact belongs to a step, and a step to a candidate. One whose value is
 unknown for an instance is not used for its cause.
@@ -17,7 +17,6 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from kgverify.conditions.batch import CandidateReader
 from kgverify.conditions.instances import Instance, SeenStep, Unit, Unknown, known
 from kgverify.engines.protocol import DescribedEngine
 from kgverify.errors import UserError
@@ -241,21 +240,6 @@ def _is_visited_in_any_order(i: Instance) -> bool:
     return any(sorted(goal) == atoms for goal in i.seen.visited)
 
 
-def _score(value: Callable[[float, float], Value]) -> Callable[[Instance], Value]:
-    """Return a feature of a resolvent's score and of the highest one of its step."""
-    return _scores(lambda scores, i: value(float(known(i.seen.sides[0].get(i.by)).score), scores[0]))
-
-
-def _scores(value: Callable[[list[float], Instance], Value]) -> Callable[[Instance], Value]:
-    """Return a feature of the scores of the resolvents to choose from, the highest first."""
-
-    def read(i: Instance) -> Value:
-        resolvents = i.seen.expected.resolvents if i.seen.run.has_scores else None
-        return value(sorted((float(r.score) for r in known(resolvents)), reverse=True), i)
-
-    return read
-
-
 def num_bits(number: float) -> int | None:
     """Return the bits that the significand of a number needs; 0 for 0, None for NaN and infinities."""
     if not math.isfinite(number):
@@ -284,14 +268,6 @@ def _num_surviving(i: Instance) -> int:
 
 def _chosen(kind: GoalKind) -> Callable[[Instance], Value]:
     return _step(lambda step: step.expected.chosen is not None and step.expected.chosen[0] == kind)
-
-
-# Candidates
-
-
-def _history(value: Callable[[CandidateReader, int], Value]) -> Callable[[Instance], Value]:
-    """Return a feature of what a candidate meets in the slots of the batch."""
-    return lambda i: value(known(i.candidate.history), i.candidate.row)
 
 
 _VALUES: Final[dict[str, Callable[[Instance], Value]]] = {
@@ -347,19 +323,19 @@ _VALUES: Final[dict[str, Callable[[Instance], Value]]] = {
     "constants": lambda i: len(set(_constants(i.kept))),
     "largest constant": lambda i: max(_constants(i.kept), default=-1),
     "position before the limit": _index,
-    "bits of its score": _score(lambda score, highest: num_bits(score)),
-    "size of its score": _score(lambda score, highest: abs(score)),
-    "score is negative": _score(lambda score, highest: score < 0),
-    "ulps below the highest score": _score(
-        lambda score, highest: (highest - score) / float(np.spacing(np.float32(highest)))
+    "bits of its score": lambda i: num_bits(i.score),
+    "size of its score": lambda i: abs(i.score),
+    "score is negative": lambda i: i.score < 0,
+    "ulps below the highest score": lambda i: (
+        (i.seen.scores[0] - i.score) / float(np.spacing(np.float32(i.seen.scores[0])))
     ),
     "depth": _step(lambda s: s.expected.depth),
     "steps left to max_depth": _step(lambda s: known(s.run.limits.max_depth) - 1 - s.expected.depth),
     "chooses TRUE": _chosen(GoalKind.TRUE),
     "chooses FALSE": _chosen(GoalKind.FALSE),
     "chooses a goal": _chosen(GoalKind.GOAL),
-    "highest scores": _scores(lambda scores, _: scores.count(scores[0]) if scores else 0),
-    "gap of the scores": _scores(lambda scores, _: scores[0] - scores[1] if len(scores) > 1 else math.inf),
+    "highest scores": _step(lambda s: s.scores.count(s.scores[0]) if s.scores else 0),
+    "gap of the scores": _step(lambda s: s.scores[0] - s.scores[1] if len(s.scores) > 1 else math.inf),
     "resolvents": _step(lambda s: len(s.expected.resolvents)),
     "repeats a resolvent": _step(
         lambda s: len({r.content for r in s.expected.resolvents}) < len(s.expected.resolvents)
@@ -392,11 +368,9 @@ _VALUES: Final[dict[str, Callable[[Instance], Value]]] = {
     "follows a proof": lambda i: i.turn.outcome == Outcome.PROVED,
     "follows a failure": lambda i: i.turn.outcome == Outcome.FAILED,
     "follows max_depth": lambda i: i.turn.outcome == Outcome.DEPTH_LIMIT,
-    "step of its chunk at the end": _history(
-        lambda history, row: history.turns[row].tick + int(history.expected.num_steps[row])
-    ),
-    "meets a proof": _history(lambda history, row: history.meets_proof(row)),
-    "meets an earlier goal": _history(lambda history, row: history.meets_earlier_goal(row)),
+    "step of its chunk at the end": lambda i: i.turn.tick + i.candidate.num_steps if i.candidate.history else None,
+    "meets a proof": lambda i: known(i.candidate.history).meets_proof(i.candidate.row),
+    "meets an earlier goal": lambda i: known(i.candidate.history).meets_earlier_goal(i.candidate.row),
     "is PROVED": lambda i: i.candidate.outcome == Outcome.PROVED,
     "is FAILED": lambda i: i.candidate.outcome == Outcome.FAILED,
     "reaches max_depth": lambda i: i.candidate.outcome == Outcome.DEPTH_LIMIT,

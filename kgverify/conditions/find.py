@@ -70,6 +70,11 @@ class Table(NamedTuple):
             return _number(list(zip(self.identities.tolist(), self.steps.tolist(), strict=True)))
         return self.steps if any(Unit.STEP in each.of for each in used) else self.identities
 
+    def predict(self, condition: Condition, instances: Sequence[Instance]) -> NDArray[np.bool_] | None:
+        """Return for which other instances a condition holds: bool [n]. None if a feature that it tests is unknown."""
+        values = read_values(self.features, instances, condition.used)
+        return None if np.isnan(values[:1, condition.used]).any() else condition.holds(values)
+
     def count_classes(self, is_inside: NDArray[np.bool_]) -> tuple[int, int]:
         """Return how many of some instances went wrong, and how many did not."""
         return int((is_inside & self.is_wrong).sum()), int((is_inside & ~self.is_wrong).sum())
@@ -105,14 +110,6 @@ def build_table(cases: Cases, features: Sequence[Feature], begun: Table | None =
         _number([each.candidate.query for each in instances]),
         _number([None if each.step is None else each.step.shape for each in instances]),
     )
-
-
-def read_tested(
-    features: Sequence[Feature], condition: Condition, instances: Sequence[Instance]
-) -> NDArray[np.float64] | None:
-    """Return the values of the features that a condition tests: float64 [n, F], NaN elsewhere; None if one is unknown."""
-    values = read_values(features, instances, condition.used)
-    return None if np.isnan(values[:1, condition.used]).any() else values
 
 
 def _number(keys: Sequence[Hashable]) -> NDArray[np.int64]:
@@ -185,7 +182,7 @@ def find_condition(stage: str, every: Iterable[Cases], own: tuple[Feature, ...] 
 
 
 def settle(found: Found, tried: Sequence[Instance] = ()) -> Found:
-    """Return a condition of which each test excludes two different instances or more, and each part explains as many.
+    """Return a condition whose tests each exclude two different instances or more, and whose parts each explain two or more.
 
     tried: instances of experiments, which count like those of the run
 
@@ -273,7 +270,7 @@ def _is_of_steps(found: Found) -> bool:
 
 
 def _is_mixed(cases: Cases) -> bool:
-    """Return whether a step in which something went wrong has something that did not."""
+    """Return whether some step holds something that went wrong and something that did not."""
     wrong = {id(each.step) for each in cases.instances if each.is_wrong}
     return any(id(each.step) in wrong for each in cases.instances if not each.is_wrong)
 
@@ -337,10 +334,10 @@ def _is_hidden(cases: Cases, table: Table, condition: Condition) -> bool:
     """Return whether a condition holds mostly for instances that another cause hides: it may be that cause's own."""
     if not cases.hidden or not condition.tests:
         return False
-    values = read_tested(table.features, condition, cases.hidden)
-    if values is None:
+    holds = table.predict(condition, cases.hidden)
+    if holds is None:
         return True
-    held = {each.identity for each, is_held in zip(cases.hidden, condition.holds(values), strict=True) if is_held}
+    held = {each.identity for each in compress(cases.hidden, holds)}
     return len(held) > table.num_identities(table.is_wrong & condition.holds(table.values))
 
 

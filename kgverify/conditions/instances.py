@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
 from random import Random
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from kgverify.comparison.inference.origins import Clause, Made, OriginInference, StepOrigins
 from kgverify.comparison.result import PROOF_CLASSES
@@ -51,7 +51,6 @@ class Run(NamedTuple):
     """The common data of the instances of a run. infer: returns the clauses of a goal, given the candidate's atom as well."""
 
     limits: DeclaredLimits
-    num_candidates: int
     inference: OriginInference | None
     infer: Callable[[Goal, Sequence[int]], StepOrigins | None]
     has_scores: bool
@@ -144,8 +143,14 @@ class SeenStep:
         return found
 
     @cached_property
+    def scores(self) -> list[float]:
+        """The scores of the expected resolvents, the highest first. Unknown if a side has none."""
+        resolvents = known(self.expected.resolvents if self.run.has_scores else None)
+        return sorted((float(r.score) for r in resolvents), reverse=True)
+
+    @cached_property
     def sides(self) -> tuple[dict[Clause, ResolventView], dict[Clause, ResolventView]]:
-        """The resolvents of both sides by the clauses that made them, where these are known."""
+        """The resolvents of both sides by the clauses that made them, if these are known."""
         expected = self._by_clause(self.expected)
         return expected, expected if self.actual is None else self._by_clause(self.actual)
 
@@ -165,7 +170,7 @@ class SeenStep:
 
     @cached_property
     def changes(self) -> "Changes":
-        """The clauses that one side or both sides used; without known origins those of which both sides are certain."""
+        """The clauses that one side or both sides used; if origins are unknown, only certain ones."""
         expected, actual = (set(side) for side in self.sides)
         implied = self.kept.keys()
         shared = actual & (expected | implied)
@@ -181,9 +186,9 @@ class SeenStep:
 
     @cached_property
     def uncertain(self) -> set[Clause]:
-        """The clauses that make a resolvent of which fewer are listed than there are clauses that make it.
+        """The clauses that make the same resolvent, if it is listed fewer times than there are such clauses.
 
-        Both sides of a step may list as many of them and agree, and yet use other clauses.
+        Both sides of a step may list the same number and agree, and yet use other clauses.
         """
         listed = Counter(map(content_of, self.expected.resolvents))
         found: set[Clause] = set()
@@ -263,6 +268,12 @@ class Instance(NamedTuple):
         return known(self.seen.kept.get(self.by))
 
     @property
+    def score(self) -> float:
+        """The expected score of its resolvent. Unknown if a side has no scores, or the resolvent is not listed."""
+        known(self.seen.run.has_scores or None)
+        return float(known(self.seen.sides[0].get(self.by)).score)
+
+    @property
     def selected(self) -> Ids:
         """The selected atom of its step. Unknown for an empty goal."""
         goal = self.seen.expected.goal
@@ -312,39 +323,114 @@ def canonical(goal: Goal) -> Atoms:
     return number_variables(plain(goal))
 
 
-def collect_cases(
-    stage: Stage,
-    kind: DifferenceClass,
-    differing: Sequence[SeenStep],
-    agreeing: Sequence[SeenStep],
-    hidden: Sequence[SeenStep],
-    tolerance: float,
-) -> Iterator[Cases]:
-    """Yield the instances of a cause in single steps, the smallest unit first.
-
-    hidden:    steps that other causes hide; the clauses that both sides have there went right
-    tolerance: of scores, absolute
-    """
-    for unit in _CLAUSES.get(stage, ()):
-        yield from _collect_clauses(unit, stage, kind, differing, (*agreeing, *hidden))
-    if stage in _SUBSTITUTIONS:
-        yield _join(Unit.RESOLVENT, (*_changed_resolvents(differing), *_kept_resolvents(agreeing)))
-    elif stage in (Stage.REVISIT, Stage.LIMIT):
-        yield from _collect_dropped(stage, kind, differing, agreeing)
-    elif stage is Stage.SCORE:
-        scored = (*_scored(differing, tolerance), *_kept_resolvents(agreeing))
-        yield _join(Unit.RESOLVENT, scored, "scored wrongly", "scored rightly")
-    if kind in PROOF_CLASSES:
-        agreeing = [each for each in agreeing if each.is_proved == (kind is DifferenceClass.PROOF_LOST)]
-    cases = _join(Unit.STEP, (*(_of_step(each, True) for each in differing), *map(_of_step, agreeing)))
-    yield cases._replace(hidden=tuple(map(_of_step, thin(hidden, MOST_RIGHT))))
+Labelled: TypeAlias = tuple[SeenStep, Sequence[tuple[Clause, bool]]]
+"""A step, and whether each of its clauses went wrong."""
 
 
-def _join(unit: Unit, instances: Iterable[Instance], wrong: str = "wrong", right: str = "right") -> Cases:
+class Fault(NamedTuple):
+    """The fault of a cause. tolerance: of scores, absolute."""
+
+    stage: Stage
+    kind: DifferenceClass
+    tolerance: float
+
+    def collect(
+        self, differing: Sequence[SeenStep], agreeing: Sequence[SeenStep] = (), hidden: Sequence[SeenStep] = ()
+    ) -> Iterator[Cases]:
+        """Yield the instances of steps, the smallest unit first.
+
+        hidden: steps that other causes hide; the clauses that both sides have there went right
+        """
+        for unit in _CLAUSES.get(self.stage, ()):
+            yield from self._collect_clauses(unit, differing, (*agreeing, *hidden))
+        if self.stage in _SUBSTITUTIONS:
+            yield collect_labelled(Unit.RESOLVENT, map(_label_changed, differing), _list_made(agreeing))
+        elif self.stage in (Stage.REVISIT, Stage.LIMIT):
+            yield from self._collect_dropped(differing, agreeing)
+        elif self.stage is Stage.SCORE:
+            scored = collect_labelled(Unit.RESOLVENT, map(self._label_scored, differing), _list_made(agreeing))
+            yield scored._replace(wrong="scored wrongly", right="scored rightly")
+        if self.kind in PROOF_CLASSES:
+            is_lost = self.kind is DifferenceClass.PROOF_LOST
+            agreeing = [each for each in agreeing if each.is_proved == is_lost]
+        cases = _join(Unit.STEP, (*(_of_step(each, True) for each in differing), *map(_of_step, agreeing)))
+        yield cases._replace(hidden=tuple(map(_of_step, thin(hidden, MOST_RIGHT))))
+
+    def _collect_clauses(
+        self, unit: Unit, differing: Sequence[SeenStep], agreeing: Sequence[SeenStep]
+    ) -> Iterator[Cases]:
+        labels = {
+            DifferenceClass.EXTRA: (False,),
+            DifferenceClass.FALSE_PROOF: (False,),
+            DifferenceClass.SUBSTITUTED: (True, False),
+        }
+        for is_missing in labels.get(self.kind, (True,)):
+            found = [(step, *self._split(unit, step, is_missing)) for step in differing]
+            if not any(wrong for _, wrong, _ in found) or not all(wrong or step.is_cut for step, wrong, _ in found):
+                # Something else goes wrong in some of these steps.
+                continue
+            list_others = _list_none if is_missing else _left_out
+            labelled = (
+                (step, [(c, c in wrong) for c in (*wrong, *right, *(list_others(unit, step) - wrong - right))])
+                for step, wrong, right in found
+            )
+            right_ones = ((step, (*_select(unit, step.changes.shared), *list_others(unit, step))) for step in agreeing)
+            words = ("missing", "present") if is_missing else ("extra", "right")
+            cases = collect_labelled(unit, labelled, right_ones)
+            yield cases._replace(wrong=words[0], right=words[1], is_by_itself=self.kind in PROOF_CLASSES)
+
+    def _split(self, unit: Unit, step: SeenStep, is_missing: bool) -> tuple[set[Clause], set[Clause]]:
+        """Return the clauses that the actual side lacks, or else has wrongly, and those that it has rightly."""
+        if step.outputs is not None and self.stage is not Stage.CLOSE:
+            expected, actual = ({(int(_KIND_OF[unit]), int(i)) for i in side} for side in step.outputs)
+            return (expected - actual if is_missing else actual - expected), expected & actual
+        changes = step.changes
+        return _select(unit, changes.missing if is_missing else changes.extra), _select(unit, changes.shared)
+
+    def _label_scored(self, step: SeenStep) -> Labelled:
+        """Label the resolvents that both sides made by the same clause: wrong if their scores differ."""
+        (expected, actual), labels = step.sides, []
+        for clause in expected:
+            if clause in actual and clause in step.made:
+                left, right = expected[clause].score, actual[clause].score
+                labels.append((clause, left != right and not abs(left - right) <= self.tolerance))
+        return step, labels
+
+    def _collect_dropped(self, differing: Sequence[SeenStep], agreeing: Sequence[SeenStep]) -> Iterator[Cases]:
+        """Yield the resolvents that `revisit` or `limit` may drop: wrong if only one side has dropped them."""
+
+        def list_clauses(step: SeenStep) -> Iterable[Clause]:
+            if step.is_proved:
+                return ()
+            return step.made if self.stage is Stage.LIMIT else _before_limit(step)
+
+        labelled = []
+        for step in differing:
+            left, right = _listed(step)
+            moved = _find_moved(step, left, right)
+            clauses = (clause for clause in list_clauses(step) if clause not in moved)
+            labelled.append((step, [(clause, (clause in left) != (clause in right)) for clause in clauses]))
+        dropped = [clause in _listed(step)[0] for step, labels in labelled for clause, is_wrong in labels if is_wrong]
+        if dropped:
+            word = "dropped" if any(dropped) and self.kind is not DifferenceClass.EXTRA else "kept"
+            cases = collect_labelled(Unit.RESOLVENT, labelled, ((step, list_clauses(step)) for step in agreeing))
+            yield cases._replace(wrong=f"{word} wrongly", right="treated rightly")
+
+
+def collect_labelled(
+    unit: Unit, differing: Iterable[Labelled], agreeing: Iterable[tuple[SeenStep, Iterable[Clause]]]
+) -> Cases:
+    """Return the instances of labelled clauses, and of clauses of steps that agree."""
+    wrong = (_of_clause(unit, step, clause, is_wrong) for step, labels in differing for clause, is_wrong in labels)
+    right = (_of_clause(unit, step, clause) for step, clauses in agreeing for clause in clauses)
+    return _join(unit, (*wrong, *right))
+
+
+def _join(unit: Unit, instances: Iterable[Instance]) -> Cases:
     parts: dict[bool, list[Instance]] = {True: [], False: []}
     for each in instances:
         parts[each.is_wrong].append(each)
-    return Cases(unit, wrong, right, (*thin(parts[True], MOST_WRONG), *thin(parts[False], MOST_RIGHT)))
+    return Cases(unit, "wrong", "right", (*thin(parts[True], MOST_WRONG), *thin(parts[False], MOST_RIGHT)))
 
 
 def thin(items: Sequence[Item], most: int) -> Sequence[Item]:
@@ -363,37 +449,7 @@ def _of_clause(unit: Unit, step: SeenStep, clause: Clause, is_wrong: bool = Fals
     return Instance(unit, is_wrong, identity, step.candidate, step, clause)
 
 
-# Facts and rules
-
-
-def _collect_clauses(
-    unit: Unit, stage: Stage, kind: DifferenceClass, differing: Sequence[SeenStep], agreeing: Sequence[SeenStep]
-) -> Iterator[Cases]:
-    labels = {
-        DifferenceClass.EXTRA: (False,),
-        DifferenceClass.FALSE_PROOF: (False,),
-        DifferenceClass.SUBSTITUTED: (True, False),
-    }
-    for is_missing in labels.get(kind, (True,)):
-        found = [(step, *_split(unit, stage, step, is_missing=is_missing)) for step in differing]
-        if not any(wrong for _, wrong, _ in found) or not all(wrong or step.is_cut for step, wrong, _ in found):
-            # Something else goes wrong in some of these steps.
-            continue
-        instances = [
-            _of_clause(unit, step, c, c in wrong)
-            for step, wrong, right in found
-            for c in (*wrong, *right, *(() if is_missing else _left_out(unit, step) - wrong - right))
-        ]
-        instances += [
-            _of_clause(unit, step, c)
-            for step in agreeing
-            for c in (*_clauses(unit, step.changes.shared), *(() if is_missing else _left_out(unit, step)))
-        ]
-        words = ("missing", "present") if is_missing else ("extra", "right")
-        yield _join(unit, instances, *words)._replace(is_by_itself=kind in PROOF_CLASSES)
-
-
-def _clauses(unit: Unit, found: Iterable[Clause]) -> set[Clause]:
+def _select(unit: Unit, found: Iterable[Clause]) -> set[Clause]:
     return {clause for clause in found if clause[0] == _KIND_OF[unit]}
 
 
@@ -426,74 +482,30 @@ def _shows_all(step: SeenStep) -> bool:
     return True
 
 
-def _split(unit: Unit, stage: Stage, step: SeenStep, *, is_missing: bool) -> tuple[set[Clause], set[Clause]]:
-    """Return the clauses that the actual side lacks, or else has wrongly, and those that it has rightly."""
-    if step.outputs is not None and stage is not Stage.CLOSE:
-        expected, actual = ({(int(_KIND_OF[unit]), int(i)) for i in side} for side in step.outputs)
-        return (expected - actual if is_missing else actual - expected), expected & actual
-    changes = step.changes
-    return _clauses(unit, changes.missing if is_missing else changes.extra), _clauses(unit, changes.shared)
+def _list_none(unit: Unit, step: SeenStep) -> set[Clause]:
+    return set()
 
 
 # Resolvents
 
 
-def _kept_resolvents(steps: Iterable[SeenStep]) -> Iterator[Instance]:
-    for step in steps:
-        yield from (_of_clause(Unit.RESOLVENT, step, clause) for clause in step.sides[0] if clause in step.made)
+def _list_made(steps: Iterable[SeenStep]) -> Iterator[tuple[SeenStep, list[Clause]]]:
+    return ((step, [clause for clause in step.sides[0] if clause in step.made]) for step in steps)
 
 
-def _changed_resolvents(steps: Iterable[SeenStep]) -> Iterator[Instance]:
-    """Yield the resolvents that both sides made by the same clause: wrong if these differ."""
-    for step in steps:
-        left: Mapping[Clause, object]
-        right: Mapping[Clause, object]
-        if step.outputs is not None:
-            left, right = ({(kind, i): plain(atoms) for *_, kind, i, atoms in side} for side in step.outputs)
-        else:
-            left, right = ({c: (r.kind, plain(r.atoms)) for c, r in side.items()} for side in step.sides)
-        for clause in left:
-            if clause in right and clause in step.made:
-                yield _of_clause(Unit.RESOLVENT, step, clause, left[clause] != right[clause])
-
-
-def _scored(steps: Iterable[SeenStep], tolerance: float) -> Iterator[Instance]:
-    for step in steps:
-        expected, actual = step.sides
-        for clause in expected:
-            if clause in actual and clause in step.made:
-                left, right = expected[clause].score, actual[clause].score
-                is_wrong = left != right and not abs(left - right) <= tolerance
-                yield _of_clause(Unit.RESOLVENT, step, clause, is_wrong)
-
-
-def _collect_dropped(
-    stage: Stage, kind: DifferenceClass, differing: Sequence[SeenStep], agreeing: Sequence[SeenStep]
-) -> Iterator[Cases]:
-    """Yield the resolvents that `revisit` or `limit` may drop: wrong if only one side has dropped them."""
-
-    def clauses_of(step: SeenStep) -> Iterable[Clause]:
-        if step.is_proved:
-            return ()
-        return step.made if stage is Stage.LIMIT else _before_limit(step)
-
-    instances, is_dropped = [], False
-    for step in differing:
-        left, right = _listed(step)
-        moved = _find_moved(step, left, right)
-        for clause in clauses_of(step):
-            if clause not in moved:
-                is_wrong = (clause in left) != (clause in right)
-                instances.append(_of_clause(Unit.RESOLVENT, step, clause, is_wrong))
-                is_dropped |= is_wrong and clause in left
-    if any(each.is_wrong for each in instances):
-        instances += [_of_clause(Unit.RESOLVENT, step, clause) for step in agreeing for clause in clauses_of(step)]
-        word = "dropped" if is_dropped and kind is not DifferenceClass.EXTRA else "kept"
-        yield _join(Unit.RESOLVENT, instances, f"{word} wrongly", "treated rightly")
+def _label_changed(step: SeenStep) -> Labelled:
+    """Label the resolvents that both sides made by the same clause: wrong if these differ."""
+    left: Mapping[Clause, object]
+    right: Mapping[Clause, object]
+    if step.outputs is not None:
+        left, right = ({(kind, i): plain(atoms) for *_, kind, i, atoms in side} for side in step.outputs)
+    else:
+        left, right = ({c: (r.kind, plain(r.atoms)) for c, r in side.items()} for side in step.sides)
+    return step, [(c, left[c] != right[c]) for c in left if c in right and c in step.made]
 
 
 def _before_limit(step: SeenStep) -> Iterator[Clause]:
-    """Yield the clauses of which a step shows whether `revisit` has dropped what they make: `limit` has not."""
+    """Yield the clauses whose resolvents `limit` has not dropped, so that the step shows what `revisit` did."""
     limits = step.run.limits
     if step.outputs is not None:
         yield from step.made

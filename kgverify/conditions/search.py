@@ -4,18 +4,18 @@ A condition is a conjunction of at most three tests. An exact one holds for ever
 each of its tests holds for everything that went wrong, and together they exclude all the rest: among the tests that hold for
 everything that went wrong, the cheapest cover of the rest is sought. The cost of a test is its description length in bits.
 
-If nothing distinguishes what went wrong from the rest, every choice of as many instances is equally likely to be the wrong one.
+If nothing distinguishes what went wrong from the rest, every choice of that number is equally likely to be the wrong one.
 The distribution over all these permutations is known in closed form (Fisher's exact test), and none has to be drawn. Times the
 number of conditions tried, it bounds the probability that any of them does as well by chance (Bonferroni's correction).
 """
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import copy
 from enum import StrEnum
 from functools import cached_property
 from itertools import combinations
-from typing import Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -69,12 +69,6 @@ class Relation(StrEnum):
     SAME = "same as"
 
 
-_COMPARE: Final = {
-    Relation.AT_LEAST: np.greater_equal,
-    Relation.AT_MOST: np.less_equal,
-    Relation.EQUAL: np.equal,
-    Relation.OTHER: np.not_equal,
-}
 _BITS_OF: Final = {Relation.EQUAL: 1.0, Relation.AT_MOST: 1.5, Relation.OTHER: 2.5}
 
 
@@ -101,16 +95,18 @@ class Term(NamedTuple):
 
     def holds_for(self, x: NDArray[np.float64], other: NDArray[np.float64]) -> NDArray[np.bool_]:
         """Return where it holds for values of its feature, and of the other one: float64 [n]."""
-        match self.relation:
-            case Relation.BETWEEN:
-                found = (x >= self.value) & (x <= self.high)
-            case Relation.REMAINDER:
-                found = np.mod(x, self.high) == self.value
-            case Relation.SAME:
-                found = x == other
-            case _:
-                found = _COMPARE[self.relation](x, self.value)
-        return np.asarray(found, np.bool_)
+        return np.asarray(_HOLDS[self.relation](x, self.value, self.high, other), np.bool_)
+
+
+_HOLDS: Final[dict[Relation, Callable[[Any, float, float, Any], Any]]] = {
+    Relation.AT_LEAST: lambda x, value, *rest: x >= value,
+    Relation.AT_MOST: lambda x, value, *rest: x <= value,
+    Relation.EQUAL: lambda x, value, *rest: x == value,
+    Relation.OTHER: lambda x, value, *rest: x != value,
+    Relation.BETWEEN: lambda x, low, high, _: (x >= low) & (x <= high),
+    Relation.REMAINDER: lambda x, rest, modulus, _: np.mod(x, modulus) == rest,
+    Relation.SAME: lambda x, value, high, other: x == other,
+}
 
 
 class Condition(NamedTuple):
@@ -126,7 +122,7 @@ class Condition(NamedTuple):
 
     @property
     def parts(self) -> tuple["Condition", ...]:
-        """The conjunctions of which one must hold."""
+        """The conjunctions; one of them must hold."""
         return (self,) if self.either is None else (self._replace(either=None), self.either)
 
     @property
@@ -245,7 +241,7 @@ class Search:
         return [Condition(chosen, cost, self._num_tried(chosen)) for chosen, cost in covers]
 
     def find_two(self) -> list[Condition]:
-        """Return the shortest pairs of conditions of which one or the other holds exactly; empty if no pair does.
+        """Return the shortest pairs of conditions that are exact when joined by "or"; empty if no pair is.
 
         The first holds for nothing that went right: it is a single test, or two if no pair has a single one. The second is
         exact for all that is left.

@@ -87,7 +87,7 @@ def describe_tests(tests: Sequence[Term], features: Sequence[Feature], cases: Ca
 
 
 def describe_condition(condition: Condition, features: Sequence[Feature], cases: Cases) -> str:
-    """Return a condition in words, of which one part or the other holds."""
+    """Return a condition in words, its parts joined by "or"."""
     return ", or the ".join(describe_tests(part.tests, features, cases) for part in condition.parts)
 
 

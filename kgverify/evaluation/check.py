@@ -15,7 +15,7 @@ from kgverify.evaluation.sampling import choose_rankings, choose_single, hash_re
 from kgverify.progress import Progress, no_progress
 from kgverify.report.evaluation import CheckedAgain, CheckedRankings, SpotCheck
 from kgverify.runs.run import Pipeline, Run, reference_pipeline
-from kgverify.trace.model.columns import Candidates
+from kgverify.trace.model.columns import Candidates, join_candidates
 from kgverify.trace.model.score_error import accept_score_error
 
 NUM_ALONE: Final = 2
@@ -26,14 +26,11 @@ def _prove_alone(pipeline: Pipeline, sample: Sample, expected: Candidates) -> Sa
     """Let the engine prove the candidates of the longest derivations again, each by itself: a batch hides a loop's last turn."""
     rows = np.argsort(-expected.num_steps.astype(np.int64), kind="stable")[:NUM_ALONE]
     longest = sample.take(rows)
-    ended = [prove_candidates(pipeline.engine, longest.candidates.take(np.array([i])))[0] for i in range(len(rows))]
-    if not ended:
+    if not len(rows):
         return longest
-    return longest._replace(
-        sample_outcome=np.concatenate([each.outcome for each in ended]),
-        sample_is_limited=np.concatenate([each.is_limited for each in ended]),
-        sample_log_probability=np.concatenate([each.log_probability for each in ended]),
-    )
+    alone = [longest.candidates.take(np.array([i])) for i in range(len(rows))]
+    *_, outcome, is_limited, score = join_candidates([prove_candidates(pipeline.engine, each)[0] for each in alone])
+    return longest._replace(sample_outcome=outcome, sample_is_limited=is_limited, sample_log_probability=score)
 
 
 def check_evaluation(
@@ -77,7 +74,7 @@ def check_evaluation(
     alone = _prove_alone(pipeline, single, candidates.expected)
     ranks = judge.rank(sample.rankings)
     rankings = judge.compare_rankings(sample.rankings, ranks)
-    namer = Namer(run, pipeline, judge, rank_only=rank_only)
+    namer = Namer(run, pipeline, judge)
     again = judge.compare_single(alone)
     differences = [
         *namer.name_missing(missing),

@@ -148,12 +148,12 @@ class _Joins:
             return bindings, min(num, 1)
         if len(terms) > 2:
             return bindings, num
-        packed = bindings[terms[0]]
         if len(terms) == 1:
-            packed = np.unique(packed)
+            packed = np.unique(bindings[terms[0]])
             return {terms[0]: packed}, len(packed)
-        packed = np.unique(packed * self._size + bindings[terms[1]])
-        return {terms[0]: packed // self._size, terms[1]: packed % self._size}, len(packed)
+        first, second = terms
+        packed = np.unique(bindings[first] * self._size + bindings[second])
+        return {first: packed // self._size, second: packed % self._size}, len(packed)
 
     def _instantiate(self, head: Atom, bindings: Bindings, num: int) -> Iterator[NDArray[np.int64]]:
         """Yield the heads; a variable of the head alone stands for every constant."""

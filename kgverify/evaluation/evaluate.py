@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -62,6 +62,7 @@ class EvaluationResult:
     num_candidates:  the candidates of the parts finished now, by all processes
     seconds, warm_up_seconds: the time for these parts, and the time to warm up before
     model:           the least model, if it decided which candidates to leave out
+    num_processes:   the processes that shared the work
     """
 
     identity: Identity
@@ -73,6 +74,7 @@ class EvaluationResult:
     warm_up_seconds: float
     model: LeastModel | None = None
     accepted: tuple[str, ...] = ()
+    num_processes: int = 1
 
     @property
     def missing(self) -> list[Part]:
@@ -80,31 +82,39 @@ class EvaluationResult:
         return [part for part in self.plan.parts if part.number not in self.results]
 
 
-def evaluate(
-    run: Run,
-    pipeline: Pipeline,
-    *,
-    folder: Path | None = None,
-    part_size: int | None = None,
-    rank_only: bool = False,
-    accept_changed: Collection[str] = (),
-    group: ProcessGroup | None = None,
-    workers: Workers | None = None,
-    make: Callable[[], Pipeline] | None = None,
-    phase: Phase = silent_phase,
-    warn: Warn = lambda _: None,
-    should_stop: Callable[[], bool] = lambda: False,
-) -> EvaluationResult | None:
+@dataclass(frozen=True, eq=False)
+class EvaluationSettings:
+    """The way in which an evaluation is done.
+
+    part_size:      the most candidates of a part; chosen by their number and the device if not given
+    rank_only:      whether to leave out candidates that cannot affect a rank (`kgverify.evaluation.rank_only`)
+    folder:         the folder of the parts, a path or URL, from which an interrupted evaluation resumes; without it they are
+                    kept in memory
+    accept_changed: the names of changed code whose parts are resumed nevertheless (`kgverify.files.code_identity`)
+    group:          the processes that share the work
+    workers:        the workers that prove the parts instead of this process, with `make`, which makes the pipeline there
+    should_stop:    called before each part
+    """
+
+    part_size: int | None = None
+    rank_only: bool = False
+    folder: Path | None = None
+    accept_changed: Collection[str] = ()
+    group: ProcessGroup = field(default_factory=ProcessGroup)
+    workers: Workers | None = None
+    make: Callable[[], Pipeline] | None = None
+    phase: Phase = silent_phase
+    warn: Warn = lambda _: None
+    should_stop: Callable[[], bool] = lambda: False
+
+
+def evaluate(run: Run, pipeline: Pipeline, settings: EvaluationSettings | None = None) -> EvaluationResult | None:
     """Evaluate a run part by part. Return the result in the leading process, None in the others.
 
-    folder:      the folder of the parts, a path or URL, from which an interrupted evaluation resumes; without it they are
-                 kept in memory
-    rank_only:   whether to leave out candidates that cannot affect a rank (`kgverify.evaluation.rank_only`)
-    accept_changed: the names of changed code whose parts are resumed nevertheless (`kgverify.files.code_identity`)
-    workers:     the workers that prove the parts instead of this process, with `make`, which makes the pipeline there
-    should_stop: called before each part
     UserError for a folder of another evaluation or other code, log-probabilities that are not finite, or too little memory.
     """
+    settings = EvaluationSettings() if settings is None else settings
+    group, workers, rank_only = settings.group, settings.workers, settings.rank_only
     dialect = run.limits.dialect
     if dialect.unproved != OURS.unproved or (rank_only and dialect != OURS):
         raise UserError(
@@ -112,26 +122,25 @@ def evaluate(
             where="dialect",
             fix="compare the engines with kgverify diff, which ranks as the dialect says",
         )
-    group = ProcessGroup() if group is None else group
     leads, info = group.index == 0, pipeline.engine.info
     if isinstance(workers, DaskWorkers):
         workers.engines = pipeline.engines
-    opened = nullcontext() if folder is None else opened_folder(folder, is_locked=leads)
+    opened = nullcontext() if settings.folder is None else opened_folder(settings.folder, is_locked=leads)
     with opened as part_folder, explain_out_of_memory(info):
-        plan = plan_parts(run, info.device, part_size, rank_only=rank_only)
+        plan = plan_parts(run, info.device, settings.part_size, rank_only=rank_only)
         identity = identify(run, pipeline.engine, plan, pipeline.identify_code())
-        store = PartStore(part_folder, identity, accept_changed)
+        store = PartStore(part_folder, identity, settings.accept_changed)
         if leads:
-            store.open(plan.parts, warn)
+            store.open(plan.parts, settings.warn)
         numbers = msgspec.json.decode(group.broadcast(msgspec.json.encode(store.missing)), type=list[int])
         missing = [plan.parts[i] for i in numbers]
         build: Callable[[Run, Pipeline], PartWork] = build_rank_only if rank_only and missing else FullWork
         model, began = None, time.monotonic()
-        with _Worker(store, group, should_stop) as worker:
+        with _Worker(store, group, settings.should_stop) as worker:
             work = build(run, pipeline)
             ranking = work if isinstance(work, RankOnly) else None
             if ranking is not None:
-                ranking.should_stop = should_stop
+                ranking.should_stop = settings.should_stop
             if missing and workers is None:
                 warm_up(run, pipeline, missing[0])
             warmed_up = time.monotonic()
@@ -139,30 +148,33 @@ def evaluate(
                 worker.work(work, missing, no_progress)
                 return None
             try:
-                with phase("evaluating", sum(part.num_candidates for part in missing)) as progress:
-                    if workers is None or make is None:
+                with settings.phase("evaluating", sum(part.num_candidates for part in missing)) as progress:
+                    if workers is None or settings.make is None:
                         worker.work(work, missing, progress)
                         worker.wait_for_others(progress)
                     else:
-                        maker = partial(make_work, run, make, build, info)
-                        _send_parts(workers, maker, work, missing, store, progress, should_stop)
+                        made = send_maker(partial(make_work, run, settings.make, build, info), workers)
+                        _send_parts(workers, made, work, missing, store, progress, settings.should_stop)
                 model = None if ranking is None else ranking.model
             except KeyboardInterrupt:
-                if not should_stop():
+                if not settings.should_stop():
                     raise
             finally:
                 if ranking is not None:
                     ranking.stop.set()
         if ranking is not None and ranking.is_given_up:
-            warn("--rank-only skipped nothing: its least model takes more work or memory than to prove every candidate")
+            settings.warn(
+                "--rank-only skipped nothing: its least model takes more work or memory than to prove every candidate"
+            )
         seconds = time.monotonic() - warmed_up
-        results = store.collect(plan.parts, warn)
+        results = store.collect(plan.parts, settings.warn)
     return EvaluationResult(
         identity=identity,
         plan=plan,
         results=results,
         num_resumed=len(plan.parts) - len(missing),
         num_candidates=sum(part.num_candidates for part in missing if part.number in results),
+        num_processes=group.size,
         seconds=seconds,
         warm_up_seconds=warmed_up - began,
         model=model,
@@ -172,7 +184,7 @@ def evaluate(
 
 def _send_parts(
     workers: Workers,
-    maker: Callable[[], PartWork],
+    made: tuple[Any, str],
     work: PartWork,
     missing: Sequence[Part],
     store: PartStore,
@@ -183,8 +195,9 @@ def _send_parts(
 
     The last parts are cut into pieces if the engine proves each candidate by itself. Several results are stored at the same
     time: an object store takes long for each.
+
+    made: what `send_maker` returned for the work
     """
-    made = send_maker(maker, workers)
     is_divisible = isinstance(work, FullWork) and work.is_divisible
     # What is known of each part under way: the proved pieces of one that is cut.
     proved: dict[int, list[Any]] = {}

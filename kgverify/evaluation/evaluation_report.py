@@ -25,7 +25,6 @@ def report_evaluation(
     *,
     num_checked: int = LEAST,
     reference: Pipeline | None = None,
-    num_processes: int = 1,
     minimum: Minimum = MINIMUM,
     phase: Phase = silent_phase,
 ) -> EvaluationReport:
@@ -66,7 +65,7 @@ def report_evaluation(
         **_compute_figures(run, results),
         num_parts=len(result.plan.parts),
         num_parts_resumed=result.num_resumed,
-        num_processes=num_processes,
+        num_processes=result.num_processes,
         seconds=result.seconds,
         warm_up_seconds=result.warm_up_seconds,
         candidates_per_second=result.num_candidates / result.seconds if result.num_candidates else None,
@@ -147,28 +146,24 @@ def _check_rankings(run: Run, results: PartResult, report: EvaluationReport) -> 
 
 
 def _check_counts(results: PartResult, report: EvaluationReport) -> list[str]:
-    num_ranked = results.num_ranked.astype(np.int64)
-    by_outcome = results.num_outcomes.astype(np.int64).T
-    num_proved = by_outcome.sum(0)
-    pairs = {
-        "candidates": (num_ranked.sum(), report.num_candidates),
-        "limited candidates": (results.num_limited.sum(dtype=np.int64), report.num_limited),
-        "candidates left out": ((num_ranked - num_proved).sum(), report.num_left_out),
-        "choices": (sum(results.num_choices.tolist()), report.num_choices),
-        "choices made again": (sum(results.num_rescored.tolist()), report.num_rescored),
-    }
-    for outcome in Outcome:
-        name = outcome.name.lower()
-        pairs[f"{name} candidates"] = by_outcome[outcome].sum(), report.outcomes[name]
-        pairs[f"{name} true triples"] = (results.outcome == outcome).sum(), report.true_outcomes[name]
-    wrong = [
-        f"{actual:,} {name} are reported, and the rankings have {expected:,}"
-        for name, (expected, actual) in pairs.items()
-        if expected != actual
-    ]
+    num_ranked, by_outcome = results.num_ranked.astype(np.int64), results.num_outcomes.astype(np.int64)
+    num_proved = by_outcome.sum(1)
     smallest = min(results.smallest_gap.tolist())
-    if report.smallest_gap != (None if smallest == float("inf") else smallest):
-        wrong.append(f"the smallest gap of a choice is {report.smallest_gap}, and of the parts' {smallest}")
+    figures = {
+        "num_candidates": sum(num_ranked.tolist()),
+        "num_limited": sum(results.num_limited.tolist()),
+        "num_left_out": sum((num_ranked - num_proved).tolist()),
+        "num_choices": sum(results.num_choices.tolist()),
+        "num_rescored": sum(results.num_rescored.tolist()),
+        "outcomes": {each.name.lower(): sum(by_outcome[:, each].tolist()) for each in Outcome},
+        "true_outcomes": {each.name.lower(): results.outcome.tolist().count(each) for each in Outcome},
+        "smallest_gap": None if smallest == float("inf") else smallest,
+    }
+    wrong = [
+        f"{name} is reported as {actual}, and the rankings have {expected}"
+        for name, expected in figures.items()
+        if expected != (actual := getattr(report, name))
+    ]
     is_counted = num_proved <= num_ranked if report.rank_only else num_proved == num_ranked
     if not is_counted.all():
         row = int(np.argmin(is_counted))

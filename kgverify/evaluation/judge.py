@@ -147,7 +147,7 @@ class Judge:
         may_stop: bool = False,
     ) -> None:
         self._run, self.results, self._reference, self._endings = run, results, reference, endings
-        self._rank_only, self._may_stop = rank_only, may_stop
+        self.rank_only, self._may_stop = rank_only, may_stop
 
     def find_endings(self, atoms: NDArray[np.int32]) -> Endings:
         """Return the endings of atoms, int32 [n, 3], all of them derived."""
@@ -156,14 +156,23 @@ class Judge:
 
     def compare_single(self, sample: Sample) -> ComparedCandidates:
         """Compare single candidates."""
-        expected = self.find_endings(sample.sample_atom)
-        apart = np.abs(sample.sample_log_probability - expected.candidates.log_probability)
-        is_equal = (
-            (sample.sample_outcome == expected.candidates.outcome)
-            & (sample.sample_is_limited == expected.candidates.is_limited)
-            & (apart <= expected.bound)
+        return self.compare_endings(
+            sample.sample_atom, sample.sample_outcome, sample.sample_is_limited, sample.sample_log_probability
         )
-        return ComparedCandidates(is_equal, ~is_equal & expected.is_unclear, apart, expected.bound, expected.candidates)
+
+    def compare_endings(
+        self,
+        atoms: NDArray[np.int32],
+        outcome: NDArray[np.int8],
+        is_limited: NDArray[np.uint8],
+        log_probability: NDArray[np.float64],
+    ) -> ComparedCandidates:
+        """Compare the endings of atoms, int32 [n, 3], with those that the reference derived."""
+        endings = self.find_endings(atoms)
+        expected = endings.candidates
+        apart = np.abs(log_probability - expected.log_probability)
+        is_equal = (outcome == expected.outcome) & (is_limited == expected.is_limited) & (apart <= endings.bound)
+        return ComparedCandidates(is_equal, ~is_equal & endings.is_unclear, apart, endings.bound, expected)
 
     def rank(self, rankings: Sequence[DrawnRanking]) -> list[tuple[float, float]]:
         """Return the optimistic and the pessimistic rank of each ranking by the reference; what was not derived is below."""
@@ -202,15 +211,15 @@ class Judge:
             Figure("optimistic rank", best, float(results.optimistic[row]), low[0], high[0]),
             Figure("pessimistic rank", worst, float(results.pessimistic[row]), low[1], high[1]),
         ]
-        if not (self._rank_only and self._run.num_corruptions == ALL):
+        if not (self.rank_only and self._run.num_corruptions == ALL):
             figures.append(_figure("hash of the entities drawn", drawn.entities, results.drawn[row]))
         counted = results.num_outcomes[row].tolist()
         needs_all = (
-            not self._rank_only or not ranks_above_unproved(candidates.outcome[:1], candidates.log_probability[:1])[0]
+            not self.rank_only or not ranks_above_unproved(candidates.outcome[:1], candidates.log_probability[:1])[0]
         )
         # Those that cannot affect a rank need not be counted; where a choice is unclear, it is open which these are.
         is_whole = len(drawn.atoms) == drawn.num and (sum(counted) == drawn.num or (needs_all and not num_true))
-        is_stopping = self._rank_only and self._may_stop and self._run.num_corruptions == ALL
+        is_stopping = self.rank_only and self._may_stop and self._run.num_corruptions == ALL
         is_needed = np.ones(len(drawn.atoms), np.bool_)
         if is_stopping and sum(counted) < drawn.num:
             is_needed = _is_never_stopped(expected)
@@ -280,9 +289,8 @@ _MOST_REPEATED: Final = 4096
 class Namer:
     """The description of wrong results of one run."""
 
-    def __init__(self, run: Run, pipeline: Pipeline, judge: Judge, *, rank_only: bool) -> None:
+    def __init__(self, run: Run, pipeline: Pipeline, judge: Judge) -> None:
         self._run, self._pipeline, self._judge = run, pipeline, judge
-        self._rank_only = rank_only
 
     def name_single(self, sample: Sample, compared: ComparedCandidates) -> list[Difference]:
         """Describe the wrong candidates of a sample, by query and side."""
@@ -342,7 +350,7 @@ class Namer:
     def _find_wrong_candidate(self, ranking: ComparedRanking) -> Difference | None:
         """Look for a candidate that was not drawn, or that ends otherwise when the engine proves it again."""
         run, atoms, (query, side) = self._run, ranking.drawn.atoms, self._group(ranking)
-        if not self._rank_only:
+        if not self._judge.rank_only:
             redrawn = self._pipeline.draw(run.graph, run.split, [query], run.num_corruptions, run.seed)
             size = len(run.graph.program.symbols.constants)
             numbers = number_atoms(redrawn.atom[redrawn.side == side], size)
@@ -350,17 +358,13 @@ class Namer:
             if is_absent.any():
                 return self._describe(query, side, atoms[np.argmax(is_absent)], "drawn", "not drawn")
         atoms = atoms[:_MOST_REPEATED]
-        expected = self._judge.find_endings(atoms)
         candidates = CandidateSet(np.full(len(atoms), query, np.int32), np.full(len(atoms), side, np.int8), atoms)
         actual = prove_candidates(self._pipeline.engine, candidates)[0]
-        is_wrong = (actual.outcome != expected.candidates.outcome) | (
-            actual.is_limited != expected.candidates.is_limited
-        )
-        is_wrong |= np.abs(actual.log_probability - expected.candidates.log_probability) > expected.bound
-        rows = np.flatnonzero(is_wrong & ~expected.is_unclear)
-        if not len(rows):
+        compared = self._judge.compare_endings(atoms, actual.outcome, actual.is_limited, actual.log_probability)
+        if not len(compared.wrong):
             return None
-        return self._describe(query, side, atoms[rows[0]], _word(expected.candidates, rows[0]), _word(actual, rows[0]))
+        row = compared.wrong[0]
+        return self._describe(query, side, atoms[row], _word(compared.expected, row), _word(actual, row))
 
     def _describe(self, query: int, side: int, atom: NDArray[np.integer], expected: str, actual: str) -> Difference:
         return Difference(int(query), Side(int(side)).name.lower(), self._name(atom), expected, actual)

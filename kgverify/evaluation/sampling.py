@@ -7,6 +7,7 @@ everybody who has the results can repeat it.
 import hashlib
 import math
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -90,44 +91,27 @@ def choose_rankings(
     if model is not None:
         is_short = ranks_above_unproved(results.outcome, results.log_probability)
     drawer = _Drawer(run, results, key, model)
-    strata = [_Stratum(drawer.draw(order[is_short[order] == each].tolist(), is_short=each)) for each in (True, False)]
+    strata = [iter(drawer.draw(order[is_short[order] == each].tolist(), is_short=each)) for each in (True, False)]
     known: set[int] = set()
     chosen: list[DrawnRanking] = []
+    num_taken = [0, 0]
     spent = 0.0
     # What the expensive rankings do not need is left for further short ones.
-    for stratum, limit in ((strata[0], num / 2), (strata[1], num), (strata[0], num)):
-        while (ranking := stratum.peek()) is not None:
+    for i, limit in ((0, num / 2), (1, num), (0, num)):
+        for ranking in strata[i]:
             numbers = set(number_atoms(ranking.atoms, drawer.num_constants).tolist()) - known
             cost = len(numbers) + ranking.num / _DRAWS
-            is_first = not stratum.num_taken and cost <= 2 * num
+            is_first = not num_taken[i] and cost <= 2 * num
             if spent + cost > limit and not is_first:
+                strata[i] = chain((ranking,), strata[i])
                 break
             spent += cost
             known |= numbers
-            chosen.append(stratum.take())
+            num_taken[i] += 1
+            chosen.append(ranking)
     chosen.sort(key=lambda each: each.row)
     sizes = int(is_short.sum()), int((~is_short).sum())
-    return RankingSample(chosen, [(size, each.num_taken) for size, each in zip(sizes, strata, strict=True)])
-
-
-class _Stratum:
-    """Rankings in the order in which they are chosen; the next one is drawn when somebody asks for it."""
-
-    def __init__(self, rankings: Iterator[DrawnRanking]) -> None:
-        self._rankings = rankings
-        self._next: DrawnRanking | None = None
-        self.num_taken = 0
-
-    def peek(self) -> DrawnRanking | None:
-        if self._next is None:
-            self._next = next(self._rankings, None)
-        return self._next
-
-    def take(self) -> DrawnRanking:
-        taken, self._next = self._next, None
-        assert taken is not None
-        self.num_taken += 1
-        return taken
+    return RankingSample(chosen, [*zip(sizes, num_taken, strict=True)])
 
 
 class _Drawer:

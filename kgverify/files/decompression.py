@@ -10,7 +10,7 @@ import sys
 import zlib
 from collections.abc import Callable, Iterator
 from io import BytesIO
-from typing import Final, Protocol
+from typing import Any, Final
 
 from kgverify.errors import UserError
 from kgverify.files.reading import MAX_BYTES, MAX_RATIO, MIN_EXPANDED_BYTES
@@ -30,18 +30,6 @@ _ZIP_ENTRY: Final = b"PK\1\2"
 _MAX_ZIP_ENTRIES: Final = 1_000
 _MAX_LISTED: Final = 5
 _MAX_SHOWN: Final = 80
-
-
-class _Unpacker(Protocol):
-    """One packed file, asked for a number of bytes until it needs more of the file: `unused_data` followed its end."""
-
-    @property
-    def eof(self) -> bool: ...
-    @property
-    def needs_input(self) -> bool: ...
-    @property
-    def unused_data(self) -> bytes: ...
-    def decompress(self, data: bytes, max_length: int) -> bytes: ...
 
 
 def is_packed(content: bytes) -> bool:
@@ -88,8 +76,11 @@ class _Refusal(Exception):
     """A packed file that does not hold exactly one text, with what was found and the advice."""
 
 
-def _unpack(content: bytes, begin: Callable[[], _Unpacker]) -> Iterator[bytes]:
-    """Yield the content of packed files, one after the other, in pieces; zeros may follow each."""
+def _unpack(content: bytes, begin: Callable[[], Any]) -> Iterator[bytes]:
+    """Yield the content of packed files, one after the other, in pieces; zeros may follow each.
+
+    begin: returns a decompressor of the standard library for one packed file
+    """
     unpacker = begin()
     for position in range(0, len(content), _INPUT_BYTES):
         waiting = content[position : position + _INPUT_BYTES]

@@ -24,13 +24,7 @@ MAX_RATIO: Final = 64
 MIN_EXPANDED_BYTES: Final = 16 << 20
 """Bytes that any file may expand to, however small it is."""
 
-_FLAGS: Final = (
-    os.O_RDONLY
-    | getattr(os, "O_NONBLOCK", 0)
-    | getattr(os, "O_NOCTTY", 0)
-    | getattr(os, "O_CLOEXEC", 0)
-    | getattr(os, "O_BINARY", 0)
-)
+_FLAGS: Final = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 STANDARD_INPUT: Final = "-"
 """The path that the user types for standard input."""
 
@@ -127,12 +121,7 @@ def _check_descriptor(descriptor: int, where: str, purpose: str, max_bytes: int 
 
 def _devices_without_files() -> set[int]:
     """Return the devices of the file systems whose files are no files."""
-    found = set()
-    for folder in ("/proc", "/sys"):
-        try:
-            found.add(os.stat(folder).st_dev)
-        except OSError:
-            continue
+    found = {os.stat(folder).st_dev for folder in ("/proc", "/sys") if os.path.isdir(folder)}
     # Without such a file system the folder, if there is one, lies on the disk.
     return found - {os.stat("/").st_dev}
 

@@ -260,10 +260,11 @@ def fetched(path: str | Path) -> Iterator[Path]:
 
 
 @contextmanager
-def scratch_folder(remote: Remote) -> Iterator[Path]:
-    """Yield a local folder of this user for what is to be sent. It is deleted if no error leaves the context.
+def sent_to(remote: Remote, last: str) -> Iterator[Path]:
+    """Yield a local path to fill. When the context ends without an error, what is there is sent as `Remote.send` does.
 
-    The same URL has the same folder, so that a command that was interrupted can resume on the same machine.
+    The path is in a folder of this user, which is deleted if no error leaves the context. The same URL has the same
+    folder, so that a command that was interrupted can resume on the same machine.
     """
     name = f"kgverify-{os.getuid()}-{sha256(remote.url.encode()).hexdigest()[:16]}"
     folder = Path(tempfile.gettempdir()) / name
@@ -276,16 +277,9 @@ def scratch_folder(remote: Remote) -> Iterator[Path]:
             where=str(folder),
             fix="delete it, or let TMPDIR name a folder of your own",
         )
-    yield folder
+    yield folder / remote.name
+    remote.send(folder / remote.name, last=last)
     shutil.rmtree(folder, ignore_errors=True)
-
-
-@contextmanager
-def sent_to(remote: Remote, last: str) -> Iterator[Path]:
-    """Yield a local path to fill. When the context ends without an error, what is there is sent as `Remote.send` does."""
-    with scratch_folder(remote) as folder:
-        yield folder / remote.name
-        remote.send(folder / remote.name, last=last)
 
 
 def _copy_files(store: Any, files: Mapping[Remote, tuple[Path, int]]) -> None:

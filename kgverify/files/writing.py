@@ -62,11 +62,7 @@ def write_file(path: Path | str, content: bytes | str, *, is_durable: bool = Fal
             _write_special(path, encoded)
             return
         with renamed_into(path, is_durable=is_durable) as temporary:
-            descriptor = os.open(temporary, os.O_WRONLY | _EXISTING)
-            try:
-                _write_all(descriptor, encoded)
-            finally:
-                os.close(descriptor)
+            _fill(os.open(temporary, os.O_WRONLY | _EXISTING), encoded)
 
 
 def append_to_file(path: Path | str, content: bytes) -> None:
@@ -360,6 +356,11 @@ def _write_special(path: Path, content: bytes) -> None:
     else:
         descriptor = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
         os.set_blocking(descriptor, True)
+    _fill(descriptor, content)
+
+
+def _fill(descriptor: int, content: bytes) -> None:
+    """Write to an open file, and close it."""
     try:
         _write_all(descriptor, content)
     finally:

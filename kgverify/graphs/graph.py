@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final, Literal, NamedTuple, TypeAlias, get_args
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -22,6 +23,20 @@ _ROW: Final = np.dtype((np.void, 12))
 """The bytes of a triple."""
 MOST_LISTED: Final = 10
 """The rules, and the triples of each split, that a notebook shows."""
+
+
+class GraphFiles(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """The arguments of `load_graph` as texts, by which a graph is loaded again."""
+
+    spec: str | None = None
+    train: tuple[str, ...] = ()
+    valid: str | None = None
+    test: str | None = None
+    rules: str | None = None
+    domains: str | None = None
+    rule_variables: str | None = None
+    skip_rules: bool = False
+    columns: str | None = None
 
 
 class GraphFile(NamedTuple):
@@ -53,6 +68,7 @@ class KnowledgeGraph:
     files:              the files that were read, in the order train, valid, test, rules, domains
     fact_lines:         the line of each train atom in `facts_file`
     warnings:           likely mistakes that do not prevent loading
+    loaded:             the arguments by which `load_graph` loaded it; None for a graph that was made in Python
 
     Example:
         >>> import kgverify as kv
@@ -73,6 +89,7 @@ class KnowledgeGraph:
     facts_file: str = ""
     fact_lines: Sequence[int] = ()
     warnings: tuple[str, ...] = ()
+    loaded: GraphFiles | None = None
 
     @property
     def choices(self) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from importlib import resources
 from importlib.resources.abc import Traversable
 from itertools import chain
 from pathlib import Path
-from typing import Final, NamedTuple, TypeAlias, Unpack
+from typing import Any, Final, NamedTuple, TypeAlias, Unpack
 
 from kgverify.arguments import checked
 from kgverify.errors import UserError, count_of, suggest
@@ -41,7 +41,7 @@ from kgverify.graphs.folder import (
 )
 from kgverify.graphs.formats.ids import PykeenObject, parse_openke, parse_pykeen, read_pykeen
 from kgverify.graphs.formats.reading import Part, Reading, ReadingOptions, Triples
-from kgverify.graphs.graph import GraphFile, KnowledgeGraph
+from kgverify.graphs.graph import GraphFile, GraphFiles, KnowledgeGraph
 from kgverify.graphs.random_graph import PREFIX, draw_graph, parse_seed
 from kgverify.graphs.rules import parse_rules
 from kgverify.graphs.stored_graph import find_key, read_stored, store
@@ -109,13 +109,24 @@ def load_graph(
     reading.check()
     given = {"train": train, "valid": valid, "test": test, "rules": rules, "domains": domains}
     listed = {role: [each] if isinstance(each, str | Path) else each or () for role, each in given.items()}
+    loaded = None
+    if spec is None or isinstance(spec, str | Path):
+        single: dict[str, Any] = {role: str(files[0]) for role, files in listed.items() if files and role != "train"}
+        loaded = GraphFiles(_write_spec(spec), tuple(map(str, listed["train"])), **single, **reading._asdict())
     with ExitStack() as copies:
         explicit = {
             role: [copies.enter_context(fetched(file)) for file in files] for role, files in listed.items() if files
         }
         if isinstance(spec, str | Path) and names_url(spec):
             spec = copies.enter_context(fetched(spec))
-        return _load(spec, explicit, reading)
+        return replace(_load(spec, explicit, reading), loaded=loaded)
+
+
+def _write_spec(spec: str | Path | None) -> str | None:
+    """Return a spec as a text that means the same: a `Path` is never the name of a graph."""
+    if not isinstance(spec, Path) or str(spec) == STANDARD_INPUT:
+        return spec if spec is None else str(spec)
+    return os.path.join(spec.parent, spec.name)
 
 
 def _load(
@@ -201,7 +212,7 @@ def _build(source: _Source, parts: Sequence[Part], reading: Reading) -> Knowledg
     of_split = {split: [part for part in parts if part.split == split] for split in SPLITS}
     names = {split: " and ".join(part.file for part in each) for split, each in of_split.items()}
     names = {split: files for split, files in names.items() if files}
-    tables = {split: _join(each) for split, each in of_split.items()}
+    tables: dict[str, Any] = {split: _join(each) for split, each in of_split.items()}
     train = tables["train"]
     if not train:
         raise UserError(

@@ -15,24 +15,11 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Final, Literal, NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from kgverify.errors import UserError, count_of, suggest
 from kgverify.graphs.formats.reading import AS_WRITTEN, Reading
-from kgverify.graphs.grammar import (
-    BLANKS,
-    NO_BODY,
-    NUMBER,
-    RANGE,
-    Clause,
-    Directive,
-    Form,
-    RawAtom,
-    RawTerm,
-    describe_ignored,
-    parse_clause,
-    parse_clauses,
-)
+from kgverify.graphs.grammar import BLANKS, NO_BODY, NUMBER, RANGE, ClauseReader, RawAtom, RawTerm
 from kgverify.graphs.text_file import is_skipped, line_error, show, split_lines
 from kgverify.program.atoms import NamedAtom, Term, Variable
 from kgverify.program.program import NamedRule, Source
@@ -316,41 +303,6 @@ def _read_confidence(text: str, source: Source) -> float:
     return number
 
 
-_NAME = r"[\w/?][\w/.-]*+"
-_PLAIN_ATOM = rf"[ \t]*+(\w[\w/.-]*+)[ \t]*+\([ \t]*+({_NAME})[ \t]*+,[ \t]*+({_NAME})[ \t]*+\)[ \t]*+"
-_ATOM = _PLAIN_ATOM.replace("(\\w", "(?:\\w").replace(f"({_NAME})", _NAME)
-_BODY = rf"{_ATOM}(?>(?:,{_ATOM})*)"
-# What most rules are; the grammar reads them in the same way, only slower. Tests compare both.
-_PLAIN = {
-    "rules": re.compile(rf"(?P<head>{_ATOM}):-(?P<body>{_BODY})\.[ \t]*+"),
-    "forward": re.compile(rf"(?P<body>{_BODY})->(?P<head>{_ATOM})\.?[ \t]*+"),
-    "backward": re.compile(rf"(?P<head>{_ATOM})<=(?P<body>{_BODY})\.?[ \t]*+"),
-}
-_FIND_ATOMS = re.compile(_PLAIN_ATOM).findall
-
-
-def read_plain(form: Form, text: str, source: Source) -> list[Clause]:
-    """Read a line of rules of word characters alone without the grammar; return none of them for any other line."""
-    clauses: list[Clause] = []
-    position = 0
-    while position < len(text) and (position == 0 or form == "rules"):
-        match = _PLAIN[form].match(text, position)
-        if match is None:
-            return []
-        head, *body = [
-            RawAtom(predicate, RawTerm(first, False), RawTerm(second, False), False, source.line)
-            for predicate, first, second in _FIND_ATOMS(match["head"]) + _FIND_ATOMS(match["body"])
-        ]
-        clauses.append(Clause(source.line, head, body))
-        position = match.end()
-    return clauses if position == len(text) else []
-
-
-def _parse_one(form: Literal["forward", "backward"], text: str, source: Source) -> Clause:
-    plain = read_plain(form, text, source)
-    return plain[0] if plain else parse_clause(form, text, source)
-
-
 _LETTER_AND_DIGITS = re.compile(r"[A-Za-z][0-9]*")
 _COLON_FIELD = re.compile(r"([^:('\"]*):(?!//)")
 
@@ -384,7 +336,7 @@ def _parse_arrow(text: str, source: Source, context: _Context) -> Iterator[_Item
         )
 
     name, confidence, rest = _split_prefix(text, source, context)
-    clause = _parse_one("forward", rest, source)
+    clause = ClauseReader("forward", rest, source).read_clause()
     if clause.weight is not None and confidence is not None:
         fix = "leave one of them out"
         raise line_error(source, "one confidence", f"two, {confidence:g} and {clause.weight:g}", fix)
@@ -424,43 +376,21 @@ def _parse_prolog(lines: _Lines, context: _Context) -> Iterator[_Item]:
     rule's confidence; declarations such as `:- dynamic b1/2.` are skipped; both with a warning. UserError at the first clause
     that is not a rule.
     """
-    ignored: list[Clause | Directive] = []
-    index = 0
-    while index < len(lines):
-        number, text = lines[index]
-        found: list[Clause | Directive] = []
-        if plain := read_plain("rules", text, Source(context.file, number)):
-            found += plain
-            index += 1
-        elif _is_comment(text):
-            index += 1
+    reader = ClauseReader("rules", "\n".join(text for _, text in lines), Source(context.file, 1))
+    while True:
+        try:
+            if not reader.skip_to_clause():
+                break
+            clause = reader.read_clause()
+        except UserError as error:
+            begin, end = reader.leave_out()
+            is_long = context.reading.skip_rules and end > begin
+            rest = f"; left out up to line {end}, where a clause ends" if is_long else ""
+            yield UserError(error.message + rest, where=error.where, fix=error.fix)
         else:
-            try:
-                found, index = parse_clauses("rules", lines, context.file, index)
-            except UserError as error:
-                closed = (i for i in range(index, len(lines)) if _CLOSED.search(lines[i][1]))
-                end = 1 + (index if _NO_CLAUSE.fullmatch(text) else next(closed, len(lines) - 1))
-                try:
-                    # One clause, without those that were parsed with it.
-                    found, num_read = parse_clauses("rules", lines[index:end], context.file, 0)
-                    index += num_read
-                except UserError:
-                    rest = f"; left out up to line {lines[end - 1][0]}, where a clause ends" if end > index + 1 else ""
-                    is_left_out = context.reading.skip_rules
-                    yield UserError(error.message + rest * is_left_out, where=error.where, fix=error.fix)
-                    index = end
-        for clause in found:
-            if isinstance(clause, Directive) or clause.weight is not None:
-                ignored.append(clause)
-            if isinstance(clause, Clause):
-                source = Source(context.file, clause.line)
-                yield _RawRule(source, clause.clause_head, clause.body, _is_prolog_variable, "", clause.weight)
-    yield from describe_ignored(context.file, ignored)
-
-
-# The end of a clause, and a line that begins none, such as a message of the tool.
-_CLOSED = re.compile(r"^[^%#]*\.[ \t]*(?:[%#].*)?$|^[ \t]*$")
-_NO_CLAUSE = re.compile(r"[^()]*[^()\s:,;-][ \t]*")
+            source = Source(context.file, clause.line)
+            yield _RawRule(source, clause.clause_head, clause.body, _is_prolog_variable, "", clause.weight)
+    yield from reader.describe_ignored()
 
 
 def _is_prolog_variable(term: str) -> bool:
@@ -496,7 +426,7 @@ def _parse_anyburl(text: str, source: Source, context: _Context) -> Iterator[_It
     if rules[0].rstrip(" .").endswith("<="):
         context.notes["rules without a body left out, which AnyBURL applies to every entity"].append(rules[0])
         return
-    clause = _parse_one("backward", rules[0], source)
+    clause = ClauseReader("backward", rules[0], source).read_clause()
     head, *body = (_read_anyburl_atom(atom, source, context) for atom in (clause.clause_head, *clause.body))
     confidence = _read_confidence(fields[column], source) if 0 <= column < len(fields) else None
     yield _RawRule(source, head, body, _is_anyburl_variable, confidence=confidence)

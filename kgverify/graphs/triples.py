@@ -19,17 +19,7 @@ from kgverify.graphs.formats import ntriples
 from kgverify.graphs.formats.plain import parse_plain_facts
 from kgverify.graphs.formats.reading import GivenColumns, Triples
 from kgverify.graphs.formats.tables import NUM_SAMPLED_LINES, find_delimiter, parse_plain, parse_table
-from kgverify.graphs.grammar import (
-    BLANKS,
-    NUMBER,
-    RANGE,
-    Clause,
-    Directive,
-    RawAtom,
-    RawTerm,
-    describe_ignored,
-    parse_clauses,
-)
+from kgverify.graphs.grammar import RANGE, Clause, ClauseReader
 from kgverify.graphs.text_file import is_skipped, line_error, show, split_text
 from kgverify.program.atoms import NamedAtom
 from kgverify.program.program import Source
@@ -78,8 +68,8 @@ def parse_triples(content: bytes, file: str, given: GivenColumns | None = None) 
     plain = parse_plain(content, delimiter, texts[0], given) if delimiter else parse_plain_facts(content)
     if plain is not None:
         return plain
-    texts = split_text(content.decode())
-    return parse_table(texts, delimiter, file, given) if delimiter else parse_facts(list(enumerate(texts, 1)), file)
+    text = content.decode()
+    return parse_table(split_text(text), delimiter, file, given) if delimiter else parse_facts(text, file)
 
 
 def _list_content(texts: Sequence[str]) -> Iterator[tuple[int, str]]:
@@ -96,89 +86,56 @@ def _is_functional(text: str) -> bool:
     return text.lstrip(" \t").startswith((":-", "?-", "/*"))
 
 
-_BARE = r"(?![\[{])[^ \t()'\",\\;]++(?>(?: ++[^ \t()'\",\\;]++)*)"
-_IN_QUOTES = r"'[^'\\]++'(?!')|\"[^\"\\]++\"(?!\")"
-_WORD = r"(?>(?:[^ \t()'\",\\:<=>]++|:(?![-:]))+)"
-_PREDICATE = rf"(?!(?:not|Not|NOT|naf)[ \t]|\?-|[.%#~!¬;-]|{NUMBER}[ \t]){_WORD}(?>(?: ++{_WORD})*)"
-_ARGUMENTS = r"[ \t]*+\([ \t]*+({0})[ \t]*+,[ \t]*+({0})[ \t]*+\)[ \t]*+"
-# What most lines are, and most facts of other lines; the grammar reads them in the same way, only slower. Tests compare both.
-PLAIN: Final = re.compile(rf"[ \t]*+({_PREDICATE}){_ARGUMENTS.format(_BARE)}\.?[ \t]*+")
-SIMPLE: Final = re.compile(
-    rf"[ \t]*+(?:(0?\.[0-9]++|[01](?:\.0)?)[ \t]*+::[ \t]*+)?({_PREDICATE}|{_IN_QUOTES})"
-    rf"{_ARGUMENTS.format(f'{_BARE}|{_IN_QUOTES}')}(?:\.[ \t]*+|\Z)"
-)
-
 _RANGE: Final = re.compile(RANGE)
 _NO_NAME: Final = re.compile(r"[a-z](?:\w*[^\W_])?\(|[\[{]|[^;]*;")
 """Functions, lists, sets and alternatives, at the beginning of an argument without quotes."""
 
 
-def parse_facts(lines: Sequence[tuple[int, str]], file: str) -> Triples:
-    """Parse the facts of numbered lines. UserError, with `file` and line, at the first that is not a fact."""
+def parse_facts(text: str, file: str) -> Triples:
+    """Parse the facts of a text. UserError, with `file` and line, at the first that is not a fact."""
     atoms: list[NamedAtom] = []
-    numbers: list[int] = []
-    ignored: list[Clause | Directive] = []
-    match_plain = PLAIN.fullmatch
-    has_comments = any("/*" in text for _, text in lines)
-    end = 0
-    for index, (number, text) in enumerate(lines):
-        if index < end:
-            continue
-        has_comment = has_comments and "/*" in text
-        if (match := match_plain(text)) and not has_comment and ".." not in text:
-            atoms.append(NamedAtom(*match.groups()))
-            numbers.append(number)
-        elif text.strip(BLANKS) and not text.lstrip(BLANKS).startswith(("%", "#")):
-            if not any(sign in text for sign in ("(", ":-", "?-", "/*")):
-                found, fix = show(text), "write one triple a line, in the same format for the whole file"
-                raise line_error(Source(file, number), f"{TABULAR} or {FUNCTIONAL}", found, fix)
-            clauses, position = ([], 0) if has_comment else read_simple(number, text)
-            if position < len(text):
-                others, end = parse_clauses("facts", lines, file, index, position)
-                clauses += others
-            for clause in clauses:
-                if isinstance(clause, Clause):
-                    atoms.append(_build_fact(clause, file))
-                    numbers.append(clause.line)
-                if isinstance(clause, Directive) or clause.weight is not None:
-                    ignored.append(clause)
-    return Triples(tuple(atoms), tuple(numbers), tuple(describe_ignored(file, ignored)))
-
-
-def read_simple(number: int, text: str) -> tuple[list[Clause | Directive], int]:
-    """Read the facts at the beginning of a line whose names hold no escapes; return them and the position after them."""
-    clauses: list[Clause | Directive] = []
-    position = 0
-    while position < len(text):
-        if (match := SIMPLE.match(text, position)) is None:
-            break
-        weight, *names = match.groups()
-        predicate, first, second = (
-            RawTerm(name[1:-1], True) if name[0] in "'\"" else RawTerm(name, False) for name in names
-        )
-        atom = RawAtom(predicate.text, first, second, predicate.is_quoted, number)
-        clauses.append(Clause(number, atom, (), float(weight) if weight else None))
-        position = match.end()
-    return clauses, position
+    lines: list[int] = []
+    reader = ClauseReader("facts", text, Source(file, 1))
+    while (plain := reader.read_plain_fact()) or reader.skip_to_clause():
+        if plain is None:
+            plain = _read_fact(reader, file)
+        lines.append(plain[0])
+        atoms.append(plain[1])
+    return Triples(tuple(atoms), tuple(lines), tuple(reader.describe_ignored()))
 
 
 def is_facts(line: str) -> bool:
     """Return whether a line can be read as one or more whole facts; its tabs then stand between names, and not in them."""
-    if PLAIN.fullmatch(line):
-        return True
-    _, position = read_simple(1, line)
+    reader, num = ClauseReader("facts", line, Source("", 1)), 0
     try:
-        return "(" in line and bool(position == len(line) or parse_clauses("facts", [(1, line)], "", 0, position)[0])
+        while "(" in line and reader.skip_to_clause():
+            reader.read_clause()
+            num += 1
     except UserError:
         return False
+    return num > 0
+
+
+def _read_fact(reader: ClauseReader, file: str) -> tuple[int, NamedAtom]:
+    """Return the line and the atom of the next fact."""
+    begin = reader.position
+    try:
+        clause = reader.read_clause()
+    except UserError:
+        rest = reader.find_rest(begin)
+        if any(sign in rest for sign in ("(", ":-", "?-", "/*")):
+            raise
+        fix = "write one triple a line, in the same format for the whole file"
+        raise line_error(reader.locate(begin), f"{TABULAR} or {FUNCTIONAL}", show(rest), fix) from None
+    return clause.line, _build_fact(clause, file)
 
 
 def _build_fact(clause: Clause, file: str) -> NamedAtom:
-    predicate, first, second, is_quoted, _ = clause.clause_head
+    predicate, first, second, is_quoted = clause.clause_head
     source = Source(file, clause.line)
     if clause.weight is not None and clause.weight <= 0:
         raise line_error(source, "a triple that holds", f"the weight {clause.weight:g}", "remove such triples")
-    if not is_quoted and re.match("-.", predicate):
+    if not is_quoted and predicate.startswith("-") and predicate != "-":
         fix = "remove negated facts; quote the predicate if this is its name"
         raise line_error(source, "a predicate", f"the negation {show(predicate)}", fix)
     for term in (first, second):

@@ -3,15 +3,13 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from itertools import pairwise, zip_longest
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from kgverify.comparison.step_view import Names, StepReader, StepView
-from kgverify.engines.policy import Policy
 from kgverify.engines.protocol import Engine, Positions, positions_of
-from kgverify.engines.sizes import Sizes
 from kgverify.program.limits import Limits
 from kgverify.program.outcomes import Side
 from kgverify.program.program import Program
@@ -21,9 +19,10 @@ from kgverify.runs.engine_makers import MakePipeline
 from kgverify.runs.run import Pipeline, Run, build_trace
 from kgverify.step.clauses import Clauses
 from kgverify.testing.problems.merge import Merged
-from kgverify.trace.model.columns import Candidates, CandidateSet, Columns, Rankings, empty_columns, starts_of
+from kgverify.trace.model.columns import Candidates, CandidateSet, Columns, Rankings, starts_of
 from kgverify.trace.model.score_error import accept_score_error
-from kgverify.trace.model.validate import check_columns, check_ids
+from kgverify.trace.model.trace import Trace
+from kgverify.trace.model.validate import check_ids
 
 
 def read_steps(columns: Columns) -> list[StepView]:
@@ -46,19 +45,12 @@ class Finding(NamedTuple):
     step: int
     stage: Stage | None
     field: str
-    expected: str
-    actual: str
+    expected: object
+    actual: object
     query: int = -1
 
 
 T = TypeVar("T")
-
-Value: TypeAlias = str | NDArray[np.generic] | Callable[[int], object]
-"""A text, or what a row has: an array, or a function of the row."""
-
-
-def _value_at(value: Value, row: int) -> object:
-    return value if isinstance(value, str) else value(row) if callable(value) else value[row]
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,15 +75,10 @@ class Case:
         """The limits that all problems have."""
         return self.run.limits
 
-    @property
-    def sizes(self) -> Sizes:
-        """The sizes of the batch."""
-        return self.merged.sizes
-
     @cached_property
     def pipeline(self) -> Pipeline:
         """The pipeline under test."""
-        return self.make_pipeline(self.run, self.sizes)
+        return self.make_pipeline(self.run, self.merged.sizes)
 
     @property
     def engine(self) -> Engine:
@@ -103,41 +90,47 @@ class Case:
         """The queries that are ranked among their corruptions."""
         return [query for query in self.run.queries if self.merged.is_ranked[query]]
 
-    def draw(self, queries: Sequence[int], num_corruptions: int | None = None) -> CandidateSet:
+    def draw(self, queries: Sequence[int], num_corruptions: int) -> CandidateSet:
         """Draw the corruptions of these queries with the pipeline under test."""
-        num = self.run.num_corruptions if num_corruptions is None else num_corruptions
-        return self.pipeline.draw(self.run.graph, self.run.split, queries, num, self.run.seed)
+        return self.pipeline.draw(self.run.graph, self.run.split, queries, num_corruptions, self.run.seed)
 
     @cached_property
     def candidates(self) -> CandidateSet:
-        """The candidates, ranked and unranked, in the order in which they are given to the engine."""
+        """The candidates, ranked and unranked, in the order given to the engine."""
         return self.merged.with_unranked(self.pipeline).draw_for(self.run)
 
     @cached_property
+    def trace(self) -> Trace:
+        """The trace of the engine's results for the candidates. UserError if its columns are inconsistent."""
+        trace = build_trace(self.run, self.engine, self.engine.prove(self.candidates), None)
+        check_ids(trace.columns, self.program.symbols, f"engine {self.engine.info.name}")
+        return trace
+
+    @property
     def columns(self) -> Columns:
-        """The engine's results for the candidates. UserError if the columns are inconsistent."""
-        columns, program = self.engine.prove(self.candidates), self.program
-        where = f"engine {self.engine.info.name}"
-        check_columns(columns, where, num_rules=len(program.rules), num_facts=len(program.facts))
-        check_ids(columns, program.symbols, where)
-        return columns
+        """The engine's results for the candidates. UserError if they are inconsistent."""
+        return self.trace.columns
 
     @cached_property
-    def is_aligned(self) -> bool:
-        """True if the columns list each candidate once, in the order given."""
-        reported = self.columns.candidates
-        pairs: Any = zip(self.candidates, (reported.query, reported.side, reported.atom), strict=True)
-        return all(np.array_equal(left, right) for left, right in pairs)
+    def misplaced(self) -> list[Finding]:
+        """The first candidate that the columns do not list in the order given, or not once, as a finding."""
+        return self.find_misplaced(self.candidates, self.columns.candidates)
+
+    def find_misplaced(self, given: CandidateSet | Candidates, reported: CandidateSet | Candidates) -> list[Finding]:
+        """Return a finding about the first place at which other candidates are reported than were given, if any."""
+        lists = (
+            zip(each.query.tolist(), each.side.tolist(), each.atom.tolist(), strict=True) for each in (given, reported)
+        )
+        for position, (one, other) in enumerate(zip_longest(*lists)):
+            if one != other:
+                texts = [self.atom_name(each[2]) if each else "nothing more" for each in (one, other)]
+                return [Finding(-1, -1, Stage.RECYCLE, f"candidate {position}", texts[0], texts[1], (one or other)[0])]
+        return []
 
     @cached_property
     def positions(self) -> Positions:
         """Every step of the run as a position."""
         return positions_of(self.columns)
-
-    @cached_property
-    def rankings(self) -> Rankings | None:
-        """The pipeline's ranks of the results; None if a log-probability is not finite."""
-        return self.rank(self.columns.candidates)
 
     def rank(self, candidates: Candidates) -> Rankings | None:
         """Rank the candidates that are in a ranking; None if a log-probability is not finite."""
@@ -149,31 +142,19 @@ class Case:
         """The steps of the run."""
         return read_steps(self.columns)
 
-    def steps_until(self, row: int) -> list[StepView]:
-        """Return the steps of a derivation up to one of them, given its row."""
-        return self.steps[int(self.first_step[self.owner[row]]) : row + 1]
+    @cached_property
+    def derivations(self) -> list[list[StepView]]:
+        """The steps of each candidate."""
+        return [self.steps[a:b] for a, b in pairwise(starts_of(self.columns.candidates.num_steps).tolist())]
 
     @cached_property
-    def owner(self) -> NDArray[np.int64]:
-        """The candidate's row of each step, int64 [T]."""
-        num_steps = self.columns.candidates.num_steps
-        return np.repeat(np.arange(len(num_steps)), num_steps)
+    def places(self) -> list[tuple[int, int]]:
+        """The candidate's row of each step, and the number of the step in its derivation."""
+        return [(row, number) for row, steps in enumerate(self.derivations) for number in range(len(steps))]
 
-    @cached_property
-    def step_of(self) -> NDArray[np.int64]:
-        """The step's row of each resolvent, int64 [R]."""
-        num = self.columns.steps.num_resolvents
-        return np.repeat(np.arange(len(num)), num)
-
-    @cached_property
-    def first_step(self) -> NDArray[np.int64]:
-        """The index at which the steps of each candidate begin, int64 [N + 1]."""
-        return starts_of(self.columns.candidates.num_steps)
-
-    @cached_property
-    def first_resolvent(self) -> NDArray[np.int64]:
-        """The index at which the resolvents of each step begin, int64 [T + 1]."""
-        return starts_of(self.columns.steps.num_resolvents)
+    def walk(self) -> Iterator[tuple[tuple[int, int], StepView]]:
+        """Yield each step with its place."""
+        return zip(self.places, self.steps, strict=True)
 
     @cached_property
     def clauses(self) -> Clauses:
@@ -189,12 +170,11 @@ class Case:
     @cached_property
     def names(self) -> Names:
         """The renderer of ids in names."""
-        return Names(build_trace(self.run, self.engine, empty_columns(), None))
+        return Names(self.trace)
 
-    def vary(self, *, limits: Limits | None = None, policy: Policy | None = None, sizes: Sizes | None = None) -> Engine:
-        """Make the engine again, with other limits or other sizes of the batch."""
-        run = replace(self.run, limits=limits or self.limits, policy=policy or self.run.policy)
-        return self.make_pipeline(run, sizes or self.sizes).engine
+    def vary(self, **fields: Any) -> Engine:
+        """Make the engine again, for a run with other fields."""
+        return self.make_pipeline(replace(self.run, **fields), self.merged.sizes).engine
 
     def problem_of_name(self, name: str) -> int:
         """Return the index of the problem of a predicate or a constant: in a run of several it stands before the name."""
@@ -211,38 +191,6 @@ class Case:
         """Render an atom in names."""
         predicate, first, second = map(int, atom)
         return self.names.atom((predicate, first, second))
-
-    def of_step(self, row: int | np.integer, stage: Stage, field: str, expected: object, actual: object) -> Finding:
-        """Return a finding about a row of the steps."""
-        candidate = int(self.owner[row])
-        return Finding(candidate, int(row) - int(self.first_step[candidate]), stage, field, str(expected), str(actual))
-
-    def of_steps(
-        self,
-        is_wrong: NDArray[np.bool_],
-        stage: Stage,
-        field: str,
-        expected: Value,
-        actual: Value,
-        step_of: NDArray[np.integer] | None = None,
-    ) -> Iterator[Finding]:
-        """Yield a finding about the step of each row that is wrong, bool [n]. step_of: int [n]; None for rows of steps."""
-        for row in np.flatnonzero(is_wrong).tolist():
-            step = row if step_of is None else step_of[row]
-            yield self.of_step(step, stage, field, _value_at(expected, row), _value_at(actual, row))
-
-    def of_resolvents(
-        self, is_wrong: NDArray[np.bool_], stage: Stage, field: str, expected: Value, actual: Value
-    ) -> Iterator[Finding]:
-        """Yield a finding about the step of each resolvent that is wrong, bool [R]."""
-        return self.of_steps(is_wrong, stage, field, expected, actual, self.step_of)
-
-    def of_candidates(
-        self, is_wrong: NDArray[np.bool_], stage: Stage, field: str, expected: Value, actual: Value
-    ) -> Iterator[Finding]:
-        """Yield a finding about each candidate that is wrong, bool [N]."""
-        for row in np.flatnonzero(is_wrong).tolist():
-            yield Finding(row, -1, stage, field, str(_value_at(expected, row)), str(_value_at(actual, row)))
 
     def problem_of(self, finding: Finding) -> int:
         """Return the index of the problem that a finding is about; the last one's if it is about none."""

@@ -96,13 +96,18 @@ class Violation(Failure):
         """The name of the value that differs."""
         return self.signature.field
 
+    @property
+    def lines(self) -> list[str]:
+        """The statement, the candidate with its step, the goal and the two values as text."""
+        step = f", step {self.step}" if self.step >= 0 else ""
+        place = [("candidate", self.candidate and self.candidate + step), ("goal", self.goal)]
+        values = [("field", self.field), ("expected", self.expected), ("actual", self.actual)]
+        labelled = (*(each for each in place if each[1]), *values)
+        return [f"   {self.statement}", *(f"   {label:<11} {value}" for label, value in labelled)]
+
     def __str__(self) -> str:
         """Return the law, the step that breaks it, the two values and the problem as text."""
-        at = f" at step {self.step}" if self.step >= 0 else ""
-        lines = [f"law broken: {self.law} ({self.stage or 'exception'}{at})", f"   {self.statement}"]
-        lines += [f"   candidate   {self.candidate}"] if self.candidate else []
-        lines += [f"   goal        {self.goal}"] if self.goal else []
-        lines += [f"   field       {self.field}", f"   expected    {self.expected}", f"   actual      {self.actual}"]
+        lines = [f"law broken: {self.law} ({self.stage or 'exception'})", *self.lines]
         if len(self.group) > 1:
             lines.append(f"   only in one run with {count_of(len(self.group) - 1, 'other problem')}")
         problem = (f"   {line}" for line in str(self.problem).splitlines())
@@ -119,7 +124,7 @@ def check_laws(
 ) -> list[Violation]:
     """Return where the pipeline under test breaks one of the laws.
 
-    The problems share as few runs as possible. A law is not checked on problems of a dialect in which it does not hold.
+    The problems share as few runs as possible. A law is not checked on problems of a dialect where it does not hold.
     The first `most` violations of each law are returned. Unless `confirms` is
     off, each problem is tried alone as well, so that it is as small as possible.
     """
@@ -152,69 +157,55 @@ def find_violations(
             raise
         except BaseException as error:
             pass_on(error)
-            yield from _blame(law, error, make_pipeline, problems, indices)
+            middle = len(problems) // 2
+            if middle:
+                for part in (slice(0, middle), slice(middle, None)):
+                    yield from find_violations(make_pipeline, problems[part], [law], indices[part])
+                continue
+            text = f"{type(error).__name__}: {error.message if isinstance(error, UserError) else error}"
+            yield _describe(law, Finding(-1, -1, None, "exception", "none", text), 0, indices, tuple(problems))
         else:
-            yield from (_describe(law, case, finding, member, indices) for member, finding in found.items())
+            for member, finding in found.items():
+                yield _describe(law, finding, member, indices, tuple(problems), case)
 
 
 def _find(law: Law, case: Case) -> dict[int, Finding]:
     """Return the first finding of a law in each problem that breaks it."""
     case.columns  # noqa: B018  what every law looks at; an engine's exception belongs to no law in particular
     found: dict[int, Finding] = {}
-    if law.needs_rows and not case.is_aligned:
+    if law.needs_rows and case.misplaced:
         return found
     for finding in law.find(case):
         found.setdefault(case.problem_of(finding), finding)
     return found
 
 
-def _blame(
-    law: Law, error: BaseException, make_pipeline: MakePipeline, problems: Sequence[Problem], indices: Sequence[int]
-) -> Iterator[Violation]:
-    """Yield the violation of an exception, for each problem that causes it."""
-    if len(problems) > 1:
-        middle = len(problems) // 2
-        for part in (slice(0, middle), slice(middle, None)):
-            yield from find_violations(make_pipeline, problems[part], [law], indices[part])
-        return
-    actual = f"{type(error).__name__}: {error.message if isinstance(error, UserError) else error}"
-    finding = Finding(-1, -1, None, "exception", "none", actual)
-    yield _make_violation(law, finding, indices[0], problems[0], tuple(problems))
-
-
-def _describe(law: Law, case: Case, finding: Finding, member: int, indices: Sequence[int]) -> Violation:
-    candidates = case.columns.candidates
-    candidate = goal = ""
-    if 0 <= finding.candidate < len(candidates.query):
-        row = case.first_step[finding.candidate] + finding.step
-        candidate = case.names.atom(tuple(candidates.atom[finding.candidate].tolist()))
-        if finding.step >= 0 and row < case.first_step[finding.candidate + 1]:
-            goal = case.names.goal(case.steps[row].goal)
-    problems = case.merged.problems
-    return _make_violation(law, finding, indices[member], problems[member], problems, candidate, goal)
-
-
-def _make_violation(
+def _describe(
     law: Law,
     finding: Finding,
-    index: int,
-    problem: Problem,
-    group: tuple[Problem, ...],
-    candidate: str = "",
-    goal: str = "",
+    member: int,
+    indices: Sequence[int],
+    problems: tuple[Problem, ...],
+    case: Case | None = None,
 ) -> Violation:
+    """Return the violation of one of some problems. case: None if a finding is about no candidate."""
+    candidate = goal = ""
+    if case is not None and 0 <= finding.candidate < len(case.derivations):
+        candidate = case.atom_name(case.columns.candidates.atom[finding.candidate])
+        steps = case.derivations[finding.candidate]
+        goal = case.names.goal(steps[finding.step].goal) if 0 <= finding.step < len(steps) else ""
     return Violation(
         statement=law.statement,
-        index=index,
-        problem=problem,
-        group=group,
+        index=indices[member],
+        problem=problems[member],
+        group=problems,
         signature=Signature(finding.stage or "", finding.field, LAW, law.name),
         message=f"expected {finding.expected}, found {finding.actual}",
         candidate=candidate,
         step=finding.step,
         goal=goal,
-        expected=finding.expected,
-        actual=finding.actual,
+        expected=str(finding.expected),
+        actual=str(finding.actual),
     )
 
 

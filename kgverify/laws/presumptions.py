@@ -39,11 +39,13 @@ KNOWS_EXCLUDED: Final = Presumption(
     lambda dialect: dialect.exclusion != "positives_only", "only the query of a positive is excluded"
 )
 PROOF_ALONE: Final = Presumption(
-    lambda dialect: "close" in dialect.filters and "prune" not in _after(dialect, "close"),
-    "other resolvents stand beside a proof",
+    lambda dialect: _is_last(dialect, "close", "prune"), "other resolvents stand beside a proof"
 )
 PROOF_BEFORE_LIMITS: Final = Presumption(
-    lambda dialect: "close" in dialect.filters and "max_resolvents" not in _before(dialect, "close"),
+    lambda dialect: (
+        "close" in dialect.filters
+        and ("max_resolvents" not in dialect.filters or _is_last(dialect, "max_resolvents", "close"))
+    ),
     "max_resolvents may drop a proof",
 )
 LIMITS_LAST: Final = Presumption(
@@ -65,9 +67,7 @@ OUR_MEMORY: Final = Presumption(
 DROPS_VISITED: Final = Presumption(
     lambda dialect: (
         dialect.memory != "none"
-        and "revisit" in dialect.filters
-        and "prune" not in _after(dialect, "revisit")
-        and (dialect.long_resolvents == "reject" or "max_atoms" not in _after(dialect, "revisit"))
+        and _is_last(dialect, "revisit", "prune", *(["max_atoms"] if dialect.long_resolvents != "reject" else []))
     ),
     "a visited goal may be left, or made after the comparison with visited goals",
 )
@@ -76,9 +76,6 @@ PUSHES_DOWN: Final = Presumption(
 )
 
 
-def _after(dialect: Dialect, name: str) -> tuple[str, ...]:
-    return dialect.filters[dialect.filters.index(name) + 1 :] if name in dialect.filters else ()
-
-
-def _before(dialect: Dialect, name: str) -> tuple[str, ...]:
-    return dialect.filters[: dialect.filters.index(name)] if name in dialect.filters else ()
+def _is_last(dialect: Dialect, name: str, *others: str) -> bool:
+    """Return whether a dialect has a filter, and applies none of some others after it."""
+    return name in dialect.filters and {*others}.isdisjoint(dialect.filters[dialect.filters.index(name) + 1 :])

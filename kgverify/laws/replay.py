@@ -10,7 +10,7 @@ from kgverify.laws.law import Violation
 from kgverify.laws.shrinking import find_violation
 from kgverify.runs.engine_makers import AnyEngine, find_maker
 from kgverify.runs.pool import Processes, WorkerLost
-from kgverify.testing.checking.check import judge
+from kgverify.testing.checking.check import Checker
 from kgverify.testing.checking.failure import DEATH, LAW, UNDECIDED, Failure, Signature, fails_same_way, label_lines
 from kgverify.testing.reproducers.text_format import Reproducer, make_reproducer, saving_bugs
 
@@ -59,15 +59,7 @@ class Replay:
         broken = self.violation
         if broken is None:
             return [f"{self.verdict.value}   the law holds: {law}", last]
-        lines = [f"{self.verdict.value}   still broken: the law {law}", f"   {broken.statement}"]
-        at = f", step {broken.step}" if broken.step >= 0 else ""
-        lines += [f"   candidate   {broken.candidate}{at}"] if broken.candidate else []
-        lines += [
-            f"   field       {broken.field}",
-            f"   expected    {broken.expected}",
-            f"   actual      {broken.actual}",
-        ]
-        return [*lines, last]
+        return [f"{self.verdict.value}   still broken: the law {law}", *broken.lines, last]
 
     def _difference_lines(self) -> list[str]:
         before = self.reproducer.signature
@@ -101,12 +93,12 @@ def replay(made: Reproducer, engine: AnyEngine | None = None, reference: AnyEngi
     violation = None
     if made.signature.kind == LAW:
         violation = find_violation(made.problem, find_law(made.signature.situation), make)
-    failure = judge(made.problem, make, reference=make_expected, lockstep=made.lockstep)
+    failure = Checker(make, make_expected, made.lockstep).judge(made.problem)
     return Replay(reproducer=made, failure=failure, violation=violation)
 
 
 def replay_apart(reproducer: Reproducer) -> Replay:
-    """Run a reproducer in a process of its own, the end of which is a failure; for engines that end their process.
+    """Run a reproducer in a process of its own, whose end is a failure; for engines that end their process.
 
     UserError as for `replay`, or if the process cannot start.
     """

@@ -6,11 +6,12 @@ from kgverify.errors import count_of
 from kgverify.laws.catalogue import find_law
 from kgverify.laws.law import Law, Violation, find_violations
 from kgverify.runs.engine_makers import EAGER, PLAIN, EngineSpec, MakePipeline
+from kgverify.testing.checking.check import Checker
 from kgverify.testing.checking.failure import Failure
 from kgverify.testing.problems.merge import group_problems
 from kgverify.testing.problems.problem import Problem
 from kgverify.testing.reproducers.text_format import Reproducer
-from kgverify.testing.shrinking.shrink import MAX_CALLS, MAX_SECONDS, Oracle, Shrunk, shrink_with
+from kgverify.testing.shrinking.shrink import DEFAULT_BUDGET, Budget, Oracle, Shrunk, shrink_with
 
 
 def shrink_violation(
@@ -18,8 +19,8 @@ def shrink_violation(
     make_pipeline: MakePipeline,
     *,
     law: Law | None = None,
-    max_calls: int = MAX_CALLS,
-    seconds: float = MAX_SECONDS,
+    max_calls: int = DEFAULT_BUDGET.max_calls,
+    seconds: float = DEFAULT_BUDGET.seconds,
 ) -> tuple[Shrunk, Violation]:
     """Return a minimal problem that breaks the same law, and its violation. Deterministic, unless the seconds run out.
 
@@ -27,8 +28,8 @@ def shrink_violation(
 
     UserError if the law is not broken when the problem is run again.
     """
-    oracle = LawOracle(law or find_law(violation.law), violation, make_pipeline, max_calls=max_calls, seconds=seconds)
-    shrunk = shrink_with(oracle, violation)
+    budget = Budget(max_calls, seconds)
+    shrunk = shrink_with(LawOracle(law or find_law(violation.law), violation, make_pipeline, budget), violation)
     assert isinstance(shrunk.failure, Violation)
     return shrunk, shrunk.failure
 
@@ -41,10 +42,8 @@ def find_violation(problem: Problem, law: Law, make_pipeline: MakePipeline) -> V
 class LawOracle(Oracle):
     """Decides whether a law is broken on a problem; one check is one call, however many runs it takes."""
 
-    def __init__(
-        self, law: Law, violation: Violation, make_pipeline: MakePipeline, *, max_calls: int, seconds: float
-    ) -> None:
-        super().__init__(make_pipeline, violation.signature, max_calls=max_calls, seconds=seconds)
+    def __init__(self, law: Law, violation: Violation, make_pipeline: MakePipeline, budget: Budget) -> None:
+        super().__init__(Checker(make_pipeline), violation.signature, budget)
         self._law = law
 
     @property

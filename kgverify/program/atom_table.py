@@ -124,10 +124,15 @@ class AtomTable(Sequence[NamedAtom]):
         """The index of each constant."""
         return dict(zip(self.constants, count(), strict=False))
 
+    @cached_property
+    def has_numbered_names(self) -> bool:
+        """True if all names occur, in the order of their first occurrence, as those of files do."""
+        of_constants = is_numbered(self.rows[:, 1:], len(self.constants))
+        return of_constants and is_numbered(self.rows[:, :1], len(self.predicates))
+
     def names_by_appearance(self) -> tuple[Sequence[str], Sequence[str]]:
         """Return the predicates and the constants that occur, in the order of their first occurrence."""
-        if is_numbered(self.rows[:, :1], len(self.predicates)) and is_numbered(self.rows[:, 1:], len(self.constants)):
-            # Names of files are in this order already.
+        if self.has_numbered_names:
             return self.predicates, self.constants
         numbers = (self.rows[:, 0], self.predicates), (self.rows[:, 1:].ravel(), self.constants)
         predicates, constants = ([names[i] for i in _find_first(column, len(names))] for column, names in numbers)
@@ -274,4 +279,5 @@ def is_numbered(numbers: NDArray[np.int32], size: int) -> bool:
     most = np.maximum.accumulate(numbers.ravel())
     if not len(most):
         return not size
-    return bool(most[0] == 0 and most[-1] == size - 1 and np.diff(most).max(initial=0) <= 1)
+    is_ascending = most[0] == 0 and most[-1] == size - 1 and np.diff(most).max(initial=0) <= 1
+    return bool(is_ascending and numbers.min() >= 0)

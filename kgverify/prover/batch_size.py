@@ -1,6 +1,6 @@
 """The batch of an evaluation: the largest sizes that keep within the memory."""
 
-from typing import Final
+from typing import Final, NamedTuple
 
 import torch
 
@@ -60,36 +60,45 @@ def estimate_bytes(layout: Layout, limits: Limits, policy: Policy, *, is_fused: 
     return layout.slots * slot + layout.match_window * item + layout.score_window * row + layout.pool * 64
 
 
+class Demand(NamedTuple):
+    """The demands on a batch.
+
+    memory:  bytes; a share of the free memory if not given
+    slots:   as many as the device makes use of if not given
+    mode:    of the engine
+    records: whether every step is recorded
+    """
+
+    memory: int | None = None
+    slots: int | None = None
+    mode: str = "auto"
+    records: bool = False
+
+
+NO_DEMAND: Final = Demand()
+
+
 def choose_evaluation_layout(
     program: Program,
     limits: Limits,
     policy: Policy,
     device: torch.device,
     num_candidates: int,
-    *,
-    memory: int | None = None,
-    slots: int | None = None,
-    mode: str = "auto",
-    records: bool = False,
+    demand: Demand = NO_DEMAND,
 ) -> Layout:
     """Choose sizes for a number of candidates that keep within the memory; they change nothing in any derivation.
-
-    memory: bytes; a share of the free memory if not given
-    slots:  as many as the device makes use of if not given
-    mode:   of the engine
-    records: whether every step is recorded
 
     UserError if the least sizes, or those for the given slots, take more.
     """
     kind = "cuda" if device.type == "cuda" else "cpu"
     stages = build_stages(SCORES[policy.name])
     obstacle = why_not_fused(program, limits, policy, choose_layout(limits, slots=1), stages, device)
-    is_fused = mode in ("auto", FUSED) and device.type == "cuda" and obstacle is None
-    budget = int(SHARE * free_memory(device)) if memory is None else memory
+    is_fused = demand.mode in ("auto", FUSED) and kind == "cuda" and obstacle is None
+    budget = int(SHARE * free_memory(device)) if demand.memory is None else demand.memory
     most, (of_match, of_score) = MOST_SLOTS[kind], WINDOWS[kind]
-    if records and kind == "cuda":
+    if demand.records and kind == "cuda":
         most, of_score = RECORDING_SLOTS, RECORDING_WINDOW
-    num = min(most, max(1, num_candidates)) if slots is None else slots
+    num = min(most, max(1, num_candidates)) if demand.slots is None else demand.slots
     while True:
         try:
             layout = choose_layout(
@@ -99,23 +108,20 @@ def choose_evaluation_layout(
                 score_window=max(limits.max_resolvents, of_score * num),
                 pool=max(1, min(POOL[kind], num_candidates)),
             )
-        except UserError:
-            # More than an engine's buffers may take, whatever the memory.
-            if num == 1 or slots is not None:
-                raise
-            num = max(1, num // 2)
-            continue
-        needed = estimate_bytes(layout, limits, policy, is_fused=is_fused)
-        if records and is_fused:
-            from kgverify.prover.fused.record import count_least_bytes
+            needed = estimate_bytes(layout, limits, policy, is_fused=is_fused)
+            if demand.records and is_fused:
+                from kgverify.prover.fused.record import count_least_bytes
 
-            needed += count_least_bytes(layout)
-        if needed <= budget:
-            return layout
-        if num == 1 or slots is not None:
+                needed += count_least_bytes(layout)
+            if needed <= budget:
+                return layout
             raise UserError(
                 f"{num} slots need {needed / 2**20:,.0f} MiB, and {budget / 2**20:,.0f} MiB are available",
                 where="memory",
                 fix="give more memory or fewer slots with --tune, or lower max_resolvents or max_depth of --limits",
             )
-        num = max(1, num // 2)
+        except UserError:
+            # The memory, or what an engine's buffers may take whatever the memory.
+            if num == 1 or demand.slots is not None:
+                raise
+            num = max(1, num // 2)

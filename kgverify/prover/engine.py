@@ -1,11 +1,11 @@
 """The compiled evaluator as an engine: buffers at the edge, pure functions inside."""
 
 import platform
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import cached_property, partial
 from itertools import chain
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, Unpack
 
 import numpy as np
 import torch
@@ -23,8 +23,8 @@ from kgverify.progress import Progress, no_progress
 from kgverify.prover.execution.caches import count_caches, describe_caches
 from kgverify.prover.execution.compilation import FUSED
 from kgverify.prover.execution.device import on_device
-from kgverify.prover.execution.host_copy import HostCopy, PendingCopy, copy_to_host
-from kgverify.prover.execution_choice import choose_execution, why_not_fused
+from kgverify.prover.execution.host_copy import HostCopy, PendingCopy
+from kgverify.prover.execution_choice import Wanted, choose_execution, why_not_fused
 from kgverify.prover.layout import check_layout, choose_layout
 from kgverify.prover.probe import plain_goal, probe_layout, probe_step
 from kgverify.prover.program.tables import build_tables
@@ -36,7 +36,7 @@ from kgverify.prover.tick.stage_ticks import StageTicks
 from kgverify.prover.tick.step_record import Chunk, Recorded, collect_columns
 from kgverify.prover.tick.tick import Setting
 from kgverify.prover.tick.tick_loop import copy_buffers_
-from kgverify.prover.tower.precision import FLOAT32, with_precision
+from kgverify.prover.tower.precision import with_precision
 from kgverify.trace.model.columns import CandidateSet, Columns, concatenate
 from kgverify.trace.model.header import EngineInfo
 from kgverify.trace.model.levels import TraceLevel
@@ -59,6 +59,10 @@ class CompiledEngine:
     precision: of the policy's products: `float32`, or on CUDA `bf16x3`, `fp16` or `bf16` by a kernel
     faults: names of the faults among the stages, for the record
 
+    reasons:      the reasons for this device, mode and precision
+    proves_ahead: whether `record` proves a pool while the steps of the previous one are copied to the host
+    takes_floors: whether `evaluate` stops derivations below a floor
+
     UserError if the policy or the layout does not fit, or the device or the mode is not available.
     """
 
@@ -68,12 +72,10 @@ class CompiledEngine:
         limits: Limits,
         policy: Policy,
         *,
-        mode: str = "auto",
-        device: str = "auto",
         layout: Layout | None = None,
         stages: Stages | None = None,
         faults: tuple[str, ...] = (),
-        precision: str = FLOAT32,
+        **wanted: Unpack[Wanted],
     ) -> None:
         check_policy(policy, program, limits)
         if limits.dialect != OURS:
@@ -87,15 +89,10 @@ class CompiledEngine:
         check_layout(self.layout, limits)
         if stages is None:
             stages = build_stages(SCORES[policy.name])
-        self._device, self._mode, self._precision, self._reasons = choose_execution(
-            device,
-            mode,
-            precision,
-            limits,
-            policy,
-            stages,
-            partial(why_not_fused, program, limits, policy, self.layout, stages),
+        self._device, self._mode, self._precision, self.reasons = choose_execution(
+            limits, policy, stages, partial(why_not_fused, program, limits, policy, self.layout, stages), **wanted
         )
+        self.proves_ahead = self.takes_floors = self._mode == FUSED
         self._counts = count_caches()
         self._num_rules = len(program.rules)
         # Rounded sizes let programs of about the same size share compiled code.
@@ -146,21 +143,6 @@ class CompiledEngine:
         return build_parameters(self._policy, self._device, torch.float32)
 
     @property
-    def reasons(self) -> tuple[str, ...]:
-        """The reasons for this device, mode and precision."""
-        return self._reasons
-
-    @property
-    def proves_ahead(self) -> bool:
-        """True if `record` proves a pool while the steps of the previous one are copied to the host."""
-        return self._mode == FUSED
-
-    @property
-    def takes_floors(self) -> bool:
-        """True if `evaluate` stops derivations below a floor."""
-        return self._mode == FUSED
-
-    @property
     def caches(self) -> CompilerCaches:
         """The use of the compiler's caches by this engine, so far."""
         return describe_caches(self._mode, self._counts)
@@ -206,7 +188,7 @@ class CompiledEngine:
                 if not self.proves_ahead:
                     recorded = self._record_pool(part, progress)
                 elif level is TraceLevel.DIGESTS:
-                    self._run_pool(part, progress, has_digests=True)
+                    self._run_pool(part, progress, self._run_ticks(has_digests=True))
                     num = len(part.query)
                     recorded = Recorded(part, None, self._copy_results(num), self._ticks.send_digests(num))
                 else:
@@ -248,10 +230,10 @@ class CompiledEngine:
         with self._on_own_device():
             for i, part in enumerate(self._split(candidates)):
                 own = None if floor is None else floor[i * self.layout.pool :][: len(part.query)]
-                self._run_pool(part, progress, has_digests=has_digests, floor=own)
+                self._run_pool(part, progress, self._run_ticks(has_digests=has_digests), own)
                 if has_digests:
                     digests.append(self._ticks.send_digests(len(part.query)).wait())
-                parts.append(Results(*copy_to_host(*self._results(len(part.query)))))
+                parts.append(self._copy_results(len(part.query)).wait())
         if not parts:
             return Evaluation(no_results(), digests=no_digests() if has_digests else None)
         results = parts[0] if len(parts) == 1 else Results(*map(np.concatenate, zip(*parts, strict=True)))
@@ -302,30 +284,29 @@ class CompiledEngine:
         self,
         candidates: CandidateSet,
         progress: Progress,
-        *,
-        has_digests: bool,
+        ran: Iterable[tuple[int, PendingCopy[Chunk] | None]],
         floor: NDArray[np.float64] | None = None,
-    ) -> None:
+    ) -> list[PendingCopy[Chunk]]:
+        """Put candidates into the pool, and run ticks to their ends; return the copies of steps that these yield."""
         self._fill_pool(candidates, floor)
+        chunks = []
         done = 0
-        for num_given in self._ticks.run(has_digests=has_digests):
+        for num_given, chunk in chain(ran, [(len(candidates.query), None)]):
+            if chunk is not None:
+                chunks.append(chunk)
             progress(num_given - done)
             done = num_given
-        progress(len(candidates.query) - done)
+        return chunks
+
+    def _run_ticks(self, *, has_digests: bool) -> Iterator[tuple[int, None]]:
+        return ((num_given, None) for num_given in self._ticks.run(has_digests=has_digests))
 
     def _record_pool(
         self, candidates: CandidateSet, progress: Progress, *, has_atoms: bool = True, has_digests: bool = False
     ) -> Recorded:
         num = len(candidates.query)
-        self._fill_pool(candidates)
-        chunks = []
-        done = 0
-        for num_given, chunk in self._ticks.record_all(has_atoms=has_atoms, has_digests=has_digests):
-            if chunk is not None:
-                chunks.append(chunk)
-            progress(num_given - done)
-            done = num_given
-        progress(num - done)
+        recording = self._ticks.record_all(has_atoms=has_atoms, has_digests=has_digests)
+        chunks = self._run_pool(candidates, progress, recording)
         num_steps = sum(len(chunk.value.pool_index) for chunk in chunks)
         digests = self._ticks.send_digests(num, num_steps) if has_digests else None
         return Recorded(candidates, chunks, self._copy_results(num), digests)
@@ -339,18 +320,14 @@ class CompiledEngine:
             self._pool.floor[:num] = _as_tensor(floor, np.float64)
         self._pool.size.fill_(num)
 
-    def _results(self, num: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Return the results of the first candidates of the pool."""
-        return self._pool.outcome[:num], self._pool.is_limited[:num], self._pool.log_probability[:num]
-
     def _copy_results(self, num: int) -> PendingCopy[Results]:
-        copies = HostCopy()
+        """Start copying the results of the first candidates of the pool to the host."""
+        pool, copies = self._pool, HostCopy()
         # Clones: the next pool overwrites the buffers.
-        outcome, is_limited, log_probability = (result.clone() for result in self._results(num))
         results = Results(
-            copies.fetch(outcome, np.int32),
-            copies.fetch(is_limited, np.bool_),
-            copies.fetch(log_probability, np.float64),
+            copies.fetch(pool.outcome[:num].clone(), np.int32),
+            copies.fetch(pool.is_limited[:num].clone(), np.bool_),
+            copies.fetch(pool.log_probability[:num].clone(), np.float64),
         )
         copies.begin()
         return PendingCopy(results, copies)

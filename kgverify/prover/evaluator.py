@@ -174,7 +174,7 @@ class Evaluator:
         # Faults run in ticks of stages, which take more memory than the ticks whose records are planned for.
         if work is None or (work.records and (has_faults or is_on_cpu(self.device))):
             return None if self.slots is None else choose_layout(limits, slots=self.slots)
-        from kgverify.prover.batch_size import choose_evaluation_layout
+        from kgverify.prover.batch_size import Demand, choose_evaluation_layout
         from kgverify.prover.execution.device import resolve_device
 
         device = resolve_device(self.device)
@@ -184,10 +184,7 @@ class Evaluator:
             policy,
             device,
             work.num_candidates(device.type),
-            memory=self.memory if isinstance(self.memory, int) else None,
-            slots=self.slots,
-            mode=self.mode,
-            records=work.records,
+            Demand(self.memory if isinstance(self.memory, int) else None, self.slots, self.mode, work.records),
         )
         return layout._replace(pool=min(layout.pool, RECORDED_POOL)) if work.records else layout
 

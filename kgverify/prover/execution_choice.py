@@ -1,15 +1,16 @@
 """The choice of device, mode and precision, each with its reason."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, TypedDict
 
 import torch
 
 from kgverify.engines.policy import Policy
 from kgverify.errors import UserError
+from kgverify.files.code_identity import find_compiler
 from kgverify.program.limits import Limits
 from kgverify.program.program import Program
-from kgverify.prover.execution.compilation import FUSED, has_cpp_compiler, resolve_mode, why_not_compiled
+from kgverify.prover.execution.compilation import FUSED, resolve_mode, why_not_compiled
 from kgverify.prover.execution.device import resolve_device
 from kgverify.prover.native.choice import why_not_native
 from kgverify.prover.stages.choose import SCORES, score_two_tower
@@ -27,14 +28,23 @@ class Execution(NamedTuple):
     reasons: tuple[str, ...]
 
 
+class Wanted(TypedDict, total=False):
+    """The requested way to run. What is missing is `auto`, or `float32` for the precision."""
+
+    mode: str
+    device: str
+    precision: str
+
+
 def choose_execution(
-    device: str,
-    mode: str,
-    precision: str,
     limits: Limits,
     policy: Policy,
     stages: Stages,
     find_obstacle: Callable[[torch.device], str | None],
+    *,
+    mode: str = "auto",
+    device: str = "auto",
+    precision: str = FLOAT32,
 ) -> Execution:
     """Choose what is `auto`, and check what is given. UserError for anything not available here.
 
@@ -73,7 +83,7 @@ def _mode_reason(asked: str, mode: str, device: torch.device, obstacle: str | No
     if device.type == "cuda":
         return f"not fused, since {obstacle}; captured graphs leave no gaps between launches"
     if mode == "eager":
-        return why_not_compiled() or ("eager" if has_cpp_compiler() else "no C++ compiler is on the PATH")
+        return why_not_compiled() or ("eager" if find_compiler() else "no C++ compiler is on the PATH")
     return "compiled loops are faster than eager ones, and a C++ compiler was found"
 
 

@@ -133,20 +133,9 @@ def _read_window(calls: dict[str, Call], stages: Stages) -> list[_Tried]:
         num_atoms,
         renamed,
     )
-    rows = zip(*(column[row].tolist() for column in columns), strict=True)
-    return [
-        _Tried(
-            kind,
-            clause,
-            match,
-            left,
-            number_variables(iter(plain_goal(raw))),
-            number_variables(iter(plain_goal(kept))),
-            num,
-            plain_goal(named),
-        )
-        for kind, clause, match, left, raw, kept, num, named in rows
-    ]
+    kind, clause, *of_tick, raw, kept, num, named = (column[row].tolist() for column in columns)
+    resolved, left = ([number_variables(iter(plain_goal(goal))) for goal in goals] for goals in (raw, kept))
+    return list(map(_Tried, kind, clause, *of_tick, resolved, left, num, map(plain_goal, named)))
 
 
 def _stage_outputs(calls: dict[str, Call], tried: list[_Tried], after: Derivations, record: StepRecord) -> StageOutputs:
@@ -155,24 +144,19 @@ def _stage_outputs(calls: dict[str, Call], tried: list[_Tried], after: Derivatio
     survivors = tuple((each.kind, each.clause, each.renamed) for each in tried if each.is_left)
     kind = int(calls["close"].output[0])
     num_survivors = int(calls["close"].arguments[0][0])
-    alone_true = (TRUE, int(record.work.true_origin_kind[0]), int(record.work.true_origin[0]), ())
-    if kind == TRUE:
-        closed: tuple[Any, ...] = (alone_true,)
-    elif kind == FALSE and num_survivors == 0:
-        closed = ((FALSE, 0, 0, ()),)
-    else:
-        closed = tuple((GOAL, *each) for each in survivors)
+    alone = {
+        TRUE: (TRUE, int(record.work.true_origin_kind[0]), int(record.work.true_origin[0]), ()),
+        FALSE: (FALSE, 0, 0, ()),
+    }
+    is_alone = kind == TRUE or (kind == FALSE and num_survivors == 0)
+    closed = (alone[kind],) if is_alone else tuple((GOAL, *each) for each in survivors)
     num = int(record.choices.num_resolvents[0])
+    limited: tuple[Any, ...] = (alone[kind],) if kind != GOAL else ()
     if kind == GOAL:
-        rows = zip(
-            record.work.origin_kind[0, :num].tolist(),
-            record.work.origin[0, :num].tolist(),
-            record.rows.atoms[:num].tolist(),
-            strict=True,
-        )
-        limited: tuple[Any, ...] = tuple((GOAL, k, o, plain_goal(atoms)) for k, o, atoms in rows)
-    else:
-        limited = (alone_true,) if kind == TRUE else ((FALSE, 0, 0, ()),)
+        work = record.work
+        columns = (work.origin_kind[0, :num], work.origin[0, :num], record.rows.atoms[:num])
+        rows = zip(*(column.tolist() for column in columns), strict=True)
+        limited = tuple((GOAL, k, o, plain_goal(atoms)) for k, o, atoms in rows)
     return {
         Stage.SELECT: tuple(calls["select"].output[0].tolist()),
         Stage.MATCH_RULES: tuple(each.clause for each in matched if each.kind == Origin.RULE),

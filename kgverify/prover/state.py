@@ -5,7 +5,7 @@ padded; C items of a match window; L atoms of an unpruned resolvent; R rows of a
 F facts; K rules. Trailing 3: predicate, first argument, second argument.
 """
 
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from torch import Tensor
 
@@ -223,3 +223,14 @@ class StepRecord(NamedTuple):
     rows: Rows
     choices: Choices
     gaps: TickGaps | None
+
+
+Record = TypeVar("Record", Derivations, Work, Pool, Segments)
+
+
+def alter(record: Record, **changes: Tensor) -> Record:
+    """Return a record of tensors with some fields replaced.
+
+    Made anew, since on torch 2.11 a compiled function returns a chain of `_replace` with fields missing.
+    """
+    return type(record)(*[changes.get(name, value) for name, value in zip(record._fields, record, strict=True)])

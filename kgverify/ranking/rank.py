@@ -1,14 +1,14 @@
 """The stage `rank`: the rank of the true triple among its corruptions, with ties won, shared and lost."""
 
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kgverify.program.outcomes import NOT_PROVED_PENALTY, Outcome
 from kgverify.ranking.groups import divide, drop_repeated, find_groups, sort_rows
-from kgverify.trace.model.columns import Candidates, CandidateSet, Rankings
+from kgverify.trace.model.columns import Candidates, CandidateSet, Rankings, count_where
 
 Rank = Callable[[Candidates, NDArray[np.int32], float], Rankings]
 """(candidates, triples of the split int32 [n, 3], tolerance in nats) -> rankings."""
@@ -41,16 +41,22 @@ def rank_scores(
         rows = drop_repeated(drawn)
         rows = rows[sort_rows(drawn.take(rows), triples)]
         scores, groups = scores[rows], divide(drawn.take(rows), triples)
-    is_above, is_tied = compare_gaps(scores - groups.repeat(scores[groups.starts[:-1]]), tolerance)
-    is_tied[groups.true] = False
-    above, tied = (groups.count_where(mask)[groups.has_true] for mask in (is_above, is_tied))
-    return Rankings(
-        groups.query[groups.has_true],
-        groups.side[groups.has_true],
-        groups.counts[groups.has_true].astype(np.uint32),
-        1.0 + above.astype(np.float64),
-        1.0 + (above + tied).astype(np.float64),
-    )
+    above, tied = count_gaps(scores - groups.repeat(scores[groups.starts[:-1]]), groups.starts, tolerance)
+    optimistic = 1.0 + above.astype(np.float64)
+    columns: Any = groups.query, groups.side, groups.counts.astype(np.uint32), optimistic, optimistic + tied
+    return Rankings(*(column[groups.has_true] for column in columns))
+
+
+def count_gaps(
+    gap: NDArray[np.float64], starts: NDArray[np.int64], tolerance: float
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Count the scores of each group that are above its first one, and those that tie with it: int64 [G].
+
+    gap: float64 [N], nats, of each score to the first one of its group; starts: int64 [G + 1]
+    """
+    is_above, is_tied = compare_gaps(gap, tolerance)
+    is_above[starts[:-1]] = is_tied[starts[:-1]] = False
+    return count_where(is_above, starts), count_where(is_tied, starts)
 
 
 def compare_gaps(gap: NDArray[np.float64], tolerance: float) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from kgverify.program.outcomes import Outcome
 from kgverify.ranking.groups import drop_repeated
-from kgverify.ranking.rank import RANK_TOLERANCE, compare_gaps, ranking_scores
+from kgverify.ranking.rank import RANK_TOLERANCE, count_gaps, ranking_scores
 from kgverify.ranking.truth import Truth, group_keys
 from kgverify.trace.model.columns import Candidates, CandidateSet, Rankings
 from kgverify.trace.model.digests import candidate_keys
@@ -109,20 +109,15 @@ def count_above(
     drawn = CandidateSet(*candidates[:3]).take(kept)
     if rule.counted is not Counted.ROWS and has_repeated(drawn):
         kept = kept[np.sort(drop_repeated(drawn))]
-    groups, group = np.unique(key[kept], return_inverse=True)
-    scores = _scores(candidates, rule.ranked_by)[kept]
-    true_rows = np.flatnonzero(is_true[kept])[::-1]
-    of_true = np.zeros(len(groups), np.int64)
-    of_true[group[true_rows]] = true_rows  # the first one, where there are several
-    gap = scores - scores[of_true][group]
-    if margin:
-        longest = np.ones(len(groups), np.int64)
-        np.maximum.at(longest, group, candidates.num_steps[kept].astype(np.int64))
-        gap += margin * longest[group]
-    is_above, is_tied = compare_gaps(gap, rule.tolerance)
-    is_above[of_true] = is_tied[of_true] = False
-    num = len(groups)
-    return Counts(groups, *(np.bincount(group[each], minlength=num) for each in (slice(None), is_above, is_tied)))
+    # The true one comes first; the first one of several.
+    rows = kept[np.lexsort((~is_true[kept], key[kept]))]
+    groups, first, num = np.unique(key[rows], return_index=True, return_counts=True)
+    scores = _scores(candidates, rule.ranked_by)[rows]
+    gap = scores - np.repeat(scores[first], num)
+    if margin and len(rows):
+        longest = np.maximum.reduceat(candidates.num_steps[rows].astype(np.int64), first)
+        gap += margin * np.repeat(longest.clip(min=1), num)
+    return Counts(groups, num, *count_gaps(gap, np.append(first, len(rows)), rule.tolerance))
 
 
 def _scores(candidates: Candidates, ranked_by: RankedBy) -> NDArray[np.float64]:
@@ -199,6 +194,13 @@ class RuleRanker:
         self._own, self._recorded = take_rows(own, ours), take_rows(recorded, theirs)
         computed = give_ranks(self._own, rule.ties)
         self._offsets = [then - now for then, now in zip(self._recorded[2:], computed[2:], strict=True)]
+
+    @property
+    def offsets(self) -> dict[int, tuple[float, float]]:
+        """The differences of the recorded optimistic and pessimistic ranks from the rule's, by the key of their group."""
+        return dict(
+            zip(self._own.key.tolist(), zip(*(each.tolist() for each in self._offsets), strict=True), strict=True)
+        )
 
     def __call__(self, candidates: Candidates) -> Rankings:
         """Rank candidates, the trace's own or others."""

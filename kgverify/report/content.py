@@ -1,6 +1,6 @@
 """The content of a report: the data that every renderer reads."""
 
-from typing import Final, Protocol, Self
+from typing import Any, Final, Protocol, Self
 
 import msgspec
 
@@ -73,13 +73,6 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
     self_test: str = ""
 
 
-class EngineNames(msgspec.Struct, frozen=True):
-    """The names by which both engines are made again, such as `compiled` and `module:name`; empty if they are unknown."""
-
-    expected: str = ""
-    actual: str = ""
-
-
 class ComparedTraces(Protocol):
     """The traces that a report was made from."""
 
@@ -130,7 +123,7 @@ class ReportContent(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     caches: CompilerCaches | None = None
     self_test: SelfTest | None = None
     ranking_rules: RankingRules | None = None
-    engines: EngineNames = EngineNames()
+    job: dict[str, Any] | None = None
     modulo: tuple[str, ...] = ()
     benign: tuple[Benign, ...] = ()
     exercise: Exercised | None = None
@@ -148,11 +141,9 @@ class ReportContent(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         traces: ComparedTraces | None = self.__dict__.get("traces_compared")
         return traces
 
-    def with_traces(self, traces: ComparedTraces, *, command: str = "", engines: EngineNames | None = None) -> Self:
-        """Return a copy that refers to its traces, and names the command that made it and its engines."""
-        copied = msgspec.structs.replace(
-            self, command=command or self.command, engines=self.engines if engines is None else engines
-        )
+    def with_traces(self, traces: ComparedTraces, *, command: str = "", job: dict[str, Any] | None = None) -> Self:
+        """Return a copy that refers to its traces, and contains its job and the command that made it."""
+        copied = msgspec.structs.replace(self, command=command or self.command, job=job or self.job)
         # Not a field: what is encoded is the report alone.
         copied.__dict__["traces_compared"] = traces
         return copied

@@ -28,7 +28,8 @@ class Report(ReportContent, frozen=True, kw_only=True, dict=True):
     ranking_rules: the rules by which two recorded traces that differ were ranked; None with engines, or if nothing shows them
     exercise:    the evidence behind the verdict: what the candidates and steps of each side exercised
     minimum:     the exercise that AGREE required of both sides
-    engines:     the names by which both engines are made again, such as `compiled` and `module:name`
+    job:         the graph, the queries, the engines, their limits and the policies, as `kgverify.runs.job` reads them; None
+                 for two recorded traces
 
     Example:
         >>> import kgverify as kv

@@ -16,8 +16,9 @@ from kgverify.trace.model.columns import Candidates
 from kgverify.trace.model.digests import compute_digests
 from kgverify.trace.model.levels import TraceLevel
 from kgverify.trace.model.schema import RECORD_AGAIN
-from kgverify.trace.model.stage_items import StageOutputs, StageReader, check_stage_items
+from kgverify.trace.model.stage_items import StageOutputs, StageReader
 from kgverify.trace.model.trace import Trace
+from kgverify.trace.model.validate import check_stages
 from kgverify.trace.read.trace_file import TraceFile
 
 MOST_CANDIDATES = 20
@@ -169,7 +170,7 @@ class LazyTraceView(TraceView):
         if "stages.told" not in self.trace.fields:
             return {}
         columns, _ = self._mapped.read_step(candidate, step)
-        check_stage_items(columns.stages, 1, self.trace.source, num_rules=None, num_facts=None)
+        check_stages(columns.stages, self.trace.source)
         return StageReader(columns).read(0)
 
     def _read(self, candidate: int, step: int) -> StepView:

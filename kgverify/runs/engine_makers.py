@@ -124,13 +124,16 @@ AnyEngine: TypeAlias = EngineSpec | str | Factory
 
 def find_maker(engine: AnyEngine, where: str = "engine") -> MakePipeline:
     """Return the maker of an engine. UserError if kgverify cannot make it."""
+    return as_maker(find_factory(engine, where), where)
+
+
+def find_factory(engine: AnyEngine, where: str) -> Factory:
+    """Return what makes an engine that may be given by its name. UserError for an unknown name."""
     spec = EngineSpec(engine) if isinstance(engine, str) else engine
     found = spec.resolve() if isinstance(spec, EngineSpec) else spec
-    if found == REFERENCE:
-        return make_reference
-    return as_maker(
-        (find_entry(found, where) or load_factory(found, where)) if isinstance(found, str) else found, where
-    )
+    if not isinstance(found, str):
+        return found
+    return make_reference if found == REFERENCE else find_entry(found, where) or load_factory(found, where)
 
 
 def require_trust(engine: EngineSpec, where: str, option: str, *, named: Collection[object], trust: bool) -> None:

@@ -1,7 +1,7 @@
 """Engines whose candidates are proved by many workers in parallel: processes, or machines."""
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, Final
@@ -74,29 +74,19 @@ class FannedOut:
         self, candidates: CandidateSet, progress: Progress = no_progress, *, level: TraceLevel = TraceLevel.STEPS
     ) -> Iterator["_Recorded"]:
         """Run every candidate to its end, and yield them in the order given."""
-        parts, num_read, found = self._split(candidates), 0, dict[int, Columns]()
-
-        def count_room() -> int:
-            return max(CHUNKS_READ, CHUNKS_AHEAD * self._workers.count()) - len(found)
-
-        for number, columns in self._call_all("prove", parts, count_room):
-            found[number] = columns
-            progress(len(columns.candidates.query))
-            while (block := range(num_read, min(num_read + CHUNKS_READ, len(parts)))) and {*block} <= found.keys():
-                yield _Recorded(concatenate([found.pop(each) for each in block]))
-                num_read = block.stop
+        yield from map(_Recorded, self._call_in_order("prove", self._split(candidates), progress, is_limited=True))
 
     def prove(self, candidates: CandidateSet, progress: Progress = no_progress) -> Columns:
         """Run every candidate to its end."""
         if not len(candidates.query):
             return self._here.prove(candidates, progress)
-        return self._gather("prove", self._split(candidates), progress)
+        return concatenate([*self._call_in_order("prove", self._split(candidates), progress)])
 
     def step(self, positions: Positions) -> Columns:
         """Take one step from each position."""
         if not len(positions.depth):
             return self._here.step(positions)
-        return self._gather("step", [*split_positions(positions, self._chunk)], no_progress)
+        return concatenate([*self._call_in_order("step", [*split_positions(positions, self._chunk)], no_progress)])
 
     def probe(self, position: Positions) -> StageOutputs:
         """Return the output of each stage of one step, taken in this process."""
@@ -106,18 +96,26 @@ class FannedOut:
         num = len(candidates.query)
         return [candidates.take(slice(begin, begin + self._chunk)) for begin in range(0, num, self._chunk)]
 
-    def _call_all(
-        self, method: str, parts: Iterable[Any], most_ahead: Callable[[], int] | None = None
-    ) -> Iterator[tuple[int, Columns]]:
-        calls = ((number, _call, (*self._made, method, part)) for number, part in enumerate(parts))
-        return (ended for ended in do_all(self._workers, calls, most_ahead) if ended is not None)
+    def _call_in_order(
+        self, method: str, parts: Sequence[Any], progress: Progress, *, is_limited: bool = False
+    ) -> Iterator[Columns]:
+        """Call a method with each part, and yield the results in their order, several at once.
 
-    def _gather(self, method: str, parts: Sequence[Any], progress: Progress) -> Columns:
+        is_limited: whether calls wait until earlier results are taken
+        """
+        calls = ((number, _call, (*self._made, method, part)) for number, part in enumerate(parts))
         found: dict[int, Columns] = {}
-        for number, columns in self._call_all(method, parts):
+
+        def count_room() -> int:
+            return max(CHUNKS_READ, CHUNKS_AHEAD * self._workers.count()) - len(found)
+
+        num_read = 0
+        for number, columns in filter(None, do_all(self._workers, calls, count_room if is_limited else None)):
             found[number] = columns
             progress(len(columns.candidates.query))
-        return concatenate([found[number] for number in range(len(parts))])
+            while (block := range(num_read, min(num_read + CHUNKS_READ, len(parts)))) and {*block} <= found.keys():
+                yield concatenate([found.pop(each) for each in block])
+                num_read = block.stop
 
 
 class _Recorded:

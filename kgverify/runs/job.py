@@ -5,18 +5,26 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Final, Literal, TypeAlias
 
+import msgspec
+
 from kgverify.arguments import check_fields
 from kgverify.comparison.equality import DEFAULT_EQUALITY, Equality
+from kgverify.engines.load_engine import load_factory
+from kgverify.engines.plain.choice import PLAIN as PLAIN_MODE
 from kgverify.engines.policy import SHORTEST, Policy
 from kgverify.engines.protocol import Engine
 from kgverify.engines.table import COMPILED, REFERENCE, EngineMaker
 from kgverify.errors import UserError
+from kgverify.files.reading import STANDARD_INPUT
+from kgverify.files.remote import names_url
 from kgverify.graphs.formats.ids import PykeenObject
-from kgverify.graphs.graph import KnowledgeGraph
+from kgverify.graphs.graph import GraphFiles, KnowledgeGraph
 from kgverify.graphs.load import load_graph
 from kgverify.program.limits import Limits
-from kgverify.runs.engine_makers import EngineSpec
+from kgverify.report.content import ReportContent
+from kgverify.runs.engine_makers import EAGER, PLAIN, EngineSpec
 from kgverify.runs.run import MOST, Run, load_policy
+from kgverify.trace.model.header import EngineInfo
 
 GraphLike: TypeAlias = str | Path | KnowledgeGraph | PykeenObject
 """The name of a graph, its path, the graph itself, or a dataset or triples factory of PyKEEN."""
@@ -32,7 +40,7 @@ Split: TypeAlias = Literal["train", "valid", "test"]
 class Source:
     """The graph, and a file of rules that replaces its own."""
 
-    graph: GraphLike = "countries"
+    graph: GraphLike | GraphFiles = "countries"
     rules: str | Path | None = None
 
     def __post_init__(self) -> None:
@@ -40,6 +48,8 @@ class Source:
 
     def load(self) -> KnowledgeGraph:
         """Load the graph. UserError if it cannot be read."""
+        if isinstance(self.graph, GraphFiles):
+            return load_graph(**msgspec.structs.asdict(self.graph))
         if not isinstance(self.graph, KnowledgeGraph):
             return load_graph(self.graph, rules=self.rules)
         if self.rules is not None:
@@ -199,3 +209,112 @@ def job_of(run: Run, engines: Engines, equality: Equality = DEFAULT_EQUALITY) ->
     corruptions = ALL if run.num_corruptions < 0 else run.num_corruptions
     queries = Queries(run.num_queries, corruptions, run.split, run.seed)  # type: ignore[arg-type]  # checked by the record
     return Job(Source(run.graph), queries, engines, Proofs(run.limits, run.policy), equality)
+
+
+class _WrittenJob(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A job as plain values. The name of an engine that was made in Python is empty."""
+
+    graph: GraphFiles
+    queries: Queries
+    engine: EngineSpec
+    reference: EngineSpec
+    limits: Limits
+    policy: str
+    equality: Equality
+
+
+def encode_job(job: Job) -> dict[str, Any]:
+    """Return a job as the plain values that a report stores. A graph or policy that was made in Python is named."""
+    graph, policy = job.source.load(), job.proofs.policy
+    written = _WrittenJob(
+        graph.loaded or GraphFiles(graph.name),
+        job.queries,
+        name_again(job.engines.engine),
+        name_again(job.engines.reference),
+        job.proofs.limits or Limits(),
+        policy if isinstance(policy, str) else policy.name,
+        job.equality,
+    )
+    encoded: dict[str, Any] = msgspec.to_builtins(written)
+    return encoded
+
+
+def read_job(report: ReportContent) -> Job:
+    """Return the job of a report. The engines of two recorded traces, which have no job, are those that the traces name.
+
+    UserError if the report was altered.
+    """
+    if report.job is None:
+        infos = report.environment.actual, report.environment.expected
+        return Job(Source(report.run.graph), engines=Engines(*map(_find_own, infos)))
+    try:
+        found = msgspec.convert(report.job, _WrittenJob)
+    except msgspec.ValidationError as error:
+        raise UserError(f"is not a job of kgverify: {error}", where="the run's job", fix="run it again") from None
+    engines, proofs = Engines(found.engine, found.reference), Proofs(found.limits, found.policy)
+    return Job(Source(found.graph), found.queries, engines, proofs, found.equality)
+
+
+def load_run_graph(report: ReportContent) -> KnowledgeGraph:
+    """Load the graph of a report's job. UserError if it is not found, or was not a file of this machine."""
+    source = read_job(report).source
+    files = msgspec.structs.asdict(source.graph).values() if isinstance(source.graph, GraphFiles) else (source.graph,)
+    named = [each for value in files for each in (value if isinstance(value, tuple) else (value,))]
+    if STANDARD_INPUT in named:
+        # Only where the user types it, and then not twice.
+        raise UserError("was read from standard input", where="the run's graph", fix="write it to a file")
+    if any(names_url(each) for each in named if isinstance(each, str)):
+        # A file of a stranger could let this machine ask any other.
+        raise UserError("was read from a URL", where="the run's graph", fix="name it with --graph")
+    return source.load()
+
+
+def _find_own(info: EngineInfo) -> EngineSpec:
+    """Return the engine of kgverify that recorded a trace; one without a name for another engine."""
+    if info.name == REFERENCE:
+        return PLAIN
+    return of_info(EngineSpec(COMPILED if info.name in (COMPILED, PLAIN_MODE) else ""), info)
+
+
+def of_info(spec: EngineSpec, info: EngineInfo) -> EngineSpec:
+    """Return the specification of an engine that was made, with the mode and the device that were chosen."""
+    return EngineSpec(spec.name, info.mode, info.device, info.faults) if spec.name == COMPILED else spec
+
+
+def name_again(engine: EngineLike) -> EngineSpec:
+    """Return an engine as text, by which it can be made again; without a name if it cannot."""
+    try:
+        return write_down(engine)
+    except UserError:
+        return EngineSpec("")
+
+
+def write_down(engine: EngineLike, where: str = "engine") -> EngineSpec:
+    """Return the engine as text, by which other processes and reproducers make it again.
+
+    UserError for an engine that cannot be imported by its name.
+    """
+    if isinstance(engine, EngineSpec):
+        return engine
+    if isinstance(engine, str):
+        return EngineSpec(engine)
+    if isinstance(engine, Reference):
+        return PLAIN
+    if isinstance(engine, EngineMaker):
+        options = engine.options
+        return EngineSpec(engine.name, **{name: options[name] for name in EAGER._fields if name in options})
+    name = f"{getattr(engine, '__module__', '')}:{(path := getattr(engine, '__qualname__', ''))}"
+    if not path or "<" in path or not _is_importable(name, engine):
+        raise UserError(
+            "expected an engine that can be imported by its name",
+            where=where,
+            fix="define the class or function at the top level of a module",
+        )
+    return EngineSpec(name)
+
+
+def _is_importable(name: str, engine: EngineLike) -> bool:
+    try:
+        return load_factory(name, "engine") is engine
+    except UserError:
+        return False

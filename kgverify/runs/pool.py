@@ -9,16 +9,13 @@ import pickle
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from functools import lru_cache
-from hashlib import sha256
 from itertools import islice
 from multiprocessing.context import SpawnContext, SpawnProcess
 from multiprocessing.process import BaseProcess
-from pathlib import Path
 from queue import Empty, SimpleQueue
 from types import TracebackType
 from typing import Any, Final, Generic, Self, TypeVar
@@ -26,8 +23,6 @@ from typing import Any, Final, Generic, Self, TypeVar
 import xxhash
 
 from kgverify.errors import UserError
-from kgverify.files.reading import open_file
-from kgverify.files.writing import temporary_folder, write_file
 from kgverify.interrupts import expect_no_interrupt
 
 K = TypeVar("K")
@@ -82,7 +77,7 @@ class Workers(Executor):
         return 1
 
     def share(self, content: bytes) -> Any:
-        """Return an argument that a call receives as these bytes, and that is sent to each worker only once, if possible."""
+        """Return an argument that `make_once` receives as these bytes, or as none where the last call left what they make."""
         return content
 
 
@@ -270,8 +265,6 @@ class Processes(Workers):
             self._free.put(each)
         self._threads = ThreadPoolExecutor(jobs)
         self._is_ended = False
-        self._files = temporary_folder("kgverify-shared-")
-        self._folder: Path | None = None
 
     def submit(self, function: Callable[..., T], /, *arguments: object, **named: object) -> Future[T]:
         """Give a call to the next process that is free."""
@@ -282,17 +275,13 @@ class Processes(Workers):
         return len(self._processes)
 
     def share(self, content: bytes) -> Any:
-        """Write the bytes to a file, which each process reads once, and not from the pipe of every call."""
-        if self._folder is None:
-            self._folder = self._files.__enter__()
-        digest = sha256(content).hexdigest()
-        write_file(self._folder / digest, content)
-        return _SharedFile(self._folder / digest)
+        """Return an argument that each process receives as these bytes once."""
+        return _Shared(content)
 
     def _do(self, function: Callable[..., T], arguments: tuple[object, ...], named: dict[str, object]) -> T:
         process = self._free.get()
         try:
-            return process.begin(function, *arguments, **named).result()
+            return process.do(function, arguments, named)
         except BrokenProcessPool:
             if self._is_ended:
                 raise
@@ -321,44 +310,44 @@ class Processes(Workers):
             # A process with a large program takes long to end.
             for each in self._processes:
                 threads.submit(each.executor.shutdown)
-        if self._folder is not None:
-            self._files.__exit__(None, None, None)
         return None
 
 
-class _SharedFile:
-    """The path of a file, which arrives as its content. Nobody can put other content in its place: its name is its digest."""
+class _Shared:
+    """Bytes that a process receives with the first of several calls."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, content: bytes) -> None:
+        self._content = content
 
-    def __reduce__(self) -> tuple[Callable[[Path], bytes], tuple[Path]]:
-        """Arrive as the bytes."""
-        return _read_shared, (self._path,)
-
-
-@lru_cache(maxsize=1)
-def _read_shared(path: Path) -> bytes:
-    with open_file(path, purpose="the program for the workers") as file:
-        content = file.read()
-    if sha256(content).hexdigest() != path.name:
-        raise UserError("was replaced", where=str(path), fix="let TMPDIR name a folder that only you can write")
-    return content
+    def send(self, known: "Sequence[_Shared]") -> bytes:
+        """Return the bytes; none for a process that knows them."""
+        return b"" if self in known else self._content
 
 
 class _Process:
     """A process with an executor of its own, in which it does one call at a time."""
 
+    _known: "tuple[_Shared, ...]" = ()
+
     def __init__(self) -> None:
         self._start()
 
-    def begin(self, function: Callable[..., T], /, *arguments: object, **named: object) -> Future[T]:
-        """Begin a call, in a new process if the last one has ended."""
+    def do(self, function: Callable[..., T], arguments: Sequence[object], named: dict[str, object]) -> T:
+        """Do a call, in a new process if the last one has ended."""
         try:
-            return self.executor.submit(function, *arguments, **named)
+            future = self._submit(function, arguments, named)
         except BrokenProcessPool:
             self._start()
-            return self.executor.submit(function, *arguments, **named)
+            future = self._submit(function, arguments, named)
+        # A call that fails may leave anything.
+        self._known = ()
+        result = future.result()
+        self._known = tuple(each for each in arguments if isinstance(each, _Shared))
+        return result
+
+    def _submit(self, function: Callable[..., T], arguments: Sequence[object], named: dict[str, object]) -> Future[T]:
+        given = (each.send(self._known) if isinstance(each, _Shared) else each for each in arguments)
+        return self.executor.submit(function, *given, **named)
 
     def end(self) -> int:
         """Wait for the end of a process that ended during a call, and return its exit code."""
@@ -370,6 +359,7 @@ class _Process:
         self._process.terminate()
 
     def _start(self) -> None:
+        self._known = ()
         # Not with a fork, which would lose torch's threads. The executor starts a process that tracks its semaphores.
         own = os.environ.get(_SAFE_PATH)
         with _changing, _environment((_SAFE_PATH,)):

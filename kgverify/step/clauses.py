@@ -9,6 +9,7 @@ from kgverify.program.fact_index import ANY, FactIndex, Ids
 from kgverify.program.outcomes import Origin
 from kgverify.program.program import Program
 
+P = TypeVar("P")
 T = TypeVar("T")
 
 Atoms: TypeAlias = tuple[Ids, ...]
@@ -91,12 +92,20 @@ class Clauses:
         return self._facts_of[predicate]
 
 
-def resolve(goal: Atoms, head: Ids, body: Atoms, *, is_chained: bool = True) -> Atoms | None:
+def resolve(
+    goal: Sequence[tuple[P, T, T]],
+    head: tuple[P, T, T],
+    body: Sequence[tuple[P, T, T]],
+    *,
+    is_chained: bool = True,
+    is_variable: Callable[[Any], bool] = is_variable,
+) -> tuple[tuple[P, T, T], ...] | None:
     """Return the body and the rest of the goal, after the goal's first atom was unified with the head; None if they differ.
 
-    is_chained: whether what replaces a variable is replaced in turn, as it should be
+    is_chained:  whether what replaces a variable is replaced in turn, as it should be
+    is_variable: for atoms in names, `is_named_variable`
     """
-    bound = unify(goal[0], head)
+    bound = unify(goal[0], head, is_variable)
     if bound is None:
         return None
     if not is_chained:

@@ -13,14 +13,14 @@ class CompilationLog:
 
     def __init__(self) -> None:
         self._lines: dict[str, list[str]] = {}
-        self._end = _count()
+        self._end = count_compilations()
 
     @contextmanager
     def of(self, title: str, part: str) -> Iterator[None]:
         """Count the compilations of a run."""
-        before, began = _count(), perf_counter()
+        before, began = count_compilations(), perf_counter()
         yield
-        self._end = _count()
+        self._end = count_compilations()
         num, seconds = self._end[0] - before[0], self._end[1] - before[1]
         if num or title in self._lines:
             took = f", {seconds:.1f} of its {perf_counter() - began:.1f} s" if num else ""
@@ -28,16 +28,17 @@ class CompilationLog:
 
     def describe(self) -> list[str]:
         """Return a note for each engine that compiled, and one on what was compiled afterwards."""
-        later = _count()[0] - self._end[0]
+        later = count_compilations()[0] - self._end[0]
         notes = [f"compilations by torch, {title}: {'; '.join(parts)}" for title, parts in self._lines.items()]
         if notes or later:
             notes.append(f"measurements and replays caused {count_of(later, 'compilation')}")
         return notes
 
 
-def _count() -> tuple[int, float]:
+def count_compilations() -> tuple[int, float]:
+    """Return the compilations by torch in this process, and the seconds that they took."""
     if "torch" not in sys.modules:
         return 0, 0.0
-    from kgverify.torch.compilations import count_compilations
+    from kgverify.torch import compilations
 
-    return count_compilations()
+    return compilations.count_compilations()

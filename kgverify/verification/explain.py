@@ -6,7 +6,8 @@ import msgspec
 
 from kgverify.comparison.rankings import compare_rankings
 from kgverify.comparison.result import Attribution, Cause, Comparison
-from kgverify.conditions.describe import describe_conditions
+from kgverify.conditions.describe import Replays, describe_conditions
+from kgverify.conditions.experiment import Engines
 from kgverify.conditions.features import Feature
 from kgverify.verification.adding_up import check_attribution
 from kgverify.verification.attribute import attribute_loss
@@ -43,13 +44,10 @@ def explain(
         causes,
         divergences,
         comparer,
-        compared.views,
-        [each.outputs for each in replayed],
-        lockstep=lockstep,
+        task.effort.explained,
+        replays=Replays(compared.views, [each.outputs for each in replayed], lockstep),
         own=declared,
-        engines=task.engines,
-        run_again=partial(rerun, task.run, *task.pipelines, expected, comparer),
-        most=task.effort.explained,
+        engines=Engines(task.engines, partial(rerun, task.run, *task.pipelines, expected, comparer)),
     )
     comparison = msgspec.structs.replace(comparison, divergences=divergences)
     if lockstep or not causes or expected.rankings is None or actual.rankings is None:

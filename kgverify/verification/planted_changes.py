@@ -6,21 +6,19 @@ lengths are those of the schema, so that a new column is altered as soon as it i
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any, Final, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kgverify.comparison.compare import Comparer
-from kgverify.comparison.rankings import compare_rankings
+from kgverify.comparison.rankings import RankCandidates, compare_rankings
 from kgverify.comparison.result import DIGEST, Comparison, Coverage, SelfTest, Verdict
 from kgverify.comparison.step_view import side_name
 from kgverify.garbage_collection import without_garbage_collection
 from kgverify.trace.model.columns import (
     COUNTS,
     RAGGED,
-    Candidates,
     Columns,
     Digests,
     Rankings,
@@ -225,14 +223,13 @@ def _plant_in_ranks(comparer: Comparer) -> bool:
     for name in Rankings._fields:
         values = getattr(rankings, name).copy()
         values[-1] += 1
-        changed = replace(trace, rankings=rankings._replace(**{name: values}))
-        ranks = partial(_ranks_of, trace), partial(_ranks_of, changed)
-        found = compare_rankings(_NOTHING_DIFFERS, trace, changed, ranks)
+        changed = rankings._replace(**{name: values})
+        ranks = _rank_always(rankings), _rank_always(changed)
+        found = compare_rankings(_NOTHING_DIFFERS, trace, replace(trace, rankings=changed), ranks)
         reported = {(each.query, each.side) for each in found.divergences}
         require(group in reported, f"{found.verdict.value} with another {name} in the rankings of query {group[0]}")
     return True
 
 
-def _ranks_of(trace: Trace, _: Candidates) -> Rankings:
-    assert trace.rankings is not None
-    return trace.rankings
+def _rank_always(rankings: Rankings) -> RankCandidates:
+    return lambda _: rankings

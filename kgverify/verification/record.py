@@ -267,8 +267,7 @@ def _pair(columns: Columns) -> StepBatch:
 def _check_resumed(drawn: CandidateSet, found: Candidates, path: Path) -> None:
     """Raise UserError unless the candidates recorded before are the first ones of this run."""
     first = drawn.take(slice(len(found.query)))
-    pairs = (first.query, found.query), (first.side, found.side), (first.atom, found.atom)
-    if not all(np.array_equal(expected, actual) for expected, actual in pairs):
+    if not all(np.array_equal(*pair) for pair in zip(first, found[:3], strict=True)):
         raise UserError(
             "holds candidates that are not the first of this run",
             where=str(partial_of(path)),

@@ -112,7 +112,7 @@ def judge_recorded(comparer: Comparer, minimum: Minimum, *, effort: Effort = FUL
     findings = (*comparer.findings, *(judge_ranks(classify(each, nothing), ranked) for each in of_ranking))
     dialect = comparer.sources[0].header.limits.dialect
     divergences, causes = group_causes(*name_in_dialect(comparison.divergences, findings, dialect))
-    divergences, causes = describe_conditions(causes, divergences, comparer, most=effort.explained)
+    divergences, causes = describe_conditions(causes, divergences, comparer, effort.explained)
     comparison = msgspec.structs.replace(comparison, divergences=divergences)
     sides = ranked.traces if ranked is not None else comparer.sources
     attribution, notes = split_recorded_loss(ranked, divergences, causes, effort)

@@ -3,7 +3,7 @@
 No engine is asked. A rule is recognised by ranking a trace's own candidates again by every known rule.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -32,7 +32,6 @@ from kgverify.ranking.rules import (
     has_repeated,
     list_rules,
     ranks_of,
-    take_rows,
 )
 from kgverify.ranking.truth import NO_TRUTH, find_truth
 from kgverify.trace.model.columns import LABELS, Candidates
@@ -166,7 +165,7 @@ class _Recognition:
             if recorded is None
         )
         unknown = self._find_unlabelled(comparison)
-        found = replace(found, traces=(expected, actual), unexplained=self._find_wrong(chosen), notes=notes)
+        found = replace(found, traces=(expected, actual), unexplained=self._find_wrong(chosen, rankers), notes=notes)
         if unknown:
             return replace(
                 found,
@@ -262,31 +261,20 @@ class _Recognition:
                     return f"the {_NAMES[column]} of the {role} trace are not known"
         return ""
 
-    def _find_wrong(self, chosen: tuple[RankingRule, RankingRule]) -> frozenset[tuple[int, int]]:
+    def _find_wrong(
+        self, chosen: tuple[RankingRule, RankingRule], rankers: Sequence[RuleRanker]
+    ) -> frozenset[tuple[int, int]]:
         """Return the queries and sides whose ranks one rule does not explain on both sides."""
         left, right = self._recorded
         if left is None or right is None:
             return frozenset()
         wrong = np.union1d(self._find_unexplained(0, chosen[1], left), self._find_unexplained(1, chosen[0], right))
-        counts = self._count(0, chosen[0]), self._count(1, chosen[1])
         if chosen[0] == chosen[1]:
-            offsets = [dict(self._offsets(*each, chosen[0])) for each in zip(counts, (left, right), strict=True)]
+            offsets = [each.offsets for each in rankers]
             wrong = np.array([key for key in wrong.tolist() if offsets[0].get(key) != offsets[1].get(key)], np.int64)
-        in_both = np.intersect1d(counts[0].key, counts[1].key)
+        in_both = np.intersect1d(self._count(0, chosen[0]).key, self._count(1, chosen[1]).key)
         wrong = np.union1d(wrong, np.intersect1d(in_both, np.setxor1d(left.key, right.key)))
         return frozenset((key // 4, key % 4) for key in wrong.tolist())
-
-    @staticmethod
-    def _offsets(counts: Counts, recorded: Ranks, rule: RankingRule) -> list[tuple[int, tuple[float, float]]]:
-        ranks = give_ranks(counts, rule.ties)
-        _, ours, theirs = np.intersect1d(ranks.key, recorded.key, assume_unique=True, return_indices=True)
-        ranks, recorded = take_rows(ranks, ours), take_rows(recorded, theirs)
-        pairs = zip(
-            (recorded.optimistic - ranks.optimistic).tolist(),
-            (recorded.pessimistic - ranks.pessimistic).tolist(),
-            strict=True,
-        )
-        return list(zip(ranks.key.tolist(), pairs, strict=True))
 
     def _find_unlabelled(self, comparison: Comparison) -> int:
         """Count the rankings that differ, or whose candidates do, without a true triple that anybody knows."""

@@ -50,11 +50,11 @@ def _recount(comparer: Comparer, wanted: set[int]) -> None:
 
     rows = np.array(sorted(listed))
     again = compare_again(*comparer.load_pairs(rows), comparer.score_tolerance, lockstep=comparer.lockstep)
-    for pair, _, compared in again.pairs:
-        row, second = int(rows[pair]), compared.found
+    for row, (one, other, second) in zip(rows.tolist(), again, strict=True):
         found = listed[row]
-        if ORDER in comparer.modulo and "steps.choice" in (found.field, second.field if second else ""):
-            # A tie is judged in the order as recorded, which the reference's comparison does not see.
+        # A tie is judged in the order as recorded, which the reference's comparison does not see.
+        is_tie = ORDER in comparer.modulo and "steps.choice" in (found.field, second.field if second else "")
+        if is_tie or one != other:
             continue
         require(
             second is not None and second.gap is None and second.step == found.step,

@@ -23,7 +23,7 @@ from kgreference.dialect_step import OUR_STAGES, Situation, Stages, find_exclude
 from kgreference.model import least_model
 from kgreference.policy import Policy, Shortest
 from kgreference.program import NamedAtom, NamedRule, Program, Rule, Variable
-from kgreference.rank import Ranks, metrics, possible_ranks, rank, ranking_score
+from kgreference.rank import Ranks, metrics, rank, ranking_score
 from kgreference.resolvent import FALSE, STOP, Kind, Matches, OriginKind, Resolvent
 from kgreference.step import Limits, Outcome, Step, take_step
 from kgreference.terms import Atom, Goal, canonical, substitute, unify, variable
@@ -73,7 +73,6 @@ __all__ = [
     "least_model",
     "metrics",
     "mix",
-    "possible_ranks",
     "rank",
     "ranking_score",
     "substitute",

@@ -10,7 +10,7 @@ from kgreference.dialect_step import OUR_STAGES, Situation, Stages, find_exclude
 from kgreference.policy import Policy, PreparedPolicy
 from kgreference.program import Program
 from kgreference.step import Limits, Outcome, Step, choose_resolvent, find_resolvents, take_step
-from kgreference.terms import Atom, Goal, canonical
+from kgreference.terms import Atom, Goal, Triple, canonical
 
 
 class Derivation(NamedTuple):
@@ -19,7 +19,7 @@ class Derivation(NamedTuple):
     ``log_probability`` is the sum over the steps, in nats. ``is_limited``: whether a limit dropped a resolvent.
     """
 
-    query: Atom
+    query: Triple
     steps: list[Step]
     outcome: Outcome
     is_limited: bool
@@ -46,9 +46,7 @@ def derive(
     goal = canonical((query,))
     visited: set[Goal] = {goal}
     steps: list[Step] = []
-    is_limited = False
     outcome = opened = Outcome.OPEN
-    log_probability = 0.0
     depth = num_uncounted = 0
     while outcome is opened:
         if is_ours:
@@ -58,14 +56,9 @@ def derive(
             step = take_dialect_step(situation, stages, num_uncounted)
             num_uncounted = num_uncounted + 1 if step.is_uncounted else 0
         steps.append(step)
-        outcome = step.outcome
-        depth = step.depth
-        log_probability += step.log_probability
-        if step.dropped_atoms or step.dropped_resolvents:
-            is_limited = True
-        goal = step.chosen.atoms
+        outcome, depth, goal = step.outcome, step.depth, step.chosen.atoms
         visited.add(goal)
-    return Derivation(query, steps, outcome, is_limited, log_probability)
+    return conclude(query, steps)
 
 
 def derive_together(
@@ -86,10 +79,11 @@ def derive_together(
             visited[i].add(goals[i])
         depth += 1
         still_open = [i for i in still_open if steps[i][-1].outcome is Outcome.OPEN]
-    return [_conclude(query, taken) for query, taken in zip(queries, steps, strict=True)]
+    return [conclude(query, taken) for query, taken in zip(queries, steps, strict=True)]
 
 
-def _conclude(query: Atom, steps: list[Step]) -> Derivation:
+def conclude(query: Triple, steps: list[Step]) -> Derivation:
+    """Return the derivation that has these steps."""
     log_probability: float = reduce(add, [step.log_probability for step in steps], 0.0)
     is_limited = any(step.dropped_atoms > 0 or step.dropped_resolvents > 0 for step in steps)
     return Derivation(query, steps, steps[-1].outcome, is_limited, log_probability)

@@ -2,7 +2,7 @@
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Collection, Iterable, Iterator, KeysView, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import count
 from typing import Any, Final, TypeAlias, overload
 
@@ -18,8 +18,20 @@ class FactList(list[Triple]):
     def __init__(self, facts: Iterable[Triple], size: int) -> None:
         # The order of the triples themselves, if all terms are below the size; numbers are sorted faster.
         super().__init__(sorted(set(facts), key=lambda fact: (fact[0] * size + fact[1]) * size + fact[2]))
-        self.index_of: dict[Triple, int] = dict(zip(self, count(), strict=False))
+        self._number()
+
+    def _number(self) -> None:
+        self._index_of: dict[Triple, int] = dict(zip(self, count(), strict=False))
         self._by_second: dict[int, dict[int, list[int]]] = {}
+
+    @property
+    def is_disjoint(self) -> Callable[[Iterable[Triple]], bool]:
+        """The function that returns whether none of some atoms is a fact."""
+        return self._index_of.keys().isdisjoint
+
+    def find(self, fact: Triple) -> int:
+        """Return the index of a fact; -1 if no fact equals the atom."""
+        return self._index_of.get(fact, -1)
 
     def with_predicate(self, predicate: int) -> Sequence[int]:
         """Return the indices of the facts of a predicate."""
@@ -49,8 +61,7 @@ class ListedFacts(FactList):
 
     def __init__(self, facts: Iterable[Triple]) -> None:
         list.__init__(self, dict.fromkeys(facts))
-        self.index_of = dict(zip(self, count(), strict=False))
-        self._by_second = {}
+        self._number()
         self._by_first: dict[tuple[int, ...], list[int]] = {}
         for number, (predicate, first, _) in enumerate(self):
             self._by_first.setdefault((predicate,), []).append(number)
@@ -87,7 +98,6 @@ class FactColumns(Sequence[Triple]):
             raise ValueError(f"the columns of facts must be equally long, found {[len(view) for view in views]}")
         self._predicates, self._firsts, self._seconds = views
         self._extremes = extremes
-        self.index_of: Mapping[Triple, int] = _Indices(self)
         self._found: dict[Triple, int] = {}
         self._ranges: dict[int, range] = {}
         self._by_second: dict[int, tuple[array[int], array[int]]] = {}
@@ -125,6 +135,15 @@ class FactColumns(Sequence[Triple]):
             self._found[fact] = found
         return found
 
+    def is_disjoint(self, atoms: Iterable[Triple]) -> bool:
+        """Return whether none of the atoms is a fact."""
+        # Most atoms hold a variable: those are no facts.
+        find = self.find
+        for atom in atoms:  # noqa: SIM110  a loop takes half the time of `any`
+            if atom[1] >= 0 <= atom[2] and find(atom) >= 0:
+                return False
+        return True
+
     def _search(self, fact: Triple) -> int:
         predicate, first, second = fact
         of = self.with_first(predicate, first)
@@ -155,50 +174,6 @@ class FactColumns(Sequence[Triple]):
         order_by_second, seconds = self._by_second[predicate]
         begin = bisect_left(seconds, second)
         return order_by_second[begin : bisect_right(seconds, second, begin)].tolist()
-
-
-class _Indices(Mapping[Triple, int]):
-    """The index of each fact of columns."""
-
-    def __init__(self, facts: FactColumns) -> None:
-        self._facts, self.find = facts, facts.find
-
-    def __len__(self) -> int:
-        return len(self._facts)
-
-    def __iter__(self) -> Iterator[Triple]:
-        return iter(self._facts)
-
-    def __contains__(self, fact: object) -> bool:
-        return self.find(fact) >= 0  # type: ignore[arg-type]
-
-    def __getitem__(self, fact: Triple) -> int:
-        index = self.find(fact)
-        if index < 0:
-            raise KeyError(fact)
-        return index
-
-    def keys(self) -> "_Keys":
-        return _Keys(self)
-
-
-class _Keys(KeysView[Triple]):
-    """The facts as a set."""
-
-    def __init__(self, indices: _Indices) -> None:
-        super().__init__(indices)
-        self._find = indices.find
-
-    def __contains__(self, fact: object) -> bool:
-        return self._find(fact) >= 0  # type: ignore[arg-type]
-
-    def isdisjoint(self, other: Iterable[Any]) -> bool:
-        # Most atoms hold a variable: those are no facts.
-        find = self._find
-        for atom in other:  # noqa: SIM110  a loop takes half the time of `any`
-            if atom[1] >= 0 <= atom[2] and find(atom) >= 0:
-                return False
-        return True
 
 
 Facts: TypeAlias = FactList | FactColumns

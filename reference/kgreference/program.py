@@ -77,7 +77,7 @@ class Program:
     """Facts and rules by id, indexed.
 
     ``predicates`` and ``constants`` give the names by id. ``facts`` are unique and ascend by (predicate,
-    first, second); ``fact_index`` gives the index of each. ``rules`` keep their order. Facts given as ``FactColumns``
+    first, second). ``rules`` keep their order. Facts given as ``FactColumns``
     and as ``ListedFacts`` are used as they are.
 
     Raises ValueError for a fact with a variable, a rule without a body, or an id that has no name.
@@ -95,7 +95,6 @@ class Program:
         self.facts: Facts = (
             facts if isinstance(facts, (FactColumns, ListedFacts)) else FactList(facts, len(self.constants))
         )
-        self.fact_index = self.facts.index_of
         self.rules = list(rules)
         self._check()
 
@@ -210,7 +209,7 @@ class Program:
 
     def facts_matching(self, atom: Triple) -> Matches:
         """Return the facts, in order, that unify with an atom."""
-        if atom[1] >= 0 <= atom[2] and atom not in self.fact_index:
+        if atom[1] >= 0 <= atom[2] and self.facts.find(atom) < 0:
             return NO_MATCHES
         found = self._facts_matching.get(atom)
         if found is None:
@@ -248,7 +247,8 @@ class Program:
         """
         predicate, first, second = atom
         if first >= 0 and second >= 0:
-            return [self.fact_index[atom]] if atom in self.fact_index else []
+            found = self.facts.find(atom)
+            return [found] if found >= 0 else []
         if second >= 0 and first < 0:
             return list(self.facts.with_second(predicate, second))
         return list(self.facts.with_first(predicate, first) if first >= 0 else self.facts.with_predicate(predicate))

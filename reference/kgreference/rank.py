@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from kgreference.dialect import Ties, Unproved
+from kgreference.dialect import Unproved
 from kgreference.step import Outcome
 
 NOT_PROVED_PENALTY: Final = 100.0
@@ -44,18 +44,6 @@ def rank(true_score: float, corruption_scores: Sequence[float], tolerance: float
     optimistic = 1 + num_above
     pessimistic = optimistic + num_equal
     return Ranks(float(optimistic), (optimistic + pessimistic) / 2, float(pessimistic))
-
-
-def possible_ranks(ranks: Ranks, ties: Ties) -> list[float]:
-    """List the ranks that an engine may report, ascending: one, unless it breaks ties at random."""
-    if ties is Ties.RANDOM:
-        return [float(place) for place in range(int(ranks.optimistic), int(ranks.pessimistic) + 1)]
-    named = {
-        Ties.OPTIMISTIC: ranks.optimistic,
-        Ties.REALISTIC: ranks.realistic,
-        Ties.PESSIMISTIC: ranks.pessimistic,
-    }
-    return [named[ties]]
 
 
 def metrics(

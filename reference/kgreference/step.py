@@ -85,8 +85,8 @@ def match_facts(program: Program, excluded: Triple | None, selected: Triple) -> 
     matches = program.facts_matching(selected)
     if excluded is None or not matches.origins:
         return matches
-    barred = program.fact_index.get(excluded)
-    if barred is None or barred not in matches.origins:
+    barred = program.facts.find(excluded)
+    if barred not in matches.origins:
         return matches
     return Matches.of([row for row in zip(*matches, strict=True) if row[0] != barred])
 
@@ -124,14 +124,14 @@ def _resolve_with(kind: OriginKind, matches: Matches, goal: Goal) -> Iterable[Re
 
 def prune(program: Program, excluded: Triple | None, resolvents: Sequence[Resolvent]) -> list[Resolvent]:
     """Delete every atom that is a fact and not the excluded atom; an empty resolvent becomes TRUE."""
-    facts = program.fact_index.keys()
+    is_disjoint, find = program.facts.is_disjoint, program.facts.find
     pruned = []
     for resolvent in resolvents:
         atoms = resolvent.atoms
-        if atoms and facts.isdisjoint(atoms):
+        if atoms and is_disjoint(atoms):
             pruned.append(resolvent)  # the common case: nothing to delete
             continue
-        atoms = tuple([atom for atom in atoms if atom not in facts or atom == excluded])
+        atoms = tuple([atom for atom in atoms if find(atom) < 0 or atom == excluded])
         kind = Kind.GOAL if atoms else Kind.TRUE
         pruned.append(make_resolvent((kind, atoms, resolvent.origin_kind, resolvent.origin)))
     return pruned

@@ -4,13 +4,15 @@
 returns an `AuditReport`. Everything public is here; the modules may change without notice.
 """
 
-from stepaudit.audited_step import RUNG_NAMES, audit_step
+from stepaudit.audited_step import audit_step
 from stepaudit.errors import UserError
+from stepaudit.options import RUNG_NAMES, AuditOptions
 from stepaudit.render import render_annotations, render_audit, render_html, render_junit, render_markdown
 from stepaudit.report import AuditReport, Finding, Overrun, Section, Unmeasured, Verdict, read_budget
 
 __all__ = [
     "RUNG_NAMES",
+    "AuditOptions",
     "AuditReport",
     "Finding",
     "Overrun",

@@ -1,11 +1,11 @@
 """A function under audit, how its arguments are made, and how it is compiled."""
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import Any, TypeAlias
 
-from stepaudit.errors import UserError, describe_error, suggest
+from stepaudit.errors import UserError, describe_error
 from stepaudit.values import deepcopy_values
 
 Function: TypeAlias = Callable[..., Any]
@@ -15,8 +15,6 @@ Inputs: TypeAlias = tuple[Any, ...]
 
 MakeInputs: TypeAlias = Callable[[int], Inputs]
 """(number of the call, from 0) -> its arguments; the same number always gives equal ones."""
-
-COMPILE_MODES: Final = ("default", "reduce-overhead", "max-autotune")
 
 
 @dataclass(frozen=True)
@@ -89,11 +87,3 @@ def make_subject(name: str, function: Function, make_inputs: Callable[[], Inputs
     if takes_number:
         return Subject(name, function, make_inputs)  # type: ignore[arg-type]
     return Subject(name, function, lambda call: make_inputs())  # type: ignore[call-arg]
-
-
-def check_names(what: str, names: Sequence[str], known: Sequence[str]) -> None:
-    """Raise UserError for an unknown name of a mode or a rung."""
-    for name in names:
-        if name not in known:
-            fix = suggest(name, known) or f"choose {', '.join(known)}"
-            raise UserError(f"unknown {what} {name!r}", where=what, fix=fix)

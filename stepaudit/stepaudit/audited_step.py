@@ -1,7 +1,7 @@
 """The audit of a step function: its values on every rung of the compiler, and the properties that it can lose."""
 
-import os
-from collections.abc import Callable, Mapping, Sequence
+import traceback
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -11,38 +11,42 @@ from torch import Tensor
 from torch._inductor.utils import fresh_cache
 from torch.utils import _pytree as pytree
 
-from stepaudit import isolation
-from stepaudit.audited_function import COMPILE_MODES, Function, Inputs, MakeInputs, check_names, make_subject
-from stepaudit.environment import describe_environment
-from stepaudit.errors import UserError, first_line
-from stepaudit.ladder.climb import RUNGS, USUALLY, LadderOptions, warm_up_compiler
+from stepaudit.audited_function import Function, Inputs, MakeInputs, Subject, make_subject
+from stepaudit.environment import describe_environment, has_cpp_compiler
+from stepaudit.errors import UserError, describe_error, first_line
+from stepaudit.isolation import run_isolated
+from stepaudit.ladder.climb import warm_up_compiler
 from stepaudit.ladder.values_audit import audit_values
-from stepaudit.properties.compiled_run import CompileSetting
-from stepaudit.properties.step_audit import examine_properties
+from stepaudit.options import USUALLY, AuditOptions
+from stepaudit.properties.aliasing import find_aliasing, find_overwritten_outputs, find_unstable_addresses
+from stepaudit.properties.captured_values import restoring
+from stepaudit.properties.colliding_writes import find_colliding_writes
+from stepaudit.properties.compilations import find_graph_breaks, find_recompilations, measure_graphs
+from stepaudit.properties.compiled_run import CompiledRun, run_compiled, silencing_compiler
+from stepaudit.properties.guard_holes import find_guard_holes
+from stepaudit.properties.launches import collecting_messages, find_copied_inputs, measure_launches
+from stepaudit.properties.syncs import find_cuda_syncs, find_syncs, watch_eager_reads
 from stepaudit.report import AuditReport, ReportBuilder, check_budget, read_budget
-from stepaudit.values import Precision
+from stepaudit.source_lines import find_definition, find_stack_line
 
-RUNG_NAMES: Final = tuple(rung.name for rung in RUNGS[1:])
+_EAGER: Final = (watch_eager_reads, find_colliding_writes)
+_COMPILING: Final = (find_syncs, find_graph_breaks, find_recompilations, measure_graphs)
+_CALLS: Final = (
+    find_aliasing,
+    find_overwritten_outputs,
+    find_unstable_addresses,
+    measure_launches,
+    find_cuda_syncs,
+    find_copied_inputs,
+)
+"""The checks of eager calls, of the compilation, and of compiled calls that returned, each in its order."""
 
 
 def audit_step(
     function: Function,
     make_inputs: Callable[[], Inputs] | MakeInputs,
-    *,
-    name: str = "",
-    calls: int = 6,
-    device: str = "auto",
-    rungs: Sequence[str] = RUNG_NAMES,
-    tolerance: float | None = None,
-    exact: bool = False,
-    mode: str = "default",
-    dynamic: bool | None = None,
-    keeps_outputs: bool = True,
-    budget: Path | str | Mapping[str, float] | None = None,
-    seconds: float = USUALLY.seconds,
-    patience: float = isolation.SECONDS,
-    reproducer: Path | str | None = None,
-    announce: Callable[[str], None] = lambda what: None,
+    options: AuditOptions = USUALLY,
+    **changes: Any,
 ) -> AuditReport:
     """Audit a step function under `torch.compile`: is it still right, and which property was lost?
 
@@ -52,22 +56,8 @@ def audit_step(
     Args:
         function: any function of tensors, modules and plain values, nested in containers and objects.
         make_inputs: returns the arguments, a tuple; takes the number of the call, from 0, or nothing.
-        name: the name in the report; the function's own if not given.
-        calls: the number of different calls to make.
-        device: the device to which the inputs are moved; `auto` leaves them where they are.
-        rungs: the ways to compile that are compared with eager; none leaves the values out.
-        tolerance: the largest absolute and relative error of a float. If not given, a float may differ as far as another
-            rounding of the same operations allows.
-        exact: whether all bits must be equal.
-        mode: of `torch.compile`, for the properties: default, reduce-overhead or max-autotune.
-        dynamic: of `torch.compile`; None lets a shape that changes become symbolic.
-        keeps_outputs: whether the caller reads an output after the next call.
-        budget: limits on the measures, or a file of them.
-        seconds: limit on the CPU time of the searches for the cause and the line of a deviation.
-        patience: CPU seconds that the calls of one rung may take, with compilation; what takes longer counts as a call that
-            does not return.
-        reproducer: the Python file to write where a value deviates.
-        announce: receives the name of the work that begins.
+        options: the calls, rungs, precision, settings of the compiler, limits and files of the audit.
+        changes: options by their names, such as `calls=2`, instead of those in `options`.
 
     Returns:
         The findings with their lines, the measures, and what could not be examined.
@@ -75,59 +65,77 @@ def audit_step(
     Raises:
         UserError: for arguments that do not fit, and for a function that raises without the compiler.
     """
-    if calls < 1:
-        raise UserError(f"expected at least 1 call, found {calls}", where="calls", fix="give 1 or more")
-    if tolerance is not None and not tolerance >= 0:
-        raise UserError(f"expected 0 or more, found {tolerance}", where="tolerance", fix="give an error such as 1e-5")
-    if tolerance is not None and exact:
-        raise UserError("cannot be combined with exact", where="tolerance", fix="give one of the two")
-    path = Path(reproducer) if reproducer is not None else None
-    if path is not None and (path.suffix != ".py" or path.is_dir() or not os.access(path.absolute().parent, os.W_OK)):
-        raise UserError("is not a Python file in a folder that exists", where=f"reproducer {path}", fix="give wrong.py")
-    check_names("mode", (mode,), COMPILE_MODES)
-    check_names("rung", rungs, RUNG_NAMES)
-    limits = read_budget(Path(budget)) if isinstance(budget, (str, Path)) else check_budget(budget or {})
-    subject = replace(make_subject(name, function, make_inputs), calls=calls)
-    if device != "auto":
-        subject = replace(subject, make_inputs=_moving_to(device, subject.make_inputs))
+    options = replace(options, **changes)
+    given = options.budget
+    budget = read_budget(Path(given)) if isinstance(given, (str, Path)) else check_budget(given or {})
+    subject = replace(make_subject(options.name, function, make_inputs), calls=options.calls)
+    if options.device != "auto":
+        subject = replace(subject, make_inputs=_moving_to(options.device, subject.make_inputs))
     report = ReportBuilder()
-    options = LadderOptions(
-        rungs=[rung for rung in RUNGS if rung.options is None or rung.name in rungs],
-        reproducer=path,
-        seconds=seconds,
-        precision=Precision(tolerance, exact),
-        patience=patience,
-        announce=announce,
-    )
-    is_conclusive = not rungs or audit_values(subject, report, options)
+    is_conclusive = not options.rungs or audit_values(subject, report, options)
+    work = "starting"
 
     def examine(send: Callable[[str | ReportBuilder], None]) -> None:
         with fresh_cache():
-            setting = CompileSetting(mode, dynamic)
-            examine_properties(subject, setting, report, keeps_outputs=keeps_outputs, announce=send)
+            examine_properties(subject, replace(options, announce=send), report)
         send(report)
 
     def receive(sent: str | ReportBuilder) -> None:
+        nonlocal work
         if isinstance(sent, str):
-            doing.append(sent)
-            announce(sent)
+            work = sent
+            options.announce(sent)
         else:
             vars(report).update(vars(sent))
 
-    doing: list[str] = []
     try:
         with report.timing("properties"):
             warm_up_compiler()
-            end = isolation.run_isolated(examine, receive, seconds=patience)
+            end = run_isolated(examine, receive, seconds=options.patience)
         if end:
-            report.skip("properties", f"the process ended: {end}, while {doing[-1] if doing else 'starting'}")
+            report.skip("properties", f"the process ended: {end}, while {work}")
             is_conclusive = is_conclusive and bool(report.findings)
     except UserError as error:
-        if not rungs:
+        if not options.rungs:
             raise
         report.skip("properties", str(error))
-    environment = describe_environment(mode=mode, dynamic=str(dynamic))
-    return report.build(subject.name, environment, budget=limits, is_conclusive=is_conclusive)
+    environment = describe_environment(mode=options.mode, dynamic=str(options.dynamic))
+    return report.build(subject.name, environment, budget=budget, is_conclusive=is_conclusive)
+
+
+def examine_properties(subject: Subject, options: AuditOptions, report: ReportBuilder) -> None:
+    """Examine every property of a subject. The caller chooses the folder of the caches, and an empty one for compile times."""
+    run = CompiledRun(subject, options, report)
+    if not run.is_cuda and not has_cpp_compiler():
+        raise UserError("a CPU backend needs a C++ compiler", where="mode", fix="install g++ or clang")
+    options.announce("reading values, colliding writes")
+    try:
+        _examine(run, _EAGER)
+    except UserError:
+        raise
+    except Exception as error:
+        raise UserError(
+            f"{subject.name} raises without the compiler: {describe_error(error)}",
+            where=find_stack_line(traceback.extract_tb(error.__traceback__)) or find_definition(subject.function),
+            fix="audit a function that returns on these inputs",
+        ) from error
+    options.announce("compiling")
+    with silencing_compiler(), restoring(run.found), collecting_messages(run):
+        run_compiled(run)
+        _examine(run, _COMPILING)
+        if run.error is None:
+            _examine(run, _CALLS)
+        else:
+            report.skip("launches", "the compiled function raised")
+    # Afterwards: the graphs are in the caches then, and the time to compile has been measured.
+    options.announce("guards")
+    find_guard_holes(run)
+
+
+def _examine(run: CompiledRun, checks: tuple[Callable[[CompiledRun], None], ...]) -> None:
+    for check in checks:
+        with restoring(run.found):
+            check(run)
 
 
 def _moving_to(device: str, make_inputs: MakeInputs) -> MakeInputs:

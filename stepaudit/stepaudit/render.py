@@ -2,7 +2,7 @@
 
 import io
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 from jinja2 import Environment, PackageLoader, select_autoescape
@@ -32,7 +32,9 @@ def render_audit(report: AuditReport) -> Iterator[RenderableType]:
     yield _render_verdict(report)
     for section in report.sections.values():
         yield from _render_section(section)
-    yield from _render_measures(report)
+    if report.measures:
+        named = ((name.replace("_", " "), _show_measure(name, value)) for name, value in report.measures.items())
+        yield _make_table("measures", [("", False), ("", True)], (map(Text, map(make_visible, row)) for row in named))
     for name, lines in report.details.items():
         if lines:
             more = [f"and {len(lines) - MOST_SHOWN} more"] if len(lines) > MOST_SHOWN else []
@@ -70,24 +72,25 @@ def _render_finding(finding: Finding) -> Text:
 
 
 def _render_section(section: Section) -> Iterator[RenderableType]:
-    table = _make_table(section.title)
-    for name, cell in section.rows[0].items():
-        is_number = isinstance(cell, (int, float)) and not isinstance(cell, bool)
-        table.add_column(name.removeprefix("num_").replace("_", " "), justify="right" if is_number else "left")
-    for row in section.rows[:MOST_SHOWN]:
-        table.add_row(*map(_show_cell, row.values()))
-    yield table
+    columns = [
+        (name.removeprefix("num_").replace("_", " "), isinstance(cell, (int, float)) and not isinstance(cell, bool))
+        for name, cell in section.rows[0].items()
+    ]
+    yield _make_table(section.title, columns, [[*map(_show_cell, row.values())] for row in section.rows[:MOST_SHOWN]])
     if len(section.rows) > MOST_SHOWN:
         yield Text(f"and {len(section.rows) - MOST_SHOWN} more")
 
 
-def _make_table(title: str) -> Table:
-    return Table(
-        box=None,
-        padding=(0, 2, 0, 0),
-        title=Text(f"\n{make_visible(title)}", style="table.title"),
-        title_justify="left",
-    )
+def _make_table(title: str, columns: Iterable[tuple[str, bool]], rows: Iterable[Iterable[Text]]) -> Table:
+    """Make a table. columns: the name of each, empty for one without a header, and whether it holds numbers."""
+    table = Table(box=None, padding=(0, 2, 0, 0), title=Text(f"\n{make_visible(title)}", style="table.title"))
+    table.title_justify = "left"
+    for name, is_number in columns:
+        table.add_column(name, justify="right" if is_number else "left")
+        table.show_header = bool(name)
+    for row in rows:
+        table.add_row(*row)
+    return table
 
 
 def _show_cell(cell: Cell) -> Text:
@@ -96,18 +99,6 @@ def _show_cell(cell: Cell) -> Text:
     if isinstance(cell, str):
         return Text(make_visible(cell))
     return Text(f"{cell:,}" if isinstance(cell, int) else f"{cell:.3g}")
-
-
-def _render_measures(report: AuditReport) -> Iterator[RenderableType]:
-    if not report.measures:
-        return
-    table = _make_table("measures")
-    table.show_header = False
-    table.add_column()
-    table.add_column(justify="right")
-    for key, value in report.measures.items():
-        table.add_row(Text(make_visible(key.replace("_", " "))), _show_measure(key, value))
-    yield table
 
 
 def _show_measure(key: str, value: float) -> str:

@@ -184,14 +184,10 @@ class ReportBuilder:
             self.skip("budget", reason)
         verdict = Verdict.DIVERGE if self.findings or overruns else Verdict.AGREE
         return AuditReport(
+            **vars(self) | {"findings": tuple(self.findings), "unmeasured": tuple(self.unmeasured)},
             subject=subject,
             verdict=verdict if is_conclusive else Verdict.INCONCLUSIVE,
-            findings=tuple(self.findings),
-            unmeasured=tuple(self.unmeasured),
-            measures=dict(self.measures),
             overruns=overruns,
-            details=dict(self.details),
-            sections=dict(self.sections),
             environment=environment,
         )
 

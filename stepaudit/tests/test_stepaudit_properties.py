@@ -111,6 +111,16 @@ def test_collisions_that_change_nothing_are_no_finding(function: Callable[..., A
     assert (report.findings, report.measures["colliding_scatters"]) == ((), num)
 
 
+def test_outputs_without_memory_share_none():
+    report = audit(lambda values: (values[:0] + 1, values[:0] + 2), lambda: (FOUR,))
+    assert report.details["shared_outputs"] == ()
+
+
+def test_zeros_of_both_signs_at_one_place_collide():
+    report = audit(planted.colliding_step, lambda: (torch.tensor([0.0, -0.0, -0.0, 0.0]), torch.tensor([1, 1, 2, 2])))
+    assert report.measures["colliding_scatters"] > 0
+
+
 def test_equal_values_at_one_place_do_not_collide():
     report = audit(planted.colliding_step, lambda: (torch.ones(4), ROWS))
     assert (report.findings, report.measures["colliding_scatters"]) == ((), 0)

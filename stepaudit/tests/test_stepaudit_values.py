@@ -13,21 +13,22 @@ from torch_idioms import IDIOMS
 
 from stepaudit import AuditReport, UserError, Verdict
 from stepaudit.audited_function import Subject, make_subject
-from stepaudit.ladder.climb import RUNGS, USUALLY, Climb, Judge, LadderOptions, Rung, climb
+from stepaudit.ladder.climb import Climb, Judge, climb
 from stepaudit.ladder.culprit import LINE, PASS, Item, _search_group, find_culprit
 from stepaudit.ladder.minimal_graph import find_minimal_graph
 from stepaudit.ladder.observation import compare_observations, observe
 from stepaudit.ladder.reproducer import Bundle, NotStandalone, write_reproducer
 from stepaudit.ladder.values_audit import audit_values
+from stepaudit.options import RUNG_NAMES, RUNGS, USUALLY, AuditOptions, Rung
 from stepaudit.report import ReportBuilder
 from stepaudit.source_lines import find_return
 
 BY_NAME = {rung.name: rung for rung in RUNGS}
 IDIOM = {idiom.name: idiom for idiom in IDIOMS}
-BELOW_INDUCTOR = RUNGS[:4]
+BELOW_INDUCTOR = RUNG_NAMES[:3]
 
 
-def audit(subject: Subject, options: LadderOptions = USUALLY) -> AuditReport:
+def audit(subject: Subject, options: AuditOptions = USUALLY) -> AuditReport:
     report = ReportBuilder()
     return report.build(subject.name, {}, is_conclusive=audit_values(subject, report, options))
 
@@ -53,7 +54,10 @@ def test_a_sound_function_agrees_on_every_rung() -> None:
 
 @pytest.mark.exhaustive
 def test_a_mutated_argument_left_wrong_is_found_and_laid_to_its_pass(tmp_path: Path) -> None:
-    report = audit(IDIOM["swap-buffers"].subject(), LadderOptions(RUNGS[:5], tmp_path / "swap.py", 100))
+    report = audit(
+        IDIOM["swap-buffers"].subject(),
+        AuditOptions(rungs=RUNG_NAMES[:4], reproducer=tmp_path / "swap.py", seconds=100),
+    )
     assert report.verdict is Verdict.DIVERGE
     (found,) = report.sections["attribution"].rows
     assert found["rung"] == "default"
@@ -82,7 +86,7 @@ class Called:
 def test_where_the_source_cannot_be_taken_the_script_holds_the_graph(tmp_path: Path) -> None:
     swap = IDIOM["swap-buffers"].subject()
     subject = Subject("swap", Called(swap), swap.make_inputs)
-    ladder = climb(subject, LadderOptions((RUNGS[0], BY_NAME["default"])))
+    ladder = climb(subject, AuditOptions(rungs=("default",)))
     assert ladder.first is not None
     minimal = find_minimal_graph(ladder.judge, ladder.first)
     problem = write_reproducer(subject, ladder.first, tmp_path / "graph.py", minimal=minimal)
@@ -96,7 +100,7 @@ def test_a_comparison_folded_in_tracing_is_found_on_the_first_rung(name: str, tm
     if not torch.__version__.startswith("2.13"):
         pytest.skip("torch 2.13 folds it")
     subject = IDIOM[name].subject()
-    first = climb(subject, LadderOptions(BELOW_INDUCTOR)).first
+    first = climb(subject, AuditOptions(rungs=BELOW_INDUCTOR)).first
     assert first is not None
     assert first.rung.name == "backend-eager"
     problem = write_reproducer(subject, first, tmp_path / "mark.py")
@@ -107,7 +111,7 @@ def test_a_comparison_folded_in_tracing_is_found_on_the_first_rung(name: str, tm
 
 def test_a_fused_copy_that_reads_what_it_wrote_is_found_where_it_is_functionalized() -> None:
     subject = IDIOM["rotate-at-once"].subject()
-    ladder = climb(subject, LadderOptions(BELOW_INDUCTOR))
+    ladder = climb(subject, AuditOptions(rungs=BELOW_INDUCTOR))
     assert ladder.first is not None
     assert ladder.first.rung.name == "aot-eager"
     # No pass and no switch repairs it; the line that is left to eager does.
@@ -146,7 +150,7 @@ def test_of_two_passes_that_each_repair_the_last_is_named() -> None:
 
 @pytest.mark.deep
 def test_two_passes_that_one_name_stands_for_are_left_out_together() -> None:
-    judge = Judge(IDIOM["shift-rows"].subject(), LadderOptions(seconds=200))
+    judge = Judge(IDIOM["shift-rows"].subject(), AuditOptions(seconds=200))
     deviations, _ = judge.judge(judge.watch(BY_NAME["default"]))
     culprit = find_culprit(judge, Climb(BY_NAME["default"], deviations, 1, 0.0))
     assert [(item.kind, len(item.where)) for item in culprit.items] in ([(PASS, 2)], [(PASS, 1)])
@@ -210,7 +214,7 @@ def test_a_custom_rung_can_be_climbed() -> None:
         return lambda *arguments: [-each for each in graph(*arguments)]
 
     wrong = Rung("wrong", "a sign", {"backend": negate})
-    first = climb(Subject("count", count_rows, draw_rows, calls=1), LadderOptions((wrong,))).first
+    first = climb(Subject("count", count_rows, draw_rows, calls=1), rungs=(wrong,)).first
     assert first is not None
     assert first.deviations[0].call == "call 1"
 
@@ -237,6 +241,6 @@ def test_an_error_in_float64_memory_written_in_place_or_in_an_array_is_no_roundi
         return lambda *given: [each + 1e-2 for each in graph(*given)]
 
     wrong = Rung("wrong", "an error", {"backend": shift})
-    first = climb(Subject("step", function, lambda call: arguments, calls=1), LadderOptions((wrong,))).first
+    first = climb(Subject("step", function, lambda call: arguments, calls=1), rungs=(wrong,)).first
     assert first is not None
     assert first.deviations[0].kind == "output"

@@ -16,7 +16,8 @@ from kgverify.cli.progress import ECHOED, print_lines
 from kgverify.report.render.screen import Screen
 from kgverify.runs.engine_makers import EngineSpec
 from kgverify.testing.campaigns.campaign import Campaign
-from kgverify.testing.campaigns.result import Tally
+from kgverify.testing.campaigns.result import Sighting, Tally, Tried
+from kgverify.testing.checking.failure import Signature
 from kgverify.testing.problems.features import ALL_FEATURES, FEATURES_BY_TITLE
 
 ENGINE = EngineSpec(faults=("last-fact-lost", "visited-leak"))
@@ -26,14 +27,17 @@ BUSY = Tally(
     seconds=83.0,
     resumed=1_024,
     at_work=3_072,
-    candidates=37_790,
-    steps=106_080,
-    resolvents=190_112,
-    differing=1_593,
-    found={"match_facts stage.match_facts missing": 41, "recycle resolvents.atoms foreign": 1},
-    stages={"match_facts": 41, "recycle": 1},
-    classes={"missing": 41, "foreign": 1},
-    features=frozenset(ALL_FEATURES) - {"no facts"},
+    tried=Tried(
+        num_candidates=37_790,
+        num_steps=106_080,
+        num_resolvents=190_112,
+        num_differing=1_593,
+        sightings=[
+            Sighting(signature=Signature("match_facts", "stage.match_facts", "missing"), index=0, count=41),
+            Sighting(signature=Signature("recycle", "resolvents.atoms", "foreign"), index=9, count=1),
+        ],
+        features=dict.fromkeys(ALL_FEATURES, 1) | {"no facts": 0},
+    ),
 )
 
 
@@ -101,7 +105,9 @@ def test_after_ctrl_c_it_says_what_is_awaited_and_how_to_end_at_once():
 def test_no_line_is_folded_and_there_is_room_for_the_echo_of_ctrl_c(width):
     console = Screen(file=StringIO(), width=width, height=24, no_color=True)
     dashboard = Dashboard(campaign(seconds=600.0))
-    dashboard.watch(BUSY._replace(found={f"stage number{i} " * 9: 40 - i for i in range(40)}))
+    signatures = [Signature(f"stage number{i} " * 9, "", "") for i in range(40)]
+    sightings = [Sighting(signature=each, index=0, count=40 - i) for i, each in enumerate(signatures)]
+    dashboard.watch(BUSY._replace(tried=Tried(sightings=sightings)))
     # As rich's Live does.
     segments = console.render_lines(dashboard, console.options.update(height=None), pad=False)
     lines = ["".join(segment.text for segment in line) for line in segments]

@@ -87,9 +87,9 @@ def test_a_saved_run_imports_what_it_names_only_if_the_user_asks_for_it(command,
     assert command("diff", *SMALL, *EAGER, *words).code == 1
     path = Path("run", REPORT)
     report = msgspec.json.decode(path.read_bytes())
-    for side, option in (("actual", "--engine"), ("expected", "--reference")):
-        names = {**report["engines"], side: "strange_engine:Slow"}
-        path.write_bytes(msgspec.json.encode({**report, "engines": names}))
+    for side, option in (("engine", "--engine"), ("reference", "--reference")):
+        job = {**report["job"], side: ["strange_engine:Slow"]}
+        path.write_bytes(msgspec.json.encode({**report, "job": job}))
         refused = command("shrink", "run")
         assert (refused.code, option in refused.err, "--trust" in refused.err) == (2, True, True)
         assert "run/report.json" in refused.err
@@ -119,7 +119,7 @@ def test_the_command_of_a_report_is_shown_as_data(command, tmp_path):
             assert evil not in line or "recorded as" in line
     assert evil not in command("report", folder).out
     assert command("shrink", folder, "--divergence", "999").code == 2
-    (folder / REPORT).write_bytes(msgspec.json.encode({**report, "command": "kgverify diff --graph -"}))
+    (folder / REPORT).write_bytes(msgspec.json.encode({**report, "job": {**report["job"], "graph": {"spec": "-"}}}))
     assert "was read from standard input" in command("shrink", folder).err
 
 

@@ -20,6 +20,7 @@ from comparison_traces import (
 )
 from stream_pairs import store
 
+import kgverify as kv
 from kgverify.comparison.equality import Equality
 from kgverify.comparison.recorded import evidence
 from kgverify.comparison.result import Verdict
@@ -63,6 +64,12 @@ def test_a_recording_does_not_agree_with_itself(tmp_path: Path, shard_steps: int
     again = store(small_trace(), tmp_path / "again", shard_steps=shard_steps)
     assert judge(first, again).verdict is Verdict.AGREE
     assert judge(first, store(other(small_trace()), tmp_path / "other")).verdict is Verdict.AGREE
+
+
+def test_a_trace_with_a_colon_in_its_path_is_no_engine(tmp_path: Path):
+    first = store(small_trace(), tmp_path / "first:1.h5")
+    again = store(other(small_trace()), tmp_path / "again:2.h5")
+    assert kv.compare(str(first), str(again)).verdict is Verdict.AGREE
 
 
 def test_one_recording_of_two_engines_is_no_copy():

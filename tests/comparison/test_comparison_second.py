@@ -7,14 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 from comparison_traces import column_of, small_lockstep_trace, small_trace, with_column, with_header_error
-from second_opinion import can_be_checked, check_by_second
+from second_opinion import can_be_checked, check_by_second, compare_again
 from stream_pairs import CHANGES, Change, base_trace, forget_rankings, rank_otherwise
 from twins import twin
 
 from kgreference import compare
 from kgverify.comparison.compare import Comparer, Options
 from kgverify.comparison.result import Verdict
-from kgverify.engines.reference.comparison import compare_again
 from kgverify.program.outcomes import GoalKind, Origin
 from kgverify.trace.model.schema import OPTIONAL_COLUMNS
 from kgverify.trace.model.trace import Trace

@@ -16,7 +16,7 @@ from kgverify.program.dialect import FILTERS, OURS, VALUES, Dialect, write_diale
 from kgverify.program.limits import Limits
 from kgverify.runs.engine_makers import EngineSpec, as_maker, find_dialect, find_maker
 from kgverify.testing.campaigns.campaign import Campaign, run_campaign
-from kgverify.testing.checking.check import check_and_count, judge
+from kgverify.testing.checking.check import Checker
 from kgverify.testing.problems.decode import (
     SHAPES,
     SIZE,
@@ -78,15 +78,15 @@ def test_an_engine_asks_for_its_dialect():
 def test_a_shrunk_problem_keeps_its_dialect_and_the_difference():
     problems = islice(draw_problems(3, 0, ONE_PASS), 64)
     complete = as_maker(engine_of_dialect(OURS))
-    failure = next(filter(None, (judge(problem, complete) for problem in problems)))
-    shrunk = shrink(failure, complete).failure
+    failure = next(filter(None, (Checker(complete).judge(problem) for problem in problems)))
+    shrunk = shrink(failure, Checker(complete)).failure
     assert shrunk.problem.size <= 4
     assert shrunk.problem.limits.dialect == ONE_PASS
     made = Reproducer(problem=shrunk.problem, signature=shrunk.signature)
     again = parse_reproducer(render_reproducer(made)).problem
     assert again.limits == shrunk.problem.limits
-    assert judge(again, complete) is not None
-    assert judge(again, as_maker(SecondEngine)) is None
+    assert Checker(complete).judge(again) is not None
+    assert Checker(as_maker(SecondEngine)).judge(again) is None
 
 
 @pytest.mark.parametrize(
@@ -158,7 +158,7 @@ def test_the_command_fuzzes_in_the_dialect_of_a_file(tmp_path):
 def test_a_scope_is_compared_in_a_dialect():
     problems = list_scope("tiny", ONE_PASS)
     assert {problem.limits.dialect for problem in problems} == {ONE_PASS}
-    failures, exercise = check_and_count(problems[::100], find_maker(SECOND))
+    failures, exercise = Checker(find_maker(SECOND)).check(problems[::100])
     assert not failures
     assert exercise.proved
 

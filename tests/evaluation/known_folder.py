@@ -23,7 +23,7 @@ from run_engines import memory_folder
 
 from kgverify.engines.policy import make_two_tower
 from kgverify.errors import InternalError, UserError
-from kgverify.evaluation.evaluate import evaluate
+from kgverify.evaluation.evaluate import EvaluationSettings, evaluate
 from kgverify.evaluation.part_file import PartResult, hash_result, join_results
 from kgverify.evaluation.part_store import Identity, PartFolder, PartStore, identify
 from kgverify.evaluation.proving import FullWork
@@ -75,7 +75,7 @@ def check_known_folder() -> None:
                 (folder / part.name).write_bytes(content)
         for part in (parts[0], parts[-1]):
             (folder / part.name).unlink()
-        resumed = evaluate(run, pipeline, folder=folder, part_size=SIZE)
+        resumed = evaluate(run, pipeline, EvaluationSettings(folder=folder, part_size=SIZE))
         if resumed is None or resumed.num_resumed != len(parts) - 2 or not _are_equal(resumed.results, results):
             raise InternalError("a known evaluation that is resumed has other results")
         if resumed.num_candidates != parts[0].num_candidates + parts[-1].num_candidates:

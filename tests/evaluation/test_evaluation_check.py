@@ -13,8 +13,8 @@ from run_engines import countries_run, eager_pipeline, needs_data
 
 from kgverify.comparison.exercise.exercise import MINIMUM, Minimum
 from kgverify.errors import InternalError
-from kgverify.evaluation import check, evaluation_report, judge, rank_only, sampling
-from kgverify.evaluation.evaluate import EvaluationResult, evaluate
+from kgverify.evaluation import check, evaluation_report, judge, rank_only
+from kgverify.evaluation.evaluate import EvaluationResult, EvaluationSettings, evaluate
 from kgverify.evaluation.evaluation_report import report_evaluation
 from kgverify.evaluation.judge import ComparedRanking, Figure, word_outcome
 from kgverify.evaluation.part_file import PartResult, join_results
@@ -41,7 +41,7 @@ def report(
     **options: object,
 ) -> EvaluationReport:
     pipeline = eager_pipeline(run, slots=256)
-    found = evaluate(run, pipeline, part_size=30, **options)
+    found = evaluate(run, pipeline, EvaluationSettings(part_size=30, **options))
     assert found is not None
     if change is not None:
         change(found)
@@ -78,7 +78,7 @@ def test_a_sound_evaluation_is_checked_whole_if_it_is_small(num_corruptions: int
 
 def test_the_results_alone_select_the_sample():
     run = countries_run(num_queries=4, num_corruptions=9)
-    found = [evaluate(run, eager_pipeline(run), part_size=30) for _ in range(2)]
+    found = [evaluate(run, eager_pipeline(run), EvaluationSettings(part_size=30)) for _ in range(2)]
     assert hash_results(found[0]) == hash_results(found[1])
     change_column("optimistic", 0, lambda rank: rank + 1)(found[1])
     assert hash_results(found[0]) != hash_results(found[1])
@@ -160,14 +160,6 @@ def test_half_of_the_single_candidates_are_true_if_there_are_enough(num: int, nu
     assert (len(sample.sample_query), int(sample.sample_is_true.sum())) == (num, num_true)
 
 
-def test_looking_at_the_next_ranking_does_not_take_it():
-    stratum = sampling._Stratum(cast(Any, iter("abc")))
-    taken = []
-    while stratum.peek() == stratum.peek() is not None:
-        taken.append(stratum.take())
-    assert (taken, stratum.num_taken, stratum.peek()) == (["a", "b", "c"], 3, None)
-
-
 def test_an_evaluation_without_a_check_is_reported():
     run = countries_run(num_queries=1, num_corruptions=0)
     pipeline = eager_pipeline(run)
@@ -234,7 +226,7 @@ def test_a_draw_that_shortens_the_seed_is_found(monkeypatch: pytest.MonkeyPatch,
     pipeline = eager_pipeline(run, slots=256)._replace(
         draw=lambda graph, split, queries, num, seed: right(graph, split, queries, num, seed % 2**bits)
     )
-    found = evaluate(run, pipeline, part_size=30)
+    found = evaluate(run, pipeline, EvaluationSettings(part_size=30))
     assert found is not None
     checked = report_evaluation(run, found, pipeline)
     assert not checked.is_sound

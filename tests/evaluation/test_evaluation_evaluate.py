@@ -15,7 +15,7 @@ from run_engines import ForeignEngine, TieBreakingEngine, countries_run, eager_p
 
 from kgverify.errors import UserError
 from kgverify.evaluation import evaluate as evaluate_module
-from kgverify.evaluation.evaluate import EvaluationResult, evaluate
+from kgverify.evaluation.evaluate import EvaluationResult, EvaluationSettings, evaluate
 from kgverify.evaluation.evaluation_report import report_evaluation
 from kgverify.evaluation.part_file import PartResult
 from kgverify.program.limits import Limits
@@ -36,7 +36,7 @@ def small_run(**options: int) -> Run:
 
 
 def evaluate_all(run: Run, pipeline: Pipeline, **options: object) -> EvaluationResult:
-    found = evaluate(run, pipeline, part_size=SIZE, **options)
+    found = evaluate(run, pipeline, EvaluationSettings(part_size=SIZE, **options))
     assert found is not None
     return found
 

@@ -14,7 +14,7 @@ from run_engines import ForeignEngine, countries_run, needs_compiler, needs_data
 from kgverify.engines.endings import STOPPED, Evaluation, Results
 from kgverify.errors import InternalError, UserError
 from kgverify.evaluation import rank_only
-from kgverify.evaluation.evaluate import evaluate
+from kgverify.evaluation.evaluate import EvaluationSettings, evaluate
 from kgverify.evaluation.evaluation_report import report_evaluation
 from kgverify.evaluation.group import ProcessGroup, Share
 from kgverify.evaluation.part_file import PartResult, join_results
@@ -130,7 +130,7 @@ def test_floors_that_nothing_is_below_change_nothing():
 def assert_same_ranks(run: Run) -> int:
     """Compare the ranks with and without floors with those of all candidates, and count the stopped ones."""
     every, ranked, floored = (
-        join_results(evaluate(run, pipeline, rank_only=is_ranking, part_size=1000).results.values())
+        join_results(evaluate(run, pipeline, EvaluationSettings(rank_only=is_ranking, part_size=1000)).results.values())
         for pipeline, is_ranking in (
             (native_pipeline(run), False),
             (native_pipeline(run, takes_floors=False), True),
@@ -185,7 +185,7 @@ def test_the_ranks_of_family_are_those_without_floors(policy: str, num_queries: 
 def evaluate_floored(run: Run) -> tuple[PartResult, bool]:
     engine = FlooredEngine(run)
     pipeline = Pipeline(engine, draw_candidates, rank_candidates)
-    found = evaluate(run, pipeline, rank_only=True, part_size=1000)
+    found = evaluate(run, pipeline, EvaluationSettings(rank_only=True, part_size=1000))
     assert engine.num_stopped > 0
     return join_results(found.results.values()), report_evaluation(run, found, pipeline, num_checked=4000).is_sound
 
@@ -203,7 +203,7 @@ def test_an_engine_that_stops_above_a_floor_is_refused():
     run = replace(countries_run(num_queries=8, num_corruptions=ALL), limits=Limits(max_depth=3))
     pipeline = Pipeline(FlooredEngine(run, raised=0.5), draw_candidates, rank_candidates)
     with pytest.raises(InternalError, match="not below its floor"):
-        evaluate(run, pipeline, rank_only=True)
+        evaluate(run, pipeline, EvaluationSettings(rank_only=True))
 
 
 def test_the_floor_is_below_the_lowest_true_triple():
@@ -245,7 +245,7 @@ def test_what_follows_is_proved_to_its_end_also_where_it_was_stopped():
             return found
 
     run = replace(countries_run("two_tower", num_queries=24, num_corruptions=ALL), limits=Limits(max_depth=3))
-    evaluate(run, Pipeline(Remembering(run), draw_candidates, rank_candidates), rank_only=True)
+    evaluate(run, Pipeline(Remembering(run), draw_candidates, rank_candidates), EvaluationSettings(rank_only=True))
     model, last = build_model(run, "cpu"), dict(ended)
     atoms = np.array([np.frombuffer(row, np.int32)[1:] for row in last])
     follows = dict(zip(last, model.contains(atoms).tolist(), strict=True))
@@ -319,4 +319,4 @@ def test_an_engine_that_stops_a_derivation_without_a_floor_is_refused():
     run = replace(countries_run(num_queries=8, num_corruptions=ALL), limits=Limits(max_depth=3))
     pipeline = Pipeline(Stopping(run), draw_candidates, rank_candidates)
     with pytest.raises(InternalError, match="not below its floor"):
-        evaluate(run, pipeline, rank_only=True)
+        evaluate(run, pipeline, EvaluationSettings(rank_only=True))

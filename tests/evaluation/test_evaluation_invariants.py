@@ -18,14 +18,14 @@ from torch.distributed import HashStore
 from kgverify.errors import UserError
 from kgverify.evaluation import closure, judge
 from kgverify.evaluation.closure import check_model
-from kgverify.evaluation.evaluate import EvaluationResult, _Worker, evaluate
+from kgverify.evaluation.evaluate import EvaluationResult, EvaluationSettings, _Worker, evaluate
 from kgverify.evaluation.evaluation_report import report_evaluation
 from kgverify.evaluation.group import ProcessGroup, Share, join_process_group
 from kgverify.evaluation.judge import ComparedCandidates, Endings, derive_endings
 from kgverify.evaluation.part_file import ChoiceStatistics, Sample, join_results, summarize_part
 from kgverify.evaluation.part_store import PartFolder, opened_folder
 from kgverify.evaluation.rank_only import DrawnCorruptions, choose_num_outside
-from kgverify.evaluation.sampling import _Stratum, choose_rankings
+from kgverify.evaluation.sampling import choose_rankings
 from kgverify.program.atoms import NamedAtom, Variable
 from kgverify.program.outcomes import Outcome
 from kgverify.program.program import NamedRule, Program
@@ -106,7 +106,7 @@ def test_the_candidates_of_other_processes_are_reported_once() -> None:
 
 
 def evaluated(run: Run, **options: Any) -> EvaluationResult:
-    found = evaluate(run, eager_pipeline(run, slots=256), part_size=30, **options)
+    found = evaluate(run, eager_pipeline(run, slots=256), EvaluationSettings(part_size=30, **options))
     assert found is not None
     return found
 
@@ -160,15 +160,6 @@ def test_a_ranking_that_costs_far_more_than_the_check_may_is_not_chosen() -> Non
     results = join_results(found.results.values())
     sizes = {num: len(choose_rankings(run, results, 7, num).rankings) for num in (2, 8, 1000)}
     assert (sizes[2], sizes[8], sizes[1000]) == (0, 1, 6)
-
-
-def test_a_ranking_that_is_too_expensive_at_first_stays_the_next_one() -> None:
-    first: Any
-    second: Any
-    first, second = SimpleNamespace(), SimpleNamespace()
-    stratum = _Stratum(iter([first, second]))
-    assert [stratum.peek(), stratum.peek(), stratum.take(), stratum.peek()] == [first, first, first, second]
-    assert stratum.num_taken == 1
 
 
 @pytest.mark.parametrize(("error", "is_unclear"), [(0.0, False), (0.45, False), (0.5, True), (0.6, True)])
@@ -244,7 +235,7 @@ def test_a_wrong_candidate_is_named_with_both_endings(most: int, monkeypatch: py
         return columns._replace(candidates=columns.candidates._replace(outcome=outcome.astype(np.int8)))
 
     engine = pipeline._replace(engine=ForeignEngine(run, spoil))
-    report = report_evaluation(run, evaluate(run, engine, part_size=30), engine)
+    report = report_evaluation(run, evaluate(run, engine, EvaluationSettings(part_size=30)), engine)
     assert not report.is_sound
     assert report.check is not None
     names = run.graph.program.symbols
@@ -259,7 +250,7 @@ def test_what_is_called_not_drawn_is_not_drawn() -> None:
     run = replace(countries_run(num_queries=2, num_corruptions=9), seed=2**40 + 300)
     right = eager_pipeline(run, slots=256)
     other = right._replace(draw=lambda graph, split, queries, num, seed: right.draw(graph, split, queries, num, 300))
-    report = report_evaluation(run, evaluate(run, other, part_size=30), other)
+    report = report_evaluation(run, evaluate(run, other, EvaluationSettings(part_size=30)), other)
     assert report.check is not None
     names = run.graph.program.symbols
     drawn = other.draw_for(run)

@@ -5,7 +5,7 @@ import torch
 from run_engines import countries_run, eager_pipeline
 
 from kgverify.errors import UserError
-from kgverify.evaluation.evaluate import evaluate
+from kgverify.evaluation.evaluate import EvaluationSettings, evaluate
 from kgverify.evaluation.part_file import ChoiceStatistics
 from kgverify.evaluation.proving import explain_out_of_memory
 from kgverify.ranking.corrupt import draw_candidates
@@ -41,7 +41,7 @@ def test_running_out_of_memory_names_the_options_that_need_less(rank_only: bool)
     error = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9.50 GiB. GPU 0 has a total.\nmore")
     pipeline = Pipeline(Failing(error, eager_pipeline(run, slots=16)), draw_candidates, rank_candidates)
     with pytest.raises(UserError, match=r"16 slots \(CUDA out of memory\. Tried to allocate 9\.50 GiB\)") as caught:
-        evaluate(run, pipeline, rank_only=rank_only)
+        evaluate(run, pipeline, EvaluationSettings(rank_only=rank_only))
     assert caught.value.where == "memory"
     assert "fewer slots" in caught.value.fix
 

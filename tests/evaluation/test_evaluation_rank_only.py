@@ -14,7 +14,7 @@ from run_engines import ForeignEngine, countries_run, eager_pipeline
 
 import kgverify as kv
 from kgverify.evaluation import rank_only
-from kgverify.evaluation.evaluate import evaluate
+from kgverify.evaluation.evaluate import EvaluationSettings, evaluate
 from kgverify.evaluation.rank_only import BLOCK_SIZE, DrawnCorruptions, RankOnly, build_rank_only
 from kgverify.program.limits import Limits
 from kgverify.program.outcomes import Outcome
@@ -32,7 +32,7 @@ def count_skipped(run: Run, pipeline: Pipeline) -> int:
     """Compare the ranks of a run with those of all its candidates, and count the candidates that were not proved."""
     candidates = pipeline.engine.prove(pipeline.draw_for(run)).candidates
     rankings = pipeline.rank(candidates, run.triples, RANK_TOLERANCE)
-    found = evaluate(run, pipeline, rank_only=True, part_size=10**9)
+    found = evaluate(run, pipeline, EvaluationSettings(rank_only=True, part_size=10**9))
     assert found is not None
     (part,) = found.results.values()
     for name, expected, actual in zip(rankings._fields, rankings, part.rankings, strict=True):

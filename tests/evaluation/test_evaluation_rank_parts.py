@@ -10,7 +10,7 @@ from run_engines import ForeignEngine, countries_run, eager_pipeline, foreign_pi
 
 from kgverify.errors import UserError
 from kgverify.evaluation import rank_only
-from kgverify.evaluation.evaluate import EvaluationResult, evaluate
+from kgverify.evaluation.evaluate import EvaluationResult, EvaluationSettings, evaluate
 from kgverify.evaluation.evaluation_report import report_evaluation
 from kgverify.evaluation.proving import may_stop
 from kgverify.graphs.load import load_graph
@@ -26,7 +26,7 @@ EXACT = ("query", "side", "num_ranked", "optimistic", "pessimistic", "outcome", 
 
 
 def evaluate_all(run: Run, pipeline: Pipeline, **options: object) -> EvaluationResult:
-    found = evaluate(run, pipeline, **options)
+    found = evaluate(run, pipeline, EvaluationSettings(**options))
     assert found is not None
     return found
 

@@ -13,7 +13,7 @@ import kgverify as kv
 from kgverify.engines.protocol import Engine
 from kgverify.errors import UserError
 from kgverify.evaluation import part_store
-from kgverify.evaluation.evaluate import EvaluationResult, evaluate
+from kgverify.evaluation.evaluate import EvaluationResult, EvaluationSettings, evaluate
 from kgverify.evaluation.part_file import hash_result
 from kgverify.evaluation.proving import do_piece
 from kgverify.runs.pool import Workers
@@ -32,7 +32,9 @@ class Threads(Workers, ThreadPoolExecutor):
 def evaluate_by_threads(folder: Path | None = None, **options: Any) -> EvaluationResult:
     with Threads(4) as workers:
         given = {"workers": workers, "make": partial(reference_pipeline, RUN)}
-        found = evaluate(RUN, reference_pipeline(RUN), folder=folder, part_size=6, **given, **options)
+        found = evaluate(
+            RUN, reference_pipeline(RUN), EvaluationSettings(folder=folder, part_size=6, **given, **options)
+        )
     assert found is not None
     return found
 
@@ -53,7 +55,7 @@ def test_several_parts_are_stored_at_the_same_time(tmp_path: Path, monkeypatch: 
 
     monkeypatch.setattr(part_store, "write_part", write_together)
     found = evaluate_by_threads(tmp_path / "run")
-    alone = evaluate(RUN, reference_pipeline(RUN), part_size=6)
+    alone = evaluate(RUN, reference_pipeline(RUN), EvaluationSettings(part_size=6))
     assert alone is not None
     assert hashes(found) == hashes(alone)
     assert len(list((tmp_path / "run").glob("part-*"))) == len(found.plan.parts) == 6
@@ -103,7 +105,8 @@ def test_four_parts_are_sent_ahead_for_each_thread() -> None:
             return 1
 
     given = {"workers": Idle(1), "make": partial(reference_pipeline, RUN)}
-    found = evaluate(RUN, reference_pipeline(RUN), part_size=6, should_stop=lambda: next(polls, None) is None, **given)
+    settings = EvaluationSettings(part_size=6, should_stop=lambda: next(polls, None) is None, **given)
+    found = evaluate(RUN, reference_pipeline(RUN), settings)
     assert found is not None
     assert len(found.missing) == 6
     assert len(sent) == 4
@@ -140,8 +143,8 @@ def test_the_last_parts_are_cut_into_pieces_and_their_results_are_the_same(part_
     run = Run(kv.load_graph("countries"), num_queries=12, num_corruptions=50)
     with Counting(4) as workers:
         given: dict[str, Any] = {"workers": workers, "make": partial(reference_pipeline, run)}
-        found = evaluate(run, reference_pipeline(run), part_size=part_size, **given)
-    alone = evaluate(run, reference_pipeline(run), part_size=part_size)
+        found = evaluate(run, reference_pipeline(run), EvaluationSettings(part_size=part_size, **given))
+    alone = evaluate(run, reference_pipeline(run), EvaluationSettings(part_size=part_size))
     assert found is not None
     assert alone is not None
     assert hashes(found) == hashes(alone)
@@ -158,7 +161,7 @@ def test_parts_of_an_engine_with_slots_are_sent_whole() -> None:
     run = Run(kv.load_graph("countries"), num_queries=2, num_corruptions=50)
     with Counting(4) as workers:
         given: dict[str, Any] = {"workers": workers, "make": partial(make_slotted, run)}
-        found = evaluate(run, make_slotted(run), **given)
+        found = evaluate(run, make_slotted(run), EvaluationSettings(**given))
     assert found is not None
     assert [name for name, _ in workers.calls] == ["do_part"] * len(found.plan.parts)
 

@@ -12,7 +12,7 @@ from run_engines import countries_run, needs_compiler
 
 from kgverify.errors import InternalError
 from kgverify.evaluation import rank_only
-from kgverify.evaluation.evaluate import EvaluationResult, evaluate
+from kgverify.evaluation.evaluate import EvaluationResult, EvaluationSettings, evaluate
 from kgverify.evaluation.group import UNITS, ProcessGroup, Share, cut_units
 from kgverify.evaluation.part_file import PartResult, join_shares, pack_result, unpack_result
 from kgverify.prover.native.engine import NativeEngine
@@ -69,7 +69,9 @@ def evaluate_by(
         engine = NativeEngine(run.graph.program, run.limits, run.policy, threads=1)
         pipeline = Pipeline(engine, draw_candidates, rank_candidates)
         group = ThreadGroup(board, index, num, mute=index == mute)
-        return evaluate(run, pipeline, rank_only=True, group=group, folder=folder, part_size=part_size)
+        return evaluate(
+            run, pipeline, EvaluationSettings(rank_only=True, group=group, folder=folder, part_size=part_size)
+        )
 
     with ThreadPoolExecutor(num) as threads:
         results = [each.result() for each in [threads.submit(work, index) for index in range(num)]]

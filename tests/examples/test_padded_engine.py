@@ -15,10 +15,10 @@ from slow import Slow
 
 import kgverify as kv
 from kgverify.runs.engine_makers import as_maker
-from kgverify.testing.checking.check import check_problems
+from kgverify.testing.checking.check import Checker
 from kgverify.testing.checking.guard import find_supported
 from kgverify.testing.problems.decode import draw_problems
-from kgverify.testing.shrinking.shrink import shrink
+from kgverify.testing.shrinking.shrink import Budget, shrink
 
 SLOW = as_maker(Slow)
 MOST_ELEMENTS = 4
@@ -33,7 +33,7 @@ def draw(seed, num):
 
 def find(fault, num):
     """Return the first failure among generated problems."""
-    failures = check_problems(draw(0, num), as_maker(padded_faults.plant(fault)), reference=SLOW, most=1)
+    failures = Checker(as_maker(padded_faults.plant(fault)), SLOW).check(draw(0, num), most=1)[0]
     return failures[0] if failures else None
 
 
@@ -48,7 +48,7 @@ def test_the_twins_agree_on_a_graph():
 def test_the_twins_agree_on_generated_problems(lockstep):
     problems = draw(1, 120)
     assert len(problems) > 90
-    assert check_problems(problems, as_maker(Fast), reference=SLOW, lockstep=lockstep) == []
+    assert Checker(as_maker(Fast), SLOW, lockstep=lockstep).check(problems)[0] == []
 
 
 @pytest.mark.parametrize("fault", padded_faults.FAULTS, ids=lambda fault: fault.__name__)
@@ -67,7 +67,7 @@ def test_there_are_twelve_faults_of_different_classes():
 def test_faults_shrink_to_a_few_elements():
     sizes = {}
     for fault in padded_faults.FAULTS:
-        shrunk = shrink(find(fault, 64), as_maker(padded_faults.plant(fault)), reference=SLOW, seconds=30)
+        shrunk = shrink(find(fault, 64), Checker(as_maker(padded_faults.plant(fault)), SLOW), Budget(seconds=30))
         sizes[fault.__name__] = shrunk.problem.size
     assert median(sizes.values()) <= MOST_ELEMENTS, sizes
 
@@ -78,7 +78,7 @@ def test_the_twins_agree_on_many_problems():
     for seed in range(20):
         problems = draw(seed, 5500)
         num += len(problems)
-        assert check_problems(problems, as_maker(Fast), reference=SLOW) == []
+        assert Checker(as_maker(Fast), SLOW).check(problems)[0] == []
     assert num >= 100_000
 
 

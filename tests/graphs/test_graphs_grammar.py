@@ -8,18 +8,17 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kgverify.errors import UserError
-from kgverify.graphs.grammar import Clause, parse_clause, parse_clauses
-from kgverify.graphs.rules import parse_rules, read_plain
-from kgverify.graphs.triples import PLAIN, parse_facts, read_simple
-from kgverify.program.program import Source
+from kgverify.graphs import grammar
+from kgverify.graphs.rules import parse_rules
+from kgverify.graphs.triples import parse_facts
 
 
 def facts(text: str) -> list[tuple[str, ...]]:
-    return [tuple(map(str, atom)) for atom in parse_facts(list(enumerate(text.split("\n"), 1)), "train.pl").atoms]
+    return [tuple(map(str, atom)) for atom in parse_facts(text, "train.pl").atoms]
 
 
 def fact_warnings(text: str) -> tuple[str, ...]:
-    return parse_facts(list(enumerate(text.split("\n"), 1)), "train.pl").warnings
+    return parse_facts(text, "train.pl").warnings
 
 
 def rules(text: str) -> list[str]:
@@ -33,7 +32,7 @@ def refusal(text: str, *, of_facts: bool = False) -> UserError:
     return caught.value
 
 
-# What the plain patterns read, the grammar reads in the same way.
+# What the plain patterns read, the others read in the same way.
 
 SIGNS = [
     "p",
@@ -68,42 +67,37 @@ ATOM_TEXTS = st.builds("{}({},{})".format, NAMES, NAMES, NAMES)
 ENDS = st.sampled_from(["", ".", ". ", " . "])
 
 
-def by_grammar(text: str) -> list[Clause]:
-    return [clause for clause in parse_clauses("facts", [(1, text)], "f", 0)[0] if isinstance(clause, Clause)]
+def read(text: str, *, of_facts: bool) -> object:
+    try:
+        return parse_facts(text, "f") if of_facts else parse_rules(text, "f")
+    except UserError as error:
+        return str(error)
 
 
-@given(st.lists(st.builds("{}{}".format, ATOM_TEXTS, ENDS), min_size=1, max_size=2).map("".join))
+def read_slowly(text: str, *, of_facts: bool) -> object:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(grammar, "_PLAIN_FACT", re.compile("(?!)"))
+        patch.setattr(grammar, "_PLAIN_ATOM", re.compile("(?!)"))
+        return read(text, of_facts=of_facts)
+
+
+@given(st.lists(st.builds("{}{}".format, ATOM_TEXTS, ENDS), min_size=1, max_size=3).map("".join))
 @example("?- p(a,b).")
 @example("not p(a,b)")
 @example("0.5 p(a,b)")
+@example("p(1..2,b)")
+@example("p(a/*,b).p(a,c).*/,d).")
 @example("0.9::'p'(a,\"b\").p(a,b)")
 def test_a_plain_line_of_facts_is_read_as_by_the_grammar(line: str) -> None:
-    if "/*" not in line and (match := PLAIN.fullmatch(line)):
-        (clause,) = by_grammar(line)
-        assert (clause.clause_head.predicate, *(term.text for term in clause.clause_head[1:3])) == match.groups()
-        assert clause.weight is None
-    found, position = read_simple(1, line)
-    if "/*" not in line and found:
-        assert found == by_grammar(line[:position])
+    assert read(line, of_facts=True) == read_slowly(line, of_facts=True)
 
 
 @given(st.lists(ATOM_TEXTS, min_size=2, max_size=3), st.sampled_from(["", ".", " . "]))
 def test_a_plain_rule_is_read_as_by_the_grammar(atoms: list[str], end: str) -> None:
     first, *others = atoms
-    source = Source("f", 1)
-    texts = {
-        "rules": f"{first} :- {', '.join(others)}{end}",
-        "forward": f"{', '.join(others)} -> {first}{end}",
-        "backward": f"{first} <= {', '.join(others)}{end}",
-    }
-    for form, text in texts.items():
-        if plain := read_plain(form, text, source):
-            expected = (
-                parse_clauses("rules", [(1, text)], "f", 0)[0]
-                if form == "rules"
-                else [parse_clause(form, text, source)]
-            )
-            assert plain == expected
+    body = ", ".join(others)
+    for text in (f"{first} :- {body}{end}", f"{body} -> {first}{end}", f"1\t1\t1\t{first} <= {body}{end}"):
+        assert read(text, of_facts=False) == read_slowly(text, of_facts=False)
 
 
 def test_the_page_about_text_is_true(

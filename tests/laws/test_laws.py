@@ -119,7 +119,7 @@ def same_as(make_other):
     """Return the law that another way of running the same engine changes nothing."""
 
     def find(case):
-        other = make_other(case.run, case.sizes).engine
+        other = make_other(case.run, case.merged.sizes).engine
         return differing(case, other.prove(case.candidates), Stage.RECYCLE)
 
     return Law("mode", "The engine run in another mode takes the same steps.", find)

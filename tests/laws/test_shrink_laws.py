@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from kgverify import conformance
 from kgverify.comparison.exercise.exercise import NOT_EXERCISED
 from kgverify.comparison.result import Verdict
 from kgverify.conformance import check_engine, save_reproducer
@@ -17,6 +16,7 @@ from kgverify.laws.replay import assert_agrees, replay
 from kgverify.laws.shrinking import find_violation, make_law_reproducer, shrink_violation
 from kgverify.runs.engine_makers import EAGER, EngineSpec, find_maker
 from kgverify.testing.campaigns.result import Corpus
+from kgverify.testing.checking.check import Checker
 from kgverify.testing.checking.failure import LAW
 from kgverify.testing.problems.decode import draw_problems
 from kgverify.testing.reproducers.text_format import parse_reproducer, read_reproducer, render_reproducer, write_test
@@ -106,7 +106,7 @@ def test_an_unknown_law_is_an_error(reproducer):
 
 
 def test_a_check_that_meets_a_broken_law_alone_makes_it_small_and_saves_it(tmp_path, monkeypatch):
-    monkeypatch.setattr(conformance, "check_and_count", lambda *arguments, **options: ([], NOT_EXERCISED))
+    monkeypatch.setattr(Checker, "check", lambda *arguments, **options: ([], NOT_EXERCISED))
     report = check_engine(find_maker(LOST), examples=32, laws=[find_law("fact-order")])
     assert report.failure is None
     assert report.violations[0].problem.size <= 5

@@ -121,7 +121,7 @@ def test_a_missing_cuda_device_is_reported() -> None:
 
 
 def test_without_a_compiler_auto_is_eager_and_any_other_mode_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compile_module.shutil, "which", lambda name: None)
+    monkeypatch.setattr(compile_module, "find_compiler", lambda: None)
     cpu = torch.device("cpu")
     assert resolve_mode("auto", cpu) == "eager"
     assert resolve_mode("eager", cpu) == "eager"

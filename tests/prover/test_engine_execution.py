@@ -21,7 +21,7 @@ from kgverify.graphs.load import load_graph
 from kgverify.program.limits import Limits
 from kgverify.prover import batch_size, execution_choice
 from kgverify.prover import engine as engine_module
-from kgverify.prover.batch_size import choose_evaluation_layout
+from kgverify.prover.batch_size import Demand, choose_evaluation_layout
 from kgverify.prover.engine import CompiledEngine
 from kgverify.prover.execution import caches, compilation, device, process_group
 from kgverify.prover.execution.compilation import MODES, captures_graphs, resolve_mode
@@ -43,7 +43,7 @@ OBSTACLE = "it is not available here"
 def test_each_mode_is_chosen_or_refused(
     has_compiler: bool, is_turned_off: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(compilation.shutil, "which", lambda _: "/usr/bin/c++" if has_compiler else None)
+    monkeypatch.setattr(compilation, "find_compiler", lambda: "/usr/bin/c++" if has_compiler else None)
     for name in ("TORCH_COMPILE_DISABLE", "TORCHDYNAMO_DISABLE"):
         monkeypatch.delenv(name, raising=False)
     if is_turned_off:
@@ -75,18 +75,13 @@ def test_each_mode_is_chosen_or_refused(
 def test_a_reason_for_two_choices_is_given_once(
     not_native: str | None, reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(compilation.shutil, "which", lambda _: None)
+    monkeypatch.setenv("PATH", "")
     for name in ("TORCH_COMPILE_DISABLE", "TORCHDYNAMO_DISABLE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(execution_choice, "why_not_native", lambda *_: not_native)
+    stages = build_stages(SCORES["shortest"])
     chosen = execution_choice.choose_execution(
-        "cpu",
-        "auto",
-        "float32",
-        Limits(),
-        SHORTEST,
-        build_stages(SCORES["shortest"]),
-        lambda _: "it needs a CUDA device",
+        Limits(), SHORTEST, stages, lambda _: "it needs a CUDA device", device="cpu"
     )
     assert (chosen.mode, chosen.reasons[1]) == ("eager", f"mode eager: {reason}")
 
@@ -195,9 +190,9 @@ def test_an_evaluation_takes_its_share_of_the_free_memory(monkeypatch: pytest.Mo
     monkeypatch.setattr(batch_size, "free_memory", lambda _: free)
     chosen = choose_evaluation_layout(program, limits, SHORTEST, CPU, 1 << 20)
     assert chosen == choose_evaluation_layout(
-        program, limits, SHORTEST, CPU, 1 << 20, memory=int(batch_size.SHARE * free)
+        program, limits, SHORTEST, CPU, 1 << 20, Demand(int(batch_size.SHARE * free))
     )
-    assert chosen.slots < choose_evaluation_layout(program, limits, SHORTEST, CPU, 1 << 20, memory=free * 8).slots
+    assert chosen.slots < choose_evaluation_layout(program, limits, SHORTEST, CPU, 1 << 20, Demand(free * 8)).slots
 
 
 def test_kernels_are_counted_in_the_cache_that_triton_uses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -308,17 +303,20 @@ def test_caches_are_fresh_in_an_older_torch_as_well(monkeypatch: pytest.MonkeyPa
     utils = importlib.import_module("torch._inductor.utils")
     entered: list[bool] = []
 
+    def is_fresh() -> bool:
+        return caches.describe_caches("default", caches.count_caches()).state == "fresh"
+
     @contextmanager
     def fresh() -> Iterator[None]:
-        entered.append(caches.is_compiling_afresh())
+        entered.append(is_fresh())
         yield
 
     monkeypatch.delattr(utils, "fresh_cache", raising=False)
     monkeypatch.setattr(utils, "fresh_inductor_cache", fresh, raising=False)
     with caches.fresh_caches():
-        assert caches.is_compiling_afresh()
+        assert is_fresh()
     assert entered == [False]
-    assert not caches.is_compiling_afresh()
+    assert not is_fresh()
 
 
 def test_processes_of_a_team_share_messages_and_counters() -> None:

@@ -16,6 +16,7 @@ from kgverify.errors import UserError
 from kgverify.files.code_identity import find_compiler
 from kgverify.graphs.load import load_graph
 from kgverify.program.limits import Limits
+from kgverify.prover import execution_choice
 from kgverify.prover.execution import compilation as compile_module
 from kgverify.prover.execution.caches import CacheCounts, describe_caches, fresh_caches
 from kgverify.prover.execution.compilation import compile_function
@@ -42,7 +43,7 @@ def choose(device: str = "cpu", mode: str = "auto", precision: str = "float32") 
         build_stages(SCORES["shortest"]),
     )
     obstacle = partial(why_not_fused, program, LIMITS, SHORTEST, layout, stages)
-    return choose_execution(device, mode, precision, LIMITS, SHORTEST, stages, obstacle)
+    return choose_execution(LIMITS, SHORTEST, stages, obstacle, device=device, mode=mode, precision=precision)
 
 
 def test_what_is_asked_for_is_taken_and_said_to_be_asked_for():
@@ -52,9 +53,10 @@ def test_what_is_asked_for_is_taken_and_said_to_be_asked_for():
 
 
 def test_auto_says_why_it_compiles_or_why_it_does_not(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(compile_module.shutil, "which", lambda name: "/usr/bin/g++")
+    monkeypatch.setattr(compile_module, "find_compiler", lambda: "/usr/bin/g++")
     assert "a C++ compiler was found" in choose().reasons[1]
-    monkeypatch.setattr(compile_module.shutil, "which", lambda name: None)
+    for module in (compile_module, execution_choice):
+        monkeypatch.setattr(module, "find_compiler", lambda: None)
     assert choose().reasons[1] == "mode eager: no C++ compiler is on the PATH"
 
 
@@ -66,7 +68,7 @@ def test_a_precision_that_the_policy_does_not_use_is_reported():
 
 @pytest.mark.parametrize("variable", ["TORCH_COMPILE_DISABLE", "TORCHDYNAMO_DISABLE"])
 def test_a_compiler_that_is_turned_off_is_no_silent_eager(variable: str, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(compile_module.shutil, "which", lambda name: "/usr/bin/g++")
+    monkeypatch.setattr(compile_module, "find_compiler", lambda: "/usr/bin/g++")
     monkeypatch.setenv(variable, "1")
     assert choose().reasons[1] == f"mode eager: {variable}=1 turns torch.compile off"
     with pytest.raises(UserError, match="would run eagerly") as caught:

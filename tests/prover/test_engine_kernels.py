@@ -14,7 +14,7 @@ from kgverify.errors import UserError
 from kgverify.graphs.load import load_graph
 from kgverify.program.limits import Limits
 from kgverify.prover import execution_choice
-from kgverify.prover.batch_size import choose_evaluation_layout, estimate_bytes
+from kgverify.prover.batch_size import Demand, choose_evaluation_layout, estimate_bytes
 from kgverify.prover.engine import CompiledEngine
 from kgverify.prover.layout import choose_layout
 from kgverify.prover.program.tables import build_tables
@@ -23,7 +23,7 @@ from kgverify.prover.tick.slots import empty_derivations, empty_pool, empty_work
 from kgverify.prover.tower.precision import PRECISIONS, draw_goals
 from kgverify.runs.engine_makers import compiled_maker, evaluator_pipeline
 from kgverify.runs.run import Run, reference_pipeline
-from kgverify.testing.checking.check import check_problems
+from kgverify.testing.checking.check import Checker
 from kgverify.testing.problems.decode import draw_problems
 from kgverify.testing.problems.merge import merge
 from kgverify.testing.problems.problem import PolicySpec
@@ -46,7 +46,7 @@ DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 def test_the_fused_kernels_take_the_steps_of_the_reference(lockstep: bool) -> None:
     problems = [replace(problem, policy=PolicySpec("shortest")) for problem in islice(draw_problems(5, 0), 3)]
     problems.append(replace(problems[0], policy=PolicySpec("two_tower")))
-    assert not list(check_problems(problems, compiled_maker(mode="fused", device=DEVICE.type), lockstep=lockstep))
+    assert not list(Checker(compiled_maker(mode="fused", device=DEVICE.type), lockstep=lockstep).check(problems)[0])
 
 
 @pytest.mark.deep
@@ -58,7 +58,7 @@ def test_slots_with_more_clauses_than_a_warp_tries_at_once_are_taken_up_by_more(
     monkeypatch.setattr(ticks, "_WARP", 4)
     try_few_clauses_at_a_time(monkeypatch)
     problems = [replace(problem, policy=PolicySpec("shortest")) for problem in islice(draw_problems(6, 3), 4)]
-    assert not list(check_problems(problems, compiled_maker(mode="fused", device=DEVICE.type)))
+    assert not list(Checker(compiled_maker(mode="fused", device=DEVICE.type)).check(problems)[0])
 
 
 @pytest.mark.sample(0, deep=0)
@@ -235,17 +235,17 @@ def test_steps_are_taken_out_of_the_log_before_it_is_full(monkeypatch: pytest.Mo
     monkeypatch.setattr(StepLog, "has_room", lambda _: False)
     problem = next(iter(draw_problems(5, 2)))
     problem = replace(problem, policy=PolicySpec("shortest"))
-    assert not list(check_problems([problem], compiled_maker(mode="fused", device=DEVICE.type)))
+    assert not list(Checker(compiled_maker(mode="fused", device=DEVICE.type)).check([problem])[0])
 
 
 def test_slots_are_halved_where_limits_make_many_take_more_than_an_engine_may() -> None:
     program, device = load_graph("countries").program, torch.device("cuda")
     for limits in (Limits(max_depth=1000), Limits(max_resolvents=1 << 20)):
-        layout = choose_evaluation_layout(program, limits, SHORTEST, device, 1 << 20, memory=1 << 40)
+        layout = choose_evaluation_layout(program, limits, SHORTEST, device, 1 << 20, Demand(1 << 40))
         assert 1 < layout.slots < 1 << 16
     with pytest.raises(UserError, match="more than 8 GiB"):
         choose_evaluation_layout(
-            program, Limits(max_depth=1000), SHORTEST, device, 1 << 20, memory=1 << 40, slots=1 << 16
+            program, Limits(max_depth=1000), SHORTEST, device, 1 << 20, Demand(1 << 40, slots=1 << 16)
         )
 
 

@@ -24,7 +24,7 @@ from kgverify.prover.tower.precision import declare_error, estimate_score_error
 from kgverify.ranking.corrupt import draw_candidates
 from kgverify.runs.engine_makers import compiled_maker
 from kgverify.runs.run import Run, load_policy
-from kgverify.testing.checking.check import judge
+from kgverify.testing.checking.check import Checker
 from kgverify.testing.problems.decode import draw_problems
 from kgverify.testing.problems.merge import merge
 from kgverify.testing.problems.problem import PolicySpec, Problem
@@ -42,7 +42,7 @@ def test_a_norm_over_units_that_are_nearly_equal_makes_no_divergence(seed: int, 
         queries=(NamedAtom("p", "a", "a"),),
         policy=PolicySpec("two_tower", seed, 2, hidden, 1),
     )
-    assert judge(problem) is None
+    assert Checker().judge(problem) is None
 
 
 def test_of_usual_weights_the_error_is_small():

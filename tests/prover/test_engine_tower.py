@@ -90,7 +90,7 @@ def test_chosen_rows_are_scored_against_the_goals_of_their_slots(dtype: torch.dt
     features = torch.empty((30, 64), device=DEVICE)
     launch_tower(parameters, goals, features, PRECISION)
     out = torch.full((300,), UNTOUCHED, device=DEVICE)
-    launch_tower(parameters, resolvents, out, PRECISION, index=index, features=features, slots=slots.to(dtype))
+    launch_tower(parameters, resolvents, out, PRECISION, index=index, against=(features, slots.to(dtype)))
     expected = score_two_tower(build_parameters(policy, DEVICE, torch.float64), goals, resolvents, slots)
     assert (out - expected)[1::2].abs().max() < CLOSE
     assert (out[::2] == UNTOUCHED).all()
@@ -107,7 +107,7 @@ def test_exact_scores_are_those_of_float64() -> None:
     exact = build_parameters(policy, DEVICE, torch.float64)
     assert torch.allclose(features, tower(exact, goals), atol=1e-12)
     out = torch.full((8,), UNTOUCHED, dtype=torch.float64, device=DEVICE)
-    launch_tower(parameters, resolvents, out, EXACT, index=index, count=count_of(6), features=features, slots=slots)
+    launch_tower(parameters, resolvents, out, EXACT, index=index, count=count_of(6), against=(features, slots))
     expected = score_two_tower(exact, goals, resolvents, slots.long())
     assert torch.allclose(out[index[:6].long()], expected[index[:6].long()], atol=1e-12)
     assert (out[index[6:].long()] == UNTOUCHED).all()
@@ -187,7 +187,7 @@ def test_other_widths_are_padded(hidden: int, blocks: int, precision: str) -> No
     assert (out[:, hidden:] == 0).all()
     scores = torch.empty(20, dtype=torch.float32, device=DEVICE)
     slots = torch.arange(20, dtype=torch.int32, device=DEVICE)
-    launch_tower(parameters, goals, scores, precision, features=out, slots=slots)
+    launch_tower(parameters, goals, scores, precision, against=(out, slots))
     assert torch.allclose(scores.double(), (expected**2).sum(1) / hidden**0.5, atol=2e-2)
 
 

@@ -18,7 +18,7 @@ from kgverify.program.atoms import NamedAtom, Variable
 from kgverify.program.outcomes import Outcome
 from kgverify.program.program import NamedRule
 from kgverify.program.stages import Stage
-from kgverify.prover.faults.catalogue import FAULTS, find_fault
+from kgverify.prover.faults.catalogue import FAULTS, find_faults
 from kgverify.prover.faults.fault import FACT_CAP
 from kgverify.ranking.metric import MRR
 from kgverify.runs.engine_makers import evaluator_pipeline
@@ -178,12 +178,12 @@ def test_the_catalogue_names_each_fault_by_its_name_and_a_stage_of_a_step():
         assert fault.stage in Stage
         assert fault.breaks
         assert fault.seen_in
-    assert find_fault("fact-cap") is FAULTS["fact-cap"]
+    assert find_faults(["fact-cap"]) == (FAULTS["fact-cap"],)
 
 
 def test_an_unknown_fault_is_refused_with_the_nearest_name():
     with pytest.raises(UserError, match="unknown fault 'fact-cup'") as caught:
-        find_fault("fact-cup")
+        find_faults(["fact-cup"])
     assert caught.value.fix == "did you mean 'fact-cap'?"
 
 

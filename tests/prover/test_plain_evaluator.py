@@ -12,7 +12,7 @@ from kgverify.prover.faults.fault import PLANTERS, Carrier
 from kgverify.prover.faults.plant import choose_carrier
 from kgverify.report.report import Report
 from kgverify.runs.engine_makers import compiled_maker
-from kgverify.testing.checking.check import check_problems
+from kgverify.testing.checking.check import Checker
 from kgverify.testing.problems.decode import draw_problems
 
 PLAIN = kv.Evaluator(mode="plain")
@@ -46,7 +46,7 @@ def test_it_scores_with_weights():
 @pytest.mark.parametrize("name", [name for name in FAULTS if name in PLANTERS[Carrier.PLAIN]])
 def test_its_faults_are_found_in_their_stages(name: str):
     fault, make = FAULTS[name], compiled_maker(mode="plain", faults=[name])
-    failures = check_problems(list(islice(draw_problems(0), 200)), make, most=2)
+    failures = Checker(make).check(list(islice(draw_problems(0), 200)), most=2)[0]
     assert failures
     assert {failure.signature.stage for failure in failures} == {fault.stage.value}
 

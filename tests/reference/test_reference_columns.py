@@ -1,6 +1,5 @@
 """The reference on the columns of a large graph: the same derivations, and an error for columns that are not the file's."""
 
-import itertools
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -12,6 +11,7 @@ from kgreference.facts import FactColumns, ListedFacts
 from kgverify.engines.policy import SHORTEST, make_two_tower
 from kgverify.engines.reference import program as reference_program
 from kgverify.errors import InternalError
+from kgverify.program.atom_table import AtomTable
 from kgverify.program.limits import Limits
 from kgverify.runs import fan_out
 from kgverify.runs.run import Run, reference_pipeline
@@ -56,23 +56,27 @@ def test_columns_that_are_not_those_of_the_file_are_refused(change):
 
 def test_atoms_are_among_the_columns_or_not():
     facts = FactColumns(*np.array([[0, 0, 1], [1, 2, 1], [1, 1, 2]]))
-    keys = facts.index_of.keys()
     others = [(0, 1, 2), (1, 1, 1), (2, 1, 1), (0, -1, 1), (0, 1, -1)]
-    assert keys.isdisjoint([])
-    assert keys.isdisjoint(others)
+    assert facts.is_disjoint([])
+    assert facts.is_disjoint(others)
     for fact in facts:
-        assert fact in keys
-        assert not keys.isdisjoint([*others, fact])
-        assert not keys.isdisjoint([fact, *others])
+        assert facts.find(fact) >= 0
+        assert not facts.is_disjoint([*others, fact])
+        assert not facts.is_disjoint([fact, *others])
 
 
 def test_listed_facts_are_found_in_their_own_order():
     facts = ListedFacts([(1, 5, 6), (0, 2, 3), (1, 5, 4), (1, 2, 6), (0, 2, 3)])
     assert list(facts) == [(1, 5, 6), (0, 2, 3), (1, 5, 4), (1, 2, 6)]
-    assert facts.index_of == {fact: number for number, fact in enumerate(facts)}
+    assert [facts.find(fact) for fact in facts] == list(range(len(facts)))
+    assert facts.is_disjoint([(1, 5, 5)])
     assert (list(facts.with_predicate(1)), list(facts.with_predicate(2))) == ([0, 2, 3], [])
     assert (list(facts.with_first(1, 5)), list(facts.with_first(0, 5))) == ([0, 2], [])
     assert (facts.with_second(1, 6), facts.with_second(0, 6)) == ([0, 3], [])
+
+
+class _Facts(list):
+    """Facts as the reference has them."""
 
 
 class _Table(list):
@@ -82,17 +86,19 @@ class _Table(list):
 @pytest.mark.parametrize("at", [0, -1])
 def test_the_first_and_the_last_fact_are_among_those_checked(at):
     table = _Table(("p", str(number), "a") for number in range(1000))
-    facts, index = [*table], {*table}
+    missing = set()
+    facts = _Facts(table)
+    facts.find = lambda fact: -1 if fact in missing else 0
 
     def check():
-        built = SimpleNamespace(encode=lambda names: names, decode=lambda fact: fact, facts=facts, fact_index=index)
+        built = SimpleNamespace(encode=lambda names: names, decode=lambda fact: fact, facts=facts)
         reference_program._check_sample(built, table)
 
     check()
-    index.remove(table[at])
+    missing.add(table[at])
     with pytest.raises(InternalError, match="the reference lacks the fact"):
         check()
-    index.add(table[at])
+    missing.clear()
     facts[at] = ("q", "b", "a")
     with pytest.raises(InternalError, match="which the file lacks"):
         check()
@@ -109,8 +115,8 @@ def test_the_first_and_the_last_fact_are_among_those_checked(at):
     ],
 )
 def test_predicates_and_constants_are_numbered_apart(rows, is_numbered):
-    table = SimpleNamespace(rows=np.array(rows), predicates=("p", "q"), constants=("a", "b", "c"))
-    assert reference_program._is_numbered(table) == is_numbered
+    table = AtomTable(("p", "q"), ("a", "b", "c"), np.array(rows, np.int32))
+    assert table.has_numbered_names == is_numbered
 
 
 def test_a_repeated_fact_is_one_fact_of_the_columns():
@@ -139,16 +145,6 @@ def test_processes_beside_a_costly_evaluation_derive_the_same(monkeypatch, has_n
     for ours, theirs in zip(actual, here.engine.prove(candidates), strict=True):
         for one, other in zip(ours, theirs, strict=True):
             np.testing.assert_array_equal(one, other)
-
-
-def test_numbers_by_first_appearance_are_recognized() -> None:
-    for num, size in itertools.product(range(1, 5), range(1, 4)):
-        for numbers in itertools.product(range(-1, 3), repeat=num):
-            wanted = list(dict.fromkeys(numbers)) == list(range(size))
-            assert reference_program._ascends_by_appearance(np.array(numbers, np.int32), size) == wanted, (
-                numbers,
-                size,
-            )
 
 
 def test_a_small_network_is_derived_in_this_process(monkeypatch):

@@ -26,20 +26,17 @@ from kgreference import (
     Order,
     Outcome,
     Program,
-    Ranks,
     Resolvent,
     Shortest,
     Situation,
     Stages,
     Step,
     Stopping,
-    Ties,
     Unification,
     Unproved,
     derive,
     find_excluded,
     least_model,
-    possible_ranks,
     ranking_score,
     take_dialect_step,
 )
@@ -344,8 +341,6 @@ def test_ranks_follow_the_dialect():
     assert ranking_score(-1.0, Outcome.FAILED) == -101.0
     assert ranking_score(-1.0, Outcome.FAILED, Unproved.LOG_PROBABILITY) == -1.0
     assert ranking_score(-1.0, Outcome.PROVED, Unproved.LOG_PROBABILITY) == ranking_score(-1.0, Outcome.PROVED) == -1.0
-    ranks = Ranks(1.0, 2.0, 3.0)
-    assert [possible_ranks(ranks, ties) for ties in Ties] == [[1.0], [2.0], [3.0], [1.0, 2.0, 3.0]]
 
 
 def test_a_filter_cannot_be_applied_twice():

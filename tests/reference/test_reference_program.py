@@ -33,7 +33,7 @@ def test_facts_are_unique_and_ascend_by_id():
         ("q", "b", "b"),
     ]
     assert program.facts == sorted(program.facts)
-    assert [program.fact_index[fact] for fact in program.facts] == [0, 1, 2, 3]
+    assert [program.facts.find(fact) for fact in program.facts] == [0, 1, 2, 3]
 
 
 def test_a_rule_numbers_its_variables_head_first():
@@ -78,7 +78,7 @@ def test_the_index_finds_every_fact_that_unifies_in_ascending_order(kind):
             facts = FactColumns(*(array("i", column) for column in columns))
             program = Program(listed.predicates, listed.constants, facts, listed.rules)
             assert list(program.facts) == listed.facts
-            assert dict(program.fact_index) == listed.fact_index
+            assert all(program.facts.find(fact) == number for number, fact in enumerate(listed.facts))
         terms = [*range(len(program.constants)), -1, -2]
         for atom in (Atom(p, f, s) for p in range(len(program.predicates)) for f in terms for s in terms):
             found = program.facts_like(atom)
@@ -146,9 +146,7 @@ def test_an_invalid_program_is_refused():
 
 def test_the_index_has_facts_alone():
     facts = FactColumns(*(array("i", column) for column in ([0, 0], [1, 2], [3, 3])))
-    assert (facts.index_of[Atom(0, 2, 3)], Atom(0, 1, 2) in facts.index_of) == (1, False)
-    with pytest.raises(KeyError):
-        facts.index_of[Atom(0, 1, 2)]
+    assert (facts.find(Atom(0, 2, 3)), facts.find(Atom(0, 1, 2))) == (1, -1)
 
 
 @pytest.mark.parametrize("fact", [("p", Variable("X"), "a"), ("p", "a", Variable("X"))])

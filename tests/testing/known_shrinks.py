@@ -23,11 +23,12 @@ from kgverify.program.program import NamedRule
 from kgverify.program.stages import Stage
 from kgverify.runs.engine_makers import evaluator_pipeline
 from kgverify.runs.run import Run, reference_pipeline
+from kgverify.testing.checking.check import Checker
 from kgverify.testing.checking.failure import CRASH, Failure, Signature
 from kgverify.testing.problems.decode import draw_problems
 from kgverify.testing.problems.merge import merge
 from kgverify.testing.problems.problem import SHORTEST, Problem
-from kgverify.testing.shrinking.shrink import Oracle, shrink_with
+from kgverify.testing.shrinking.shrink import Budget, Oracle, shrink_with
 from kgverify.testing.shrinking.shrink_run import Slicer, shrink_keeping_ids
 from kgverify.verification.effort import LITTLE
 from kgverify.verification.verify import verify
@@ -84,7 +85,7 @@ class RuledOracle(Oracle):
     """An oracle that asks a rule instead of engines, and keeps every problem that it was asked about."""
 
     def __init__(self, signature: Signature, fails: Fails, *, max_calls: int = MOST_CALLS) -> None:
-        super().__init__(_make_no_engine, signature, max_calls=max_calls, seconds=3600.0)
+        super().__init__(Checker(_make_no_engine), signature, Budget(max_calls, 3600.0))
         self.fails = fails
         self.asked: list[str] = []
 

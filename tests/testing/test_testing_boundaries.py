@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 
 from kgverify.program.atoms import NamedAtom, Variable
-from kgverify.runs.engine_makers import EAGER, EngineSpec, Sides, compiled_maker
+from kgverify.runs.engine_makers import EAGER, PLAIN, EngineSpec, Sides, compiled_maker
 from kgverify.testing.campaigns import campaign as campaigns
 from kgverify.testing.campaigns.campaign import Campaign, replay_text, run_campaign, try_block
+from kgverify.testing.campaigns.result import Identity
 from kgverify.testing.checking import guard as guards
-from kgverify.testing.checking.check import find_suspects, prepare_alone, prepare_batches
+from kgverify.testing.checking.check import Checker, prepare_alone, prepare_batches
 from kgverify.testing.problems.decode import (
     ALONE_EVERY,
     draw_boundary_problem,
@@ -80,7 +81,7 @@ def test_the_problems_that_run_alone_follow_from_seed_and_index():
 
 def test_the_evaluator_agrees_on_problems_that_run_alone():
     batches = [prepare_alone(0, i, i) for i in indices_alone(24)]
-    assert [suspect for batch in batches for suspect in find_suspects(batch, compiled_maker())] == []
+    assert [suspect for batch in batches for suspect in Checker(compiled_maker()).find_suspects(batch)] == []
     features = count_features(batches)
     usual = ("one candidate", "a pool exactly full", "a score window exactly full", "a match window exactly full")
     assert all(features[name] > 1 for name in usual)
@@ -99,19 +100,21 @@ def test_every_boundary_occurs_in_the_first_block():
 @pytest.mark.parametrize("turn", [120, 1144, 1656, 3192])
 def test_the_evaluator_agrees_where_16_bits_do_not_suffice(turn):
     index = turn * ALONE_EVERY + ALONE_EVERY - 1
-    assert find_suspects(prepare_alone(0, index, index), compiled_maker()) == []
+    assert Checker(compiled_maker()).find_suspects(prepare_alone(0, index, index)) == []
 
 
 @pytest.mark.parametrize(("mode", "expected"), [("eager", [15, 31]), ("default", []), ("fused", [31])])
 def test_one_problem_in_sixteen_runs_alone_unless_each_run_is_compiled(monkeypatch, mode, expected):
     runs: list[tuple[int, ...]] = []
 
-    def record(batch, make, *, lockstep):
+    def record(checker, batch):
         runs.append(batch.indices)
         return []
 
-    monkeypatch.setattr(campaigns, "find_suspects", record)
-    try_block(Sides(EAGER._replace(mode=mode, device="cuda" if mode == "fused" else "cpu")), 0, 3, 32, 32, False)
+    monkeypatch.setattr(Checker, "find_suspects", record)
+    engine = EAGER._replace(mode=mode, device="cuda" if mode == "fused" else "cpu")
+    work = Identity(engine=engine, reference=PLAIN, lockstep=False, seed=0, block_size=32)
+    try_block(work, 3, 32)
     assert [run[0] for run in runs if len(run) == 1 and runs_alone(run[0])][: len(expected)] == expected
     assert sorted(index for run in runs for index in run) == list(range(32))
 
@@ -124,7 +127,7 @@ def test_the_evaluator_agrees_on_problems_for_kernels_on_a_gpu():
         if len(problem.facts) > 5000 or problem.limits.max_depth > 100:
             continue
         batch = prepare_alone(0, index, index, problem)
-        assert not find_suspects(batch, compiled_maker()), index
+        assert not Checker(compiled_maker()).find_suspects(batch), index
         steps = batch.columns.steps
         # The fused kernels take no more.
         assert problem.limits.max_atoms + problem.sizes.atoms <= 7

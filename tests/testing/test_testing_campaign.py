@@ -15,7 +15,7 @@ from kgverify.errors import UserError
 from kgverify.program.atoms import NamedAtom, Variable
 from kgverify.program.dialect import Dialect
 from kgverify.program.program import NamedRule
-from kgverify.runs.engine_makers import EAGER, EngineSpec, Sides, find_maker
+from kgverify.runs.engine_makers import EAGER, PLAIN, EngineSpec, find_maker
 from kgverify.runs.pool import MOST_KILLS, Here
 from kgverify.testing.campaigns import campaign as campaigns
 from kgverify.testing.campaigns.campaign import MOST_EXAMPLES, Campaign, Tally, run_campaign, try_block
@@ -25,13 +25,14 @@ from kgverify.testing.campaigns.result import (
     CampaignResult,
     Corpus,
     FoundDivergence,
+    Identity,
     KnownDivergence,
     KnownStatus,
     is_shrunk,
     read_known,
 )
 from kgverify.testing.checking import guard as guards
-from kgverify.testing.checking.check import judge
+from kgverify.testing.checking.check import Checker
 from kgverify.testing.checking.failure import Failure, Signature
 from kgverify.testing.problems.features import ALL_FEATURES
 from kgverify.testing.problems.problem import Problem
@@ -41,6 +42,7 @@ LOST = EngineSpec(faults=("last-fact-lost",))
 TWO = EngineSpec(faults=("last-fact-lost", "visited-leak"))
 LOST_SIGNATURE = "match_facts stage.match_facts missing"
 TODAY = date(2026, 6, 1)
+WORK = Identity(engine=EAGER, reference=PLAIN, lockstep=False, seed=0, block_size=32)
 
 
 @pytest.fixture(autouse=True)
@@ -97,7 +99,7 @@ def test_a_divergence_is_kept_once_as_the_smallest_problem_that_shows_it(corpus)
     made = read_reproducer(Path(found.file))
     assert made.engine == LOST
     assert made.notes == (f"problem {found.first} of seed 0",)
-    assert str(judge(made.problem, find_maker(LOST)).signature) == LOST_SIGNATURE
+    assert str(Checker(find_maker(LOST)).judge(made.problem).signature) == LOST_SIGNATURE
 
 
 @pytest.mark.exhaustive
@@ -314,7 +316,7 @@ def test_a_default_number_of_problems_is_tried_where_no_budget_is_given(corpus):
 
 def test_a_partial_block_that_is_tried_again_counts_once(corpus, monkeypatch):
     def work(run, executor, tasks, take, report, retry):
-        for number, _, (_, _, _, _, num_problems, *_) in tasks:
+        for number, _, (_, _, num_problems, *_) in tasks:
             take(number, Block(number=number, num_problems=num_problems, num_steps=10 * num_problems))
             report(())
 
@@ -324,19 +326,19 @@ def test_a_partial_block_that_is_tried_again_counts_once(corpus, monkeypatch):
         run = campaigns._Run(Campaign(corpus=corpus, examples=examples), tallies.append)
         run.try_blocks(None)
     # Blocks of 32 and 8 problems; then two of 32, the first of them in place of the 8.
-    assert [(each.done, each.steps) for each in tallies] == [(32, 320), (40, 400), (64, 640), (96, 960)]
+    assert [(each.done, each.tried.num_steps) for each in tallies] == [(32, 320), (40, 400), (64, 640), (96, 960)]
 
 
 @pytest.mark.parametrize("has_log", [False, True])
 def test_only_a_process_that_can_be_replaced_may_end_itself(monkeypatch, tmp_path, has_log):
     may_end: list[bool] = []
 
-    def record(batch, make, *, lockstep):
+    def record(checker, batch):
         may_end.append(guards._nothing is not None)
         return []
 
-    monkeypatch.setattr(campaigns, "find_suspects", record)
-    try_block(Sides(EAGER), 0, 0, 32, 4, False, (), tmp_path / "log" if has_log else None)
+    monkeypatch.setattr(Checker, "find_suspects", record)
+    try_block(WORK, 0, 4, (), tmp_path / "log" if has_log else None)
     assert set(may_end) == {has_log}
     assert guards._nothing is None
 
@@ -344,17 +346,17 @@ def test_only_a_process_that_can_be_replaced_may_end_itself(monkeypatch, tmp_pat
 def test_problems_that_ended_a_process_are_run_in_halves_and_not_alone(monkeypatch):
     runs: list[tuple[int, ...]] = []
 
-    def record(batch, make, *, lockstep):
+    def record(checker, batch):
         runs.append(batch.indices)
         return []
 
-    monkeypatch.setattr(campaigns, "find_suspects", record)
-    try_block(Sides(EAGER), 0, 0, 32, 16, False)
+    monkeypatch.setattr(Checker, "find_suspects", record)
+    try_block(WORK, 0, 16)
     whole = max(runs, key=len)
     first, second = whole[: len(whole) // 2], whole[len(whole) // 2 :]
     runs.clear()
     # The last problem runs alone.
-    block = try_block(Sides(EAGER), 0, 0, 32, 16, False, (whole, first, (15,)))
+    block = try_block(WORK, 0, 16, (whole, first, (15,)))
     assert second in runs
     assert {whole, first, (15,)}.isdisjoint(runs)
     assert [(each.signature.kind, each.count) for each in block.sightings] == [("death", 2)]
@@ -366,9 +368,9 @@ def test_a_block_whose_process_ends_is_tried_again_without_what_ended_it(corpus,
     def work(run, executor, tasks, take, report, retry):
         number, _, arguments = next(iter(tasks))
         for _ in range(MOST_KILLS):
-            arguments[-3].write_text("[3, 4]")
+            arguments[-1].write_text("[3, 4]")
             _, arguments = retry(number, 1)
-            tried.append(arguments[-4])
+            tried.append(arguments[-2])
 
     monkeypatch.setattr(campaigns._Run, "_work", work)
     run = campaigns._Run(Campaign(corpus=corpus, examples=32, is_apart=True), lambda tally: None)
@@ -514,7 +516,7 @@ def test_no_block_is_empty(most, blocks):
 
 def test_features_that_did_not_occur_are_not_counted():
     block = Block(number=0, num_problems=3, features={"a loop": 2, "a fork": 0})
-    assert Tally("try").add(block).features == {"a loop"}
+    assert block.met == {"a loop"}
 
 
 def test_a_divergence_of_the_corpus_alone_has_no_first_problem(corpus):
@@ -522,7 +524,7 @@ def test_a_divergence_of_the_corpus_alone_has_no_first_problem(corpus):
     rule = NamedRule(NamedAtom("q", x, z), (NamedAtom("p", x, y), NamedAtom("r", y, z)))
     facts = tuple(NamedAtom("p", "a", f"c{i}") for i in range(3))
     problem = Problem(facts=facts, rules=(rule,), unranked=(NamedAtom("q", "a", x),))
-    failure = judge(problem, find_maker(LOST))
+    failure = Checker(find_maker(LOST)).judge(problem)
     assert failure is not None
     Corpus(corpus).add(make_reproducer(failure, LOST))
     (found,) = run_campaign(Campaign(corpus=corpus, engine=LOST, examples=0)).divergences

@@ -20,7 +20,7 @@ from kgverify.runs.engine_makers import as_maker, compiled_maker
 from kgverify.runs.run import reference_pipeline
 from kgverify.testing.checking import check
 from kgverify.testing.checking import guard as guards
-from kgverify.testing.checking.check import check_problems, find_suspects, judge, prepare_batches, verify_problems
+from kgverify.testing.checking.check import Checker, prepare_batches, verify_problems
 from kgverify.testing.checking.failure import CRASH, UNDECIDED
 from kgverify.testing.checking.guard import EngineCrash, guard
 from kgverify.testing.problems.decode import draw_problems
@@ -35,19 +35,19 @@ FACT = NamedAtom("p", "a", "b")
 
 @pytest.mark.parametrize("lockstep", [False, True])
 def test_the_evaluator_agrees_on_every_problem(lockstep):
-    assert check_problems(PROBLEMS, lockstep=lockstep) == []
+    assert Checker(lockstep=lockstep).check(PROBLEMS)[0] == []
 
 
 @pytest.mark.deep
 @pytest.mark.parametrize("lockstep", [False, True])
 def test_a_fault_of_a_stage_fails_alone_and_is_named(lockstep):
-    failures = check_problems(PROBLEMS, compiled_maker(faults=["fact-cap"]), lockstep=lockstep, most=2)
+    failures = Checker(compiled_maker(faults=["fact-cap"]), lockstep=lockstep).check(PROBLEMS, most=2)[0]
     assert len(failures) == 2
     for failure in failures:
         assert failure.is_alone
         assert failure.signature[:3] == ("match_facts", "stage.match_facts", "missing")
-        assert judge(failure.problem, compiled_maker(faults=["fact-cap"])).signature == failure.signature
-        assert judge(failure.problem) is None
+        assert Checker(compiled_maker(faults=["fact-cap"])).judge(failure.problem).signature == failure.signature
+        assert Checker().judge(failure.problem) is None
     assert [failure.index for failure in failures] == sorted(failure.index for failure in failures)
 
 
@@ -56,11 +56,11 @@ def test_a_fault_of_chunks_fails_in_the_smallest_group_found():
     small = [p for p in PROBLEMS if p.key == PROBLEMS[0].key][:40]
     assert len(small) > 20
     make = compiled_maker(faults=["chunk-boundary-dropped"])
-    failure, *_ = check_problems(small, make)
+    failure, *_ = Checker(make).check(small)[0]
     assert not failure.is_alone
     assert failure.problem in failure.group
     assert len(failure.group) < len(small)
-    assert judge(failure.problem, make) is None
+    assert Checker(make).judge(failure.problem) is None
     assert failure.signature.stage == "recycle"
     assert verify_problems(merge(failure.group), make).report.divergences
 
@@ -75,7 +75,7 @@ def test_an_engine_that_raises_an_exception_is_a_failure_of_the_problem_that_mak
 
     poisoned = Problem(queries=(NamedAtom("p", "a", "poison"),), limits=PROBLEMS[0].limits)
     problems = [*PROBLEMS[:20], poisoned]
-    (failure,) = check_problems(problems, as_maker(make_engine))
+    (failure,) = Checker(as_maker(make_engine)).check(problems)[0]
     assert (failure.index, failure.problem, failure.is_alone) == (20, poisoned, True)
     assert failure.signature == ("", "", CRASH, "ZeroDivisionError")
     assert failure.message == "poison"
@@ -88,7 +88,7 @@ def test_unranked_queries_are_compared():
         rules=(NamedRule(NamedAtom("q", x, z), (NamedAtom("p", x, y), NamedAtom("r", y, z))),),
         unranked=(NamedAtom("q", "a", x),),
     )
-    failure = judge(problem, compiled_maker(faults=["last-fact-lost"]))
+    failure = Checker(compiled_maker(faults=["last-fact-lost"])).judge(problem)
     assert failure is not None
     assert failure.signature.stage == "match_facts"
 
@@ -123,7 +123,7 @@ def test_an_exception_from_inside_any_part_of_the_pipeline_under_test_is_its_cra
         return sound._replace(engine=Raising(sound.engine, method), **parts)
 
     problem = next(each for each in PROBLEMS if each.queries)
-    (failure,) = check_problems([problem], make, lockstep=True)
+    (failure,) = Checker(make, lockstep=True).check([problem])[0]
     assert failure.signature == ("", "", CRASH, "IndexError")
     assert failure.message == "no room"
 
@@ -143,7 +143,7 @@ def test_what_one_way_of_running_alone_shows_is_a_failure(wrong):
         setattr(engine, wrong, getattr(compiled_maker(faults=["last-fact-lost"])(run, sizes).engine, wrong))
         return sound._replace(engine=engine)
 
-    assert len(check_problems([problem], make, lockstep=True)) == 1
+    assert len(Checker(make, lockstep=True).check([problem])[0]) == 1
 
 
 def test_the_exceptions_of_kgverifys_own_draw_and_ranks_are_not_the_engines():
@@ -167,11 +167,13 @@ def test_the_exceptions_of_kgverifys_own_draw_and_ranks_are_not_the_engines():
 def test_a_group_shrinks_to_the_problem_that_is_blamed_where_every_one_differs(monkeypatch, blamed):
     problems = [each for each in PROBLEMS if each.key == PROBLEMS[0].key][:6]
     (batch,) = prepare_batches(problems)
-    monkeypatch.setattr(check, "_find_suspicious", lambda batch, *given: set(range(len(batch.indices))))
-    monkeypatch.setattr(check, "judge", lambda *given, **options: None)
+    monkeypatch.setattr(Checker, "_find_suspicious", lambda checker, batch: set(range(len(batch.indices))))
+    monkeypatch.setattr(Checker, "judge", lambda *given: None)
     judged = []
-    monkeypatch.setattr(check, "_judge_group", lambda merged, member, *given: judged.append((merged.problems, member)))
-    check.confirm(check.Suspect(batch, blamed), compiled_maker())
+    monkeypatch.setattr(
+        Checker, "_judge_member", lambda checker, group, member, index: judged.append((tuple(group), member))
+    )
+    Checker(compiled_maker()).confirm(check.Suspect(batch, blamed))
     assert judged == [((problems[blamed],), 0)]
 
 
@@ -192,16 +194,18 @@ def test_a_problem_with_drawn_corruptions_is_judged_with_all_as_well(monkeypatch
     (batch,) = prepare_batches([problem])
     attempts: list[int] = []
 
-    def agree(attempt, *given, **options):
+    def agree(checker, attempt, index):
         attempts.append(attempt.num_corruptions)
 
-    monkeypatch.setattr(check, "judge", agree)
+    monkeypatch.setattr(Checker, "judge", agree)
     judged_last: list[object] = []
-    monkeypatch.setattr(check, "_judge_group", lambda *given: judged_last.extend(given[3:]))
+    monkeypatch.setattr(
+        Checker, "_judge_member", lambda checker, group, *given: judged_last.extend((*given, checker.lockstep))
+    )
     # It agrees alone and in its run: the difference did not occur again.
-    assert check.confirm(check.Suspect(batch, 0), compiled_maker(), lockstep=True).signature.kind == UNDECIDED
+    assert Checker(compiled_maker(), lockstep=True).confirm(check.Suspect(batch, 0)).signature.kind == UNDECIDED
     assert attempts == judged
-    assert judged_last == [0, True]
+    assert judged_last == [0, 0, True]
 
 
 @pytest.mark.parametrize(("query", "owner"), [(-1, 2), (0, 1), (1, 0), (2, 2)])
@@ -218,7 +222,7 @@ def test_an_engine_that_gives_no_columns_is_its_crash(columns):
         engine.prove = lambda candidates, progress=None: columns
         return sound._replace(engine=engine)
 
-    (failure,) = check_problems(PROBLEMS[:1], make)
+    (failure,) = Checker(make).check(PROBLEMS[:1])[0]
     assert failure.signature[:3] == ("", "", CRASH)
 
 
@@ -234,7 +238,7 @@ def test_columns_that_are_inconsistent_are_the_engines_crash_though_they_cannot_
         engine.prove = prove
         return sound._replace(engine=engine)
 
-    (failure,) = check_problems(PROBLEMS[:1], make)
+    (failure,) = Checker(make).check(PROBLEMS[:1])[0]
     assert failure.signature == ("", "", CRASH, "UserError")
     assert "lengths differ" in failure.message
 
@@ -255,15 +259,15 @@ def test_an_exception_of_kgverifys_own_is_a_bug_and_the_problem_that_meets_it_is
         pytest.raises(InternalError, match=r"kgverify itself failed on this problem, saved in .*LookupError: a bug"),
         saving_bugs(),
     ):
-        check_problems([*PROBLEMS[:20], poisoned])
+        Checker().check([*PROBLEMS[:20], poisoned])[0]
     with pytest.raises(InternalError, match="a bug") as raised:
-        judge(poisoned)
+        Checker().judge(poisoned)
     assert raised.value.problems == (poisoned,)
     assert isinstance(raised.value.__cause__, LookupError)
     saved = [read_reproducer(path) for path in sorted(tmp_path.rglob("*.kg"))]
     assert [each.problem for each in saved] == [poisoned]
     assert "kgverify itself failed" in saved[0].notes[0]
-    assert check_problems(PROBLEMS[:4]) == []
+    assert Checker().check(PROBLEMS[:4])[0] == []
 
 
 class _OwnSums(ReferenceEngine):
@@ -293,12 +297,12 @@ class _WithoutRanks(_OwnSums):
 def test_an_engine_without_scores_is_ranked_by_outcomes_alone():
     problems = [each for each in PROBLEMS if each.key == PROBLEMS[0].key][:6]
     (batch,) = prepare_batches(problems)
-    assert find_suspects(batch, as_maker(_WithoutSums)) == []
-    assert find_suspects(batch, as_maker(_OwnSums)) != []
+    assert Checker(as_maker(_WithoutSums)).find_suspects(batch) == []
+    assert Checker(as_maker(_OwnSums)).find_suspects(batch) != []
 
 
 def test_equal_sums_that_have_no_ranks_agree():
     problem = next(each for each in PROBLEMS if each.queries)
     (batch,) = prepare_batches([problem], as_maker(_WithoutRanks))
     assert batch.rankings is None
-    assert find_suspects(batch, as_maker(_WithoutRanks)) == []
+    assert Checker(as_maker(_WithoutRanks)).find_suspects(batch) == []

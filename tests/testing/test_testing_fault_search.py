@@ -8,7 +8,7 @@ from fault_search import ProblemStream, Search
 from kgverify.program.stages import Stage
 from kgverify.prover.faults.catalogue import FAULTS
 from kgverify.runs.engine_makers import compiled_maker
-from kgverify.testing.checking.check import judge
+from kgverify.testing.checking.check import Checker
 
 QUICK = (
     "fact-cap",
@@ -32,7 +32,7 @@ def test_a_fault_is_found_and_confirmed(stream, name):
     assert found.is_found
     assert found.failure.index == found.examples - 1
     if found.failure.is_alone:
-        assert judge(found.failure.problem, compiled_maker(faults=[name])).signature == found.failure.signature
+        assert Checker(compiled_maker(faults=[name])).judge(found.failure.problem).signature == found.failure.signature
     if FAULTS[name].stage is not Stage.RECYCLE:
         assert found.failure.signature.stage == FAULTS[name].stage
 

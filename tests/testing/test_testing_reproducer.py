@@ -17,7 +17,7 @@ from kgverify.program.limits import Limits
 from kgverify.program.program import NamedRule
 from kgverify.ranking.corrupt import ALL
 from kgverify.runs.engine_makers import EAGER, EngineSpec, find_maker
-from kgverify.testing.checking.check import judge
+from kgverify.testing.checking.check import Checker
 from kgverify.testing.checking.failure import CRASH, Failure, Signature
 from kgverify.testing.problems.decode import SIZE, decode_problem
 from kgverify.testing.problems.problem import PolicySpec, Problem, Spread
@@ -167,7 +167,7 @@ def test_files_that_cannot_be_read_or_written_are_mistakes(tmp_path):
 @pytest.fixture(scope="module")
 def reproducer() -> Reproducer:
     problem = Problem(facts=(FACT, NamedAtom("p", "b", "c")), unranked=(NamedAtom("p", "b", X),))
-    shrunk = shrink(judge(problem, find_maker(LAST_LOST)), find_maker(LAST_LOST))
+    shrunk = shrink(Checker(find_maker(LAST_LOST)).judge(problem), Checker(find_maker(LAST_LOST)))
     return make_reproducer(shrunk.failure, LAST_LOST, neighbour=shrunk.change)
 
 
@@ -226,7 +226,7 @@ def test_a_third_party_engine_that_raises_an_exception_shrinks_to_what_makes_it(
     )
     problem = Problem(facts=(FACT,), rules=rules, unranked=(FACT, NamedAtom("q", "a", X)))
     make = find_maker(toy)
-    shrunk = shrink(judge(problem, make), make)
+    shrunk = shrink(Checker(make).judge(problem), Checker(make))
     assert shrunk.failure.signature == ("", "", CRASH, "IndexError")
     assert shrunk.problem.size == 2
     assert shrunk.neighbour is not None

@@ -12,10 +12,10 @@ from kgverify.program.atoms import NamedAtom, Variable
 from kgverify.program.limits import Limits
 from kgverify.prover.faults.catalogue import FAULTS
 from kgverify.runs.engine_makers import compiled_maker
-from kgverify.testing.checking.check import judge
+from kgverify.testing.checking.check import Checker
 from kgverify.testing.checking.failure import Failure, Signature, fails_same_way
 from kgverify.testing.problems.problem import NO_SPREAD, SHORTEST, Problem
-from kgverify.testing.shrinking.shrink import shrink
+from kgverify.testing.shrinking.shrink import Budget, shrink
 
 SMALLEST = {
     "fact-cap": 51,
@@ -32,6 +32,8 @@ SMALLEST = {
 }
 """The largest sizes after shrinking."""
 
+PATIENT = Budget(seconds=300)
+
 ONE_OF_EACH_STAGE = list({fault.stage: name for name, fault in FAULTS.items()}.values())
 
 
@@ -43,7 +45,9 @@ def stream() -> ProblemStream:
 @pytest.fixture(scope="module")
 def shrunk_of(stream):
     """Return a function that shrinks each fault of the catalogue once, with enough seconds for any machine."""
-    return cache(lambda name: shrink(stream.search_fault(name).failure, compiled_maker(faults=[name]), seconds=300))
+    return cache(
+        lambda name: shrink(stream.search_fault(name).failure, Checker(compiled_maker(faults=[name])), PATIENT)
+    )
 
 
 @pytest.mark.sample(0, deep=3)
@@ -55,10 +59,10 @@ def test_a_fault_shrinks_to_little_that_fails_alone_in_the_same_way(stream, shru
     assert shrunk.is_finished
     assert shrunk.problem.size <= SMALLEST[name]
     assert shrunk.failure.is_alone
-    assert shrunk.failure.signature == failure.signature == judge(shrunk.problem, make).signature
-    assert judge(shrunk.problem) is None
+    assert shrunk.failure.signature == failure.signature == Checker(make).judge(shrunk.problem).signature
+    assert Checker().judge(shrunk.problem) is None
     assert shrunk.neighbour is not None
-    assert judge(shrunk.neighbour.problem, make) is None
+    assert Checker(make).judge(shrunk.neighbour.problem) is None
     assert shrunk.neighbour.problem != shrunk.problem
 
 
@@ -79,7 +83,7 @@ def test_a_limit_that_matters_is_kept_and_the_neighbour_names_the_number(shrunk_
 @pytest.mark.deep
 def test_shrinking_twice_gives_the_same(stream):
     failure = stream.search_fault("query-pruned").failure
-    first, second = (shrink(failure, compiled_maker(faults=["query-pruned"])) for _ in range(2))
+    first, second = (shrink(failure, Checker(compiled_maker(faults=["query-pruned"]))) for _ in range(2))
     assert (first.failure, first.neighbour, first.calls) == (second.failure, second.neighbour, second.calls)
 
 
@@ -87,14 +91,15 @@ def test_a_shrink_out_of_calls_gives_what_it_has(stream):
     failure = stream.search_fault("fact-cap").failure
     make = compiled_maker(faults=["fact-cap"])
     told = []
-    shrunk = shrink(failure, make, max_calls=12, progress=lambda name, problem, calls: told.append((name, calls)))
+    budget = Budget(max_calls=12, progress=lambda name, problem, calls: told.append((name, calls)))
+    shrunk = shrink(failure, Checker(make), budget)
     assert not shrunk.is_finished
     assert shrunk.calls <= 12
     assert shrunk.neighbour is None
     assert told
     assert told[-1][1] <= 12
-    assert judge(shrunk.problem, make).signature == failure.signature
-    assert shrink(failure, make, seconds=0).problem == failure.problem
+    assert Checker(make).judge(shrunk.problem).signature == failure.signature
+    assert shrink(failure, Checker(make), Budget(seconds=0)).problem == failure.problem
 
 
 def test_a_problem_that_does_not_fail_again_is_refused():
@@ -103,7 +108,7 @@ def test_a_problem_that_does_not_fail_again_is_refused():
         index=0, problem=problem, group=(problem,), signature=Signature("prune", "stage.prune", "missing")
     )
     with pytest.raises(UserError, match="does not fail again with"):
-        shrink(failure)
+        shrink(failure, Checker())
 
 
 def test_of_a_step_that_is_wrong_in_company_alone_the_columns_of_its_resolvents_are_one():

@@ -18,18 +18,18 @@ from kgverify.program.atoms import NamedAtom, Variable
 from kgverify.program.limits import Limits
 from kgverify.program.program import NamedRule
 from kgverify.runs.engine_makers import EngineSpec, evaluator_pipeline, find_maker
+from kgverify.runs.job import load_run_graph
 from kgverify.runs.run import Run, load_policy, reference_pipeline
-from kgverify.testing.checking.check import judge
+from kgverify.testing.checking.check import Checker
 from kgverify.testing.checking.failure import Failure, Signature
 from kgverify.testing.problems.problem import NO_SPREAD, Problem
 from kgverify.testing.shrinking import shrink_run as shrink_runs
-from kgverify.testing.shrinking.shrink import Neighbour, Shrunk
+from kgverify.testing.shrinking.shrink import Budget, Neighbour, Shrunk
 from kgverify.testing.shrinking.shrink_run import (
     MAX_RUN_CALLS,
     ShrunkRun,
     Slicer,
     find_engines,
-    load_run_graph,
     shrink_divergence,
     shrink_run,
 )
@@ -73,52 +73,17 @@ def lost(countries):
 def test_a_divergence_on_a_graph_shrinks_to_little(countries, fault, policy, lockstep, size):
     verification = verified(countries, fault, policy=policy, lockstep=lockstep)
     make = find_maker(EngineSpec(faults=(fault,)))
-    found = shrink_divergence(verification, countries, make)
+    found = shrink_divergence(verification, countries, Checker(make))
     assert found.removed > 0.8
     assert found.shrunk.problem.size <= size
-    assert judge(found.shrunk.problem, make, lockstep=lockstep).signature == found.shrunk.failure.signature
-    assert judge(found.shrunk.problem, lockstep=lockstep) is None
+    assert Checker(make, lockstep=lockstep).judge(found.shrunk.problem).signature == found.shrunk.failure.signature
+    assert Checker(lockstep=lockstep).judge(found.shrunk.problem) is None
 
 
 def test_a_run_tells_its_graph_and_its_engine(countries, lost):
     report = lost.report
     assert load_run_graph(report).program.sha256 == countries.program.sha256
     assert find_engines(report) == [EngineSpec(faults=("last-fact-lost",))]
-
-
-@pytest.mark.parametrize(
-    "command",
-    ["kgverify diff --graph countries", "kgverify diff --graph=countries --queries 2", "kgverify diff --queries=3"],
-)
-def test_a_saved_command_names_its_graph(countries, lost, command):
-    given = msgspec.structs.replace(lost.report, command=command)
-    assert load_run_graph(given).program.sha256 == countries.program.sha256
-
-
-def test_the_files_of_a_graph_are_those_of_the_saved_command(lost, tmp_path):
-    (tmp_path / "train.txt").write_text("a\tp\tb\n")
-    (tmp_path / "test.txt").write_text("b\tp\ta\n")
-    for command in (
-        "--train {0}/train.txt --test {0}/test.txt",
-        "--train={0}/train.txt --test={0}/test.txt",
-        "--graph train={0}/train.txt --graph=test={0}/test.txt",
-    ):
-        given = msgspec.structs.replace(lost.report, command=f"kgverify diff {command.format(tmp_path)}")
-        assert load_run_graph(given).program.symbols.constants == ("a", "b")
-
-
-def test_the_files_of_a_graph_are_read_as_the_saved_command_says(lost, tmp_path):
-    (tmp_path / "train.txt").write_text("a\tb\tp\n")
-    (tmp_path / "more.txt").write_text("b\tQ1\tp\n")
-    (tmp_path / "rules.pl").write_text("p(X,Q1) :- p(X,Y).\np(X,Y) :- q(X).\n")
-    options = (
-        "--graph columns=head,tail,relation --graph=rule_variables=graph --graph skip_rules=true --rules {0}/rules.pl"
-    )
-    command = f"kgverify diff --graph train={{0}}/train.txt --graph=train={{0}}/more.txt {options}"
-    given = msgspec.structs.replace(lost.report, command=command.format(tmp_path))
-    graph = load_run_graph(given)
-    assert graph.program.symbols.constants == ("a", "b", "Q1")
-    assert [rule.clause_head.second for rule in graph.rules] == ["Q1"]
 
 
 def test_the_limits_of_a_shrink_are_passed_on(countries, lost, monkeypatch):
@@ -130,12 +95,12 @@ def test_the_limits_of_a_shrink_are_passed_on(countries, lost, monkeypatch):
 
     monkeypatch.setattr(shrink_runs, "shrink_divergence", record)
     with pytest.raises(shrink_runs.NoSlice):
-        shrink_run(lost, graph=countries, divergence=2, max_calls=7, seconds=3.5)
-    assert given == [(2, 7, 3.5)] * len(given)
+        shrink_run(lost, graph=countries, divergence=2, budget=Budget(7, 3.5))
+    assert given == [(2, Budget(7, 3.5))] * len(given)
 
 
 def test_the_chosen_divergence_is_shrunk(countries, monkeypatch):
-    monkeypatch.setattr(shrink_runs, "Oracle", lambda maker, signature, **options: signature)
+    monkeypatch.setattr(shrink_runs, "Oracle", lambda maker, signature, *options, **others: signature)
     monkeypatch.setattr(shrink_runs, "sign", lambda report, divergence: divergence)
     monkeypatch.setattr(shrink_runs, "_find_slice", lambda *given: pytest.fail(str(given[-2:])))
     verification = SimpleNamespace(
@@ -171,7 +136,7 @@ def test_out_of_calls_a_slice_is_the_smallest_problem_that_was_found_to_fail(cou
 def test_a_shrink_against_another_reference_names_it(countries, lost):
     problem = Problem(unranked=(NamedAtom("p", "a", "b"),))
     failure = Failure(index=0, problem=problem, group=(problem,), signature=Signature("prune", "stage.prune", "extra"))
-    shrunk = Shrunk(failure=failure, original=(problem,), neighbour=None, calls=1, seconds=0.5, is_finished=True)
+    shrunk = Shrunk(failure=failure, neighbour=None, calls=1, seconds=0.5, is_finished=True)
     run = ShrunkRun(shrunk=shrunk, sliced=problem, graph=countries, report=lost.report, engine=EngineSpec())
     assert "compared with" not in str(run)
     assert "compared with compiled" in str(replace(run, reference=EngineSpec()))
@@ -180,7 +145,7 @@ def test_a_shrink_against_another_reference_names_it(countries, lost):
 def test_the_agreeing_neighbour_is_a_reproducer_without_a_difference(countries, lost):
     problem, other = (Problem(unranked=(NamedAtom("p", "a", name),)) for name in ("b", "c"))
     failure = Failure(index=0, problem=problem, group=(problem,), signature=Signature("prune", "stage.prune", "extra"))
-    options = {"failure": failure, "original": (problem,), "calls": 1, "seconds": 0.5, "is_finished": True}
+    options = {"failure": failure, "calls": 1, "seconds": 0.5, "is_finished": True}
     given = {"sliced": problem, "graph": countries, "report": lost.report, "engine": EngineSpec()}
     run = ShrunkRun(shrunk=Shrunk(neighbour=Neighbour(other, "the query p(a, c)"), **options), **given)
     assert ShrunkRun(shrunk=Shrunk(neighbour=None, **options), **given).agreeing is None
@@ -203,7 +168,7 @@ def test_of_a_long_problem_the_first_and_the_last_lines_are_shown(countries, los
     # Beside the facts, a problem has a line for its query and one for its settings.
     problem = Problem(facts=countries.train[:num_facts], unranked=(NamedAtom("p", "a", "b"),))
     failure = Failure(index=0, problem=problem, group=(problem,), signature=Signature("prune", "stage.prune", "extra"))
-    shrunk = Shrunk(failure=failure, original=(problem,), neighbour=None, calls=1, seconds=0.5, is_finished=True)
+    shrunk = Shrunk(failure=failure, neighbour=None, calls=1, seconds=0.5, is_finished=True)
     text = str(ShrunkRun(shrunk=shrunk, sliced=problem, graph=countries, report=lost.report, engine=EngineSpec()))
     program = str(problem).splitlines()
     shown = program if num_facts == 22 else [*program[:12], "... 1 lines", *program[13:]]
@@ -243,13 +208,13 @@ def far_apart():
 def test_where_certain_ids_are_needed_a_part_of_the_graph_keeps_them(far_apart):
     verification = verified(far_apart, "packed-fact-keys", corruptions=0)
     make = find_maker(EngineSpec(faults=("packed-fact-keys",)))
-    found = shrink_divergence(verification, far_apart, make, max_calls=300)
+    found = shrink_divergence(verification, far_apart, Checker(make), budget=Budget(300))
     assert found.removed > 0.9
     assert found.shrunk.is_finished
     assert found.shrunk.problem.size <= 6
     assert found.shrunk.problem.spread != NO_SPREAD
-    assert judge(found.shrunk.problem, make).signature == found.shrunk.failure.signature
-    assert judge(found.shrunk.problem) is None
+    assert Checker(make).judge(found.shrunk.problem).signature == found.shrunk.failure.signature
+    assert Checker().judge(found.shrunk.problem) is None
 
 
 @pytest.mark.sample(0, deep=1)
@@ -257,10 +222,10 @@ def test_where_certain_ids_are_needed_a_part_of_the_graph_keeps_them(far_apart):
 def test_out_of_calls_the_smallest_found_so_far_is_given_though_it_be_the_whole_graph(far_apart, calls):
     verification = verified(far_apart, "packed-fact-keys", corruptions=0)
     make = find_maker(EngineSpec(faults=("packed-fact-keys",)))
-    found = shrink_divergence(verification, far_apart, make, max_calls=calls)
+    found = shrink_divergence(verification, far_apart, Checker(make), budget=Budget(calls))
     assert not found.shrunk.is_finished
     assert found.shrunk.calls <= calls
-    assert judge(found.shrunk.problem, make).signature == found.shrunk.failure.signature
+    assert Checker(make).judge(found.shrunk.problem).signature == found.shrunk.failure.signature
 
 
 @pytest.mark.sample(0, deep=0)
@@ -285,7 +250,8 @@ def test_on_family_the_slice_leaves_out_93_percent_and_few_runs_suffice(fault, s
     verification = verified(graph, fault, queries=5, corruptions=5)
     assert verification.report.divergences
     begin = time.process_time()
-    found = shrink_divergence(verification, graph, find_maker(EngineSpec(faults=(fault,))), seconds=300)
+    budget = Budget(MAX_RUN_CALLS, seconds=300)
+    found = shrink_divergence(verification, graph, Checker(find_maker(EngineSpec(faults=(fault,)))), budget=budget)
     # A third of it on the machine that it was written on.
     assert time.process_time() - begin < 60
     assert len(graph.train) > 19_000

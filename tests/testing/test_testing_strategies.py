@@ -18,7 +18,7 @@ from kgverify.graphs.rules import parse_rules
 from kgverify.graphs.triples import parse_triples
 from kgverify.program.program import Program
 from kgverify.ranking.corrupt import ALL
-from kgverify.testing.checking.check import judge
+from kgverify.testing.checking.check import Checker
 from kgverify.testing.problems.decode import BULK
 from kgverify.testing.problems.problem import PolicySpec, Problem, Spread
 
@@ -97,7 +97,7 @@ def structured_problems(draw):
 @quick
 @pytest.mark.deep
 def test_the_evaluator_agrees_on_structured_problems(problem):
-    assert judge(problem) is None
+    assert Checker().judge(problem) is None
 
 
 @given(st.data())

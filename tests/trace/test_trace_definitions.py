@@ -18,15 +18,16 @@ from kgverify.errors import InternalError, UserError
 from kgverify.program.limits import Limits
 from kgverify.trace.files.manifest import MANIFEST
 from kgverify.trace.hdf5 import reading, stored_array, writing
-from kgverify.trace.hdf5.reading import FLETCHER32, StoredFile, most_bytes
+from kgverify.trace.hdf5.reading import FLETCHER32, most_bytes
 from kgverify.trace.hdf5.stored_array import check_extents
 from kgverify.trace.hdf5.writing import Packing, write_arrays
 from kgverify.trace.model import trace, validate
 from kgverify.trace.model.columns import are_equal, select_candidates
 from kgverify.trace.model.header import decode_header
-from kgverify.trace.model.levels import check_level, check_together, left_out, parse_level
+from kgverify.trace.model.levels import TraceLevel, check_level, left_out, parse_level, required
 from kgverify.trace.model.trace import Unknown, join_unknown, merge_fields
 from kgverify.trace.model.validate import check_columns
+from kgverify.trace.read.data_file import DataFile
 from kgverify.trace.read.trace_file import TraceFile
 from kgverify.trace.write.writer import TraceWriter
 
@@ -97,7 +98,7 @@ def test_only_the_built_in_filters_are_run_and_each_once():
 def test_an_archive_may_hold_datasets_without_a_sum():
     def is_archived(*filters: tuple[int, ...]) -> bool:
         arrays = {str(i): SimpleNamespace(filters=each) for i, each in enumerate(filters)}
-        return StoredFile.is_archived.fget(SimpleNamespace(arrays=arrays, unknown={}))
+        return DataFile.is_archived.fget(SimpleNamespace(stored=arrays, _file=SimpleNamespace(unknown={})))
 
     assert is_archived((FLETCHER32,), ())
     assert is_archived((), (1, FLETCHER32))
@@ -139,9 +140,9 @@ def test_a_header_without_a_dialect_has_the_default_one_where_all_limits_are_kno
 
 
 def test_datasets_that_belong_together_are_required():
-    check_together({"resolvents/origin_kind", "resolvents/origin"}, "file")
+    check_level(required(TraceLevel.STEPS) | {"resolvents/origin_kind", "resolvents/origin"}, TraceLevel.STEPS, "file")
     with pytest.raises(UserError, match="missing, while resolvents/origin is there") as caught:
-        check_together({"resolvents/origin"}, "file")
+        check_level(required(TraceLevel.STEPS) | {"resolvents/origin"}, TraceLevel.STEPS, "file")
     assert caught.value.where.startswith("file:resolvents/")
 
 
@@ -150,7 +151,7 @@ def test_the_first_dataset_that_a_level_leaves_out_is_named():
     assert len(odd) > 2
     for each in (odd, sorted(odd), sorted(odd)[::-1]):
         with pytest.raises(UserError, match="found, but the level is") as caught:
-            check_level({*each, "steps/depth"}, "compact", "file")
+            check_level({*each, "steps/depth"}, TraceLevel.COMPACT, "file")
         assert caught.value.where == f"file:{min(odd)}"
 
 
@@ -298,9 +299,9 @@ def test_an_id_that_no_symbol_has_is_refused_in_every_column(num: int, column: i
 
 
 def test_what_belongs_together_is_named_by_what_is_there():
-    check_together({"program/rule_lengths", "program/rule_atoms"}, "file")
+    check_level(required(TraceLevel.STEPS) | {"program/rule_lengths", "program/rule_atoms"}, TraceLevel.STEPS, "file")
     with pytest.raises(UserError, match="missing, while program/rule_atoms is there") as caught:
-        check_together({"program/rule_atoms"}, "file")
+        check_level(required(TraceLevel.STEPS) | {"program/rule_atoms"}, TraceLevel.STEPS, "file")
     assert caught.value.where == "file:program/rule_lengths"
 
 

@@ -124,7 +124,7 @@ def test_a_writer_refuses_what_a_reader_would(tmp_path):
     with pytest.raises(UserError, match="add up to"):
         write(steps=steps._replace(goal_atoms=steps.goal_atoms[:-1]))
     with pytest.raises(UserError, match="not be absent"):
-        write_file(tmp_path / "a", HEADER, SYMBOLS, columns, absent=["steps.num_atoms"])
+        open_writer(tmp_path / "a", HEADER, SYMBOLS, absent=["steps.num_atoms"])
     with pytest.raises(UserError, match="folder does not exist"):
         write_file(tmp_path / "no" / "a", HEADER, SYMBOLS, columns)
     writer = open_writer(tmp_path / "a", HEADER, SYMBOLS)

@@ -11,12 +11,26 @@ from kgverify.program.atoms import Atom
 from kgverify.program.limits import Limits
 from kgverify.program.program import Program, Rule, Symbols
 from kgverify.program.stages import STEP_STAGES, Stage
-from kgverify.trace.model.columns import Candidates, Columns, Rankings, Resolvents, StageItems, Steps, no_stage_items
-from kgverify.trace.model.header import ClauseTexts, EngineInfo, Header, InputFile, PolicyInfo, RunInfo
+from kgverify.trace.model.columns import (
+    FIELDS,
+    NO_DIGESTS,
+    Candidates,
+    Columns,
+    Digests,
+    Rankings,
+    Resolvents,
+    StageItems,
+    Steps,
+    no_stage_items,
+)
+from kgverify.trace.model.digests import compute_sequence
+from kgverify.trace.model.header import ClauseTexts, EngineInfo, Header, InputFile, PolicyInfo, RunInfo, unknown_columns
+from kgverify.trace.model.levels import has_goals, parse_level, uncounted
+from kgverify.trace.model.schema import OPTIONAL_COLUMNS
 from kgverify.trace.model.stage_items import encode_stage_outputs
-from kgverify.trace.model.trace import Trace
+from kgverify.trace.model.trace import NOTHING_UNKNOWN, Trace
 from kgverify.trace.write.encode import Clauses
-from kgverify.trace.write.writer import Storage, TraceWriter, write_trace
+from kgverify.trace.write.writer import Storage, TraceWriter, write_again
 
 NUM_PREDICATES, NUM_CONSTANTS, NUM_FACTS, NUM_RULES = 5, 40, 12, 3
 
@@ -231,7 +245,32 @@ def open_writer(path: Path | str, header: Header, symbols: Symbols, **options: A
 
 
 def write_file(
-    path: Path, header: Header, symbols: Symbols, columns: Columns, rankings: Rankings | None = None, **options: Any
+    path: Path | str,
+    header: Header,
+    symbols: Symbols,
+    columns: Columns,
+    rankings: Rankings | None = None,
+    **options: Any,
 ) -> None:
-    """Write a trace as one file, with the options of any of a writer's records."""
-    write_trace(path, header, symbols, columns, rankings, **group_options(options))
+    """Write a trace as one file, without an id of its recording, with the options of any of a writer's records."""
+    grouped = group_options(options)
+    clauses, storage = grouped["clauses"], grouped["storage"]
+    absent = frozenset(storage.absent) | (OPTIONAL_COLUMNS & unknown_columns(header.engine))
+    level = parse_level(storage.level or header.level, str(path))
+    header = msgspec.structs.replace(header, level=level.value, absent=tuple(uncounted(level, absent)))
+    digests = [compute_sequence(columns, absent)] * 3 if not has_goals(level) else NO_DIGESTS
+    trace = Trace(
+        header=header,
+        symbols=symbols,
+        columns=columns,
+        digests=Digests(*digests),
+        rankings=rankings,
+        facts=clauses.facts,
+        fact_lines=clauses.fact_lines,
+        fields=frozenset(field.name for field in FIELDS) - absent,
+        is_complete=True,
+        source=str(path),
+        rules=clauses.rules,
+        unknown=grouped.get("unknown", NOTHING_UNKNOWN),
+    )
+    write_again(trace, Path(path), is_archived=storage.is_archived)

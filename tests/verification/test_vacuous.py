@@ -28,7 +28,7 @@ from kgverify.report.content import Outcomes
 from kgverify.report.wording import describe_stages
 from kgverify.runs.engine_makers import compiled_maker, find_maker
 from kgverify.runs.run import reference_pipeline
-from kgverify.testing.checking.check import check_and_count, verify_problems
+from kgverify.testing.checking.check import Checker, verify_problems
 from kgverify.testing.problems.decode import draw_problems
 from kgverify.testing.problems.merge import merge
 from kgverify.testing.problems.problem import Problem
@@ -429,7 +429,7 @@ def test_a_random_problem_agrees_if_and_only_if_it_gives_evidence(first: int, la
 
 @pytest.mark.deep
 def test_a_check_of_random_problems_gives_evidence_together():
-    failures, exercise = check_and_count(list(islice(draw_problems(6), 200)), compiled_maker())
+    failures, exercise = Checker(compiled_maker()).check(list(islice(draw_problems(6), 200)))
     assert failures == []
     assert all(getattr(exercise, name) > 20 for name in ITEMS)
 

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from itertools import pairwise, product
 from types import SimpleNamespace
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -26,7 +27,7 @@ from kgverify.program.program import NamedRule
 from kgverify.program.stages import Stage
 from kgverify.ranking.corrupt import ALL
 from kgverify.ranking.rank import RANK_TOLERANCE
-from kgverify.ranking.rules import Counts, Ranks, give_ranks
+from kgverify.ranking.rules import Counts, RankingRule, Ranks, RuleRanker, Ties, give_ranks
 from kgverify.runs.retake import describe_left, retake_steps
 from kgverify.runs.run import Run, build_trace, reference_pipeline, reference_triples
 from kgverify.trace.model.trace import Trace
@@ -82,17 +83,17 @@ def test_an_unrecorded_rule_is_one_that_explains_the_other_sides_ranks():
         assert _Recognition._choose(recognition, unexplained[::-1]) == (best, best)
 
 
-def test_the_offset_of_a_rank_is_what_was_recorded_beyond_the_rules_rank():
+def test_the_offset_of_a_rank_is_what_was_recorded_beyond_the_rules_rank(monkeypatch: pytest.MonkeyPatch):
     rng = np.random.default_rng(0)
     counts = Counts(np.array([1, 4, 6]), np.full(3, 9), rng.integers(0, 5, 3), rng.integers(0, 3, 3))
-    rule = SimpleNamespace(ties="expected")
-    own = give_ranks(counts, rule.ties)
+    own = give_ranks(counts, Ties.BOUNDS)
     recorded = Ranks(np.array([0, 4, 6]), np.full(3, 9), np.array([9.0, 5.0, 7.0]), np.array([9.0, 8.0, 7.5]))
-    wanted = [
-        (4, (5.0 - own.optimistic[1], 8.0 - own.pessimistic[1])),
-        (6, (7.0 - own.optimistic[2], 7.5 - own.pessimistic[2])),
-    ]
-    assert _Recognition._offsets(counts, recorded, rule) == wanted
+    monkeypatch.setattr(RuleRanker, "_count", lambda ranker, candidates: counts)
+    nothing: Any = None
+    assert RuleRanker(RankingRule(), nothing, nothing, recorded, nothing).offsets == {
+        4: (5.0 - own.optimistic[1], 8.0 - own.pessimistic[1]),
+        6: (7.0 - own.optimistic[2], 7.5 - own.pessimistic[2]),
+    }
 
 
 @pytest.mark.parametrize("tied", range(4))

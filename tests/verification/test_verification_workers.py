@@ -5,10 +5,11 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 
 import pytest
 
-from kgverify.runs.pool import Processes
+from kgverify.runs.pool import Processes, WorkerLost, make_once, send_maker
 
 
 def test_a_worker_has_one_thread_and_this_process_keeps_its_settings(monkeypatch: pytest.MonkeyPatch):
@@ -61,3 +62,24 @@ def test_an_uncaught_ctrl_c_ends_workers_at_once():
         raise KeyboardInterrupt
     assert time.monotonic() - begun < 30
     assert is_ended(worker)
+
+
+def _fail(content: bytes, name: str) -> None:
+    raise ValueError(len(content) > 0)
+
+
+def test_a_process_receives_what_calls_share_once_and_again_after_a_failure() -> None:
+    with Processes(1) as workers:
+        three, four, five = (send_maker(partial(int, text), workers) for text in ("3", "4", "5"))
+        sizes = [workers.submit(len, five[0]).result() for _ in range(2)]
+        assert sizes[0] > sizes[1] == 0
+        for made, value in ((three, 3), (three, 3), (four, 4), (three, 3)):
+            assert workers.submit(make_once, *made).result() == value
+        with pytest.raises(ValueError, match="False"):
+            workers.submit(_fail, *three).result()
+        with pytest.raises(ValueError, match="True"):
+            workers.submit(_fail, *three).result()
+        assert workers.submit(make_once, *four).result() == 4
+        with pytest.raises(WorkerLost):
+            workers.submit(os._exit, 3).result()
+        assert workers.submit(make_once, *four).result() == 4

@@ -2,27 +2,30 @@
 
 from collections.abc import Iterator, Sequence
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any
 
-from kgreference.compare import Clause, Compared, Proved, Rules, TakenStep, compare_candidates, pair_candidates
+from kgreference.compare import Clause, Found, Proved, Rules, TakenStep, find_difference
 from kgverify.trace.model.trace import Trace
 
 
-class SecondAnswer(NamedTuple):
-    """The answer of the second comparison.
+def compare_again(
+    expected: Trace, actual: Trace, tolerance: float, *, lockstep: bool = False
+) -> list[tuple[Any, Any, Found | None]]:
+    """Return the identities of the candidates of each row of two traces, and their first difference.
 
-    pairs:   the rows of each pair, with what differs first
-    missing: the rows of the expected candidates that the actual side lacks
-    extra:   the rows of the actual candidates that the expected side lacks
+    The traces have levels that keep goals. They are compared one candidate at a time.
     """
+    left, right, rules = read_sides(expected, actual, tolerance, lockstep=lockstep)
+    return [
+        (one.identity, other.identity, find_difference(one, other, rules))
+        for one, other in zip(left, right, strict=True)
+    ]
 
-    pairs: list[tuple[int, int, Compared]]
-    missing: list[int]
-    extra: list[int]
 
-
-def compare_again(expected: Trace, actual: Trace, tolerance: float, *, lockstep: bool = False) -> SecondAnswer:
-    """Compare two traces of levels that keep goals, one candidate at a time."""
+def read_sides(
+    expected: Trace, actual: Trace, tolerance: float, *, lockstep: bool = False
+) -> tuple[list[Proved], list[Proved], Rules]:
+    """Return the candidates of two traces, without the columns that only one of them has, and the rules of equality."""
     fields = expected.fields & actual.fields
     has_clauses = "resolvents.origin" in fields
     # The indices of facts depend on the numbering of names, and name nothing without the facts.
@@ -30,15 +33,9 @@ def compare_again(expected: Trace, actual: Trace, tolerance: float, *, lockstep:
     has_clauses &= expected.symbols == actual.symbols or has_facts
     left, right = (list(_read(trace, fields, has_clauses, has_facts)) for trace in (expected, actual))
     score = actual.columns.resolvents.score
-    rules = Rules(
-        tolerance,
-        lockstep,
-        is_rounded="resolvents.score" not in actual.fields
-        or actual.header.engine.precision not in (score.dtype.name, "float32"),
-        has_steps="steps.num_resolvents" in fields,
-    )
-    pairs, missing, extra = pair_candidates(left, right)
-    return SecondAnswer([(i, j, compare_candidates(left[i], right[j], rules)) for i, j in pairs], missing, extra)
+    is_rounded = "resolvents.score" not in actual.fields
+    is_rounded |= actual.header.engine.precision not in (score.dtype.name, "float32")
+    return left, right, Rules(tolerance, lockstep, is_rounded)
 
 
 def _read(trace: Trace, fields: frozenset[str], has_clauses: bool, has_facts: bool) -> Iterator[Proved]:

@@ -3,24 +3,14 @@
 import platform
 from collections.abc import Iterator, Sequence
 from functools import cached_property
-from itertools import accumulate, chain, pairwise
+from itertools import chain
+from typing import Any, get_type_hints
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kgreference.derivation import Derivation, derive, derive_together
-from kgreference.dialect import (
-    OURS,
-    Exclusion,
-    Filter,
-    LongResolvents,
-    Memory,
-    Order,
-    Stopping,
-    Ties,
-    Unification,
-    Unproved,
-)
+from kgreference.derivation import Derivation, conclude, derive, derive_together
+from kgreference.dialect import OURS, Filter
 from kgreference.dialect import Dialect as ReferenceDialect
 from kgreference.dialect_step import OUR_STAGES, Situation, Stages, find_excluded, take_dialect_step
 from kgreference.policy import Policy as ReferencePolicy
@@ -29,8 +19,9 @@ from kgreference.program import Program as ReferenceProgram
 from kgreference.resolvent import Resolvent
 from kgreference.step import Limits as ReferenceLimits
 from kgreference.step import Step, take_step
-from kgreference.terms import Atom, Goal, canonical
+from kgreference.terms import Atom, Goal, Triple, canonical
 from kgreference.two_tower import TwoTower
+from kgverify.engines.adapters.stepwise import read_positions
 from kgverify.engines.policy import Policy, check_policy
 from kgverify.engines.positives import find_positives
 from kgverify.engines.protocol import Positions, StageOutputs
@@ -41,14 +32,7 @@ from kgverify.program.limits import Limits
 from kgverify.program.program import Program
 from kgverify.program.stages import Stage
 from kgverify.progress import Progress, no_progress
-from kgverify.trace.model.columns import (
-    Candidates,
-    CandidateSet,
-    Columns,
-    Resolvents,
-    Steps,
-    concatenate,
-)
+from kgverify.trace.model.columns import Candidates, CandidateSet, Columns, Resolvents, Steps, concatenate
 from kgverify.trace.model.header import EngineInfo
 
 _MOST_HELD = 256
@@ -117,10 +101,10 @@ class ReferenceEngine:
                 for step in derivation.steps:
                     num_held += len(step.after_resolve)
                 if num_held > _MOST_HELD:
-                    parts.append(_derived_columns(candidates.take(slice(begin, end)), derivations))
+                    parts.append(_columns(candidates.take(slice(begin, end)), derivations))
                     begin, derivations, num_held = end, [], 0
                 progress(1)
-            parts.append(_derived_columns(candidates.take(slice(begin, None)), derivations))
+            parts.append(_columns(candidates.take(slice(begin, None)), derivations))
             skip_existing_objects()
         return concatenate(parts)
 
@@ -139,13 +123,7 @@ class ReferenceEngine:
     def step(self, positions: Positions) -> Columns:
         """Take one step from each position."""
         steps = self._take_steps(positions)
-        return _columns(
-            positions.candidates,
-            [[step] for step in steps],
-            [int(step.outcome) for step in steps],
-            [bool(step.dropped_atoms or step.dropped_resolvents) for step in steps],
-            [step.log_probability for step in steps],
-        )
+        return _columns(positions.candidates, [conclude(step.selected, [step]) for step in steps])
 
     def probe(self, position: Positions) -> StageOutputs:
         """Return the output of each stage of one step."""
@@ -169,17 +147,12 @@ class ReferenceEngine:
         }
 
     def _take_steps(self, positions: Positions) -> list[Step]:
-        atoms = [Atom(*row) for row in positions.atoms.tolist()]
-        atom_starts = [0, *accumulate(positions.num_atoms.tolist())]
-        goals: list[Goal] = [tuple(atoms[a:b]) for a, b in pairwise(atom_starts)]
-        starts = [0, *accumulate(positions.num_goals.tolist())]
+        queries, visited = read_positions(positions)
         positives = find_positives(self._dialect.exclusion, positions.candidates, self._triples)
-        return [
-            self._take_step(Atom(*row), int(positions.depth[i]), goals[starts[i] : starts[i + 1]], positives[i])
-            for i, row in enumerate(positions.candidates.atom.tolist())
-        ]
+        situations = zip(queries, positions.depth.tolist(), visited, positives, strict=True)
+        return [self._take_step(*situation) for situation in situations]
 
-    def _take_step(self, query: Atom, depth: int, visited: list[Goal], is_positive: bool) -> Step:
+    def _take_step(self, query: Triple, depth: int, visited: list[Goal], is_positive: bool) -> Step:
         """Take one step from the last of the visited goals."""
         if self._dialect == OURS and not self._replaced:
             return take_step(self.program, self._limits, self._policy, query, visited[-1], depth, set(visited))
@@ -215,42 +188,16 @@ def _with_kind(resolvent: Resolvent) -> tuple[int, int, int, tuple[tuple[int, in
 
 
 def build_reference_dialect(dialect: Dialect) -> ReferenceDialect:
-    """Build the same dialect in the reference's terms."""
-    return ReferenceDialect(
-        unification=Unification(dialect.unification),
-        order=Order(dialect.order),
-        is_reversed=dialect.is_reversed,
-        exclusion=Exclusion(dialect.exclusion),
-        filters=tuple(map(Filter, dialect.filters)),
-        long_resolvents=LongResolvents(dialect.long_resolvents),
-        memory=Memory(dialect.memory),
-        forgets_names=dialect.forgets_names,
-        exempts_terminal=dialect.exempts_terminal,
-        stopping=Stopping(dialect.stopping),
-        skips_unary=dialect.skips_unary,
-        unproved=Unproved(dialect.unproved),
-        ties=Ties(dialect.ties),
-    )
+    """Build the same dialect in the reference's terms, whose switches have the same names and values."""
+    kinds = get_type_hints(ReferenceDialect)
+    switches: dict[str, Any] = {name: getattr(dialect, name) for name in kinds}
+    for name, value in switches.items():
+        switches[name] = tuple(map(Filter, value)) if isinstance(value, tuple) else kinds[name](value)
+    return ReferenceDialect(**switches)
 
 
-def _derived_columns(candidates: CandidateSet, derivations: Sequence[Derivation]) -> Columns:
-    return _columns(
-        candidates,
-        [derivation.steps for derivation in derivations],
-        [int(derivation.outcome) for derivation in derivations],
-        [derivation.is_limited for derivation in derivations],
-        [derivation.log_probability for derivation in derivations],
-    )
-
-
-def _columns(
-    candidates: CandidateSet,
-    derivations: list[list[Step]],
-    outcomes: list[int],
-    limited: list[bool],
-    log_probabilities: list[float],
-) -> Columns:
-    steps = list(chain.from_iterable(derivations))
+def _columns(candidates: CandidateSet, derivations: Sequence[Derivation]) -> Columns:
+    steps = list(chain.from_iterable([derivation.steps for derivation in derivations]))
     resolvents = chain.from_iterable([step.after_limit for step in steps])
     kinds, goals, origin_kinds, origins = tuple(zip(*resolvents, strict=True)) or ((), (), (), ())
     return Columns(
@@ -258,10 +205,10 @@ def _columns(
             candidates.query,
             candidates.side,
             candidates.atom,
-            np.array([len(each) for each in derivations], np.uint32),
-            np.array(outcomes, np.int8),
-            np.array(limited, np.uint8),
-            np.array(log_probabilities, np.float64),
+            np.array([len(each.steps) for each in derivations], np.uint32),
+            np.array([each.outcome for each in derivations], np.int8),
+            np.array([each.is_limited for each in derivations], np.uint8),
+            np.array([each.log_probability for each in derivations], np.float64),
         ),
         Steps(
             depth=np.array([step.depth - (not step.is_uncounted) for step in steps], np.uint16),

@@ -3,7 +3,6 @@
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from kgreference.facts import FactColumns, ListedFacts
 from kgreference.program import NumberedFacts
@@ -56,7 +55,7 @@ def build_reference_program(program: Program) -> ReferenceProgram:
         return predicate, term(first), term(second)
 
     table = AtomTable.of(program.named_facts)
-    is_large = len(table) > MOST_LISTED and len(table.constants) < _MOST_CONSTANTS and _is_numbered(table)
+    is_large = len(table) > MOST_LISTED and len(table.constants) < _MOST_CONSTANTS and table.has_numbered_names
     built = ReferenceProgram.from_names(
         facts=_take_columns(program, table) if is_large else table.iterate_names(),
         rules=[(atom(rule.clause_head), [atom(b) for b in rule.body]) for rule in program.named_rules],
@@ -68,25 +67,6 @@ def build_reference_program(program: Program) -> ReferenceProgram:
     if is_large:
         _check_sample(built, table)
     return built
-
-
-def _is_numbered(table: AtomTable) -> bool:
-    """Return whether the names of a table are numbered by first appearance, so that its rows are in the program's ids."""
-    return all(
-        _ascends_by_appearance(numbers.ravel(), len(names))
-        for numbers, names in ((table.rows[:, 0], table.predicates), (table.rows[:, 1:], table.constants))
-    )
-
-
-def _ascends_by_appearance(numbers: NDArray[np.int32], size: int) -> bool:
-    """Return whether each number is at most one above all before it, and all below `size` occur."""
-    highest = np.maximum.accumulate(numbers)
-    return (
-        int(numbers[0]) == 0
-        and int(highest[-1]) == size - 1
-        and int(numbers.min()) >= 0
-        and bool((np.diff(highest) <= 1).all())
-    )
 
 
 def _take_columns(program: Program, table: AtomTable) -> NumberedFacts:
@@ -113,7 +93,7 @@ def _check_sample(built: ReferenceProgram, table: AtomTable) -> None:
     """InternalError unless some facts of the file are facts of the reference and the other way round, all in names."""
     _, first = table.distinct
     for row in np.linspace(0, len(table) - 1, _NUM_SAMPLED).astype(np.int64).tolist():
-        if built.encode(table[row]) not in built.fact_index:
+        if built.facts.find(built.encode(table[row])) < 0:
             raise InternalError(f"the reference lacks the fact {table[row]}")
     for index in np.linspace(0, len(first) - 1, _NUM_SAMPLED).astype(np.int64).tolist():
         if built.decode(built.facts[index]) != table[int(first[index])]:

@@ -1,5 +1,6 @@
 """Laws of clauses: each resolvent is what its clause makes of the goal, and every proved candidate is true."""
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from functools import cache, lru_cache, partial
 from string import ascii_letters
@@ -7,7 +8,7 @@ from string import ascii_letters
 import numpy as np
 from numpy.typing import NDArray
 
-from kgverify.comparison.step_view import StepView
+from kgverify.comparison.step_view import ResolventView, StepView
 from kgverify.errors import count_of
 from kgverify.laws.case import Case, Finding
 from kgverify.laws.law import law
@@ -22,6 +23,7 @@ from kgverify.laws.presumptions import (
     PRUNES,
     REJECTS,
 )
+from kgverify.laws.statements.compare_runs import describe_dropped
 from kgverify.program.fact_index import Ids
 from kgverify.program.outcomes import GoalKind, Origin, Outcome
 from kgverify.program.stages import Stage
@@ -44,28 +46,21 @@ class Model:
     def __init__(self, facts: Iterable[Ids], rules: Iterable[tuple[Ids, Atoms]], constants: Iterable[int]) -> None:
         self._place = {constant: i for i, constant in enumerate(constants)}
         self._size = max(1, len(self._place))
-        self._relations: dict[int, Relation] = {}
+        self._relations = defaultdict[int, Relation](lambda: np.zeros((self._size, self._size), np.float32))
         for predicate, a, b in facts:
-            self._relation(predicate)[self._place[a], self._place[b]] = 1
+            self._relations[predicate][self._place[a], self._place[b]] = 1
         rules = list(rules)
-        is_new = True
-        while is_new:
-            is_new = False
-            for head, body in rules:
-                is_new |= self._apply(head, body)
+        while sum(self._apply(head, body) for head, body in rules):
+            pass
 
     def has_instance(self, atom: Ids) -> bool:
         """Return whether some instance of an atom follows; equal variables stand for one constant."""
         predicate, a, b = atom
-        relation = self._relation(predicate)
-        rows = relation if a < 0 else relation[self._place[a] : self._place[a] + 1]
-        found = rows if b < 0 else rows[:, self._place[b] : self._place[b] + 1]
-        return bool(np.diagonal(relation).any() if a == b and a < 0 else found.any())
-
-    def _relation(self, predicate: int) -> Relation:
-        if predicate not in self._relations:
-            self._relations[predicate] = np.zeros((self._size, self._size), np.float32)
-        return self._relations[predicate]
+        relation = self._relations[predicate]
+        if a == b and a < 0:
+            return bool(np.diagonal(relation).any())
+        rows, columns = (slice(None) if term < 0 else self._place[term] for term in (a, b))
+        return bool(relation[rows, columns].any())
 
     def _apply(self, head: Ids, body: Atoms) -> bool:
         """Add the instances of a head that follow from the relations of its body; return whether any is new."""
@@ -76,12 +71,12 @@ class Model:
         )
         identity, ones = np.eye(self._size, dtype=np.float32), np.ones(self._size, np.float32)
         vectors = [identity[self._place[term]] if term >= 0 else ones for term in letters]
-        operands = [*(self._relation(predicate) for predicate, _, _ in body), *vectors]
+        operands = [*(self._relations[predicate] for predicate, _, _ in body), *vectors]
         out = "".join(dict.fromkeys(last))
         subscripts = f"{','.join([*labels, *letters.values()])}->{out}"
         path = _path(subscripts, tuple(each.shape for each in operands))
         derived = np.einsum(subscripts, *operands, optimize=path) > 0
-        holds, relation = derived if len(out) == 2 else np.diag(derived), self._relation(head[0])
+        holds, relation = derived if len(out) == 2 else np.diag(derived), self._relations[head[0]]
         is_new = bool((holds & (relation == 0)).any())
         relation[holds] = 1
         return is_new
@@ -98,14 +93,10 @@ MOST_CONSTANTS = 150
 """A problem with more constants is not checked, since its model is too large."""
 
 
-def _steps(case: Case) -> Iterator[tuple[int, StepView, Ids | None]]:
-    """Yield each step's row, the step, and the excluded atom."""
-    atoms = case.columns.candidates.atom.tolist()
-    excluded = [case.clauses.excluded(atom) for atom in atoms]
-    for row, owner in enumerate(case.owner.tolist()):
-        step = case.steps[row]
-        if step.goal:
-            yield row, step, excluded[owner]
+def _steps(case: Case) -> Iterator[tuple[tuple[int, int], StepView, Ids | None]]:
+    """Yield the place of each step with a goal, the step, and the excluded atom."""
+    excluded = [case.clauses.excluded(atom) for atom in case.columns.candidates.atom.tolist()]
+    return ((at, step, excluded[at[0]]) for at, step in case.walk() if step.goal)
 
 
 def _apply_clauses(case: Case, goal: Atoms, excluded: Ids | None) -> list[Resolvent]:
@@ -124,29 +115,21 @@ def _apply_clauses(case: Case, goal: Atoms, excluded: Ids | None) -> list[Resolv
 )
 def _made_by_clause(case: Case) -> Iterator[Finding]:
     apply = cache(partial(_apply_clauses, case))
-    for row, step, excluded in _steps(case):
+    for at, step, excluded in _steps(case):
         yields = {each.clause: each for each in apply(step.goal, excluded)}
         for each in step.resolvents:
             if each.kind in (GoalKind.FALSE, GoalKind.STOP):
                 continue
-            made = yields.get((each.origin_kind, each.origin))
-            found = (GoalKind.TRUE if each.kind == GoalKind.TRUE else GoalKind.GOAL, each.atoms)
+            made, found = yields.get(each.clause), case.names.resolvent(each)
             if made is None:
-                stage = Stage.MATCH_RULES if each.origin_kind == Origin.RULE else Stage.MATCH_FACTS
                 expected = "no resolvent of this clause, which does not match the selected atom"
                 if each.origin_kind == Origin.FACT and case.clauses.facts[each.origin] == excluded:
                     expected = "no resolvent of this fact, which is the excluded atom"
-                yield case.of_step(row, stage, "origin", expected, case.names.resolvent(each))
+                yield Finding(*at, _stage(each), "origin", expected, found)
                 break
-            if found != _kind(made):
-                kind, atoms = _kind(made)
-                yield case.of_step(
-                    row,
-                    _stage_of_atoms(case, each.atoms, made.atoms, excluded),
-                    "resolvent",
-                    case.names.goal(atoms, kind),  # type: ignore[arg-type]
-                    case.names.resolvent(each),
-                )
+            if (each.kind == GoalKind.TRUE, each.atoms) != (not made.atoms, made.atoms):
+                stage = _stage_of_atoms(case, each.atoms, made.atoms, excluded)
+                yield Finding(*at, stage, "resolvent", _name(case, made), found)
                 break
 
 
@@ -158,33 +141,25 @@ def _made_by_clause(case: Case) -> Iterator[Finding]:
 )
 def _complete_step(case: Case) -> Iterator[Finding]:
     apply = cache(partial(_apply_clauses, case))
-    visited: list[Atoms] = []
-    owner = -1
-    for row, step, excluded in _steps(case):
-        if int(case.owner[row]) != owner:
-            owner, visited = int(case.owner[row]), []
-        visited.append(step.goal)
+    for (row, number), step, excluded in _steps(case):
+        visited = [each.goal for each in case.derivations[row][: number + 1]]
         situation = Situation(case.clauses, case.limits, excluded, visited)
         left, taken, _ = filter_resolvents(situation, apply(step.goal, excluded))
-        counts = taken.dropped_atoms, taken.dropped_resolvents
         found, wanted = (
             [each.clause for each in listed if each.kind != GoalKind.FALSE]
             for listed in (step.resolvents, taken.resolvents)
         )
         if found != wanted:
             missing = next((each for each in left[Stage.REVISIT] if each.clause in {*wanted} - {*found}), None)
-            expected = _describe(case, missing) if missing else count_of(len(wanted), "resolvent")
-            yield case.of_step(
-                row,
-                Stage.CLOSE if taken.resolvents[0].kind == GoalKind.TRUE else _stage(missing),
-                "resolvents",
-                expected,
-                "no such resolvent",
-            )
-        elif counts != (step.dropped_atoms, step.dropped_resolvents):
-            expected = f"{counts[0]} dropped for their atoms, {counts[1]} beyond max_resolvents"
-            actual = f"{step.dropped_atoms} dropped for their atoms, {step.dropped_resolvents} beyond max_resolvents"
-            yield case.of_step(row, Stage.LIMIT, "dropped", expected, actual)
+            stage, expected = Stage.LIMIT, count_of(len(wanted), "resolvent")
+            if missing is not None:
+                stage = _stage(missing)
+                expected = f"{_name(case, missing)}   by {case.names.clause(*missing.clause)}"
+            if taken.resolvents[0].kind == GoalKind.TRUE:
+                stage = Stage.CLOSE
+            yield Finding(row, number, stage, "resolvents", expected, "no such resolvent")
+        elif describe_dropped(taken) != describe_dropped(step):
+            yield Finding(row, number, Stage.LIMIT, "dropped", describe_dropped(taken), describe_dropped(step))
 
 
 @law(
@@ -193,14 +168,14 @@ def _complete_step(case: Case) -> Iterator[Finding]:
     presumes=(PROOF_BEFORE_LIMITS, KNOWS_EXCLUDED),
 )
 def _fact_proves(case: Case) -> Iterator[Finding]:
-    for row, step, excluded in _steps(case):
+    for at, step, excluded in _steps(case):
         if len(step.goal) != 1 or (step.resolvents[:1] and step.resolvents[0].kind == GoalKind.TRUE):
             continue
         facts = case.clauses.facts_like(step.goal[0], excluded)
         if facts:
             expected = f"TRUE, by {case.names.clause(Origin.FACT, facts[0])}"
             actual = case.names.resolvent(step.resolvents[0]) if step.resolvents else "no resolvent"
-            yield case.of_step(row, Stage.MATCH_FACTS, "resolvents", expected, actual)
+            yield Finding(*at, Stage.MATCH_FACTS, "resolvents", expected, actual)
 
 
 @law(
@@ -233,7 +208,7 @@ def _sound(case: Case) -> Iterator[Finding]:
 
 def _stage_of_atoms(case: Case, found: Atoms, wanted: Atoms, excluded: Ids | None) -> Stage:
     """Return the stage that made the wrong atoms."""
-    if number_variables(iter(found)) == wanted:
+    if number_variables(found) == wanted:
         return Stage.RENAME
     facts = case.clauses.fact_index
     if number_variables(atom for atom in found if atom not in facts or atom == excluded) == wanted:
@@ -245,16 +220,9 @@ def _stage_of_atoms(case: Case, found: Atoms, wanted: Atoms, excluded: Ids | Non
     return Stage.RESOLVE
 
 
-def _kind(made: Resolvent) -> tuple[int, Atoms]:
-    return (GoalKind.GOAL if made.atoms else GoalKind.TRUE), made.atoms
-
-
-def _stage(made: Resolvent | None) -> Stage:
-    if made is None:
-        return Stage.LIMIT
+def _stage(made: Resolvent | ResolventView) -> Stage:
     return Stage.MATCH_RULES if made.origin_kind == Origin.RULE else Stage.MATCH_FACTS
 
 
-def _describe(case: Case, made: Resolvent) -> str:
-    kind, atoms = _kind(made)
-    return f"{case.names.goal(atoms, kind)}   by {case.names.clause(made.origin_kind, made.origin)}"  # type: ignore[arg-type]
+def _name(case: Case, made: Resolvent) -> str:
+    return case.names.goal(made.atoms, GoalKind.GOAL if made.atoms else GoalKind.TRUE)  # type: ignore[arg-type]

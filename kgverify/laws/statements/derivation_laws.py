@@ -1,12 +1,12 @@
 """Laws of a single derivation, which hold within one trace for any program."""
 
-from collections.abc import Callable, Iterator
-from itertools import zip_longest
+from collections.abc import Iterator
+from itertools import pairwise
+from math import isfinite
 
 import numpy as np
-from numpy.typing import NDArray
 
-from kgverify.comparison.step_view import outcome_name
+from kgverify.comparison.step_view import ResolventView, outcome_name
 from kgverify.errors import count_of
 from kgverify.laws.case import Case, Finding
 from kgverify.laws.law import law
@@ -18,41 +18,28 @@ from kgverify.laws.presumptions import (
     NEVER_STOPS,
     PROOF_ALONE,
 )
-from kgverify.laws.statements.compare_runs import LOG_PROBABILITY_ERROR
 from kgverify.program.outcomes import GoalKind, Origin, Outcome
 from kgverify.program.stages import Stage
 from kgverify.step.clauses import number_variables
 from kgverify.step.plain_step import find_outcome
 
+LOG_PROBABILITY_ERROR = 1e-6
+"""The relative tolerance of a step's log-probability."""
+
 
 @law("Every candidate given is reported exactly once, in the order given.", needs_rows=False, presumes=None)
 def _reported_once(case: Case) -> Iterator[Finding]:
-    if case.is_aligned:
-        return
-    reported = case.columns.candidates
-    given, found = (
-        [(*key, *atom) for *key, atom in zip(each.query.tolist(), each.side.tolist(), each.atom.tolist(), strict=True)]
-        for each in (case.candidates, reported)
-    )
-    for position, (one, other) in enumerate(zip_longest(given, found)):
-        if one != other:
-            texts = [case.atom_name(each[2:]) if each else "nothing more" for each in (one, other)]
-            query = int((one or other or (-1,))[0])
-            yield Finding(-1, -1, Stage.RECYCLE, f"candidate {position}", texts[0], texts[1], query)
-            return
+    yield from case.misplaced
 
 
 @law("A derivation has a step, and its first goal is the candidate's atom.", needs_rows=False)
 def _begins_at_candidate(case: Case) -> Iterator[Finding]:
-    candidates = case.columns.candidates
-    for row, atom in enumerate(map(tuple, candidates.atom.tolist())):
-        if not candidates.num_steps[row]:
+    for row, atom in enumerate(case.columns.candidates.atom.tolist()):
+        steps, wanted = case.derivations[row], number_variables([atom])
+        if not steps:
             yield Finding(row, -1, Stage.RECYCLE, "num_steps", "1 step or more", "0 steps")
-            continue
-        first = case.steps[case.first_step[row]]
-        wanted = number_variables(iter([atom]))
-        if first.goal != wanted:
-            yield Finding(row, 0, Stage.RECYCLE, "goal", case.names.goal(wanted), case.names.goal(first.goal))  # type: ignore[arg-type]
+        elif steps[0].goal != wanted:
+            yield Finding(row, 0, Stage.RECYCLE, "goal", case.names.goal(wanted), case.names.goal(steps[0].goal))  # type: ignore[arg-type]
 
 
 @law(
@@ -62,20 +49,17 @@ def _begins_at_candidate(case: Case) -> Iterator[Finding]:
     presumes=(COUNTS_EVERY_STEP,),
 )
 def _goal_is_choice(case: Case) -> Iterator[Finding]:
-    steps = case.columns.steps
-    ordinal = np.arange(len(case.owner)) - case.first_step[case.owner]
-    yield from case.of_steps(steps.depth != ordinal, Stage.ADVANCE, "depth", ordinal, steps.depth)
-    is_last = np.zeros(len(case.owner), np.bool_)
-    is_last[case.first_step[1:][case.columns.candidates.num_steps > 0] - 1] = True
-    expected = np.where(is_last, "an outcome other than OPEN", "OPEN, since a step follows")
-    is_wrong = (steps.outcome == Outcome.OPEN) == is_last
-    yield from case.of_steps(is_wrong, Stage.FINISH, "outcome", expected, _named(steps.outcome))
-    for row in np.flatnonzero(~is_last):
-        chosen = case.steps[row].chosen
-        goal = case.steps[row + 1].goal
-        if chosen is not None and chosen != (GoalKind.GOAL, goal):
-            texts = case.names.goal(chosen[1], chosen[0]), case.names.goal(goal)
-            yield case.of_step(row + 1, Stage.ADVANCE, "goal", *texts)
+    for (row, number), step in case.walk():
+        following = next(iter(case.derivations[row][number + 1 : number + 2]), None)
+        if step.depth != number:
+            yield Finding(row, number, Stage.ADVANCE, "depth", number, step.depth)
+        if (step.outcome == Outcome.OPEN) != (following is not None):
+            expected = "an outcome other than OPEN" if following is None else "OPEN, since a step follows"
+            yield Finding(row, number, Stage.FINISH, "outcome", expected, outcome_name(step.outcome))
+        chosen = step.chosen
+        if following is not None and chosen is not None and chosen != (GoalKind.GOAL, following.goal):
+            texts = case.names.goal(chosen[1], chosen[0]), case.names.goal(following.goal)
+            yield Finding(row, number + 1, Stage.ADVANCE, "goal", *texts)
 
 
 @law(
@@ -85,34 +69,27 @@ def _goal_is_choice(case: Case) -> Iterator[Finding]:
     presumes=(COUNTS_EVERY_STEP,),
 )
 def _outcome(case: Case) -> Iterator[Finding]:
-    steps, candidates = case.columns.steps, case.columns.candidates
-    for row, step in enumerate(case.steps):
+    most = case.limits.max_depth
+    for at, step in case.walk():
         kind = step.chosen[0] if step.chosen is not None else GoalKind.GOAL
         expected = find_outcome(case.limits, GoalKind(kind), step.depth + 1)
         if expected != step.outcome:
-            yield case.of_step(row, Stage.FINISH, "outcome", outcome_name(expected), outcome_name(step.outcome))
-    most = case.limits.max_depth
-    yield from case.of_steps(steps.depth >= most, Stage.FINISH, "depth", f"less than {most}", steps.depth)
-    ends = candidates.outcome.copy()
-    has_steps = candidates.num_steps > 0
-    ends[has_steps] = steps.outcome[case.first_step[1:][has_steps] - 1]
-    yield from case.of_candidates(
-        ends != candidates.outcome, Stage.RECYCLE, "outcome", _named(ends), _named(candidates.outcome)
-    )
-
-
-def _named(outcomes: NDArray[np.integer]) -> Callable[[int], str]:
-    return lambda row: outcome_name(int(outcomes[row]))
+            yield Finding(*at, Stage.FINISH, "outcome", outcome_name(expected), outcome_name(step.outcome))
+        if step.depth >= most:
+            yield Finding(*at, Stage.FINISH, "depth", f"less than {most}", step.depth)
+    for row, outcome in enumerate(case.columns.candidates.outcome.tolist()):
+        for last in case.derivations[row][-1:]:
+            if last.outcome != outcome:
+                texts = outcome_name(last.outcome), outcome_name(outcome)
+                yield Finding(row, -1, Stage.RECYCLE, "outcome", *texts)
 
 
 @law("A derivation is marked limited if and only if one of its steps dropped something.", needs_rows=False)
 def _limited_mark(case: Case) -> Iterator[Finding]:
-    dropped = case.columns.steps.dropped_atoms.astype(np.int64) + case.columns.steps.dropped_resolvents
-    candidates = case.columns.candidates
-    is_limited = np.zeros(len(candidates.query), np.uint8)
-    is_limited[case.owner[dropped > 0]] = 1
-    is_wrong = is_limited != (candidates.is_limited != 0)
-    yield from case.of_candidates(is_wrong, Stage.LIMIT, "is_limited", is_limited, candidates.is_limited)
+    for row, mark in enumerate(case.columns.candidates.is_limited.tolist()):
+        is_limited = any(step.dropped_atoms or step.dropped_resolvents for step in case.derivations[row])
+        if is_limited != bool(mark):
+            yield Finding(row, -1, Stage.LIMIT, "is_limited", int(is_limited), mark)
 
 
 @law(
@@ -121,32 +98,23 @@ def _limited_mark(case: Case) -> Iterator[Finding]:
     presumes=(PROOF_ALONE, NEVER_STOPS),
 )
 def _terminal_alone(case: Case) -> Iterator[Finding]:
-    resolvents, steps = case.columns.resolvents, case.columns.steps
-    yield from case.of_steps(steps.num_resolvents == 0, Stage.CLOSE, "num_resolvents", "1 or more", "0")
-    is_terminal = resolvents.kind != GoalKind.GOAL
-    num = steps.num_resolvents[case.step_of]
-
-    def kind_of(row: int) -> str:
-        return GoalKind(int(resolvents.kind[row])).name
-
-    yield from case.of_resolvents(
-        is_terminal & (num != 1),
-        Stage.CLOSE,
-        "kind",
-        lambda row: f"{kind_of(row)} alone",
-        lambda row: f"{kind_of(row)} among {count_of(num[row], 'resolvent')}",
-    )
-    lacks_origin = resolvents.origin_kind == Origin.NONE
-    may_lack = np.isin(resolvents.kind, (GoalKind.FALSE, GoalKind.STOP))
-    yield from case.of_resolvents(
-        lacks_origin != may_lack,
-        Stage.RESOLVE,
-        "origin_kind",
-        lambda row: f"{kind_of(row)} of {'no origin' if may_lack[row] else 'a clause'}",
-        lambda row: f"{kind_of(row)} of {Origin(int(resolvents.origin_kind[row])).name.lower()}",
-    )
-    is_empty = ~is_terminal & (resolvents.num_atoms == 0)
-    yield from case.of_resolvents(is_empty, Stage.PRUNE, "num_atoms", "1 or more; a goal without atoms is TRUE", "0")
+    for at, step in case.walk():
+        if not step.resolvents:
+            yield Finding(*at, Stage.CLOSE, "num_resolvents", "1 or more", 0)
+        for each in step.resolvents:
+            kind, origin = GoalKind(each.kind), Origin(each.origin_kind)
+            if kind is not GoalKind.GOAL and len(step.resolvents) != 1:
+                beside = f"{kind.name} among {count_of(len(step.resolvents), 'resolvent')}"
+                yield Finding(*at, Stage.CLOSE, "kind", f"{kind.name} alone", beside)
+            may_lack = kind in (GoalKind.FALSE, GoalKind.STOP)
+            if (origin is Origin.NONE) != may_lack:
+                texts = (
+                    f"{kind.name} of {'no origin' if may_lack else 'a clause'}",
+                    f"{kind.name} of {origin.name.lower()}",
+                )
+                yield Finding(*at, Stage.RESOLVE, "origin_kind", *texts)
+            if kind is GoalKind.GOAL and not each.atoms:
+                yield Finding(*at, Stage.PRUNE, "num_atoms", "1 or more; a goal without atoms is TRUE", 0)
 
 
 @law(
@@ -156,16 +124,18 @@ def _terminal_alone(case: Case) -> Iterator[Finding]:
     presumes=(LIMITS_LAST, NEVER_STOPS),
 )
 def _within_limits(case: Case) -> Iterator[Finding]:
-    resolvents, steps, limits = case.columns.resolvents, case.columns.steps, case.limits
-    most_atoms, most = limits.max_atoms, limits.max_resolvents
-    num, num_atoms = steps.num_resolvents, resolvents.num_atoms
-    yield from case.of_resolvents(num_atoms > most_atoms, Stage.LIMIT, "num_atoms", f"at most {most_atoms}", num_atoms)
-    yield from case.of_steps(num > most, Stage.LIMIT, "num_resolvents", f"at most {most}", num)
-    dropped = (steps.dropped_atoms.astype(np.int64) + steps.dropped_resolvents)[case.step_of]
-    is_wrong = (resolvents.kind == GoalKind.TRUE) & (dropped > 0)
-    yield from case.of_resolvents(is_wrong, Stage.CLOSE, "dropped", "nothing, beside TRUE", dropped)
-    is_short = (steps.dropped_resolvents > 0) & (num != most)
-    yield from case.of_steps(is_short, Stage.LIMIT, "num_resolvents", f"{most}, since more were dropped", num)
+    most_atoms, most = case.limits.max_atoms, case.limits.max_resolvents
+    for at, step in case.walk():
+        num, num_dropped = len(step.resolvents), step.dropped_atoms + step.dropped_resolvents
+        for each in step.resolvents:
+            if len(each.atoms) > most_atoms:
+                yield Finding(*at, Stage.LIMIT, "num_atoms", f"at most {most_atoms}", len(each.atoms))
+            if each.kind == GoalKind.TRUE and num_dropped:
+                yield Finding(*at, Stage.CLOSE, "dropped", "nothing, beside TRUE", num_dropped)
+        if num > most:
+            yield Finding(*at, Stage.LIMIT, "num_resolvents", f"at most {most}", num)
+        if step.dropped_resolvents and num != most:
+            yield Finding(*at, Stage.LIMIT, "num_resolvents", f"{most}, since more were dropped", num)
 
 
 @law(
@@ -174,24 +144,22 @@ def _within_limits(case: Case) -> Iterator[Finding]:
     needs_rows=False,
 )
 def _clause_order(case: Case) -> Iterator[Finding]:
-    resolvents = case.columns.resolvents
-    dialect, kind = case.limits.dialect, resolvents.origin_kind.astype(np.int64)
+    dialect = case.limits.dialect
+    kinds = [Origin.RULE, Origin.FACT] if dialect.order == "rules_first" else [Origin.FACT, Origin.RULE]
     # Stopping, which no clause makes, is last.
-    kind = np.where(kind == Origin.NONE, len(Origin), len(Origin) - kind if dialect.order == "facts_first" else kind)
-    origin = resolvents.origin.astype(np.int64)
-    key = (kind << 40) + (-origin if dialect.is_reversed else origin)
-    is_wrong = (case.step_of[1:] == case.step_of[:-1]) & (key[1:] <= key[:-1])
+    place = {kind: i for i, kind in enumerate((*kinds, Origin.NONE))}
 
-    def clause_of(row: int) -> str:
-        return case.names.clause(int(resolvents.origin_kind[row]), int(resolvents.origin[row]))
+    def order_of(each: ResolventView) -> tuple[int, int]:
+        return place[Origin(each.origin_kind)], -each.origin if dialect.is_reversed else each.origin
 
-    yield from case.of_resolvents(
-        is_wrong,
-        Stage.RESOLVE,
-        "origin",
-        lambda row: f"a clause after {clause_of(row)}",
-        lambda row: clause_of(row + 1) or "no clause",
-    )
+    for at, step in case.walk():
+        for one, other in pairwise(step.resolvents):
+            if order_of(other) <= order_of(one):
+                texts = (
+                    f"a clause after {case.names.clause(*one.clause)}",
+                    case.names.clause(*other.clause) or "no clause",
+                )
+                yield Finding(*at, Stage.RESOLVE, "origin", *texts)
 
 
 @law(
@@ -200,16 +168,11 @@ def _clause_order(case: Case) -> Iterator[Finding]:
     presumes=(FORGETS_NAMES,),
 )
 def _canonical(case: Case) -> Iterator[Finding]:
-    has_variables = np.zeros(len(case.owner), np.bool_)
-    atom_of = np.repeat(case.step_of, case.columns.resolvents.num_atoms)
-    has_variables[atom_of[(case.columns.resolvents.atoms[:, 1:] < 0).any(1)]] = True
-    for row in np.flatnonzero(has_variables):
-        for each in case.steps[row].resolvents:
-            wanted = number_variables(iter(each.atoms))
+    for at, step in case.walk():
+        for each in step.resolvents:
+            wanted = number_variables(each.atoms)
             if each.atoms != wanted:
-                texts = case.names.goal(wanted), case.names.goal(each.atoms)  # type: ignore[arg-type]
-                yield case.of_step(row, Stage.RENAME, "atoms", *texts)
-                break
+                yield Finding(*at, Stage.RENAME, "atoms", case.names.goal(wanted), case.names.goal(each.atoms))  # type: ignore[arg-type]
 
 
 @law(
@@ -218,16 +181,14 @@ def _canonical(case: Case) -> Iterator[Finding]:
     presumes=(DROPS_VISITED, FORGETS_NAMES),
 )
 def _no_visited_goal(case: Case) -> Iterator[Finding]:
-    num_steps = case.columns.candidates.num_steps
-    for row in range(len(num_steps)):
+    for row, steps in enumerate(case.derivations):
         goals = set()
-        for at in range(int(case.first_step[row]), int(case.first_step[row + 1])):
-            step = case.steps[at]
+        for number, step in enumerate(steps):
             goals.add(step.goal)
             for each in step.resolvents:
                 if each.atoms in goals:
-                    yield case.of_step(at, Stage.REVISIT, "resolvents", "no visited goal", case.names.resolvent(each))
-                    break
+                    found = case.names.resolvent(each)
+                    yield Finding(row, number, Stage.REVISIT, "resolvents", "no visited goal", found)
 
 
 @law(
@@ -235,15 +196,16 @@ def _no_visited_goal(case: Case) -> Iterator[Finding]:
     needs_rows=False,
 )
 def _first_highest(case: Case) -> Iterator[Finding]:
-    resolvents, score = case.columns.resolvents, case.columns.resolvents.score
-    yield from case.of_resolvents(~np.isfinite(score), Stage.SCORE, "score", "a number", score)
-    is_end = np.isin(resolvents.kind, (GoalKind.TRUE, GoalKind.FALSE))
-    yield from case.of_resolvents(is_end & (score != 0), Stage.SCORE, "score", "0, of TRUE or FALSE", score)
-    for row, step in enumerate(case.steps):
+    for at, step in case.walk():
         scores = [each.score for each in step.resolvents]
-        if scores and np.isfinite(sum(scores)) and step.choice != scores.index(max(scores)):
+        for each in step.resolvents:
+            if not isfinite(each.score):
+                yield Finding(*at, Stage.SCORE, "score", "a number", each.score)
+            if each.kind in (GoalKind.TRUE, GoalKind.FALSE) and each.score != 0:
+                yield Finding(*at, Stage.SCORE, "score", "0, of TRUE or FALSE", each.score)
+        if scores and isfinite(sum(scores)) and step.choice != scores.index(max(scores)):
             first = f"{scores.index(max(scores))}, the first of the highest scores"
-            yield case.of_step(row, Stage.CHOOSE, "choice", first, step.choice)
+            yield Finding(*at, Stage.CHOOSE, "choice", first, step.choice)
 
 
 @law(
@@ -252,18 +214,11 @@ def _first_highest(case: Case) -> Iterator[Finding]:
     needs_rows=False,
 )
 def _log_probability(case: Case) -> Iterator[Finding]:
-    resolvents, steps, candidates = case.columns.resolvents, case.columns.steps, case.columns.candidates
-    num = steps.num_resolvents.astype(np.int64)
-    is_choice = (steps.choice >= 0) & (steps.choice < num)
-    if not is_choice.all() or not len(num):
+    if any(step.chosen is None for step in case.steps):
         return
-    score = resolvents.score.astype(np.float64)
-    begin = case.first_resolvent[:-1]
-    highest = np.maximum.reduceat(score, begin)
-    total = np.log(np.add.reduceat(np.exp(score - np.repeat(highest, num)), begin)) + highest
-    expected = np.bincount(case.owner, score[begin + steps.choice] - total, minlength=len(candidates.query))
-    allowed = LOG_PROBABILITY_ERROR * (1 + np.abs(expected)) * np.maximum(candidates.num_steps, 1)
-    found = candidates.log_probability
-    is_wrong = ~(np.abs(expected - found) <= allowed)
-    texts = (lambda row: repr(float(expected[row]))), (lambda row: repr(float(found[row])))
-    yield from case.of_candidates(is_wrong, Stage.ADVANCE, "log_probability", *texts)
+    for row, found in enumerate(case.columns.candidates.log_probability.tolist()):
+        steps = [([each.score for each in step.resolvents], step.choice) for step in case.derivations[row]]
+        expected = float(sum(scores[choice] - np.logaddexp.reduce(scores) for scores, choice in steps))
+        allowed = LOG_PROBABILITY_ERROR * (1 + abs(expected)) * max(1, len(steps))
+        if not abs(expected - found) <= allowed:
+            yield Finding(row, -1, Stage.ADVANCE, "log_probability", repr(expected), repr(found))

@@ -4,27 +4,32 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from operator import attrgetter
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kgverify.comparison.step_view import ResolventView, StepView
+from kgverify.comparison.comparable import Numbering
+from kgverify.comparison.step_view import ResolventView, StepView, list_missing
 from kgverify.engines.policy import Policy
 from kgverify.engines.protocol import Engine
-from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.laws.case import Case, Finding, read_steps
 from kgverify.laws.law import law
 from kgverify.laws.presumptions import COUNTS_EVERY_STEP, FORGETS_NAMES, OUR_FILTERS, REJECTS
-from kgverify.laws.statements.compare_runs import difference_of_counts, difference_of_resolvents, differing
+from kgverify.laws.statements.compare_runs import differing, differing_step
 from kgverify.program.atoms import NamedAtom, Term, Variable
 from kgverify.program.outcomes import GoalKind, Origin
-from kgverify.program.program import NamedRule, Program
+from kgverify.program.program import NamedRule
 from kgverify.program.stages import Stage
+from kgverify.runs.run import Run, build_trace
 from kgverify.testing.problems.problem import free_prefix
-from kgverify.trace.model.columns import Columns
+from kgverify.trace.model.columns import Columns, empty_columns
+from kgverify.trace.model.digests import compute_digests
+from kgverify.trace.model.trace import Trace
 
 FOREIGN = 1 << 30
-"""The first id of clauses and symbols that only the variant has."""
+"""The first number of rules that only the variant has."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,86 +45,56 @@ class Variant:
     rule_of: Sequence[int]
 
     @cached_property
-    def graph(self) -> KnowledgeGraph:
-        """The variant, with the queries and the constants of the case."""
-        return replace(self.case.run.graph, train=tuple(self.facts), rules=tuple(self.rules))
+    def shell(self) -> Trace:
+        """A trace without candidates, in the ids of the variant."""
+        return build_trace(self._run, self._engine, empty_columns(), None)
 
-    def prove(self) -> Columns:
-        """Prove the candidates of the case on the variant, and return the results in the ids of the case."""
+    def prove(self) -> Trace:
+        """Prove the candidates of the case on the variant."""
         candidates = self.case.candidates
-        return self._back_columns(self._make_engine().prove(candidates._replace(atom=self._there(candidates.atom))))
+        return self._record(self._engine.prove(candidates._replace(atom=self._encode(candidates.atom))))
 
     def steps(self) -> list[StepView]:
         """Take the steps of the case on the variant, and return them in the ids of the case."""
         positions = self.case.positions
-        candidates = positions.candidates._replace(atom=self._there(positions.candidates.atom))
-        there = positions._replace(candidates=candidates, atoms=self._there(positions.atoms))
-        return read_steps(self._back_columns(self._make_engine().step(there)))
+        candidates = positions.candidates._replace(atom=self._encode(positions.candidates.atom))
+        there = positions._replace(candidates=candidates, atoms=self._encode(positions.atoms))
+        stepped = self._record(self._engine.step(there))
+        return read_steps(Numbering(self.case.trace, stepped).convert(1, stepped).columns)
 
-    def _make_engine(self) -> Engine:
-        run = replace(self.case.run, graph=self.graph, policy=self._policy)
-        return self.case.make_pipeline(run, self.case.sizes).engine
-
-    def _back_columns(self, columns: Columns) -> Columns:
-        """Return columns in the ids of the case; clauses and symbols of the variant alone are `FOREIGN` or more."""
+    def _record(self, columns: Columns) -> Trace:
+        """Return columns as a trace, with the rule numbers of the case; further rules are `FOREIGN` or more."""
+        rule_of = np.array([i if i >= 0 else FOREIGN + at for at, i in enumerate(self.rule_of)] or [0], np.int32)
         resolvents = columns.resolvents
-        rule_of = np.array([i if i >= 0 else FOREIGN + at for at, i in enumerate(self.rule_of)], np.int32)
-        of_rule, of_fact = (
-            np.append(ids, 0)[np.minimum(resolvents.origin, len(ids))] for ids in (rule_of, self._fact_of)
-        )
-        kinds = [resolvents.origin_kind == kind for kind in (Origin.RULE, Origin.FACT)]
-        origin = np.select(kinds, [of_rule, of_fact], resolvents.origin).astype(np.int32)
-        return Columns(
-            columns.candidates._replace(atom=self._back(columns.candidates.atom)),
-            columns.steps._replace(goal_atoms=self._back(columns.steps.goal_atoms)),
-            resolvents._replace(origin=origin, atoms=self._back(resolvents.atoms)),
-        )
+        of_rule = rule_of[np.minimum(resolvents.origin, len(rule_of) - 1)]
+        origin = np.where(resolvents.origin_kind == Origin.RULE, of_rule, resolvents.origin)
+        columns = columns._replace(resolvents=resolvents._replace(origin=origin))
+        return replace(self.shell, columns=columns, digests=compute_digests(columns))
 
-    def _there(self, atoms: NDArray[np.int32]) -> NDArray[np.int32]:
-        return _map_atoms(atoms, *self._maps(self.case.program, self.graph.program))
-
-    def _back(self, atoms: NDArray[np.int32]) -> NDArray[np.int32]:
-        return _map_atoms(atoms, *self._maps(self.graph.program, self.case.program))
-
-    def _maps(self, source: Program, target: Program) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-        predicates, constants = (
-            np.array([ids.get(name, FOREIGN + i) for i, name in enumerate(names)] or [0], np.int32)
-            for ids, names in (
-                (target.symbols.predicate_ids, source.symbols.predicates),
-                (target.symbols.constant_ids, source.symbols.constants),
-            )
-        )
-        return predicates, constants
+    def _encode(self, atoms: NDArray[np.int32]) -> NDArray[np.int32]:
+        """Return atoms of the case in the ids of the variant."""
+        convert = Numbering(self.shell, self.case.trace).converter(1)
+        return atoms if convert is None else convert(atoms)
 
     @cached_property
-    def _fact_of(self) -> NDArray[np.int32]:
-        index = self.case.clauses.fact_index
-        rows = self._back(self.graph.program.facts).tolist()
-        return np.array([index.get((p, a, b), FOREIGN + i) for i, (p, a, b) in enumerate(rows)], np.int32)
+    def _engine(self) -> Engine:
+        return self.case.make_pipeline(self._run, self.case.merged.sizes).engine
 
-    @property
-    def _policy(self) -> Policy:
-        """The policy, in which each symbol keeps its embedding; one that only the variant has gets zeros."""
-        policy = self.case.run.policy
-        if not policy.weights:
-            return policy
-        weights = dict(policy.weights)
-        maps = self._maps(self.graph.program, self.case.program)
-        for name, rows in zip(("embedding.predicate", "embedding.constant"), maps, strict=True):
-            table = np.asarray(weights[name])
-            is_known = rows < FOREIGN
-            weights[name] = np.where(is_known[:, None], table[np.where(is_known, rows, 0)], 0).astype(table.dtype)
-        return Policy(policy.name, weights)
-
-
-def _map_atoms(
-    atoms: NDArray[np.int32], predicates: NDArray[np.int32], constants: NDArray[np.int32]
-) -> NDArray[np.int32]:
-    mapped = atoms.copy()
-    mapped[:, 0] = predicates[atoms[:, 0]]
-    arguments = atoms[:, 1:]
-    mapped[:, 1:] = np.where(arguments < 0, arguments, constants[np.maximum(arguments, 0)])
-    return mapped
+    @cached_property
+    def _run(self) -> Run:
+        """The run of the variant: each symbol keeps its embedding; one that only the variant has gets zeros."""
+        run = self.case.run
+        graph = replace(run.graph, train=tuple(self.facts), rules=tuple(self.rules))
+        weights, known, symbols = dict(run.policy.weights), self.case.program.symbols, graph.program.symbols
+        for name, ids, names in (
+            ("embedding.predicate", known.predicate_ids, symbols.predicates),
+            ("embedding.constant", known.constant_ids, symbols.constants),
+        ):
+            if weights:
+                table = np.asarray(weights[name])
+                blank = np.zeros_like(table[:1])
+                weights[name] = np.concatenate([table[ids[each], None] if each in ids else blank for each in names])
+        return replace(run, graph=graph, policy=Policy(run.policy.name, weights) if weights else run.policy)
 
 
 CROWD = 56
@@ -140,16 +115,14 @@ def _renaming(case: Case) -> Iterator[Finding]:
     def atom(each: NamedAtom) -> NamedAtom:
         return NamedAtom(other(each.predicate), term(each.first), term(each.second))
 
+    splits: dict[str, Any] = {name: tuple(map(atom, getattr(graph, name))) for name in ("train", "valid", "test")}
     renamed_graph = replace(
         graph,
-        train=tuple(map(atom, graph.train)),
-        valid=tuple(map(atom, graph.valid)),
-        test=tuple(map(atom, graph.test)),
-        rules=tuple(NamedRule(atom(rule.clause_head), tuple(map(atom, rule.body))) for rule in graph.rules),
+        **splits,
+        rules=tuple(rule.with_atoms([*map(atom, rule.atoms)]) for rule in graph.rules),
         domains={name: tuple(map(other, constants)) for name, constants in graph.domains.items()},
     )
-    engine = case.make_pipeline(replace(case.run, graph=renamed_graph), case.sizes).engine
-    yield from differing(case, engine.prove(case.candidates), Stage.RECYCLE)
+    yield from differing(case, case.vary(graph=renamed_graph).prove(case.candidates), Stage.RECYCLE)
 
 
 @law("A fact given twice is one fact.")
@@ -186,33 +159,20 @@ def _crowded_predicate(case: Case) -> Iterator[Finding]:
     graph = case.run.graph
     crowd = free_prefix("crowd", case.program.symbols.constants, "~")
     # One predicate of each problem at a time, which is faster.
-    predicates = _one_of_each(case)
-    facts = [NamedAtom(p, f"{crowd} {i}", f"{crowd} {i + 1}") for p in predicates for i in range(CROWD)]
-    rules = [
-        NamedRule(head, (head,))
-        for p in predicates
-        for head in (NamedAtom(p, f"{crowd} {i}", f"{crowd} {i + 1}") for i in range(CROWD_RULES))
-    ]
+    crowds = [[NamedAtom(p, f"{crowd} {i}", f"{crowd} {i + 1}") for i in range(CROWD)] for p in _one_of_each(case)]
+    facts = [fact for each in crowds for fact in each]
+    rules = [NamedRule(head, (head,)) for each in crowds for head in each[:CROWD_RULES]]
     rule_of = [*[-1] * len(rules), *range(len(graph.rules))]
     variant = Variant(case, (*facts, *graph.train), (*rules, *graph.rules), rule_of)
-    stepped = variant.steps()
-    for row in range(len(case.owner)):
-        one, other = case.steps[row], stepped[row]
-        if not one.goal or (max(one.goal[0][1:]) < 0 and one.goal[0][1] != one.goal[0][2]):
-            continue
-        found = difference_of_resolvents(one.resolvents, other.resolvents, case.names)
-        if found is not None:
-            yield case.of_step(row, Stage.MATCH_FACTS, *found)
-        elif difference_of_counts(one, other):
-            counts = [f"{each.dropped_atoms} and {each.dropped_resolvents}" for each in (one, other)]
-            yield case.of_step(row, Stage.LIMIT, "dropped", *counts)
+    for (at, one), other in zip(case.walk(), variant.steps(), strict=True):
+        if one.goal and (max(one.goal[0][1:]) >= 0 or one.goal[0][1] == one.goal[0][2]):
+            yield from differing_step(case, at, Stage.MATCH_FACTS, one, other)
 
 
 def _one_of_each(case: Case) -> list[str]:
     """Return, for each problem, the predicate with the most clauses."""
     graph = case.run.graph
-    counts = Counter(fact.predicate for fact in graph.train)
-    counts.update(rule.clause_head.predicate for rule in graph.rules)
+    counts = Counter(atom.predicate for atom in (*graph.train, *(rule.clause_head for rule in graph.rules)))
     best: dict[int, str] = {}
     for predicate, _ in counts.most_common():
         best.setdefault(case.problem_of_name(predicate), predicate)
@@ -238,35 +198,33 @@ def _rule_order(case: Case) -> Iterator[Finding]:
 
 def _reordered(variant: Variant, stage: Stage) -> Iterator[Finding]:
     case = variant.case
-    stepped = variant.steps()
-    for row in range(len(case.owner)):
-        found = _difference_but_for_order(case, case.steps[row], stepped[row])
-        if found is not None:
-            yield case.of_step(row, stage, *found)
+    for (at, one), other in zip(case.walk(), variant.steps(), strict=True):
+        for field, expected, actual in _differences_but_for_order(case, one, other):
+            yield Finding(*at, stage, field, expected, actual)
 
 
-def _difference_but_for_order(case: Case, one: StepView, other: StepView) -> tuple[str, str, str] | None:
+def _differences_but_for_order(case: Case, one: StepView, other: StepView) -> Iterator[tuple[str, object, object]]:
     firsts = [each.resolvents[0] if each.resolvents else None for each in (one, other)]
     kinds = [each and each.kind for each in firsts]
     if GoalKind.TRUE in kinds:
         # Which of several proofs comes first depends on the order.
-        texts = [case.names.goal(each.atoms, each.kind) if each else "nothing" for each in firsts]
-        return None if kinds[0] == kinds[1] else ("resolvents", texts[0], texts[1])
+        if kinds[0] != kinds[1]:
+            texts = [case.names.goal(each.atoms, each.kind) if each else "nothing" for each in firsts]
+            yield "resolvents", texts[0], texts[1]
+        return
     sums = [len(_goals(each)) + each.dropped_atoms + each.dropped_resolvents for each in (one, other)]
     if sums[0] != sums[1]:
-        return "resolvents, dropped ones included", str(sums[0]), str(sums[1])
+        yield "resolvents, dropped ones included", sums[0], sums[1]
     if one.dropped_atoms != other.dropped_atoms:
-        return "dropped_atoms", str(one.dropped_atoms), str(other.dropped_atoms)
-    if one.dropped_resolvents or other.dropped_resolvents:
-        return None
-    left, right = (Counter((each.content, each.clause) for each in _goals(step)) for step in (one, other))
-    if left == right:
-        return None
-    texts = []
-    for step, missing in ((one, left - right), (other, right - left)):
-        only = [each for each in _goals(step) if (each.content, each.clause) in missing]
-        texts.append(case.names.resolvent(only[0]) if only else "nothing more")
-    return "resolvents", texts[0], texts[1]
+        yield "dropped_atoms", one.dropped_atoms, other.dropped_atoms
+    if not one.dropped_resolvents and not other.dropped_resolvents:
+        missing, extra = (
+            list_missing(*sides, key=attrgetter("content", "clause"))
+            for sides in ((_goals(one), _goals(other)), (_goals(other), _goals(one)))
+        )
+        if missing or extra:
+            texts = [case.names.resolvent(only[0]) if only else "nothing more" for only in (missing, extra)]
+            yield "resolvents", texts[0], texts[1]
 
 
 def _goals(step: StepView) -> list[ResolventView]:

@@ -2,8 +2,6 @@
 
 from collections.abc import Iterator
 
-import numpy as np
-
 from kgverify.engines.plain.two_tower import score_two_tower
 from kgverify.laws.case import Case, Finding
 from kgverify.laws.law import law
@@ -23,16 +21,13 @@ ROUNDING = 1e-9
 )
 def _score_of_step(case: Case) -> Iterator[Finding]:
     seen: dict[tuple[Atoms, Atoms], float] = {}
-    for row in range(len(case.owner)):
-        step = case.steps[row]
+    for at, step in case.walk():
         for each in step.resolvents:
-            if each.kind != GoalKind.GOAL:
-                continue
-            first = seen.setdefault((step.goal, each.atoms), each.score)
-            if not abs(first - each.score) <= 2 * case.score_error:
-                actual = f"{each.score!r} for {case.names.goal(each.atoms)}"
-                yield case.of_step(row, Stage.SCORE, "score", f"{first!r}, as elsewhere", actual)
-                break
+            if each.kind == GoalKind.GOAL:
+                first = seen.setdefault((step.goal, each.atoms), each.score)
+                if not abs(first - each.score) <= 2 * case.score_error:
+                    actual = f"{each.score!r} for {case.names.goal(each.atoms)}"
+                    yield Finding(*at, Stage.SCORE, "score", f"{first!r}, as elsewhere", actual)
 
 
 @law(
@@ -40,24 +35,13 @@ def _score_of_step(case: Case) -> Iterator[Finding]:
     needs_rows=False,
 )
 def _score_formula(case: Case) -> Iterator[Finding]:
-    resolvents = case.columns.resolvents
     policy = case.run.policy
     formula = score_shortest if policy.name == "shortest" else score_two_tower(policy.weights, policy.num_blocks)
-    # Where names are kept, scores are those of canonical goals all the same.
-    expected = np.array(
-        [
-            score
-            for step in case.steps
-            for score in formula(
-                number_variables(step.goal),
-                [
-                    Resolvent(number_variables(each.atoms) if step.goal else (), Origin.NONE, 0)
-                    for each in step.resolvents
-                ],
-            )
-        ]
-    )
-    allowed = case.score_error + (ROUNDING if case.run.policy.weights else 0.0)
-    is_wrong = (resolvents.kind == GoalKind.GOAL) & ~(np.abs(resolvents.score - expected) <= allowed)
-    texts = (lambda row: repr(float(expected[row]))), (lambda row: repr(float(resolvents.score[row])))
-    yield from case.of_resolvents(is_wrong, Stage.SCORE, "score", *texts)
+    allowed = case.score_error + (ROUNDING if policy.weights else 0.0)
+    for at, step in case.walk():
+        # Where names are kept, scores are those of canonical goals all the same.
+        goals = [number_variables(each.atoms) if step.goal else () for each in step.resolvents]
+        scores = formula(number_variables(step.goal), [Resolvent(goal, Origin.NONE, 0) for goal in goals])
+        for each, expected in zip(step.resolvents, scores, strict=True):
+            if each.kind == GoalKind.GOAL and not abs(each.score - expected) <= allowed:
+                yield Finding(*at, Stage.SCORE, "score", repr(float(expected)), repr(each.score))

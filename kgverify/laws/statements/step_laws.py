@@ -6,6 +6,7 @@ from dataclasses import replace
 import msgspec
 import numpy as np
 
+from kgverify.comparison.comparable import lockstep_columns
 from kgverify.comparison.step_view import ResolventView, StepView
 from kgverify.engines.policy import SHORTEST
 from kgverify.engines.protocol import make_positions
@@ -21,7 +22,7 @@ from kgverify.laws.presumptions import (
     PRUNES_FIRST,
     REJECTS,
 )
-from kgverify.laws.statements.compare_runs import difference_of_counts, difference_of_resolvents, difference_of_steps
+from kgverify.laws.statements.compare_runs import differing, differing_step
 from kgverify.program.limits import MAX_ATOMS
 from kgverify.program.outcomes import GoalKind
 from kgverify.program.stages import Stage
@@ -34,12 +35,12 @@ WIDE_RESOLVENTS = 128
 
 @law("A step taken by itself from its position (query, depth, goals visited) is the step of the run.")
 def _step_alone(case: Case) -> Iterator[Finding]:
-    stepped = read_steps(case.engine.step(case.positions))
-    error = 2 * case.score_error
-    for row in range(len(case.owner)):
-        found = difference_of_steps(case.steps[row], stepped[row], error, case.names)
-        if found is not None and found[0] != "near-tie":
-            yield case.of_step(row, Stage.RECYCLE, found[0], found[2], found[1])
+    stepped, taken = case.engine.step(case.positions), lockstep_columns(case.columns)
+    sums = stepped.candidates.log_probability
+    taken = taken._replace(candidates=taken.candidates._replace(log_probability=sums))
+    for finding in differing(case, stepped, Stage.RECYCLE, taken, lockstep=True):
+        row, number = case.places[finding.candidate]
+        yield finding._replace(candidate=row, step=number)
 
 
 @law(
@@ -51,15 +52,13 @@ def _visited_goals(case: Case) -> Iterator[Finding]:
     rows = np.flatnonzero(case.positions.num_goals > 1).tolist()
     stepped = _step_from(case, rows, [[case.steps[row].goal] for row in rows])
     for row, other in zip(rows, stepped, strict=True):
-        one = case.steps[row]
+        one, (candidate, number) = case.steps[row], case.places[row]
         if any(each.dropped_atoms or each.dropped_resolvents for each in (one, other)):
             continue
-        visited = {step.goal for step in case.steps_until(row)}
+        visited = {step.goal for step in case.derivations[candidate][: number + 1]}
         kept = [each for each in _offered(other) if each.kind == GoalKind.TRUE or each.atoms not in visited]
-        wanted, found = ([each.content for each in listed] for listed in (kept, _offered(one)))
-        if wanted != found:
-            texts = ["; ".join(case.names.goal(a, k) for k, a in each) or "none" for each in (wanted, found)]
-            yield case.of_step(row, Stage.REVISIT, "resolvents", *texts)
+        expected, actual = (one._replace(resolvents=tuple(listed)) for listed in (kept, _offered(one)))
+        yield from differing_step(case, case.places[row], Stage.REVISIT, expected, actual)
 
 
 @law(
@@ -78,23 +77,18 @@ def _limits(case: Case) -> Iterator[Finding]:
     problems = [replace(problem, limits=limits) for problem in case.merged.problems]
     policy = SHORTEST if case.run.policy.name == "shortest" else merge(problems).run.policy
     stepped = read_steps(case.vary(limits=limits, policy=policy).step(case.positions))
-    for row in range(len(case.owner)):
-        one, wide = case.steps[row], stepped[row]
+    for (at, one), wide in zip(case.walk(), stepped, strict=True):
         if wide.dropped_atoms or wide.dropped_resolvents:
             continue
-        every, found = _offered(wide), _offered(one)
+        every = _offered(wide)
         short = [each for each in every if len(each.atoms) <= narrow.max_atoms]
         kept = short[: narrow.max_resolvents]
-        counts = len(every) - len(short), len(short) - len(kept)
-        difference = difference_of_resolvents(kept, found, case.names)
-        if difference is not None:
-            yield case.of_step(row, Stage.LIMIT, *difference)
-        elif counts != (one.dropped_atoms, one.dropped_resolvents):
-            texts = [
-                f"{a} dropped for their atoms, {b} beyond max_resolvents"
-                for a, b in (counts, (one.dropped_atoms, one.dropped_resolvents))
-            ]
-            yield case.of_step(row, Stage.LIMIT, "dropped", *texts)
+        expected = one._replace(
+            resolvents=tuple(kept),
+            dropped_atoms=len(every) - len(short),
+            dropped_resolvents=len(short) - len(kept),
+        )
+        yield from differing_step(case, at, Stage.LIMIT, expected, one._replace(resolvents=tuple(_offered(one))))
 
 
 @law(
@@ -104,30 +98,24 @@ def _limits(case: Case) -> Iterator[Finding]:
 )
 def _redundant_subgoal(case: Case) -> Iterator[Finding]:
     facts_of = case.by_problem(case.clauses.facts, lambda fact: case.program.symbols.predicates[fact[0]])
-    problem_of = case.merged.owner[case.columns.candidates.query].tolist()
+    candidates = case.columns.candidates
     rows: list[int] = []
     goals: list[list[Atoms]] = []
-    for row in range(len(case.owner)):
-        step = case.steps[row]
-        owner = int(case.owner[row])
-        excluded = case.clauses.excluded(case.columns.candidates.atom[owner].tolist())
-        facts = [fact for fact in facts_of.get(problem_of[owner], ()) if fact != excluded]
-        visited = [each.goal for each in case.steps_until(row)]
+    for i, ((row, number), step) in enumerate(case.walk()):
+        excluded = case.clauses.excluded(candidates.atom[row].tolist())
+        of_problem = facts_of.get(int(case.merged.owner[candidates.query[row]]), ())
+        facts = [fact for fact in of_problem if fact != excluded]
+        visited = [each.goal for each in case.derivations[row][: number + 1]]
         has_room = len(step.goal) < case.limits.max_atoms and len(visited) < case.limits.max_depth
         if step.goal and has_room and facts:
-            goals.append([*visited, (*step.goal, facts[row % len(facts)])])
-            rows.append(row)
-    for row, other in zip(rows, _step_from(case, rows, goals), strict=True):
-        one = case.steps[row]
-        found = difference_of_resolvents(one.resolvents, other.resolvents, case.names)
-        found = found or difference_of_counts(one, other)
-        if found is not None:
-            field, expected, actual = found
-            yield case.of_step(row, Stage.PRUNE, f"{field} of {case.names.goal(other.goal)}", expected, actual)
+            goals.append([*visited, (*step.goal, facts[i % len(facts)])])
+            rows.append(i)
+    for i, other in zip(rows, _step_from(case, rows, goals), strict=True):
+        yield from differing_step(case, case.places[i], Stage.PRUNE, case.steps[i], other)
 
 
 def _step_from(case: Case, rows: list[int], goals: Sequence[Sequence[Atoms]]) -> list[StepView]:
-    """Take steps again from rows of the case, each with other visited goals, of which the last is the current one."""
+    """Take steps again from rows of the case, each with other visited goals, the current one last."""
     if not rows:
         return []
     positions = make_positions(case.positions.candidates.take(np.array(rows)), case.positions.depth[rows], goals)

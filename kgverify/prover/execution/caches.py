@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from kgverify.engines.protocol import CompilerCaches
 
@@ -23,18 +23,20 @@ class CacheCounts(NamedTuple):
     kernels: int
 
 
+_COUNTED: Final = (
+    ("inductor", "fxgraph_cache_hit"),
+    ("inductor", "fxgraph_cache_miss"),
+    ("aot_autograd", "autograd_cache_hit"),
+    ("aot_autograd", "autograd_cache_miss"),
+)
+
+
 def count_caches() -> CacheCounts:
     """Return torch's counts so far, without importing anything."""
     module = sys.modules.get("torch._dynamo.utils")
     counters: Any = module.counters if module is not None else {}
-    inductor, autograd = counters.get("inductor", {}), counters.get("aot_autograd", {})
-    return CacheCounts(
-        int(inductor.get("fxgraph_cache_hit", 0)),
-        int(inductor.get("fxgraph_cache_miss", 0)),
-        int(autograd.get("autograd_cache_hit", 0)),
-        int(autograd.get("autograd_cache_miss", 0)),
-        _count_kernels(),
-    )
+    counts = [int(counters.get(part, {}).get(name, 0)) for part, name in _COUNTED]
+    return CacheCounts(*counts, kernels=_count_kernels())
 
 
 def _count_kernels() -> int:
@@ -48,16 +50,10 @@ def _count_kernels() -> int:
 def describe_caches(mode: str, before: CacheCounts) -> CompilerCaches:
     """Describe the use of the caches since a count was taken."""
     now = count_caches()
-    hits, misses = now.graph_hits - before.graph_hits, now.graph_misses - before.graph_misses
+    counts = {name: getattr(now, name) - getattr(before, name) for name in CacheCounts._fields[:-1]}
     kernels = max(0, now.kernels) - max(0, before.kernels) if max(now.kernels, before.kernels) >= 0 else None
-    return CompilerCaches(
-        state=_state(mode, hits, misses, kernels),
-        graph_hits=hits,
-        graph_misses=misses,
-        autograd_hits=now.autograd_hits - before.autograd_hits,
-        autograd_misses=now.autograd_misses - before.autograd_misses,
-        kernels_added=kernels,
-    )
+    state = _state(mode, counts["graph_hits"], counts["graph_misses"], kernels)
+    return CompilerCaches(state=state, kernels_added=kernels, **counts)
 
 
 def _state(mode: str, hits: int, misses: int, kernels: int | None) -> str:
@@ -77,11 +73,6 @@ def _state(mode: str, hits: int, misses: int, kernels: int | None) -> str:
 def _is_enabled() -> bool:
     config = sys.modules.get("torch._inductor.config")
     return config is None or bool(config.fx_graph_cache and not config.force_disable_caches)
-
-
-def is_compiling_afresh() -> bool:
-    """Return whether torch's caches lie in a folder that `fresh_caches` made."""
-    return _is_fresh.get()
 
 
 @contextmanager

@@ -1,7 +1,6 @@
 """Modes of execution, and functions compiled in them: eager, or through `torch.compile`."""
 
 import os
-import shutil
 import types
 import warnings
 from collections.abc import Callable
@@ -14,7 +13,7 @@ from kgverify.engines.plain.choice import PLAIN
 from kgverify.engines.table import Built
 from kgverify.errors import UserError
 from kgverify.files.cache import find_cache, is_private, make_private
-from kgverify.files.code_identity import digest_code, identify_own_code, read_driver
+from kgverify.files.code_identity import digest_code, find_compiler, identify_own_code, read_driver
 from kgverify.prover.native.choice import NATIVE
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -34,7 +33,7 @@ def resolve_mode(mode: str, device: torch.device, why_not_fused: str | None = "i
     if mode == "auto":
         if device.type == "cuda":
             return FUSED if why_not_fused is None else "reduce-overhead"
-        return "default" if has_cpp_compiler() and why_not_compiled() is None else "eager"
+        return "default" if find_compiler() and why_not_compiled() is None else "eager"
     if mode not in (*MODES, PLAIN):
         raise UserError(f"unknown mode {mode!r}", where="mode", fix=f"choose auto, {', '.join(MODES)}, {PLAIN}")
     if mode in (NATIVE, PLAIN):
@@ -53,7 +52,7 @@ def resolve_mode(mode: str, device: torch.device, why_not_fused: str | None = "i
         raise UserError(
             f"mode {mode!r} would run eagerly: {obstacle}", where="mode", fix="unset it, or use --mode eager"
         )
-    if mode != "eager" and device.type == "cpu" and not has_cpp_compiler():
+    if mode != "eager" and device.type == "cpu" and not find_compiler():
         raise UserError(
             f"mode {mode!r} needs a C++ compiler and none is on the PATH",
             where="mode",
@@ -81,11 +80,6 @@ def why_not_compiled() -> str | None:
         if os.environ.get(name) == "1":
             return f"{name}=1 turns torch.compile off"
     return None
-
-
-def has_cpp_compiler() -> bool:
-    """Return whether the CPU backend of `torch.compile` finds a compiler."""
-    return any(shutil.which(name) for name in ("g++", "clang++", "c++"))
 
 
 def compile_function(function: Function, mode: str) -> Function:

@@ -4,12 +4,18 @@ from typing import Any, Final, Generic, TypeVar
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 from torch import Tensor
 
 T = TypeVar("T")
 
 _SIGNED: Final = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+def signed_type(dtype: DTypeLike) -> torch.dtype:
+    """Return the type of tensors that holds the numbers, or the bits of the unsigned numbers, of a type of arrays."""
+    kind = np.dtype(dtype)
+    return torch.float32 if kind == np.float32 else _SIGNED[kind.itemsize]
 
 
 class PendingCopy(Generic[T]):
@@ -35,12 +41,13 @@ class HostCopy:
         self._prepared: list[tuple[Tensor, Tensor]] = []
         self._event: torch.cuda.Event | None = None
 
-    def fetch(self, tensor: Tensor, dtype: "type[np.generic]") -> NDArray[Any]:
-        """Return the array that will hold a tensor's values, as another type of the same numbers."""
-        kind = np.dtype(dtype)
-        if kind.kind != "f":
+    def fetch(self, tensor: Tensor, dtype: DTypeLike) -> NDArray[Any]:
+        """Return the array that will hold a tensor's values, as another type of the same numbers; floats keep theirs."""
+        if tensor.is_floating_point():
+            kind = torch.empty(0, dtype=tensor.dtype).numpy().dtype
+        else:
             # Unsigned numbers keep their bits.
-            tensor = tensor.to(_SIGNED[kind.itemsize])
+            kind, tensor = np.dtype(dtype), tensor.to(signed_type(dtype))
         if not tensor.is_cuda:
             return tensor.contiguous().clone().numpy().view(kind)
         host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)

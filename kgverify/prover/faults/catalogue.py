@@ -25,13 +25,6 @@ FAULTS: dict[str, Fault] = {fault.name: fault for fault in _CATALOGUE.faults}
 COMPOSITES: dict[str, Composite] = {composite.name: composite for composite in _CATALOGUE.composites}
 
 
-def find_fault(name: str) -> Fault:
-    """Return the fault of a name. UserError for an unknown name."""
-    if name not in FAULTS:
-        raise _unknown(name, FAULTS)
-    return FAULTS[name]
-
-
 def find_faults(names: Sequence[str]) -> tuple[Fault, ...]:
     """Return the faults of the names in order, each once, composites expanded. UserError for an unknown name."""
     known = (*FAULTS, *COMPOSITES)

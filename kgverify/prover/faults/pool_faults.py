@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from kgverify.prover.faults.fault import Plant, plants, replaces
-from kgverify.prover.faults.step_faults import Advance, TensorStage, alter
+from kgverify.prover.faults.step_faults import Advance, TensorStage
 from kgverify.prover.program.tables import Tables
 from kgverify.prover.stages.resolve import first_set
 from kgverify.prover.state import (
@@ -24,6 +24,7 @@ from kgverify.prover.state import (
     Pool,
     Rows,
     Work,
+    alter,
 )
 
 Recycled: TypeAlias = tuple[Pool, Derivations]

@@ -1,7 +1,7 @@
 """Faults of the stages of a step: each function takes the place of a sound stage, which is its first argument."""
 
 from collections.abc import Callable
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias
 
 import torch
 from torch import Tensor
@@ -20,10 +20,10 @@ from kgverify.prover.state import (
     Choices,
     Derivations,
     Items,
-    Pool,
     Rows,
     Segments,
     Work,
+    alter,
 )
 
 RULE_CAP: Final = 2
@@ -32,15 +32,6 @@ TensorStage: TypeAlias = Callable[..., Tensor]
 Limit: TypeAlias = Callable[..., Placement]
 Prune: TypeAlias = Callable[..., tuple[Tensor, Tensor]]
 Advance: TypeAlias = Callable[[Derivations, Work, Rows, Choices, Tensor], Derivations]
-Record = TypeVar("Record", Derivations, Pool, Segments)
-
-
-def alter(record: Record, **changes: Tensor) -> Record:
-    """Return a record of tensors with some fields replaced.
-
-    Made anew, since on torch 2.11 a compiled function returns a chain of `_replace` with fields missing.
-    """
-    return type(record)(*[changes.get(name, value) for name, value in zip(record._fields, record, strict=True)])
 
 
 def match_nothing_for_padding(plant: Plant) -> Plant:
@@ -86,9 +77,11 @@ def lose_last_fact(sound: Callable[..., Segments], *given: Any) -> Segments:
 
 
 @replaces("query-matched", "match_facts")
-def match_query(sound: TensorStage, tables: Tables, items: Items, head: Tensor, exclude_query: bool) -> Tensor:
-    """Let the query serve as a fact."""
-    return sound(tables, items, head, False)
+@replaces("query-pruned", "prune")
+def forget_excluded(sound: Callable[..., Any], *given: Any) -> Any:
+    """Treat the query like any other fact."""
+    *others, _ = given
+    return sound(*others, False)
 
 
 @replaces("repeated-goal-variable", "match_facts")
@@ -145,14 +138,6 @@ def forget_rest(
     """Apply the unifier to the rule's body and not to the rest of the goal."""
     resolvents = sound(tables, items, head, goal, variable_offset)
     return torch.cat((resolvents[:, : tables.rule_body.shape[1]], goal[:, 1:]), dim=1)
-
-
-@replaces("query-pruned", "prune")
-def prune_query(
-    sound: Prune, tables: Tables, atoms: Tensor, query: Tensor, exclude_query: bool
-) -> tuple[Tensor, Tensor]:
-    """Delete the query like any other fact."""
-    return sound(tables, atoms, query, False)
 
 
 @replaces("gap-after-pruning", "prune", match_nothing_for_padding)
@@ -214,11 +199,9 @@ def rename_by_offset(sound: TensorStage, atoms: Tensor) -> Tensor:
 
 
 @replaces("no-revisit-check", "revisit")
-def skip_check(
-    sound: TensorStage, tables: Tables, atoms: Tensor, visited: Tensor, slot: Tensor, depth: Tensor
-) -> Tensor:
+def skip_check(sound: TensorStage, tables: Tables, atoms: Tensor, *given: Tensor) -> Tensor:
     """Let derivations walk in circles."""
-    return torch.zeros_like(slot, dtype=torch.bool)
+    return torch.zeros(len(atoms), dtype=torch.bool, device=atoms.device)
 
 
 @replaces("order-blind-hash", "revisit")
@@ -291,10 +274,11 @@ def drop_at_max_atoms(sound: Limit, *given: Any) -> Placement:
 
 
 @replaces("max-resolvents-off-by-one", "limit")
-def drop_at_max_resolvents(sound: Limit, *given: Any) -> Placement:
-    """Keep one resolvent fewer than `max_resolvents`."""
-    *others, max_resolvents = given
-    return sound(*others, max_resolvents - 1)
+@replaces("max-depth-off-by-one", "finish")
+def lower_limit(sound: Callable[..., Any], *given: Any) -> Any:
+    """Keep one resolvent fewer than `max_resolvents`, or report DEPTH_LIMIT one step before `max_depth`."""
+    *others, limit = given
+    return sound(*others, limit - 1)
 
 
 @replaces("truncated-goals", "limit")
@@ -380,13 +364,6 @@ def add_after_end(
     ends = is_taken & (choices.kind != GOAL)
     once_more = after.log_probability / after.depth.clamp(min=1)
     return alter(after, log_probability=after.log_probability + torch.where(ends, once_more, 0.0))
-
-
-@replaces("max-depth-off-by-one", "finish")
-def stop_one_step_early(sound: TensorStage, *given: Any) -> Tensor:
-    """Report DEPTH_LIMIT one step before `max_depth`."""
-    *others, max_depth = given
-    return sound(*others, max_depth - 1)
 
 
 @replaces("enum-folded", "finish", match_nothing_for_padding)

@@ -1,17 +1,16 @@
 """Logs of fused ticks on the device: steps and resolvents without padding, or the digests of steps."""
 
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 import torch
 import triton
-from numpy.typing import NDArray
 from torch import Tensor
 
 from kgverify.engines.endings import StepDigests
 from kgverify.garbage_collection import without_garbage_collection
 from kgverify.program.limits import Limits
-from kgverify.prover.execution.host_copy import HostCopy, PendingCopy, copy_to_host, wait_for_copies
+from kgverify.prover.execution.host_copy import HostCopy, PendingCopy, copy_to_host, signed_type, wait_for_copies
 from kgverify.prover.execution.kernel_launch import count_processors
 from kgverify.prover.execution.kernel_launch import launch as launch_kernel
 from kgverify.prover.fused.note_kernels import (
@@ -24,9 +23,9 @@ from kgverify.prover.fused.note_kernels import (
 from kgverify.prover.fused.order_kernels import place_kernel, send_kernel
 from kgverify.prover.fused.resolve_kernels import MOST_ATOMS
 from kgverify.prover.state import Derivations, Layout, Work
-from kgverify.prover.tick.step_record import Chunk, LoggedRows, LoggedSteps
+from kgverify.prover.tick.step_record import Chunk, LoggedRows, LoggedSteps, fetch_columns
 from kgverify.prover.tick.tick_loop import TICKS_PER_REPLAY
-from kgverify.trace.model.columns import Digests, Resolvents, Steps
+from kgverify.trace.model.columns import FIELD_OF, Digests, Resolvents, Steps
 
 _LANES: Final = 128
 _WARP: Final = 32
@@ -84,7 +83,7 @@ class CandidateSteps(NamedTuple):
 
 
 class SentColumns(NamedTuple):
-    """Steps T and resolvents R in the order of the candidates, in the types of `Steps` and `Resolvents`, but signed.
+    """Steps T and resolvents R in the order of the candidates: the columns of `Steps` and `Resolvents`, but signed.
 
     num_goal_atoms, goal_atoms: of the steps; num_atoms, atoms: of the resolvents; the atoms int32 [., 3]
     """
@@ -145,24 +144,16 @@ class StepLog:
             empty(num_rows if has_atoms else 0, layout.atoms, 3),
         )
         most_atoms = layout.atoms if has_atoms else 0
-        num_resolvents, byte, short = num_steps + num_rows, torch.int8, torch.int16
-        self._sent = SentColumns(
-            pool_index=empty(num_steps, dtype=torch.int64),
-            depth=empty(num_steps, dtype=short),
-            num_goal_atoms=empty(num_steps, dtype=short),
-            num_resolvents=empty(num_steps),
-            dropped_atoms=empty(num_steps),
-            dropped_resolvents=empty(num_steps),
-            choice=empty(num_steps),
-            outcome=empty(num_steps, dtype=byte),
-            goal_atoms=empty(num_steps * most_atoms, 3),
-            kind=empty(num_resolvents, dtype=byte),
-            num_atoms=empty(num_resolvents, dtype=short),
-            origin_kind=empty(num_resolvents, dtype=byte),
-            origin=empty(num_resolvents),
-            score=empty(num_resolvents, dtype=torch.float32),
-            atoms=empty(num_rows * most_atoms, 3),
-        )
+
+        def flat(level: str, fields: tuple[str, ...], num: int) -> list[Tensor]:
+            types = (signed_type(FIELD_OF[f"{level}/{name}"].dtypes[0]) for name in fields[:-1])
+            return [empty(num, dtype=dtype) for dtype in types]
+
+        of_steps = flat("steps", Steps._fields, num_steps)
+        of_resolvents = flat("resolvents", Resolvents._fields, num_steps + num_rows)
+        goal_atoms, atoms = (empty(num * most_atoms, 3) for num in (num_steps, num_rows))
+        pool_index = empty(num_steps, dtype=torch.int64)
+        self._sent = SentColumns(*[pool_index, *of_steps, goal_atoms, *of_resolvents, atoms])
         # A position may be in any slot.
         num_candidates = max(layout.pool, layout.slots)
         self._candidates = CandidateSteps(empty(num_candidates), empty(num_candidates))
@@ -241,32 +232,15 @@ class StepLog:
         copies = HostCopy()
         sent = self._sent
 
-        def fetch(column: Tensor, num: int, dtype: "type[np.generic]") -> NDArray[Any]:
-            return copies.fetch(column[:num], dtype)
-
         # What takes longest is copied while the rest is prepared.
-        atoms = fetch(sent.atoms, num_atoms, np.int32)
+        atoms = copies.fetch(sent.atoms[:num_atoms], np.int32)
         copies.begin()
+        pool_index, *of_steps = (column[:num_steps] for column in sent[: len(Steps._fields)])
+        of_resolvents = [column[:num_resolvents] for column in sent[len(Steps._fields) + 1 : -1]]
         chunk = Chunk(
-            fetch(sent.pool_index, num_steps, np.int64),
-            Steps(
-                depth=fetch(sent.depth, num_steps, np.uint16),
-                num_atoms=fetch(sent.num_goal_atoms, num_steps, np.uint16),
-                num_resolvents=fetch(sent.num_resolvents, num_steps, np.uint32),
-                dropped_atoms=fetch(sent.dropped_atoms, num_steps, np.uint32),
-                dropped_resolvents=fetch(sent.dropped_resolvents, num_steps, np.uint32),
-                choice=fetch(sent.choice, num_steps, np.int32),
-                outcome=fetch(sent.outcome, num_steps, np.int8),
-                goal_atoms=fetch(sent.goal_atoms, num_goal_atoms, np.int32),
-            ),
-            Resolvents(
-                kind=fetch(sent.kind, num_resolvents, np.uint8),
-                num_atoms=fetch(sent.num_atoms, num_resolvents, np.uint16),
-                origin_kind=fetch(sent.origin_kind, num_resolvents, np.uint8),
-                origin=fetch(sent.origin, num_resolvents, np.int32),
-                score=fetch(sent.score, num_resolvents, np.float32),
-                atoms=atoms,
-            ),
+            copies.fetch(pool_index, np.int64),
+            Steps(*fetch_columns(copies, Steps, *of_steps, sent.goal_atoms[:num_goal_atoms])),
+            Resolvents(*[*fetch_columns(copies, Resolvents, *of_resolvents), atoms]),
         )
         copies.begin()
         self.clear()

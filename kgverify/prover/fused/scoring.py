@@ -45,9 +45,8 @@ def measure_error(scoring: Scoring, policy: Policy, max_atoms: int, device: torc
 
     def measure(resolvents: Tensor) -> Tensor:
         scores, exact = torch.empty((2, num), dtype=torch.float32, device=device)
-        launch_tower(
-            scoring.parameters, resolvents, scores, scoring.precision, count=count, features=features, slots=numbers
-        )
+        against = features, numbers
+        launch_tower(scoring.parameters, resolvents, scores, scoring.precision, count=count, against=against)
         contests = torch.full((num, CONTEST), -1, dtype=torch.int32, device=device)
         contests[:, :2] = numbers[:, None]
         score_contests(scoring.exact, goals, resolvents, contests, count, exact, EXACT)

@@ -1,9 +1,10 @@
 """The buffers of a fused tick and the launches of its kernels, without synchronising with the host in between."""
 
+from collections import namedtuple
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cached_property, partial
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import torch
 import triton
@@ -63,18 +64,8 @@ _LOG_SHARE: Final = 0.25
 """The share of the free memory for a log of steps."""
 
 
-class _Derivations(NamedTuple):
-    """The fields of `Derivations`, and visited_hash int64 [B, D]: the hash of each goal visited."""
-
-    pool_index: Tensor
-    query: Tensor
-    goal: Tensor
-    depth: Tensor
-    outcome: Tensor
-    is_limited: Tensor
-    log_probability: Tensor
-    visited: Tensor
-    visited_hash: Tensor
+_Derivations: Final[Any] = namedtuple("_Derivations", (*Derivations._fields, "visited_hash"))  # type: ignore[misc]
+"""The fields of `Derivations`, and visited_hash int64 [B, D]: the hash of each goal visited."""
 
 
 class _Counts(NamedTuple):
@@ -360,8 +351,7 @@ class FusedTicks:
             self._rows.score,
             self.scoring.precision,
             count=self._counts.rows,
-            features=self._features,
-            slots=self._rows.slot,
+            against=(self._features, self._rows.slot),
         )
         launch_kernel(
             find_close_kernel,

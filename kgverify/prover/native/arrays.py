@@ -13,6 +13,7 @@ from kgverify.engines.policy import Policy
 from kgverify.errors import UserError
 from kgverify.program.limits import Limits
 from kgverify.program.program import Program
+from kgverify.trace.model.columns import FIELD_OF, Candidates, Resolvents, Steps, starts_of
 
 MOST: Final = 2**31 - 1
 """The most facts or symbols: their indices are int32."""
@@ -81,25 +82,13 @@ PolicyArrays = _structure(
 PositionArrays = _structure("PositionArrays", **dict.fromkeys(("depth", "goal_start", "atom_start", "atoms"), c_void_p))
 
 COLUMNS: Final = {
-    "candidates/num_steps": "<u4",
-    "candidates/outcome": "<i1",
-    "candidates/is_limited": "<u1",
-    "candidates/log_probability": "<f8",
-    "steps/depth": "<u2",
-    "steps/num_atoms": "<u2",
-    "steps/num_resolvents": "<u4",
-    "steps/dropped_atoms": "<u4",
-    "steps/dropped_resolvents": "<u4",
-    "steps/choice": "<i4",
-    "steps/outcome": "<i1",
-    "steps/goal_atoms": "<i4",
-    "digests/sequence": "<u8",
-    "resolvents/kind": "<u1",
-    "resolvents/num_atoms": "<u2",
-    "resolvents/origin_kind": "<u1",
-    "resolvents/origin": "<i4",
-    "resolvents/score": "<f8",
-    "resolvents/atoms": "<i4",
+    path: FIELD_OF[path].dtypes[-1]
+    for path in (
+        *(f"candidates/{name}" for name in Candidates._fields[3:]),
+        *(f"steps/{name}" for name in Steps._fields),
+        "digests/sequence",
+        *(f"resolvents/{name}" for name in Resolvents._fields),
+    )
 }
 """The columns of a run, in the order of the library's structure."""
 ColumnArrays = _structure("ColumnArrays", **dict.fromkeys(COLUMNS, c_void_p))
@@ -132,15 +121,11 @@ def program_arrays(program: Program) -> Arrays:
         facts,
         np.searchsorted(facts[:, 0], bounds).astype(np.int64),
         np.array([*chain.from_iterable(rules)], np.int32).reshape(-1, 3),
-        _starts([len(atoms) for atoms in rules]),
+        starts_of(np.array([len(atoms) for atoms in rules], np.int64)),
         np.array(variables, np.int32),
         np.argsort(heads, kind="stable").astype(np.int32),
         np.searchsorted(np.sort(heads), bounds).astype(np.int64),
     )
-
-
-def _starts(lengths: Sequence[int]) -> NDArray[np.int64]:
-    return np.cumsum([0, *lengths], dtype=np.int64)
 
 
 def limit_numbers(limits: Limits) -> Arrays:

@@ -80,7 +80,8 @@ class NativeEngine:
     UserError if the policy does not fit the program, or the library cannot be compiled.
     """
 
-    takes_floors = True
+    # `record` takes the digests of steps where they are proved.
+    proves_ahead = takes_floors = True
 
     def __init__(
         self,
@@ -96,7 +97,7 @@ class NativeEngine:
         check_policy(policy, program, limits)
         self.limits = limits
         self._library = load_library()
-        self._faults, self._reasons, self._name = faults, reasons, name
+        self._faults, self.reasons, self._name = faults, reasons, name
         self._threads = count_threads() if threads is None else threads
         self._score_error = bound_score_error(policy.info, "float32")
         self._num_symbols = len(program.symbols.predicates), len(program.symbols.constants)
@@ -119,19 +120,9 @@ class NativeEngine:
             self._library.native_free(self._engine)
 
     @property
-    def reasons(self) -> tuple[str, ...]:
-        """The reasons for this device, mode and precision."""
-        return self._reasons
-
-    @property
     def caches(self) -> CompilerCaches:
         """The use of the cache: warm if the same code and compiler had put the library there."""
         return CompilerCaches(state="warm" if was_kept() else "cold")
-
-    @property
-    def proves_ahead(self) -> bool:
-        """True: `record` takes the digests of steps where they are proved."""
-        return True
 
     @property
     def info(self) -> EngineInfo:

@@ -5,7 +5,7 @@ joined in an order found at run time: first those that bind no new variable, the
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
 from typing import Final, NamedTuple
 
@@ -135,9 +135,12 @@ class LeastModel:
     @cached_property
     def keys(self) -> Tensor:
         """The keys `(predicate * C + first) * C + second`, int64 [num_atoms], ascending; C is the number of constants."""
-        size = self._num_constants**2
-        parts = [state.all.keys + predicate * size for predicate, state in enumerate(self._states)]
-        keys: Tensor = torch.cat([torch.zeros(0, dtype=torch.int64, device=self._device), *parts])
+        return self._join_keys(state.all.keys for state in self._states)
+
+    def _join_keys(self, of_predicates: Iterable[Tensor]) -> Tensor:
+        """Return the keys of the atoms of all predicates, in their order."""
+        size, nothing = self._num_constants**2, torch.zeros(0, dtype=torch.int64, device=self._device)
+        keys: Tensor = torch.cat([nothing, *(keys + number * size for number, keys in enumerate(of_predicates))])
         return keys
 
     def read_keys(self) -> NDArray[np.int64]:
@@ -177,10 +180,7 @@ class LeastModel:
     @cached_property
     def _keys_by_second(self) -> Tensor:
         """The keys `(predicate * C + second) * C + first`, int64 [num_atoms], ascending."""
-        size = self._num_constants**2
-        parts = [state.all.by_second + predicate * size for predicate, state in enumerate(self._states)]
-        keys: Tensor = torch.cat([torch.zeros(0, dtype=torch.int64, device=self._device), *parts])
-        return keys
+        return self._join_keys(state.all.by_second for state in self._states)
 
     def _has_instance(self, predicate: int, first: int, second: int) -> bool:
         return len(self._states[predicate].all.select(Atom(predicate, first, second)).values) > 0

@@ -24,6 +24,7 @@ from kgverify.prover.state import (
     Derivations,
     Rows,
     Work,
+    alter,
 )
 
 Parameters: TypeAlias = tuple[Tensor, ...]
@@ -127,12 +128,10 @@ def advance(derivations: Derivations, work: Work, rows: Rows, choices: Choices, 
     turns = torch.arange(derivations.visited.shape[1], device=depth.device)
     is_new = is_taken[:, None] & (turns == depth[:, None])
     dropped = (work.dropped_atoms > 0) | (work.dropped_resolvents > 0)
-    return Derivations(
-        pool_index=derivations.pool_index,
-        query=derivations.query,
+    return alter(
+        derivations,
         goal=torch.where(is_taken[:, None, None], chosen, derivations.goal),
         depth=depth,
-        outcome=derivations.outcome,
         is_limited=derivations.is_limited | (is_taken & dropped & (choices.kind != TRUE)),
         log_probability=derivations.log_probability + torch.where(is_taken, choices.log_probability, 0.0),
         visited=torch.where(is_new[..., None, None], chosen[:, None], derivations.visited),

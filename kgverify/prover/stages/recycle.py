@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from kgverify.prover.stages.resolve import rename
-from kgverify.prover.state import NO_CANDIDATE, OPEN, PAD, Derivations, Pool
+from kgverify.prover.state import NO_CANDIDATE, OPEN, PAD, Derivations, Pool, alter
 
 
 def recycle(pool: Pool, derivations: Derivations) -> tuple[Pool, Derivations]:
@@ -47,10 +47,8 @@ def store_results(pool: Pool, next_index: Tensor, derivations: Derivations, repo
         # The sink takes zeros alone: of several values any may be the last.
         return padded.index_put((pool_index,), torch.where(reports, values, 0).to(values.dtype))[:-1]
 
-    return Pool(
-        query=pool.query,
-        floor=pool.floor,
-        size=pool.size,
+    return alter(
+        pool,
         next_index=next_index,
         outcome=put(pool.outcome, derivations.outcome),
         is_limited=put(pool.is_limited, derivations.is_limited),

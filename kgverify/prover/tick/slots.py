@@ -1,6 +1,6 @@
 """Slots, pools and half-taken steps on the device: empty ones, and slots that start from given positions."""
 
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import torch
@@ -13,18 +13,36 @@ from kgverify.program.limits import Limits
 from kgverify.prover.state import NO_CANDIDATE, OPEN, PAD, PROVED, Derivations, Layout, Pool, Work
 from kgverify.trace.model.columns import starts_of
 
-_BLANK: Final = {
-    Derivations: (NO_CANDIDATE, PAD, PAD, 0, PROVED, 0, 0, PAD),
-    Work: (0,) * len(Work._fields),
-    Pool: (PAD, -float("inf"), 0, 0, OPEN, 0, 0),
+_INT, _LONG, _BOOL, _DOUBLE = torch.int32, torch.int64, torch.bool, torch.float64
+
+_FIELDS: Final[dict[type[NamedTuple], tuple[tuple[torch.dtype, str, float], ...]]] = {
+    Derivations: (
+        (_LONG, "B", NO_CANDIDATE),
+        (_INT, "B3", PAD),
+        (_INT, "BA3", PAD),
+        (_INT, "B", 0),
+        (_INT, "B", PROVED),
+        (_BOOL, "B", 0),
+        (_DOUBLE, "B", 0),
+        (_INT, "BDA3", PAD),
+    ),
+    Work: (*((_LONG, "B", 0),) * 5, *((_INT, "B", 0),) * 2, *((_INT, "BS", 0),) * 2),
+    Pool: (
+        (_INT, "P3", PAD),
+        (_DOUBLE, "P", -float("inf")),
+        *((_LONG, "", 0),) * 2,
+        (_INT, "P", OPEN),
+        (_BOOL, "P", 0),
+        (_DOUBLE, "P", 0),
+    ),
 }
-"""The value of each field where there is no derivation, no begun step and no candidate."""
+"""The type and the axes of each field, and its value where there is no derivation, no begun step and no candidate."""
 
 
 def clear_(buffers: Derivations | Work | Pool) -> None:
     """Empty buffers, in place."""
-    for buffer, value in zip(buffers, _BLANK[type(buffers)], strict=True):
-        buffer.fill_(value)
+    for buffer, (_, _, blank) in zip(buffers, _FIELDS[type(buffers)], strict=True):
+        buffer.fill_(blank)
 
 
 def restart_(derivations: Derivations, work: Work, pool: Pool) -> None:
@@ -35,63 +53,27 @@ def restart_(derivations: Derivations, work: Work, pool: Pool) -> None:
     pool.outcome.fill_(OPEN)
 
 
+def _list_blank(kind: type[NamedTuple], layout: Layout, device: torch.device, max_depth: int = 0) -> list[Tensor]:
+    sizes = {"B": layout.slots, "A": layout.atoms, "D": max_depth, "S": layout.resolvents + 1, "P": layout.pool, "3": 3}
+    return [
+        torch.full([sizes[axis] for axis in axes], blank, dtype=dtype, device=device)
+        for dtype, axes, blank in _FIELDS[kind]
+    ]
+
+
 def empty_derivations(layout: Layout, max_depth: int, device: torch.device) -> Derivations:
     """Return slots that hold no derivation."""
-    b, a = layout.slots, layout.atoms
-
-    def empty(*shape: int, dtype: torch.dtype = torch.int32) -> Tensor:
-        return torch.empty(shape, dtype=dtype, device=device)
-
-    derivations = Derivations(
-        pool_index=empty(b, dtype=torch.int64),
-        query=empty(b, 3),
-        goal=empty(b, a, 3),
-        depth=empty(b),
-        outcome=empty(b),
-        is_limited=empty(b, dtype=torch.bool),
-        log_probability=empty(b, dtype=torch.float64),
-        visited=empty(b, max_depth, a, 3),
-    )
-    clear_(derivations)
-    return derivations
+    return Derivations(*_list_blank(Derivations, layout, device, max_depth))
 
 
 def empty_work(layout: Layout, device: torch.device) -> Work:
     """Return the work of slots in which no step has begun."""
-    b, rows = layout.slots, layout.resolvents + 1
-
-    def empty(*shape: int, dtype: torch.dtype = torch.int64) -> Tensor:
-        return torch.empty(shape, dtype=dtype, device=device)
-
-    work = Work(
-        cursor=empty(b),
-        num_survivors=empty(b),
-        num_kept=empty(b),
-        dropped_atoms=empty(b),
-        dropped_resolvents=empty(b),
-        true_origin_kind=empty(b, dtype=torch.int32),
-        true_origin=empty(b, dtype=torch.int32),
-        origin_kind=empty(b, rows, dtype=torch.int32),
-        origin=empty(b, rows, dtype=torch.int32),
-    )
-    clear_(work)
-    return work
+    return Work(*_list_blank(Work, layout, device))
 
 
 def empty_pool(layout: Layout, device: torch.device) -> Pool:
     """Return a pool without candidates."""
-    p = layout.pool
-    pool = Pool(
-        query=torch.empty((p, 3), dtype=torch.int32, device=device),
-        floor=torch.empty(p, dtype=torch.float64, device=device),
-        size=torch.empty((), dtype=torch.int64, device=device),
-        next_index=torch.empty((), dtype=torch.int64, device=device),
-        outcome=torch.empty(p, dtype=torch.int32, device=device),
-        is_limited=torch.empty(p, dtype=torch.bool, device=device),
-        log_probability=torch.empty(p, dtype=torch.float64, device=device),
-    )
-    clear_(pool)
-    return pool
+    return Pool(*_list_blank(Pool, layout, device))
 
 
 def derivations_at(positions: Positions, layout: Layout, limits: Limits, device: torch.device) -> Derivations:

@@ -1,7 +1,7 @@
 """Ticks composed of any stages: eager, or through `torch.compile`."""
 
 from collections.abc import Callable, Iterator
-from typing import Final, TypeAlias
+from typing import Any, Final
 
 import torch
 from torch import Tensor
@@ -21,24 +21,17 @@ from kgverify.prover.tick.tick_loop import TickLoop, copy_buffers_
 _READ_AT_ONCE: Final = 4096
 """The least number of steps copied to the host together: each copy costs the same, however few they are."""
 
-RunTick: TypeAlias = Callable[[Tables, Parameters, Derivations, Work], tuple[Derivations, Work, StepRecord]]
-RunUnrecorded: TypeAlias = Callable[
-    [Tables, Parameters, Derivations, Work, Pool], tuple[Derivations, Work, Pool, Tensor, TickGaps]
-]
 
+def build_recorded_tick(setting: Setting) -> Callable[..., tuple[Derivations, Work, StepRecord]]:
+    """Return a tick, without recycling, that returns a record of its steps; its arguments are those of `tick`."""
 
-def build_recorded_tick(setting: Setting) -> RunTick:
-    """Return a tick, without recycling, that returns a record of its steps."""
-
-    def run_tick(
-        tables: Tables, parameters: Parameters, derivations: Derivations, work: Work
-    ) -> tuple[Derivations, Work, StepRecord]:
-        return tick(setting, tables, parameters, derivations, work)
+    def run_tick(*state: Any) -> tuple[Derivations, Work, StepRecord]:
+        return tick(setting, *state)
 
     return run_tick
 
 
-def build_unrecorded_tick(setting: Setting) -> RunUnrecorded:
+def build_unrecorded_tick(setting: Setting) -> Callable[..., tuple[Derivations, Work, Pool, Tensor, TickGaps]]:
     """Return recycling and a tick in one, without a record: only the number of open slots and the gaps of its choices."""
 
     def run_unrecorded(

@@ -1,6 +1,6 @@
 """The taken steps of ticks, turned into ragged columns on the host."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,6 +13,7 @@ from kgverify.program.outcomes import Origin
 from kgverify.prover.execution.host_copy import HostCopy, PendingCopy
 from kgverify.prover.state import GOAL, PAD, StepRecord
 from kgverify.trace.model.columns import (
+    FIELD_OF,
     Candidates,
     CandidateSet,
     Columns,
@@ -115,21 +116,13 @@ def read_steps(ticks: Sequence[TakenSteps]) -> Chunk:
 def _copy_steps(steps: LoggedSteps, rows: LoggedRows) -> Chunk:
     """Copy steps and their resolvents, without padding, to the host."""
     copies = HostCopy()
-    resolvents = _copy_resolvents(steps, rows, copies)
     is_atom = steps.goal[..., 0] != PAD
+    # The columns from `num_resolvents` to `outcome` have the same names and order there.
+    columns = (steps.depth, is_atom.sum(1), *(getattr(steps, name) for name in Steps._fields[2:-1]))
     chunk = Chunk(
         copies.fetch(steps.pool_index, np.int64),
-        Steps(
-            depth=copies.fetch(steps.depth, np.uint16),
-            num_atoms=copies.fetch(is_atom.sum(1), np.uint16),
-            num_resolvents=copies.fetch(steps.num_resolvents, np.uint32),
-            dropped_atoms=copies.fetch(steps.dropped_atoms, np.uint32),
-            dropped_resolvents=copies.fetch(steps.dropped_resolvents, np.uint32),
-            choice=copies.fetch(steps.choice, np.int32),
-            outcome=copies.fetch(steps.outcome, np.int8),
-            goal_atoms=copies.fetch(steps.goal[is_atom], np.int32),
-        ),
-        resolvents,
+        Steps(*fetch_columns(copies, Steps, *columns, steps.goal[is_atom])),
+        _copy_resolvents(steps, rows, copies),
     )
     copies.begin()
     copies.wait()
@@ -145,15 +138,21 @@ def _copy_resolvents(steps: LoggedSteps, rows: LoggedRows, copies: HostCopy) -> 
     row = torch.where(is_goal, steps.first[owner] + ordinal, 0)
     atoms = rows.atoms[row]
     is_atom = (atoms[..., 0] != PAD) & is_goal[:, None]
-    score = torch.where(is_goal, rows.score[row], 0.0)
-    return Resolvents(
-        kind=copies.fetch(kind, np.uint8),
-        num_atoms=copies.fetch(is_atom.sum(1), np.uint16),
-        origin_kind=copies.fetch(torch.where(is_goal, rows.origin_kind[row], steps.true_kind[owner]), np.uint8),
-        origin=copies.fetch(torch.where(is_goal, rows.origin[row], steps.true_origin[owner]), np.int32),
-        score=copies.fetch(score, np.float64 if score.dtype == torch.float64 else np.float32),
-        atoms=copies.fetch(atoms[is_atom], np.int32),
+    columns = (
+        kind,
+        is_atom.sum(1),
+        torch.where(is_goal, rows.origin_kind[row], steps.true_kind[owner]),
+        torch.where(is_goal, rows.origin[row], steps.true_origin[owner]),
+        torch.where(is_goal, rows.score[row], 0.0),
+        atoms[is_atom],
     )
+    return Resolvents(*fetch_columns(copies, Resolvents, *columns))
+
+
+def fetch_columns(copies: HostCopy, kind: type[Steps] | type[Resolvents], *columns: Tensor) -> Iterator[NDArray[Any]]:
+    """Yield the arrays that will hold the first columns of a level, in the types of traces."""
+    for name, column in zip(kind._fields, columns, strict=False):
+        yield copies.fetch(column, FIELD_OF[f"{kind.__name__.lower()}/{name}"].dtypes[0])
 
 
 class Recorded:

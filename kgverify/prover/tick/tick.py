@@ -3,12 +3,9 @@
 A tick has fixed shapes and no host synchronisation, however many clauses match. A slot with more clauses than fit stays
 in the middle of its step until later ticks have tried them all: there is no cap. Which tick a step is completed in
 changes nothing in it.
-
-Records are built field by field here and in the stages, since on torch 2.11 a compiled function returns a chain of
-`_replace` with fields missing.
 """
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import torch
 from torch import Tensor
@@ -33,7 +30,10 @@ from kgverify.prover.state import (
     Segments,
     StepRecord,
     Work,
+    alter,
 )
+
+_COUNTERS: Final = tuple(name for name in Work._fields if name not in ("origin_kind", "origin"))
 
 
 class Setting(NamedTuple):
@@ -69,7 +69,7 @@ def tick(
     record = StepRecord(
         is_taken, derivations.pool_index, derivations.goal, derivations.depth, outcome, work, rows, choices, gaps
     )
-    return with_outcome(after, outcome), begin_step(work, is_taken), record
+    return alter(after, outcome=outcome), begin_step(work, is_taken), record
 
 
 def try_clauses(
@@ -152,18 +152,13 @@ def _resolve(
 
 def stand_alone(work: Work, kind: Tensor) -> Work:
     """Clear the counts of dropped atoms and resolvents where TRUE stands alone."""
-    is_true = kind == TRUE
-    return Work(
-        cursor=work.cursor,
-        num_survivors=work.num_survivors,
-        num_kept=work.num_kept,
-        dropped_atoms=torch.where(is_true, 0, work.dropped_atoms),
-        dropped_resolvents=torch.where(is_true, 0, work.dropped_resolvents),
-        true_origin_kind=work.true_origin_kind,
-        true_origin=work.true_origin,
-        origin_kind=work.origin_kind,
-        origin=work.origin,
-    )
+    return clear_counts(work, kind == TRUE, "dropped_atoms", "dropped_resolvents")
+
+
+def clear_counts(work: Work, mask: Tensor, *names: str) -> Work:
+    """Set some counts to zero in the slots of a mask, bool [B]."""
+    counts = {name: getattr(work, name) for name in names}
+    return alter(work, **{name: torch.where(mask, 0, held).to(held.dtype) for name, held in counts.items()})
 
 
 def form_rows(
@@ -201,34 +196,6 @@ def score_rows(setting: Setting, parameters: Parameters, derivations: Derivation
     return torch.where(alone, 0.0, score)
 
 
-def with_outcome(derivations: Derivations, outcome: Tensor) -> Derivations:
-    """Return the derivations with their outcomes, int32 [B], after the step."""
-    return Derivations(
-        pool_index=derivations.pool_index,
-        query=derivations.query,
-        goal=derivations.goal,
-        depth=derivations.depth,
-        outcome=outcome,
-        is_limited=derivations.is_limited,
-        log_probability=derivations.log_probability,
-        visited=derivations.visited,
-    )
-
-
 def begin_step(work: Work, is_taken: Tensor) -> Work:
     """Clear the counters of the slots that took their step."""
-
-    def clear(counter: Tensor) -> Tensor:
-        return torch.where(is_taken, 0, counter).to(counter.dtype)
-
-    return Work(
-        cursor=clear(work.cursor),
-        num_survivors=clear(work.num_survivors),
-        num_kept=clear(work.num_kept),
-        dropped_atoms=clear(work.dropped_atoms),
-        dropped_resolvents=clear(work.dropped_resolvents),
-        true_origin_kind=clear(work.true_origin_kind),
-        true_origin=clear(work.true_origin),
-        origin_kind=work.origin_kind,
-        origin=work.origin,
-    )
+    return clear_counts(work, is_taken, *_COUNTERS)

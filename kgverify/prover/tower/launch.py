@@ -42,17 +42,15 @@ def launch_tower(
     *,
     index: Tensor | None = None,
     count: Tensor | None = None,
-    features: Tensor | None = None,
-    slots: Tensor | None = None,
+    against: tuple[Tensor, Tensor] | None = None,
 ) -> None:
-    """Write scores [n] of goals, atoms int32 [n, A, 3], into `out`; without `features` and `slots` their towers [n, h].
+    """Write scores [n] of goals, atoms int32 [n, A, 3], into `out`; their towers [n, h] if there is nothing to score against.
 
     parameters: of `build_tower_parameters`
     out:        float32, or float64 for towers in float64; the result for a goal without atoms is unspecified
     index:      int32 [m]  the goals to compute, each at most once; None: all in turn
     count:      int32 [] or [1]  the number of them to compute at most; the rest is not read; None: all
-    features:   float32 [B, h]; float64 in float64
-    slots:      int32 or int64 [n]
+    against:    the towers of goals, float32 [B, h], float64 in float64; and that of each goal here, int32 or int64 [n]
 
     This never waits for the device; programs and memory depend only on the tensors' sizes.
     """
@@ -61,9 +59,9 @@ def launch_tower(
     if num_rows == 0:
         return
     goals = (atoms, atoms if index is None else index, atoms if count is None else count, num_rows, atoms.shape[1])
-    scoring = (rows if features is None else features, atoms if slots is None else slots, 1 / math.sqrt(width))
+    scoring = (*(against or (rows, atoms)), 1 / math.sqrt(width))
     constants = {"BLOCKS": len(weights), "H": hidden}
-    constants |= {"HAS_INDEX": index is not None, "HAS_COUNT": count is not None, "SCORES": features is not None}
+    constants |= {"HAS_INDEX": index is not None, "HAS_COUNT": count is not None, "SCORES": against is not None}
     hopper = _find_hopper(atoms.device)
     if hopper is not None and hopper.can_launch(parameters, precision):
         hopper.launch(parameters, goals, scoring, out, precision, constants)
@@ -87,10 +85,7 @@ def _find_hopper(device: torch.device) -> ModuleType | None:
 @torch.library.custom_op("kgverify::tower", mutates_args=())
 def _tower_op(parameters: Sequence[Tensor], goals: Tensor, features: Tensor, slots: Tensor, precision: str) -> Tensor:
     out = _allocate(parameters, goals, features)
-    if len(features) > 0:
-        launch_tower(parameters, goals, out, precision, features=features, slots=slots)
-    else:
-        launch_tower(parameters, goals, out, precision)
+    launch_tower(parameters, goals, out, precision, against=(features, slots) if len(features) > 0 else None)
     return out
 
 

@@ -8,15 +8,13 @@ import json
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import date
 from functools import reduce
 from itertools import islice
 from pathlib import Path
 from typing import Final, TypeAlias, TypeVar
-
-import msgspec
 
 from kgverify.comparison.exercise.exercise import MINIMUM, NOT_EXERCISED, Minimum, find_missing
 from kgverify.engines.table import COMPILED, make_entry
@@ -32,6 +30,7 @@ from kgverify.runs.engine_makers import EAGER, PLAIN, EngineSpec, MakePipeline, 
 from kgverify.runs.pool import MOST_KILLS, Calls, Here, Processes, Workers, describe_end, weigh_end
 from kgverify.testing.campaigns.result import (
     NOT_SHRUNK,
+    NOTHING_TRIED,
     Block,
     CampaignResult,
     Corpus,
@@ -43,6 +42,7 @@ from kgverify.testing.campaigns.result import (
     ReplayedFile,
     Sighting,
     Tally,
+    Tried,
     Watch,
     is_shrunk,
     mark_shrunk,
@@ -50,25 +50,23 @@ from kgverify.testing.campaigns.result import (
 )
 from kgverify.testing.checking.check import (
     Batch,
+    Checker,
     Suspect,
-    confirm,
     count_agreeing,
-    find_suspects,
-    judge,
     prepare_alone,
     prepare_batch,
 )
 from kgverify.testing.checking.failure import DEATH, Failure, Signature, fails_same_way
-from kgverify.testing.checking.guard import explain, find_supported, in_replaceable_process, make_once
+from kgverify.testing.checking.guard import check_made, find_supported, in_replaceable_process
 from kgverify.testing.problems.decode import (
+    ALONE_EVERY,
     ALONE_ON_DEVICE_EVERY,
-    SIZE,
     check_scope,
-    decode_problem,
     draw_boundary_problem,
     draw_device_problem,
     draw_kernel_problem,
     draw_problems,
+    draw_simplest,
     list_scope,
     put_in_dialect,
     runs_alone,
@@ -77,17 +75,20 @@ from kgverify.testing.problems.features import ALL_FEATURES, count_features
 from kgverify.testing.problems.merge import group_problems
 from kgverify.testing.problems.problem import Problem
 from kgverify.testing.reproducers.text_format import (
-    Reproducer,
     make_reproducer,
     parse_reproducer,
     render_reproducer,
     saving_bugs,
     write_reproducer,
 )
-from kgverify.testing.shrinking.shrink import MAX_CALLS, join_problems, shrink
+from kgverify.testing.shrinking.shrink import Budget, join_problems, shrink
 from kgverify.verification.evidence import describe_idle
 
 T = TypeVar("T")
+
+OPTIONS: Final = ("--engine", "--reference")
+"""The options that name both engines."""
+DIED: Final = Signature("", "", DEATH)
 
 PATIENCE: Final = 12
 """Confirmed problems in a row without a new signature after which the rest of a block is not confirmed."""
@@ -100,58 +101,59 @@ Group: TypeAlias = tuple[int, ...]
 """The problems of one run, by their indices in a block."""
 
 
-@without_garbage_collection()
-def check_made(make: MakePipeline, where: str = "engine", dialect: Dialect = OURS) -> None:
-    """Raise UserError if an engine cannot be made even for the simplest problem; that would look like a crash."""
-    with suppress(NotImplementedError):
-        # A policy that the engine does not support is no mistake.
-        simplest = put_in_dialect(decode_problem(bytes(SIZE)), dialect)
-        make_once(explain(make, where, allows_unsupported=True), simplest)
-
-
 def try_block(
-    sides: Sides,
-    seed: int,
-    number: int,
-    size: int,
-    num_problems: int,
-    lockstep: bool,
-    deaths: tuple[Group, ...] = (),
-    log: Path | None = None,
-    dialect: Dialect = OURS,
-    scope: str | None = None,
+    work: Identity, number: int, num_problems: int, deaths: Collection[Group] = (), log: Path | None = None
 ) -> Block:
     """Try the first problems of a block, and confirm those that differ until nothing new is seen.
 
     deaths: problems whose common run ends a process; they are run in halves, and one alone is a failure
     log:    a file that names the problems of the run in progress, none while an engine is made (see `read_log`); with it,
             this process may end itself
-    scope:  the problems are those of this scope, and not of the seed's sequence
 
     UserError for a third party's engine that cannot be made.
     """
-    if log is not None:
-        write_file(log, "[]")
-    engine = sides.engine
-    make, reference = sides.find_makers()
-    first, source = number * size, name_source(seed, scope)
-    drawn, alone = _draw_block(engine, seed, first, num_problems, dialect, scope)
+
+    def begin(group: Sequence[int]) -> None:
+        if log is not None:
+            write_file(log, json.dumps(group))
+
+    begin(())
+    first, checker = number * work.block_size, _find_checker(work.sides, work.lockstep)
+    reference = checker.reference
+    drawn, alone = _draw_block(work, first, num_problems)
     indices = list(range(num_problems))
-    for side, each, where in ((engine, make, "--engine"), (sides.reference, reference, "--reference")):
+    for side, each, option in zip(work.sides, (checker.make, reference), OPTIONS, strict=True):
         if side.name != COMPILED and each is not make_reference:
-            check_made(each, f"{where} {side}", dialect)
+            check_made(each, f"{option} {side}", draw_simplest(work.dialect))
             supported = find_supported(each, drawn)
             indices = [i for i in indices if i in supported]
-    groups = [[i] for i in indices if i in alone]
     together = [i for i in indices if i not in alone]
-    groups += [
+    groups = [[i] for i in indices if i in alone] + [
         _end_with_open_query([together[member] for member in group], drawn, number)
         for group in group_problems([drawn[i] for i in together])
     ]
     batches: list[Batch] = []
     suspects: list[Suspect] = []
     dead: list[int] = []
+    sightings: dict[Signature, Sighting] = {}
+    num_confirmed = patience = 0
     exercise = NOT_EXERCISED
+
+    def prepare(group: Sequence[int], reference: MakePipeline = make_reference) -> Batch:
+        if group[0] in alone:
+            return prepare_alone(work.seed, first + group[0], group[0], drawn[group[0]], reference)
+        return prepare_batch(group, [drawn[i] for i in group], reference)
+
+    def add_sighting(signature: Signature, index: int, failure: Failure | None) -> bool:
+        """Count a failure; return whether it is the first with its signature, and so has a reproducer made."""
+        # Identified by what a shrink holds fixed, so that different signatures stay different.
+        is_new = signature.held not in sightings
+        if is_new:
+            text = "" if failure is None else _write_down(replace(failure, signature=signature.held), work, index)
+            sightings[signature.held] = Sighting(signature=signature.held, index=index, text=text)
+        sightings[signature.held].count += 1
+        return is_new
+
     with nullcontext() if log is None else in_replaceable_process():
         for group in _halve(groups, deaths):
             if len(dead) == MOST_DEAD:
@@ -159,56 +161,41 @@ def try_block(
             if tuple(group) in deaths:
                 dead += group
                 continue
-            if log is not None:
-                write_file(log, json.dumps(group))
-            is_alone = group[0] in alone
-            batch = (
-                prepare_alone(seed, first + group[0], group[0], drawn[group[0]], reference)
-                if is_alone
-                else prepare_batch(group, [drawn[i] for i in group], reference)
-            )
+            begin(group)
+            batch = prepare(group, reference)
             batches.append(batch)
-            found = find_suspects(batch, make, lockstep=lockstep)
+            found = checker.find_suspects(batch)
             suspects += found
-            if not is_alone or exercise is NOT_EXERCISED or find_missing(exercise, MINIMUM):
+            if group[0] not in alone or exercise is NOT_EXERCISED or find_missing(exercise, MINIMUM):
                 exercise = exercise.plus(count_agreeing(batch, found))
             if any(suspect.hangs for suspect in suspects):
                 break
         suspects.sort(key=lambda suspect: suspect.number)
-        sightings: dict[Signature, Sighting] = {}
-        num_confirmed = patience = 0
         for suspect in suspects:
             if patience == PATIENCE:
                 break
             if (suspect.number,) in deaths:
                 dead.append(suspect.number)
                 continue
-            if log is not None:
-                write_file(log, json.dumps([suspect.number]))
-            failure = confirm(suspect, make, lockstep=lockstep)
-            num_confirmed, patience = num_confirmed + 1, patience + 1
-            if _add_sighting(sightings, failure, first, source, sides, lockstep):
-                patience = 0
+            begin([suspect.number])
+            failure = checker.confirm(suspect)
+            is_new = add_sighting(failure.signature, first + failure.index, failure)
+            num_confirmed, patience = num_confirmed + 1, 0 if is_new else patience + 1
     for i in dead:
         # Either engine may have ended the process, so that neither runs again.
-        batch = prepare_alone(seed, first + i, i, drawn[i]) if i in alone else prepare_batch([i], [drawn[i]])
-        problem = batch.merged.problems[0]
-        signature = Signature("", "", DEATH)
-        failure = Failure(index=i, problem=problem, group=(problem,), signature=signature, message="the process ended")
-        _add_sighting(sightings, failure, first, source, sides, lockstep)
+        (problem,) = prepare([i]).merged.problems
+        failure = Failure(index=i, problem=problem, group=(problem,), signature=DIED, message="the process ended")
+        add_sighting(DIED, first + i, failure)
     run = {i for batch in batches for i in batch.indices}
+    # The halves of these groups were checked, and only their common run ends a process.
     only_together = _find_smallest([each for each in deaths if {*each} <= run - {*dead}])
     for deadly in only_together:
-        # Its halves were checked, and only their common run ends a process.
-        signature = Signature("", "", DEATH)
-        sighting = sightings.setdefault(signature, Sighting(signature=signature, index=first + deadly[0]))
-        sighting.count += 1
-    num_tried = len(run | {*dead})
+        add_sighting(DIED, first + deadly[0], None)
     block = Block(
         number=number,
         num_problems=num_problems,
         num_skipped=num_problems - len(indices),
-        num_left=len(indices) - num_tried,
+        num_left=len(indices) - len(run | {*dead}),
         num_candidates=sum(len(batch.columns.candidates.query) for batch in batches),
         num_steps=sum(len(batch.columns.steps.depth) for batch in batches),
         num_resolvents=sum(len(batch.columns.resolvents.kind) for batch in batches),
@@ -218,36 +205,35 @@ def try_block(
         exercise=exercise,
     )
     # Features are read from stages in the order of the default dialect; a scope has no others to ask for.
-    if number % MEASURED_EVERY == 0 and reference is make_reference and dialect == OURS and scope is None:
+    if number % MEASURED_EVERY == 0 and reference is make_reference and work.dialect == OURS and work.scope is None:
         block.num_measured = sum(len(batch.indices) for batch in batches)
         block.features = count_features(batches)
     return block
 
 
 @without_garbage_collection()
-def _draw_block(
-    engine: EngineSpec, seed: int, first: int, num_problems: int, dialect: Dialect, scope: str | None
-) -> tuple[list[Problem], set[int]]:
-    """Return problems for an engine, from an index on, and which of them run alone, by their numbers among these."""
-    if scope is not None:
-        return list(list_scope(scope, dialect)[first : first + num_problems]), set()
-    drawn = list(islice(draw_problems(seed, first, dialect), num_problems))
-    if engine.mode == "fused" and engine.device == "cpu":
+def _draw_block(work: Identity, first: int, num_problems: int) -> tuple[list[Problem], set[int]]:
+    """Return problems from an index on, and which of them run alone, by their numbers among these."""
+    engine, seed = work.engine, work.seed
+    if work.scope is not None:
+        return list(list_scope(work.scope, work.dialect)[first : first + num_problems]), set()
+    drawn = list(islice(draw_problems(seed, first, work.dialect), num_problems))
+    is_fused, is_interpreted = engine.mode == "fused", engine.device == "cpu"
+    if is_fused and is_interpreted:
         # Triton's interpreter takes as long as the work, so tiny problems exercise the kernels most.
         alone = set(range(num_problems))
-        drawn = [draw_kernel_problem(seed, first + i) for i in alone]
-    elif engine.mode == "fused":
-        # One compilation of the kernels serves all sizes.
-        every = ALONE_ON_DEVICE_EVERY
-        alone = {i for i in range(num_problems) if runs_alone(first + i, every)}
-        for i in alone:
-            drawn[i] = draw_device_problem(seed, (first + i) // every)
     else:
-        # A mode of `torch.compile` would compile each run.
-        is_free = not make_entry(COMPILED, mode=engine.mode).compiles
-        alone = {i for i in range(num_problems) if is_free and runs_alone(first + i)}
-        for i in alone:
-            drawn[i] = put_in_dialect(draw_boundary_problem(seed, first + i), dialect)
+        # One compilation of the kernels serves all sizes. A mode of `torch.compile` would compile each run.
+        every = ALONE_ON_DEVICE_EVERY if is_fused else ALONE_EVERY
+        can_run = is_fused or not make_entry(COMPILED, mode=engine.mode).compiles
+        alone = {i for i in range(num_problems) if can_run and runs_alone(first + i, every)}
+    for i in alone:
+        if not is_fused:
+            drawn[i] = put_in_dialect(draw_boundary_problem(seed, first + i), work.dialect)
+        elif is_interpreted:
+            drawn[i] = draw_kernel_problem(seed, first + i)
+        else:
+            drawn[i] = draw_device_problem(seed, (first + i) // ALONE_ON_DEVICE_EVERY)
     skip_existing_objects()
     return drawn, alone
 
@@ -291,50 +277,36 @@ def _halve(groups: Iterable[list[int]], deaths: Collection[Group]) -> Iterator[l
             yield group
 
 
-def _add_sighting(
-    sightings: dict[Signature, Sighting], failure: Failure, first: int, source: str, sides: Sides, lockstep: bool
-) -> bool:
-    """Count a failure; return whether it is the first with its signature, and so has a reproducer made."""
-    # Identified by what a shrink holds fixed, so that different signatures stay different.
-    failure = replace(failure, signature=failure.signature.held)
-    is_new = failure.signature not in sightings
-    if is_new:
-        index = first + failure.index
-        made = _make_reproducer(failure, sides, lockstep)
-        notes = (f"problem {index} of {source}", NOT_SHRUNK)
-        text = render_reproducer(replace(made, notes=notes)) if made else ""
-        sightings[failure.signature] = Sighting(signature=failure.signature, index=index, text=text)
-    sightings[failure.signature].count += 1
-    return is_new
-
-
 def replay_text(text: str, sides: Sides) -> Signature | None:
     """Return the signature with which a reproducer diverges on both engines; None if they agree."""
     made = parse_reproducer(text)
-    make, reference = sides.find_makers()
-    failure = judge(made.problem, make, reference=reference, lockstep=made.lockstep)
+    failure = _find_checker(sides, made.lockstep).judge(made.problem)
     if failure is None:
         return None
     return made.signature if fails_same_way(failure.signature, made.signature) else failure.signature.held
 
 
-def shrink_text(text: str, sides: Sides, max_calls: int, seconds: float) -> str:
+def shrink_text(text: str, sides: Sides, budget: Budget) -> str:
     """Return the shrunk reproducer; an empty string if its problem no longer fails in the same way."""
     made = parse_reproducer(text)
-    make, reference = sides.find_makers()
-    failure = judge(made.problem, make, reference=reference, lockstep=made.lockstep)
+    checker = _find_checker(sides, made.lockstep)
+    failure = checker.judge(made.problem)
     if failure is None or not fails_same_way(failure.signature, made.signature):
         return ""
-    shrunk = shrink(failure, make, reference=reference, lockstep=made.lockstep, max_calls=max_calls, seconds=seconds)
+    shrunk = shrink(failure, checker, budget)
     smallest = make_reproducer(
-        shrunk.failure,
+        replace(shrunk.failure, signature=made.signature),
         sides.engine,
         reference=sides.reference,
         lockstep=made.lockstep,
         neighbour=shrunk.change,
         notes=mark_shrunk(made).notes,
     )
-    return render_reproducer(replace(smallest, signature=made.signature))
+    return render_reproducer(smallest)
+
+
+def _find_checker(sides: Sides, lockstep: bool) -> Checker:
+    return Checker(*sides.find_makers(), lockstep)
 
 
 def give(result: T) -> T:
@@ -342,17 +314,17 @@ def give(result: T) -> T:
     return result
 
 
-def _make_reproducer(failure: Failure, sides: Sides, lockstep: bool) -> Reproducer | None:
-    """Return the reproducer of a failure; for one that needs a batch, of the batch as one problem if that fails too."""
-    if failure.is_alone:
-        return make_reproducer(failure, sides.engine, reference=sides.reference, lockstep=lockstep)
-    make, reference = sides.find_makers()
-    for joined in join_problems(failure.group):
-        again = judge(joined, make, reference=reference, lockstep=lockstep)
-        if again is not None and fails_same_way(again.signature, failure.signature):
-            found = replace(again, signature=failure.signature)
-            return make_reproducer(found, sides.engine, reference=sides.reference, lockstep=lockstep)
-    return None
+def _write_down(failure: Failure, work: Identity, index: int) -> str:
+    """Return the reproducer of a failure as text; for one that needs a batch, of the batch as one problem if that fails too."""
+    if not failure.is_alone:
+        again = map(_find_checker(work.sides, work.lockstep).judge, join_problems(failure.group))
+        alike = (each for each in again if each is not None and fails_same_way(each.signature, failure.signature))
+        if (joined := next(alike, None)) is None:
+            return ""
+        failure = replace(joined, signature=failure.signature)
+    notes = (f"problem {index} of {name_source(work.seed, work.scope)}", NOT_SHRUNK)
+    made = make_reproducer(failure, work.engine, reference=work.reference, lockstep=work.lockstep, notes=notes)
+    return render_reproducer(made)
 
 
 MOST_EXAMPLES: Final = 2000
@@ -360,6 +332,9 @@ MOST_EXAMPLES: Final = 2000
 
 BLOCK_SIZE: Final = 2048
 """Problems of a block. A large run costs less for each, especially where a run is compiled."""
+
+SHRINK_BUDGET: Final = Budget(seconds=20.0)
+"""The budget of one shrink."""
 
 MOST_LOST: Final = 100
 """Processes that may be killed one after the other before any of them has proved anything."""
@@ -375,8 +350,7 @@ class Campaign:
     is_apart:       whether 1, too, is a process of its own, which an engine may end
     is_fresh:       whether to ignore which problems were tried before
     accept_changed: the names of changed code whose problems are not tried again (`kgverify.files.code_identity`)
-    shrink_calls:   most runs of the engine for one shrink
-    shrink_seconds: most seconds of one shrink
+    shrink_budget:  of one shrink
     most_shrunk:    divergences that are shrunk; the others wait for the next campaign
     minimum:        the exercise required of the whole campaign
     dialect:        of both engines and of the problems
@@ -396,8 +370,7 @@ class Campaign:
     known: tuple[KnownDivergence, ...] = ()
     is_fresh: bool = False
     accept_changed: tuple[str, ...] = ()
-    shrink_calls: int = MAX_CALLS
-    shrink_seconds: float = 20.0
+    shrink_budget: Budget = SHRINK_BUDGET
     most_shrunk: int = 20
     minimum: Minimum = field(default_factory=lambda: MINIMUM)
     dialect: Dialect = OURS
@@ -440,11 +413,10 @@ def run_campaign(campaign: Campaign, *, watch: Watch = lambda tally: None, today
     A KeyboardInterrupt lets blocks in progress finish, and the result is marked as interrupted; a second one is raised.
     UserError for an engine that cannot be made, a folder that cannot be used, or a process that died.
     """
-    options = "--engine", "--reference"
-    for side, make, option in zip(campaign.sides, campaign.sides.find_makers(), options, strict=True):
+    for side, make, option in zip(campaign.sides, campaign.sides.find_makers(), OPTIONS, strict=True):
         if side.is_own:
             # Any other engine might end this process.
-            check_made(make, option, campaign.dialect)
+            check_made(make, option, draw_simplest(campaign.dialect))
     with locked_folder(campaign.corpus, "this corpus", fix="wait until it ends, or give another folder as --corpus"):
         run = _Run(campaign, watch)
         watch(Tally("start"))
@@ -463,19 +435,18 @@ class _Run:
         self.campaign = campaign
         self.corpus = Corpus(campaign.corpus)
         self._code = campaign.sides.identify_code()
+        self._work_identity = Identity(
+            engine=campaign.engine,
+            reference=campaign.reference,
+            lockstep=campaign.lockstep,
+            seed=campaign.seed,
+            block_size=BLOCK_SIZE,
+            code=self._code,
+            dialect=campaign.dialect,
+            scope=campaign.scope,
+        )
         self._log = self.corpus.log(
-            Identity(
-                engine=campaign.engine,
-                reference=campaign.reference,
-                lockstep=campaign.lockstep,
-                seed=campaign.seed,
-                block_size=BLOCK_SIZE,
-                code=self._code,
-                dialect=campaign.dialect,
-                scope=campaign.scope,
-            ),
-            is_fresh=campaign.is_fresh,
-            accept_changed=campaign.accept_changed,
+            self._work_identity, is_fresh=campaign.is_fresh, accept_changed=campaign.accept_changed
         )
         self.blocks = {block.number: block for block in self._log.records}
         self.replays: list[tuple[Path, Signature, Signature | None]] = []
@@ -492,10 +463,8 @@ class _Run:
             path, made = files[number]
             self.replays.append((path, made.signature, found))
 
-        tasks: list[tuple[Callable[..., Signature | None], tuple[object, ...]]] = [
-            (replay_text, (render_reproducer(made), self.campaign.sides)) for _, made in files
-        ]
-        death: Signature | None = Signature("", "", DEATH)
+        tasks = [(replay_text, (render_reproducer(made), self.campaign.sides)) for _, made in files]
+        death: Signature | None = DIED
         self._do_all(workers, "replay", tasks, take, death)
         self.replays.sort()
 
@@ -503,9 +472,7 @@ class _Run:
         """Try blocks, in order, until the budget is spent; those in the log are finished."""
         campaign, blocks, started = self.campaign, self.blocks, time.monotonic()
         self.num_resumed = sum(block.num_problems for block in blocks.values())
-        tally = Tally("try", total=campaign.most_examples or 0, resumed=self.num_resumed)
-        counted = reduce(Tally.add, blocks.values(), tally)
-
+        tried = reduce(Tried.plus, blocks.values(), NOTHING_TRIED)
         num_lost = 0
 
         def find_tasks() -> Iterator[tuple[int, Callable[..., Block], tuple[object, ...]]]:
@@ -516,11 +483,10 @@ class _Run:
                 yield number, *find_task(number)
 
         def find_task(number: int) -> tuple[Callable[..., Block], tuple[object, ...]]:
-            settings = campaign.sides, campaign.seed, number, BLOCK_SIZE, size_of[number], campaign.lockstep
             # Another machine does not see it.
             log = None if campaign.runs_here or campaign.scheduler is not None else logs / f"{number}.json"
             deadly = tuple(group for group, weight in deaths.get(number, {}).items() if weight >= MOST_KILLS)
-            return try_block, (*settings, deadly, log, campaign.dialect, campaign.scope)
+            return try_block, (self._work_identity, number, size_of[number], deadly, log)
 
         def retry(number: int, exit_code: int) -> tuple[Callable[..., Block], tuple[object, ...]]:
             """Return the task of a block whose process ended: the same, without groups that certainly end it."""
@@ -539,7 +505,7 @@ class _Run:
             return find_task(number)
 
         def take(number: int, block: Block) -> None:
-            nonlocal counted, num_lost
+            nonlocal tried, num_lost
             num_lost = 0
             deaths.pop(number, None)
             is_partial = number in blocks
@@ -552,12 +518,13 @@ class _Run:
             blocks[number] = block
             self._log.add(block)
             # A partial block was tried again as a whole.
-            counted = reduce(Tally.add, blocks.values(), tally) if is_partial else counted.add(block)
+            tried = reduce(Tried.plus, blocks.values(), NOTHING_TRIED) if is_partial else tried.plus(block)
 
         def report(at_work: Iterable[int]) -> None:
             self.seconds = time.monotonic() - started
+            tally = Tally("try", tried.num_problems, campaign.most_examples or 0, self.seconds, self.num_resumed)
             num = sum(size_of[number] for number in at_work)
-            self._watch(counted._replace(seconds=self.seconds, at_work=num, is_ending=self.is_interrupted))
+            self._watch(tally._replace(at_work=num, is_ending=self.is_interrupted, tried=tried))
 
         size_of: dict[int, int] = {}
         deaths: dict[int, Counter[Group]] = {}
@@ -568,14 +535,12 @@ class _Run:
         """Write a reproducer of each divergence that has none in the corpus."""
         judged = {path: found == signature for path, signature, found in self.replays}
         still = {made.signature for path, made in self.corpus.reproducers() if judged.get(path, True)}
-        first: dict[Signature, Sighting] = {}
-        for _, block in sorted(self.blocks.items()):
-            for sighting in block.sightings:
-                if sighting.text:
-                    first.setdefault(sighting.signature, sighting)
-        for signature, sighting in first.items():
-            if signature not in still:
-                self.corpus.add(parse_reproducer(sighting.text))
+        for each in self._sum_up().sightings:
+            if each.text and each.signature not in still:
+                self.corpus.add(parse_reproducer(each.text))
+
+    def _sum_up(self) -> Tried:
+        return reduce(Tried.plus, [block for _, block in sorted(self.blocks.items())], NOTHING_TRIED)
 
     def shrink_found(self, workers: Workers) -> None:
         """Shrink the reproducers that have not been shrunk, unless the campaign was interrupted."""
@@ -585,13 +550,13 @@ class _Run:
         ][: self.campaign.most_shrunk]
         if self.is_interrupted:
             return
-        budget = (self.campaign.sides, self.campaign.shrink_calls, self.campaign.shrink_seconds)
+        settings = self.campaign.sides, self.campaign.shrink_budget
 
         def take(number: int, text: str) -> None:
             path, made = waiting[number]
             write_reproducer(parse_reproducer(text) if text else mark_shrunk(made), path)
 
-        tasks = [(shrink_text, (render_reproducer(made), *budget)) for _, made in waiting]
+        tasks = [(shrink_text, (render_reproducer(made), *settings)) for _, made in waiting]
         self._do_all(workers, "shrink", tasks, take, "")
 
     def _do_all(
@@ -668,28 +633,23 @@ class _Run:
 
     def summarise(self, today: date) -> CampaignResult:
         """Return the result: of all blocks, and of the corpus, as replayed at first and as it is now."""
-        campaign, blocks = self.campaign, [block for _, block in sorted(self.blocks.items())]
-        counts: Counter[Signature] = Counter()
-        first: dict[Signature, int] = {}
-        for block in blocks:
-            for sighting in block.sightings:
-                counts[sighting.signature] += sighting.count
-                first.setdefault(sighting.signature, sighting.index)
-        tally, totals = reduce(Tally.add, blocks, Tally("try")), reduce(Counts.plus, blocks, Counts())
+        campaign, total = self.campaign, self._sum_up()
+        seen_in = {each.signature: each for each in total.sightings}
         allowed = {entry.signature for entry in campaign.known}
         shown_by = {found: path for path, _, found in reversed(self.replays) if found is not None}
         gone = {path for path, signature, found in self.replays if found != signature}
         made_of = dict(self.corpus.reproducers())
         path_of = {made.signature: path for path, made in reversed(made_of.items()) if path not in gone}
         divergences = []
-        for signature in dict.fromkeys([*first, *(found for _, _, found in self.replays if found)]):
+        for signature in dict.fromkeys([*seen_in, *(found for _, _, found in self.replays if found)]):
+            sighting = seen_in.get(signature, Sighting(signature=signature, index=-1))
             each = FoundDivergence(
                 signature=str(signature),
                 stage=signature.stage,
                 kind=signature.kind,
                 is_new=str(signature) not in allowed,
-                num_problems=counts[signature],
-                first=first.get(signature, -1),
+                num_problems=sighting.count,
+                first=sighting.index,
             )
             path = path_of.get(signature) or shown_by.get(signature)
             if path is not None:
@@ -699,11 +659,9 @@ class _Run:
             divergences.append(each)
         seen = {each.signature: each.num_problems for each in divergences}
         replayed = {str(signature) for _, signature, _ in self.replays}
-        sums = msgspec.structs.asdict(totals) | {
-            "features": {name: totals.features.get(name, 0) for name in ALL_FEATURES}
-        }
+        sums = {name: getattr(total, name) for name in Counts.__struct_fields__}
         return CampaignResult(
-            **sums,
+            **sums | {"features": {name: total.features.get(name, 0) for name in ALL_FEATURES}},
             engine=str(campaign.engine),
             reference=str(campaign.reference),
             dialect=campaign.dialect,
@@ -713,9 +671,9 @@ class _Run:
             is_interrupted=self.is_interrupted,
             num_resumed=self.num_resumed,
             seconds=self.seconds,
-            problems_per_second=(totals.num_problems - self.num_resumed) / self.seconds if self.seconds else 0.0,
-            stages=dict(tally.stages),
-            classes=dict(tally.classes),
+            problems_per_second=(total.num_problems - self.num_resumed) / self.seconds if self.seconds else 0.0,
+            stages=total.stages,
+            classes=total.classes,
             divergences=divergences,
             known=[
                 KnownJudgement(
@@ -723,7 +681,7 @@ class _Run:
                     issue=entry.issue,
                     reason=entry.reason,
                     expires=entry.expires,
-                    status=entry.judge(seen, replayed, totals.num_problems, today),
+                    status=entry.judge(seen, replayed, total.num_problems, today),
                     num_problems=seen.get(entry.signature, 0),
                 )
                 for entry in campaign.known

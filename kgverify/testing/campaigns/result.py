@@ -5,7 +5,7 @@ import os
 import re
 import shlex
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from datetime import date
 from enum import StrEnum
@@ -23,7 +23,7 @@ from kgverify.files.decoding import read_toml
 from kgverify.files.writing import explained, make_folders
 from kgverify.program.dialect import OURS, Dialect
 from kgverify.report.wording import describe_exercise
-from kgverify.runs.engine_makers import EngineSpec
+from kgverify.runs.engine_makers import EngineSpec, Sides
 from kgverify.runs.ledger import Ledger, WorkIdentity
 from kgverify.testing.checking.failure import LAW, Signature
 from kgverify.testing.reproducers.text_format import SUFFIX, Reproducer, read_reproducer, write_reproducer
@@ -72,17 +72,51 @@ class Counts(msgspec.Struct, kw_only=True):
     features: dict[str, int] = {}
     exercise: Exercise = NOT_EXERCISED
 
-    def plus(self, other: "Counts") -> "Counts":
-        """Return the sums of both."""
+
+class Tried(Counts, kw_only=True):
+    """The counts of problems, and the divergences that they show, each once."""
+
+    sightings: list[Sighting] = []
+
+    def plus(self, other: "Tried") -> "Tried":
+        """Return the sums of both; a divergence keeps its first index and its first reproducer."""
         numbers = [name for name in Counts.__struct_fields__ if name.startswith("num_")]
-        return Counts(
+        merged = {each.signature: each for each in self.sightings}
+        for each in other.sightings:
+            first = merged.get(each.signature, each)
+            count = each.count + (first.count if first is not each else 0)
+            merged[each.signature] = msgspec.structs.replace(first, count=count, text=first.text or each.text)
+        return Tried(
             **{name: getattr(self, name) + getattr(other, name) for name in numbers},
             features=dict(Counter(self.features) + Counter(other.features)),
             exercise=self.exercise.plus(other.exercise),
+            sightings=list(merged.values()),
         )
 
+    def count_by(self, name: Callable[[Signature], str]) -> dict[str, int]:
+        """Return the number of confirmed problems for each name of a signature."""
+        counts: Counter[str] = Counter()
+        for each in self.sightings:
+            counts[name(each.signature)] += each.count
+        return dict(counts)
 
-class Block(Counts, kw_only=True):
+    @property
+    def stages(self) -> dict[str, int]:
+        """The number of confirmed problems by stage."""
+        return self.count_by(lambda signature: signature.stage or "none")
+
+    @property
+    def classes(self) -> dict[str, int]:
+        """The number of confirmed problems by class of difference."""
+        return self.count_by(lambda signature: signature.kind)
+
+    @property
+    def met(self) -> frozenset[str]:
+        """The features that occurred."""
+        return frozenset(name for name, count in self.features.items() if count)
+
+
+class Block(Tried, kw_only=True):
     """The result of trying consecutive problems of a seed's sequence: fewer than a whole block at the end of a campaign.
 
     Of problems that ran alone, those tried after others gave evidence are left out of its exercise.
@@ -91,7 +125,9 @@ class Block(Counts, kw_only=True):
     """
 
     number: int
-    sightings: list[Sighting] = []
+
+
+NOTHING_TRIED: Final = Tried()
 
 
 class Identity(WorkIdentity, frozen=True, kw_only=True, omit_defaults=True):
@@ -108,6 +144,11 @@ class Identity(WorkIdentity, frozen=True, kw_only=True, omit_defaults=True):
     block_size: int
     dialect: Dialect = OURS
     scope: str | None = None
+
+    @property
+    def sides(self) -> Sides:
+        """Both engines."""
+        return Sides(self.engine, self.reference)
 
 
 class Corpus:
@@ -189,20 +230,27 @@ class KnownStatus(StrEnum):
     NOT_JUDGED = "not judged"
 
 
-class KnownDivergence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """An entry of the file.
+class Known(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A divergence that is allowed for now.
 
     signature: as `kgverify fuzz` and `kgverify replay` print it
     issue:     where it is tracked
     reason:    why it is tolerated for now
     expires:   the last day on which it is tolerated
-    within:    a number of problems in which it certainly occurs
     """
 
     signature: str
     issue: str
     reason: str
     expires: date
+
+
+class KnownDivergence(Known, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """An entry of the file.
+
+    within: a number of problems in which it certainly occurs
+    """
+
     within: int = WITHIN
 
     def judge(self, seen: Collection[str], replayed: Collection[str], num_problems: int, today: date) -> KnownStatus:
@@ -263,11 +311,7 @@ class Tally(NamedTuple):
     resumed:     of the problems done, those of earlier campaigns
     at_work:     problems that processes are working on
     is_ending:   whether it was interrupted, and only finishes blocks in progress
-    candidates, steps, resolvents: compared so far
-    differing:   problems that differ in their run
-    found:       signature to confirmed problems
-    stages, classes: of these signatures, to confirmed problems
-    features:    that occurred so far
+    tried:       all blocks so far
     """
 
     phase: str
@@ -277,35 +321,7 @@ class Tally(NamedTuple):
     resumed: int = 0
     at_work: int = 0
     is_ending: bool = False
-    candidates: int = 0
-    steps: int = 0
-    resolvents: int = 0
-    differing: int = 0
-    found: Mapping[str, int] = {}
-    stages: Mapping[str, int] = {}
-    classes: Mapping[str, int] = {}
-    features: frozenset[str] = frozenset()
-
-    def add(self, block: Block) -> "Tally":
-        """Return the progress with one more finished block."""
-
-        def plus(counts: Mapping[str, int], name: Callable[[Signature], str]) -> Mapping[str, int]:
-            total = Counter(counts)
-            for each in block.sightings:
-                total[name(each.signature)] += each.count
-            return dict(total)
-
-        return self._replace(
-            done=self.done + block.num_problems,
-            candidates=self.candidates + block.num_candidates,
-            steps=self.steps + block.num_steps,
-            resolvents=self.resolvents + block.num_resolvents,
-            differing=self.differing + block.num_differing,
-            found=plus(self.found, str),
-            stages=plus(self.stages, lambda signature: signature.stage or "none"),
-            classes=plus(self.classes, lambda signature: signature.kind),
-            features=self.features.union(name for name, count in block.features.items() if count),
-        )
+    tried: Tried = NOTHING_TRIED
 
 
 Watch = Callable[[Tally], None]
@@ -335,13 +351,9 @@ class FoundDivergence(msgspec.Struct, kw_only=True):
     neighbour: str = ""
 
 
-class KnownJudgement(msgspec.Struct, kw_only=True):
+class KnownJudgement(Known, frozen=True, kw_only=True):
     """An entry of the file of known divergences with its status; `num_problems` show it."""
 
-    signature: str
-    issue: str
-    reason: str
-    expires: date
     status: KnownStatus
     num_problems: int
 

@@ -1,7 +1,7 @@
 """Check equivalence: run many problems at once on both sides, and confirm each that differs by itself."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Final, NamedTuple
 
@@ -40,7 +40,7 @@ UNEXPLAINED: Final = FULL._replace(explained=0)
 ALONE: Final = tuple(Equality(lockstep=each, determinism=False, minimum=NO_MINIMUM) for each in (False, True))
 """The equality that a problem by itself needs, without and with lockstep."""
 MOST_CONFIRMED: Final = 10
-"""The default number of problems that `check_problems` confirms."""
+"""The default number of problems that a check confirms."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,41 +82,163 @@ class Suspect(NamedTuple):
         return self.batch.indices[self.member]
 
 
-def check_problems(
-    problems: Sequence[Problem],
-    make_pipeline: MakePipeline | None = None,
-    *,
-    reference: MakePipeline = make_reference,
-    lockstep: bool = False,
-    most: int = MOST_CONFIRMED,
-) -> list[Failure]:
-    """Return where the pipeline under test (by default the eager evaluator) differs from the reference.
+@dataclass(frozen=True)
+class Checker:
+    """The engine under test, and how it is compared.
 
-    The problems share as few runs as their limits, policies and numbers of corruptions allow. Everything recorded is
-    compared, free-running, and with `lockstep` step by step as well. The first `most` problems that differ are
-    confirmed, each by itself; there may be further ones.
+    make:      makes the engine under test
+    reference: makes the engine that it is compared with
+    lockstep:  whether every step is compared from the expected goal as well, beside the free-running derivations
     """
-    make = make_pipeline or compiled_maker()
-    return check_and_count(problems, make, reference=reference, lockstep=lockstep, most=most)[0]
 
+    make: MakePipeline = field(default_factory=compiled_maker)
+    reference: MakePipeline = make_reference
+    lockstep: bool = False
 
-def check_and_count(
-    problems: Sequence[Problem],
-    make_pipeline: MakePipeline,
-    *,
-    reference: MakePipeline = make_reference,
-    lockstep: bool = False,
-    most: int = MOST_CONFIRMED,
-) -> tuple[list[Failure], Exercise]:
-    """Return the failures like `check_problems`, and the exercise of the problems on which both sides agree."""
-    suspects: list[Suspect] = []
-    exercise = NOT_EXERCISED
-    for batch in prepare_batches(problems, reference):
-        found = find_suspects(batch, make_pipeline, lockstep=lockstep)
-        exercise = exercise.plus(count_agreeing(batch, found))
-        suspects += found
-    suspects.sort(key=lambda suspect: suspect.number)
-    return [confirm(suspect, make_pipeline, lockstep=lockstep) for suspect in suspects[:most]], exercise
+    def check(self, problems: Sequence[Problem], most: int = MOST_CONFIRMED) -> tuple[list[Failure], Exercise]:
+        """Return where the engine differs from the reference, and the exercise of the problems on which both agree.
+
+        The problems share as few runs as their limits, policies and numbers of corruptions allow. Everything recorded is
+        compared. The first `most` problems that differ are confirmed, each by itself; there may be further ones.
+        """
+        suspects: list[Suspect] = []
+        exercise = NOT_EXERCISED
+        for batch in prepare_batches(problems, self.reference):
+            found = self.find_suspects(batch)
+            exercise = exercise.plus(count_agreeing(batch, found))
+            suspects += found
+        suspects.sort(key=lambda suspect: suspect.number)
+        return [self.confirm(suspect) for suspect in suspects[:most]], exercise
+
+    def find_suspects(self, batch: Batch) -> list[Suspect]:
+        """Return the problems of a batch that differ in its run or, if the engine raises an exception, that cause it."""
+        try:
+            with without_garbage_collection():
+                differing = self._find_suspicious(batch)
+        except EngineCrash as crash:
+            hangs = isinstance(crash, EngineHang)
+            found: list[Suspect] = []
+            middle = len(batch.indices) // 2
+            for part in (slice(0, middle), slice(middle, None)) if middle else ():
+                if found and hangs:
+                    # Another one would take as long again.
+                    break
+                half = prepare_batch(batch.indices[part], batch.merged.problems[part], batch.merged.reference)
+                found += self.find_suspects(half)
+            # No part fails by itself: the first problem represents the group.
+            return found or [Suspect(batch, 0, hangs)]
+        return [Suspect(batch, index) for index in sorted(differing)]
+
+    def confirm(self, suspect: Suspect) -> Failure:
+        """Return the failure of a suspect: alone if possible, else in the smallest group that halving finds."""
+        problem, number = suspect.batch.merged.problems[suspect.member], suspect.number
+        attempts = [problem]
+        if problem.queries and problem.num_corruptions not in (0, ALL):
+            # In a batch other corruptions are drawn, since the draw depends on ids.
+            attempts.append(replace(problem, num_corruptions=ALL))
+        for attempt in attempts:
+            if (failure := self.judge(attempt, number)) is not None:
+                return failure
+        group = halve(suspect.batch.merged.problems, lambda part: bool(self._find_in_group(part)), first=problem)
+        found, blamed = self._find_in_group(group), group.index(problem) if problem in group else 0
+        member = blamed if blamed in found or not found else min(found)
+        return self._judge_member(group, member, number) or Failure(
+            index=number,
+            problem=problem,
+            group=tuple(group),
+            signature=Signature("", "", UNDECIDED, "differs in one run and not in the next"),
+            message="the difference did not occur again",
+        )
+
+    def judge(self, problem: Problem, index: int = 0) -> Failure | None:
+        """Return the failure of one problem, run alone and explained by replay; None if both sides agree."""
+        return self._judge_member([problem], 0, index)
+
+    def _find_in_group(self, group: Sequence[Problem]) -> set[int]:
+        """Return the problems of a group that differ in one run; the first one if an engine raises an exception."""
+        try:
+            return self._find_suspicious(prepare_batch(range(len(group)), group, self.reference))
+        except EngineCrash:
+            return {0}
+
+    def _find_suspicious(self, batch: Batch) -> set[int]:
+        """Return the indices in the batch of the problems that differ.
+
+        EngineCrash if the engine under test raises an exception; CheckBug for an exception of kgverify's own.
+        """
+        guarded = replace(self, make=guard(self.make))
+        if batch.crash is not None:
+            raise batch.crash
+        try:
+            return guarded._compare(batch, is_quick=len(batch.indices) == 1)
+        except (EngineCrash, MissingDependency):
+            raise
+        except UserError as error:
+            # The result of the engine is inconsistent.
+            raise EngineCrash(str(error), type(error).__name__) from error
+        except Exception as error:
+
+            def again(part: Sequence[Problem]) -> object:
+                return guarded._compare(prepare_batch(range(len(part)), part, batch.merged.reference))
+
+            raise locate_bug(batch.merged.problems, error, again) from error
+
+    def _compare(self, batch: Batch, *, is_quick: bool = False) -> set[int]:
+        """Return the indices in the batch of the problems that differ.
+
+        is_quick: whether columns that are equal without any tolerance need no comparison, which takes as long as a small run
+        """
+        merged, run = batch.merged, batch.merged.run
+        pipeline = merged.with_unranked(self.make(run, merged.sizes))
+        columns = pipeline.engine.prove(pipeline.draw_for(run))
+        found: set[int] = set()
+        accepted: ScoreError = None
+        build = partial(build_trace, run, pipeline.engine, columns, None)
+        # Only consistent columns can be ranked.
+        trace = None if is_quick and are_equal(batch.columns, columns) else build()
+        rankings = pipeline.rank_finite(run, columns.candidates)
+        if trace is not None or not are_equal(batch.rankings or (), rankings or ()):
+            traces = batch.expected, replace(trace or build(), rankings=rankings)
+            sides = (
+                EngineRun("expected", batch.pipeline.engine, traces[0]),
+                EngineRun("actual", pipeline.engine, traces[1]),
+            )
+            accepted = settle_score_error(sides, None)
+            expected, actual = rank_alike(run, (batch.pipeline, pipeline), traces)
+            comparer = Comparer(expected, actual, Options(score_error=accepted))
+            comparison, _ = follow_near_ties(comparer, comparer.compare(), run, pipeline, silent_phase)
+            found = _find_differing(merged, compare_rankings(comparison, expected, actual))
+        if self.lockstep and all(has_steps(each.engine.info) for each in (batch.pipeline, pipeline)):
+            stepper = lockstep_comparer(run, batch.expected, pipeline, silent_phase, accepted)
+            found |= _find_differing(merged, stepper.compare())
+        return found
+
+    def _judge_member(self, problems: Sequence[Problem], member: int, index: int) -> Failure | None:
+        """Return the failure of one of the problems of a run."""
+        merged = merge(problems, _guard_reference(self.reference))
+        group = merged.problems
+        failure = partial(Failure, index=index, problem=group[member], group=group)
+        check = partial(verify_problems, merged, guard(self.make), effort=UNEXPLAINED)
+        try:
+            report = check(ALONE[self.lockstep]).report
+            if self.lockstep and not report.divergences:
+                report = check(ALONE[False]).report
+        except EngineCrash as crash:
+            return failure(signature=Signature("", "", crash.kind, crash.situation), message=str(crash))
+        except MissingDependency:
+            raise
+        except UserError as error:
+            # The result of one engine is inconsistent.
+            return failure(signature=Signature("", "", CRASH, type(error).__name__), message=str(error))
+        except Exception as error:
+            raise CheckBug(f"{type(error).__name__}: {error}", group) from error
+        own = [divergence for divergence in report.divergences if _owner(merged, divergence) == member]
+        divergence = next(iter(own or report.divergences), None)
+        if divergence is not None:
+            return failure(signature=sign(report, divergence), divergence=divergence)
+        if report.verdict is Verdict.AGREE:
+            return None
+        return failure(signature=Signature("", "", UNDECIDED), message="; ".join(report.reasons))
 
 
 def count_agreeing(batch: Batch, suspects: Sequence[Suspect]) -> Exercise:
@@ -176,76 +298,6 @@ def prepare_alone(
     return replace(batch, merged=replace(merged, problems=(fitted,), sizes=fitted.sizes))
 
 
-def find_suspects(batch: Batch, make_pipeline: MakePipeline, *, lockstep: bool = False) -> list[Suspect]:
-    """Return the problems of a batch that differ in its run or, if the engine raises an exception, that cause it."""
-    try:
-        with without_garbage_collection():
-            differing = _find_suspicious(batch, make_pipeline, lockstep)
-    except EngineCrash as crash:
-        hangs = isinstance(crash, EngineHang)
-        if len(batch.indices) == 1:
-            return [Suspect(batch, 0, hangs)]
-        found: list[Suspect] = []
-        middle = len(batch.indices) // 2
-        for part in (slice(0, middle), slice(middle, None)):
-            if found and hangs:
-                # Another one would take as long again.
-                break
-            half = prepare_batch(batch.indices[part], batch.merged.problems[part], batch.merged.reference)
-            found += find_suspects(half, make_pipeline, lockstep=lockstep)
-        # No part fails by itself: the first problem represents the group.
-        return found or [Suspect(batch, 0, hangs)]
-    return [Suspect(batch, index) for index in sorted(differing)]
-
-
-def confirm(suspect: Suspect, make_pipeline: MakePipeline, *, lockstep: bool = False) -> Failure:
-    """Return the failure of a suspect: alone if possible, else in the smallest group that halving finds."""
-    problem, reference = suspect.batch.merged.problems[suspect.member], suspect.batch.merged.reference
-    attempts = [problem]
-    if problem.queries and problem.num_corruptions not in (0, ALL):
-        # In a batch other corruptions are drawn, since the draw depends on ids.
-        attempts.append(replace(problem, num_corruptions=ALL))
-    for attempt in attempts:
-        failure = judge(attempt, make_pipeline, reference=reference, index=suspect.number, lockstep=lockstep)
-        if failure is not None:
-            return failure
-    suspicious = partial(_find_in_group, reference=reference, make_pipeline=make_pipeline, lockstep=lockstep)
-    group = halve(suspect.batch.merged.problems, lambda part: bool(suspicious(part)), first=problem)
-    found, blamed = suspicious(group), group.index(problem) if problem in group else 0
-    member = blamed if blamed in found or not found else min(found)
-    merged = merge(group, _guard_reference(reference))
-    return _judge_group(merged, member, make_pipeline, suspect.number, lockstep) or Failure(
-        index=suspect.number,
-        problem=problem,
-        group=tuple(group),
-        signature=Signature("", "", UNDECIDED, "differs in one run and not in the next"),
-        message="the difference did not occur again",
-    )
-
-
-def _find_in_group(
-    group: Sequence[Problem], reference: MakePipeline, make_pipeline: MakePipeline, lockstep: bool
-) -> set[int]:
-    """Return the problems of a group that differ in one run; the first one if an engine raises an exception."""
-    try:
-        return _find_suspicious(prepare_batch(range(len(group)), group, reference), make_pipeline, lockstep)
-    except EngineCrash:
-        return {0}
-
-
-def judge(
-    problem: Problem,
-    make_pipeline: MakePipeline | None = None,
-    *,
-    reference: MakePipeline = make_reference,
-    index: int = 0,
-    lockstep: bool = False,
-) -> Failure | None:
-    """Return the failure of one problem, run alone and explained by replay; None if both sides agree."""
-    merged = merge([problem], _guard_reference(reference))
-    return _judge_group(merged, 0, make_pipeline or compiled_maker(), index, lockstep)
-
-
 def verify_problems(
     merged: Merged, make_pipeline: MakePipeline, equality: Equality = ALONE[False], effort: Effort = FULL
 ) -> Verification:
@@ -259,60 +311,6 @@ def _guard_reference(reference: MakePipeline) -> MakePipeline:
     return reference if reference is make_reference else guard(reference, THE_REFERENCE)
 
 
-def _find_suspicious(batch: Batch, make_pipeline: MakePipeline, lockstep: bool) -> set[int]:
-    """Return the indices in the batch of the problems that differ.
-
-    EngineCrash if the engine under test raises an exception; CheckBug for an exception of kgverify's own.
-    """
-    guarded = guard(make_pipeline)
-    if batch.crash is not None:
-        raise batch.crash
-    try:
-        return _compare(batch, guarded, lockstep, is_quick=len(batch.indices) == 1)
-    except (EngineCrash, MissingDependency):
-        raise
-    except UserError as error:
-        # The result of the engine is inconsistent.
-        raise EngineCrash(str(error), type(error).__name__) from error
-    except Exception as error:
-
-        def again(part: Sequence[Problem]) -> object:
-            return _compare(prepare_batch(range(len(part)), part, batch.merged.reference), guarded, lockstep)
-
-        raise locate_bug(batch.merged.problems, error, again) from error
-
-
-def _compare(batch: Batch, make_pipeline: MakePipeline, lockstep: bool, *, is_quick: bool = False) -> set[int]:
-    """Return the indices in the batch of the problems that differ.
-
-    is_quick: whether columns that are equal without any tolerance need no comparison, which takes as long as a small run
-    """
-    merged, run = batch.merged, batch.merged.run
-    pipeline = merged.with_unranked(make_pipeline(run, merged.sizes))
-    columns = pipeline.engine.prove(pipeline.draw_for(run))
-    found: set[int] = set()
-    accepted: ScoreError = None
-    build = partial(build_trace, run, pipeline.engine, columns, None)
-    # Only consistent columns can be ranked.
-    trace = None if is_quick and are_equal(batch.columns, columns) else build()
-    rankings = pipeline.rank_finite(run, columns.candidates)
-    if trace is not None or not are_equal(batch.rankings or (), rankings or ()):
-        traces = batch.expected, replace(trace or build(), rankings=rankings)
-        sides = (
-            EngineRun("expected", batch.pipeline.engine, traces[0]),
-            EngineRun("actual", pipeline.engine, traces[1]),
-        )
-        accepted = settle_score_error(sides, None)
-        expected, actual = rank_alike(run, (batch.pipeline, pipeline), traces)
-        comparer = Comparer(expected, actual, Options(score_error=accepted))
-        comparison, _ = follow_near_ties(comparer, comparer.compare(), run, pipeline, silent_phase)
-        found = _find_differing(merged, compare_rankings(comparison, expected, actual))
-    if lockstep and all(has_steps(each.engine.info) for each in (batch.pipeline, pipeline)):
-        stepper = lockstep_comparer(run, batch.expected, pipeline, silent_phase, accepted)
-        found |= _find_differing(merged, stepper.compare())
-    return found
-
-
 def _find_differing(merged: Merged, comparison: Comparison) -> set[int]:
     if comparison.verdict is Verdict.AGREE:
         return set()
@@ -324,31 +322,3 @@ def _owner(merged: Merged, divergence: Divergence) -> int:
     return (
         int(merged.owner[divergence.query]) if 0 <= divergence.query < len(merged.owner) else len(merged.problems) - 1
     )
-
-
-def _judge_group(
-    merged: Merged, member: int, make_pipeline: MakePipeline, index: int, lockstep: bool
-) -> Failure | None:
-    group = merged.problems
-    failure = partial(Failure, index=index, problem=group[member], group=group)
-    check = partial(verify_problems, merged, guard(make_pipeline), effort=UNEXPLAINED)
-    try:
-        report = check(ALONE[lockstep]).report
-        if lockstep and not report.divergences:
-            report = check(ALONE[False]).report
-    except EngineCrash as crash:
-        return failure(signature=Signature("", "", crash.kind, crash.situation), message=str(crash))
-    except MissingDependency:
-        raise
-    except UserError as error:
-        # The result of one engine is inconsistent.
-        return failure(signature=Signature("", "", CRASH, type(error).__name__), message=str(error))
-    except Exception as error:
-        raise CheckBug(f"{type(error).__name__}: {error}", group) from error
-    own = [divergence for divergence in report.divergences if _owner(merged, divergence) == member]
-    divergence = next(iter(own or report.divergences), None)
-    if divergence is not None:
-        return failure(signature=sign(report, divergence), divergence=divergence)
-    if report.verdict is Verdict.AGREE:
-        return None
-    return failure(signature=Signature("", "", UNDECIDED), message="; ".join(report.reasons))

@@ -8,8 +8,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import partial
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, Final, ParamSpec, TextIO, TypeAlias, TypeVar
 
@@ -27,6 +26,7 @@ from kgverify.errors import (
     find_missing_dependency,
     first_line,
 )
+from kgverify.garbage_collection import without_garbage_collection
 from kgverify.interrupts import is_interrupt
 from kgverify.program.limits import Limits
 from kgverify.progress import Progress, no_progress
@@ -203,13 +203,11 @@ def _replace_exceptions(make_pipeline: MakePipeline, refuse: Refuse, *, is_limit
             return limit_time(find_limit(run, sizes, num_candidates, mode)) if is_limited else nullcontext()
 
         with limit(0, ""):
-            made: object = _call("make", refuse, make_pipeline, run, sizes)
-        if not isinstance(made, Pipeline):
-            raise _refuse_result("make", refuse, "a pipeline", made)
+            made = _call(refuse, "make", Pipeline, make_pipeline, run, sizes)
         return made._replace(
             engine=GuardedEngine(made.engine, limit, refuse, None if is_limited else run),
-            draw=made.draw if made.draw in OWN else _guarded("draw", refuse, made.draw, CandidateSet),
-            rank=made.rank if made.rank in OWN else _guarded("rank", refuse, made.rank, Rankings),
+            draw=made.draw if made.draw in OWN else _guarded(refuse, "draw", CandidateSet, made.draw),
+            rank=made.rank if made.rank in OWN else _guarded(refuse, "rank", Rankings, made.rank),
         )
 
     return make
@@ -232,46 +230,41 @@ class GuardedEngine:
     ) -> None:
         self._engine, self._limit, self._refuse, self._run = engine, limit, refuse, run
         if isinstance(engine, ProbedEngine):
-            probe = engine.probe
-            self.probe: Callable[[Positions], StageOutputs] = lambda position: _call("probe", refuse, probe, position)
+            self.probe: Callable[[Positions], StageOutputs] = _guarded(refuse, "probe", dict, engine.probe)
         if isinstance(engine, DescribedEngine):
-            features = engine.features
-            self.features: Callable[[Columns], Any] = lambda columns: _call("features", refuse, features, columns)
+            self.features: Callable[[Columns], Any] = _guarded(refuse, "features", object, engine.features)
 
     @property
     def info(self) -> EngineInfo:
         """The engine's info."""
-        info = _call("info", self._refuse, lambda: self._engine.info)
-        return _checked("info", self._refuse, info, EngineInfo)
+        return _call(self._refuse, "info", EngineInfo, lambda: self._engine.info)
 
     def prove(self, candidates: CandidateSet, progress: Progress = no_progress) -> Columns:
         """Prove the candidates."""
         with self._limit(len(candidates.query), self.info.mode):
-            return self._check("prove", _call("prove", self._refuse, self._engine.prove, candidates, progress))
+            return self._check("prove", _call(self._refuse, "prove", Columns, self._engine.prove, candidates, progress))
 
     def step(self, positions: Positions) -> Columns:
         """Take one step from each position."""
         with self._limit(len(positions.depth), self.info.mode):
-            return self._check("step", _call("step", self._refuse, self._engine.step, positions))
+            return self._check("step", _call(self._refuse, "step", Columns, self._engine.step, positions))
 
-    def _check(self, part: str, result: Any) -> Columns:
-        """Return the result if it is columns of arrays of the right kinds and, with a run, of the right lengths and ids."""
-        columns = _checked(part, self._refuse, result, Columns)
-        arrays = _call(part, self._refuse, lambda: [array for level in columns for array in level])
-        for array in arrays:
-            _checked(part, self._refuse, array, np.ndarray)
-        _call(part, self._refuse, _check_kinds, columns)
+    def _check(self, part: str, columns: Columns) -> Columns:
+        """Return columns if they are arrays of the right kinds and, with a run, of the right lengths and ids."""
+        _call(self._refuse, part, object, _check_kinds, columns)
         if self._run is not None:
             program = self._run.graph.program
-            num_rules, num_facts = len(program.rules), len(program.facts)
+            sizes = {"num_rules": len(program.rules), "num_facts": len(program.facts)}
             where = f"engine {self.info.name}: {part}"
-            check = partial(check_columns, num_rules=num_rules, num_facts=num_facts)
-            _call(part, self._refuse, check, columns, where)
+            _call(self._refuse, part, object, check_columns, columns, where, **sizes)
         return columns
 
 
 def _check_kinds(columns: Columns) -> None:
     """Raise `_WrongResult` for a column of another kind (whole numbers, numbers) or shape than the field prescribes."""
+    for array in (array for level in columns for array in level):
+        if not isinstance(array, np.ndarray):
+            raise _WrongResult(f"expected ndarray, found {type(array).__name__}")
     levels: tuple[Any, ...] = columns[:3]
     for title, level in zip(("candidates", "steps", "resolvents"), levels, strict=True):
         for name, array in level._asdict().items():
@@ -322,17 +315,24 @@ def locate_bug(problems: Sequence[Problem], error: Exception, again: Callable[[S
     return CheckBug(f"{type(error).__name__}: {error}", tuple(halve(problems, fails)))
 
 
-def _guarded(part: str, refuse: Refuse, function: Callable[P, T], kind: type[T]) -> Callable[P, T]:
+def _guarded(refuse: Refuse, part: str, kind: type[T], function: Callable[P, object]) -> Callable[P, T]:
     def call(*arguments: P.args, **named: P.kwargs) -> T:
-        return _checked(part, refuse, _call(part, refuse, function, *arguments, **named), kind)
+        return _call(refuse, part, kind, function, *arguments, **named)
 
     return call
 
 
-def _call(part: str, refuse: Refuse, function: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
+def _call(
+    refuse: Refuse, part: str, kind: type[T], function: Callable[P, object], *arguments: P.args, **named: P.kwargs
+) -> T:
+    """Return what a function of an engine returns, which must be of a kind; its exceptions are replaced."""
     own = os.getpid()
     try:
-        return function(*arguments, **named)
+        result = function(*arguments, **named)
+        if not isinstance(result, kind):
+            expected = "a pipeline" if kind is Pipeline else kind.__name__
+            raise _WrongResult(f"expected {expected}, found {type(result).__name__}")
+        return result
     except EngineCrash:
         raise
     except BaseException as error:
@@ -343,17 +343,6 @@ def _call(part: str, refuse: Refuse, function: Callable[P, T], *arguments: P.arg
         if os.getpid() != own:
             # The engine has forked, and the work must not be done twice.
             os._exit(1)
-
-
-def _checked(part: str, refuse: Refuse, result: Any, kind: type[T]) -> T:
-    if not isinstance(result, kind):
-        raise _refuse_result(part, refuse, kind.__name__, result)
-    return result
-
-
-def _refuse_result(part: str, refuse: Refuse, expected: str, found: object) -> Exception:
-    message = f"expected {expected}, found {type(found).__name__}"
-    return refuse(part, message, _WrongResult(message))
 
 
 def find_supported(make_pipeline: MakePipeline, problems: Sequence[Problem]) -> list[int]:
@@ -383,3 +372,11 @@ def make_once(make_pipeline: MakePipeline, problem: Problem) -> EngineInfo:
     """Make an engine for a problem, and return its info, or raise what it raises."""
     merged = merge([problem])
     return make_pipeline(merged.run, merged.sizes).engine.info
+
+
+@without_garbage_collection()
+def check_made(make_pipeline: MakePipeline, where: str, problem: Problem) -> None:
+    """Raise UserError if an engine cannot be made for a simple problem; that would look like a crash."""
+    with suppress(NotImplementedError):
+        # A policy that the engine does not support is no mistake.
+        make_once(explain(make_pipeline, where, allows_unsupported=True), problem)

@@ -251,27 +251,24 @@ def _read_row(row: str, *, is_step: bool) -> Experiment:
     )
 
 
-def _read_table(table: str, *, is_step: bool) -> tuple[Experiment, ...]:
+@cache
+def _read_table(table: str, *, is_step: bool = False) -> tuple[Experiment, ...]:
     return tuple([_read_row(row, is_step=is_step) for row in table.strip().splitlines()])
 
 
-@cache
 def list_experiments(*, has_steps: bool) -> tuple[Experiment, ...]:
     """Return the experiments in the order in which they are asked: about steps, or about outcomes alone."""
-    asked = _read_table(_STEPS, is_step=True) if has_steps else _read_table(_OUTCOMES, is_step=False)
-    return (*_read_table(_UNARY, is_step=False), *asked)
+    return (*_read_table(_UNARY), *(_read_table(_STEPS, is_step=True) if has_steps else _read_table(_OUTCOMES)))
 
 
-@cache
 def list_controls() -> tuple[Experiment, ...]:
     """Return queries to which every dialect has the same answer."""
-    return _read_table(_CONTROLS, is_step=False)
+    return _read_table(_CONTROLS)
 
 
-@cache
 def list_choices() -> tuple[Experiment, ...]:
     """Return queries that show whether the engine makes the choices of the policy `shortest`, and returns to no other."""
-    return _read_table(_CHOICES, is_step=False)
+    return _read_table(_CHOICES)
 
 
 PROVED: Final = "proved"

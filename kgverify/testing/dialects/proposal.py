@@ -65,10 +65,14 @@ class Finding:
 
     switch: str
     value: Any
-    is_decided: bool
     others: tuple[str, ...] = ()
     reason: str = ""
     trials: tuple[Trial, ...] = ()
+
+    @property
+    def is_decided(self) -> bool:
+        """True if there is no reason against it."""
+        return not self.reason
 
     def describe(self) -> str:
         """Return the reason with the other values."""

@@ -16,7 +16,7 @@ from kgverify.program.outcomes import Outcome, Side
 from kgverify.progress import Progress, no_progress
 from kgverify.ranking.rank import Rank
 from kgverify.runs.engine_makers import AnyEngine, MakePipeline, name_engine
-from kgverify.testing.checking.check import find_suspects, prepare_batches
+from kgverify.testing.checking.check import Checker, prepare_batches
 from kgverify.testing.checking.guard import OWN, find_explained
 from kgverify.testing.dialects.experiments import (
     Answer,
@@ -221,11 +221,11 @@ def _decide(name: str, questions: Sequence[tuple[Sequence[Scored], dict[str, End
     values = {"random"} if "random" in values else values
     if len(values) != 1:
         return _leave(name, "its answers contradict each other, or fit no value", trials)
-    return Finding(switch=name, value=values.pop(), is_decided=True, trials=trials)
+    return Finding(switch=name, value=values.pop(), trials=trials)
 
 
 def _leave(name: str, reason: str, trials: tuple[Trial, ...] = ()) -> Finding:
-    return Finding(switch=name, value=getattr(OURS, name), is_decided=False, reason=reason, trials=trials)
+    return Finding(switch=name, value=getattr(OURS, name), reason=reason, trials=trials)
 
 
 def _describe(name: str, scored: Sequence[Scored], expected: dict[str, Ends], found: Ends) -> Trial:
@@ -360,7 +360,7 @@ class DialectSearch:
         for problem in problems:
             limits = structs.replace(problem.limits, dialect=dialect)
             (batch,) = prepare_batches([replace(problem, limits=limits)])
-            if find_suspects(batch, self._make, lockstep=self.has_steps):
+            if Checker(self._make, lockstep=self.has_steps).find_suspects(batch):
                 return False
         return True
 
@@ -441,8 +441,7 @@ class DialectSearch:
         trials = tuple([self._describe(each, dialect) for each in asked])
         others = self._list_others(name, dialect)
         reason = self._explain(name, dialect, asked, others)
-        value = getattr(dialect, name)
-        return Finding(switch=name, value=value, is_decided=not reason, others=others, reason=reason, trials=trials)
+        return Finding(switch=name, value=getattr(dialect, name), others=others, reason=reason, trials=trials)
 
     def _list_others(self, name: str, dialect: Dialect) -> tuple[str, ...]:
         """Return the other values of a switch that are possible; of the filters, what is undecided about them."""
@@ -536,22 +535,21 @@ def list_alternatives(about: tuple[str, ...], dialect: Dialect) -> dict[str, Dia
     first, *rest = [each for each in FILTERS if each in names]
     own = dialect.filters
     without = tuple([each for each in own if each != first])
+
+    def put(at: int) -> tuple[Filter, ...]:
+        return (*without[:at], first, *without[at:])
+
     if not rest:
         at = next((i for i, each in enumerate(without) if FILTERS.index(each) > FILTERS.index(first)), len(without))
-        placed = {
-            f"with {first}": own if first in own else (*without[:at], first, *without[at:]),
-            f"without {first}": without,
-        }
+        placed = {f"with {first}": own if first in own else put(at), f"without {first}": without}
     elif first not in own or rest[0] not in own:
         return {}
     else:
-        at = without.index(rest[0])
-        before, after = (*without[:at], first, *without[at:]), (*without[: at + 1], first, *without[at + 1 :])
-        # The proposed order as it is.
-        is_before = own.index(first) < own.index(rest[0])
+        # The proposed order stays as it is.
+        at, is_before = without.index(rest[0]), own.index(first) < own.index(rest[0])
         placed = {
-            f"{first}, {rest[0]}": own if is_before else before,
-            f"{rest[0]}, {first}": after if is_before else own,
+            f"{first}, {rest[0]}": own if is_before else put(at),
+            f"{rest[0]}, {first}": put(at + 1) if is_before else own,
         }
     return {value: structs.replace(dialect, filters=order) for value, order in placed.items()}
 

@@ -238,6 +238,11 @@ def draw_problems(seed: int, first: int = 0, dialect: Dialect = OURS) -> Iterato
         yield adapt_problem(decode_problem(draw_bytes(seed, index)), dialect, seed, index)
 
 
+def draw_simplest(dialect: Dialect) -> Problem:
+    """Return a trivial problem in a dialect."""
+    return put_in_dialect(decode_problem(bytes(SIZE)), dialect)
+
+
 def draw_bytes(seed: int, index: int) -> bytes:
     """Return the bytes of the problem at an index of a seed's sequence."""
     return hashlib.shake_128(f"{seed}:{index}".encode()).digest(SIZE)

@@ -100,6 +100,7 @@ def merge(problems: Sequence[Problem], reference: Callable[[Run, Sizes], Pipelin
             where="merge",
             fix="group the problems with group_problems first",
         )
+    limits, policy, num_corruptions, seed = key
     parts = [_rename(problem, f"{i}:" if len(problems) > 1 else "") for i, problem in enumerate(problems)]
     graph = KnowledgeGraph(
         "problem" if len(problems) == 1 else f"{len(problems)} problems",
@@ -116,11 +117,11 @@ def merge(problems: Sequence[Problem], reference: Callable[[Run, Sizes], Pipelin
     rows = np.array([graph.program.symbols.encode(atom) for _, atom in atoms], np.int32).reshape(-1, 3)
     run = Run(
         graph,
-        key.limits,
-        build_policy(key.policy, graph.program, key.limits, is_merged=len(problems) > 1),
+        limits,
+        build_policy(policy, graph.program, limits, is_merged=len(problems) > 1),
         num_queries=len(owner),
-        num_corruptions=key.num_corruptions,
-        seed=key.seed,
+        num_corruptions=num_corruptions,
+        seed=seed,
     )
     return Merged(
         problems=tuple(problems),

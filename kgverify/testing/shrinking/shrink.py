@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import product
+from itertools import product, starmap
 from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
 
 from kgverify.engines.sizes import Sizes
@@ -19,10 +19,9 @@ from kgverify.program.program import NamedRule, render_named
 from kgverify.program.stages import Stage
 from kgverify.ranking.corrupt import ALL
 from kgverify.runs.delta_debugging import count_down, minimize
-from kgverify.runs.engine_makers import MakePipeline, compiled_maker, make_reference
 from kgverify.runs.run import Pipeline, Run
-from kgverify.step.clauses import follow, is_named_variable, unify
-from kgverify.testing.checking.check import find_suspects, judge, prepare_batches
+from kgverify.step.clauses import follow, is_named_variable, resolve
+from kgverify.testing.checking.check import Checker, prepare_batches
 from kgverify.testing.checking.failure import ENDS_RUN, Failure, Signature, fails_same_way
 from kgverify.testing.problems.merge import merge
 from kgverify.testing.problems.problem import (
@@ -31,6 +30,7 @@ from kgverify.testing.problems.problem import (
     SHORTEST,
     VARIABLE_NAMES,
     Problem,
+    Spread,
     list_constants,
     list_names,
     list_variables,
@@ -54,6 +54,25 @@ class OutOfBudget(Exception):
     """The limit on calls or seconds is reached."""
 
 
+Progress = Callable[[str, Problem, int], None]
+"""A callback after each pass, with its name, the problem so far and the calls so far."""
+
+
+MAX_SECONDS: Final = 60.0
+"""The default limit on the seconds of a shrink."""
+
+
+class Budget(NamedTuple):
+    """The limits on the runs of the engine under test and on the seconds of a shrink, and who is told of its progress."""
+
+    max_calls: int = 2000
+    seconds: float = MAX_SECONDS
+    progress: Progress = lambda name, problem, calls: None
+
+
+DEFAULT_BUDGET: Final = Budget()
+
+
 class Oracle:
     """Decides whether problems fail, alone, with a given signature; a common run sifts many of them first.
 
@@ -61,24 +80,14 @@ class Oracle:
     smallest: the first of the smallest problems that were found to fail; None before one was
     """
 
-    def __init__(
-        self,
-        make_pipeline: MakePipeline,
-        signature: Signature,
-        *,
-        reference: MakePipeline = make_reference,
-        lockstep: bool = False,
-        max_calls: int,
-        seconds: float,
-    ) -> None:
+    def __init__(self, checker: Checker, signature: Signature, budget: Budget = DEFAULT_BUDGET) -> None:
         self.calls = 0
         self.smallest: Problem | None = None
         self.signature = signature
-        self._make, self._reference = make_pipeline, reference
-        self._lockstep = lockstep
-        self._max_calls = max_calls
+        self.budget = budget
+        self._make = checker.make
+        self._checker = replace(checker, make=self._counted)
         self._begin = time.perf_counter()
-        self._end = self._begin + seconds
         self._judged: dict[Problem, Failure | None] = {}
         self._agreed: set[Problem] = set()
 
@@ -96,12 +105,12 @@ class Oracle:
 
     def judge_alone(self, problem: Problem) -> Failure | None:
         """Judge a problem without memory and without a budget."""
-        return judge(problem, self._counted, reference=self._reference, lockstep=self._lockstep)
+        return self._checker.judge(problem)
 
     def judge_together(self, problems: Sequence[Problem]) -> set[int]:
         """Return the indices of the problems that differ in a common run."""
-        (batch,) = prepare_batches(problems, self._reference)
-        return {each.number for each in find_suspects(batch, self._counted, lockstep=self._lockstep)}
+        (batch,) = prepare_batches(problems, self._checker.reference)
+        return {each.number for each in self._checker.find_suspects(batch)}
 
     def holds(self, problem: Problem) -> bool:
         """Return whether a problem, run alone, fails with the signature."""
@@ -114,20 +123,23 @@ class Oracle:
     def first(self, attempts: Sequence[Problem], control: Problem | None) -> Problem | None:
         """Return the first of the attempts that fails with the signature, alone.
 
-        control: a problem known to fail; without it, attempts that agree in a common run count as find_agreeing alone
+        control: a problem known to fail; without it, attempts that agree in a common run count as agreeing alone
         """
         return next((attempts[i] for i in self.sift(attempts, control) if self.holds(attempts[i])), None)
 
     def drop_items(
         self, problem: Problem, items: Sequence[T], rebuild: Callable[[tuple[T, ...]], Problem | None]
     ) -> Problem:
-        """Return a problem that fails with the signature, rebuilt from as few of the items as possible."""
+        """Return a problem that fails with the signature, rebuilt from as few of the items as possible.
+
+        rebuild: returns None if these items make no problem
+        """
 
         def still_fails(kept: tuple[T, ...]) -> bool:
             return (built := rebuild(kept)) is not None and self.holds(built)
 
         every = tuple(items)
-        kept = minimize(every, still_fails, _Sift(self, problem, every, rebuild) if self.can_share else None)
+        kept = minimize(every, still_fails, _Sift(self, rebuild) if self.can_share else None)
         return problem if kept == every else rebuild(kept) or problem
 
     def sift(self, attempts: Sequence[Problem], control: Problem | None) -> Iterator[int]:
@@ -137,20 +149,17 @@ class Oracle:
         are yielded except those known not to fail.
         """
         group: list[int] = []
-        size = 0
+        size = start = 0 if control is None else _weigh(control)
         for i, attempt in enumerate(attempts):
             if attempt in self._agreed or (attempt in self._judged and not self.holds(attempt)):
                 continue
             weight = _weigh(attempt)
             if group and (size + weight > LARGEST_RUN or attempt.key != attempts[group[0]].key):
                 yield from self._sift_group(attempts, group, control)
-                group = []
-            if not group:
-                size = 0 if control is None else _weigh(control)
+                group, size = [], start
             group.append(i)
             size += weight
-        if group:
-            yield from self._sift_group(attempts, group, control)
+        yield from self._sift_group(attempts, group, control) if group else ()
 
     @property
     def needs_batch(self) -> bool:
@@ -168,9 +177,7 @@ class Oracle:
     def find_agreeing(self, attempts: Sequence[Problem], control: Problem) -> list[int]:
         """Return the indices of the attempts that agree in a common run, and so may well agree alone."""
         suspects = set(self.sift(attempts, control))
-        if len(suspects) == len(attempts):
-            return list(range(len(attempts)))
-        return [i for i in range(len(attempts)) if i not in suspects]
+        return [i for i in range(len(attempts)) if i not in suspects or len(suspects) == len(attempts)]
 
     def _sift_group(self, attempts: Sequence[Problem], group: list[int], control: Problem | None) -> list[int]:
         problems = [attempts[i] for i in group]
@@ -188,16 +195,17 @@ class Oracle:
         if middle not in found:
             return group
         found = {at - (at > middle) for at in found if at != middle}
-        members = [member for member in range(len(group)) if member in found]
-        others = [member for member in range(len(group)) if member not in found]
+        suspects, others = (
+            [i for member, i in enumerate(group) if (member in found) is which] for which in (True, False)
+        )
         if control.spread != NO_SPREAD and control.size <= SMALL and len(group) <= MOST_WITH_IDS:
             # In a common run they have other ids, so that they are only less likely to fail.
-            return [group[member] for member in (*members, *others)]
-        self._agreed.update(attempts[group[member]] for member in others)
-        return [group[member] for member in members]
+            return suspects + others
+        self._agreed.update(attempts[i] for i in others)
+        return suspects
 
     def _check_budget(self) -> None:
-        if self.calls >= self._max_calls or time.perf_counter() >= self._end:
+        if self.calls >= self.budget.max_calls or self.seconds >= self.budget.seconds:
             raise OutOfBudget
 
     def _counted(self, run: Run, sizes: Sizes) -> Pipeline:
@@ -209,22 +217,18 @@ class _Sift(NamedTuple, Generic[T]):
     """A test of many rebuilt problems in one run."""
 
     oracle: Oracle
-    problem: Problem
-    items: tuple[T, ...]
     rebuild: Callable[[tuple[T, ...]], Problem | None]
 
     def capacity(self, kept: tuple[T, ...]) -> int:
         """Return how many problems with about as many items one run holds, the control apart."""
-        return LARGEST_RUN // max(1, _weigh(self._build(kept))) - 1
+        control = self.rebuild(kept)
+        return LARGEST_RUN // max(1, _weigh(control) if control else 1) - 1
 
     def find_suspects(self, attempts: Sequence[tuple[T, ...]], kept: tuple[T, ...]) -> Iterable[int]:
         """Yield the indices of the attempts that may fail with the signature."""
-        built = [(i, problem) for i, left in enumerate(attempts) if (problem := self.rebuild(left)) is not None]
-        for i in self.oracle.sift([problem for _, problem in built], self._build(kept)):
-            yield built[i][0]
-
-    def _build(self, kept: tuple[T, ...]) -> Problem:
-        return self.problem if kept == self.items else self.rebuild(kept) or self.problem
+        built = {i: problem for i, left in enumerate(attempts) if (problem := self.rebuild(left)) is not None}
+        indices = list(built)
+        return (indices[k] for k in self.oracle.sift(list(built.values()), self.rebuild(kept)))
 
 
 def _weigh(problem: Problem) -> int:
@@ -268,19 +272,6 @@ def list_predicates(problem: Problem) -> list[str]:
     return list(dict.fromkeys(atom.predicate for atom in problem.atoms()))
 
 
-def merge_constants(problem: Problem, into: Mapping[str, str]) -> Problem:
-    """Return the problem with constants merged into others; `into` may be a chain."""
-    return replace_symbols(problem, {name: follow(name, into) for name in into}, {})
-
-
-def merge_predicates(problem: Problem) -> Iterator[Problem]:
-    """Yield the problem with two of its predicates merged."""
-    names = list_predicates(problem)
-    for late in range(len(names) - 1, 0, -1):
-        for early in names[:late]:
-            yield replace_symbols(problem, {}, {names[late]: early})
-
-
 def rename_plainly(problem: Problem) -> Problem:
     """Return the problem with constants a, b, c ..., predicates p, q, r ..., variables X, Y, Z ..."""
     renamed = replace_symbols(
@@ -295,15 +286,19 @@ def rename_plainly(problem: Problem) -> Problem:
     )
 
 
+def resolve_named(goal: Sequence[NamedAtom], rule: NamedRule) -> list[NamedAtom]:
+    """Return the body of a rule and the rest of a goal after a step in names; nothing if the head does not match."""
+    # No clause that was read or renamed plainly has such variables.
+    apart = rule.rename({each: Variable(f"{each.name}'") for each in list_variables(rule.atoms)})
+    resolvent = resolve(goal, apart.clause_head, apart.body, is_variable=is_named_variable)
+    return list(starmap(NamedAtom, resolvent or ()))
+
+
 def ask_premise(problem: Problem, i: int) -> Iterator[Problem]:
     """Yield the problem without its i-th rule, with an atom of the rule's body in place of its queries."""
-    rule = problem.rules[i]
     queries = (*problem.queries, *problem.unranked)
-    if len(queries) != 1:
-        return
-    bindings = unify(rename_apart(queries)[0], rule.clause_head, is_named_variable)
-    for atom in rule.body if bindings is not None else ():
-        goal = rename_variables([substitute(atom, bindings or {})])[0]
+    for atom in resolve_named(queries, problem.rules[i]) if len(queries) == 1 else ():
+        goal = rename_variables([atom])[0]
         yield replace(problem.with_item("rules", i), queries=(), unranked=(goal,))
 
 
@@ -320,15 +315,14 @@ def assert_conclusion(problem: Problem, i: int, most: int) -> Iterator[Problem]:
 
 def unfold_rule(problem: Problem, i: int) -> Iterator[Problem]:
     """Yield the problem without its i-th rule, whose body replaces an atom of another rule that it concludes."""
-    head, *body = rename_apart(problem.rules[i].atoms)
+    unfolded, num = problem.rules[i], len(problem.rules[i].body)
     for k, rule in enumerate(problem.rules):
         for j, atom in enumerate(rule.body if k != i else ()):
-            if (bindings := unify(atom, head, is_named_variable)) is None:
-                continue
-            atoms = [rule.clause_head, *rule.body[:j], *body, *rule.body[j + 1 :]]
-            new_head, *new_body = rename_variables([substitute(each, bindings) for each in atoms])
-            unfolded = problem.with_item("rules", k, NamedRule(new_head, tuple(new_body)))
-            yield unfolded.with_item("rules", i)
+            others = rule.clause_head, *rule.body[:j], *rule.body[j + 1 :]
+            if resolvent := resolve_named((atom, *others), unfolded):
+                body, rest = resolvent[:num], resolvent[num:]
+                head, *atoms = rename_variables([*rest[: j + 1], *body, *rest[j + 1 :]])
+                yield problem.with_item("rules", k, NamedRule(head, tuple(atoms))).with_item("rules", i)
 
 
 def merge_variables(problem: Problem, most: int) -> Iterator[Problem]:
@@ -343,22 +337,6 @@ def merge_variables(problem: Problem, most: int) -> Iterator[Problem]:
                 yield problem.with_item("rules", i, NamedRule(renamed.clause_head, renamed.body))
 
 
-def drop_one(problem: Problem) -> Iterator[Problem]:
-    """Yield the problem without one of its facts, rules or body atoms."""
-    for i in range(len(problem.facts)):
-        yield problem.with_item("facts", i)
-    for i, rule in enumerate(problem.rules):
-        yield problem.with_item("rules", i)
-        for short in shorten(rule):
-            yield problem.with_item("rules", i, short)
-
-
-def shorten(rule: NamedRule) -> list[NamedRule]:
-    """Return the rule without each of its body atoms; nothing if it has only one."""
-    places = range(len(rule.body) if len(rule.body) > 1 else 0)
-    return [replace(rule, body=rule.body[:j] + rule.body[j + 1 :]) for j in places]
-
-
 def ask_fact(problem: Problem) -> Iterator[Problem]:
     """Yield the problem without its rules, with a query for one of its facts in which an argument may be a variable.
 
@@ -371,17 +349,6 @@ def ask_fact(problem: Problem) -> Iterator[Problem]:
         # One of several queries that fail only together.
         for i in range(len(problem.unranked)) if 1 < len(problem.unranked) <= MOST_IN_COMPANY else ():
             yield replace(problem.with_item("unranked", i, query), rules=())
-
-
-def rename_apart(atoms: Sequence[NamedAtom]) -> list[NamedAtom]:
-    """Return the atoms with variables that no clause has that was read or renamed plainly."""
-    names: dict[Term, Term] = {each: Variable(f"{each.name}'") for each in list_variables(atoms)}
-    return [atom.rename(names) for atom in atoms]
-
-
-def substitute(atom: NamedAtom, bindings: Mapping[Any, Any]) -> NamedAtom:
-    """Return the atom under bindings."""
-    return NamedAtom(atom.predicate, follow(atom.first, bindings), follow(atom.second, bindings))
 
 
 Pass: TypeAlias = Callable[[Problem, Oracle], Problem]
@@ -426,24 +393,22 @@ def drop_queries(problem: Problem, oracle: Oracle) -> Problem:
         problem = oracle.first([*unranked[:32], whole], problem) or problem
     if not problem.queries and problem.num_corruptions:
         problem = oracle.first([replace(problem, num_corruptions=0, seed=0)], problem) or problem
-    problem = oracle.drop_items(problem, problem.unranked, partial(_with_queries, problem, problem.queries))
-    return oracle.drop_items(problem, problem.queries, partial(_with_queries, problem, unranked=problem.unranked))
+    return drop("queries", drop("unranked", problem, oracle), oracle)
 
 
-def _with_queries(problem: Problem, queries: tuple[NamedAtom, ...], unranked: tuple[NamedAtom, ...]) -> Problem | None:
-    return replace(problem, queries=queries, unranked=unranked) if queries or unranked else None
-
-
-def drop_facts(problem: Problem, oracle: Oracle) -> Problem:
-    """Remove as many facts as possible."""
+def drop(field: str, problem: Problem, oracle: Oracle) -> Problem:
+    """Remove as many items of a field as possible."""
     after = problem.spread.after
 
-    def rebuild(kept: tuple[tuple[int, NamedAtom], ...]) -> Problem:
-        # Unused symbols stay between the same facts.
-        spread = problem.spread._replace(after=sum(i < after for i, _ in kept))
-        return replace(problem, facts=tuple(fact for _, fact in kept), spread=spread if after else problem.spread)
+    def rebuild(kept: tuple[tuple[int, Any], ...]) -> Problem | None:
+        changed: dict[str, Any] = {field: tuple(item for _, item in kept)}
+        if field == "facts" and after:
+            # Unused symbols stay between the same facts.
+            changed["spread"] = problem.spread._replace(after=sum(i < after for i, _ in kept))
+        left = {"queries": problem.queries, "unranked": problem.unranked} | changed
+        return replace(problem, **changed) if left["queries"] or left["unranked"] else None
 
-    return oracle.drop_items(problem, tuple(enumerate(problem.facts)), rebuild)
+    return oracle.drop_items(problem, tuple(enumerate(getattr(problem, field))), rebuild)
 
 
 def skip_rules(problem: Problem, oracle: Oracle) -> Problem:
@@ -464,26 +429,31 @@ def skip_rules(problem: Problem, oracle: Oracle) -> Problem:
 
 def merge_symbols(problem: Problem, oracle: Oracle) -> Problem:
     """Merge predicates and constants as far as possible."""
-    if oracle.needs_batch:
-        # Each attempt is proved individually, so the few likely ones go first.
-        predicates = list_predicates(problem)
-        if len(predicates) > 2:
-            one = replace_symbols(problem, {}, dict.fromkeys(predicates[1:], predicates[0]))
-            problem = one if oracle.holds(one) else problem
-        if len(problem.domain) > 2:
-            one = merge_constants(problem, dict.fromkeys(problem.domain[1:], problem.domain[0]))
-            problem = one if oracle.holds(one) else problem
-    problem = _repeat(problem, oracle, merge_predicates)
+    problem = _merge(problem, oracle, list_predicates, lambda now, into: replace_symbols(now, {}, into))
+    return _merge(problem, oracle, lambda now: now.domain, merge_constants)
+
+
+def merge_constants(problem: Problem, into: Mapping[str, str]) -> Problem:
+    """Return the problem with constants merged into others; `into` may be a chain."""
+    return replace_symbols(problem, {name: follow(name, into) for name in into}, {})
+
+
+def _merge(
+    problem: Problem,
+    oracle: Oracle,
+    list_symbols: Callable[[Problem], Sequence[str]],
+    merge_into: Callable[[Problem, Mapping[str, str]], Problem],
+) -> Problem:
     while True:
-        names = problem.domain
+        names = list_symbols(problem)
         most = 1 if len(names) > 4 * MOST_MERGED else MOST_MERGED
         pairs = [(late, early) for i, late in enumerate(names) for early in names[: min(i, most)]]
         pairs.reverse()
-        indices = list(oracle.sift([merge_constants(problem, dict([pair])) for pair in pairs], problem))
-        # The last pair of each constant has the first one that it may become.
+        indices = list(oracle.sift([merge_into(problem, dict([pair])) for pair in pairs], problem))
+        # The last pair of each symbol has the first one that it may become.
         into = list(dict(pairs[i] for i in indices).items())
-        attempts = [merge_constants(problem, dict(into[:n])) for n in count_down(len(into))]
-        attempts += [merge_constants(problem, dict([pairs[i]])) for i in indices]
+        attempts = [merge_into(problem, dict(into[:n])) for n in count_down(len(into))]
+        attempts += [merge_into(problem, dict([pairs[i]])) for i in indices]
         found = oracle.first(list(dict.fromkeys(attempts)), problem)
         if found is None:
             return problem
@@ -496,7 +466,7 @@ def merge_and_drop(problem: Problem, oracle: Oracle) -> Problem:
     def attempts(now: Problem) -> Iterator[Problem]:
         pairs = [(late, early) for i, late in enumerate(now.domain) for early in now.domain[:i]]
         for merged in (*merge_variables(now, 2), *(merge_constants(now, dict([pair])) for pair in pairs)):
-            yield from drop_one(merged)
+            yield from (each.problem for each in _without_one(merged))
 
     fits = 1 < problem.size <= (MOST_FOR_PAIRS if oracle.can_share else MOST_FOR_PAIRS_ALONE)
     return _repeat(problem, oracle, attempts) if fits else problem
@@ -542,17 +512,15 @@ PASSES: Final[dict[str, Pass]] = {
     "lower_limits": lower_limits,
     "reduce_slots": reduce_slots,
     "drop_queries": drop_queries,
-    "drop_rules": lambda problem, oracle: oracle.drop_items(
-        problem, problem.rules, lambda kept: replace(problem, rules=kept)
+    "drop_rules": partial(drop, "rules"),
+    "drop_facts": partial(drop, "facts"),
+    "drop_body_atoms": lambda problem, oracle: (
+        _repeat(problem, oracle, lambda now: (each.problem for each in _without_one(now))) if problem.rules else problem
     ),
-    "drop_facts": drop_facts,
-    "drop_body_atoms": lambda problem, oracle: _repeat(problem, oracle, drop_one) if problem.rules else problem,
     "skip_rules": skip_rules,
     "merge_symbols": merge_symbols,
     "merge_and_drop": merge_and_drop,
-    "drop_constants": lambda problem, oracle: oracle.drop_items(
-        problem, problem.constants, lambda kept: replace(problem, constants=kept)
-    ),
+    "drop_constants": partial(drop, "constants"),
     "simplify_policy": simplify_policy,
     "simplify_spread": simplify_spread,
 }
@@ -633,9 +601,7 @@ def _neighbours(problem: Problem) -> Iterator[Neighbour]:
     yield from _other_items(problem, "unranked", "query", 4, [*terms, Variable("X"), Variable("Y")])
     yield from _other_items(problem, "queries", "query", 4, terms)
     yield from _without(problem, "facts", "fact")
-    for i, rule in enumerate(problem.rules):
-        for atom, short in zip(rule.body, shorten(rule), strict=False):
-            yield Neighbour(problem.with_item("rules", i, short), f"without {render_named(atom)} in the rule {rule}")
+    yield from _without_body_atom(problem)
     for i, rule in enumerate(problem.rules):
         for j, atom in enumerate(rule.atoms):
             for other in _with_other_term(atom, [*list_variables(rule.atoms), Variable("V"), *names[:4]]):
@@ -658,27 +624,43 @@ def _neighbours(problem: Problem) -> Iterator[Neighbour]:
         yield Neighbour(replace(problem, policy=SHORTEST), "the policy is shortest")
 
 
+_NUMBERS: Final[tuple[tuple[str, Limits | Spread | Sizes, Sequence[str], str], ...]] = (
+    ("limits", Limits(), NUMBERS, "{} is"),
+    ("spread", NO_SPREAD, Spread._fields, "unused {}:"),
+    ("sizes", DEFAULT_SIZES, Sizes._fields, "{}:"),
+)
+"""The parts of a problem that have numbers, their defaults, their names, and a text that names one."""
+_TEXTS: Final = {
+    "exclude_query": "the query may not serve as a fact in its own derivation",
+    "after": "unused symbols come after {} instead of {}",
+}
+
+
 def _other_numbers(problem: Problem) -> Iterator[Neighbour]:
-    default, limits, spread, sizes = Limits(), problem.limits, problem.spread, problem.sizes
-    others: list[tuple[str, str, str, list[int]]] = []
-    for name in ("max_depth", "max_atoms", "max_resolvents"):
-        value = getattr(limits, name)
-        near = [value + 1, value - 1] if value != getattr(default, name) else []
-        others.append(("limits", name, f"{name} is {{}} instead of {value}", [each for each in near if each >= 1]))
-    if limits.exclude_query != default.exclude_query:
-        text = "the query may not serve as a fact in its own derivation"
-        others.append(("limits", "exclude_query", text, [default.exclude_query]))
-    for name, value in spread._asdict().items():
-        title = "unused symbols come after" if name == "after" else f"unused {name}:"
-        near = [value - 1, value + 1] if spread != NO_SPREAD and value else []
-        others.append(("spread", name, f"{title} {{}} instead of {value}", near))
-    for name, value in sizes._asdict().items():
-        usual = getattr(DEFAULT_SIZES, name)
-        near = list(dict.fromkeys((value + 1, max(value - 1, usual and 1), usual))) if value != usual else []
-        others.append(("sizes", name, f"{name.replace('_', ' ')}: {{}} instead of {value}", near))
-    for part, name, text, near in others:
-        for value in near:
-            yield Neighbour(problem.with_number(part, name, value), text.format(value))
+    """Yield the problem with each number that is not the default one less, one more, and the default."""
+    for part, default, names, title in _NUMBERS:
+        for name in names:
+            value, usual = getattr(getattr(problem, part), name), getattr(default, name)
+            near = (value - 1, value + 1) if part == "spread" else (value + 1, value - 1)
+            shown = name if part == "limits" else name.replace("_", " ")
+            text = _TEXTS.get(name, title.format(shown) + " {} instead of {}")
+            for other in [usual] if isinstance(value, bool) else dict.fromkeys((*near, usual)):
+                if value != usual and other >= min(usual, 1):
+                    yield Neighbour(problem.with_number(part, name, other), text.format(other, value))
+
+
+def _without_one(problem: Problem) -> Iterator[Neighbour]:
+    """Yield the problem without each of its facts, rules and body atoms."""
+    yield from _without(problem, "facts", "fact")
+    yield from _without(problem, "rules", "rule")
+    yield from _without_body_atom(problem)
+
+
+def _without_body_atom(problem: Problem) -> Iterator[Neighbour]:
+    for i, rule in enumerate(problem.rules):
+        for j, atom in enumerate(rule.body if len(rule.body) > 1 else ()):
+            short = replace(rule, body=rule.body[:j] + rule.body[j + 1 :])
+            yield Neighbour(problem.with_item("rules", i, short), f"without {render_named(atom)} in the rule {rule}")
 
 
 def _without(problem: Problem, field: str, noun: str) -> Iterator[Neighbour]:
@@ -714,21 +696,11 @@ def _fresh(problem: Problem) -> str:
     return next(name for name in names if name not in problem.domain)
 
 
-MAX_CALLS: Final = 2000
-"""The default limit on the runs of the engine under test."""
-MAX_SECONDS: Final = 60.0
-"""The default limit on the seconds of a shrink."""
-
-Progress = Callable[[str, Problem, int], None]
-"""A callback after each pass, with its name, the problem so far and the calls so far."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Shrunk:
     """The result of a shrink.
 
     failure:     of the minimal problem, which fails alone
-    original:    the problem, or the group of problems, with which the shrink began
     neighbour:   the minimal problem with one change, on which both sides agree; None if none was found
     calls:       runs of the engine under test; one run of many problems is one call
     seconds:     that it took
@@ -736,7 +708,6 @@ class Shrunk:
     """
 
     failure: Failure
-    original: tuple[Problem, ...]
     neighbour: Neighbour | None
     calls: int
     seconds: float
@@ -753,37 +724,16 @@ class Shrunk:
         return self.neighbour.change if self.neighbour is not None else ""
 
 
-def shrink(
-    failure: Failure,
-    make_pipeline: MakePipeline | None = None,
-    *,
-    reference: MakePipeline = make_reference,
-    lockstep: bool = False,
-    max_calls: int = MAX_CALLS,
-    seconds: float = MAX_SECONDS,
-    progress: Progress | None = None,
-) -> Shrunk:
-    """Return a minimal problem with the failure's signature. Deterministic, unless the seconds run out.
-
-    make_pipeline: makes the engine that fails, as for `judge`
-    reference:     makes the engine that it is compared with
-    lockstep:      whether the failure was found in lockstep
+def shrink(failure: Failure, checker: Checker, budget: Budget = DEFAULT_BUDGET) -> Shrunk:
+    """Return a minimal problem with the signature of a failure that the checker found. Deterministic, unless the seconds run out.
 
     If calls or seconds run out, the smallest problem found so far is the result.
     """
-    oracle = Oracle(
-        make_pipeline or compiled_maker(),
-        failure.signature,
-        reference=reference,
-        lockstep=lockstep,
-        max_calls=max_calls,
-        seconds=seconds,
-    )
-    return shrink_with(oracle, failure, progress)
+    return shrink_with(Oracle(checker, failure.signature, budget), failure)
 
 
-def shrink_with(oracle: Oracle, failure: Failure, progress: Progress | None = None) -> Shrunk:
-    """Shrink like `shrink`, with the calls and the seconds that an oracle has left."""
+def shrink_with(oracle: Oracle, failure: Failure) -> Shrunk:
+    """Shrink like `shrink`, with what an oracle has left of its budget."""
     found, neighbour, is_finished = failure, None, False
     try:
         for joined in [failure.problem] if failure.is_alone else join_problems(failure.group):
@@ -794,12 +744,11 @@ def shrink_with(oracle: Oracle, failure: Failure, progress: Progress | None = No
             raise UserError(
                 f"does not fail again with the signature {failure.signature}",
                 where="shrink",
-                fix="give the failure that `judge` or `check_problems` found with the same engine",
+                fix="give a failure that the same checker found",
             )
         for name, problem in _run_passes(found.problem, oracle):
             found = oracle.judge(problem) or found
-            if progress is not None:
-                progress(name, problem, oracle.calls)
+            oracle.budget.progress(name, problem, oracle.calls)
         neighbour = find_neighbour(found.problem, oracle)
         is_finished = True
     except OutOfBudget:
@@ -808,7 +757,6 @@ def shrink_with(oracle: Oracle, failure: Failure, progress: Progress | None = No
             found = oracle.judge(oracle.smallest) or found
     return Shrunk(
         failure=replace(found, index=failure.index),
-        original=failure.group,
         neighbour=neighbour,
         calls=oracle.calls,
         seconds=oracle.seconds,

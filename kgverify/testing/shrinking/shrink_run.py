@@ -1,13 +1,12 @@
 """Shrink a divergence of a run on a real graph: cut the graph to a proof slice first, then shrink that."""
 
-import shlex
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import pairwise
+from itertools import islice, pairwise
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -15,23 +14,19 @@ from kgverify.comparison.result import Divergence
 from kgverify.comparison.step_view import StepReader, StepView
 from kgverify.engines.plain.choice import PLAIN as PLAIN_MODE
 from kgverify.engines.sizes import Sizes
-from kgverify.engines.table import COMPILED, REFERENCE
+from kgverify.engines.table import COMPILED
 from kgverify.errors import UserError, count_of
 from kgverify.escaping import make_visible
-from kgverify.files.reading import STANDARD_INPUT
-from kgverify.files.remote import names_url
-from kgverify.graphs.folder import ROLES
-from kgverify.graphs.formats.reading import ReadingOptions
 from kgverify.graphs.graph import KnowledgeGraph
-from kgverify.graphs.load import load_graph
 from kgverify.program.atoms import NamedAtom
 from kgverify.program.outcomes import Origin
 from kgverify.program.program import NamedRule
 from kgverify.program.stages import STEP_STAGES, Stage
-from kgverify.report.content import EngineNames
 from kgverify.report.report import Report
-from kgverify.runs.engine_makers import EAGER, PLAIN, EngineSpec, MakePipeline, Sides, make_reference
+from kgverify.runs.engine_makers import EAGER, PLAIN, EngineSpec, Sides
+from kgverify.runs.job import load_run_graph, read_job, write_down
 from kgverify.step.clauses import Clauses
+from kgverify.testing.checking.check import Checker
 from kgverify.testing.checking.failure import sign
 from kgverify.testing.problems.problem import (
     NO_SPREAD,
@@ -44,15 +39,7 @@ from kgverify.testing.problems.problem import (
     rename_variables,
 )
 from kgverify.testing.reproducers.text_format import Reproducer, make_reproducer, saving_bugs, write_reproducer
-from kgverify.testing.shrinking.shrink import (
-    MAX_SECONDS,
-    Oracle,
-    OutOfBudget,
-    Progress,
-    Shrunk,
-    list_predicates,
-    shrink_with,
-)
+from kgverify.testing.shrinking.shrink import Budget, Oracle, OutOfBudget, Shrunk, drop, list_predicates, shrink_with
 from kgverify.trace.model.header import EngineInfo
 from kgverify.trace.model.trace import Trace
 from kgverify.verification.verify import Verification
@@ -109,26 +96,26 @@ class Slicer:
 
     def _cut_step(self, divergence: Divergence) -> Iterator[list[Problem]]:
         row, last = divergence.candidate, divergence.step if divergence.step >= 0 else None
-        way = self._touched([row], last)
-        query = self._candidate(row)
-        starts: list[tuple[Touched, tuple[NamedAtom, ...], tuple[NamedRule, ...]]] = [(way, (query,), ())]
+        way, query = self._touched([row], last), self._candidate(row)
+        # Where to begin: from what, with which query, and with the rules that lead from it.
+        starts: list[tuple[Touched, NamedAtom, tuple[NamedRule, ...]]] = [(way, query, way.rules)]
         if way.goal:
             here = self._touched([row], last, only_last=True)
             # From the goal of the divergent step on, which is a query, or the body of a rule.
-            starts.insert(0, (here, tuple(rename_variables([way.goal[0]])), ()))
             constant = next((t for a in (query, *way.goal) for t in a[1:] if isinstance(t, str)), "a")
             into = NamedRule(NamedAtom(START, constant, constant), way.goal)
-            starts.insert(1, (here, (into.clause_head,), (into,)))
+            starts.insert(0, (here, rename_variables([way.goal[0]])[0], here.rules))
+            starts.insert(1, (here, into.clause_head, (into, *here.rules)))
         predicate = way.goal[0].predicate if way.goal else query.predicate
         for num in PRECEDING:
             yield [
-                self._problem(self._after(num, predicate, facts), (*rules, *touched.rules), unranked)
+                self._problem(self._after(num, predicate, facts), rules, (unranked,))
                 for touched, unranked, rules in starts
                 for facts in dict.fromkeys((touched.facts, touched.matching))
             ]
         of_predicates = {atom.predicate for touched, *_ in starts for atom in touched.matching} | {predicate}
         facts = tuple(fact for fact in self.graph.train if fact.predicate in of_predicates)
-        yield [self._problem(facts, (*rules, *touched.rules), unranked) for touched, unranked, rules in starts]
+        yield [self._problem(facts, rules, (unranked,)) for _, unranked, rules in starts]
         yield [self._problem(self.graph.train, self.graph.rules, (query,))]
 
     def _cut_neighbours(self, divergence: Divergence) -> Iterator[list[Problem]]:
@@ -188,11 +175,9 @@ class Slicer:
 
     def _after(self, num: int, predicate: str, facts: tuple[NamedAtom, ...]) -> tuple[NamedAtom, ...]:
         """Return the facts after `num` others of the predicate."""
-        if not num:
-            return facts
         known = set(facts)
-        others = [fact for fact in self._facts if fact.predicate == predicate and fact not in known]
-        return (*others[:num], *facts)
+        others = (fact for fact in self._facts if fact.predicate == predicate and fact not in known)
+        return (*islice(others, num), *facts)
 
     def _touched(self, rows: Sequence[int], last: int | None, *, only_last: bool = False) -> Touched:
         """Return what the steps of some candidates touched, up to a step; with `only_last`, what that step touched."""
@@ -200,9 +185,8 @@ class Slicer:
         facts: set[int] = set()
         matching: set[int] = set()
         predicates: set[int] = set()
-        for trace, row in self._rows_of(rows):
-            views = self._steps(trace, row, last)
-            for view in views[-1:] if only_last else views:
+        for steps in (steps for row in rows for steps in self._both_steps(row, last)):
+            for view in steps[-1:] if only_last else steps:
                 if not (goal := view.goal):
                     continue
                 predicates.add(goal[0][0])
@@ -212,7 +196,7 @@ class Slicer:
                 facts |= {clauses.fact_index[atom] for atom in atoms if atom in clauses.fact_index}
                 facts |= {each.origin for each in view.resolvents if each.origin_kind == Origin.FACT}
                 matching |= {*facts, *fitting}
-        views = self._steps(self.verification.expected, rows[0], last)
+        views = self._sides[0].read(rows[0], last)
         heads = {program.symbols.predicates[predicate] for predicate in predicates}
         return Touched(
             facts=self._in_order(facts),
@@ -225,18 +209,12 @@ class Slicer:
     def _clauses(self) -> Clauses:
         return Clauses(self.graph.program, exclude_query=False)
 
-    def _rows_of(self, rows: Iterable[int]) -> Iterator[tuple[Trace, int]]:
-        for row in rows:
-            yield self.verification.expected, row
-            other = self._actual_rows.get(_key(self.verification.expected, row))
-            if other is not None:
-                yield self.verification.actual, other
-
-    def _steps(self, trace: Trace, row: int, last: int | None) -> list[StepView]:
-        reader = self._readers[trace is self.verification.actual]
-        first = reader.first_step[row]
-        num = reader.first_step[row + 1] - first
-        return [reader.read(first + i) for i in range(num if last is None else min(last + 1, num))]
+    def _both_steps(self, row: int, last: int | None) -> Iterator[list[StepView]]:
+        """Yield the steps of a candidate up to one of them on the expected side, and on the actual one if it is there."""
+        (expected, actual), key = self._sides, self._sides[0].keys[row]
+        yield expected.read(row, last)
+        if key in actual.rows:
+            yield actual.read(actual.rows[key], last)
 
     def _candidate(self, row: int) -> NamedAtom:
         return self.graph.program.symbols.decode(self.verification.expected.columns.candidates.atom[row].tolist())
@@ -246,13 +224,8 @@ class Slicer:
         return tuple(fact for fact in dict.fromkeys(self.graph.train) if fact in named)
 
     @cached_property
-    def _actual_rows(self) -> dict[tuple[int, int, tuple[int, ...]], int]:
-        actual = self.verification.actual
-        return {_key(actual, row): row for row in reversed(range(len(actual.columns.candidates.num_steps)))}
-
-    @cached_property
-    def _readers(self) -> tuple[StepReader, StepReader]:
-        return StepReader(self.verification.expected.columns), StepReader(self.verification.actual.columns)
+    def _sides(self) -> "tuple[_Side, _Side]":
+        return _Side(self.verification.expected), _Side(self.verification.actual)
 
     @cached_property
     def _facts(self) -> list[NamedAtom]:
@@ -260,9 +233,24 @@ class Slicer:
         return list(map(self.graph.program.symbols.decode, self.graph.program.facts.tolist()))
 
 
-def _key(trace: Trace, row: int) -> tuple[int, int, tuple[int, ...]]:
-    each = trace.columns.candidates
-    return int(each.query[row]), int(each.side[row]), tuple(each.atom[row].tolist())
+class _Side:
+    """The steps of a trace by candidate.
+
+    keys: the query, the side and the atom of each candidate
+    rows: the row of the first candidate with each key
+    """
+
+    def __init__(self, trace: Trace) -> None:
+        candidates = trace.columns.candidates
+        self._reader = StepReader(trace.columns)
+        columns = candidates.query.tolist(), candidates.side.tolist(), map(tuple, candidates.atom.tolist())
+        self.keys = list(zip(*columns, strict=True))
+        self.rows = {key: row for row, key in reversed([*enumerate(self.keys)])}
+
+    def read(self, row: int, last: int | None) -> list[StepView]:
+        """Return the steps of a candidate, up to one of them."""
+        first, end = self._reader.first_step[row : row + 2]
+        return [self._reader.read(i) for i in range(first, end if last is None else min(first + last + 1, end))]
 
 
 def shrink_keeping_ids(problem: Problem, touched: Iterable[NamedAtom], oracle: Oracle) -> Problem:
@@ -290,7 +278,7 @@ def shrink_keeping_ids(problem: Problem, touched: Iterable[NamedAtom], oracle: O
     else:
         chosen += rest
     found = oracle.drop_items(numbered.with_facts(chosen), chosen, numbered.with_facts)
-    found = oracle.drop_items(found, found.rules, lambda rules: replace(found, rules=rules))
+    found = drop("rules", found, oracle)
     fewer = _Numbered(replace(problem, rules=found.rules))
     return fewer.close_gaps([fact for fact in chosen if fact in set(found.facts)], oracle)
 
@@ -349,16 +337,9 @@ class _Numbered:
 
 RANDOM_POLICIES: Final = tuple(PolicySpec("two_tower", seed=seed) for seed in range(4))
 """A problem has no weights of its own: these, and then `shortest`, replace a policy with weights."""
-_FILE_OPTIONS: Final = {"--graph": "spec"} | {
-    f"--{name.replace('_', '-')}": name for name in (*ROLES, *ReadingOptions.__annotations__)
-}
-"""The options that name a graph and its files and say how they are read, and what `load_graph` calls them.
-
-Beside its name, `--graph` takes the others as `train=FILE`; those by themselves are options of earlier versions.
-"""
-
 MAX_RUN_CALLS: Final = 500
 """Default limit on the runs of the engine under test while a divergence on a graph is shrunk."""
+RUN_BUDGET: Final = Budget(MAX_RUN_CALLS)
 MOST_SHOWN: Final = 24
 """Lines of a problem that are printed; the reproducer has them all."""
 
@@ -413,17 +394,15 @@ class ShrunkRun:
         """The reproducer with one change, on which both sides agree; None where none is known."""
         if self.shrunk.neighbour is None:
             return None
-        notes = (f"both sides agree; they differ without one change: {self.shrunk.change}",)
-        return replace(
-            self.reproducer,
+        made = self.reproducer
+        return Reproducer(
             problem=self.shrunk.neighbour.problem,
-            candidate="",
-            step=-1,
-            expected=(),
-            actual=(),
-            message="",
-            neighbour="",
-            notes=notes,
+            signature=made.signature,
+            lockstep=made.lockstep,
+            engine=made.engine,
+            reference=made.reference,
+            versions=made.versions,
+            notes=(f"both sides agree; they differ without one change: {self.shrunk.change}",),
         )
 
     @property
@@ -479,13 +458,11 @@ class ShrunkRun:
 def shrink_run(
     verification: Verification,
     divergence: int = 1,
+    budget: Budget = RUN_BUDGET,
     *,
     engine: EngineSpec | None = None,
     reference: EngineSpec | None = None,
     graph: KnowledgeGraph | None = None,
-    max_calls: int = MAX_RUN_CALLS,
-    seconds: float = MAX_SECONDS,
-    progress: Progress | None = None,
 ) -> ShrunkRun:
     """Shrink a divergence of a verification to a minimal problem.
 
@@ -497,26 +474,17 @@ def shrink_run(
     UserError if there is no such divergence, the graph or the engine cannot be found again, the graph has changed, or no
     part of the graph diverges in the same way.
     """
-    engines = [engine] if engine is not None else find_engines(verification.report)
+    report = verification.report
+    engines = [engine] if engine is not None else find_engines(report)
     if reference is None:
-        report = verification.report
-        named = _read_spec(report.engines, report.engines.expected, report.environment.expected, "--reference")
-        reference = _without_compilation(named)
-    loaded = load_run_graph(verification.report) if graph is None else graph
+        named = write_down(read_job(report).engines.reference)
+        reference = _without_compilation(_require_name(named, report.environment.expected, "--reference"))
+    loaded = load_run_graph(report) if graph is None else graph
     while True:
         spec, *engines = engines
+        checker = Checker(*Sides(spec, reference).find_makers(), report.lockstep)
         try:
-            maker, make_expected = Sides(spec, reference).find_makers()
-            found = shrink_divergence(
-                verification,
-                loaded,
-                maker,
-                divergence,
-                max_calls,
-                seconds,
-                reference=make_expected,
-                progress=progress,
-            )
+            found = shrink_divergence(verification, loaded, checker, divergence, budget)
             return replace(found, engine=spec, reference=reference)
         except NoSlice:
             if not engines:
@@ -526,18 +494,14 @@ def shrink_run(
 def shrink_divergence(
     verification: Verification,
     graph: KnowledgeGraph,
-    maker: MakePipeline,
+    checker: Checker,
     number: int = 1,
-    max_calls: int = MAX_RUN_CALLS,
-    seconds: float = MAX_SECONDS,
-    *,
-    reference: MakePipeline = make_reference,
-    progress: Progress | None = None,
+    budget: Budget = RUN_BUDGET,
 ) -> ShrunkRun:
-    """Shrink a divergence of a verification on the engine that `maker` makes; otherwise like `shrink_run`."""
+    """Shrink a divergence of a verification on the engines of a checker; otherwise like `shrink_run`."""
     report = verification.report
-    if not 1 <= number <= len(report.divergences):
-        num = len(report.divergences)
+    num = len(report.divergences)
+    if not 1 <= number <= num:
         raise UserError(
             f"there is no divergence {number}: the run has {num}",
             where="divergence",
@@ -549,82 +513,36 @@ def shrink_divergence(
             where=f"graph {graph.name}",
             fix="run `kgverify diff --save` again, and shrink that run",
         )
-    divergence = report.divergences[number - 1]
-    oracle = Oracle(
-        maker,
-        sign(report, divergence),
-        reference=reference,
-        lockstep=report.lockstep,
-        max_calls=max_calls,
-        seconds=seconds,
-    )
+    oracle = Oracle(checker, sign(report, report.divergences[number - 1]), budget)
     sliced = _find_slice(verification, graph, number, oracle)
-    if progress is not None:
-        progress("slice", sliced, oracle.calls)
+    budget.progress("slice", sliced, oracle.calls)
     failure = oracle.judge(sliced)
     assert failure is not None
-    shrunk = shrink_with(oracle, failure, progress)
-    return ShrunkRun(shrunk=shrunk, sliced=sliced, graph=graph, report=report)
-
-
-def load_run_graph(report: Report) -> KnowledgeGraph:
-    """Load the graph of a saved run as its command did. UserError if it is not found."""
-    try:
-        words = shlex.split(report.command)
-    except ValueError:
-        # No command that kgverify wrote.
-        words = []
-    given: dict[str, Any] = {}
-    train: list[str] = []
-    for i, word in enumerate(words):
-        option, equals, value = word.partition("=")
-        name = _FILE_OPTIONS.get(option)
-        if name == "skip_rules":
-            given[name] = True
-        elif name and (equals or i + 1 < len(words)):
-            text = value if equals else words[i + 1]
-            key, sign, rest = text.partition("=")
-            if name == "spec" and sign and key in _FILE_OPTIONS.values():
-                name, text = key, rest
-            given[name] = text == "true" if name == "skip_rules" else text
-            train += [text] * (name == "train")
-    given |= {"train": train} if train else {}
-    spec = given.pop("spec", None if train else report.run.graph)
-    files = [spec, *train, *(given[role] for role in ROLES[1:] if role in given)]
-    if STANDARD_INPUT in files:
-        # Only where the user types it, and then not twice.
-        raise UserError("was read from standard input", where="the run's graph", fix="write it to a file")
-    if any(names_url(each) for each in files if each):
-        # A file of a stranger could let this machine ask any other.
-        raise UserError("was read from a URL", where="the run's graph", fix="name it with --graph")
-    return load_graph(spec, **given)
+    return ShrunkRun(shrunk=shrink_with(oracle, failure), sliced=sliced, graph=graph, report=report)
 
 
 def find_engines(report: Report) -> list[EngineSpec]:
     """Return the ways to run the engine of a saved run, the fastest first. UserError if kgverify cannot make it."""
-    recorded = _read_spec(report.engines, report.engines.actual, report.environment.actual, "--engine")
+    recorded = _require_name(write_down(read_job(report).engines.engine), report.environment.actual, "--engine")
     if recorded.name != COMPILED:
         return [recorded]
     return list(dict.fromkeys((_without_compilation(recorded), recorded)))
 
 
 def _without_compilation(spec: EngineSpec) -> EngineSpec:
-    return spec if spec.mode == PLAIN_MODE else spec._replace(mode=EAGER.mode, device=EAGER.device)
+    is_compiled = spec.name == COMPILED and spec.mode != PLAIN_MODE
+    return spec._replace(mode=EAGER.mode, device=EAGER.device) if is_compiled else spec
 
 
-def _read_spec(names: EngineNames, name: str, info: EngineInfo, option: str) -> EngineSpec:
-    """Return the specification of an engine from the name by which it was made, if it is known, and its info."""
-    # Two traces that are compared, and earlier reports, name neither engine. Beside a name, an engine without one is a
-    # class or function that cannot be imported, whatever it calls itself.
-    if names == EngineNames() and info.name in (COMPILED, REFERENCE, PLAIN_MODE):
-        name = REFERENCE if info.name == REFERENCE else COMPILED
-    if not name:
+def _require_name(spec: EngineSpec, info: EngineInfo, option: str) -> EngineSpec:
+    """Return a specification. UserError if it has no name, so that the engine cannot be made again."""
+    if not spec.name:
         raise UserError(
             f"kgverify cannot make the engine {info.name!r} again",
             where="the run's engine",
             fix=f"give {option} MODULE:FUNCTION, a function of (program, limits, policy) that returns it",
         )
-    return EngineSpec(name, info.mode, info.device, info.faults) if name == COMPILED else EngineSpec(name)
+    return spec
 
 
 def _find_slice(verification: Verification, graph: KnowledgeGraph, number: int, oracle: Oracle) -> Problem:

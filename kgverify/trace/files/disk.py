@@ -10,14 +10,10 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from kgverify.errors import UserError
-
 Buffer = bytes | memoryview
 Placed = tuple[int, Sequence[Buffer]]
 """An offset in a file, and the buffers written there, one after the other."""
 
-_MAX_BUFFERS: Final = 512
-"""Buffers given to one call; Linux takes 1024."""
 _MAX_BYTES: Final = 1 << 30
 """Bytes given to one call; Linux takes 2 GiB less a page."""
 
@@ -51,43 +47,16 @@ def opened(path: Path, flags: int) -> Iterator[int]:
         os.close(descriptor)
 
 
-def write_all(descriptor: int, buffers: Sequence[Buffer], offset: int) -> int:
-    """Write buffers one after the other from an offset on, without joining them; return the offset behind them."""
-    left = [memoryview(buffer) for buffer in buffers if len(buffer)]
-    left.reverse()
-    while left:
-        taken: list[memoryview] = []
-        room = _MAX_BYTES
-        while left and room and len(taken) < _MAX_BUFFERS:
-            buffer = left.pop()
-            taken.append(buffer[:room])
-            if len(buffer) > room:
-                left.append(buffer[room:])
-            room -= len(taken[-1])
-        written = os.pwritev(descriptor, taken, offset)
-        offset += written
-        for i, buffer in enumerate(taken):
-            if written < len(buffer):
-                left.extend(reversed([buffer[written:], *taken[i + 1 :]]))
-                break
-            written -= len(buffer)
-    return offset
+def write_all(descriptor: int, buffers: Sequence[Buffer], offset: int) -> None:
+    """Write buffers one after the other from an offset on, without joining them."""
+    for buffer in buffers:
+        left = memoryview(buffer)
+        while left:
+            written = os.pwritev(descriptor, [left[:_MAX_BYTES]], offset)
+            left, offset = left[written:], offset + written
 
 
 def write_placed(descriptor: int, placed: Sequence[Placed]) -> None:
     """Write all buffers at their offsets."""
     for offset, buffers in placed:
         write_all(descriptor, buffers, offset)
-
-
-def sync(descriptor: int) -> None:
-    """Force what was written to the disk."""
-    os.fsync(descriptor)
-
-
-def check_no_link(path: Path) -> None:
-    """Raise a UserError for a link: a folder from elsewhere could point to any file of this machine."""
-    if path.is_symlink():
-        raise UserError(
-            "is a link, expected the file itself", where=str(path), fix="copy what it points to into the folder"
-        )

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from itertools import pairwise
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -17,13 +17,14 @@ from kgverify.files.reading import read_file
 from kgverify.files.writing import (
     exchange,
     make_folder,
+    refuse_link,
     remove_tree,
     renamed_into,
     sync_folder,
     temporary_beside,
     write_file,
 )
-from kgverify.trace.files.disk import check_no_link, opened, write_all
+from kgverify.trace.files.disk import opened, write_all
 from kgverify.trace.model.header import SCHEMA_VERSION, check_version
 from kgverify.trace.model.schema import FORMAT, RECORD_AGAIN
 
@@ -117,13 +118,8 @@ def list_shards(
 
 def replace_shards(manifest: Manifest, shards: tuple[Shard, ...]) -> Manifest:
     """Make the manifest of other shards of the same recording, in this version of the schema."""
-    return list_shards(
-        shards,
-        is_complete=manifest.is_complete,
-        creator=manifest.creator,
-        part=manifest.part,
-        has_gaps=manifest.has_gaps,
-    )
+    facts: dict[str, Any] = {name: getattr(manifest, name) for name in ("is_complete", "creator", "part", "has_gaps")}
+    return list_shards(shards, **facts)
 
 
 def render_hash(value: int) -> str:
@@ -154,7 +150,7 @@ def read_manifest(folder: Path) -> Manifest:
     def refuse(message: str) -> UserError:
         return UserError(message, where=str(path), fix=RECORD_AGAIN)
 
-    check_no_link(path)
+    refuse_link(path)
     if not path.is_file():
         raise UserError(
             f"no {MANIFEST} in this folder, expected a trace",
@@ -197,7 +193,7 @@ def read_manifest(folder: Path) -> Manifest:
 def find_shard(folder: Path, shard: Shard) -> Path:
     """Return the path of the shard's file. ShardError if it is missing, or not a regular file."""
     path = folder / shard.name
-    check_no_link(path)
+    refuse_link(path)
     if not path.is_file():
         message, reason = (
             ("is not a regular file", "altered")

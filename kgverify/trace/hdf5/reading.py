@@ -7,9 +7,8 @@ bytes. HDF5's plugins, code that a file could ask to load, are switched off.
 """
 
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import cache
 from math import prod
 from pathlib import Path
@@ -28,14 +27,11 @@ from kgverify.trace.hdf5.stored_array import (
     StoredArray,
     check_extents,
     identity_of,
-    load_array,
-    open_again,
     translate_hdf5_errors,
 )
 from kgverify.trace.model.columns import FIELD_OF, FIELDS, Field
 from kgverify.trace.model.header import check_version
-from kgverify.trace.model.levels import TraceLevel, check_together, level_of, required
-from kgverify.trace.model.schema import FORMAT, RECORD_AGAIN, Arrays, check_file_checksum
+from kgverify.trace.model.schema import FORMAT, RECORD_AGAIN
 from kgverify.trace.model.validate import check_shape
 
 os.environ.setdefault("HDF5_PLUGIN_PRELOAD", "::")  # read once, when the library is loaded
@@ -64,6 +60,13 @@ _LEAST_CHUNK_BYTES: Final = 4 << 10
 _MAX_DEFLATE_RATIO: Final = 1100  # deflate cannot do better than 1032 to 1
 _FILTERS: Final = (DEFLATE, SHUFFLE, FLETCHER32)
 
+_NAMES: Final[dict[str, list[str]]] = {"": []}
+"""The names in each group that the schema names, by its path with a slash."""
+for _field in FIELDS:
+    _group, _, _name = _field.path.rpartition("/")
+    _NAMES.setdefault(f"{_group}/" if _group else "", []).append(_name)
+_NAMES[""] += [group.rstrip("/") for group in _NAMES if group]
+
 # HDF5's own numbers of the layouts.
 _COMPACT: Final = 0
 _CONTIGUOUS: Final = 1
@@ -82,78 +85,42 @@ class StoredFile(NamedTuple):
     unknown:  the others that can be kept
     dropped:  paths of those that cannot
     identity: the file must still be this one when it is read
-    level:    the level that its header names
-    checksum: of the file: of the checksums of all datasets that the schema names
+    checksum: stored for the file: that of the checksums of all datasets that the schema names
     """
 
     arrays: dict[str, StoredArray]
     unknown: dict[str, StoredArray]
     dropped: tuple[str, ...]
     identity: Identity
-    level: TraceLevel
     checksum: int
-
-    @property
-    def is_archived(self) -> bool:
-        """True if the file is packed as archives are."""
-        stored = (*self.arrays.values(), *self.unknown.values())
-        return any(FLETCHER32 in each.filters for each in stored)
 
 
 def locate_arrays(path: Path) -> StoredFile:
-    """Locate and check every dataset of one file; checksums are left to the caller, but for that of the header.
+    """Locate and check every dataset of one file; checksums are left to the caller.
 
     UserError for what `docs/trace-format.md` refuses.
     """
+    where = str(path)
     with opened_trace(path) as (root, descriptor):
         identity = identity_of(descriptor)
         dropped: list[str] = []
-        unknown = _locate_unknown(root, path, identity.size, dropped)
+        found = dict(_find_datasets(root, where, dropped))
         known: dict[str, StoredArray] = {}
-        groups: dict[str, Any] = {}
+        unknown: dict[str, StoredArray] = {}
         for field in FIELDS:
-            where = f"{path}:{field.path}"
-            with translate_hdf5_errors(where):
-                if (dataset := _open_dataset(root, field, str(path), groups)) is not None:
-                    known[field.path] = _check_dataset(dataset, field, where, identity.size)
-        for group in (root, *groups.values()):
-            h5o.get_info(group)  # checks what finding a dataset by its name does not
+            if (dataset := found.pop(field.path, None)) is not None:
+                with translate_hdf5_errors(f"{where}:{field.path}"):
+                    known[field.path] = _check_dataset(dataset, field, f"{where}:{field.path}", identity.size)
+        for name, dataset in found.items():
+            checksum = _read_checksum(dataset, f"{where}:{name}") if h5a.exists(dataset, b"xxh3") else None
+            try:
+                unknown[name] = _check_unknown(dataset, f"{where}:{name}", identity.size, checksum)
+            except UserError:
+                dropped.append(name)
         arrays = [*known.values(), *unknown.values()]
         check_extents(arrays, identity.size)
         _check_total(arrays, identity.size)
-        level = level_of(load_array(descriptor, known["header"]), str(path))
-        _check_present(known, level, str(path))
-        checksums = {name: stored.checksum or 0 for name, stored in known.items()}
-        checksum = _read_checksum(root, f"{path}:/")
-        check_file_checksum(checksums, checksum, str(path))
-        return StoredFile(known, unknown, tuple(dropped), identity, level, checksum)
-
-
-def load_arrays(path: Path, stored: StoredFile) -> Arrays:
-    """Read all known datasets, and verify their checksums."""
-    return _load(path, stored, stored.arrays)
-
-
-def load_unknown(path: Path, stored: StoredFile) -> Arrays:
-    """Read the datasets that the schema does not name, and verify those of their checksums that there are."""
-    return _load(path, stored, stored.unknown)
-
-
-def _load(path: Path, stored: StoredFile, arrays: Mapping[str, StoredArray]) -> Arrays:
-    with open_again(path, stored.identity) as descriptor:
-        return {name: load_array(descriptor, each) for name, each in arrays.items()}
-
-
-def _check_present(known: Collection[str], level: TraceLevel, where: str) -> None:
-    """Raise a UserError unless the file holds what its level requires, and no half of a group that goes together."""
-    needed = required(level)
-    if "shard/index" in known and not any(name.startswith("symbols/") for name in known):
-        # A piece of a recording: the first file of the folder has the names.
-        needed = frozenset(name for name in needed if not name.startswith("symbols/"))
-    for field in FIELDS:
-        if field.path in needed and field.path not in known:
-            raise _missing(field, where)
-    check_together(known, where)
+        return StoredFile(known, unknown, tuple(dropped), identity, _read_checksum(root, f"{where}:/"))
 
 
 @contextmanager
@@ -192,96 +159,48 @@ def _check_attributes(root: Any, where: str) -> None:
     check_version(None if version is None else int(version), where)
 
 
-def _missing(field: Field, where: str) -> UserError:
-    """Return the error for a file that lacks a dataset."""
-    return UserError(
-        f"missing, expected a dataset of {' or '.join(np.dtype(d).name for d in field.dtypes)}",
-        where=f"{where}:{field.path}",
-        fix="write every dataset that docs/trace-format.md requires at this level",
-    )
+def _find_datasets(root: Any, where: str, dropped: list[str]) -> Iterator[tuple[str, Any]]:
+    """Yield the datasets, with their paths, to which hard links alone lead; drop other objects, by path.
 
-
-def _locate_unknown(root: Any, path: Path, file_size: int, dropped: list[str]) -> dict[str, StoredArray]:
-    """Locate the datasets that the schema does not name; add the paths of those that cannot be kept to `dropped`."""
-    found: dict[str, StoredArray] = {}
-    for name, dataset in _find_unknown(root, dropped):
-        where = f"{path}:{name}"
-        try:
-            stored = _check_unknown(dataset, where, file_size)
-        except UserError:
-            dropped.append(name)
-        else:
-            has_checksum = h5a.exists(dataset, b"xxh3")
-            found[name] = replace(stored, checksum=_read_checksum(dataset, where) if has_checksum else None)
-    return found
-
-
-def _find_unknown(root: Any, dropped: list[str]) -> Iterator[tuple[str, Any]]:
-    """Yield the datasets that the schema does not name and that hard links alone lead to; drop the others.
-
-    Each group is visited once, so that cycles end; a group with too many links is dropped.
+    Each group is visited once, so that cycles end. Of a group with too many links, only what the schema names is kept.
+    UserError if the schema names what is no dataset, or what another link leads to.
     """
     seen = set()
     groups = [("", root)]
     while groups:
         prefix, group = groups.pop()
-        address = h5o.get_info(group).addr
-        if address in seen:
+        address = h5o.get_info(group).addr  # checks what finding an object by its name does not
+        if address in seen and prefix not in _NAMES:
             continue
         seen.add(address)
         if group.get_num_objs() > _MAX_LINKS or prefix.count("/") >= _MAX_NESTING or len(seen) > _MAX_LINKS:
             dropped.append(prefix or "/")
-            continue
-        for raw in sorted(group):
+            names = [name.encode() for name in _NAMES.get(prefix, ()) if group.links.exists(name.encode())]
+        else:
+            names = sorted(group)
+        for raw in names:
             try:
                 name = prefix + raw.decode()
             except UnicodeDecodeError:
                 dropped.append(prefix + repr(raw))
                 continue
-            if name in FIELD_OF:
-                continue
-            if group.links.get_info(raw).type != h5l.TYPE_HARD:
-                dropped.append(name)
-                continue
-            node = h5o.open(group, raw)
-            if isinstance(node, h5g.GroupID):
-                groups.append((f"{name}/", node))
-            elif isinstance(node, h5d.DatasetID):
+            is_named = name in FIELD_OF or f"{name}/" in _NAMES
+            is_hard = group.links.get_info(raw).type == h5l.TYPE_HARD
+            if is_named and not is_hard:
+                raise UserError(
+                    "is a soft, external or user-defined link, expected the object itself",
+                    where=f"{where}:{name}",
+                    fix="copy what it points to into the file",
+                )
+            node = h5o.open(group, raw) if is_hard else None
+            if isinstance(node, h5d.DatasetID):
                 yield name, node
+            elif name in FIELD_OF:
+                raise UserError("is not a dataset", where=f"{where}:{name}", fix="write a dataset under this name")
+            elif isinstance(node, h5g.GroupID):
+                groups.append((f"{name}/", node))
             else:
                 dropped.append(name)
-
-
-def _open_dataset(root: Any, field: Field, where: str, groups: dict[str, Any]) -> Any:
-    """Open a dataset that hard links alone lead to; return None if it is absent and not the header.
-
-    groups: the groups opened so far, by path; more are added
-    """
-    node = root
-    walked = ""
-    for part in field.path.split("/"):
-        walked = f"{walked}/{part}".lstrip("/")
-        if walked in groups:
-            node = groups[walked]
-            continue
-        name = part.encode()
-        if not isinstance(node, h5g.GroupID) or not node.links.exists(name):
-            # The level in the header says which others are required.
-            if field.path != "header":
-                return None
-            raise _missing(field, where)
-        if node.links.get_info(name).type != h5l.TYPE_HARD:
-            raise UserError(
-                "is a soft, external or user-defined link, expected the object itself",
-                where=f"{where}:{walked}",
-                fix="copy what it points to into the file",
-            )
-        node = h5o.open(node, name)
-        if isinstance(node, h5g.GroupID):
-            groups[walked] = node
-    if not isinstance(node, h5d.DatasetID):
-        raise UserError("is not a dataset", where=f"{where}:{field.path}", fix="write a dataset under this name")
-    return node
 
 
 def _check_dataset(dataset: Any, field: Field, where: str, file_size: int) -> StoredArray:
@@ -303,14 +222,14 @@ def _check_dataset(dataset: Any, field: Field, where: str, file_size: int) -> St
     return _locate(dataset, np.dtype(matching[0]), shape, where, file_size, _read_checksum(dataset, where))
 
 
-def _check_unknown(dataset: Any, where: str, file_size: int) -> StoredArray:
+def _check_unknown(dataset: Any, where: str, file_size: int, checksum: int | None) -> StoredArray:
     """Locate the data of an unknown dataset. UserError unless it is a plain array of numbers."""
     shape = _shape_of(dataset)
     plain = [f"<{kind}{size}" for kind in "iu" for size in (1, 2, 4, 8)] + ["<f2", "<f4", "<f8"]
     matching = [d for d in plain if dataset.get_type().equal(_library_type(d))]
     if shape is None or not 0 < len(shape) <= _MAX_NESTING or not matching:
         raise UserError("is not a plain array", where=where, fix="write it as an array of numbers")
-    return _locate(dataset, np.dtype(matching[0]), shape, where, file_size, None)
+    return _locate(dataset, np.dtype(matching[0]), shape, where, file_size, checksum)
 
 
 def _locate(

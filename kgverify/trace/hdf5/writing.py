@@ -25,7 +25,6 @@ from kgverify.trace.files.disk import (
     checksum_of,
     little_endian,
     opened,
-    sync,
     write_all,
     write_placed,
 )
@@ -70,7 +69,7 @@ def write_arrays(
         if total <= most_bytes(len(packed)):
             with opened(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC) as descriptor:
                 write_all(descriptor, [packed], 0)
-                sync(descriptor)
+                os.fsync(descriptor)
             return checksum
     with opened(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC) as descriptor, ThreadPoolExecutor(1) as pool:
         with _memory_file() as image, _naming_limit():
@@ -83,7 +82,7 @@ def write_arrays(
         written.result()
         os.ftruncate(descriptor, size)
         write_placed(descriptor, metadata)
-        sync(descriptor)
+        os.fsync(descriptor)
         return checksum
 
 

@@ -35,8 +35,6 @@ GoalTerms: TypeAlias = list[NamedTerms | None]
 _Number: TypeAlias = float | Literal["nan", "inf", "-inf"]
 _Outcome: TypeAlias = Literal["OPEN", "PROVED", "FAILED", "DEPTH_LIMIT"]
 
-_HOLE: Final = (-1, 0, 0)
-
 
 class HeaderLine(Struct, forbid_unknown_fields=True):
     """The first line: the engine, the run and the program, as far as they are known."""

@@ -1,5 +1,6 @@
 """Checking a trace on disk part by part: what is intact, what is damaged, what is missing."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -8,9 +9,9 @@ import numpy as np
 from kgverify.errors import UserError
 from kgverify.files.remote import fetched, find_remote
 from kgverify.program.outcomes import Side
-from kgverify.trace.files.manifest import MANIFEST, Manifest, read_manifest
+from kgverify.trace.files.manifest import MANIFEST, Manifest, read_manifest, render_hash
 from kgverify.trace.hdf5.reading import opened_trace
-from kgverify.trace.model.columns import Candidates, join_candidates
+from kgverify.trace.model.columns import Candidates, Rankings, join_candidates
 from kgverify.trace.model.consistency import Contradictions, describe_rankings
 from kgverify.trace.model.digests import candidate_keys
 from kgverify.trace.read.data_file import DataFile, open_shard
@@ -51,7 +52,7 @@ def check_trace(path: Path | str) -> CheckReport:
     with fetched(path) as copy:
         if not copy.is_dir() and not copy.is_file():
             raise UserError("no such trace", where=str(path), fix="check the path")
-        report = _check_folder(copy) if copy.is_dir() else _check_file(copy)
+        report = _check(copy)
         remote = find_remote(path)
         return msgspec.structs.replace(report, path=str(path) if remote is None else remote.url)
 
@@ -70,78 +71,76 @@ def find_duplicates(candidates: Candidates) -> list[tuple[int, int]]:
     return [(int(order[i]), int(order[i + 1])) for i in again]
 
 
-def _check_file(path: Path) -> CheckReport:
-    with opened_trace(path):
-        pass
+def _check(path: Path) -> CheckReport:
     parts: list[PartState] = []
-    notes: list[str] = []
-    candidates: Candidates | None = None
-    try:
-        file = DataFile(path)
-        for name in sorted(file.stored):
-            try:
-                file.verify(name)
-            except UserError as error:
-                parts.append(PartState(name, error.message))
-            else:
-                parts.append(PartState(name))
-        if not any(part.problem for part in parts):
-            trace = file.load()
-            candidates, steps, *_ = trace.columns
-            found = Contradictions()
-            found.add(trace.columns, trace.header, trace.fields)
-            texts = found.describe()
-            if trace.rankings is not None:
-                texts += describe_rankings(trace.rankings, candidates)
-            notes = _note_duplicates(candidates) + [f"it contradicts itself: {text}" for text in texts]
-            parts.append(PartState("structure and digests", "", len(candidates.query), len(steps.depth)))
-    except UserError as error:
-        parts.append(PartState("structure and digests", _describe(error, path)))
-    if candidates is None:
-        return CheckReport(str(path), DAMAGED, tuple(parts), 0, 0, "", tuple(notes))
-    state = WHOLE if trace.is_complete else UNFINISHED
-    counts = len(candidates.query), len(steps.depth)
-    return CheckReport(str(path), state, tuple(parts), *counts, f"{trace.root:016x}", tuple(notes))
-
-
-def _check_folder(folder: Path) -> CheckReport:
-    if not (folder / MANIFEST).exists() and not any(folder.glob("shard-*.h5")):
-        raise UserError(f"no {MANIFEST} in this folder, expected a trace", where=str(folder), fix="check the path")
-    try:
-        manifest = read_manifest(folder)
-    except UserError as error:
-        return CheckReport(str(folder), DAMAGED, (PartState(MANIFEST, _describe(error, folder)),), 0, 0, "")
-    parts = [PartState(MANIFEST, "", manifest.num_candidates, manifest.num_steps)]
-    traces: list[tuple[Candidates, int]] = []
-    contradictions = Contradictions()
-    first: DataFile | None = None
-    for shard in manifest.shards:
-        problem = ""
+    manifest: Manifest | None = None
+    if path.is_dir():
+        if not (path / MANIFEST).exists() and not any(path.glob("shard-*.h5")):
+            raise UserError(f"no {MANIFEST} in this folder, expected a trace", where=str(path), fix="check the path")
         try:
-            file = open_shard(folder, shard, first=None if first is None else lambda first=first: first)  # type: ignore[misc]
-            check_alike(first or file, file, is_last=shard is manifest.shards[-1])
-            trace = file.load()
-            check_root(trace.root, shard, file.path)
-            contradictions.add(trace.columns, trace.header, trace.fields, sum(len(each.query) for each, _ in traces))
-            traces.append((trace.columns.candidates, trace.root))
-            first = first or file
+            manifest = read_manifest(path)
         except UserError as error:
-            problem = _describe(error, folder)
-        parts.append(PartState(shard.name, problem, shard.num_candidates, shard.num_steps))
+            return CheckReport(str(path), DAMAGED, (PartState(MANIFEST, _describe(error, path)),), 0, 0, "")
+        parts.append(PartState(MANIFEST, "", manifest.num_candidates, manifest.num_steps))
+    else:
+        with opened_trace(path):
+            pass
+    contradictions = Contradictions()
+    candidates: list[Candidates] = []
+    rankings: Rankings | None = None
+    first: DataFile | None = None
+    root = 0
+    for shard in (None,) if manifest is None else manifest.shards:
+        part = PartState("structure and digests")
+        if shard is not None:
+            part = PartState(shard.name, "", shard.num_candidates, shard.num_steps)
+        try:
+            if shard is None:
+                file = DataFile(path)
+                parts += _check_datasets(file)
+                if any(each.problem for each in parts):
+                    break
+            else:
+                file = open_shard(path, shard, first=None if first is None else lambda first=first: first)  # type: ignore[misc]
+                check_alike(first or file, file, is_last=manifest is not None and shard is manifest.shards[-1])
+            trace = file.load()
+            if shard is not None:
+                check_root(trace.root, shard, file.path)
+            contradictions.add(trace.columns, trace.header, trace.fields, sum(len(each.query) for each in candidates))
+            candidates.append(trace.columns.candidates)
+            rankings, root, first = trace.rankings, root + trace.root, first or file
+            parts.append(PartState(part.name, "", file.num_candidates, file.num_steps))
+        except UserError as error:
+            parts.append(msgspec.structs.replace(part, problem=_describe(error, path)))
+    joined = join_candidates(candidates)
     is_damaged = any(part.problem for part in parts)
-    candidates = join_candidates([each for each, _ in traces])
-    notes = _note_files(folder, manifest) + _note_duplicates(candidates)
-    notes += [f"it contradicts itself: {text}" for text in contradictions.describe()]
-    is_whole = manifest.is_complete and not folder.name.endswith(".partial")
+    is_whole = first is not None and "shard/index" not in first.stored
+    if manifest is not None:
+        is_whole = manifest.is_complete and not path.name.endswith(".partial")
+    texts = contradictions.describe()
+    if rankings is not None and not is_damaged:
+        texts += describe_rankings(rankings, joined)
+    notes = [] if manifest is None else _note_files(path, manifest)
+    notes += _note_duplicates(joined) + [f"it contradicts itself: {text}" for text in texts]
     return CheckReport(
-        str(folder),
+        str(path),
         DAMAGED if is_damaged else WHOLE if is_whole else UNFINISHED,
         tuple(parts),
-        len(candidates.query),
-        int(candidates.num_steps.sum(dtype=np.int64)),
-        "" if is_damaged else f"{sum(root for _, root in traces) % (1 << 64):016x}",
+        len(joined.query),
+        int(joined.num_steps.sum(dtype=np.int64)),
+        "" if is_damaged else render_hash(root % (1 << 64)),
         tuple(notes),
     )
+
+
+def _check_datasets(file: DataFile) -> Iterator[PartState]:
+    for name in sorted(file.stored):
+        problem = ""
+        try:
+            file.verify(name)
+        except UserError as error:
+            problem = error.message
+        yield PartState(name, problem)
 
 
 def _note_duplicates(candidates: Candidates) -> list[str]:

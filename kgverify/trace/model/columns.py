@@ -178,6 +178,14 @@ class Field:
         return self.path.replace("/", ".")
 
     @property
+    def rows(self) -> str:
+        """The level whose rows it has: a group, or its own path if it has a length of its own."""
+        group, _, column = self.path.partition("/")
+        if group == "digests" or self.path in PER_STEP:
+            return "steps"
+        return group if column and self.path not in RAGGED and group in {*GROUPS, "rankings"} else self.path
+
+    @property
     def shape_text(self) -> str:
         """The shape as a person reads it."""
         return f"[n, {self.width}]" if self.width else "[n]"

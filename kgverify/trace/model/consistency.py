@@ -4,7 +4,7 @@ What a wrong engine did is readable, and a comparison with a sound engine finds 
 themselves alike are no evidence for anything, so a comparison must know of it. Columns that are unknown contradict nothing.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final
@@ -46,19 +46,22 @@ class Contradictions:
     def add(self, columns: Columns, header: Header, fields: frozenset[str], first_candidate: int = 0) -> None:
         """Add the contradictions of some neighbouring candidates, whose first row in the trace is given."""
         block = _Block(columns, header, fields)
-        for what, candidates in block.find_in_candidates():
-            self._add(what, len(candidates), first_candidate + int(candidates[0]), -1)
-        for what, steps in block.find_in_steps():
-            candidate = int(block.owner[steps[0]])
-            self._add(what, len(steps), first_candidate + candidate, int(steps[0] - block.first[candidate]))
+        for what, is_wrong in block.judge_candidates():
+            self._add(what, is_wrong, lambda row: (first_candidate + row, -1))
+
+        def place(step: int) -> tuple[int, int]:
+            candidate = int(block.owner[step])
+            return first_candidate + candidate, step - int(block.first[candidate])
+
+        for what, is_wrong in block.judge_steps():
+            self._add(what, is_wrong, place)
 
     def add_ends(
         self, candidates: Candidates, ended: NDArray[np.int8] | None, fields: frozenset[str], first_candidate: int
     ) -> None:
         """Add the contradictions of how some neighbouring candidates end; `ended` is the outcome of each one's last step."""
         for what, is_wrong in _judge_ends(candidates, ended, fields):
-            if (rows := np.flatnonzero(is_wrong)).size:
-                self._add(what, len(rows), first_candidate + int(rows[0]), -1)
+            self._add(what, is_wrong, lambda row: (first_candidate + row, -1))
 
     def describe(self) -> list[str]:
         """Return each contradiction as text, with its number and its first place."""
@@ -67,9 +70,10 @@ class Contradictions:
             for what, (num, candidate, step) in self.found.items()
         ]
 
-    def _add(self, what: str, num: int, candidate: int, step: int) -> None:
-        old = self.found.get(what)
-        self.found[what] = (num, candidate, step) if old is None else (old[0] + num, *old[1:])
+    def _add(self, what: str, is_wrong: NDArray[np.bool_], place: Callable[[int], tuple[int, int]]) -> None:
+        if num := int(np.count_nonzero(is_wrong)):
+            before, candidate, step = self.found.get(what) or (0, *place(int(np.argmax(is_wrong))))
+            self.found[what] = (before + num, candidate, step)
 
 
 def _judge_ends(
@@ -110,21 +114,8 @@ class _Block:
     def _knows(self, *names: str) -> bool:
         return self._fields.issuperset(names)
 
-    def find_in_candidates(self) -> Iterator[tuple[str, Rows]]:
-        """Yield what is wrong, and the candidates for which it is, as far as there are any."""
-        for what, is_wrong in self._judge_candidates():
-            if (rows := np.flatnonzero(is_wrong)).size:
-                yield what, rows
-
-    def find_in_steps(self) -> Iterator[tuple[str, Rows]]:
-        """Yield what is wrong, and the steps for which it is, as far as there are any."""
-        if not self._knows("candidates.num_steps"):
-            return
-        for what, is_wrong in self._judge_steps():
-            if (rows := np.flatnonzero(is_wrong)).size:
-                yield what, rows
-
-    def _judge_candidates(self) -> Iterator[tuple[str, NDArray[np.bool_]]]:
+    def judge_candidates(self) -> Iterator[tuple[str, NDArray[np.bool_]]]:
+        """Yield what is wrong with candidates, and for which."""
         candidates, steps = self._candidates, self._steps
         if not self._knows("candidates.num_steps"):
             return
@@ -201,7 +192,10 @@ class _Block:
         is_other: NDArray[np.bool_] = is_known & (np.abs(sums - wanted) > tolerance)
         return is_other
 
-    def _judge_steps(self) -> Iterator[tuple[str, NDArray[np.bool_]]]:
+    def judge_steps(self) -> Iterator[tuple[str, NDArray[np.bool_]]]:
+        """Yield what is wrong with steps, and for which."""
+        if not self._knows("candidates.num_steps"):
+            return
         steps, limits = self._steps, self._limits
         is_first = np.zeros(len(self.owner), bool)
         is_first[self.first[self._has_steps]] = True

@@ -6,10 +6,9 @@ from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from kgverify.errors import UserError, suggest
-from kgverify.trace.model.columns import FIELDS
+from kgverify.trace.model.columns import FIELD_OF, FIELDS
 from kgverify.trace.model.digests import COUNTED
 from kgverify.trace.model.schema import STAGES, TOGETHER, Arrays
 
@@ -65,10 +64,6 @@ _REQUIRED: Final = {
 }
 
 
-class _Levelled(msgspec.Struct, frozen=True):
-    level: str = "steps"
-
-
 def parse_level(text: str, where: str) -> TraceLevel:
     """Return the level of this name. UserError for an unknown name."""
     try:
@@ -78,17 +73,6 @@ def parse_level(text: str, where: str) -> TraceLevel:
         raise UserError(
             f"unknown level {text!r}", where=where, fix=suggest(text, names) or f"choose one of {', '.join(names)}"
         ) from None
-
-
-def level_of(header: NDArray[Any], where: str) -> TraceLevel:
-    """Return the level that a header names. UserError for an unknown level, or JSON that is not a header."""
-    try:
-        found = msgspec.json.decode(header.tobytes(), type=_Levelled)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise UserError(
-            f"not a header: {error}", where=f"{where}:header", fix="write the JSON that docs/trace-format.md describes"
-        ) from error
-    return parse_level(found.level, f"{where}:header")
 
 
 def left_out(level: TraceLevel) -> frozenset[str]:
@@ -149,24 +133,34 @@ def columns_kept(level: TraceLevel) -> frozenset[str]:
     return frozenset(path.replace("/", ".") for path in every - _LEFT_OUT[level])
 
 
-def check_together(arrays: Collection[str], where: str) -> None:
-    """Raise a UserError if only some datasets of a group that belongs together are present."""
-    for group in TOGETHER:
-        held = [name for name in group if name in arrays]
-        if held and len(held) < len(group):
-            missing = next(name for name in group if name not in arrays)
-            raise UserError(
-                f"missing, while {held[0]} is there",
-                where=f"{where}:{missing}",
-                fix=f"write all of {', '.join(group)}, or none",
-            )
+def missing_dataset(path: str, where: str) -> UserError:
+    """Return the error for a file that lacks a dataset."""
+    return UserError(
+        f"missing, expected a dataset of {' or '.join(np.dtype(d).name for d in FIELD_OF[path].dtypes)}",
+        where=f"{where}:{path}",
+        fix="write every dataset that docs/trace-format.md requires at this level",
+    )
 
 
-def check_level(arrays: Collection[str], level: str, where: str) -> None:
-    """Raise a UserError for a dataset that a trace of this level may not hold."""
-    if odd := left_out(parse_level(level, f"{where}:header")).intersection(arrays):
+def check_level(arrays: Collection[str], level: TraceLevel, where: str, *, is_piece: bool = False) -> None:
+    """Raise a UserError unless a file with these datasets holds what its level requires, and nothing that it leaves out.
+
+    is_piece: the file need not hold the symbols: it is a piece of a recording, whose first file has them
+    """
+    if odd := _LEFT_OUT[level].intersection(arrays):
         raise UserError(
             f"found, but the level is {str(level)!r}, which leaves it out",
             where=f"{where}:{min(odd)}",
             fix="leave it out, or name the level whose datasets these are",
         )
+    needed = {path for path in required(level) if not (is_piece and path.startswith("symbols/"))}
+    if missing := [field.path for field in FIELDS if field.path in needed.difference(arrays)]:
+        raise missing_dataset(missing[0], where)
+    for group in TOGETHER:
+        held = [name for name in group if name in arrays]
+        if held and len(held) < len(group):
+            raise UserError(
+                f"missing, while {held[0]} is there",
+                where=f"{where}:{next(name for name in group if name not in arrays)}",
+                fix=f"write all of {', '.join(group)}, or none",
+            )

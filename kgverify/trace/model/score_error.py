@@ -120,22 +120,23 @@ def _fits(scores: NDArray[np.floating], float_type: str) -> bool:
 
 def size_of_unit(scores: NDArray[np.floating], float_type: str) -> float:
     """Return one unit in the last place of a float type at the median size of the scores, in nats; 0 without scores."""
-    sizes = np.abs(np.asarray(scores, np.float64))
-    sizes = sizes[np.isfinite(sizes) & (sizes > 0)]
-    return (
-        2 * UNIT_ROUNDOFF[name_precision(float_type)] * float(2.0 ** np.floor(np.log2(np.median(sizes))))
-        if len(sizes)
-        else 0.0
-    )
+    sizes = _sizes(scores)
+    unit = 2 * UNIT_ROUNDOFF[name_precision(float_type)]
+    return unit * float(2.0 ** np.floor(np.log2(np.median(sizes)))) if len(sizes) else 0.0
 
 
 def bound_by_type(scores: NDArray[np.floating], float_type: str) -> float:
     """Return a weak bound on the error of scores if only their float type is known: some roundings of a large score."""
-    sizes = np.abs(np.asarray(scores, np.float64))
-    sizes = sizes[np.isfinite(sizes) & (sizes > 0)]
+    sizes = _sizes(scores)
     # Numbers such as -1e9, which stand for a mask, are no scores.
     sizes = sizes[sizes <= MAX_SIZE * np.median(sizes)] if len(sizes) else sizes
     return ROUNDINGS_UNKNOWN * UNIT_ROUNDOFF[float_type] * float(np.quantile(sizes, 0.99)) if len(sizes) else 0.0
+
+
+def _sizes(scores: NDArray[np.floating]) -> NDArray[np.float64]:
+    """Return the sizes of the scores that are finite and not 0."""
+    sizes = np.abs(np.asarray(scores, np.float64))
+    return sizes[np.isfinite(sizes) & (sizes > 0)]
 
 
 def name_precision(precision: str) -> str:

@@ -8,12 +8,10 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from kgverify.errors import UserError
 from kgverify.program.outcomes import GoalKind, Origin
 from kgverify.program.stages import STEP_STAGES, Stage
 from kgverify.trace.model.bad_rows import refuse_first
 from kgverify.trace.model.columns import FIELD_OF, Columns, StageItems, starts_of
-from kgverify.trace.model.offsets import check_counts
 
 StageOutputs: TypeAlias = dict[Stage, Any]
 """The output of each stage of one step, in ids, in the order of the stages; an engine leaves out what it does not know.
@@ -174,11 +172,9 @@ class StageReader:
         return tuple(map(tuple, self._items.atoms[begin:end].tolist()))
 
 
-def check_stage_items(
-    items: StageItems, num_steps: int, where: str, *, num_rules: int | None, num_facts: int | None
-) -> None:
-    """Raise a UserError unless counts add up, ids and codes exist, and each known stage has items that it can have."""
-    _check_counts(items, num_steps, where)
+def check_stage_items(items: StageItems, where: str) -> None:
+    """Raise a UserError unless each known stage has items that it can have. The caller has checked lengths and counts."""
+    num_steps = len(items.told)
     owner = np.repeat(np.arange(num_steps), items.num_items)
     stage = items.stage.astype(np.int64)
     _check(stage, (stage < 1) | (stage > len(STEP_STAGES)), "stage", "the number of a stage, 1 to 13", where)
@@ -200,14 +196,7 @@ def check_stage_items(
     with np.errstate(invalid="ignore"):
         is_wrong = whole & ~((np.abs(items.number) < 1 << 31) & (np.trunc(items.number) == items.number))
     _check(items.number, is_wrong, "number", "a whole number", where)
-    _check(items.kind, items.kind >= len(GoalKind), "kind", "a code of GoalKind", where)
-    _check(items.origin_kind, items.origin_kind >= len(Origin), "origin_kind", "a code of Origin", where)
     _check_unused(items, where)
-    for kind, most in ((Origin.RULE, num_rules), (Origin.FACT, num_facts)):
-        is_beyond = (items.origin < 0) | (items.origin >= (1 << 31 if most is None else most))
-        _check(
-            items.origin, (items.origin_kind == kind) & is_beyond, "origin", f"a {kind.name.lower()} there is", where
-        )
 
 
 def _check_unused(items: StageItems, where: str) -> None:
@@ -221,24 +210,6 @@ def _check_unused(items: StageItems, where: str) -> None:
         _check(
             items.origin_kind, is_wrong, "origin_kind", f"{kind.value}, the code of what `{stage.value}` lists", where
         )
-
-
-def _check_counts(items: StageItems, num_steps: int, where: str) -> None:
-    for name, column, num_rows in (
-        *((name, getattr(items, name), num_steps) for name in ("told", "num_items")),
-        *((name, getattr(items, name), len(items.stage)) for name in StageItems._fields[2:-1]),
-    ):
-        if len(column) != num_rows:
-            raise UserError(
-                f"found {len(column)} rows, expected {num_rows}",
-                where=f"{where}:stages/{name}",
-                fix="write one row for each step in `told` and `num_items`, and one for each item in the others",
-            )
-    for name, counts, num_rows in (
-        ("num_items", items.num_items, len(items.stage)),
-        ("num_atoms", items.num_atoms, len(items.atoms)),
-    ):
-        check_counts(counts, num_rows, "rows below", f"{where}:stages/{name}")
 
 
 def _check(values: NDArray[Any], is_wrong: NDArray[np.bool_], name: str, expected: str, where: str) -> None:

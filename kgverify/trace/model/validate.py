@@ -11,10 +11,27 @@ from kgverify.errors import UserError
 from kgverify.program.outcomes import GoalKind, Origin, Outcome, Side
 from kgverify.program.program import Program, Symbols
 from kgverify.trace.model.bad_rows import refuse_first
-from kgverify.trace.model.columns import FIELD_OF, Columns, Field, Rankings
+from kgverify.trace.model.columns import (
+    COUNTS,
+    FIELD_OF,
+    STAGE_COUNTS,
+    Columns,
+    Field,
+    Rankings,
+    Resolvents,
+    StageItems,
+)
 from kgverify.trace.model.levels import TraceLevel
 from kgverify.trace.model.offsets import ADD_UP, check_counts
-from kgverify.trace.model.schema import SEQUENCE, Arrays, decode_rules
+from kgverify.trace.model.schema import (
+    SEQUENCE,
+    STAGES,
+    Arrays,
+    decode_rules,
+    encode_columns,
+    encode_level,
+    num_rows,
+)
 from kgverify.trace.model.stage_items import check_stage_items
 
 _LINE = 256
@@ -64,50 +81,75 @@ def check_appended(arrays: Arrays, level: TraceLevel, where: str) -> None:
         )
 
 
+def check_lengths(lengths: Mapping[str, int], where: str) -> None:
+    """Raise a UserError unless all datasets of a level, given by path with their lengths, have the same length."""
+    expected = num_rows(lengths)
+    levels: dict[str, dict[str, int]] = {}
+    for path, length in lengths.items():
+        levels.setdefault(FIELD_OF[path].rows, {})[path] = length
+    for level, members in levels.items():
+        num = expected.get(level) or next(iter(members.values()))
+        odd = next((path for path, length in members.items() if length != num), None)
+        if odd is not None:
+            texts = (f"{path.rpartition('/')[2]} {length}" for path, length in members.items())
+            raise UserError(
+                f"lengths differ: {', '.join(texts)}; expected {num} rows",
+                where=f"{where}:{odd}",
+                fix="write one row for each in every column",
+            )
+
+
 def check_columns(columns: Columns, where: str, *, num_rules: int | None = None, num_facts: int | None = None) -> None:
     """Raise a UserError unless lengths and counts add up and every code exists.
 
     Atoms and choices are not checked, nor whether TRUE and FALSE have atoms: holes, ids that no name has, and choices
     that do not exist are findings about the prover, not a bad file.
     """
-    candidates, steps, resolvents, stages = columns
-    for group, level in (("candidates", candidates), ("steps", steps), ("resolvents", resolvents)):
-        ragged = {"goal_atoms", "atoms"}
-        lengths = {name: len(column) for name, column in level._asdict().items() if name not in ragged}
-        for name, length in lengths.items():
-            if length != lengths["num_atoms" if "num_atoms" in lengths else "num_steps"]:
-                raise UserError(
-                    f"lengths differ: {', '.join(f'{n} {count}' for n, count in lengths.items())}",
-                    where=f"{where}:{group}/{name}",
-                    fix="write one row for each in every column",
-                )
-    for path, counts, below, num_rows in (
-        ("candidates/num_steps", candidates.num_steps, "steps", len(steps.num_atoms)),
-        ("steps/num_resolvents", steps.num_resolvents, "resolvents", len(resolvents.num_atoms)),
-        ("steps/num_atoms", steps.num_atoms, "goal_atoms", len(steps.goal_atoms)),
-        ("resolvents/num_atoms", resolvents.num_atoms, "atoms", len(resolvents.atoms)),
-    ):
-        check_counts(counts, num_rows, below, f"{where}:{path}")
-    for path in _CODES:
-        group, name = path.split("/")
-        check_codes(path, getattr(getattr(columns, group), name), where)
-    _check_range(f"{where}:candidates/is_limited", candidates.is_limited, 0, 1, "a flag")
-    if len(stages.told) or len(stages.stage):
-        check_stage_items(stages, len(steps.depth), where, num_rules=num_rules, num_facts=num_facts)
+    arrays = encode_columns(columns)
+    has_stages = any(len(column) for column in columns.stages)
+    if not has_stages:
+        arrays = {path: array for path, array in arrays.items() if path not in STAGES}
+    _check_arrays(arrays, where)
+    _check_range(f"{where}:candidates/is_limited", columns.candidates.is_limited, 0, 1, "a flag")
+    if has_stages:
+        check_stage_items(columns.stages, where)
+        _check_origins("stages/origin", columns.stages, where, num_rules, num_facts)
+    _check_origins("resolvents/origin", columns.resolvents, where, num_rules, num_facts)
+
+
+def check_stages(stages: StageItems, where: str) -> None:
+    """Raise a UserError unless the outputs of the stages of some steps are possible."""
+    _check_arrays(encode_level("stages", stages), where)
+    check_stage_items(stages, where)
+    _check_origins("stages/origin", stages, where, None, None)
+
+
+def _check_arrays(arrays: Arrays, where: str) -> None:
+    """Raise a UserError unless the lengths and counts of some columns add up, and every code exists."""
+    check_lengths({path: len(array) for path, array in arrays.items()}, where)
+    for path, below in (COUNTS | STAGE_COUNTS).items():
+        if path in arrays:
+            check_counts(arrays[path], len(arrays[below]), FIELD_OF[below].rows.rpartition("/")[2], f"{where}:{path}")
+    for path, array in arrays.items():
+        check_codes(path, array, where)
+
+
+def _check_origins(
+    path: str, rows: Resolvents | StageItems, where: str, num_rules: int | None, num_facts: int | None
+) -> None:
+    """Raise a UserError unless every origin is the index of a clause."""
+    origin = rows.origin
     for kind, most in ((Origin.RULE, num_rules), (Origin.FACT, num_facts)):
         # Where the file does not hold the clauses, any index but a negative one may be right.
         most = most if most is not None else 1 << 31
-        origin = resolvents.origin
-        if not len(origin) or (int(origin.min()) >= 0 and int(origin.max()) < most):
-            continue
-        is_bad = (resolvents.origin_kind == kind) & ((resolvents.origin < 0) | (resolvents.origin >= most))
-        refuse_first(
-            is_bad,
-            f"names {kind.name.lower()} {{}}, expected 0 to {most - 1}",
-            origin,
-            where=f"{where}:resolvents/origin",
-            fix="write the clause's index in the program that the header names",
-        )
+        if len(origin) and (int(origin.min()) < 0 or int(origin.max()) >= most):
+            refuse_first(
+                (rows.origin_kind == kind) & ((origin < 0) | (origin >= most)),
+                f"names {kind.name.lower()} {{}}, expected 0 to {most - 1}",
+                origin,
+                where=f"{where}:{path}",
+                fix="write the clause's index in the program that the header names",
+            )
 
 
 _CODES: Final[Mapping[str, type[IntEnum]]] = {
@@ -116,6 +158,9 @@ _CODES: Final[Mapping[str, type[IntEnum]]] = {
     "steps/outcome": Outcome,
     "resolvents/kind": GoalKind,
     "resolvents/origin_kind": Origin,
+    "stages/kind": GoalKind,
+    "stages/origin_kind": Origin,
+    "rankings/side": Side,
 }
 
 
@@ -124,7 +169,7 @@ def check_codes(path: str, values: NDArray[Any], where: str) -> None:
     codes = _CODES.get(path)
     # As unsigned bytes, negative ones lie above all codes.
     if codes is not None and values.size and int(values.view(np.uint8).max()) >= len(codes):
-        _check_code(f"{where}:{path}", values, codes)
+        _check_range(f"{where}:{path}", values, 0, len(codes) - 1, f"a code of {codes.__name__}")
 
 
 def check_ids(columns: Columns, symbols: Symbols, where: str) -> None:
@@ -139,13 +184,8 @@ def check_ids(columns: Columns, symbols: Symbols, where: str) -> None:
 
 def check_rankings(rankings: Rankings, where: str) -> None:
     """Raise a UserError unless the columns have one row for each query and side, with ranks that a ranking can give."""
-    if len({len(column) for column in rankings}) != 1:
-        raise UserError(
-            f"lengths differ: {', '.join(f'{n} {len(c)}' for n, c in rankings._asdict().items())}",
-            where=f"{where}:rankings/query",
-            fix="write one row for each in every column",
-        )
-    _check_code(f"{where}:rankings/side", rankings.side, Side)
+    check_lengths({path: len(column) for path, column in encode_level("rankings", rankings).items()}, where)
+    check_codes("rankings/side", rankings.side, where)
     num = rankings.num_ranked
     for name in ("optimistic", "pessimistic"):
         ranks = getattr(rankings, name)
@@ -250,10 +290,6 @@ def _bounds(atoms: NDArray[np.int32]) -> tuple[list[int], list[int]]:
     least = np.concatenate([lines.min(axis=0).reshape(-1, 3), atoms[split:]]).min(axis=0)
     greatest = np.concatenate([lines.max(axis=0).reshape(-1, 3), atoms[split:]]).max(axis=0)
     return least.tolist(), greatest.tolist()
-
-
-def _check_code(where: str, values: NDArray[Any], codes: type[IntEnum]) -> None:
-    _check_range(where, values, 0, len(codes) - 1, f"a code of {codes.__name__}")
 
 
 def _check_range(where: str, values: NDArray[Any], low: int | None, high: int, what: str) -> None:

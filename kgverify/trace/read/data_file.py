@@ -1,10 +1,11 @@
 """One file of a trace, opened lazily: a column is read when it is needed, checked by the one who loads or verifies it."""
 
 import mmap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final, TypeVar, overload
+from typing import Any, Final, TypeVar
 
 import msgspec
 import numpy as np
@@ -14,13 +15,20 @@ from numpy.typing import NDArray
 from kgverify.errors import UserError
 from kgverify.program.program import Rule, Symbols
 from kgverify.trace.files.manifest import Shard, ShardError, find_shard, numbers_of, render_hash, shard_name
-from kgverify.trace.hdf5.reading import load_arrays, load_unknown, locate_arrays
-from kgverify.trace.hdf5.stored_array import ChunkCache, StoredArray, open_again, read_chunk, read_rows, take_rows
+from kgverify.trace.hdf5.reading import locate_arrays
+from kgverify.trace.hdf5.stored_array import (
+    FLETCHER32,
+    ChunkCache,
+    StoredArray,
+    load_array,
+    open_again,
+    read_chunk,
+    read_rows,
+    take_rows,
+)
 from kgverify.trace.model.columns import (
     COUNTS,
     FIELD_OF,
-    PER_STEP,
-    RAGGED,
     STAGE_COUNTS,
     Candidates,
     Columns,
@@ -34,19 +42,27 @@ from kgverify.trace.model.columns import (
 from kgverify.trace.model.digests import compute_digests, root_digest
 from kgverify.trace.model.header import Header, check_version, unknown_columns
 from kgverify.trace.model.header import decode_header as header_of
-from kgverify.trace.model.levels import check_level, has_goals
+from kgverify.trace.model.levels import check_level, has_goals, missing_dataset, parse_level
 from kgverify.trace.model.offsets import Offsets
 from kgverify.trace.model.schema import (
     SEQUENCE,
     STAGES,
     Arrays,
+    check_file_checksum,
     decode_columns,
     decode_rules,
     decode_symbols,
     num_rows,
 )
 from kgverify.trace.model.trace import Trace, find_unknown
-from kgverify.trace.model.validate import check_columns, check_facts, check_program, check_rankings, check_rules
+from kgverify.trace.model.validate import (
+    check_columns,
+    check_facts,
+    check_lengths,
+    check_program,
+    check_rankings,
+    check_rules,
+)
 
 BLOCK_STEPS: Final = 1 << 14
 _CHECKSUM_BYTES: Final = 1 << 20
@@ -76,18 +92,23 @@ class DataFile:
         self.stored, self._identity = self._file.arrays, self._file.identity
         self._cache = cache or ChunkCache()
         self._first = first
-        self.level = self._file.level
-        check_level(self.stored, self.level, str(path))
-        self._num_rows = num_rows({name: stored.shape[0] for name, stored in self.stored.items()})
+        self.level = parse_level(self.header.level, f"{path}:header")
+        # The first file of a recording has the names of its pieces.
+        check_level(self.stored, self.level, str(path), is_piece="shard/index" in self.stored and not self.has_names)
+        check_file_checksum(
+            {name: stored.checksum or 0 for name, stored in self.stored.items()}, self._file.checksum, str(path)
+        )
+        lengths = {name: stored.shape[0] for name, stored in self.stored.items()}
+        check_lengths(lengths, str(path))
+        self._num_rows = num_rows(lengths)
         self.num_candidates, self.num_steps, self.num_resolvents = self._num_rows.values()
-        self._num_rows["digests"] = self.num_steps
-        self._check_lengths()
         self._offsets: dict[str, Offsets] = {}
 
     @property
     def is_archived(self) -> bool:
         """True if the file is packed as archives are."""
-        return self._file.is_archived
+        stored = (*self.stored.values(), *self._file.unknown.values())
+        return any(FLETCHER32 in each.filters for each in stored)
 
     @property
     def checksum(self) -> str:
@@ -97,7 +118,7 @@ class DataFile:
     @property
     def has_names(self) -> bool:
         """True if it holds the names and the program; False for a piece of a recording behind the first file."""
-        return "symbols/predicates_bytes" in self.stored
+        return any(name.startswith("symbols/") for name in self.stored)
 
     @property
     def has_stages(self) -> bool:
@@ -114,7 +135,11 @@ class DataFile:
     @cached_property
     def header(self) -> Header:
         """The header. UserError if its JSON is not a header."""
-        return decode_header(self.small("header").tobytes(), str(self.path))
+        if "header" not in self.stored:
+            raise missing_dataset("header", str(self.path))
+        # A map of the file would keep it open.
+        header = self._load({"header": self.stored["header"]})["header"]
+        return decode_header(header.tobytes(), str(self.path))
 
     @cached_property
     def symbols(self) -> Symbols:
@@ -155,7 +180,7 @@ class DataFile:
         """Return the rows of a dataset; for an absent one, those of its level, and no atoms."""
         if name in self.stored:
             return self.stored[name].shape[0]
-        return 0 if FIELD_OF[name].width else self._num_rows[name.split("/")[0]]
+        return self._num_rows.get(FIELD_OF[name].rows, 0)
 
     def dtype(self, name: str) -> np.dtype[Any]:
         """Return the type of a dataset, or the type in which an absent one is returned."""
@@ -225,11 +250,15 @@ class DataFile:
             )
         return self._offsets[name]
 
+    def candidate_columns(self, begin: int, end: int) -> Candidates:
+        """Return candidates without their steps."""
+        return Candidates(*(self.read(f"candidates/{name}", begin, end) for name in Candidates._fields))
+
     def read_candidates(self, begin: int, end: int) -> Columns:
         """Return candidates with all their steps."""
         first = self.offsets("candidates/num_steps")
-        candidates = Candidates(*(self.read(f"candidates/{name}", begin, end) for name in Candidates._fields))
-        return self.read_steps(first.at(begin), first.at(end))._replace(candidates=candidates)
+        steps = self.read_steps(first.at(begin), first.at(end))
+        return steps._replace(candidates=self.candidate_columns(begin, end))
 
     def read_steps(self, begin: int, end: int) -> Columns:
         """Return steps with all their resolvents; no candidates."""
@@ -267,29 +296,42 @@ class DataFile:
         arrays = self.load_arrays()
         columns = decode_columns(arrays)
         digests = self.check_block(columns, {"sequence": arrays[SEQUENCE]} if SEQUENCE in arrays else {})
-        unknown = load_unknown(self.path, self._file) if self._file.unknown else {}
+        unknown = self._load(self._file.unknown)
+        return replace(
+            self.with_columns(columns, digests, self.rankings),
+            unknown=find_unknown(self.header, unknown, arrays["header"].tobytes(), self._file.dropped),
+        )
+
+    def with_columns(self, columns: Columns, digests: Digests, rankings: Rankings | None = None) -> Trace:
+        """Return this file's metadata with other columns, in memory."""
         return Trace(
             header=self.header,
             symbols=self.symbols,
             columns=columns,
             digests=digests,
-            rankings=self.rankings,
+            rankings=rankings,
             facts=self.program.get("program/facts"),
             fact_lines=self.program.get("program/fact_lines"),
             fields=self.fields,
-            is_complete="shard/index" not in arrays,
+            is_complete="shard/index" not in self.stored,
             source=str(self.path),
             rules=self.rules,
-            unknown=find_unknown(self.header, unknown, arrays["header"].tobytes(), self._file.dropped),
         )
 
     def read_unknown(self, name: str) -> NDArray[Any] | None:
         """Return a dataset that the schema does not name; None if the file has none of this name."""
-        return load_unknown(self.path, self._file)[name] if name in self._file.unknown else None
+        unknown = self._file.unknown
+        return self._load({name: unknown[name]})[name] if name in unknown else None
 
     def load_arrays(self) -> Arrays:
         """Read every dataset that the schema names into memory, its checksum verified."""
-        return load_arrays(self.path, self._file)
+        return self._load(self.stored)
+
+    def _load(self, arrays: Mapping[str, StoredArray]) -> Arrays:
+        if not arrays:
+            return {}
+        with open_again(self.path, self._identity) as descriptor:
+            return {name: load_array(descriptor, stored) for name, stored in arrays.items()}
 
     def verify_content(self) -> int:
         """Check every checksum and value, block by block, in bounded memory; return the root digest of the steps."""
@@ -298,13 +340,22 @@ class DataFile:
         _ = self.program, self.rankings
         for name in (*COUNTS, *(STAGE_COUNTS if self.has_stages else ())):
             self.offsets(name).build()
+        return self.compute_root(is_checked=True)
+
+    def compute_root(self, *, is_checked: bool = False) -> int:
+        """Return the root digest of the steps, from the stored digests; compute those that are not stored.
+
+        is_checked: compute all of them, and raise the UserError of `check_block` for any value or digest that is wrong
+        """
         root = 0
+        offsets = self.offsets("candidates/num_steps")
         for begin, end in self.split():
-            columns = self.read_candidates(begin, end)
-            first = self.offsets("candidates/num_steps").at(begin)
-            stored = self.read_digests(first, first + len(columns.steps.depth))
-            digests = self.check_block(columns, stored, first)
-            root += root_digest(columns.candidates, digests.sequence)
+            first = offsets.at(begin)
+            stored = self.read_digests(first, offsets.at(end))
+            sequence = stored.get("sequence")
+            if is_checked or sequence is None:
+                sequence = self.check_block(self.read_candidates(begin, end), stored, first).sequence
+            root += root_digest(self.candidate_columns(begin, end), sequence)
         self.release()
         return root % (1 << 64)
 
@@ -343,19 +394,6 @@ class DataFile:
                 )
         return digests
 
-    def compute_root(self) -> int:
-        """Return the root digest of the steps, from the stored digests; compute those that are not stored."""
-        root = 0
-        for begin, end in self.split():
-            first = self.offsets("candidates/num_steps")
-            candidates = Candidates(*(self.read(f"candidates/{name}", begin, end) for name in Candidates._fields))
-            stored = self.read_digests(first.at(begin), first.at(end))
-            if "sequence" not in stored:
-                stored = compute_digests(self.read_candidates(begin, end))._asdict()
-            root += root_digest(candidates, stored["sequence"])
-        self.release()
-        return root % (1 << 64)
-
     def split(self) -> Iterator[tuple[int, int]]:
         """Yield ranges of candidates with about `BLOCK_STEPS` steps each, or of a single candidate."""
         first = self.offsets("candidates/num_steps")
@@ -385,24 +423,6 @@ class DataFile:
     def _view(self, stored: StoredArray) -> NDArray[Any]:
         # It was checked to lie within the file. numpy.memmap would map the file once for each dataset.
         return np.ndarray(stored.shape, stored.dtype, buffer=self._map, offset=stored.offset)
-
-    def _check_lengths(self) -> None:
-        groups = {
-            group: [name for name in self.stored if name.startswith(f"{group}/") and name not in RAGGED]
-            for group in (*self._num_rows, "rankings")
-        }
-        groups["steps"] += [name for name in PER_STEP if name in self.stored]
-        groups["stages"] = [name for name in STAGES[len(PER_STEP) : -1] if name in self.stored]
-        for group, names in groups.items():
-            members = {name.removeprefix(f"{group}/"): self.stored[name].shape[0] for name in names}
-            expected = self._num_rows.get(group, next(iter(members.values()), 0))
-            if any(length != expected for length in members.values()):
-                raise UserError(
-                    f"lengths differ: {', '.join(f'{n} {length}' for n, length in members.items())};"
-                    f" expected {expected} rows",
-                    where=f"{self.path}:{group}",
-                    fix="write one row for each in every column",
-                )
 
 
 def open_shard(
@@ -441,16 +461,9 @@ class LazySequence(Sequence[_Item]):
     def __len__(self) -> int:
         return self._length
 
-    @overload
-    def __getitem__(self, index: int) -> _Item: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[_Item]: ...
-
-    def __getitem__(self, index: int | slice) -> _Item | Sequence[_Item]:
-        if isinstance(index, slice):
-            return [self[i] for i in range(*index.indices(self._length))]
-        return self._make(range(self._length)[index])
+    def __getitem__(self, index: Any) -> Any:
+        found = range(self._length)[index]
+        return self._make(found) if isinstance(found, int) else [self._make(i) for i in found]
 
 
 def lazy_names(content: NDArray[Any], offsets: NDArray[Any]) -> Sequence[str]:

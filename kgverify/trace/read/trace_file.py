@@ -20,12 +20,14 @@ from kgverify.trace.hdf5.stored_array import ChunkCache
 from kgverify.trace.model.columns import (
     COUNTS,
     FIELD_OF,
+    NO_DIGESTS,
     RAGGED,
     Candidates,
     Columns,
     Digests,
     Rankings,
     concatenate,
+    join_candidates,
     select_candidates,
 )
 from kgverify.trace.model.header import Header, without_recording
@@ -183,19 +185,8 @@ class TraceFile:
 
     def with_columns(self, columns: Columns, digests: Digests, rankings: Rankings | None = None) -> Trace:
         """Return this trace's metadata with other columns, in memory."""
-        return Trace(
-            header=self.header,
-            symbols=self.symbols,
-            columns=columns,
-            digests=digests,
-            rankings=rankings,
-            facts=self.program.get("program/facts"),
-            fact_lines=self.program.get("program/fact_lines"),
-            fields=self.fields,
-            is_complete=self.is_complete,
-            source=self.source,
-            rules=self.rules,
-        )
+        trace = self.files[0].with_columns(columns, digests, rankings)
+        return replace(trace, fields=self.fields, is_complete=self.is_complete, source=self.source)
 
     def metadata_only(self) -> Trace:
         """Return the trace without candidates, unchecked, its names and facts as views: for showing a few candidates."""
@@ -211,7 +202,7 @@ class TraceFile:
             header=file.header,
             symbols=Symbols(*names),
             columns=file.read_steps(0, 0),
-            digests=Digests(*(np.zeros(0, np.uint64) for _ in Digests._fields)),
+            digests=NO_DIGESTS,
             rankings=None,
             facts=facts,
             fact_lines=lines,
@@ -227,26 +218,17 @@ class TraceFile:
 
     def gather_candidates(self, rows: NDArray[np.int64]) -> Columns:
         """Return candidates in any order, with all their steps."""
-        shard = np.searchsorted(self.candidate_starts, rows, side="right") - 1
-        parts: list[Columns] = []
-        positions = []
-        for i in np.unique(shard).tolist():
-            position = np.flatnonzero(shard == i)
-            parts.append(self.files[i].gather_candidates(rows[position] - self.candidate_starts[i]))
-            positions.append(position)
-        if not parts:
-            return self.files[0].read_candidates(0, 0)
-        if len(parts) == 1:
-            return parts[0]
+        found = [(file.gather_candidates(local), position) for file, position, local in self._by_file(rows)]
+        if len(found) < 2:
+            return found[0][0] if found else self.files[0].read_candidates(0, 0)
+        parts, positions = zip(*found, strict=True)
         return select_candidates(concatenate(parts), np.argsort(np.concatenate(positions)))
 
     def candidate_columns(self, begin: int = 0, end: int | None = None) -> Candidates:
         """Return candidates without their steps; views if they are in one file."""
         pieces = self._split(begin, self.num_candidates if end is None else end)
-        parts = [[f.read(f"candidates/{name}", a, b) for name in Candidates._fields] for f, a, b in pieces]
-        if not parts:
-            return self.files[0].read_candidates(0, 0).candidates
-        return Candidates(*(c[0] if len(c) == 1 else np.concatenate(c) for c in zip(*parts, strict=True)))
+        parts = [file.candidate_columns(low, high) for file, low, high in pieces]
+        return parts[0] if len(parts) == 1 else join_candidates(parts or [self.files[0].candidate_columns(0, 0)])
 
     def read_unknown(self, name: str) -> NDArray[Any] | None:
         """Return a dataset that the schema does not name, of all candidates; None unless every file has it."""
@@ -256,13 +238,18 @@ class TraceFile:
 
     def gather_column(self, name: str, rows: NDArray[np.int64]) -> NDArray[Any]:
         """Return rows of a column of candidates, in any order."""
-        shard = np.searchsorted(self.candidate_starts, rows, side="right") - 1
         like = self.files[0].read(name, 0, 0)
         found = np.empty((len(rows), *like.shape[1:]), like.dtype)
-        for i in np.unique(shard).tolist():
-            is_here = shard == i
-            found[is_here] = self.files[i].take(name, rows[is_here] - self.candidate_starts[i])
+        for file, position, local in self._by_file(rows):
+            found[position] = file.take(name, local)
         return found
+
+    def _by_file(self, rows: NDArray[np.int64]) -> Iterator[tuple[DataFile, NDArray[np.int64], NDArray[np.int64]]]:
+        """Yield each file that holds some of the given candidates, their positions in `rows`, and their rows in the file."""
+        shard = np.searchsorted(self.candidate_starts, rows, side="right") - 1
+        for i in np.unique(shard).tolist():
+            position = np.flatnonzero(shard == i)
+            yield self.files[i], position, rows[position] - self.candidate_starts[i]
 
     def read_step(self, candidate: int, step: int) -> tuple[Columns, StoredDigests]:
         """Return one step of a candidate, with the candidate, and its stored digests. IndexError if it does not exist."""
@@ -271,8 +258,8 @@ class TraceFile:
         if not 0 <= step < num_steps:
             raise IndexError(step)
         first = file.offsets("candidates/num_steps").at(row) + step
-        candidates = Candidates(*(file.read(f"candidates/{name}", row, end) for name in Candidates._fields))
-        return file.read_steps(first, first + 1)._replace(candidates=candidates), file.read_digests(first, first + 1)
+        columns = file.read_steps(first, first + 1)._replace(candidates=file.candidate_columns(row, end))
+        return columns, file.read_digests(first, first + 1)
 
     def read_digests(self, begin: int, end: int) -> list[StoredDigests]:
         """Return the stored digests of all steps of some neighbouring candidates, file by file."""

@@ -1,40 +1,21 @@
-"""Resuming a recording that did not finish: its shards and pieces, and checks that they are of the same run."""
+"""Resuming a recording that did not finish: checks that its shards and pieces are of the same run."""
 
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from kgverify.errors import UserError
-from kgverify.trace.files.manifest import MANIFEST, Manifest, Part, numbers_of, read_manifest
-from kgverify.trace.model.columns import Candidates
+from kgverify.trace.files.manifest import MANIFEST, Manifest, Part, read_manifest
 from kgverify.trace.model.header import without_recording
 from kgverify.trace.model.levels import TraceLevel, columns_kept
-from kgverify.trace.model.schema import OPTIONAL_COLUMNS, SEQUENCE, Arrays, decode_columns, encode_columns
+from kgverify.trace.model.schema import OPTIONAL_COLUMNS, Arrays
 from kgverify.trace.read.trace_file import SHARED, TraceFile
 
 
-class UnfinishedRecording(NamedTuple):
-    """The content of a recording that did not finish.
-
-    candidates:  all that were recorded
-    score_dtype: type of its scores, if it has any
-    pieces:      the columns and digests of each piece of the next shard
-    header:      its header, with the id of its recording
-    """
-
-    manifest: Manifest
-    candidates: Candidates
-    score_dtype: "np.dtype[np.floating[Any]] | None"
-    pieces: list[Arrays]
-    header: NDArray[np.generic]
-
-
-def read_unfinished(
+def open_unfinished(
     partial: Path, part: Part | None, shared: Arrays, absent: frozenset[str], level: TraceLevel
-) -> UnfinishedRecording | None:
-    """Read the folder of an unfinished recording; None without one. UserError if it is damaged, or of another run.
+) -> tuple[Manifest, TraceFile] | None:
+    """Open the folder of an unfinished recording; None without one. UserError if it is damaged, or of another run.
 
     shared: the datasets that every shard of the run repeats
     """
@@ -47,14 +28,7 @@ def read_unfinished(
     trace.verify()
     first = trace.files[0]
     _check_same_run(first.read_group(*SHARED), frozenset(first.stored), shared, absent, level, first.path)
-    pieces: list[Arrays] = []
-    for file, shard in zip(trace.files, manifest.shards, strict=True):
-        if len(numbers_of(shard.name)) > 1:
-            arrays = file.load_arrays()
-            pieces.append(encode_columns(decode_columns(arrays), absent) | {SEQUENCE: arrays[SEQUENCE]})
-    has_scores = "resolvents/score" in first.stored
-    score_dtype = first.dtype("resolvents/score") if has_scores else None
-    return UnfinishedRecording(manifest, trace.candidate_columns(), score_dtype, pieces, first.small("header"))
+    return manifest, trace
 
 
 def _check_resumable(manifest: Manifest, part: Part | None, partial: Path) -> None:

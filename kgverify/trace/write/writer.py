@@ -5,9 +5,9 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from math import inf
+from itertools import compress
 from pathlib import Path
 from secrets import token_hex
 from typing import Final, Self
@@ -43,17 +43,14 @@ from kgverify.trace.hdf5.writing import ArrayParts, write_arrays
 from kgverify.trace.model.columns import Candidates, Columns, Rankings, StepBatch, empty_columns
 from kgverify.trace.model.digests import compute_sequence
 from kgverify.trace.model.header import Header, unknown_columns
-from kgverify.trace.model.levels import TraceLevel, has_goals, is_kept, packing_of, parse_level
-from kgverify.trace.model.schema import OPTIONAL_COLUMNS, SEQUENCE, Arrays, encode_columns, encode_level
-from kgverify.trace.model.trace import NOTHING_UNKNOWN, Trace, Unknown
+from kgverify.trace.model.levels import TraceLevel, has_goals, is_kept, packing_of, parse_level, uncounted
+from kgverify.trace.model.schema import OPTIONAL_COLUMNS, SEQUENCE, Arrays, decode_columns, encode_columns, encode_level
+from kgverify.trace.model.trace import Trace
 from kgverify.trace.model.validate import check_appended, check_columns, check_rankings, check_types
 from kgverify.trace.write.encode import NO_CLAUSES, Clauses, encode_shared, encode_trace
-from kgverify.trace.write.resume import read_unfinished
+from kgverify.trace.write.resume import open_unfinished
 from kgverify.trace.write.shards import encode_batches, write_shard
 from kgverify.version import __version__
-
-_WHOLE: Final = 1 << 62
-"""The maximum of steps or bytes in a shard if no shards are wanted."""
 
 _MOST_PIECES: Final = 256
 """The pieces of one shard beyond which the next commit joins them, so that the manifest stays short."""
@@ -89,7 +86,6 @@ class TraceWriter:
     resume:  resume the recording in `<path>.partial`, if there is one: skip the first `num_appended` candidates
     overwrites: replace a trace that exists at `path`
     part:    set if this is one writer of several, each with its own path; `unite` joins their traces
-    unknown: data beyond this schema, from a trace that is written again
 
     Each recording gets a random id in its header, unless the header has one: it is a copy of that recording then.
     An error inside the context leaves what was appended in `<path>.partial`. UserError for what cannot be written,
@@ -118,7 +114,6 @@ class TraceWriter:
         resume: bool = False,
         overwrites: bool = True,
         part: Part | None = None,
-        unknown: Unknown = NOTHING_UNKNOWN,
     ) -> None:
         self._path, self._where = Path(path), str(path)
         self._partial = partial_of(self._path)
@@ -128,10 +123,18 @@ class TraceWriter:
         self._absent = frozenset(storage.absent) | (OPTIONAL_COLUMNS & unknown_columns(header.engine))
         self._level = parse_level(storage.level or header.level, self._where)
         self._packing = packing_of(self._level, is_archived=storage.is_archived)
-        if not header.recording and storage.shard_steps < _WHOLE:
-            header = msgspec.structs.replace(header, recording=token_hex(8))
-        shared = encode_shared(header, symbols, clauses, self._level, self._absent, unknown, self._where)
-        self._whole = shared | dict(unknown.arrays)
+        if odd := sorted(self._absent - OPTIONAL_COLUMNS):
+            raise UserError(
+                f"{odd[0]} may not be absent, only {', '.join(sorted(OPTIONAL_COLUMNS))}",
+                where=self._where,
+                fix="write the column",
+            )
+        absent = uncounted(self._level, self._absent | set(header.absent))
+        header = msgspec.structs.replace(
+            header, recording=header.recording or token_hex(8), level=self._level.value, absent=tuple(absent)
+        )
+        shared = encode_shared(header, symbols, clauses, self._where)
+        self._whole = {path: array for path, array in shared.items() if is_kept(path, self._level)}
         num_facts = None if clauses.facts is None else len(clauses.facts)
         num_rules = len(header.clauses.rules) or None
         self._check = partial(check_columns, where=self._where, num_rules=num_rules, num_facts=num_facts)
@@ -147,8 +150,8 @@ class TraceWriter:
         try:
             check_output_path(self._path)
             if resume:
-                self._resume(shared)
-            elif storage.shard_steps < _WHOLE:
+                self._resume()
+            else:
                 check_no_partial(self._partial)
         except BaseException:
             self._lock.release()
@@ -253,7 +256,7 @@ class TraceWriter:
 
     def _keep(self) -> None:
         """Commit what there is, if possible, and close."""
-        if not self._is_closed and self._storage.shard_steps < _WHOLE:
+        if not self._is_closed:
             with suppress(UserError):
                 self.commit()
         self._is_closed = True
@@ -322,16 +325,22 @@ class TraceWriter:
             )
         self._score_dtype = dtype
 
-    def _resume(self, shared: Arrays) -> None:
-        found = read_unfinished(self._partial, self._part, shared, self._absent, self._level)
+    def _resume(self) -> None:
+        found = open_unfinished(self._partial, self._part, self._whole, self._absent, self._level)
         if found is None:
             return
-        self._manifest, self._score_dtype = found.manifest, found.score_dtype
-        self._resumed, self._encoded = found.candidates, found.pieces
-        self._whole["header"] = found.header
-        self._num_full = sum(len(numbers_of(shard.name)) == 1 for shard in found.manifest.shards)
-        self._num_steps = sum(len(arrays[SEQUENCE]) for arrays in found.pieces)
-        self._num_bytes = sum(array.nbytes for arrays in found.pieces for array in arrays.values())
+        self._manifest, trace = found
+        first = trace.files[0]
+        if "resolvents/score" in first.stored:
+            self._score_dtype = first.dtype("resolvents/score")
+        self._resumed, self._whole["header"] = trace.candidate_columns(), first.small("header")
+        pieces = [len(numbers_of(shard.name)) > 1 for shard in self._manifest.shards]
+        self._num_full = pieces.count(False)
+        for file in compress(trace.files, pieces):
+            arrays = file.load_arrays()
+            self._encoded.append(encode_columns(decode_columns(arrays), self._absent) | {SEQUENCE: arrays[SEQUENCE]})
+            self._num_steps += file.num_steps
+            self._num_bytes += sum(array.nbytes for array in self._encoded[-1].values())
 
     def _begin_shard(self) -> None:
         self._num_full = len(self._manifest.shards)
@@ -375,41 +384,25 @@ class TraceWriter:
         return {name: [array] for name, array in whole.items()} | {n: [group[n] for group in groups] for n in kept}
 
 
-def write_trace(
-    path: Path | str,
-    header: Header,
-    symbols: Symbols,
-    columns: Columns,
-    rankings: Rankings | None = None,
-    *,
-    clauses: Clauses = NO_CLAUSES,
-    storage: Storage = Storage(),
-    unknown: Unknown = NOTHING_UNKNOWN,
-) -> None:
-    """Write a whole trace as one file, at once; `storage` cannot ask for shards. UserError for what cannot be written."""
-    whole = Storage(storage.level, storage.absent, storage.is_archived, _WHOLE, _WHOLE, inf)
-    with TraceWriter(path, header, symbols, clauses=clauses, storage=whole, unknown=unknown) as writer:
-        writer.append(columns)
-        if rankings is not None:
-            writer.set_rankings(rankings)
-
-
 def write_again(trace: Trace, path: Path, *, is_archived: bool = False) -> None:
-    """Write a trace at its own level, with all data that this version does not know. UserError as by `write_trace`."""
-    level = parse_level(trace.header.level, trace.source)
+    """Write a trace as one file at its own level, with all data that this version does not know.
+
+    Digests are computed anew if the level keeps the goals. UserError for what cannot be stored, OSError if the disk refuses it.
+    """
+    where = str(path)
+    level = parse_level(trace.header.level, where)
+    rankings = {} if trace.rankings is None else encode_level("rankings", trace.rankings)
+    check_appended(encode_columns(trace.columns) | rankings, level, where)
+    num_facts = None if trace.facts is None else len(trace.facts)
+    check_columns(trace.columns, where, num_rules=len(trace.header.clauses.rules) or None, num_facts=num_facts)
+    if trace.rankings is not None:
+        check_rankings(trace.rankings, where)
+    sequence = trace.digests.sequence
     if has_goals(level):
-        write_trace(
-            path,
-            trace.header,
-            trace.symbols,
-            trace.columns,
-            trace.rankings,
-            clauses=Clauses(trace.facts, trace.fact_lines, trace.rules),
-            storage=Storage(absent=OPTIONAL_COLUMNS - trace.fields, is_archived=is_archived),
-            unknown=trace.unknown,
-        )
-        return
+        sequence = compute_sequence(trace.columns, OPTIONAL_COLUMNS - trace.fields)
+    arrays = encode_trace(replace(trace, digests=trace.digests._replace(sequence=sequence), source=where))
     creator = trace.header.creator or f"kgverify {__version__}"
-    packing = packing_of(level, is_archived=is_archived)
-    with lock_trace(path), new_trace(path) as temporary:
-        write_arrays(temporary, encode_trace(trace), creator, packing)
+    with lock_trace(path):
+        check_output_path(path)
+        with new_trace(path) as temporary:
+            write_arrays(temporary, arrays, creator, packing_of(level, is_archived=is_archived))

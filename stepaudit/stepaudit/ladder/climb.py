@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import cache, cached_property, partial
-from pathlib import Path
 from typing import Any, Final, NamedTuple
 from unittest.mock import patch
 
@@ -16,7 +15,7 @@ from torch._inductor.utils import fresh_cache
 
 from stepaudit.audited_function import Function, Inputs, Subject
 from stepaudit.errors import UserError
-from stepaudit.isolation import SECONDS, can_isolate, run_isolated
+from stepaudit.isolation import can_isolate, run_isolated
 from stepaudit.ladder.observation import (
     Deviation,
     DeviceLost,
@@ -27,67 +26,14 @@ from stepaudit.ladder.observation import (
 )
 from stepaudit.ladder.rounding import RUNS, Float64Run, excuse
 from stepaudit.minimize import Attempts
+from stepaudit.options import EAGER, USUALLY, AuditOptions, Rung
 from stepaudit.properties.captured_values import CapturedState, find_captured_values, restoring, set_tensor
-from stepaudit.values import USUAL, Precision, is_on_cuda, list_leaves
-
-
-class Rung(NamedTuple):
-    """A way to run a function.
-
-    adds:    the work of the compiler that the rung below does not do
-    options: of `torch.compile`; None leaves the function unchanged
-    """
-
-    name: str
-    adds: str
-    options: dict[str, Any] | None
-
-    @property
-    def has_caches(self) -> bool:
-        """True if Inductor takes part, whose caches keep graphs and kernels."""
-        return (self.options or {}).get("backend") == "inductor"
-
-
-EAGER: Final = Rung("eager", "nothing", None)
-
-RUNGS: Final = (
-    EAGER,
-    Rung("backend-eager", "tracing by Dynamo", {"backend": "eager"}),
-    Rung("aot-eager", "functionalization by AOTAutograd", {"backend": "aot_eager"}),
-    Rung("aot-eager-decomposed", "decompositions and the partitioner", {"backend": "aot_eager_decomp_partition"}),
-    Rung("default", "Inductor: its passes, lowerings and generated kernels", {"backend": "inductor"}),
-    Rung("reduce-overhead", "CUDA graphs", {"backend": "inductor", "mode": "reduce-overhead"}),
-    Rung("max-autotune", "kernels chosen by measuring", {"backend": "inductor", "mode": "max-autotune"}),
-)
+from stepaudit.values import USUAL, is_on_cuda, list_leaves
 
 COLD, WARM, OFF = "as users run it", "as users run it, from the caches", "without the caches"
 """The states of the compiler's caches in which a rung runs."""
 FEW: Final = 2
 """Calls in all states but the first."""
-
-
-class LadderOptions(NamedTuple):
-    """The options of an audit of values.
-
-    rungs:       the ways to run a function that are compared with eager
-    reproducer:  the Python file to write if a rung deviates
-    seconds:     limit on the CPU time of the searches for the pass, lowering or switch, and the line, that cause it
-    repetitions: the number of times that the first call is repeated on equal arguments
-    precision:   what counts as equal
-    patience:    CPU seconds that the calls of one rung may take, with compilation
-    announce:    receives the name of the work that begins
-    """
-
-    rungs: Sequence[Rung] = RUNGS
-    reproducer: Path | None = None
-    seconds: float = 120.0
-    repetitions: int = 2
-    precision: Precision = USUAL
-    patience: float = SECONDS
-    announce: Callable[[str], None] = lambda what: None
-
-
-USUALLY: Final = LadderOptions()
 
 
 class Climb(NamedTuple):
@@ -142,7 +88,7 @@ call 1 again, N:  further calls like the first, on equal arguments
 class Judge:
     """The comparison of a subject's calls with eager: the expected observations, and which differences are rounding."""
 
-    def __init__(self, subject: Subject, options: LadderOptions = USUALLY) -> None:
+    def __init__(self, subject: Subject, options: AuditOptions = USUALLY) -> None:
         self.subject, self.options = subject, options
         self.expected = watch(subject, EAGER, repetitions=options.repetitions)
 
@@ -163,11 +109,10 @@ class Judge:
 
     def watch(self, rung: Rung, most: int | None = None, **heard: Any) -> Watched:
         """Make the calls on a rung, compiled anew; only the first ones if `most` is given. heard: of `watch_isolated`."""
-        repetitions, patience = self.options.repetitions, self.options.patience
         if most is None:
-            return watch_isolated(self.subject, rung, self.expected, repetitions, patience, **heard)
+            return watch_isolated(self.subject, rung, self.options, self.expected, **heard)
         few = replace(self.subject, calls=min(most, self.subject.calls))
-        return watch_isolated(few, rung, self.expected, 0, patience)
+        return watch_isolated(few, rung, replace(self.options, repetitions=0), self.expected)
 
     def judge(self, actual: Watched) -> tuple[tuple[Deviation, ...], tuple[str, ...]]:
         """Return the deviations, call by call, and the differences that are rounding."""
@@ -205,9 +150,8 @@ class Judge:
 def watch_isolated(
     subject: Subject,
     rung: Rung,
-    expected: Watched | None,
-    repetitions: int,
-    patience: float,
+    options: AuditOptions,
+    expected: Watched | None = None,
     listen: Callable[[Callable[[Any], None]], AbstractContextManager[Any]] = lambda send: nullcontext(),
     receive: Callable[[Any], None] = lambda sent: None,
 ) -> Watched:
@@ -225,14 +169,10 @@ def watch_isolated(
 
     def work(send: Callable[[Any], None]) -> None:
         with listen(send):
-            watch(subject, rung, expected, repetitions=repetitions, note=lambda *made: send(made))
+            watch(subject, rung, expected, repetitions=options.repetitions, note=lambda *made: send(made))
 
-    if end := run_isolated(work, keep, seconds=patience):
-        calls = range(1, subject.calls + 1)
-        names = [f"call {number}" for number in calls]
-        names += [f"repeated call {number}" for number in calls if subject.first == 0]
-        names += [f"call 1 again, {number + 1}" for number in range(repetitions)]
-        seen[next((name for name in names if name not in seen), names[-1])] = Observation(end=end)
+    if end := run_isolated(work, keep, seconds=options.patience):
+        seen[next(reversed(seen), "call 1")] = Observation(end=end)
     return seen
 
 
@@ -274,13 +214,15 @@ def prepare_compiler(subject: Subject) -> None:
             watch(replace(subject, calls=1, first=1), rung, repetitions=0)
 
 
-def climb(subject: Subject, options: LadderOptions = USUALLY) -> Ladder:
+def climb(subject: Subject, options: AuditOptions = USUALLY, rungs: Sequence[Rung] | None = None) -> Ladder:
     """Compare every rung with eager, which is first run twice. The caller chooses the folder of the caches.
+
+    rungs: those of the options if not given
 
     A rung runs as users run it, with the compiler's caches in that folder; again, from these caches; and without caches.
     """
     options.announce(f"{subject.name} on rung {EAGER.name}")
-    again = watch_isolated(subject, EAGER, None, options.repetitions, options.patience)
+    again = watch_isolated(subject, EAGER, options)
     if end := next((each.end for each in again.values() if each.end), ""):
         raise UserError(
             f"ends the process without the compiler: {end}", where=subject.name, fix="audit a step that returns"
@@ -291,9 +233,8 @@ def climb(subject: Subject, options: LadderOptions = USUALLY) -> Ladder:
     climbs: list[Climb] = []
     impossible = []
     is_cuda = is_on_cuda((subject.inputs(0), [each.get() for each in find_captured_values(subject.function)]))
-    for rung in () if unsteady else options.rungs:
-        if rung is EAGER:
-            continue
+    rungs = options.ladder if rungs is None else rungs
+    for rung in () if unsteady else rungs:
         if rung.name == "reduce-overhead" and not is_cuda:
             impossible.append((rung.name, "CUDA graphs need tensors on a CUDA device"))
             continue
@@ -352,23 +293,23 @@ def watch(
     *,
     repetitions: int = 2,
     float64: Callable[[], Float64Run] | None = None,
-    note: Callable[[str, Observation], None] | None = None,
+    note: Callable[[str, Observation], None] = lambda name, seen: None,
 ) -> Watched:
     """Make the calls of a subject on a rung, compiled anew. Everything that they change is restored.
 
     expected: the eager calls. Repeated calls begin from their results, so that rounding does not add up over calls.
     float64:  makes the context in which each call is observed
-    note:     receives each observation
+    note:     receives an empty observation when a call begins, and its observation when it has returned
     """
     with _compiling_anew():
         function = subject.function if rung.options is None else _compile_plainly(subject.function, rung.options)
         seen: Watched = {}
 
         def call(name: str, inputs: Inputs, number: int) -> None:
+            note(name, Observation())
             with seeding(subject.first + number):
                 seen[name] = _call(function, subject.function, inputs, float64)
-            if note is not None:
-                note(name, seen[name])
+            note(name, seen[name])
 
         for number in range(subject.calls):
             with _restored(subject, number) as (inputs, _):
@@ -441,7 +382,7 @@ def _compiling_anew() -> Iterator[None]:
 
 
 @contextmanager
-def keeping_caches(rungs: Sequence[Rung] = RUNGS) -> Iterator[None]:
+def keeping_caches(rungs: Sequence[Rung]) -> Iterator[None]:
     """Compile with torch's caches in a folder that was empty. rungs: those that run."""
     if any(rung.has_caches for rung in rungs):
         warm_up_compiler()

@@ -20,9 +20,10 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 from unittest.mock import patch
 
-from stepaudit.ladder.climb import Climb, Judge, Rung, Watched, compiling_without_caches
+from stepaudit.ladder.climb import Climb, Judge, Watched, compiling_without_caches
 from stepaudit.ladder.observation import DeviceLost
 from stepaudit.minimize import minimize
+from stepaudit.options import Rung
 from stepaudit.source_lines import is_user_file
 
 PASS: Final = "pass"
@@ -64,12 +65,14 @@ class Item(NamedTuple):
     kind:  PASS, LOWERING, DECOMPOSITION, SWITCH or LINE
     name:  of the pass; of the node of the graph; of the operator; `setting=value`; `file:line`
     where: the subsystems in which it ran, or the module of the switch, or the function of the line
+    value: of the switch, with its setting, with which the compiler does less
     """
 
     kind: str
     name: str
     where: tuple[str, ...]
     is_likely: bool = False
+    value: tuple[tuple[str, Any], ...] = ()
 
     def __str__(self) -> str:
         if self.kind == LINE:
@@ -116,7 +119,7 @@ def list_single(judge: Judge, climb: Climb) -> list[Judge]:
         return []
     number, made = int(name.split()[1]) - 1, judge.subject.make_inputs
     one = replace(judge.subject, make_inputs=lambda call: made(number), calls=1, first=number)
-    return [Judge(one, judge.options._replace(repetitions=0))]
+    return [Judge(one, replace(judge.options, repetitions=0))]
 
 
 def _search_items(search: "_Search", items: Sequence[Item]) -> Sequence[Item]:
@@ -189,7 +192,7 @@ def _list_switches(rung: Rung) -> list[Item]:
     parts = {"eager": (_DYNAMO,), "inductor": (_INDUCTOR, _FUNCTORCH, _DYNAMO)}
     used = parts.get((rung.options or {}).get("backend", ""), (_FUNCTORCH, _DYNAMO))
     return [
-        Item(SWITCH, f"{setting}={value}", (module,), setting in _LIKELY)
+        Item(SWITCH, f"{setting}={value}", (module,), setting in _LIKELY, ((setting, value),))
         for module, setting, value in SWITCHES
         if module in used and _read_setting(module, setting, value) != value
     ]
@@ -199,12 +202,10 @@ def _list_switches(rung: Rung) -> list[Item]:
 def compiling_without(items: Sequence[Item]) -> Iterator[None]:
     """Compile without these items."""
     left_out = {(item.kind, item.name) for item in items}
-    values = {f"{setting}={value}": (module, setting, value) for module, setting, value in SWITCHES}
     with ExitStack() as stack:
         for item in items:
             if item.kind == SWITCH:
-                module, setting, value = values[item.name]
-                stack.enter_context(import_module(module).patch({setting: value}))
+                stack.enter_context(import_module(item.where[0]).patch(dict(item.value)))
             elif item.kind == LINE:
                 stack.enter_context(_ending_traces(item.name))
         stack.enter_context(

@@ -1,7 +1,8 @@
 """The smallest graph that deviates on a rung, by delta debugging over its nodes, then over its data."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -9,9 +10,10 @@ from torch import Tensor
 from torch.fx import Graph, GraphModule, Interpreter, Node
 
 from stepaudit.audited_function import Inputs, Subject
-from stepaudit.ladder.climb import Climb, Judge, Rung, compiling_without_caches, watch
+from stepaudit.ladder.climb import Climb, Judge, compiling_without_caches, watch
 from stepaudit.ladder.observation import Deviation, seeding
 from stepaudit.minimize import Attempts, minimize
+from stepaudit.options import Rung
 from stepaudit.source_lines import find_node_line
 from stepaudit.values import count_writes, deepcopy_values, find_storage, list_tensors
 
@@ -43,9 +45,9 @@ def find_minimal_graph(judge: Judge, climb: Climb) -> MinimalGraph | None:
     with compiling_without_caches():
         for graph, arguments in trace_graphs(judge):
             for calls in (1, 2):
-                search = _Search(judge, climb, graph, arguments, calls, attempts)
-                if search.deviation is not None:
-                    return search.run()
+                search = _Search(judge, climb, calls, attempts)
+                if deviation := search.find_deviation(graph, arguments):
+                    return search.run(graph, arguments, deviation)
     return None
 
 
@@ -102,54 +104,46 @@ Kept = tuple[Node | int, ...]
 
 
 class _Search:
-    """The removal of nodes and outputs of one graph, as long as it deviates."""
+    """The removal of nodes and outputs of a graph, as long as it deviates in some calls."""
 
-    def __init__(
-        self, judge: Judge, climb: Climb, graph: GraphModule, arguments: Inputs, calls: int, attempts: Attempts
-    ) -> None:
-        self._options, self._rung, self._calls, self._attempts = judge.options, climb.rung, calls, attempts
-        first = climb.deviations[0]
-        self._kind = first.kind
-        self._raises = bool(judge.expected[first.call].error)
-        self._graph, self._arguments = graph, arguments
-        self._nodes: list[Node] = list(graph.graph.nodes)
-        outputs: Any = self._nodes[-1].args[0]
-        self._outputs = list(outputs) if isinstance(outputs, (tuple, list)) else [outputs]
-        with seeding(0):
-            self._run = None if self._raises else _Recorder(graph, arguments)
-        self.deviation: Deviation | None = self._find_deviation(graph, arguments)
+    def __init__(self, judge: Judge, climb: Climb, calls: int, attempts: Attempts) -> None:
+        self._options, self._rung, self._calls = replace(judge.options, repetitions=0), climb.rung, calls
+        self._attempts, self._kind = attempts, climb.deviations[0].kind
+        self._raises = bool(judge.expected[climb.deviations[0].call].error)
 
-    def run(self) -> MinimalGraph:
-        """Remove what is not needed."""
-        kept: Kept = (
-            *(node for node in self._nodes if node.op not in ("placeholder", "output")),
-            *range(len(self._outputs)),
-        )
-        graph, arguments = self._graph, self._arguments
-        if self._run is not None:
-            kept = minimize(kept, self._still_deviates)
-            graph, arguments = self._build(kept)
+    def run(self, graph: GraphModule, arguments: Inputs, deviation: Deviation) -> MinimalGraph:
+        """Remove what is not needed of a graph that deviates."""
+        *nodes, last = graph.graph.nodes
+        kept: Kept = tuple(node for node in nodes if node.op != "placeholder")
+        if not self._raises:
+            with seeding(0):
+                run = _Recorder(graph, arguments)
+            whole, given = graph, dict(zip(graph.graph.find_nodes(op="placeholder"), arguments, strict=True))
+            outputs: Any = last.args[0] if isinstance(last.args[0], (tuple, list)) else last.args
+
+            def still_deviates(part: Kept) -> bool:
+                if not self._attempts.begin():
+                    return False
+                try:
+                    built = _build(whole, run, given, outputs, part)
+                except Exception:  # A part of a graph may be none.
+                    return False
+                return self.find_deviation(*built) is not None
+
+            kept = minimize((*kept, *range(len(outputs))), still_deviates)
+            graph, arguments = _build(whole, run, given, outputs, kept)
         arguments = self._simplify(graph, arguments)
-        deviation = self._find_deviation(graph, arguments) or self.deviation
-        assert deviation is not None
+        deviation = self.find_deviation(graph, arguments) or deviation
         lines = {each: find_node_line(each) for each in kept if isinstance(each, Node)}
         operations = dict.fromkeys(f"{_name(node)} at {at}" if at else _name(node) for node, at in lines.items())
         where = _find_origin(graph, arguments, deviation) or next(filter(None, reversed([*lines.values()])), "")
         is_complete = self._attempts.is_complete
         return MinimalGraph(graph, arguments, self._calls, deviation, tuple(operations), where, is_complete)
 
-    def _still_deviates(self, kept: Kept) -> bool:
-        if not self._attempts.begin():
-            return False
-        try:
-            graph, arguments = self._build(kept)
-        except Exception:  # A part of a graph may be none.
-            return False
-        return self._find_deviation(graph, arguments) is not None
-
-    def _find_deviation(self, graph: GraphModule, arguments: Inputs) -> Deviation | None:
+    def find_deviation(self, graph: GraphModule, arguments: Inputs) -> Deviation | None:
+        """Return the first deviation of a graph that is like that of the whole subject."""
         subject = Subject("graph", graph, lambda call: deepcopy_values(arguments), calls=self._calls)
-        judge = Judge(subject, self._options._replace(repetitions=0))
+        judge = Judge(subject, self._options)
         if not self._raises and any(each.error for each in judge.expected.values()):
             return None
         found, _ = judge.judge(judge.watch(self._rung))
@@ -157,35 +151,6 @@ class _Search:
         special = ("error", "end")
         alike = (each for each in found if each.kind == self._kind or not {each.kind, self._kind} & {*special})
         return next(alike, None)
-
-    def _build(self, kept: Kept) -> tuple[GraphModule, Inputs]:
-        """Build the graph of what is left; what it reads of removed nodes becomes an input."""
-        assert self._run is not None
-        run, made, is_kept = self._run, Graph(), frozenset(kept)
-        arguments: list[Any] = []
-        copies: dict[Node, Node] = {}
-        given = dict(zip((node for node in self._nodes if node.op == "placeholder"), self._arguments, strict=True))
-        first: list[Node] = []
-
-        def find(node: Node) -> Node:
-            origin = node
-            while origin not in copies and origin not in given and origin in run.same:
-                origin = run.same[origin]
-            if origin not in copies:
-                value = given[origin] if origin in given else run.copies[origin]
-                with made.inserting_before(first[0]) if first else nullcontext():
-                    copies[origin] = made.placeholder(f"x{len(arguments)}")
-                arguments.append(value)
-            return copies[origin]
-
-        for node in self._nodes:
-            if node in is_kept:
-                copies[node] = made.node_copy(node, find)
-                first[:] = first or [copies[node]]
-        outputs = [each for number, each in enumerate(self._outputs) if number in is_kept]
-        made.output(tuple(torch.fx.node.map_arg(each, find) for each in outputs))
-        graph = GraphModule(self._graph, made)
-        return graph, tuple(deepcopy_values(arguments))
 
     def _simplify(self, graph: GraphModule, arguments: Inputs) -> Inputs:
         """Replace the values of arguments by simple ones where it still deviates."""
@@ -197,10 +162,38 @@ class _Search:
                 if not self._attempts.begin():
                     return tuple(held)
                 attempt = (*held[:number], simple, *held[number + 1 :])
-                if self._find_deviation(graph, attempt) is not None:
+                if self.find_deviation(graph, attempt) is not None:
                     held[number] = simple
                     break
         return tuple(held)
+
+
+def _build(
+    whole: GraphModule, run: _Recorder, given: dict[Node, Any], outputs: Sequence[Any], kept: Kept
+) -> tuple[GraphModule, Inputs]:
+    """Build the graph of what is kept; what it reads of removed nodes becomes an input."""
+    made, is_kept = Graph(), frozenset(kept)
+    arguments: list[Any] = []
+    copies: dict[Node, Node] = {}
+    first: list[Node] = []
+
+    def find(node: Node) -> Node:
+        origin = node
+        while origin not in copies and origin not in given and origin in run.same:
+            origin = run.same[origin]
+        if origin not in copies:
+            value = given[origin] if origin in given else run.copies[origin]
+            with made.inserting_before(first[0]) if first else nullcontext():
+                copies[origin] = made.placeholder(f"x{len(arguments)}")
+            arguments.append(value)
+        return copies[origin]
+
+    for node in whole.graph.nodes:
+        if node in is_kept:
+            copies[node] = made.node_copy(node, find)
+            first[:] = first or [copies[node]]
+    made.output(tuple(torch.fx.node.map_arg(each, find) for number, each in enumerate(outputs) if number in is_kept))
+    return GraphModule(whole, made), tuple(deepcopy_values(arguments))
 
 
 def _list_simple(value: Tensor) -> list[Tensor]:

@@ -4,7 +4,6 @@ It holds the minimal graph, or else the source of a function with everything tha
 """
 
 import ast
-import dataclasses
 import enum
 import functools
 import inspect
@@ -17,7 +16,7 @@ import sysconfig
 import tempfile
 import textwrap
 import types
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
@@ -46,6 +45,12 @@ _LOADING: Final = 'TENSORS = torch.load(__file__.removesuffix(".py") + ".pt", we
 
 class NotStandalone(Exception):
     """A function needs something that cannot be written as source. The message names it."""
+
+
+class _Source(str):
+    """Source of a value, which containers show as it is."""
+
+    __repr__ = str.__str__
 
 
 class Bundle:
@@ -77,11 +82,26 @@ class Bundle:
         self.arguments = self._write(arguments)
         return self
 
-    def hold_source(self, imports: Iterable[str], source: str, name: str, arguments: tuple[Any, ...]) -> "Bundle":
-        """Put source that defines a function into the module, with arguments for it, all of them tensors or plain values."""
-        self._imports.update(imports)
-        self._definitions.append(source)
-        self.name, self.arguments = name, self._write(arguments)
+    def hold_graph(self, minimal: MinimalGraph) -> "Bundle":
+        """Put a graph into the module, as a function of its inputs, each line with the user's line from which it comes."""
+        graph = minimal.graph
+        held = [*graph.named_parameters(), *graph.named_buffers(), *graph.named_children()]
+        if held:
+            raise NotStandalone(f"the graph holds {held[0][0]}")
+        for node in graph.graph.nodes:
+            node.meta = {"line": find_node_line(node)}
+        code = graph.graph.python_code("self")
+        try:
+            imports = _format_import_block(code.globals, sys_importer).splitlines()
+        except (ObjNotFoundError, ObjMismatchError) as error:
+            why = first_line(str(error))
+            raise NotStandalone(f"the graph needs something that cannot be imported: {why}") from None
+        lines = (line.partition(";  ")[0].rstrip() for line in code.src.strip().splitlines())
+        body = "\n".join(filter(None, lines)).replace("def forward(self, ", "def graph(")
+        body = body.replace("def forward(self", "def graph(")
+        self._imports.update(each for each in imports if re.search(rf"\b{re.split(r'[ .]', each)[-1]}\b", body))
+        self._definitions.append(body)
+        self.name, self.arguments = "graph", self._write(minimal.arguments)
         return self
 
     def _add(self, value: Any, name: str) -> str:
@@ -128,21 +148,20 @@ class Bundle:
                 return _write_tensor(value) + own
             self.tensors.append(value)
             return f"TENSORS[{len(self.tensors) - 1}]{own}"
-        if isinstance(value, tuple) and hasattr(value, "_fields"):
-            kind = self._add(type(value), type(value).__name__)
-            return f"{kind}({', '.join(self._write(each) for each in value)})"
-        if isinstance(value, (list, tuple, set, frozenset)):
-            inner = ", ".join(map(self._write, value))
-            if isinstance(value, tuple):
-                return f"({inner}{',' if len(value) == 1 else ''})"
-            return f"[{inner}]" if isinstance(value, list) else f"{type(value).__name__}([{inner}])"
-        if isinstance(value, dict):
-            return "{" + ", ".join(f"{self._write(key)}: {self._write(each)}" for key, each in value.items()) + "}"
+        kind: Any = type(value)
         if isinstance(value, enum.Enum):
-            return f"{self._add(type(value), type(value).__name__)}.{value.name}"
-        if dataclasses.is_dataclass(value) and not isinstance(value, type):
-            given = (f"{each.name}={self._write(getattr(value, each.name))}" for each in dataclasses.fields(value))
-            return f"{self._add(type(value), type(value).__name__)}({', '.join(given)})"
+            return f"{self._add(kind, kind.__name__)}.{value.name}"
+        names = (
+            getattr(kind, "_fields", None) if isinstance(value, tuple) else getattr(kind, "__dataclass_fields__", None)
+        )
+        if names is not None and not isinstance(value, type):
+            given = (f"{name}={self._write(getattr(value, name))}" for name in names)
+            return f"{self._add(kind, kind.__name__)}({', '.join(given)})"
+        for plain in (list, tuple, set, frozenset):
+            if isinstance(value, plain):
+                return repr(plain(_Source(self._write(each)) for each in value))
+        if isinstance(value, dict):
+            return repr({_Source(self._write(key)): _Source(self._write(each)) for key, each in value.items()})
         if callable(value) and hasattr(value, "__name__"):
             return self._add(value, value.__name__)
         raise NotStandalone(f"a {type(value).__module__}.{type(value).__name__} cannot be written as source")
@@ -282,7 +301,7 @@ def write_reproducer(
     number = int(deviation.call.split()[1]) - 1 if deviation.call.startswith("call ") else 0
     attempts: list[tuple[Callable[[], Bundle], Deviation, int]] = []
     if minimal is not None:
-        attempts.append((functools.partial(_bundle_graph, minimal), minimal.deviation, minimal.calls))
+        attempts.append((lambda: Bundle().hold_graph(minimal), minimal.deviation, minimal.calls))
     calls = 1 if deviation.call.startswith("call ") else 3
     attempts.append((lambda: Bundle().hold(subject.function, subject.inputs(number)), deviation, calls))
     why = ""
@@ -350,31 +369,6 @@ def _run(path: Path) -> str:
         if code >= 0 and (code != 1 or "DIFFERS" not in text):
             return f"it ends in exit code {code}: {text.strip()[-300:]}"
     return ""
-
-
-def _bundle_graph(minimal: MinimalGraph) -> Bundle:
-    """Bundle a graph as a function of its inputs, each line with the user's line from which it comes."""
-    graph = minimal.graph
-    held = [*graph.named_parameters(), *graph.named_buffers(), *graph.named_children()]
-    if held:
-        raise NotStandalone(f"the graph holds {held[0][0]}")
-    for node in graph.graph.nodes:
-        node.meta = {"line": find_node_line(node)}
-    code = graph.graph.python_code("self")
-    try:
-        imports = _format_import_block(code.globals, sys_importer)
-    except (ObjNotFoundError, ObjMismatchError) as error:
-        raise NotStandalone(f"the graph needs something that cannot be imported: {first_line(str(error))}") from None
-    body = _strip(code.src.replace("def forward(self, ", "def graph(").replace("def forward(self", "def graph("))
-    needed = (
-        each for each in imports.splitlines() if re.search(rf"\b{re.escape(re.split(r'[ .]', each)[-1])}\b", body)
-    )
-    return Bundle().hold_source(needed, body, "graph", minimal.arguments)
-
-
-def _strip(body: str) -> str:
-    lines = (line.partition(";  ")[0].rstrip() for line in body.strip().splitlines())
-    return "\n".join(line for line in lines if line)
 
 
 def _render(

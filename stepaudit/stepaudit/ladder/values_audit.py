@@ -7,11 +7,9 @@ from typing import Final
 
 from stepaudit.audited_function import Subject
 from stepaudit.ladder.climb import (
-    USUALLY,
     Climb,
     Judge,
     Ladder,
-    LadderOptions,
     climb,
     drawing_as_eager,
     keeping_caches,
@@ -20,6 +18,7 @@ from stepaudit.ladder.culprit import LINE, Culprit, find_culprit
 from stepaudit.ladder.minimal_graph import MinimalGraph, find_last_line, find_minimal_graph
 from stepaudit.ladder.observation import Deviation
 from stepaudit.ladder.reproducer import write_reproducer
+from stepaudit.options import USUALLY, AuditOptions
 from stepaudit.properties.captured_values import find_captured_values
 from stepaudit.report import Cell, ReportBuilder
 from stepaudit.source_lines import find_definition
@@ -29,7 +28,7 @@ MOST_LISTED: Final = 20
 """Deviations of a rung that a report holds."""
 
 
-def audit_values(subject: Subject, report: ReportBuilder, options: LadderOptions = USUALLY) -> bool:
+def audit_values(subject: Subject, report: ReportBuilder, options: AuditOptions = USUALLY) -> bool:
     """Run a function in eager and on every rung of the compiler, and explain the first rung that deviates.
 
     The report gets the sections `rungs`, `deviations`, and, where a rung deviates, `attribution`; where eager differs from
@@ -39,7 +38,7 @@ def audit_values(subject: Subject, report: ReportBuilder, options: LadderOptions
         Whether the comparison is conclusive.
     """
     # One folder of caches: a kernel that two rungs or attempts share is built once.
-    with keeping_caches(options.rungs):
+    with keeping_caches(options.ladder):
         with report.timing("rungs"):
             ladder = climb(subject, options)
         _report_rungs(ladder, report)
@@ -50,7 +49,7 @@ def audit_values(subject: Subject, report: ReportBuilder, options: LadderOptions
         for name, why in ladder.impossible:
             report.skip(AUDIT, f"rung {name}: {why}")
         if ladder.first is not None:
-            _attribute(subject, ladder.judge, ladder.first, options.reproducer, report)
+            _attribute(subject, ladder.judge, ladder.first, options.script, report)
     return bool(ladder.climbs) and not ladder.unsteady
 
 

@@ -7,10 +7,8 @@ from typing import Any
 
 from torch import Tensor
 
-from stepaudit.audited_function import Subject
-from stepaudit.properties.captured_values import CapturedState, CapturedValue, find_captured_values, restoring
+from stepaudit.properties.captured_values import CapturedValue, find_captured_values, restoring
 from stepaudit.properties.compiled_run import Call, CompiledRun, make_call
-from stepaudit.report import ReportBuilder
 from stepaudit.source_lines import find_definition, find_return
 from stepaudit.values import copy_tensor, count_writes, find_aliases, find_storage, is_same, list_tensors
 
@@ -22,14 +20,14 @@ _CLONE = "return a clone, or write into a new tensor"
 _REPLAYED = "a captured graph returns its outputs in its own memory, which the next replay overwrites"
 
 
-def find_aliasing(subject: Subject, run: CompiledRun, found: CapturedState, report: ReportBuilder) -> None:
+def find_aliasing(run: CompiledRun) -> None:
     """Compare which leaves share memory with and without the compiler, and whether that memory is written in place."""
     if not run.calls:
         return
-    inputs = subject.inputs(0)
-    given = _list_inputs(inputs, found)
+    subject, report, inputs = run.subject, run.report, run.subject.inputs(0)
+    given = _list_inputs(inputs, run)
     before = [(tensor, copy_tensor(tensor), count_writes(tensor)) for _, tensor in given]
-    with restoring(found):
+    with restoring(run.found):
         eager, error = make_call(subject.function, inputs, 0)
         written = {
             find_storage(tensor)
@@ -40,7 +38,7 @@ def find_aliasing(subject: Subject, run: CompiledRun, found: CapturedState, repo
     if error is not None:
         return
     call = run.calls[0]
-    actual = _find_aliases(_list_inputs(call.inputs, found), call)
+    actual = _find_aliases(_list_inputs(call.inputs, run), call)
     shared = {output: first for output, first in actual.items() if first.startswith("output")}
     aliased = {output: first for output, first in actual.items() if output not in shared}
     report.measures |= {"aliased_outputs": len(aliased), "shared_outputs": len(shared)}
@@ -66,8 +64,8 @@ def find_aliasing(subject: Subject, run: CompiledRun, found: CapturedState, repo
             )
 
 
-def _list_inputs(inputs: Any, found: CapturedState) -> list[tuple[str, Tensor]]:
-    captured = [(each.path, value) for each in found if isinstance(value := each.get(), Tensor)]
+def _list_inputs(inputs: Any, run: CompiledRun) -> list[tuple[str, Tensor]]:
+    captured = [(each.path, tensor) for each, tensor in run.list_captured_tensors()]
     return [*list_tensors(inputs, "argument "), *captured]
 
 
@@ -77,17 +75,17 @@ def _find_aliases(given: list[tuple[str, Tensor]], call: Call) -> dict[str, str]
     return find_aliases(held, [(f"output{path}", memory) for path, memory in call.memory])
 
 
-def find_overwritten_outputs(subject: Subject, run: CompiledRun, report: ReportBuilder, *, keeps_outputs: bool) -> None:
+def find_overwritten_outputs(run: CompiledRun) -> None:
     """Find outputs of earlier calls that later calls changed, or whose memory these took back.
 
-    keeps_outputs: whether a caller reads an output after the next call; if not, only outputs that the step keeps count
+    Where the caller reads no output after the next call, only outputs that the step keeps count.
     """
+    subject, report = run.subject, run.report
     lost = _find_lost(run.calls)
     eager_paths: set[str] = set()
     if lost:
-        with restoring(find_captured_values(subject.function)):
-            inputs = subject.joint_inputs(range(subject.calls))
-            eager = [make_call(subject.function, given, number)[0] for number, given in enumerate(inputs)]
+        with restoring(run.found):
+            eager = [make_call(subject.function, given, number)[0] for number, given in enumerate(run.all_inputs())]
         eager_paths = set(_find_lost(eager))
     report.measures["overwritten_outputs"] = len(lost)
     report.details["overwritten_outputs"] = tuple(f"{path}: {how}" for path, how in lost.items())
@@ -102,7 +100,7 @@ def find_overwritten_outputs(subject: Subject, run: CompiledRun, report: ReportB
                 where=find_return(subject.function),
                 remedy=_CLONE,
             )
-        elif keeps_outputs:
+        elif run.options.keeps_outputs:
             report.find(
                 OVERWRITTEN,
                 mechanism=_REPLAYED,
@@ -110,7 +108,7 @@ def find_overwritten_outputs(subject: Subject, run: CompiledRun, report: ReportB
                 where=find_return(subject.function),
                 remedy="clone it before the next call; if nothing reads it after that, say keeps_outputs=False",
             )
-    for captured in _find_kept_inside(subject, run, eager_paths):
+    for captured in _find_kept_inside(run, eager_paths):
         report.find(
             OVERWRITTEN,
             mechanism=_REPLAYED,
@@ -139,12 +137,12 @@ def _find_lost(calls: list[Call]) -> dict[str, str]:
     return lost
 
 
-def _find_kept_inside(subject: Subject, run: CompiledRun, eager_paths: set[str]) -> list[CapturedValue]:
+def _find_kept_inside(run: CompiledRun, eager_paths: set[str]) -> list[CapturedValue]:
     """Find captured tensors that are outputs whose memory is taken back or overwritten only when compiled."""
     changed = [tensor for path, tensor, _ in _list_changed(run.calls) if path not in eager_paths]
     gone = {id(tensor) for tensor in changed} | {find_storage(tensor) for tensor in changed} - {0}
     kept: dict[str, CapturedValue] = {}
-    for captured in find_captured_values(subject.function):
+    for captured in find_captured_values(run.function):
         value = captured.get()
         if isinstance(value, Tensor) and (
             id(value) in gone or find_storage(value) in gone or copy_tensor(value) is None
@@ -153,8 +151,9 @@ def _find_kept_inside(subject: Subject, run: CompiledRun, eager_paths: set[str])
     return list(kept.values())
 
 
-def find_unstable_addresses(subject: Subject, run: CompiledRun, report: ReportBuilder) -> None:
+def find_unstable_addresses(run: CompiledRun) -> None:
     """Count the leaves whose address changes between calls; find those that are marked as static."""
+    report = run.report
     if len(run.calls) < 2:
         return
     inputs = [(path, find_storage(tensor)) for call in run.calls for path, tensor in list_tensors(call.inputs)]
@@ -168,7 +167,7 @@ def find_unstable_addresses(subject: Subject, run: CompiledRun, report: ReportBu
                     ADDRESSES,
                     mechanism="a tensor marked as static is read at its address; a new address captures the graph anew",
                     finding=f"{given.source} is marked as static and had {len(seen)} addresses in {len(graph.addresses)} calls",
-                    where=given.where or find_definition(subject.function),
+                    where=given.where or find_definition(run.function),
                     remedy="write into one tensor with copy_, or remove the mark",
                 )
 

@@ -14,9 +14,8 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from stepaudit.audited_function import Subject
-from stepaudit.properties.captured_values import CapturedState, restoring
-from stepaudit.properties.compiled_run import make_call
+from stepaudit.properties.captured_values import restoring
+from stepaudit.properties.compiled_run import CompiledRun, make_call
 from stepaudit.report import ReportBuilder
 from stepaudit.source_lines import find_calling_line
 from stepaudit.values import copy_values, find_differences, view_bits
@@ -138,8 +137,9 @@ def find_dependence(run: Callable[[], Any], line: Callable[[], str]) -> tuple[_W
     return seen, {each: how for each, how in alone.items() if how} or dict.fromkeys(seen.repeated, "")
 
 
-def find_colliding_writes(subject: Subject, found: CapturedState, report: ReportBuilder) -> None:
+def find_colliding_writes(run: CompiledRun) -> None:
     """Find colliding writes in every call of a subject; report the worst of each line."""
+    subject, report = run.subject, run.report
 
     def line() -> str:
         return find_calling_line(sys._getframe(1), subject.function)
@@ -147,7 +147,7 @@ def find_colliding_writes(subject: Subject, found: CapturedState, report: Report
     repeated: dict[str, Repeated] = {}
     read: dict[str, tuple[Repeated, str]] = {}
     for number in range(subject.calls):
-        seen, depending = find_dependence(partial(_call_and_read, subject, number, found), line)
+        seen, depending = find_dependence(partial(_call_and_read, run, number), line)
         for each in seen.repeated:
             repeated[each.where] = max(each, repeated.get(each.where, each), key=lambda one: one.num)
         for each, difference in depending.items():
@@ -175,12 +175,11 @@ def report_dependence(prefix: str, repeated: Repeated, difference: str, report: 
     )
 
 
-def _call_and_read(subject: Subject, number: int, found: CapturedState) -> Any:
+def _call_and_read(run: CompiledRun, number: int) -> Any:
     """Return what a caller can read after a call: its output, its arguments, and the captured tensors."""
-    inputs = subject.inputs(number)
-    with restoring(found):
-        call, error = make_call(subject.function, inputs, number)
+    inputs = run.subject.inputs(number)
+    with restoring(run.found):
+        call, error = make_call(run.function, inputs, number)
         if error is not None:
             raise error
-        held = [value for captured in found if isinstance(value := captured.get(), Tensor)]
-        return copy_values((call.output, inputs, held))
+        return copy_values((call.output, inputs, [tensor for _, tensor in run.list_captured_tensors()]))

@@ -8,7 +8,6 @@ import torch
 
 from stepaudit.errors import describe_error, first_line
 from stepaudit.properties.compiled_run import Compilation, CompiledRun
-from stepaudit.report import ReportBuilder
 from stepaudit.source_lines import (
     complete_path,
     find_code,
@@ -25,9 +24,9 @@ _NAME: Final = re.compile(r"(?:tensor )?'?(?:[LG]\[')?([A-Za-z_]\w*)")
 _SIZE: Final = re.compile(r"size mismatch at index (\d+). expected (\d+)")
 
 
-def measure_graphs(run: CompiledRun) -> dict[str, float]:
+def measure_graphs(run: CompiledRun) -> None:
     """Measure the graphs, their nodes, the seconds spent in compiling, and the generated kernels."""
-    return {
+    run.report.measures |= {
         "graphs": len(run.graphs),
         "graph_nodes": max((graph.num_nodes for graph in run.graphs), default=0),
         # Frames compiled within a frame count in its time.
@@ -36,8 +35,9 @@ def measure_graphs(run: CompiledRun) -> dict[str, float]:
     }
 
 
-def find_graph_breaks(run: CompiledRun, report: ReportBuilder) -> None:
+def find_graph_breaks(run: CompiledRun) -> None:
     """Find every break with its line, a function of which nothing was compiled, and a compilation that failed."""
+    report = run.report
     seen: dict[tuple[str, str], str] = {}
     for reason, where in run.breaks:
         seen.setdefault((where, first_line(reason)), reason)
@@ -89,8 +89,9 @@ def _fix_break(reason: str) -> str:
     return hints[0] if hints else "do it outside of the step, or replace it by tensor operations"
 
 
-def find_recompilations(run: CompiledRun, report: ReportBuilder) -> None:
+def find_recompilations(run: CompiledRun) -> None:
     """Find frames that were compiled again, grouped by line, and calls past the recompile limit that ran eagerly."""
+    report = run.report
     again = [each for each in run.compilations if each.number > 0 and not each.fail_reason]
     groups: dict[str, list[Compilation]] = {}
     for each in again:
@@ -108,10 +109,11 @@ def find_recompilations(run: CompiledRun, report: ReportBuilder) -> None:
         )
     report.measures["recompilations"] = len(again)
     report.details["recompilations"] = tuple(f"call {each.call + 1}: {_shorten_reason(each)}" for each in again)
-    _find_fallback(run, groups, report)
+    _find_fallback(run, groups)
 
 
-def _find_fallback(run: CompiledRun, groups: dict[str, list[Compilation]], report: ReportBuilder) -> None:
+def _find_fallback(run: CompiledRun, groups: dict[str, list[Compilation]]) -> None:
+    report = run.report
     given_up = [each for each in run.compilations if each.is_past_limit]
     has_run = False
     num_silent = 0

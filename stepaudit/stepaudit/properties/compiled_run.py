@@ -5,6 +5,7 @@ import logging
 import re
 import time
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -12,38 +13,19 @@ from typing import Any, Final
 
 import torch
 import torch._dynamo
-import torch._inductor
 from torch import Tensor
 from torch._dynamo import utils as dynamo_utils
 
 from stepaudit.audited_function import Function, Inputs, Subject
+from stepaudit.options import AuditOptions
+from stepaudit.properties.captured_values import CapturedState, CapturedValue, find_captured_values
+from stepaudit.report import ReportBuilder
 from stepaudit.source_lines import find_node_line, find_stack_line
-from stepaudit.values import copy_tensor, find_storage, list_tensors
+from stepaudit.values import copy_tensor, find_storage, is_on_cuda, list_tensors
 
 _STATIC: Final = "_dynamo_static_input_type"
 _MOST_METRICS: Final = 4096
 _READING: Final = {"item", "tolist", "nonzero", "masked_select", "unique", "_local_scalar_dense", "cpu", "to", "numpy"}
-
-
-@dataclass(frozen=True)
-class CompileSetting:
-    """The options with which a function is compiled.
-
-    mode:    of `torch.compile`
-    dynamic: None lets a shape that changes become symbolic
-    """
-
-    mode: str = "default"
-    dynamic: bool | None = None
-
-    @property
-    def asks_for_graphs(self) -> bool:
-        """True if this mode captures CUDA graphs."""
-        return bool(self.list_options().get("triton.cudagraphs", False))
-
-    def list_options(self) -> dict[str, Any]:
-        """Return Inductor's options of the mode."""
-        return torch._inductor.list_mode_options(self.mode)
 
 
 @dataclass(frozen=True)
@@ -126,14 +108,24 @@ class Call:
 
 @dataclass
 class CompiledRun:
-    """The record of some calls.
+    """The examination of a subject: what it captures, its eager waits, and the record of its compiled calls.
 
+    found:    the values that the function captures
+    is_cuda:  whether a tensor that it reads is on a CUDA device
+    waits:    of each eager call, how often a line waits for what
+    compiled: the compiled function, which can be called again only inside of `silencing_compiler`
     breaks:   (reason, line) of graph breaks; error: the one that ended the calls
     unmarked: addresses of the arguments that the caller did not mark as static; the compiler marks parameters itself
+    messages: of the compiler, with the reasons why it captured no CUDA graph
     """
 
-    setting: CompileSetting
-    function: Function
+    subject: Subject
+    options: AuditOptions
+    report: ReportBuilder
+    found: CapturedState = field(init=False)
+    is_cuda: bool = field(init=False)
+    waits: list[Counter[tuple[str, str]]] = field(default_factory=list)
+    compiled: Function = field(init=False)
     calls: list[Call] = field(default_factory=list)
     graphs: list[Graph] = field(default_factory=list)
     compilations: list[Compilation] = field(default_factory=list)
@@ -141,16 +133,31 @@ class CompiledRun:
     error: BaseException | None = None
     num_kernels: int = 0
     unmarked: set[int] = field(default_factory=set)
+    messages: list[logging.LogRecord] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        """Find the values that the function captures."""
+        self.function = self.subject.function
+        self.found = find_captured_values(self.function)
+        self.is_cuda = is_on_cuda((self.subject.inputs(0), [captured.get() for captured in self.found]))
+
+    def all_inputs(self) -> list[Inputs]:
+        """Make the arguments of all calls, which share memory as their originals do."""
+        return self.subject.joint_inputs(range(self.subject.calls))
+
+    def list_captured_tensors(self) -> list[tuple[CapturedValue, Tensor]]:
+        """List the tensors that the function captures now."""
+        return [(each, value) for each in self.found if isinstance(value := each.get(), Tensor)]
 
 
 class WatchingBackend:
     """Inductor as a backend that records every graph and every run of one."""
 
-    def __init__(self, setting: CompileSetting) -> None:
+    def __init__(self, options: AuditOptions) -> None:
         self.graphs: list[Graph] = []
         self.num_runs = 0
         self.holds_addresses = True
-        self._compile = torch._TorchCompileInductorWrapper("default", setting.list_options(), setting.dynamic)  # type: ignore[no-untyped-call]
+        self._compile = torch._TorchCompileInductorWrapper("default", options.of_inductor, options.dynamic)  # type: ignore[no-untyped-call]
 
     def __call__(self, module: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
         """Compile a graph."""
@@ -255,51 +262,43 @@ def silencing_compiler() -> Iterator[None]:
             gc.collect()
 
 
-def run_compiled(subject: Subject, setting: CompileSetting, *, more_calls: int = 0) -> tuple[CompiledRun, Function]:
-    """Call a function through Inductor, each call with its own arguments, and keep all outputs.
+def run_compiled(run: CompiledRun) -> None:
+    """Call the function through Inductor, each call with its own arguments, and keep all outputs.
 
-    more_calls: most calls to add while every call is compiled anew, as long as there are arguments
-    The compiled function can be called again, only inside of `silencing_compiler`.
+    Calls are added while every call is compiled anew, up to the recompile limit, as long as there are arguments.
     """
     from torch._inductor import metrics
 
-    run = CompiledRun(setting, subject.function)
-    backend = WatchingBackend(setting)
-    compiled = torch.compile(subject.function, backend=backend, dynamic=setting.dynamic)
+    subject, backend = run.subject, WatchingBackend(run.options)
+    run.compiled = torch.compile(subject.function, backend=backend, dynamic=run.options.dynamic)
     metrics.reset()
     run.graphs = backend.graphs
-    inputs = subject.joint_inputs(range(subject.calls))
+    inputs = run.all_inputs()
     run.unmarked = {each.data_ptr() for _, each in list_tensors(inputs) if not hasattr(each, _STATIC)}
-    num_seen, last_compiling = 0, 0
-    number = 0
-    while number < subject.calls + more_calls:
+    num_seen = last_compiling = 0
+    for number in range(max(subject.calls, torch._dynamo.config.recompile_limit + 2)):
         if number >= len(inputs):
             if number - last_compiling > 1:
                 break
             try:
-                inputs += subject.joint_inputs(range(number, number + 1))
+                inputs.append(subject.inputs(number))
             except Exception:
                 # There are no more.
                 break
         runs_before, graphs_before = backend.num_runs, len(backend.graphs)
-        call, error = make_call(compiled, inputs[number], number)
+        call, run.error = make_call(run.compiled, inputs[number], number)
         call.num_runs = backend.num_runs - runs_before
-        seen = dynamo_utils.get_compilation_metrics()
-        fresh = backend.graphs[graphs_before:]
-        for each in seen[num_seen:]:
-            run.compilations.append(_read_compilation(each, number, fresh, run.compilations))
-        if len(seen) > num_seen:
-            last_compiling = number
-        num_seen = len(seen)
-        if error is not None:
-            run.error = error
+        fresh = dynamo_utils.get_compilation_metrics()[num_seen:]
+        for each in fresh:
+            run.compilations.append(_read_compilation(each, number, backend.graphs[graphs_before:], run.compilations))
+        num_seen += len(fresh)
+        last_compiling = number if fresh else last_compiling
+        if run.error is not None:
             break
         run.calls.append(call)
-        number += 1
     backend.holds_addresses = False
     run.num_kernels = metrics.generated_kernel_count
     run.breaks = [(r.reason, find_stack_line(r.user_stack)) for r in dynamo_utils.graph_break_reasons]
-    return run, compiled
 
 
 def repeat_calls(compiled: Function, inputs: list[Inputs]) -> None:

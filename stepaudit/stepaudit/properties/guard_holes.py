@@ -15,39 +15,38 @@ from torch.utils import _pytree as pytree
 from stepaudit.audited_function import Function, Subject
 from stepaudit.environment import read_cpu_seconds
 from stepaudit.properties.captured_values import CapturedState, CapturedValue, restoring
-from stepaudit.properties.compiled_run import CompileSetting, WatchingBackend, make_call, silencing_compiler
-from stepaudit.report import ReportBuilder
-from stepaudit.values import USUAL, is_on_cuda, is_same, list_leaves
+from stepaudit.properties.compiled_run import CompiledRun, WatchingBackend, make_call, silencing_compiler
+from stepaudit.values import USUAL, is_same, list_leaves
 
 AUDIT = "guard-holes"
+_SECONDS: Final = 20.0
+"""The limit on the CPU time of the changes."""
 _MANY: Final = 1000
 """More compilations of one frame than are made here."""
 
 
-def find_guard_holes(
-    subject: Subject, setting: CompileSetting, found: CapturedState, report: ReportBuilder, seconds: float
-) -> None:
+def find_guard_holes(run: CompiledRun) -> None:
     """Change one captured value after the other; compare compiled code, which may not recompile, with the function.
 
     The whole compiler takes part: AOTAutograd and Inductor read values while they compile, too. It runs on a CPU, since a changed
     value that becomes a wrong index ends a CUDA process; what was on a CUDA device is compiled without Inductor, whose code
-    would be another there. seconds: limit on the CPU time of the changes; further ones are skipped
+    would be another there. Changes that the time does not suffice for are skipped.
     """
     num_tried = num_without = num_holes = num_left = 0
-    is_cuda = is_on_cuda((subject.inputs(0), [captured.get() for captured in found]))
+    found, report, options = run.found, run.report, run.options
 
     def compile_anew() -> Function:
         # A new backend: torch keeps one result for equal ones.
-        backend = partial(lookup_backend("aot_eager")) if is_cuda else WatchingBackend(setting)
-        return torch.compile(subject.function, backend=backend, dynamic=setting.dynamic)
+        backend = partial(lookup_backend("aot_eager")) if run.is_cuda else WatchingBackend(options)
+        return torch.compile(run.function, backend=backend, dynamic=options.dynamic)
 
     unlimited = torch._dynamo.config.patch(recompile_limit=_MANY, accumulated_recompile_limit=_MANY)
-    with _moving_to_cpu(subject, found) as subject, silencing_compiler(), unlimited:
+    with _moving_to_cpu(run.subject, found) as subject, silencing_compiler(), unlimited:
         trials = _Trials(subject, found, compile_anew)
         if trials.problem:
             report.skip(AUDIT, trials.problem)
             return
-        until = read_cpu_seconds() + seconds
+        until = read_cpu_seconds() + _SECONDS
         for captured in found:
             holes: list[str] = []
             for change, apply in _perturbations(captured):

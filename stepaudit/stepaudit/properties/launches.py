@@ -22,11 +22,8 @@ import torch
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from stepaudit.audited_function import Function, Inputs, Subject
 from stepaudit.errors import first_line
-from stepaudit.properties.captured_values import CapturedState
 from stepaudit.properties.compiled_run import CompiledRun, logging_from, repeat_calls
-from stepaudit.report import ReportBuilder
 from stepaudit.source_lines import find_definition, find_line_in_text
 from stepaudit.values import list_tensors
 
@@ -36,6 +33,7 @@ _WARM_UPS: Final = 3
 """Captured graphs run once uncaptured, are then captured, and are replayed afterwards."""
 _COPY_INPUTS: Final = "_copy_inputs_and_remove_from_src"
 _REGION: Final = "stepaudit: profiled work"
+_MESSAGES: Final = ("__perf_hints", "__cudagraphs")
 _LAUNCHES: Final = (
     *("cudaLaunchKernel", "cuLaunchKernel", "cudaLaunchCooperativeKernel"),
     *("hipLaunchKernel", "hipExtLaunch"),
@@ -59,13 +57,6 @@ class Profile:
     device_seconds: float = 0.0
     wall_seconds: float = 0.0
     peak_memory: int = 0
-
-
-def profile_calls(compiled: Function, inputs: list[Inputs], *, is_cuda: bool) -> Profile:
-    """Profile calls after everything has been compiled and captured."""
-    for _ in range(_WARM_UPS if is_cuda else 1):
-        repeat_calls(compiled, inputs)
-    return take_profile(partial(repeat_calls, compiled, inputs), is_cuda=is_cuda)
 
 
 def take_profile(work: Callable[[], object], *, is_cuda: bool) -> Profile:
@@ -128,30 +119,28 @@ def _find_peak(events: list[dict[str, Any]]) -> int:
     return max(accumulate((int(each["args"].get("Bytes", 0)) for each in in_order), initial=0))
 
 
-def measure_launches(run: CompiledRun, seen: Profile, num_calls: int, report: ReportBuilder, *, is_cuda: bool) -> None:
-    """Measure launches, time and memory of a call, from the profile of some calls."""
-    later = [call.seconds for call in run.calls[1:]] or [call.seconds for call in run.calls]
+def measure_launches(run: CompiledRun) -> None:
+    """Measure launches, time and memory of a call; find out why calls replay no captured graphs if the mode asks for them."""
+    report, inputs = run.report, run.all_inputs()
+    for _ in range(_WARM_UPS if run.is_cuda else 1):
+        repeat_calls(run.compiled, inputs)
+    seen = take_profile(partial(repeat_calls, run.compiled, inputs), is_cuda=run.is_cuda)
+    later = [call.seconds for call in run.calls[1:] or run.calls]
     report.measures["call_seconds"] = statistics.median(later) if later else 0.0
     report.measures["peak_memory_bytes"] = seen.peak_memory
-    if not is_cuda:
+    if not run.is_cuda:
         report.skip("launches", "launches and device time need a CUDA device; here only the calls of aten are counted")
-        if run.setting.asks_for_graphs:
+        if run.options.asks_for_graphs:
             report.skip(REPLAYS, "CUDA graphs need a CUDA device")
         report.skip(COPIES, "inputs are copied only before replays of CUDA graphs")
         return
     names = "launches", "replays", "device_seconds", "wall_seconds", "copies"
     sums = {name: getattr(seen, name) for name in names} | {"device_kernels": seen.kernels}
-    report.measures |= {f"{name}_per_step": value / num_calls for name, value in sums.items()}
-
-
-def find_missing_replays(
-    run: CompiledRun, seen: Profile, messages: list[logging.LogRecord], num_calls: int, report: ReportBuilder
-) -> None:
-    """Find out why calls do not replay captured graphs although the mode asks for them."""
-    if not run.setting.asks_for_graphs or seen.replays >= num_calls:
+    report.measures |= {f"{name}_per_step": value / len(inputs) for name, value in sums.items()}
+    if not run.options.asks_for_graphs or seen.replays >= len(inputs):
         return
-    counted = f"{seen.replays} replays and {seen.launches} kernel launches in {num_calls} calls"
-    texts = dict.fromkeys(each.getMessage() for each in messages)
+    counted = f"{seen.replays} replays and {seen.launches} kernel launches in {len(inputs)} calls"
+    texts = dict.fromkeys(each.getMessage() for each in run.messages)
     for text in [text for text in texts if "cudagraph" in text.lower()] or [""]:
         report.find(
             REPLAYS,
@@ -163,13 +152,14 @@ def find_missing_replays(
 
 
 @contextmanager
-def collecting_messages() -> Iterator[list[logging.LogRecord]]:
+def collecting_messages(run: CompiledRun) -> Iterator[None]:
     """Collect the compiler's messages, among them the reasons why it did not capture a graph."""
     handler = BufferingHandler(sys.maxsize)
-    names = [name for name in logging.root.manager.loggerDict if name.startswith("torch._inductor")]
-    chosen = [name for name in names if name.endswith(("__perf_hints", "__cudagraphs"))]
+    names = logging.root.manager.loggerDict if run.is_cuda and run.options.asks_for_graphs else ()
+    chosen = [each for each in names if each.startswith("torch._inductor") and each.endswith(_MESSAGES)]
+    run.messages = handler.buffer
     with logging_from(logging.DEBUG, chosen, handler):
-        yield handler.buffer
+        yield
 
 
 @contextmanager
@@ -190,29 +180,24 @@ def _recording_copies() -> Iterator[list[tuple[int, int]]]:
         yield copies
 
 
-def find_copied_inputs(
-    subject: Subject,
-    run: CompiledRun,
-    compiled: Function,
-    inputs: list[Inputs],
-    found: CapturedState,
-    report: ReportBuilder,
-) -> None:
+def find_copied_inputs(run: CompiledRun) -> None:
     """Find captured tensors that are copied before each replay; measure the copies of arguments."""
     from torch._inductor import cudagraph_trees
 
-    if not run.setting.asks_for_graphs:
+    report = run.report
+    if not (run.is_cuda and run.options.asks_for_graphs):
         return
     if not hasattr(cudagraph_trees.CUDAGraphNode, _COPY_INPUTS):
         report.skip(COPIES, f"this torch copies inputs in an unknown way: {torch.__version__}")
         return
+    inputs = run.all_inputs()
     with _recording_copies() as copies:
-        repeat_calls(compiled, inputs)
+        repeat_calls(run.compiled, inputs)
     report.measures["copied_inputs_per_step"] = len(copies) / len(inputs)
     report.measures["copied_bytes_per_step"] = sum(size for _, size in copies) / len(inputs)
     copied = dict(copies)
     arguments = {t.data_ptr(): path for given in inputs for path, t in list_tensors(given, "argument ")}
-    captured = {value.data_ptr(): each for each in found if isinstance(value := each.get(), Tensor)}
+    captured = {tensor.data_ptr(): each for each, tensor in run.list_captured_tensors()}
     sources = {
         address: each
         for graph in run.graphs
@@ -234,6 +219,6 @@ def find_copied_inputs(
             COPIES,
             mechanism="a tensor of a closure, a global or an attribute is not a static input: each replay copies it first",
             finding=f"{name}, {size} bytes, is copied before each replay",
-            where=where or find_definition(subject.function),
+            where=where or find_definition(run.function),
             remedy="torch._dynamo.mark_static_address(tensor) before compiling, or a buffer or parameter of a module",
         )

@@ -12,9 +12,8 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from stepaudit.audited_function import Function, Subject
+from stepaudit.audited_function import Function
 from stepaudit.properties.compiled_run import CompiledRun, make_call, repeat_calls
-from stepaudit.report import ReportBuilder
 from stepaudit.source_lines import find_calling_line
 
 AUDIT = "syncs"
@@ -26,9 +25,6 @@ _TO_HOST: Final = {Tensor.tolist, Tensor.numpy, Tensor.cpu, Tensor.__array__}
 _TRANSFERS: Final = {*(each.__name__ for each in _TO_HOST), "to('cpu')", "aten._to_copy.default", "aten.copy_.default"}
 _ON_CALLER: Final = {"index.Tensor", "index_put.default", "index_put_.default", "_unsafe_index_put.default"}
 _VIEWS: Final = {"detach.default", "alias.default"}
-
-Waits = list[Counter[tuple[str, str]]]
-"""The waits of each call: how often a line waits for what."""
 
 
 class Reads(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -87,44 +83,43 @@ def _needs_values(func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str,
     return False
 
 
-def watch_eager_reads(subject: Subject) -> tuple[int, Waits]:
-    """Run the calls without the compiler. Return the most kernels of a call, and each call's waits with their lines.
+def watch_eager_reads(run: CompiledRun) -> None:
+    """Run the calls without the compiler. Count the kernels of a call, and its waits with their lines.
 
     Raises what a call raises.
     """
     num_operations = 0
-    lines = []
-    for number in range(subject.calls):
-        reads = Reads(subject.function)
+    for number in range(run.subject.calls):
+        reads = Reads(run.function)
 
         def watched(*arguments: Any, reads: Reads = reads) -> Any:
             with HostReads(reads), reads:
-                return subject.function(*arguments)
+                return run.function(*arguments)
 
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            _, error = make_call(watched, subject.inputs(number), number)
+            _, error = make_call(watched, run.subject.inputs(number), number)
         if error is not None:
             raise error
         num_operations = max(num_operations, reads.num_operations)
-        lines.append(reads.lines)
-    return num_operations, lines
+        run.waits.append(reads.lines)
+    run.report.measures["aten_calls_per_step"] = num_operations
 
 
-def find_syncs(waits: Waits, run: CompiledRun, report: ReportBuilder) -> None:
+def find_syncs(run: CompiledRun) -> None:
     """Find the waits of eager calls that are left when the function is compiled.
 
     An operation that reads values in eager alone, such as `one_hot`, is a part of a graph afterwards.
     """
     traced = {line for graph in run.graphs for line in graph.lines} - {line for _, line in run.breaks}
-    is_left = {key for each in waits for key in each if key[0] not in traced or key[1] in _TRANSFERS}
-    left = [Counter({key: num for key, num in each.items() if key in is_left}) for each in waits]
+    is_left = {key for each in run.waits for key in each if key[0] not in traced or key[1] in _TRANSFERS}
+    left = [Counter({key: num for key, num in each.items() if key in is_left}) for each in run.waits]
     seen: Counter[tuple[str, str]] = Counter()
     for each in left:
         seen |= each
-    report.measures["syncs_per_step"] = max(sum(each.values()) for each in left)
+    run.report.measures["syncs_per_step"] = max(sum(each.values()) for each in left)
     for (where, what), num in seen.items():
-        report.find(
+        run.report.find(
             AUDIT,
             mechanism=_MECHANISM,
             finding=f"{what}, {num} times in a call" if num > 1 else what,
@@ -153,21 +148,22 @@ def counting_cuda_syncs(function: Function) -> Iterator[Counter[str]]:
             torch.cuda.set_sync_debug_mode(before)
 
 
-def find_cuda_syncs(subject: Subject, compiled: Function, report: ReportBuilder, is_cuda: bool) -> None:
+def find_cuda_syncs(run: CompiledRun) -> None:
     """Run the compiled function on CUDA and find each wait that is not yet found.
 
     Only a wait in every call is a property of the step: the library and the compiler also wait when they start something.
     """
-    if not is_cuda:
+    report = run.report
+    if not run.is_cuda:
         report.skip(
             "syncs",
             "waits inside of compiled code are visible on CUDA alone; those of the function itself were examined",
         )
         return
-    inputs = [subject.inputs(number) for number in range(subject.calls)]
+    inputs = [run.subject.inputs(number) for number in range(run.subject.calls)]
     torch.cuda.synchronize()
-    with counting_cuda_syncs(subject.function) as lines:
-        repeat_calls(compiled, inputs)
+    with counting_cuda_syncs(run.function) as lines:
+        repeat_calls(run.compiled, inputs)
     known = {each.where for each in report.findings if each.audit == AUDIT}
     steady = {where: num for where, num in lines.items() if num >= len(inputs)}
     report.measures["syncs_per_step"] = max(report.measures["syncs_per_step"], sum(steady.values()) / len(inputs))

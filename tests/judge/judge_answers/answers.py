@@ -31,7 +31,7 @@ from judge_answers.pairs import (
     with_header,
 )
 from judge_answers.rare_pairs import rare_pairs
-from second_opinion import can_be_checked, check_by_second
+from second_opinion import can_be_checked, check_by_second, compare_again
 
 from kgverify.comparison.comparable import lockstep_columns
 from kgverify.comparison.compare import Comparer, Options
@@ -214,8 +214,8 @@ class Answer(msgspec.Struct, frozen=True):
 def answer_of(report: Report, folder: str = "\0") -> Answer:
     """Return the answer that a report gives, whatever the folder is called in which the traces lie."""
     fields = msgspec.to_builtins(msgspec.structs.replace(report, environment=None, self_test=None))
-    # The names of engines say nothing about the comparison.
-    del fields["engines"]
+    # The job says nothing about the comparison.
+    del fields["job"]
     content = msgspec.json.encode(fields)
     # Each file that is written is a recording of its own.
     content = re.sub(rb"copies of recording \w[\w-]*", b"copies of a recording", content.replace(folder.encode(), b""))
@@ -258,9 +258,6 @@ def require_known(name: str, given: Answer) -> None:
 
 def _compare_again(known: Known, comparer: Comparer) -> None:
     """InternalError unless the second comparison finds the same in a known pair, if it can judge it."""
-    # A saved report is shown without the reference.
-    from kgverify.engines.reference.comparison import compare_again
-
     if can_be_checked(comparer):
         assert isinstance(known.expected, Trace)
         assert isinstance(known.actual, Trace)

@@ -302,12 +302,15 @@ def _search_answers() -> Iterator[tuple[str, Answer]]:
 
 def _experiment_answers() -> Iterator[tuple[str, Answer]]:
     """Yield what is said about experiments that did not go as predicted."""
-    instances: Any = tuple("abcdefgh")
-    cases, predicted, unread = Cases(Unit.STEP, "wrong", "right", instances), np.arange(8) < 4, cast("Table", None)
-    found = Found(cases, unread, Condition((), 0.0, 1.0), (), True, 0.0)
+    predicted, unread = np.arange(8) < 4, cast("Table", None)
     for others in ([0], [5], [0, 7]):
         observed = predicted ^ np.isin(np.arange(8), others)
-        judged = judge(found, Tried(cases, predicted, observed), str)
+        instances: Any = [
+            SimpleNamespace(name=name, is_wrong=wrong) for name, wrong in zip("abcdefgh", observed, strict=True)
+        ]
+        cases = Cases(Unit.STEP, "wrong", "right", tuple(instances))
+        found = Found(cases, unread, Condition((), 0.0, 1.0), (), True, 0.0)
+        judged = judge(found, Tried(cases, predicted), lambda each: cast("Any", each).name)
         yield f"conditions: experiment {others}", _answer_to(msgspec.to_builtins(judged))
 
 
@@ -329,7 +332,7 @@ def _answer(expected: Trace, actual: Trace) -> Answer:
     # A feature that an engine declares is read for every instance.
     every = Feature("seen", "", frozenset(Unit), Scale.FLAG, "seen", see, is_declared=True)
     divergences, causes = group_causes(found.divergences, comparer.findings)
-    divergences, causes = describe_conditions(causes, divergences, comparer, own=(every,), most=_EFFORT.explained)
+    divergences, causes = describe_conditions(causes, divergences, comparer, _EFFORT.explained, own=(every,))
     values = [[(each.name, each.value(instance)) for each in features_of(instance.unit)] for instance in seen.values()]
     return _answer_of(found, divergences, causes, values)
 
