@@ -1,6 +1,5 @@
 """The alignment of two traces: candidates are paired by query, side and atom, never by position."""
 
-from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -12,11 +11,10 @@ from kgverify.comparison.source import StepSource
 from kgverify.comparison.step_view import side_name
 from kgverify.errors import count_of
 from kgverify.program.stages import Stage
-from kgverify.trace.model.columns import CandidateSet
-from kgverify.trace.model.digests import Words, candidate_keys, fold, words_of
+from kgverify.trace.model.columns import CandidateSet, are_equal
 
 ROWS: Final = 1 << 16
-"""Candidates read at a time."""
+"""The candidates compared at a time while those of both traces are in the same order."""
 
 
 class Alignment(NamedTuple):
@@ -49,27 +47,16 @@ CandidateReader = CandidateSet | SourceCandidates
 """The query, side and atom of the candidates of one trace, in the ids that both traces have."""
 
 
-def align_candidates(expected: CandidateReader, actual: CandidateReader, rows: int = ROWS) -> Alignment:
-    """Pair the candidates of two traces; some 60 bytes a candidate in memory.
-
-    Candidates are found by sorted 64-bit keys and confirmed by their query, side and atom.
-    """
+def align_candidates(expected: CandidateReader, actual: CandidateReader) -> Alignment:
+    """Pair the candidates of two traces; some 100 bytes a candidate in memory, unless both have the same order."""
     num = expected.num_candidates
     every, none = np.arange(num), np.zeros(0, np.int64)
-    if actual.num_candidates == num and _is_confirmed(expected, actual, every, every, rows):
+    if actual.num_candidates == num and all(
+        are_equal(expected.take(rows), actual.take(rows)) for rows in np.split(every, range(ROWS, num, ROWS))
+    ):
         return Alignment(every, every, none, none)
-    alignment = _align_keys(expected, actual, (_keys(expected, rows), _keys(actual, rows)), rows)
-    if alignment is None:
-        # Different candidates have one key. Exact keys take longer and more memory.
-        alignment = _align_keys(expected, actual, _exact_keys(expected, actual), rows)
-        assert alignment is not None
-    return alignment
-
-
-def _align_keys(
-    expected: CandidateReader, actual: CandidateReader, keys: tuple[Words, Words], at_a_time: int
-) -> Alignment | None:
-    """Pair candidates by their keys; None if this pairs different candidates, which have one key."""
+    tables = [_columns(side.take(np.arange(side.num_candidates))) for side in (expected, actual)]
+    keys = _number_rows(*tables)
     orders = [np.argsort(each, kind="stable") for each in keys]
     ordered = [each[order] for each, order in zip(keys, orders, strict=True)]
     occurrence = np.arange(len(ordered[0])) - np.searchsorted(ordered[0], ordered[0], side="left")
@@ -77,9 +64,6 @@ def _align_keys(
     is_paired = index < len(ordered[1])
     is_paired[is_paired] = ordered[1][index[is_paired]] == ordered[0][is_paired]
     rows = orders[0][is_paired], orders[1][index[is_paired]]
-    # Of each key, every candidate of one side is paired: with the same candidates, no other pairs are possible.
-    if not _is_confirmed(expected, actual, *rows, at_a_time):
-        return None
     in_order = np.argsort(rows[0])
     return Alignment(
         rows[0][in_order],
@@ -89,47 +73,30 @@ def _align_keys(
     )
 
 
-def _blocks(reader: CandidateReader, rows: int) -> Iterator[tuple[slice, CandidateSet]]:
-    for begin in range(0, reader.num_candidates, rows):
-        end = min(begin + rows, reader.num_candidates)
-        yield slice(begin, end), reader.take(np.arange(begin, end))
+Table = tuple[NDArray[np.integer], ...]
+"""Columns of numbers, [N] each."""
 
 
-def _hash_atoms(atoms: NDArray[np.int32]) -> Words:
-    key = np.zeros(len(atoms), np.uint64)
-    for values in atoms.T:
-        key = fold(key, words_of(values))
-    return key
+def _columns(candidates: CandidateSet) -> Table:
+    return candidates.query, candidates.side, *candidates.atom.T
 
 
-def _keys(reader: CandidateReader, at_a_time: int) -> Words:
-    keys = np.empty(reader.num_candidates, np.uint64)
-    for rows, candidates in _blocks(reader, at_a_time):
-        keys[rows] = candidate_keys(candidates)
-    return keys
+def _number_rows(left: Table, right: Table) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return a number for each row of two tables: equal rows, and no others, have equal numbers."""
+    columns = [np.concatenate(pair) for pair in zip(left, right, strict=True)]
+    order = np.lexsort(columns)
+    is_other = np.zeros(len(order), bool)
+    for column in columns:
+        is_other[1:] |= np.diff(column[order]) != 0
+    numbers = np.empty(len(order), np.int64)
+    numbers[order] = np.cumsum(is_other)
+    return numbers[: len(left[0])], numbers[len(left[0]) :]
 
 
-def _exact_keys(expected: CandidateReader, actual: CandidateReader) -> tuple[Words, Words]:
-    loaded = [reader.take(np.arange(reader.num_candidates)) for reader in (expected, actual)]
-    rows = [np.column_stack((c.query, c.side, c.atom)) for c in loaded]
-    _, keys = np.unique(np.concatenate(rows), axis=0, return_inverse=True)
-    words = words_of(keys.reshape(-1))
-    return words[: len(rows[0])], words[len(rows[0]) :]
-
-
-def _is_confirmed(
-    expected: CandidateReader,
-    actual: CandidateReader,
-    rows: NDArray[np.int64],
-    others: NDArray[np.int64],
-    at_a_time: int,
-) -> bool:
-    for begin in range(0, len(rows), at_a_time):
-        some = slice(begin, begin + at_a_time)
-        left, right = expected.take(rows[some]), actual.take(others[some])
-        if not all(np.array_equal(getattr(left, name), getattr(right, name)) for name in CandidateSet._fields):
-            return False
-    return True
+def _find_common(table: Table, others: Table) -> set[tuple[int, ...]]:
+    """Return the rows of a table that are also rows of another one."""
+    is_common = np.isin(*_number_rows(table, others))
+    return set(zip(*(column[is_common].tolist() for column in table), strict=True))
 
 
 Draws = dict[tuple[int, str], str]
@@ -137,11 +104,7 @@ Draws = dict[tuple[int, str], str]
 
 
 def judge_unpaired(
-    expected: CandidateReader,
-    actual: CandidateReader,
-    alignment: Alignment,
-    pair: ComparablePair,
-    at_a_time: int = ROWS,
+    expected: CandidateReader, actual: CandidateReader, alignment: Alignment, pair: ComparablePair
 ) -> tuple[list[Divergence], Draws]:
     """Return a divergence for each candidate that only one trace has, and the evidence for other draws.
 
@@ -154,7 +117,9 @@ def judge_unpaired(
     redrawn = groups[0].keys() & groups[1].keys()
     facts = set() if pair.expected.facts is None else {tuple(fact) for fact in pair.expected.facts.tolist()}
     draws = {(q, side_name(s)): _describe_draw(groups[0][q, s], groups[1][q, s], facts) for q, s in redrawn}
-    known, seen = _find_relatives(expected, alignment.expected, missing, extra, at_a_time)
+    paired = expected.take(alignment.expected)
+    known = _find_common(tuple(extra.atom.T), tuple(paired.atom.T))
+    seen = _find_common(_columns(extra), _columns(paired))
     found = []
     for rows, candidates, names, is_extra in (
         (alignment.missing, missing, pair.names, False),
@@ -163,10 +128,10 @@ def judge_unpaired(
         columns = (column.tolist() for column in candidates)
         for row, query, side, arguments in zip(rows.tolist(), *columns, strict=True):
             atom = tuple(arguments)
-            is_doubled = is_extra and (query, side, atom) in seen
+            is_doubled = is_extra and (query, side, *atom) in seen
             is_drawn = not is_doubled and ((query, side) in redrawn or (is_extra and atom not in known))
             if is_extra and (query, side) in redrawn:
-                seen.add((query, side, atom))
+                seen.add((query, side, *atom))
             text = names.atom(atom)
             found.append(
                 Divergence(
@@ -183,29 +148,6 @@ def judge_unpaired(
                 )
             )
     return found, draws
-
-
-def _find_relatives(
-    expected: CandidateReader,
-    paired: NDArray[np.int64],
-    missing: CandidateSet,
-    extra: CandidateSet,
-    at_a_time: int,
-) -> tuple[set[tuple[int, ...]], set[tuple[int, int, tuple[int, ...]]]]:
-    """Return the atoms, and the candidates, of the pairs that have an atom or an identity of an unpaired candidate."""
-    identities, atoms = candidate_keys(missing), _hash_atoms(extra.atom)
-    is_paired = np.zeros(expected.num_candidates, bool)
-    is_paired[paired] = True
-    known: set[tuple[int, ...]] = set()
-    seen: set[tuple[int, int, tuple[int, ...]]] = set()
-    for rows, candidates in _blocks(expected, at_a_time):
-        hits = np.isin(candidate_keys(candidates), identities) | np.isin(_hash_atoms(candidates.atom), atoms)
-        for query, side, atom in zip(
-            *(column.tolist() for column in candidates.take(np.flatnonzero(hits & is_paired[rows]))), strict=True
-        ):
-            known.add(tuple(atom))
-            seen.add((query, side, tuple(atom)))
-    return known, seen
 
 
 def _group_atoms(candidates: CandidateSet) -> dict[tuple[int, int], set[tuple[int, ...]]]:

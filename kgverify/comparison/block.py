@@ -3,29 +3,24 @@
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
-from math import isfinite
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kgverify.comparison.comparable import ComparablePair, is_decidable
-from kgverify.comparison.equal_columns import Rounded, count_rounded
+from kgverify.comparison.equal_columns import Rounded, count_rounded, has_equal_sums
 from kgverify.comparison.inference.infer import BlockInference, ProgramInference
 from kgverify.comparison.inference.step_difference import StepDifference
 from kgverify.comparison.locate import (
     Difference,
-    canonical,
-    is_close,
     level_of_step,
     locate_difference,
     render_choice,
 )
-from kgverify.comparison.modulo.benign import BenignSteps, find_kinds
-from kgverify.comparison.modulo.normalise import normalise_steps
-from kgverify.comparison.modulo.policy import DUPLICATES, NAMES, ORDER
+from kgverify.comparison.modulo import DUPLICATES, NAMES, ORDER, BenignSteps, find_kinds, normalise_steps
 from kgverify.comparison.result import DIGEST, Benign, Divergence, Level, NearTie
-from kgverify.comparison.step_view import StepReader, StepView, outcome_name, side_name
+from kgverify.comparison.step_view import StepReader, StepView, canonical, outcome_name, side_name
 from kgverify.errors import count_of
 from kgverify.program.difference_class import DifferenceClass
 from kgverify.program.stages import Stage
@@ -35,6 +30,8 @@ from kgverify.trace.model.header import NUM_STEPS
 from kgverify.trace.model.trace import Trace
 
 _DROPPED: Final = frozenset({"steps.dropped_atoms", "steps.dropped_resolvents"})
+_ENDS: Final = ("num_steps", "outcome", "is_limited", "log_probability")
+"""The columns of candidates that say how these ended."""
 
 
 class StepPairs(NamedTuple):
@@ -146,7 +143,8 @@ class BlockComparer:
         for kind, of in found:
             if len(of):
                 row, other = int(pairs.expected[of[0]]), int(pairs.actual[of[0]])
-                yield BenignSteps(kind, pairs.candidate[of], self._describe_benign(kind, row, other, pairs, int(of[0])))
+                first = self._describe_benign(kind, row, other, pairs, int(of[0]))
+                yield BenignSteps(len(of), pairs.candidate[of], first)
 
     def _is_decisive(self, pairs: StepPairs, decisive: list[Divergence | NearTie]) -> NDArray[np.bool_]:
         """Return which pairs of steps are those of a divergence or near-tie."""
@@ -204,8 +202,12 @@ class BlockComparer:
                 near_ties.append(found)
             else:
                 divergences.append(found)
-        num = len(self.pair.expected.columns.candidates.query)
-        rest = (candidate for candidate in range(num) if candidate not in decided)
+        expected, actual = (trace.columns.candidates for trace in (self.pair.expected, self.pair.actual))
+        num = len(expected.query)
+        is_other = np.zeros(num, np.bool_)
+        for name in _ENDS:
+            is_other |= getattr(expected, name) != getattr(actual, name)
+        rest = (candidate for candidate in np.flatnonzero(is_other).tolist() if candidate not in decided)
         divergences += filter(None, map(self._compare_whole, rest))
         last = np.full(num, len(differs), np.int64)
         last[list(decided)] = list(decided.values())
@@ -357,55 +359,65 @@ class BlockComparer:
                 Stage.RECYCLE, "candidates.num_steps", count_of(num[0], "step"), count_of(num[1], "step")
             )
             return self._divergence(candidate, min(num), difference, Level.OUTCOME, None)
-        outcomes = outcome_name(int(expected.outcome[candidate])), outcome_name(int(actual.outcome[candidate]))
+
+        def differ(stage: Stage, name: str, values: Sequence[str], level: Level) -> Divergence:
+            difference = Difference(stage, f"candidates.{name}", values[0], values[1])
+            return self._divergence(candidate, -1, difference, level, None)
+
+        has_steps = NUM_STEPS not in self.pair.not_compared
+        outcomes = [outcome_name(int(side.outcome[candidate])) for side in (expected, actual)]
         if outcomes[0] != outcomes[1]:
             # The end of a derivation whose steps are unknown may follow from any stage.
-            stage = Stage.FINISH if NUM_STEPS in self.pair.not_compared else Stage.RECYCLE
-            difference = Difference(stage, "candidates.outcome", *outcomes)
-            return self._divergence(candidate, -1, difference, Level.OUTCOME, None)
-        flags = expected.is_limited[candidate], actual.is_limited[candidate]
+            return differ(Stage.RECYCLE if has_steps else Stage.FINISH, "outcome", outcomes, Level.OUTCOME)
+        flags = [("not limited", "limited")[bool(side.is_limited[candidate])] for side in (expected, actual)]
         if flags[0] != flags[1]:
-            texts = ["limited" if flag else "not limited" for flag in flags]
             # What the limits dropped in each step agrees, if both sides counted it: the flag was not carried on.
-            is_counted = not _DROPPED & set(self.pair.not_compared) and NUM_STEPS not in self.pair.not_compared
-            stage = Stage.ADVANCE if is_counted else Stage.LIMIT
-            difference = Difference(stage, "candidates.is_limited", texts[0], texts[1])
-            return self._divergence(candidate, -1, difference, Level.RENAMING, None)
-        if candidate in self._lost_sums:
+            is_counted = has_steps and not _DROPPED & set(self.pair.not_compared)
+            return differ(Stage.ADVANCE if is_counted else Stage.LIMIT, "is_limited", flags, Level.RENAMING)
+        at = slice(candidate, candidate + 1)
+        sums = expected.log_probability[at], actual.log_probability[at]
+        tolerance = self.pair.score_tolerance
+        if candidate in self._lost_sums or has_equal_sums(*sums, expected.num_steps[at], tolerance):
             return None
-        sums = float(expected.log_probability[candidate]), float(actual.log_probability[candidate])
-        size = abs(sums[0]) if isfinite(sums[0]) else 0.0
-        tolerance = 2 * self.pair.score_tolerance * max(1, num[0]) + 1e-9 * max(1.0, size)
-        if not is_close(*sums, tolerance):
-            # As text, since JSON has no NaN.
-            stage = Stage.FINISH if NUM_STEPS in self.pair.not_compared else Stage.ADVANCE
-            difference = Difference(stage, "candidates.log_probability", repr(sums[0]), repr(sums[1]))
-            return self._divergence(candidate, -1, difference, Level.TOLERANCE, None)
-        return None
+        # As text, since JSON has no NaN.
+        stage, texts = Stage.ADVANCE if has_steps else Stage.FINISH, [repr(float(each[0])) for each in sums]
+        return differ(stage, "log_probability", texts, Level.TOLERANCE)
 
     def _count_rounded(self, pairs: StepPairs, agrees: NDArray[np.bool_]) -> Rounded:
         """Count the scores of pairs of steps that agree, and those of them that differ in bits."""
         e, a = self.pair.expected.columns, self.pair.actual.columns
         agrees = agrees & (e.steps.num_resolvents[pairs.expected] == a.steps.num_resolvents[pairs.actual])
-        rows_e = expand_rows(starts_of(e.steps.num_resolvents), pairs.expected[agrees])
-        rows_a = expand_rows(starts_of(a.steps.num_resolvents), pairs.actual[agrees])
+        rows_e, rows_a = _resolvents_of(e, a, pairs, agrees)
         return count_rounded(e.resolvents.score[rows_e], a.resolvents.score[rows_a])
+
+
+def _resolvents_of(
+    expected: Columns, actual: Columns, pairs: StepPairs, chosen: NDArray[Any]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the rows of the resolvents of some pairs of steps, on both sides."""
+    rows, others = (
+        expand_rows(starts_of(columns.steps.num_resolvents), steps[chosen])
+        for columns, steps in ((expected, pairs.expected), (actual, pairs.actual))
+    )
+    return rows, others
 
 
 def find_differing(
     expected: Trace, actual: Trace, pairs: StepPairs, not_compared: tuple[str, ...], score_tolerance: float
 ) -> NDArray[np.bool_]:
     """Return which pairs of steps differ in any field, scores by tolerance."""
-    differs: NDArray[np.bool_] = expected.digests.sequence[pairs.expected] != actual.digests.sequence[pairs.actual]
-    if not_compared:
-        differs |= _find_differing_columns(expected.columns, actual.columns, pairs)
-    same = np.flatnonzero(~differs)
     e, a = expected.columns, actual.columns
-    rows_e = expand_rows(starts_of(e.steps.num_resolvents), pairs.expected[same])
-    rows_a = expand_rows(starts_of(a.steps.num_resolvents), pairs.actual[same])
+    differs: NDArray[np.bool_] = expected.digests.sequence[pairs.expected] != actual.digests.sequence[pairs.actual]
+    # A digest that cannot be computed from its columns does not vouch for them.
+    for name in e.steps._fields[:-1] if not_compared else ():
+        differs |= getattr(e.steps, name)[pairs.expected] != getattr(a.steps, name)[pairs.actual]
+    same = np.flatnonzero(~differs)
+    rows_e, rows_a = _resolvents_of(e, a, pairs, same)
     counts = e.steps.num_resolvents[pairs.expected[same]].astype(np.int64)
     r, s = e.resolvents, a.resolvents
     wrong = (r.origin_kind[rows_e] != s.origin_kind[rows_a]) | (r.origin[rows_e] != s.origin[rows_a])
+    if not_compared:
+        wrong |= r.kind[rows_e] != s.kind[rows_a]
     score_e, score_a = r.score[rows_e].astype(np.float64), s.score[rows_a].astype(np.float64)
     with np.errstate(invalid="ignore"):  # infinity less infinity
         wrong |= ~((score_e == score_a) | (np.abs(score_e - score_a) <= score_tolerance))
@@ -413,36 +425,18 @@ def find_differing(
     return differs
 
 
-def _find_differing_columns(expected: Columns, actual: Columns, pairs: StepPairs) -> NDArray[np.bool_]:
-    """Return which pairs of steps differ in a column of the steps, or in the kind of a resolvent.
-
-    A digest that cannot be computed from its columns does not vouch for them.
-    """
-    differs = np.zeros(len(pairs.expected), bool)
-    for name in expected.steps._fields[:-1]:
-        differs |= getattr(expected.steps, name)[pairs.expected] != getattr(actual.steps, name)[pairs.actual]
-    same = np.flatnonzero(~differs)
-    step = np.repeat(same, expected.steps.num_resolvents[pairs.expected[same]])
-    kinds = [
-        columns.resolvents.kind[expand_rows(starts_of(columns.steps.num_resolvents), rows[same])]
-        for columns, rows in ((expected, pairs.expected), (actual, pairs.actual))
-    ]
-    differs[step[kinds[0] != kinds[1]]] = True
-    return differs
-
-
 def _level_without_goals(expected: StepView, actual: StepView, level: Level, *, is_same_digest: bool) -> Level:
     """Return the level of the difference of two steps whose goals are not known, by their clauses."""
     if level is not Level.ORDER or is_same_digest:
         return level
-    clauses = [[r.clause for r in step.resolvents] for step in (expected, actual)]
-    chosen = [
+    left, right = ([r.clause for r in step.resolvents] for step in (expected, actual))
+    chosen, other = (
         side[step.choice] if 0 <= step.choice < len(side) else None
-        for side, step in zip(clauses, (expected, actual), strict=True)
-    ]
-    if chosen[0] != chosen[1]:
+        for side, step in ((left, expected), (right, actual))
+    )
+    if chosen != other:
         return Level.CHOICE
-    return Level.ORDER if Counter(clauses[0]) == Counter(clauses[1]) else Level.RENAMING
+    return Level.ORDER if Counter(left) == Counter(right) else Level.RENAMING
 
 
 def _find_tie_gap(

@@ -1,14 +1,15 @@
 """The class of a divergence, with the evidence: derived from the two steps and the steps around them."""
 
 from collections import Counter
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 import msgspec
 import numpy as np
 
-from kgverify.comparison.locate import canonical, count_differing
+from kgverify.comparison.locate import count_differing
 from kgverify.comparison.result import DIGEST, NO_CANDIDATE, PROOF_CLASSES, Cause, Divergence
-from kgverify.comparison.step_view import StepReader, StepView
+from kgverify.comparison.step_view import StepReader, StepView, canonical
 from kgverify.errors import count_of
 from kgverify.program.atoms import Atom, Goal
 from kgverify.program.difference_class import DifferenceClass
@@ -37,10 +38,10 @@ class Surroundings(NamedTuple):
 
     expected: StepView | None
     actual: StepView | None
-    outputs: tuple[Any, Any] | None
-    earlier: tuple[StepView, ...]
-    other_goals: frozenset[Goal]
-    error_bound: float
+    outputs: tuple[Any, Any] | None = None
+    earlier: tuple[StepView, ...] = ()
+    other_goals: frozenset[Goal] = frozenset()
+    error_bound: float = 0.0
     draw: str = ""
     has_scores: bool = True
 
@@ -80,14 +81,17 @@ def find_surroundings(
     candidate, step = divergence.candidate, divergence.step
     expected, actual = views or (None, None)
     if divergence.field == "candidates.num_steps":
-        actual = None
         has_step = step < int(reader.columns.candidates.num_steps[candidate])
-        expected = reader.read(reader.first_step[candidate] + step) if has_step else None
-    earlier: tuple[StepView, ...] = ()
-    if expected is not None and actual is not None and has_history:
-        earlier = reader.read_earlier(candidate, step)
-    is_drawn = divergence.stage == Stage.CORRUPT
-    return Surroundings(expected, actual, None, earlier, frozenset(), error_bound, draw if is_drawn else "", has_scores)
+        expected, actual = reader.read(reader.first_step[candidate] + step) if has_step else None, None
+    is_of_both = expected is not None and actual is not None and has_history
+    return Surroundings(
+        expected,
+        actual,
+        earlier=reader.read_earlier(candidate, step) if is_of_both else (),
+        error_bound=error_bound,
+        draw=draw if divergence.stage == Stage.CORRUPT else "",
+        has_scores=has_scores,
+    )
 
 
 def classify(divergence: Divergence, around: Surroundings) -> Finding:
@@ -117,21 +121,10 @@ def classify(divergence: Divergence, around: Surroundings) -> Finding:
     copied = _copied(around)
     if copied is not None and stage is not Stage.LIMIT:
         return copied
-    if stage in (Stage.MATCH_RULES, Stage.MATCH_FACTS):
-        return _of_matches(stage, around)
-    if stage in (Stage.RESOLVE, Stage.PRUNE, Stage.RENAME, Stage.REVISIT, Stage.CLOSE):
-        return _of_resolvents(stage, around)
-    if stage is Stage.LIMIT:
-        return _of_limit(around)
-    if stage is Stage.SCORE:
-        return _of_scores(around)
-    if stage is Stage.CHOOSE:
-        return _of_choice(around)
-    if stage is Stage.FINISH:
-        return Finding(DifferenceClass.OUTCOME, "the same resolvent was chosen, with a different outcome", 1.0)
-    if stage in (Stage.ADVANCE, Stage.RECYCLE, Stage.SELECT):
-        return _of_goal(around, stage)
-    return Finding(DifferenceClass.UNCLASSIFIED, f"no rule for stage {stage.value}", 0.0)
+    rule = _RULES.get(stage)
+    if rule is None:
+        return Finding(DifferenceClass.UNCLASSIFIED, f"no rule for stage {stage.value}", 0.0)
+    return rule(stage, around)
 
 
 def describe_recorded(divergence: Divergence, around: Surroundings) -> str:
@@ -175,24 +168,38 @@ def _copied(around: Surroundings) -> Finding | None:
     return None
 
 
+def _outputs(stage: Stage, around: Surroundings) -> tuple[Any, Any]:
+    """Return the outputs of a stage on both sides: those that the engines showed, or as much as the steps show of them."""
+    if around.outputs is not None:
+        return around.outputs
+    expected, actual = (_read_output(stage, step) for step in around.steps)
+    return expected, actual
+
+
+def _read_output(stage: Stage, step: StepView) -> Any:
+    if stage is Stage.SCORE:
+        return [r.score for r in step.resolvents]
+    if stage in (Stage.MATCH_RULES, Stage.MATCH_FACTS):
+        wanted = Origin.RULE if stage is Stage.MATCH_RULES else Origin.FACT
+        return [r.origin for r in step.resolvents if r.origin_kind == wanted]
+    items = [(r.kind, *r.clause, r.atoms) for r in step.resolvents]
+    return (items, step.dropped_atoms, step.dropped_resolvents) if stage is Stage.LIMIT else items
+
+
 def _of_matches(stage: Stage, around: Surroundings) -> Finding:
-    if around.outputs is None:
-        sides = [_clauses(step, stage) for step in around.steps]
-    else:
-        sides = [Counter(output) for output in around.outputs]
-    missing, extra = sides[0] - sides[1], sides[1] - sides[0]
+    expected, actual = (Counter[int](output) for output in _outputs(stage, around))
+    missing, extra = (expected - actual).total(), (actual - expected).total()
     selected = around.steps[0].goal[:1]
     is_repeated = any(atom.first < 0 and atom.first == atom.second for atom in selected)
     situation = "a repeated variable is selected" if is_repeated else ""
     what = "rule" if stage is Stage.MATCH_RULES else "fact"
     if missing and extra:
-        evidence = f"{count_of(missing.total(), what)} missing, {extra.total():,} extra"
+        evidence = f"{count_of(missing, what)} missing, {extra:,} extra"
         return Finding(DifferenceClass.SUBSTITUTED, evidence, 0.7, situation)
     if missing:
-        evidence = f"{count_of(missing.total(), what)} missing, none extra"
-        return Finding(DifferenceClass.MISSING, evidence, 1.0, situation)
+        return Finding(DifferenceClass.MISSING, f"{count_of(missing, what)} missing, none extra", 1.0, situation)
     if extra:
-        return Finding(DifferenceClass.EXTRA, f"{count_of(extra.total(), what)} extra, none missing", 1.0, situation)
+        return Finding(DifferenceClass.EXTRA, f"{count_of(extra, what)} extra, none missing", 1.0, situation)
     dropped = _of_dropped(around)
     if dropped is not None:
         return dropped._replace(situation=situation)
@@ -201,7 +208,10 @@ def _of_matches(stage: Stage, around: Surroundings) -> Finding:
 
 def _of_dropped(around: Surroundings) -> Finding | None:
     """Classify recorded steps that differ in the number of resolvents before the limits."""
-    num = [_num_all(step) for step in around.steps]
+    num = [
+        sum(r.kind == GoalKind.GOAL for r in step.resolvents) + step.dropped_atoms + step.dropped_resolvents
+        for step in around.steps
+    ]
     if around.outputs is not None or num[0] == num[1]:
         return None
     kind = DifferenceClass.MISSING if num[0] > num[1] else DifferenceClass.EXTRA
@@ -209,25 +219,14 @@ def _of_dropped(around: Surroundings) -> Finding | None:
     return Finding(kind, evidence, 0.9)
 
 
-def _num_all(step: StepView) -> int:
-    """Count the resolvents before the limits drop any."""
-    return sum(r.kind == GoalKind.GOAL for r in step.resolvents) + step.dropped_atoms + step.dropped_resolvents
-
-
-def _clauses(step: StepView, stage: Stage) -> Counter[int]:
-    """Count the rules, or the facts, that made a step's resolvents."""
-    wanted = Origin.RULE if stage is Stage.MATCH_RULES else Origin.FACT
-    return Counter(r.origin for r in step.resolvents if r.origin_kind == wanted)
-
-
 def _of_resolvents(stage: Stage, around: Surroundings) -> Finding:
-    """Compare lists of resolvents: (…, origin kind, origin, atoms) items if the step was replayed, else the views."""
-    expected, actual = _items(around)
-    situation = _proof_situation(stage, around) if stage is Stage.CLOSE else ""
-    if Counter(expected) == Counter(actual):
+    """Compare lists of resolvents, items (..., origin kind, origin, atoms)."""
+    expected, actual = map(list, _outputs(stage, around))
+    missing, extra = Counter(expected) - Counter(actual), Counter(actual) - Counter(expected)
+    if not missing and not extra:
         dropped = _of_dropped(around) if expected == actual else None
         return dropped or Finding(DifferenceClass.REORDERED, "the same resolvents in a different order", 1.0)
-    missing, extra = Counter(expected) - Counter(actual), Counter(actual) - Counter(expected)
+    situation = _proof_situation(expected, actual) if stage is Stage.CLOSE else ""
     by_clause = [{item[-3:-1]: item[-1] for item in side} for side in (missing, extra)]
     shared = by_clause[0].keys() & by_clause[1].keys()
     if shared and stage is Stage.CLOSE:
@@ -246,57 +245,37 @@ def _of_resolvents(stage: Stage, around: Surroundings) -> Finding:
             num = count_of(abs(num_left - num_right), "atom")
             return Finding(kind, f"{num} {kind.value} after pruning", 0.95)
         return Finding(DifferenceClass.SUBSTITUTED, "the same clause gave different atoms", 0.95)
-    if missing and not extra:
-        return Finding(DifferenceClass.MISSING, f"{count_of(missing.total(), 'resolvent')} missing", 0.95, situation)
-    if extra and not missing:
-        return Finding(DifferenceClass.EXTRA, f"{count_of(extra.total(), 'resolvent')} extra", 0.95, situation)
+    if not missing or not extra:
+        kind = DifferenceClass.MISSING if missing else DifferenceClass.EXTRA
+        num = count_of((missing or extra).total(), "resolvent")
+        return Finding(kind, f"{num} {kind.value}", 0.95, situation)
     if stage is Stage.CLOSE:
         return Finding(DifferenceClass.OUTCOME, "the goal is closed differently", 0.9, situation)
     evidence = f"{count_of(missing.total(), 'resolvent')} missing, {extra.total():,} extra"
     return Finding(DifferenceClass.SUBSTITUTED, evidence, 0.6)
 
 
-def _of_limit(around: Surroundings) -> Finding:
-    if around.outputs is not None:
-        kept, dropped = zip(*((output[0], output[1:]) for output in around.outputs), strict=True)
-        if dropped[0] == dropped[1] and Counter(kept[0]) == Counter(kept[1]):
-            return Finding(DifferenceClass.REORDERED, "the same resolvents are kept, in a different order", 1.0)
-    return Finding(DifferenceClass.LIMIT, _dropped(around), 0.95, _proof_situation(Stage.LIMIT, around))
-
-
-def _items(around: Surroundings) -> tuple[list[Any], list[Any]]:
-    if around.outputs is not None:
-        return list(around.outputs[0]), list(around.outputs[1])
-    expected, actual = ([(r.kind, *r.clause, r.atoms) for r in step.resolvents] for step in around.steps)
-    return expected, actual
+def _of_limit(stage: Stage, around: Surroundings) -> Finding:
+    (expected, *dropped), (actual, *own) = _outputs(stage, around)
+    if around.outputs is not None and dropped == own and Counter(expected) == Counter(actual):
+        return Finding(DifferenceClass.REORDERED, "the same resolvents are kept, in a different order", 1.0)
+    evidence = f"dropped (by max_atoms, by max_resolvents): expected {tuple(dropped)}, actual {tuple(own)}"
+    return Finding(DifferenceClass.LIMIT, evidence, 0.95, _proof_situation(expected, actual))
 
 
 def _goal(atoms: Any) -> Goal:
     return tuple(Atom(*atom) for atom in atoms)
 
 
-def _dropped(around: Surroundings) -> str:
-    if around.outputs is not None:
-        counts = [tuple(output[1:]) for output in around.outputs]
-    else:
-        counts = [(step.dropped_atoms, step.dropped_resolvents) for step in around.steps]
-    return f"dropped (by max_atoms, by max_resolvents): expected {counts[0]}, actual {counts[1]}"
-
-
-def _proof_situation(stage: Stage, around: Surroundings) -> str:
-    if around.outputs is not None:
-        listed = [output[0] if stage is Stage.LIMIT else output for output in around.outputs]
-        has_proof = [any(item[0] == GoalKind.TRUE for item in side) for side in listed]
-    else:
-        has_proof = [any(r.kind == GoalKind.TRUE for r in step.resolvents) for step in around.steps]
+def _proof_situation(expected: Sequence[Any], actual: Sequence[Any]) -> str:
+    has_proof = [any(item[0] == GoalKind.TRUE for item in side) for side in (expected, actual)]
     if has_proof == [False, True]:
         return FALSE_PROOF
     return PROOF_LOST if has_proof == [True, False] else ""
 
 
-def _of_scores(around: Surroundings) -> Finding:
-    scores = around.outputs or [[r.score for r in step.resolvents] for step in around.steps]
-    pairs = list(zip(*scores, strict=False))
+def _of_scores(stage: Stage, around: Surroundings) -> Finding:
+    pairs = list(zip(*_outputs(stage, around), strict=False))
     if any(a != a for _, a in pairs):
         return Finding(DifferenceClass.NUMBER, "a score is NaN", 1.0, "NaN")
     worst = max((abs(e - a) / max(abs(e), abs(a)) for e, a in pairs if e != a), default=0.0)
@@ -305,17 +284,13 @@ def _of_scores(around: Surroundings) -> Finding:
     words = f"scores differ by at most {worst:.1e}, relative"
     expected, actual = (np.array(side, np.float64) for side in zip(*pairs, strict=True))
     if short := name_coarser_type(expected, actual):
-        return Finding(
-            DifferenceClass.ROUNDING, f"{words}: the actual scores have no more bits than {short} numbers", 0.9
-        )
-    return Finding(
-        DifferenceClass.NUMBER,
-        f"{words}: as much as a coarser float type or slightly different weights change them",
-        0.6,
-    )
+        words += f": the actual scores have no more bits than {short} numbers"
+        return Finding(DifferenceClass.ROUNDING, words, 0.9)
+    words += ": as much as a coarser float type or slightly different weights change them"
+    return Finding(DifferenceClass.NUMBER, words, 0.6)
 
 
-def _of_choice(around: Surroundings) -> Finding:
+def _of_choice(stage: Stage, around: Surroundings) -> Finding:
     expected, actual = around.steps
     if expected.chosen is None or actual.chosen is None:
         return Finding(DifferenceClass.NUMBER, "the choice is not the index of a resolvent", 0.9)
@@ -330,17 +305,18 @@ def _of_choice(around: Surroundings) -> Finding:
     return Finding(DifferenceClass.NUMBER, f"the chosen resolvent scores {gap:.3g} below the highest", 0.8)
 
 
-def _of_goal(around: Surroundings, stage: Stage) -> Finding:
+def _of_outcome(stage: Stage, around: Surroundings) -> Finding:
+    return Finding(DifferenceClass.OUTCOME, "the same resolvent was chosen, with a different outcome", 1.0)
+
+
+def _of_goal(stage: Stage, around: Surroundings) -> Finding:
     expected, actual = around.steps
     if expected.goal == actual.goal:
         if expected.depth != actual.depth:
             return Finding(DifferenceClass.STALE, f"depth {actual.depth}, expected {expected.depth}", 0.9)
-        if stage is Stage.ADVANCE:
-            evidence = "the step run alone gives the expected output: it depends on the state that steps before it left"
-            return Finding(DifferenceClass.FOREIGN, evidence, 0.8)
-        return Finding(
-            DifferenceClass.FOREIGN, "the step run alone gives the expected output: it depends on other slots", 0.8
-        )
+        cause = "the state that steps before it left" if stage is Stage.ADVANCE else "other slots"
+        evidence = f"the step run alone gives the expected output: it depends on {cause}"
+        return Finding(DifferenceClass.FOREIGN, evidence, 0.8)
     if any(step.goal == actual.goal for step in around.earlier):
         return Finding(DifferenceClass.STALE, "the goal is that of an earlier step", 0.95)
     if actual.goal in around.other_goals:
@@ -348,6 +324,18 @@ def _of_goal(around: Surroundings, stage: Stage) -> Finding:
     if canonical(expected.goal) == canonical(actual.goal):
         return Finding(DifferenceClass.RENAMED, "the goal has different variables", 0.95)
     return Finding(DifferenceClass.SUBSTITUTED, "the goal is not the chosen resolvent", 0.8)
+
+
+_RULES: Final[Mapping[Stage, Callable[[Stage, Surroundings], Finding]]] = {
+    **dict.fromkeys((Stage.MATCH_RULES, Stage.MATCH_FACTS), _of_matches),
+    **dict.fromkeys((Stage.RESOLVE, Stage.PRUNE, Stage.RENAME, Stage.REVISIT, Stage.CLOSE), _of_resolvents),
+    Stage.LIMIT: _of_limit,
+    Stage.SCORE: _of_scores,
+    Stage.CHOOSE: _of_choice,
+    Stage.FINISH: _of_outcome,
+    **dict.fromkeys((Stage.ADVANCE, Stage.RECYCLE, Stage.SELECT), _of_goal),
+}
+"""The rule for the differences of each stage in a step."""
 
 
 def group_causes(
@@ -372,14 +360,11 @@ def group_causes(
     numbered = list(divergences)
     causes = []
     for number, ((stage, _, situation), members) in enumerate(ordered):
+        own = [divergences[i] for i in members]
         for i in members:
-            finding = findings[i]
+            kind, evidence, confidence, _ = findings[i]
             numbered[i] = msgspec.structs.replace(
-                divergences[i],
-                kind=finding.kind,
-                evidence=finding.evidence,
-                confidence=finding.confidence,
-                cause=number,
+                divergences[i], kind=kind, evidence=evidence, confidence=confidence, cause=number
             )
         causes.append(
             Cause(
@@ -387,10 +372,10 @@ def group_causes(
                 kind=findings[members[0]].kind,
                 situation=situation,
                 num_candidates=size(members),
-                num_queries=len({divergences[i].query for i in members}),
+                num_queries=len({each.query for each in own}),
                 num_divergences=len(members),
-                num_assumed=sum(divergences[i].is_assumed for i in members),
-                num_later=sum(divergences[i].later_steps for i in members),
+                num_assumed=sum(each.is_assumed for each in own),
+                num_later=sum(each.later_steps for each in own),
                 first=members[0],
             )
         )

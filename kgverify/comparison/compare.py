@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from kgverify.comparison.align import ROWS, Alignment, SourceCandidates, align_candidates, judge_unpaired
+from kgverify.comparison.align import Alignment, SourceCandidates, align_candidates, judge_unpaired
 from kgverify.comparison.block import BlockComparer
 from kgverify.comparison.classify import Finding, Surroundings, classify, find_surroundings
 from kgverify.comparison.comparable import (
@@ -16,21 +16,33 @@ from kgverify.comparison.comparable import (
     ComparablePair,
     Convert,
     Numbering,
+    Rebuilding,
     column_names,
     compare_dialects,
     counts_alike,
+    find_goals,
+    find_rebuilds,
     note_unknown,
 )
 from kgverify.comparison.equal_columns import Rounded, count_rounded, has_equal_columns, has_same_bytes
-from kgverify.comparison.goals import Rebuilding, find_goals, find_rebuilds
-from kgverify.comparison.inference.dialects import order_of_stages
-from kgverify.comparison.inference.infer import ProgramInference, adopt_guess, find_program, prefer_one_stage
+from kgverify.comparison.inference.infer import (
+    ProgramInference,
+    adopt_guess,
+    find_program,
+    order_of_stages,
+    prefer_one_stage,
+)
 from kgverify.comparison.inference.step_difference import StepDifference
 from kgverify.comparison.locate import first_difference, name_stage, starts_wrong
-from kgverify.comparison.modulo.benign import BenignCount
-from kgverify.comparison.modulo.normalise import rename_candidates
-from kgverify.comparison.modulo.outputs import normalise_outputs
-from kgverify.comparison.modulo.policy import DUPLICATES, NAMES, order_kinds, resolve_modulo
+from kgverify.comparison.modulo import (
+    DUPLICATES,
+    NAMES,
+    BenignCount,
+    normalise_outputs,
+    order_kinds,
+    rename_candidates,
+    resolve_modulo,
+)
 from kgverify.comparison.result import (
     DIGEST,
     Comparison,
@@ -82,26 +94,8 @@ _SCORES: Final = frozenset({"resolvents.score", "candidates.log_probability"})
 """The columns to which the tolerance of scores applies."""
 
 
-def compare(expected: TraceLike, actual: TraceLike, **options: Any) -> Comparison:
-    """Compare two traces; the options are those of `Comparer`."""
-    return Comparer(expected, actual, **options).compare()
-
-
-class Sizes(NamedTuple):
-    """The sizes of what a comparison takes at a time, which must not change any result.
-
-    block_steps: the steps of a block, which has one candidate at least; None for one block of everything
-    piece_bytes: the bytes of a piece of a column on disk; None for `PIECE_BYTES`
-    rows:        the candidates whose identities are read together
-    """
-
-    block_steps: int | None
-    piece_bytes: int | None = None
-    rows: int = ROWS
-
-
-class Comparer:
-    """Compares two traces of the same run, of whatever levels: in memory, in files, or in folders of shards.
+class Options(NamedTuple):
+    """The options of a comparison.
 
     lockstep:         each candidate of both traces is one position from which one step was taken, and every step that
                       differs is a divergence; else each candidate has its first divergence
@@ -114,7 +108,34 @@ class Comparer:
     score_error:      the error of the actual scores to accept, in nats; None: the judge's bound
     modulo:           the kinds of differences that are benign; None: names, if an engine numbers variables its own way
     allows_dialects:  whether traces of different dialects are compared; else the verdict is INCONCLUSIVE
-    sizes:            the sizes of what is compared at a time; None for those that suit the traces
+    progress:         receives the number of bytes compared since the last call
+    block_steps:      the steps of a block, which has one candidate at least; None for the size that suits the traces
+    piece_bytes:      the bytes of a piece of a column on disk; like `block_steps`, it changes no result
+    """
+
+    lockstep: bool = False
+    verifies_content: bool | None = None
+    kept: int | None = None
+    rebuilding: Rebuilding | None = None
+    explains: bool = False
+    score_error: ScoreError = None
+    modulo: Collection[str] | None = None
+    allows_dialects: bool = False
+    progress: Progress = lambda num_bytes: None
+    block_steps: int | None = None
+    piece_bytes: int | None = None
+
+
+_DEFAULT: Final = Options()
+
+
+def compare(expected: TraceLike, actual: TraceLike, **options: Any) -> Comparison:
+    """Compare two traces; the options are those of `Options`."""
+    return Comparer(expected, actual, Options(**options)).compare()
+
+
+class Comparer:
+    """Compares two traces of the same run, of whatever levels: in memory, in files, or in folders of shards.
 
     UserError for a trace that is damaged or refused. A missing or doubled shard makes the verdict INCONCLUSIVE.
 
@@ -134,56 +155,35 @@ class Comparer:
     is_in_order:     whether both traces have the same candidates in the same order, on disk
     """
 
-    def __init__(
-        self,
-        expected: TraceLike,
-        actual: TraceLike,
-        *,
-        lockstep: bool = False,
-        verifies_content: bool | None = None,
-        kept: int | None = None,
-        rebuilding: Rebuilding | None = None,
-        explains: bool = False,
-        score_error: ScoreError = None,
-        modulo: Collection[str] | None = None,
-        allows_dialects: bool = False,
-        progress: Progress = lambda num_bytes: None,
-        sizes: Sizes | None = None,
-    ) -> None:
+    def __init__(self, expected: TraceLike, actual: TraceLike, options: Options = _DEFAULT) -> None:
+        self._options, self.lockstep, self.score_error = options, options.lockstep, options.score_error
         self.recorded = open_source(expected), open_source(actual)
         self.sources = drop_unknown_steps(self.recorded)
         self._steps_notes = describe_unknown_steps(self.sources)
-        self.modulo, self._modulo_notes = resolve_modulo(modulo, *(source.header for source in self.sources))
-        self.lockstep = lockstep
-        self._allows_dialects = allows_dialects
+        self.modulo, self._modulo_notes = resolve_modulo(options.modulo, *(source.header for source in self.sources))
         self.draws: dict[tuple[int, str], str] = {}
-        self._explains = explains
-        self._kept = kept
-        self._progress = progress
         self._has_goals = all(has_goals(source.header.level) for source in self.sources)
         self._files = [source for source in self.sources if not isinstance(source, MemorySource)]
-        self._sizes = sizes or Sizes(self._files[0].block_steps if self._files else None)
-        for source, is_wanted in zip(self.sources, wants_content(self.sources, verifies_content), strict=True):
+        self._block_steps = options.block_steps or (self._files[0].block_steps if self._files else None)
+        for source, is_wanted in zip(self.sources, wants_content(self.sources, options.verifies_content), strict=True):
             if not isinstance(source, MemorySource):
                 source.verify(content=is_wanted)
         if len(self._files) == 2:
             self._files[1].trace.share_symbols(self._files[0].trace)
-        self.rebuilds = find_rebuilds(*self.sources, rebuilding)
+        self.rebuilds = find_rebuilds(*self.sources, options.rebuilding)
         self._shells = tuple(source.shell() for source in self.sources)
         shells = [self.rebuilds.apply(side, shell) for side, shell in enumerate(self._shells)]
         self._numbering = Numbering(shells[0], shells[1])
-        self.score_error = score_error
-        self._pair = ComparablePair(shells[0], shells[1], self._numbering, score_error=score_error, modulo=self.modulo)
-        self.expected, self.actual = self._pair.expected, self._pair.actual
-        self.program = ProgramInference(find_program([self._pair.full[i] for i in self._numbering.kept_sides]))
-        self.names, self.score_tolerance = self._pair.names, self._pair.score_tolerance
-        self.has_origins, self.has_scores = self._pair.has_origins, self._pair.has_scores
-        self.not_compared = self._pair.not_compared
+        self.has_same_numbering = self._numbering.is_same
+        self._pair = pair = self._compared(shells[0], shells[1])
+        self.expected, self.actual = pair.expected, pair.actual
+        self.program = ProgramInference(find_program([pair.full[i] for i in self._numbering.kept_sides]))
+        self.names, self.score_tolerance, self.not_compared = pair.names, pair.score_tolerance, pair.not_compared
+        self.has_origins, self.has_scores = pair.has_origins, pair.has_scores
         self._ignored = frozenset(self.not_compared)
         self._lacking = column_names(self.expected.columns) - (self.sources[0].fields & self.sources[1].fields)
         # Equal stored digests mean equal steps if both are of the same ids and count the same columns.
         self.has_like_digests = self._numbering.is_same and counts_alike(shells[0], shells[1])
-        self.has_same_numbering = self._numbering.is_same
 
     def read_candidates(self, side: int) -> Candidates:
         """Return all candidates of a side (0: expected, 1: actual) in the common ids, without their steps."""
@@ -198,7 +198,7 @@ class Comparer:
 
     def compare(self) -> Comparison:
         """Return the verdict with everything it rests on: identities are compared first, then bytes, then steps."""
-        self._found = _Found(self._kept)
+        self._found = found = _Found(self._options)
         self._num_steps = self._num_resolvents = 0
         self._rounded = Rounded()
         self.findings: tuple[Finding, ...] = ()
@@ -207,28 +207,30 @@ class Comparer:
         self.benign = BenignCount()
         self._alignment: Alignment | None = None
         faults = [fault for source in self.sources for fault in source.faults]
-        num_pairs, blocks, alignment = self._find_suspects()
-        self.is_in_order = alignment is None
-        if alignment is not None and not faults:
-            self._judge_unpaired(alignment)
+        num_pairs, blocks = self._find_suspects()
+        self.is_in_order = self._alignment is None
+        if self._alignment is not None and not faults:
+            self._judge_unpaired(self._alignment)
         for rows, others in blocks:
             self._compare_block(rows, others)
             for source in self._files:
                 source.trace.release()
-        found = self._found
-        self.num_found = found.num
+        self.num_found, listed = found.num, found.listed()
+        self.lists_all = found.num == len(listed) and found.num_ties == len(found.near_ties)
+        if self._options.explains:
+            listed = self._explain(listed)
         coverage = Coverage(
             candidates=num_pairs,
             steps=self._num_steps,
             resolvents=self._num_resolvents,
             fields=self._pair.compared_fields,
-            not_compared=self._pair.not_compared,
+            not_compared=self.not_compared,
             candidates_expected=self.sources[0].num_candidates,
             candidates_actual=self.sources[1].num_candidates,
         )
-        dialects = compare_dialects(self._shells[0], self._shells[1])
+        dialects, allows_dialects = compare_dialects(*self._shells), self._options.allows_dialects
         reasons = [
-            *(() if self._allows_dialects else dialects),
+            *(() if allows_dialects else dialects),
             *(f"a shard is not there: {fault}" for fault in faults),
             *self._pair.reasons,
             *self._pair.explain_undecided(found.num_by_digest, found.num_open),
@@ -238,25 +240,14 @@ class Comparer:
                 f"nothing was compared: {count_of(coverage.candidates_expected, 'candidate')} expected,"
                 f" {coverage.candidates_actual} actual, {count_of(coverage.steps, 'step')} in common"
             )
-        level = highest_level(found.levels) or (Level.BITS if self._rounded.num_differing else None)
-        listed = found.listed()
-        self.lists_all = found.num == len(listed) and found.num_ties == len(found.near_ties)
-        if self._explains:
-            chosen = iter(prefer_one_stage([each.guesses for each in listed if each.guesses]))
-            listed = [each.choose(next(chosen)) if each.guesses else each for each in listed]
-            around = [each.surroundings for each in listed]
-            wanted = frozenset(each.actual.goal for each in around if each is not None and each.actual is not None)
-            known = find_goals(*self.sources, self._numbering, self.rebuilds.expected, wanted)
-            self.findings = tuple(each.classify(known) for each in listed)
         notes = [
             *self._steps_notes,
             *self._modulo_notes,
             *(() if self._ignored >= _SCORES else self._pair.tolerance.notes),
-            *note_unknown(self._shells[0], self._shells[1]),
-            *(dialects if self._allows_dialects else ()),
+            *note_unknown(*self._shells),
+            *(dialects if allows_dialects else ()),
+            *(() if all(source.is_verified for source in self.sources) else (SKIPPED,)),
         ]
-        if not all(source.is_verified for source in self.sources):
-            notes.append(SKIPPED)
         for num, num_listed, what in (
             (found.num, len(listed), "divergences"),
             (found.num_ties, len(found.near_ties), "near-ties"),
@@ -268,7 +259,7 @@ class Comparer:
             coverage=coverage,
             divergences=tuple(each.divergence for each in listed),
             near_ties=tuple(found.near_ties),
-            level=level,
+            level=highest_level(found.levels) or (Level.BITS if self._rounded.num_differing else None),
             reasons=tuple(reasons),
             equality=self._pair.equality(),
             notes=tuple(notes),
@@ -278,12 +269,26 @@ class Comparer:
         )
         return self.comparison
 
+    def _explain(self, listed: list["_Listed"]) -> list["_Listed"]:
+        """Return the divergences with their stages, and classify them."""
+        chosen = iter(prefer_one_stage([each.guesses for each in listed if each.guesses]))
+        listed = [each.choose(next(chosen)) if each.guesses else each for each in listed]
+        around = [each.surroundings for each in listed]
+        wanted = frozenset(each.actual.goal for each in around if each is not None and each.actual is not None)
+        known = find_goals(*self.sources, self._numbering, self.rebuilds.expected, wanted)
+        self.findings = tuple(each.classify(known) for each in listed)
+        return listed
+
     def describe_difference(self, difference: float) -> str:
         """Return a difference of scores in words, in nats and in units in the last place."""
         return self._pair.tolerance.describe(difference)
 
     def _describe_rounding(self) -> Rounding:
         tolerance, rounded = self._pair.tolerance, self._rounded
+        words = (
+            f"{count_of(rounded.num_differing, 'score')} differ within the bound, by at most"
+            f" {tolerance.describe(rounded.largest)}; up to {tolerance.describe(tolerance.value)} counts as rounding"
+        )
         return Rounding(
             bound=tolerance.value,
             ulps=tolerance.value / tolerance.unit if tolerance.unit else 0.0,
@@ -291,24 +296,16 @@ class Comparer:
             evidence=tolerance.evidence,
             num_differing=rounded.num_differing,
             largest=rounded.largest,
-            in_words=(
-                f"{count_of(rounded.num_differing, 'score')} differ within the bound, by at most"
-                f" {tolerance.describe(rounded.largest)}; up to {tolerance.describe(tolerance.value)} counts as rounding"
-                if rounded.num_differing
-                else ""
-            ),
+            in_words=words if rounded.num_differing else "",
         )
 
     def like(self, expected: Trace, actual: Trace) -> "Comparer":
         """Return a comparer of other traces that judges alike, and explains nothing."""
-        return Comparer(
-            expected,
-            actual,
-            lockstep=self.lockstep,
-            score_error=self.score_error,
-            modulo=self.modulo,
-            allows_dialects=self._allows_dialects,
+        own = self._options
+        alike = Options(
+            own.lockstep, score_error=own.score_error, modulo=self.modulo, allows_dialects=own.allows_dialects
         )
+        return Comparer(expected, actual, alike)
 
     @property
     def paired_rows(self) -> NDArray[np.int64]:
@@ -327,32 +324,37 @@ class Comparer:
 
         If differences are benign, these are in normal form, and their names are numbered alike.
         """
-        others = self.counterparts(rows)
-        columns = self.sources[0].read_rows(rows), self.sources[1].read_rows(others)
-        expected, actual = self._load(columns, rows, others)
-        if self.modulo:
-            expected, actual = self._make_pair(expected, actual).full
-            is_same = DUPLICATES in self.modulo and self.comparison.verdict is Verdict.AGREE
-            return expected, _with_origins(actual, expected) if is_same else actual
-        return self.rebuilds.apply(0, expected), self.rebuilds.apply(1, actual)
+        if not self.modulo:
+            expected, actual = self._read_and_load(rows)
+            return self.rebuilds.apply(0, expected), self.rebuilds.apply(1, actual)
+        expected, actual = self.pair_of(rows).full
+        is_same = DUPLICATES in self.modulo and self.comparison.verdict is Verdict.AGREE
+        return expected, _with_origins(actual, expected) if is_same else actual
 
     def pair_of(self, rows: NDArray[np.int64]) -> ComparablePair:
         """Return some candidates of the expected trace and their counterparts, made comparable, after `compare`."""
-        others = self.counterparts(rows)
-        columns = self.sources[0].read_rows(rows), self.sources[1].read_rows(others)
-        return self._make_pair(*self._load(columns, rows, others))
+        return self._make_pair(*self._read_and_load(rows))
 
-    def _find_suspects(self) -> tuple[int, Iterator["_Rows"], Alignment | None]:
-        """Return the number of pairs, blocks of those that may differ, and the alignment if it is not one to one."""
+    def _read_and_load(self, rows: NDArray[np.int64]) -> tuple[Trace, Trace]:
+        both = rows, self.counterparts(rows)
+        expected, actual = (
+            source.load(source.read_rows(own), own) for source, own in zip(self.sources, both, strict=True)
+        )
+        return expected, actual
+
+    def _find_suspects(self) -> tuple[int, Iterator["_Rows"]]:
+        """Return the number of pairs, and blocks of those that may differ; align the candidates unless they are in order."""
         verified: set[str] = set()
         if len(self._files) == 2 and self._can_compare_stored():
-            expected, actual = self._files
-            columns = expected.pair_columns(
-                actual,
+            from kgverify.comparison.stored_columns import StoredColumns
+
+            expected = self._files[0]
+            columns = StoredColumns(
+                self._files,
                 score_tolerance=self.score_tolerance,
                 has_digests=self.has_like_digests,
-                progress=self._progress,
-                piece_bytes=self._sizes.piece_bytes,
+                progress=self._options.progress,
+                piece_bytes=self._options.piece_bytes,
             )
             verified = columns.verified
             if columns.has_same_candidates():
@@ -365,12 +367,12 @@ class Comparer:
                 else:
                     for source in self._files:
                         source.verify_rest(verified)
-                return num, self._split(None, ranges), None
+                return num, self._split(ranges)
         for source in self._files:
             source.verify_rest(verified)
-        self._alignment = alignment = align_candidates(*self._candidates(), self._sizes.rows)
-        num = len(alignment.expected)
-        return num, self._split(alignment, [(0, num)]), alignment
+        self._alignment = align_candidates(*self._candidates())
+        num = len(self._alignment.expected)
+        return num, self._split([(0, num)])
 
     def _can_compare_stored(self) -> bool:
         """Return whether columns on disk can be compared as they are stored.
@@ -395,11 +397,8 @@ class Comparer:
         self._num_resolvents += 0 if "steps.num_resolvents" in self._ignored else num_resolvents
 
     def _candidates(self) -> tuple[SourceCandidates, SourceCandidates]:
-        expected, actual = self.sources
-        return (
-            SourceCandidates(expected, self._converter(0)),
-            SourceCandidates(actual, self._converter(1)),
-        )
+        expected, actual = (SourceCandidates(source, self._converter(i)) for i, source in enumerate(self.sources))
+        return expected, actual
 
     def _converter(self, side: int) -> Convert | None:
         """Return the conversion of the candidates' atoms of a side, or None if they stay."""
@@ -410,36 +409,35 @@ class Comparer:
 
     def _judge_unpaired(self, alignment: Alignment) -> None:
         """Judge the candidates that only one trace has; those beyond the ones kept are counted."""
-        kept = alignment._replace(missing=alignment.missing[: self._kept], extra=alignment.extra[: self._kept])
+        most = self._options.kept
+        kept = alignment._replace(missing=alignment.missing[:most], extra=alignment.extra[:most])
         self._found.num += len(alignment.missing) + len(alignment.extra) - len(kept.missing) - len(kept.extra)
-        divergences, self.draws = judge_unpaired(*self._candidates(), kept, self._pair, self._sizes.rows)
+        divergences, self.draws = judge_unpaired(*self._candidates(), kept, self._pair)
         for each in divergences:
             draw = self.draws.get((each.query, each.side), "")
-            around = Surroundings(None, None, None, (), frozenset(), 0.0, draw)
-            self._found.add_unpaired(each, classify(each, around) if self._explains else None)
+            around = Surroundings(None, None, draw=draw)
+            self._found.add_unpaired(each, classify(each, around) if self._options.explains else None)
 
-    def _split(self, alignment: Alignment | None, ranges: list[Range]) -> Iterator["_Rows"]:
+    def _split(self, ranges: list[Range]) -> Iterator["_Rows"]:
         """Yield the rows of pairs on both sides, in blocks of a bounded number of steps or of a single pair."""
-        for first, last in ranges:
-            begin = first
+        num_steps, alignment = self._block_steps, self._alignment
+        for begin, last in ranges:
             while begin < last:
-                num_steps = self._sizes.block_steps
                 end = last if num_steps is None else min(last, begin + num_steps)
-                if alignment is None:
-                    rows = np.arange(begin, end), np.arange(begin, end)
-                else:
-                    rows = alignment.expected[begin:end], alignment.actual[begin:end]
-                for source, own in zip(self.sources, rows, strict=True) if num_steps is not None else ():
+                rows = others = np.arange(begin, end)
+                if alignment is not None:
+                    rows, others = alignment.expected[begin:end], alignment.actual[begin:end]
+                for source, own in zip(self.sources, (rows, others), strict=True) if num_steps is not None else ():
                     sums = np.cumsum(source.gather_column("num_steps", own), dtype=np.int64)
                     end = min(end, begin + max(1, int(np.searchsorted(sums, num_steps or 0, side="right"))))
-                yield rows[0][: end - begin], rows[1][: end - begin]
+                yield rows[: end - begin], others[: end - begin]
                 begin = end
 
     def _compare_block(self, rows: NDArray[np.int64], others: NDArray[np.int64]) -> None:
         """Compare some pairs of candidates: as a whole if they are equal, else step by step."""
         expected, actual = self.sources
         columns = expected.read_rows(rows), actual.read_rows(others)
-        self._progress(sum(column.nbytes for side in columns for level in side for column in level))
+        self._options.progress(sum(column.nbytes for side in columns for level in side for column in level))
         blocks = None if self._has_goals else self._load(columns, rows, others)
         is_equal, has_other_bits = (
             self.agrees(columns, rows, others) if blocks is None else self._agrees_by_digest(columns, blocks)
@@ -450,21 +448,23 @@ class Comparer:
                 self._rounded = self._rounded.plus(count_rounded(*(each.resolvents.score for each in columns)))
             return
         pair = self._make_pair(*(blocks or self._load(columns, rows, others)))
-        block = BlockComparer(pair, lockstep=self.lockstep, program=self.program, explains=self._explains)
+        block = BlockComparer(pair, lockstep=self.lockstep, program=self.program, explains=self._options.explains)
         self._num_steps += block.num_steps
         self._num_resolvents += block.num_resolvents
         self._rounded = self._rounded.plus(block.rounded)
-        self._found.add(block, rows, explains=self._explains)
+        self._found.add(block, rows)
         for each in block.benign:
-            self.benign.add(each, rows)
+            self.benign.add(each.move(rows))
         if not self._files:
             self.views |= {(int(rows[candidate]), step): views for (candidate, step), views in block.views.items()}
 
     def _make_pair(self, expected: Trace, actual: Trace) -> ComparablePair:
         if expected is self._shells[0] and actual is self._shells[1]:
             return self._pair
-        blocks = self.rebuilds.apply(0, expected), self.rebuilds.apply(1, actual)
-        return ComparablePair(*blocks, self._numbering, score_error=self.score_error, modulo=self.modulo)
+        return self._compared(self.rebuilds.apply(0, expected), self.rebuilds.apply(1, actual))
+
+    def _compared(self, expected: Trace, actual: Trace) -> ComparablePair:
+        return ComparablePair(expected, actual, self._numbering, score_error=self.score_error, modulo=self.modulo)
 
     def _load(
         self, columns: tuple[Columns, Columns], rows: NDArray[np.int64], others: NDArray[np.int64]
@@ -577,15 +577,15 @@ class _StageNamer:
 class _Found:
     """The divergences and near-ties of the whole traces: all are counted, the first `kept` of each are listed."""
 
-    def __init__(self, kept: int | None) -> None:
-        self._kept = kept
+    def __init__(self, options: Options) -> None:
+        self._kept, self._explains = options.kept, options.explains
         self.num = self.num_ties = self.num_by_digest = self.num_open = 0
         self.near_ties: list[NearTie] = []
         self.levels: set[Level] = set()
         self._divergences: list[_Listed] = []
         self._unpaired: list[_Listed] = []
 
-    def add(self, block: BlockComparer, rows: NDArray[np.int64], *, explains: bool) -> None:
+    def add(self, block: BlockComparer, rows: NDArray[np.int64]) -> None:
         """Add what one block has, given the rows of its candidates in the whole expected trace."""
         self.num += len(block.divergences)
         self.num_ties += len(block.near_ties)
@@ -596,7 +596,7 @@ class _Found:
         namer = _StageNamer(block)
         for found in self._cut(block.divergences, len(self._divergences)):
             listed = _Listed(_move(found, rows))
-            if explains:
+            if self._explains:
                 named, outputs = namer.name(found)
                 guesses = block.guesses.get((found.candidate, found.step), ())
                 if guesses and named is not found:

@@ -6,18 +6,16 @@ is more exact; see `kgverify.verification.replay`.
 
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Sequence
-from itertools import starmap
 from typing import Any, NamedTuple
 
 import msgspec
 
 from kgverify.comparison.inference.step_difference import StepDifference
 from kgverify.comparison.result import Divergence, Level, Value
-from kgverify.comparison.step_view import Names, ResolventView, StepView, list_missing, outcome_name
-from kgverify.program.atoms import Atom, Goal
+from kgverify.comparison.step_view import Names, ResolventView, StepView, canonical, list_unshared, outcome_name
+from kgverify.program.atoms import Atom
 from kgverify.program.outcomes import GoalKind, Origin
 from kgverify.program.stages import STEP_STAGES, Stage
-from kgverify.step.clauses import number_variables
 from kgverify.trace.model.stage_items import StageOutputs
 
 MOST_SHOWN = 12
@@ -99,11 +97,6 @@ def shorten(items: Iterable[str]) -> list[str]:
     return [*listed[:MOST_SHOWN], f"... and {len(listed) - MOST_SHOWN} more"]
 
 
-def canonical(atoms: Goal) -> Goal:
-    """Return the goal with its variables numbered by first appearance."""
-    return tuple(starmap(Atom, number_variables(iter(atoms))))
-
-
 def render_choice(step: StepView, names: Names) -> str:
     """Render the choice of a step: its index, its score, and the resolvent."""
     if step.chosen is None:
@@ -114,29 +107,27 @@ def render_choice(step: StepView, names: Names) -> str:
 
 def _locate_in_resolvents(expected: StepView, actual: StepView, names: Names) -> Difference:
     """Locate a difference of resolvents: missing or extra clauses point to matching, changed atoms to later stages."""
-    left, right = expected.resolvents, actual.resolvents
-    only = [list_missing(left, right, _identify), list_missing(right, left, _identify)]
-    if not only[0] and not only[1]:
-        texts = [[names.resolvent(r) for r in step.resolvents] for step in (expected, actual)]
-        return Difference(Stage.RESOLVE, "resolvents.order", shorten(texts[0]), shorten(texts[1]))
-    only = _without_placeholders(only)
+    only = _list_unshared(expected, actual)
+    if not any(only):
+        left, right = (shorten(map(names.resolvent, step.resolvents)) for step in (expected, actual))
+        return Difference(Stage.RESOLVE, "resolvents.order", left, right)
     is_same = Counter(r.content for r in only[0]) == Counter(r.content for r in only[1])
-    values = [shorten(names.resolvent(r) for r in side) or ["nothing more"] for side in only]
+    left, right = (shorten(map(names.resolvent, side)) or ["nothing more"] for side in only)
     field = "resolvents.origin" if is_same else "resolvents.atoms"
-    return Difference(_stage_of(expected, actual, *only), field, values[0], values[1])
+    return Difference(_stage_of(expected, actual, *only), field, left, right)
 
 
 def count_differing(expected: StepView, actual: StepView) -> tuple[int, int]:
     """Return the number of resolvents that the actual step lacks, and of those that it has beside the expected ones."""
-    left, right = expected.resolvents, actual.resolvents
-    missing, extra = _without_placeholders([list_missing(left, right, _identify), list_missing(right, left, _identify)])
+    missing, extra = _list_unshared(expected, actual)
     return len(missing), len(extra)
 
 
-def _without_placeholders(sides: list[list[ResolventView]]) -> list[list[ResolventView]]:
-    """Return resolvents of both sides without FALSE, which stands for an empty list, unless nothing else differs."""
-    listed = [[r for r in side if r.kind != GoalKind.FALSE] for side in sides]
-    return listed if listed[0] or listed[1] else sides
+def _list_unshared(expected: StepView, actual: StepView) -> tuple[list[ResolventView], list[ResolventView]]:
+    """List the resolvents of one side only, without FALSE, which stands for an empty list, unless nothing else differs."""
+    missing, extra = list_unshared(expected.resolvents, actual.resolvents, _identify)
+    left, right = ([r for r in side if r.kind != GoalKind.FALSE] for side in (missing, extra))
+    return (left, right) if left or right else (missing, extra)
 
 
 def _identify(resolvent: ResolventView) -> Hashable:
@@ -210,12 +201,12 @@ def render_difference(stage: Stage, expected: Any, actual: Any, names: Names) ->
         return _render_single(stage, expected, names), _render_single(stage, actual, names)
     if stage is Stage.SCORE:
         return shorten(map(repr, expected)), shorten(map(repr, actual))
-    left, right = list_missing(expected, actual), list_missing(actual, expected)
-    if not left and not right:
-        left, right = list(expected), list(actual)
-    return tuple(  # type: ignore[return-value]
-        shorten(_render_item(stage, item, names) for item in side) or ["nothing more"] for side in (left, right)
+    only = list_unshared(expected, actual)
+    left, right = (
+        shorten(_render_item(stage, item, names) for item in side) or ["nothing more"]
+        for side in (only if any(only) else (expected, actual))
     )
+    return left, right
 
 
 def render_output(stage: Stage, output: Any, names: Names) -> Iterator[str]:

@@ -103,9 +103,9 @@ def open_source(trace: TraceLike) -> StepSource:
     """Return the source of a trace in memory, of an open trace, or of a path. UserError if the file is refused."""
     if isinstance(trace, Trace):
         return MemorySource(trace)
-    from kgverify.comparison.stored_columns import open_file
+    from kgverify.comparison.stored_columns import FileSource
 
-    return open_file(trace)
+    return FileSource(trace)
 
 
 def wants_content(sources: tuple[StepSource, StepSource], verifies_content: bool | None) -> list[bool]:

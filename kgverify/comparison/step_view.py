@@ -1,8 +1,9 @@
 """Single steps of a trace, and the names to print them with."""
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from functools import cached_property
+from itertools import starmap
 from typing import Final, NamedTuple, TypeVar
 
 import numpy as np
@@ -198,6 +199,11 @@ def plain(atoms: Iterable[tuple[int, int, int]]) -> Atoms:
     return tuple([(predicate, a, b) for predicate, a, b in atoms])
 
 
+def canonical(atoms: Goal) -> Goal:
+    """Return the goal with its variables numbered by first appearance."""
+    return tuple(starmap(Atom, number_variables(iter(atoms))))
+
+
 Item = TypeVar("Item")
 
 
@@ -218,3 +224,10 @@ def list_missing(
         else:
             found.append(item)
     return found
+
+
+def list_unshared(
+    expected: Sequence[Item], actual: Sequence[Item], key: Callable[[Item], Hashable] = lambda item: item
+) -> tuple[list[Item], list[Item]]:
+    """Return the items that only one of two lists has, as `list_missing` finds them."""
+    return list_missing(expected, actual, key), list_missing(actual, expected, key)

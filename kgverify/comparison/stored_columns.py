@@ -1,7 +1,7 @@
 """Traces on disk as a comparison reads them: block by block, and as columns, compared and hashed in the same pass."""
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
@@ -11,7 +11,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from kgverify.comparison.equal_columns import Rounded, count_rounded, has_equal_scores, has_equal_sums, has_same_bytes
+from kgverify.comparison.equal_columns import Rounded, agree, count_rounded, has_same_bytes
 from kgverify.trace.model.columns import COUNTS, LABELS, NO_DIGESTS, Columns, Range, Rankings, are_neighbours
 from kgverify.trace.model.trace import Trace
 from kgverify.trace.model.validate import check_codes
@@ -32,9 +32,6 @@ _COLUMN_GROUPS: Final = ("candidates/", "steps/", "resolvents/", "digests/")
 Position = tuple[DataFile, int]
 """A file and a row in it."""
 
-Agrees = Callable[[NDArray[Any], NDArray[Any], int], bool]
-"""Decides whether the values of two pieces whose bytes differ, or may be NaN, count as equal; takes the first row, too."""
-
 
 class FileSource:
     """A trace that stays on disk, read block by block.
@@ -45,8 +42,8 @@ class FileSource:
     block_steps:    the steps to read at a time
     """
 
-    def __init__(self, trace: TraceFile) -> None:
-        self.trace = trace
+    def __init__(self, opened: TraceFile | Path | str) -> None:
+        self.trace = trace = opened if isinstance(opened, TraceFile) else TraceFile(opened, tolerates_shards=True)
         self.header, self.fields, self.faults = trace.header, trace.fields, trace.faults
         self.num_candidates, self.num_steps = trace.num_candidates, trace.num_steps
         self.is_verified, self.block_steps = False, BLOCK_STEPS
@@ -123,18 +120,7 @@ class FileSource:
             for name in file.stored:
                 if name not in done and name.startswith(_COLUMN_GROUPS):
                     file.verify(name)
-            file.release()
-        for file in self.trace.files:
             check_counts(file)
-
-    def pair_columns(self, other: "FileSource", **options: Any) -> "StoredColumns":
-        """Return the columns of this trace beside those of another one; the options are those of `StoredColumns`."""
-        return StoredColumns(self, other, **options)
-
-
-def open_file(trace: TraceFile | Path | str) -> FileSource:
-    """Return the source of an open trace, or of a path. UserError if the file is refused."""
-    return FileSource(trace if isinstance(trace, TraceFile) else TraceFile(trace, tolerates_shards=True))
 
 
 def check_counts(file: DataFile) -> None:
@@ -148,16 +134,16 @@ def check_counts(file: DataFile) -> None:
 class StoredColumns:
     """The columns of two traces on disk that number their names alike.
 
-    has_digests:  whether the stored digests of both can be compared
-    piece_bytes:  the bytes compared at a time; None for `PIECE_BYTES`
-    verified:     the columns whose checksums were verified
-    found:        the rows of each column that may differ
+    has_digests: whether the stored digests of both can be compared
+    progress:    receives the number of bytes compared since the last call
+    piece_bytes: the bytes compared at a time
+    verified:    the columns whose checksums were verified
+    found:       the rows of each column that may differ
     """
 
     def __init__(
         self,
-        expected: FileSource,
-        actual: FileSource,
+        sources: Sequence[FileSource],
         *,
         score_tolerance: float,
         has_digests: bool,
@@ -166,8 +152,8 @@ class StoredColumns:
     ) -> None:
         self._piece_bytes = piece_bytes or PIECE_BYTES
         self.found: dict[str, list[Range]] = {}
-        self._sources = expected, actual
-        self._expected, self._actual = expected.trace, actual.trace
+        self._sources = sources
+        self._expected, self._actual = (source.trace for source in sources)
         self._score_tolerance = score_tolerance
         self._has_digests = has_digests
         self._progress = progress
@@ -227,49 +213,44 @@ class StoredColumns:
     def _find_differing(self, name: str) -> list[Range]:
         """Return the rows of a column that may differ, and verify its checksums unless all values were verified."""
         self.verified.add(name)
-        tolerance = self._score_tolerance
-
-        def agree_as_scores(x: NDArray[np.floating], y: NDArray[np.floating], begin: int) -> bool:
-            is_equal, has_other_bits = has_equal_scores(x, y, tolerance)
-            if has_other_bits:
-                self._bit_ranges.append((begin, begin + len(x)))
-            return is_equal
-
-        def agree_as_sums(x: NDArray[np.float64], y: NDArray[np.float64], begin: int) -> bool:
-            rows = np.arange(begin, begin + len(x))
-            return has_equal_sums(x, y, self._sources[0].gather_column("num_steps", rows), tolerance)
-
-        rules: dict[str, Agrees] = {"resolvents/score": agree_as_scores, "candidates/log_probability": agree_as_sums}
-        agrees = rules.get(name)
-        expected, actual = self._expected, self._actual
+        level, column = name.split("/")
+        traces = expected, actual = self._expected, self._actual
         checksums = None if all(source.is_verified for source in self._sources) else _PairedChecksums(name)
         found: list[Range] = []
-        num_passed = 0
+        num_passed, num_steps = 0, np.zeros(0, np.uint32)
         for begin, a, b, x, y, is_same in _compare_pieces(expected, actual, name, self._piece_bytes):
+            rows = begin, begin + len(x)
             if checksums is not None:
                 checksums.add(a, b, x, y, is_same)
                 for (file, row), values in ((a, x),) if is_same else ((a, x), (b, y)):
                     check_codes(name, values, f"{file.path}, from row {row} on")
             # NaN equals nothing, not even the same bytes.
             if not is_same or x.dtype.kind == "f":
-                is_same = agrees is not None and agrees(x, y, begin)
+                if column == "log_probability":
+                    num_steps = self._sources[0].gather_column("num_steps", np.arange(*rows))
+                is_same, is_rounded = agree(level, column, x, y, self._score_tolerance, num_steps)
+                if is_rounded:
+                    self._bit_ranges.append(rows)
             if not is_same:
-                found.append((begin, begin + len(x)))
+                found.append(rows)
             num_passed += x.nbytes + y.nbytes
             self._progress(x.nbytes + y.nbytes)
             if num_passed > _RELEASE_BYTES:
                 num_passed = 0
-                expected.release()
-                actual.release()
+                _release(traces)
         if expected.length(name) * expected.files[0].dtype(name).itemsize > _RELEASE_BYTES // 4:
-            expected.release()
-            actual.release()
+            _release(traces)
         # The loop sees no piece of an empty column.
         for file in (*expected.files, *actual.files) if checksums is not None else ():
             if name in file.stored and not file.length(name):
                 file.verify(name)
         self.found[name] = join_ranges(found)
         return self.found[name]
+
+
+def _release(traces: Iterable[TraceFile]) -> None:
+    for trace in traces:
+        trace.release()
 
 
 def _compare_pieces(
@@ -300,17 +281,15 @@ def _split_column(
     expected: TraceFile, actual: TraceFile, name: str, piece_bytes: int
 ) -> Iterator[tuple[int, int, Position, Position]]:
     """Yield ranges of rows that lie in one file on each side, with the files and the first row in each."""
-    sides = [
-        (trace.files, np.cumsum([0, *(file.length(name) for file in trace.files)])) for trace in (expected, actual)
-    ]
-    width = max(trace.files[0].dtype(name).itemsize for trace in (expected, actual))
+    traces = expected, actual
+    starts = [np.cumsum([0, *(file.length(name) for file in trace.files)]) for trace in traces]
+    width = max(trace.files[0].dtype(name).itemsize for trace in traces)
     stored = expected.files[0].stored.get(name)
     rows = max(1, piece_bytes // (width * (stored.shape[1] if stored is not None and stored.shape[1:] else 1)))
-    cuts = np.unique(np.concatenate([*(starts for _, starts in sides), np.arange(0, sides[0][1][-1], rows)]))
-    pieces = list(pairwise(cuts.tolist()))
-    for begin, end in pieces:
-        at = [int(np.searchsorted(starts, begin, side="right")) - 1 for _, starts in sides]
-        left, right = ((files[i], begin - int(starts[i])) for i, (files, starts) in zip(at, sides, strict=True))
+    cuts = np.unique(np.concatenate([*starts, np.arange(0, starts[0][-1], rows)]))
+    for begin, end in pairwise(cuts.tolist()):
+        at = [int(np.searchsorted(own, begin, side="right")) - 1 for own in starts]
+        left, right = ((trace.files[i], begin - int(own[i])) for trace, own, i in zip(traces, starts, at, strict=True))
         yield begin, end, left, right
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kgverify.comparison.compare import Comparer
-from kgverify.comparison.inference.dialects import follows_inference
+from kgverify.comparison.inference.infer import follows_inference
 from kgverify.comparison.locate import starts_wrong
 from kgverify.comparison.result import NO_CANDIDATE, Cause, Divergence
 from kgverify.comparison.source import has_steps

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 from kgverify.comparison.align import align_candidates
 from kgverify.comparison.comparable import ComparablePair, Numbering, lockstep_columns
 from kgverify.comparison.locate import is_close
-from kgverify.comparison.modulo.normalise import normalise
+from kgverify.comparison.modulo import normalise
 from kgverify.comparison.result import NO_CANDIDATE, Divergence
 from kgverify.comparison.step_view import Names, StepReader, StepView, outcome_name
 from kgverify.report.proof_tree import Tree, build_tree, read_bodies

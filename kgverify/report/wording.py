@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from kgverify.comparison.exercise.exercise import ITEMS, Exercise, describe_minimum
-from kgverify.comparison.modulo.policy import MEANINGS, describe_modulo
+from kgverify.comparison.modulo import MEANINGS, describe_modulo
 from kgverify.comparison.result import (
     DIGEST,
     NO_CANDIDATE,

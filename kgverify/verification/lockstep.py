@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kgverify.comparison.comparable import lockstep_columns
-from kgverify.comparison.compare import Comparer
-from kgverify.comparison.modulo.benign import BenignCount
+from kgverify.comparison.compare import Comparer, Options
+from kgverify.comparison.modulo import BenignCount
 from kgverify.comparison.result import Comparison, Divergence, Verdict, highest_level
 from kgverify.comparison.step_view import Views
 from kgverify.engines.protocol import Engine, ProbedEngine, positions_of
@@ -52,7 +52,7 @@ def _compare_steps(
     no_sum = {"candidates.log_probability"}
     left = replace(left, header=expected.header, fields=expected.fields - no_sum)
     right = replace(right, fields=right.fields - no_sum)
-    return Comparer(left, right, lockstep=True, score_error=score_error, modulo=modulo)
+    return Comparer(left, right, Options(lockstep=True, score_error=score_error, modulo=modulo))
 
 
 def compare_in_lockstep(stepper: Comparer, free: Comparer) -> tuple[Comparison, Views]:

@@ -9,12 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kgverify.comparison.classify import Surroundings, classify, group_causes
-from kgverify.comparison.compare import KEPT, Comparer
+from kgverify.comparison.comparable import Rebuilds
+from kgverify.comparison.compare import KEPT, Comparer, Options
 from kgverify.comparison.equality import DEFAULT_EQUALITY, Equality
 from kgverify.comparison.exercise.exercise import Minimum
-from kgverify.comparison.goals import Rebuilds
-from kgverify.comparison.inference.dialects import name_in_dialect
-from kgverify.comparison.modulo.policy import DUPLICATES
+from kgverify.comparison.inference.infer import name_in_dialect
+from kgverify.comparison.modulo import DUPLICATES
 from kgverify.comparison.rankings import NO_ROWS, compare_rankings
 from kgverify.comparison.recorded.evidence import withhold_agreement
 from kgverify.comparison.result import Comparison, Verdict
@@ -76,26 +76,24 @@ def compare_recorded(
     equality: Equality = DEFAULT_EQUALITY,
     progress: Progress = no_progress,
 ) -> RecordedComparison:
-    """Compare two recorded traces block by block; needs no engine, nor memory for the traces. See `Comparer`.
+    """Compare two recorded traces block by block; needs no engine, nor memory for the traces. See `Options`.
 
     Compact traces that differ are compared goal by goal, if their clauses imply the recorded goals.
     """
-    make = partial(
-        Comparer,
-        expected,
-        actual,
+    options = Options(
         verifies_content=verifies_content,
         kept=KEPT,
         rebuilding=Rebuilder,
         explains=True,
+        score_error=equality.accepted_error,
         modulo=equality.benign,
         allows_dialects=equality.allow_dialects,
         progress=progress,
     )
-    comparer = make(score_error=equality.accepted_error)
+    comparer = Comparer(expected, actual, options)
     tolerance = bound_recorded(comparer, comparer.compare(), equality.accepted_error)
     if tolerance is not None:
-        comparer = make(score_error=tolerance)
+        comparer = Comparer(expected, actual, options._replace(score_error=tolerance))
         comparer.compare()
     return RecordedComparison(judge_recorded(comparer, equality.required), comparer.sources, comparer.rebuilds)
 
@@ -108,7 +106,7 @@ def judge_recorded(comparer: Comparer, minimum: Minimum, *, effort: Effort = FUL
     ranked = recognise_ranks(compared, comparer, score_error)
     unexplained = ranked.unexplained if ranked is not None else frozenset()
     comparison = _compare_recorded_rankings(compared, *comparer.sources, score_error, repeating, unexplained)
-    nothing = Surroundings(None, None, None, (), frozenset(), 0.0)
+    nothing = Surroundings(None, None)
     of_ranking = comparison.divergences[len(comparer.findings) :]
     findings = (*comparer.findings, *(judge_ranks(classify(each, nothing), ranked) for each in of_ranking))
     dialect = comparer.sources[0].header.limits.dialect

@@ -6,7 +6,7 @@ from typing import Final
 import numpy as np
 
 from kgverify.comparison.compare import Comparer
-from kgverify.comparison.modulo.policy import DUPLICATES, ORDER
+from kgverify.comparison.modulo import DUPLICATES, ORDER
 from kgverify.comparison.result import NO_CANDIDATE, Cause, Divergence
 from kgverify.garbage_collection import without_garbage_collection
 from kgverify.trace.model.columns import starts_of

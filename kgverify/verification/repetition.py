@@ -5,7 +5,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from kgverify.comparison.compare import Comparer
+from kgverify.comparison.compare import Comparer, Options
 from kgverify.comparison.result import Comparison
 from kgverify.engines.protocol import candidate_set
 from kgverify.progress import Progress
@@ -79,8 +79,8 @@ def _compare_runs(
         return True, TO_THE_BIT, ""
 
     def compare(columns: Columns, other: Columns) -> tuple[Comparer, Comparison]:
-        traces = [build_trace(run, side.engine, each, None) for each in (columns, other)]
-        comparer = Comparer(*traces, score_error=score_error, modulo=modulo)
+        first, second = (build_trace(run, side.engine, each, None) for each in (columns, other))
+        comparer = Comparer(first, second, Options(score_error=score_error, modulo=modulo))
         return comparer, comparer.compare()
 
     comparer, found = compare(first, side.again)

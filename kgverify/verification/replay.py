@@ -19,13 +19,11 @@ from kgverify.comparison.classify import (
     group_causes,
 )
 from kgverify.comparison.compare import Comparer
-from kgverify.comparison.inference.dialects import follows_inference, name_in_dialect, order_of_stages
-from kgverify.comparison.inference.infer import adopt_guess
+from kgverify.comparison.inference.infer import adopt_guess, follows_inference, name_in_dialect, order_of_stages
 from kgverify.comparison.inference.single_fault import StepProgram, explain_by_one_stage
 from kgverify.comparison.inference.step_difference import StepDifference
 from kgverify.comparison.locate import first_difference, is_close, locate_difference, name_stage, starts_wrong
-from kgverify.comparison.modulo.normalise import normalise_steps
-from kgverify.comparison.modulo.outputs import normalise_outputs
+from kgverify.comparison.modulo import normalise_outputs, normalise_steps
 from kgverify.comparison.result import Cause, Divergence
 from kgverify.comparison.step_view import StepReader, StepView, Views, outcome_name
 from kgverify.engines.adapters.stepwise import AtomIds, read_positions

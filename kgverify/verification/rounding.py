@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from kgverify.comparison.compare import Comparer
+from kgverify.comparison.compare import Comparer, Options
 from kgverify.comparison.rankings import NO_ROWS
 from kgverify.comparison.result import Comparison, Divergence, Verdict
 from kgverify.engines.protocol import Engine, Positions, positions_of, take_positions
@@ -394,7 +394,7 @@ def name_way_out(comparer: Comparer, comparison: Comparison) -> list[str]:
     )
     accepted = comparer.score_tolerance
     for _ in range(MAX_ROUNDS):
-        tried = Comparer(*sides, score_error=ScoreTolerance(accepted), modulo=comparer.modulo)
+        tried = Comparer(*sides, Options(score_error=ScoreTolerance(accepted), modulo=comparer.modulo))
         found = tried.compare()
         if not notes and not is_accepted and (short := _name_helpful_type(tried)):
             notes.append(

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
 
-from kgverify.comparison.compare import Comparer
+from kgverify.comparison.compare import Comparer, Options
 from kgverify.comparison.equality import Equality
 from kgverify.comparison.rankings import RankCandidates
 from kgverify.comparison.result import Comparison
@@ -61,7 +61,7 @@ class Compared(NamedTuple):
 def compare(task: Task, traces: tuple[Trace, ...]) -> Compared:
     """Compare the traces: every step from the expected goals, or the free runs and what follows near-ties in them."""
     modulo = task.equality.benign
-    comparer = Comparer(*traces, score_error=task.score_error, modulo=modulo)
+    comparer = Comparer(traces[0], traces[1], Options(score_error=task.score_error, modulo=modulo))
     actual = task.pipelines[1]
     if not task.equality.lockstep:
         found = follow_near_ties(comparer, comparer.compare(), task.run, actual, task.phase)

@@ -22,7 +22,7 @@ from twins import TwinEngine, select_resolvents, twin
 import kgverify as kv
 from kgverify.comparison.compare import compare
 from kgverify.comparison.equality import Equality
-from kgverify.comparison.modulo.policy import parse_modulo
+from kgverify.comparison.modulo import parse_modulo
 from kgverify.comparison.result import Verdict
 from kgverify.engines.sizes import Sizes
 from kgverify.errors import UserError

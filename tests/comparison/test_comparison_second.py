@@ -12,7 +12,7 @@ from stream_pairs import CHANGES, Change, base_trace, forget_rankings, rank_othe
 from twins import twin
 
 from kgreference import compare
-from kgverify.comparison.compare import Comparer
+from kgverify.comparison.compare import Comparer, Options
 from kgverify.comparison.result import Verdict
 from kgverify.program.outcomes import GoalKind, Origin
 from kgverify.trace.model.schema import OPTIONAL_COLUMNS
@@ -109,7 +109,7 @@ def test_both_comparisons_find_the_same(change: Change) -> None:
         for each in (change, *random.choice(np.array(OF_STEPS, object), seed // 3)):
             side = int(random.random() < 0.7)
             sides[side] = each(sides[side], random)
-        comparer = Comparer(*sides, lockstep=lockstep)
+        comparer = Comparer(*sides, Options(lockstep=lockstep))
         found = comparer.compare()
         if found.reasons:
             # Too little is known.

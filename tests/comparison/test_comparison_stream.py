@@ -242,15 +242,6 @@ def test_what_is_not_listed_is_counted(tmp_path):
     assert (few.level, few.coverage) == (whole.level, whole.coverage)
 
 
-def test_keys_that_collide_do_not_pair_candidates(tmp_path, monkeypatch):
-    trace = base_trace()
-    monkeypatch.setattr(
-        "kgverify.comparison.align.candidate_keys", lambda candidates: np.zeros(len(candidates.query), np.uint64)
-    )
-    first, second = store(trace, tmp_path / "a"), store(shuffle(trace, np.random.default_rng(0)), tmp_path / "b")
-    assert compare(first, second).verdict is Verdict.AGREE
-
-
 def test_a_chunked_trace_is_the_same_trace(tmp_path):
     path = store(base_trace(), tmp_path / "a")
     before = read_trace(path)

@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 from judge_answers.pairs import at_level
 
-from kgverify.comparison.compare import Comparer
+from kgverify.comparison.compare import Comparer, Options
 from kgverify.comparison.recorded.evidence import withhold_agreement
 from kgverify.errors import UserError
 from kgverify.runs.run import build_trace
@@ -130,7 +130,7 @@ def _judge(sound: Trace, altered: Trace, level: str) -> Iterator[str]:
         return
     expected = at_level(sound, level)
     for actual in (altered, replace(altered, digests=compute_digests(altered.columns))):
-        comparer = Comparer(expected, at_level(actual, level), explains=True)
+        comparer = Comparer(expected, at_level(actual, level), Options(explains=True))
         compared = withhold_agreement(comparer.compare(), comparer)
         yield f"{compared.verdict.value} {msgspec.json.encode(compared).decode()} {comparer.findings!r}"
     yield f"digest {root_digest(altered.columns.candidates, compute_digests(altered.columns).sequence):x}"

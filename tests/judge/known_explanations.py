@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple
 from kgverify.comparison.inference.origins import OriginInference
 from kgverify.comparison.inference.single_fault import StepProgram, explain_by_one_stage
 from kgverify.comparison.inference.step_difference import Given, LimitsSeen, StepDifference, explain_difference
-from kgverify.comparison.modulo.outputs import normalise_outputs
+from kgverify.comparison.modulo import normalise_outputs
 from kgverify.comparison.step_view import ResolventView, StepReader, StepView
 from kgverify.program.atoms import Atom
 from kgverify.program.limits import Limits

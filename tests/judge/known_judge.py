@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from kgverify.comparison.compare import Comparer
+from kgverify.comparison.compare import Comparer, Options
 from kgverify.comparison.exercise.exercise import NO_MINIMUM, Exercised
 from kgverify.report.report import Outcomes, Report
 from kgverify.trace.model.trace import Trace
@@ -18,7 +18,7 @@ from kgverify.verification.recorded import judge_recorded
 
 def judge_known(expected: Trace | Path, actual: Trace | Path, **options: Any) -> tuple[Comparer, Report]:
     """Compare a known pair like `compare_recorded`."""
-    comparer = Comparer(expected, actual, rebuilding=Rebuilder, explains=True, **options)
+    comparer = Comparer(expected, actual, Options(rebuilding=Rebuilder, explains=True, **options))
     comparer.compare()
     return comparer, judge_recorded(comparer, NO_MINIMUM, effort=LITTLE)
 

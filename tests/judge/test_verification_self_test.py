@@ -111,7 +111,7 @@ def test_changes_are_planted_in_the_columns_of_traces_on_disk(
     ("owner", "name", "wrong"),
     [
         (block.BlockComparer, "_gap_of_choices", lambda *given: 0.0),
-        (block, "is_close", lambda expected, actual, tolerance: not abs(expected - actual) > tolerance),
+        (block, "has_equal_sums", lambda *given: equal_columns.has_equal_sums(*given) or np.isnan(given[1]).any()),
         (equal_columns, "has_equal_sums", lambda *given: True),
         (compare, "highest_level", lambda levels: None),
     ],
@@ -173,7 +173,7 @@ def test_the_first_divergence_of_each_cause_is_recounted(trace: Trace):
     choice[-1] += 7
     changed = trace.columns._replace(steps=trace.columns.steps._replace(choice=choice))
     comparer = compare.Comparer(
-        trace, replace(trace, columns=changed, digests=digests.compute_digests(changed)), explains=True
+        trace, replace(trace, columns=changed, digests=digests.compute_digests(changed)), compare.Options(explains=True)
     )
     found = comparer.compare()
     divergences, causes = group_causes(found.divergences, comparer.findings)

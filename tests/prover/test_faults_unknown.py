@@ -15,7 +15,7 @@ import pytest
 from fault_programs import case_of
 from run_engines import UNEXPLAINED
 
-from kgverify.comparison.compare import Comparer
+from kgverify.comparison.compare import Comparer, Options
 from kgverify.comparison.equality import Equality
 from kgverify.engines.protocol import Engine
 from kgverify.program.outcomes import GoalKind
@@ -63,7 +63,7 @@ def record(run: Run, pipeline: Pipeline) -> Trace:
 
 def judge(name: str, expected: Trace, actual: Trace) -> Iterator[bool]:
     """Say of each wrong step whether its stage and class are right."""
-    comparer = Comparer(expected, actual, explains=True)
+    comparer = Comparer(expected, actual, Options(explains=True))
     comparison = comparer.compare()
     fault = FAULTS[name]
     for each, finding in zip(comparison.divergences, comparer.findings, strict=True):

@@ -9,8 +9,8 @@ import pytest
 
 import kgverify as kv
 from kgverify.comparison.classify import Finding
-from kgverify.comparison.compare import Comparer
-from kgverify.comparison.inference.dialects import UNNAMED, follows_inference, name_in_dialect, order_of_stages
+from kgverify.comparison.compare import Comparer, Options
+from kgverify.comparison.inference.infer import UNNAMED, follows_inference, name_in_dialect, order_of_stages
 from kgverify.comparison.result import Divergence, Level
 from kgverify.engines.reference.engine import ReferenceEngine
 from kgverify.graphs.load import load_graph
@@ -85,7 +85,7 @@ def test_traces_of_different_dialects_are_compared_only_if_the_user_allows_it():
     reason = "the dialects differ: ties is realistic in the expected dialect and random in the actual one"
     found = Comparer(expected, actual).compare()
     assert (found.verdict.value, found.reasons) == ("INCONCLUSIVE", (reason,))
-    allowed = Comparer(expected, actual, allows_dialects=True).compare()
+    allowed = Comparer(expected, actual, Options(allows_dialects=True)).compare()
     assert (allowed.verdict.value, reason in allowed.notes) == ("AGREE", True)
     free = [trace_in(Dialect(exclusion=each), exclude_query=False) for each in ("always", "never")]
     assert Comparer(*free).compare().verdict.value == "AGREE"

@@ -14,7 +14,7 @@ from kgverify.comparison.step_view import outcome_name
 from kgverify.program.outcomes import GoalKind, Origin, Outcome
 from kgverify.program.program import Program, Rule
 from kgverify.program.stages import STEP_STAGES, Stage
-from kgverify.trace.model.columns import Columns, starts_of
+from kgverify.trace.model.columns import Columns, StageItems, starts_of
 from kgverify.trace.model.header import NUM_STEPS, EngineInfo, unknown_columns
 
 COUNTED_STEPS: Final = 1 << 14
@@ -126,42 +126,38 @@ class ExerciseCount:
 
     def add(self, columns: Columns) -> None:
         """Add candidates with all their steps."""
-        steps, resolvents, known = columns.steps, columns.resolvents, self._known
-        num_steps = len(steps.depth)
+        steps, resolvents = columns.steps, columns.resolvents
+        num_steps, num_resolvents = len(steps.depth), steps.num_resolvents
         self._num_counted += num_steps
         self._see("max_depth", columns.candidates.num_steps)
-        num_resolvents = steps.num_resolvents
-        limited = np.zeros(num_steps, np.bool_)
-        for limit, name in _DROPPED.items():
-            if f"steps.{name}" in known:
-                is_hit = getattr(steps, name) > 0
-                self._add(limit, is_hit)
-                limited |= is_hit
-        if {f"steps.{name}" for name in _DROPPED.values()} <= known:
-            self._add(Stage.LIMIT, limited)
-        if "steps.num_resolvents" not in known:
+        is_hit = {limit: getattr(steps, name) > 0 for limit, name in _DROPPED.items() if self._knows(f"steps.{name}")}
+        for limit, is_seen in is_hit.items():
+            self._add(limit, is_seen)
+        if is_hit.keys() == _DROPPED.keys():
+            self._add(Stage.LIMIT, np.logical_or(*is_hit.values()))
+        if not self._knows("steps.num_resolvents"):
             return
         self._see("max_resolvents", num_resolvents)
         self._see(_LONGEST_GOAL, steps.num_atoms)
         self._see(_BEFORE_LIMIT, num_resolvents.astype(np.int64) + steps.dropped_resolvents)
         self._add(Stage.CHOOSE, num_resolvents > 1)
         of_step = np.repeat(np.arange(num_steps, dtype=np.int32), num_resolvents)
+        kind, origin_kind = resolvents.kind, resolvents.origin_kind
 
         def add(stage: Stage, is_seen: NDArray[np.bool_]) -> None:
             steps_seen = np.zeros(num_steps, np.bool_)
             steps_seen[of_step[is_seen]] = True
             self._add(stage, steps_seen)
 
-        if "resolvents.kind" in known:
-            is_goal = resolvents.kind == GoalKind.GOAL
-            is_true = resolvents.kind == GoalKind.TRUE
-            add(Stage.RESOLVE, is_goal | is_true)
-            add(Stage.CLOSE, is_true | (resolvents.kind == GoalKind.FALSE))
-        if "resolvents.score" in known and num_steps:
+        if self._knows("resolvents.kind"):
+            is_true = kind == GoalKind.TRUE
+            add(Stage.RESOLVE, (kind == GoalKind.GOAL) | is_true)
+            add(Stage.CLOSE, is_true | (kind == GoalKind.FALSE))
+        if self._knows("resolvents.score") and num_steps:
             score, starts = resolvents.score, starts_of(num_resolvents)
             first = np.minimum(starts[:-1], max(0, len(score) - 1))
             add(Stage.SCORE, score != score[first][of_step] if len(score) else np.zeros(0, np.bool_))
-        if {"resolvents.num_atoms", "resolvents.atoms"} <= known:
+        if self._knows("resolvents.num_atoms", "resolvents.atoms"):
             self._see("max_atoms", resolvents.num_atoms)
             ends = starts_of(resolvents.num_atoms)[starts_of(num_resolvents)[1:]]
             predicate, first, second = resolvents.atoms.T
@@ -169,31 +165,31 @@ class ExerciseCount:
             num_variables = np.zeros(len(predicate) + 1, np.int32)
             np.cumsum((predicate >= 0) & ((first | second) < 0), out=num_variables[1:])
             self._add(Stage.RENAME, np.diff(num_variables[ends], prepend=0) > 0)
-        if {"resolvents.origin_kind", "resolvents.origin"} <= known:
+        if self._knows("resolvents.origin_kind", "resolvents.origin"):
             for stage, origin in ((Stage.MATCH_RULES, Origin.RULE), (Stage.MATCH_FACTS, Origin.FACT)):
-                is_made = resolvents.origin_kind == origin
-                add(stage, is_made)
-                self._use(origin, resolvents.origin[is_made])
+                add(stage, origin_kind == origin)
+                self._use(origin, resolvents.origin[origin_kind == origin])
             lengths = self._body_lengths()
-            if lengths is not None and {"steps.num_atoms", "resolvents.num_atoms", "resolvents.kind"} <= known:
-                is_rule = resolvents.origin_kind == Origin.RULE
+            if lengths is not None and self._knows("steps.num_atoms", "resolvents.num_atoms", "resolvents.kind"):
                 index = np.clip(resolvents.origin, 0, max(0, len(lengths) - 1))
-                made = (steps.num_atoms.astype(np.int32) - 1)[of_step]
-                made += np.where(is_rule, lengths[index] if len(lengths) else 0, 0)
-                is_made = (resolvents.origin_kind != Origin.NONE) & (is_goal | is_true)
-                add(Stage.PRUNE, is_made & (resolvents.num_atoms < made))
-        self._add_revisits(columns)
+                num_made = (steps.num_atoms.astype(np.int32) - 1)[of_step]
+                num_made += np.where(origin_kind == Origin.RULE, lengths[index] if len(lengths) else 0, 0)
+                is_made = (origin_kind != Origin.NONE) & ((kind == GoalKind.GOAL) | (kind == GoalKind.TRUE))
+                add(Stage.PRUNE, is_made & (resolvents.num_atoms < num_made))
+        self._add_revisits(columns.stages)
 
-    def _add_revisits(self, columns: Columns) -> None:
+    def _knows(self, *names: str) -> bool:
+        return self._known.issuperset(names)
+
+    def _add_revisits(self, items: StageItems) -> None:
         """Count the steps in which `revisit` dropped something, which the outputs of stages alone show."""
-        items = columns.stages
-        number = STEP_STAGES.index(Stage.REVISIT) + 1
+        number, num_steps = STEP_STAGES.index(Stage.REVISIT) + 1, len(items.told)
         both = (1 << (number - 1)) | (1 << (number - 2))
-        if not len(items.told) or not bool(((items.told & both) == both).all()):
+        if not num_steps or not bool(((items.told & both) == both).all()):
             return
-        of_step = np.repeat(np.arange(len(items.told)), items.num_items)
+        of_step = np.repeat(np.arange(num_steps), items.num_items)
         before, after = (
-            np.bincount(of_step[items.stage == each], minlength=len(items.told)) for each in (number - 1, number)
+            np.bincount(of_step[items.stage == each], minlength=num_steps) for each in (number - 1, number)
         )
         self._add(Stage.REVISIT, after < before)
 

@@ -1,6 +1,7 @@
 """The exercise of a side of a comparison, as data: the evidence that its verdict rests on."""
 
-from collections.abc import Mapping
+import operator
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, Final, TypeAlias
 
@@ -59,21 +60,16 @@ class Exercise(msgspec.Struct, frozen=True, kw_only=True):
 
         What one of them does not know is that of the other one.
         """
-        largest = {
-            name: max(self.largest.get(name, 0), other.largest.get(name, 0)) for name in (*self.largest, *other.largest)
-        }
         both = (self.outcomes, other.outcomes)
         return Exercise(
-            outcomes=None if both == (None, None) else _add_counts(both[0] or {}, both[1] or {}),
+            outcomes=None if both == (None, None) else _join_counts(both[0] or {}, both[1] or {}),
             steps=_add(self.steps, other.steps),
             counted=self.counted + other.counted,
             choices=_add(self.choices, other.choices),
-            stages=_add_counts(self.stages, other.stages),
-            limits=_add_counts(self.limits, other.limits),
-            largest=largest,
-            enough={
-                name: max(self.enough.get(name, 0), other.enough.get(name, 0)) for name in (*self.enough, *other.enough)
-            },
+            stages=_join_counts(self.stages, other.stages),
+            limits=_join_counts(self.limits, other.limits),
+            largest=_join_counts(self.largest, other.largest, max),
+            enough=_join_counts(self.enough, other.enough, max),
             rules=_add(self.rules, other.rules),
             num_rules=_add(self.num_rules, other.num_rules),
             facts=_add(self.facts, other.facts),
@@ -96,8 +92,10 @@ def _add(first: int | None, second: int | None) -> int | None:
     return second if first is None else first if second is None else first + second
 
 
-def _add_counts(first: Mapping[str, int], second: Mapping[str, int]) -> dict[str, int]:
-    return {name: first.get(name, 0) + second.get(name, 0) for name in dict.fromkeys((*first, *second))}
+def _join_counts(
+    first: Mapping[str, int], second: Mapping[str, int], join: Callable[[int, int], int] = operator.add
+) -> dict[str, int]:
+    return {name: join(first.get(name, 0), second.get(name, 0)) for name in dict.fromkeys((*first, *second))}
 
 
 Minimum: TypeAlias = Mapping[str, int]
@@ -133,7 +131,7 @@ def parse_minimum(declared: str | Minimum | None, where: str = "minimum", defaul
             raise UserError(
                 f"unknown item of evidence {name!r}",
                 where=where,
-                fix=suggest(str(name), tuple(ITEMS)) or f"give {_render(MINIMUM)}, some of these, or {NONE}",
+                fix=suggest(str(name), tuple(ITEMS)) or f"give {describe_minimum(MINIMUM)}, some of these, or {NONE}",
             )
         if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number <= _MOST:
             raise UserError(
@@ -181,14 +179,10 @@ def explain_missing(
         found = "unknown" if number is None else f"{number:,}"
         parts.append(f"{found} {ITEMS[name]}, {minimum[name]:,} required{who}")
     rest = {name: number for name, number in minimum.items() if name not in {name for name, _ in roles}}
-    how = f"--minimum {_render(rest)}, or minimum={dict(rest)!r} in Python"
+    how = f"--minimum {describe_minimum(rest)}, or minimum={dict(rest)!r} in Python"
     return (f"too little was exercised: {'; '.join(parts)}; to accept that: {how}",)
 
 
 def describe_minimum(minimum: Minimum) -> str:
     """Describe a minimum as the option takes it: `proved=1,rules=1,choices=1`, or `none`."""
-    return _render(minimum)
-
-
-def _render(minimum: Minimum) -> str:
     return ",".join(f"{name}={number}" for name, number in minimum.items()) or NONE

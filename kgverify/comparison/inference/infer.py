@@ -7,9 +7,9 @@ from typing import Final
 
 import msgspec
 
-from kgverify.comparison.inference.dialects import follows_inference
-from kgverify.comparison.inference.origins import Clause, Deviation, OriginInference, StepOrigins
-from kgverify.comparison.inference.single_fault import StepProgram, explain_by_one_stage
+from kgverify.comparison.classify import Finding
+from kgverify.comparison.inference.origins import Deviation, OriginInference, StepOrigins
+from kgverify.comparison.inference.single_fault import ALONE, StepProgram, explain_by_one_stage
 from kgverify.comparison.inference.step_difference import (
     Given,
     LimitsSeen,
@@ -20,6 +20,7 @@ from kgverify.comparison.inference.step_difference import (
 from kgverify.comparison.locate import MOST_SHOWN, Difference, shorten
 from kgverify.comparison.result import Divergence
 from kgverify.comparison.step_view import Names, ResolventView, StepView, content_of, plain
+from kgverify.program.dialect import OURS, Dialect
 from kgverify.program.fact_index import Ids
 from kgverify.program.outcomes import GoalKind
 from kgverify.program.program import Program
@@ -102,14 +103,10 @@ class ProgramInference:
         found = step.explain(content_of(r)[1])
         if found.deviation is not Deviation.NONE:
             return f"{text}   ({found.detail})"
-        return f"{text}   by {_name(found.clauses, Names(self._trace))} (inferred)"
-
-
-def _name(clauses: Sequence[Clause], names: Names) -> str:
-    named = [names.clause(*clause) for clause in clauses[:MOST_CLAUSES]]
-    if len(clauses) > MOST_CLAUSES:
-        named.append(f"{len(clauses) - MOST_CLAUSES} more")
-    return " or ".join(named)
+        own, num_more = Names(self._trace), len(found.clauses) - MOST_CLAUSES
+        named = [own.clause(*clause) for clause in found.clauses[:MOST_CLAUSES]]
+        more = [f"{num_more} more"] if num_more > 0 else []
+        return f"{text}   by {' or '.join([*named, *more])} (inferred)"
 
 
 def find_program(traces: Sequence[Trace]) -> Trace | None:
@@ -169,23 +166,21 @@ class BlockInference:
 
     def _show_contents(self, candidate: int, expected: StepView, actual: StepView, found: StepDifference) -> Difference:
         """Show a difference of resolvents that do not say which clauses made them."""
-        sides = found.missing, found.extra
+        left, right = (Counter(r.content for r in step.resolvents) for step in (expected, actual))
+        sides: Sequence[Sequence[ResolventView]] = (found.missing, found.extra)
         if not any(sides):
             pairs = zip(expected.resolvents, actual.resolvents, strict=False)
             shown = [pair for pair in pairs if pair[0].content != pair[1].content]
-            sides = tuple(zip(*shown, strict=True)) if shown else (expected.resolvents, actual.resolvents)  # type: ignore[assignment]
-        is_order = Counter(r.content for r in expected.resolvents) == Counter(r.content for r in actual.resolvents)
+            sides = list(zip(*shown, strict=True)) or (expected.resolvents, actual.resolvents)
         origins = self._at(candidate, expected)
         # Only what is shown is rendered: its clauses have to be inferred.
         texts = [
-            [
-                *(self._program.render(r, origins, self._names) for r in side[:MOST_SHOWN]),
-                *([""] * (len(side) - MOST_SHOWN)),
-            ]
+            [self._program.render(r, origins, self._names) if i < MOST_SHOWN else "" for i, r in enumerate(side)]
             for side in sides
         ]
-        left, right = (shorten(side) or ["nothing more"] for side in texts)
-        return Difference(found.stage, "resolvents.order" if is_order else "resolvents.atoms", left, right)
+        field = "resolvents.order" if left == right else "resolvents.atoms"
+        shown_left, shown_right = (shorten(side) or ["nothing more"] for side in texts)
+        return Difference(found.stage, field, shown_left, shown_right)
 
     def explain(self, candidate: int, step: int, expected: StepView, actual: StepView) -> StepDifference | None:
         """Explain two steps whose resolvents differ, or what was dropped; None if the steps themselves say more.
@@ -223,3 +218,80 @@ class BlockInference:
 def _ids(atom: Sequence[int]) -> Ids:
     predicate, a, b = atom
     return int(predicate), int(a), int(b)
+
+
+UNNAMED: Final = "unknown"
+"""The stage of a divergence that cannot be named."""
+
+_FILTERS: Final = {
+    Stage.PRUNE: {"prune"},
+    Stage.REVISIT: {"revisit"},
+    Stage.CLOSE: {"close"},
+    Stage.LIMIT: {"max_atoms", "max_resolvents"},
+}
+_STAGE_OF: Final = {name: stage for stage, names in _FILTERS.items() for name in names if stage is not Stage.LIMIT}
+
+
+def order_of_stages(dialect: Dialect) -> tuple[Stage, ...]:
+    """Return the stages of a step in the order of a dialect; what `limit` gives is the list that is offered, at the end."""
+    applied = [_STAGE_OF[name] for name in dialect.filters if name in _STAGE_OF]
+    applied.insert(applied.index(Stage.REVISIT) if Stage.REVISIT in applied else len(applied), Stage.RENAME)
+    begin, end = STEP_STAGES.index(Stage.PRUNE), STEP_STAGES.index(Stage.LIMIT)
+    return (*STEP_STAGES[:begin], *applied, *STEP_STAGES[end:])
+
+
+def follows_inference(dialect: Dialect) -> bool:
+    """Return whether the rules that infer a stage from the outputs of others hold in a dialect."""
+    return not _describe_change(dialect) and dialect.filters == OURS.filters and dialect.stopping == OURS.stopping
+
+
+def name_in_dialect(
+    divergences: Sequence[Divergence], findings: Sequence[Finding], dialect: Dialect | None
+) -> tuple[tuple[Divergence, ...], tuple[Finding, ...]]:
+    """Return divergences, and their classes, without the stages that cannot be named; the evidence says why."""
+    if dialect is None or dialect == OURS:
+        return tuple(divergences), tuple(findings)
+    named, explained = [], []
+    for divergence, finding in zip(divergences, findings, strict=True):
+        why = "" if ALONE in finding.evidence else _why_unnamed(divergence, dialect)
+        if why:
+            divergence = msgspec.structs.replace(divergence, stage=UNNAMED)
+            parts = [finding.evidence, f"no stage is named: {why}"]
+            finding = finding._replace(evidence="; ".join(filter(None, parts)))
+        named.append(divergence)
+        explained.append(finding)
+    return tuple(named), tuple(explained)
+
+
+def _why_unnamed(divergence: Divergence, dialect: Dialect) -> str:
+    if divergence.stage not in (*_FILTERS, Stage.MATCH_RULES, Stage.MATCH_FACTS):
+        return ""
+    stage = Stage(divergence.stage)
+    if stage in _FILTERS and not _FILTERS[stage] & {*dialect.filters}:
+        return f"the dialect does not apply {stage.value}"
+    if divergence.field == f"stage.{stage.value}":
+        # Both engines showed their stages, in the order of the dialect.
+        hidden = _first_hidden(dialect)
+        is_behind = hidden is not None and stage in _FILTERS
+        return f"its filter {hidden} shows no output of its own" if is_behind else ""
+    return _describe_change(dialect)
+
+
+def _first_hidden(dialect: Dialect) -> str | None:
+    """Return the first filter after which others follow and whose output no stage shows."""
+    filters = dialect.filters
+    last = max((i for i, name in enumerate(filters) if name in _STAGE_OF), default=-1)
+    return next((name for i, name in enumerate(filters) if name not in _STAGE_OF and i < last), None) or (
+        "duplicates" if "duplicates" in filters else None
+    )
+
+
+def _describe_change(dialect: Dialect) -> str:
+    """Return the reason for which the rules of inference do not hold in a dialect; empty if they do."""
+    usual = [name for name in OURS.filters if name in dialect.filters]
+    if [*dialect.filters] != usual:
+        return f"the dialect applies its filters in another order: {', '.join(dialect.filters)}"
+    for name in ("long_resolvents", "memory", "forgets_names", "skips_unary"):
+        if getattr(dialect, name) != getattr(OURS, name):
+            return f"the dialect has another {name}"
+    return "the dialect excludes positives only" if dialect.exclusion == "positives_only" else ""

@@ -10,9 +10,10 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from enum import IntEnum
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from typing import Final, NamedTuple, TypeAlias
 
+from kgverify.errors import count_of
 from kgverify.program.fact_index import Ids
 from kgverify.program.outcomes import Origin
 from kgverify.step.clauses import Atoms, Clauses, binds_in_one_pass, number_variables
@@ -71,10 +72,7 @@ class OriginInference:
     def __init__(self, clauses: Clauses) -> None:
         self.clauses = clauses
         # Both sides of a step, and many steps of one run, start from the same goal.
-        self.at = lru_cache(maxsize=1 << 10)(self._at)
-
-    def _at(self, goal: Atoms, query: Ids | None) -> "StepOrigins":
-        return StepOrigins(self.clauses, goal, query)
+        self.at = lru_cache(maxsize=1 << 10)(partial(StepOrigins, clauses))
 
     def head_of(self, clause: Clause) -> Ids:
         """Return a fact, or the head of a rule."""
@@ -131,7 +129,7 @@ class StepOrigins:
         clauses: list[Clause] = [(Origin.RULE, i) for i in self._clauses.rules_of(selected[0])]
         clauses += [(Origin.FACT, i) for i in self._clauses.facts_like(selected, self._excluded)]
         results = ((clause, self._clauses.resolve(self.goal, *clause)) for clause in clauses)
-        return [self._judge(clause, atoms) for clause, atoms in results if atoms is not None]
+        return [Made(clause, made, tuple(map(self.is_pruned, made))) for clause, made in results if made is not None]
 
     def needs_all_bindings(self, clause: Clause) -> bool:
         """Return whether a clause matches only if both argument pairs are unified, and not each by itself.
@@ -139,9 +137,6 @@ class StepOrigins:
         Engines that unify in one pass let a variable that is bound to two terms fail, even if one of these is a variable.
         """
         return not binds_in_one_pass(self.goal[0], self._clauses.clause(self.goal, *clause)[0])
-
-    def _judge(self, clause: Clause, atoms: Atoms) -> Made:
-        return Made(clause, atoms, tuple(map(self.is_pruned, atoms)))
 
     def is_pruned(self, atom: Ids) -> bool:
         """Return whether an atom is a fact that pruning deletes."""
@@ -182,9 +177,8 @@ class StepOrigins:
         """Return every explanation of a resolvent by a clause that makes something else, one for each deviation."""
         if atoms not in self._otherwise:
             named = number_variables(iter(atoms))
-            attempts = self._by_order, self._by_match, self._by_variables
-            single = (attempt(named) for attempt in attempts)
-            found = [*self._by_pruning(named), *(each for each in single if each is not None)]
+            attempts = self._by_pruning, self._by_order, self._by_match, self._by_variables
+            found = (each for attempt in attempts for each in attempt(named))
             self._otherwise[atoms] = sorted(found, key=lambda each: each.deviation)
         return self._otherwise[atoms]
 
@@ -223,34 +217,26 @@ class StepOrigins:
             return "the query, which may not serve as a fact,"
         return "an atom with variables" if min(atom[1:]) < 0 else "an atom that the facts lack"
 
-    def _by_order(self, atoms: Atoms) -> Explanation | None:
-        clauses = [
-            clause
-            for made, found in self.made.items()
-            if len(made) == len(atoms) and is_permutation(atoms, made)
-            for clause in found
-        ]
-        return Explanation(tuple(clauses), Deviation.ATOM_ORDER, "its atoms are in another order") if clauses else None
+    def _by_order(self, atoms: Atoms) -> Iterator[Explanation]:
+        alike = (made for made in self.made if len(made) == len(atoms) and is_permutation(atoms, made))
+        if clauses := tuple(clause for made in alike for clause in self.made[made]):
+            yield Explanation(clauses, Deviation.ATOM_ORDER, "its atoms are in another order")
 
-    def _by_match(self, atoms: Atoms) -> Explanation | None:
-        """Explain by a clause that does not match, but nearly does."""
+    def _by_match(self, atoms: Atoms) -> Iterator[Explanation]:
+        """Explain by a clause that does not match, but nearly does: by the query, or else by others."""
         if not self.goal:
-            return None
-        selected = self.goal[0]
+            return
         if self._excluded is not None:
             index = self._clauses.fact_index[self._excluded]
             made = self._clauses.resolve(self.goal, Origin.FACT, index)
             if made is not None and self._is_from(atoms, made):
                 detail = "it is made by the query, which may not serve as a fact"
-                return Explanation(((Origin.FACT, index),), Deviation.MATCH, detail)
-        found = [
-            clause
-            for clause in self._find_apart(selected)
-            if any(self._is_from(atoms, made) for made in self._resolve_apart(clause))
-        ]
+                yield Explanation(((Origin.FACT, index),), Deviation.MATCH, detail)
+                return
+        apart = self._find_apart(self.goal[0])
+        found = [each for each in apart if any(self._is_from(atoms, made) for made in self._resolve_apart(each))]
         if found:
-            return Explanation(tuple(found), Deviation.MATCH, "two arguments that must be equal were matched apart")
-        return None
+            yield Explanation(tuple(found), Deviation.MATCH, "two arguments that must be equal were matched apart")
 
     def _find_apart(self, selected: Ids) -> Iterator[Clause]:
         """Yield the clauses that match the selected atom only if each argument is matched by itself."""
@@ -280,16 +266,15 @@ class StepOrigins:
         """Return whether a resolvent is one made, pruned or not."""
         return atoms in (number_variables(iter(made)), _keep(made, tuple(map(self.is_pruned, made))))
 
-    def _by_variables(self, atoms: Atoms) -> Explanation | None:
+    def _by_variables(self, atoms: Atoms) -> Iterator[Explanation]:
         """Explain by a clause whose variables were replaced otherwise: captured, bound to others, or left."""
         found = [
             clause
             for clause, whole, is_pruned in self._near(atoms, is_loose=True)
             if self._is_otherwise_bound(atoms, whole) or self._is_otherwise_bound(atoms, _keep(whole, is_pruned))
         ]
-        return (
-            Explanation(tuple(found), Deviation.VARIABLES, "its variables were replaced otherwise") if found else None
-        )
+        if found:
+            yield Explanation(tuple(found), Deviation.VARIABLES, "its variables were replaced otherwise")
 
     def _is_otherwise_bound(self, atoms: Atoms, made: Atoms) -> bool:
         """Return whether two goals agree but for variables of one that are other terms in the other.
@@ -318,21 +303,19 @@ class StepOrigins:
                 yield made
 
     def _find_nearest(self, atoms: Atoms) -> Explanation:
-        """Return the clauses whose result has most atoms in common with a resolvent, which none of them explains."""
-        if not self.goal:
-            return Explanation((), Deviation.UNKNOWN, "the goal has no atoms")
-        rest = self.goal[1:]
-        if self._is_from(atoms, rest):
-            return Explanation(
-                (), Deviation.UNKNOWN, "the selected atom was taken for a fact, and no fact of the program matches it"
-            )
+        """Describe the clause whose result has most atoms in common with a resolvent, which no clause explains."""
         made = self.results[:MOST_COMPARED]
-        if not made:
-            return Explanation((), Deviation.UNKNOWN, "no clause of the program matches the selected atom")
-        num_shared, negative_length = max(_count_shared(atoms, each.atoms) for each in made)
-        detail = f"the nearest clause makes {-negative_length} atoms, {num_shared} of them like these"
-        if not num_shared:
-            detail = "it shares no atom with the results of the clauses that match"
+        if not self.goal:
+            detail = "the goal has no atoms"
+        elif self._is_from(atoms, self.goal[1:]):
+            detail = "the selected atom was taken for a fact, and no fact of the program matches it"
+        elif not made:
+            detail = "no clause of the program matches the selected atom"
+        else:
+            num_shared, negative_length = max(_count_shared(atoms, each.atoms) for each in made)
+            detail = f"the nearest clause makes {-negative_length} atoms, {num_shared} of them like these"
+            if not num_shared:
+                detail = "it shares no atom with the results of the clauses that match"
         return Explanation((), Deviation.UNKNOWN, detail)
 
 
@@ -349,9 +332,5 @@ def _count_shared(atoms: Iterable[Ids], others: Sequence[Ids]) -> tuple[int, int
 def count_clauses(clauses: Sequence[Clause]) -> str:
     """Count clauses, as in `2 rules and 1 fact`."""
     num = Counter(kind for kind, _ in clauses)
-    parts = [
-        f"{num[kind]} {name}{'s' if num[kind] > 1 else ''}"
-        for kind, name in ((Origin.RULE, "rule"), (Origin.FACT, "fact"))
-        if num[kind]
-    ]
-    return " and ".join(parts)
+    names = (Origin.RULE, "rule"), (Origin.FACT, "fact")
+    return " and ".join(count_of(num[kind], name) for kind, name in names if num[kind])

@@ -9,12 +9,12 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
 from operator import itemgetter
-from typing import Final, NamedTuple, TypeAlias, TypeVar
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from msgspec.structs import replace
 
-from kgverify.comparison.inference.step_difference import CERTAIN, CLEAR, GUESSED, LIKELY, OPEN, StepDifference
-from kgverify.comparison.step_view import ResolventView, StepView, content_of, list_missing, plain
+from kgverify.comparison.inference.step_difference import CERTAIN, CLEAR, GUESSED, LIKELY, OPEN, StepDifference, rank
+from kgverify.comparison.step_view import StepView, content_of, list_unshared, plain
 from kgverify.errors import count_of
 from kgverify.program.dialect import Filter
 from kgverify.program.difference_class import DifferenceClass
@@ -55,17 +55,6 @@ class Listed(NamedTuple):
     dropped_resolvents: int
 
 
-class Variation(NamedTuple):
-    """Changes of the filters. takes_last: whether `close` keeps the last proof; None stands for no limit."""
-
-    filters: tuple[Filter, ...]
-    max_atoms: int | None
-    max_resolvents: int | None
-    memory: str
-    truncates: bool
-    takes_last: bool = False
-
-
 class StepProgram:
     """The resolvents that a program gives for one goal, filter by filter.
 
@@ -73,48 +62,32 @@ class StepProgram:
     """
 
     def __init__(self, clauses: Clauses, limits: Limits, visited: Sequence[Atoms], query: Ids) -> None:
-        self._clauses, self._query, self.limits, self.visited = clauses, query, limits, visited
+        self._clauses, self.limits, self.visited = clauses, limits, visited
         self.excluded = clauses.excluded(query)
         self.dialect = limits.dialect
-        self.usual = Variation(
-            self.dialect.filters,
-            limits.max_atoms,
-            limits.max_resolvents,
-            self.dialect.memory,
-            self.dialect.long_resolvents == "truncate",
-        )
 
     @property
     def remembers(self) -> bool:
         """True if a goal is not visited twice."""
         return "revisit" in self.dialect.filters and self.dialect.memory != "none"
 
-    def forget_earlier_goals(self) -> "StepProgram":
-        """Return the same program with the current goal alone as visited."""
-        return StepProgram(self._clauses, self.limits, self.visited[-1:], self._query)
-
     def match(self, goal: Atoms) -> list[Resolvent]:
         """Return what each clause makes of a goal, in the order of the dialect, before pruning."""
         situation = Situation(self._clauses, self.limits, self.excluded, (goal,))
         return resolve(situation, match_rules(situation, goal[0]), match_facts(situation, goal[0]))
 
-    def make_excluded(self, goal: Atoms) -> Resolvent | None:
-        """Return what the query makes of a goal if it may serve as a fact."""
+    def make_excluded(self, goal: Atoms) -> list[Resolvent]:
+        """Return what the query makes of a goal, if it may not serve as a fact."""
         if self.excluded is None:
-            return None
+            return []
         number = self._clauses.fact_index[self.excluded]
         atoms = self._clauses.resolve(goal, Origin.FACT, number)
-        return None if atoms is None else Resolvent(atoms, Origin.FACT, number)
+        return [] if atoms is None else [Resolvent(atoms, Origin.FACT, number)]
 
     def put_in_order(self, made: Iterable[Resolvent]) -> list[Resolvent]:
         """Return resolvents in the order of the dialect, by the numbers of their clauses."""
-        is_rules_first, is_reversed = self.dialect.order == "rules_first", self.dialect.is_reversed
-
-        def place(each: Resolvent) -> tuple[bool, int]:
-            kind, number = each.clause
-            return (kind == Origin.RULE) != is_rules_first, -number if is_reversed else number
-
-        return sorted(made, key=place)
+        is_rules_first, sign = self.dialect.order == "rules_first", -1 if self.dialect.is_reversed else 1
+        return sorted(made, key=lambda each: ((each.origin_kind == Origin.RULE) != is_rules_first, sign * each.origin))
 
     def is_fact(self, atom: Ids) -> bool:
         """Return whether pruning deletes an atom."""
@@ -125,14 +98,28 @@ class StepProgram:
         return bool(self._clauses.facts_like(atom, None))
 
     def prune(self, atoms: Atoms) -> Atoms:
-        """Return atoms without those that are facts, in canonical variables."""
-        return number_variables(atom for atom in atoms if not self.is_fact(atom))
+        """Return what pruning, if the dialect prunes, leaves of some atoms, in canonical variables."""
+        prunes = "prune" in self.dialect.filters
+        return number_variables(atom for atom in atoms if not prunes or not self.is_fact(atom))
 
     def list(
-        self, made: Sequence[Resolvent], variation: Variation | None = None, fixed: Collection[Resolvent] = ()
+        self,
+        made: Sequence[Resolvent],
+        fixed: Collection[Resolvent] = (),
+        *,
+        max_atoms: int | None = None,
+        max_resolvents: int | None = None,
+        takes_last: bool = False,
+        forgets: bool = False,
+        **changes: Any,
     ) -> Listed:
-        """Return what the filters leave, by default the usual ones. fixed: resolvents that are pruned already."""
-        variation = variation or self.usual
+        """Return what the filters leave, by default those of the dialect with its limits.
+
+        fixed:      resolvents that are pruned already
+        takes_last: whether `close` keeps the last proof instead of the first
+        forgets:    whether only the current goal counts as visited
+        changes:    fields of the dialect
+        """
         is_fixed = {(each.clause, each.atoms) for each in fixed}
 
         def prune_others(situation: Situation, resolvents: Sequence[Resolvent]) -> list[Resolvent]:
@@ -143,20 +130,14 @@ class StepProgram:
         def close_last(situation: Situation, resolvents: Sequence[Resolvent]) -> list[Resolvent]:
             return close(situation, resolvents[::-1])[::-1]
 
-        limits = {"max_atoms": variation.max_atoms, "max_resolvents": variation.max_resolvents}
-        dialect = replace(
-            self.dialect,
-            filters=tuple(name for name in variation.filters if limits.get(name, 1) is not None),
-            memory=variation.memory,
-            long_resolvents="truncate" if variation.truncates else "reject",
-        )
         stages = SOUND._replace(
             prune=prune_others if is_fixed else prune,
-            close=close_last if variation.takes_last else close,
-            limit_atoms=partial(limit_atoms, most=variation.max_atoms),
-            limit_resolvents=partial(limit_resolvents, most=variation.max_resolvents),
+            close=close_last if takes_last else close,
+            limit_atoms=partial(limit_atoms, most=max_atoms),
+            limit_resolvents=partial(limit_resolvents, most=max_resolvents),
         )
-        situation = Situation(self._clauses, replace(self.limits, dialect=dialect), self.excluded, self.visited)
+        limits = replace(self.limits, dialect=replace(self.dialect, **changes))
+        situation = Situation(self._clauses, limits, self.excluded, self.visited[-1:] if forgets else self.visited)
         left, dropped_atoms, dropped_resolvents = filter_resolvents(situation, made, stages).taken
         keys = ((each.kind, number_variables(each.atoms), each.clause) for each in left)
         return Listed(tuple(keys), dropped_atoms, dropped_resolvents)
@@ -215,10 +196,6 @@ MOST_CLAUSES: Final = 4096
 """The clauses that match a goal beyond which its step is not taken again."""
 
 
-def _guess(stage: Stage, kind: DifferenceClass, evidence: str, confidence: float = CLEAR) -> StepDifference:
-    return StepDifference(stage, kind, f"{evidence}; {ALONE}", confidence)
-
-
 def explain_by_one_stage(
     program: StepProgram, expected: StepView, actual: StepView, *, has_origins: bool, has_counts: bool
 ) -> list[StepDifference]:
@@ -232,18 +209,26 @@ def explain_by_one_stage(
     made = program.match(program.visited[-1])
     if len(made) > MOST_CLAUSES:
         return []
-    search = _Search(program, made, expected, actual, has_origins=has_origins, has_counts=has_counts)
-    missing, extra = search.differing()
-    return [each._replace(missing=tuple(missing), extra=tuple(extra)) for each in search.find()]
+    search = _Search(program, made, (expected, actual), has_origins=has_origins, has_counts=has_counts)
+    missing, extra = search.missing, search.extra
+    return [each._replace(evidence=f"{each.evidence}; {ALONE}", missing=missing, extra=extra) for each in search.find()]
+
+
+Guesses: TypeAlias = Iterator[StepDifference | None]
+"""Guesses at a stage, in the order in which they are tried, None for those that do not fit; the first that fits counts."""
 
 
 class _Search:
+    """The search for the stage whose fault gives the actual list.
+
+    missing, extra: the resolvents that the actual side lacks, and those that it has beside the expected ones
+    """
+
     def __init__(
         self,
         program: StepProgram,
         made: list[Resolvent],
-        expected: StepView,
-        actual: StepView,
+        steps: tuple[StepView, StepView],
         *,
         has_origins: bool,
         has_counts: bool,
@@ -251,47 +236,44 @@ class _Search:
         self._program, self._made = program, made
         self._goal = program.visited[-1]
         self._has_origins, self._has_counts = has_origins, has_counts
-        self._steps = expected, actual
-        self._expected, self._actual = (self._read(step) for step in (expected, actual))
+        self._steps = steps
+        self._expected, self._actual = map(self._read, steps)
         self._wanted = program.list(made)
-
-    def differing(self) -> tuple[list[ResolventView], list[ResolventView]]:
-        """Return the resolvents that the actual side lacks, and those that it has beside the expected ones."""
+        self._sides = self._keys(self._wanted), self._keys(self._actual)
         left, right = (
-            [(self._key(key), r) for key, r in zip(listed.keys, step.resolvents, strict=True)]
-            for listed, step in zip((self._expected, self._actual), self._steps, strict=True)
+            list(zip(self._keys(listed), step.resolvents, strict=True))
+            for listed, step in zip((self._expected, self._actual), steps, strict=True)
         )
-        lacking = list_missing(left, right, itemgetter(0)), list_missing(right, left, itemgetter(0))
-        return [r for _, r in lacking[0]], [r for _, r in lacking[1]]
+        only = list_unshared(left, right, itemgetter(0))
+        self.missing, self.extra = (tuple(r for _, r in side) for side in only)
+        self._has_more = any(r.kind != GoalKind.FALSE for r in self.extra)
 
     def find(self) -> list[StepDifference]:
         """Return the guesses that fit; none if the program does not give the expected list, or names alone differ."""
         if not self._agrees(self._wanted, self._expected) or self._agrees(self._wanted, self._actual):
             return []
-        guesses = (
-            search()
-            for search in (
-                self._of_ends,
-                self._of_counts,
-                partial(self._of_short_list, CLEAR),
-                partial(self._of_earlier_goal, CLEAR),
-                partial(self._select_another, CLEAR),
-                self._of_filters,
-                self._of_order,
-                self._of_limit,
-                self._of_memory,
-                partial(self._change_bodies, CLEAR),
-                self._of_atoms,
-                self._of_clauses,
-                self._of_lost_proofs,
-                self._of_cut_order,
-                self._change_bodies,
-                self._of_deleted_atoms,
-                self._of_short_list,
-                self._select_another,
-                self._of_earlier_goal,
-            )
+        attempts = (
+            self._of_ends(),
+            self._of_counts(),
+            self._of_short_list(CLEAR),
+            self._of_earlier_goal(CLEAR),
+            self._select_another(CLEAR),
+            self._of_filters(),
+            self._of_order(),
+            self._of_limit(),
+            self._of_memory(),
+            self._change_bodies(CLEAR),
+            self._of_atoms(),
+            self._of_clauses(),
+            self._of_lost_proofs(),
+            self._of_cut_order(),
+            self._change_bodies(),
+            self._of_deleted_atoms(),
+            self._of_short_list(),
+            self._select_another(),
+            self._of_earlier_goal(),
         )
+        guesses = (next(filter(None, attempt), None) for attempt in attempts)
         return [guess for guess in guesses if guess is not None]
 
     # Lists
@@ -313,10 +295,21 @@ class _Search:
     def _counts_agree(self, listed: Listed, other: Listed) -> bool:
         return not self._has_counts or listed[1:] == other[1:]
 
-    def _fits(
-        self, made: Sequence[Resolvent], variation: Variation | None = None, fixed: Collection[Resolvent] = ()
-    ) -> bool:
-        return self._agrees(self._program.list(made, variation, fixed), self._actual)
+    def _try(
+        self,
+        stage: Stage,
+        kind: DifferenceClass,
+        words: str,
+        made: Sequence[Resolvent] | None = None,
+        confidence: float = CLEAR,
+        **changes: Any,
+    ) -> StepDifference | None:
+        """Return a guess if it fits: if the filters, perhaps changed, leave the actual list of what was made."""
+        listed = self._program.list(self._made if made is None else made, **changes)
+        return StepDifference(stage, kind, words, confidence) if self._agrees(listed, self._actual) else None
+
+    def _without(self, *names: Filter) -> tuple[Filter, ...]:
+        return tuple(name for name in self._program.dialect.filters if name not in names)
 
     def _judge_proof(self, kind: DifferenceClass) -> DifferenceClass:
         """Return the class of a proof on one side only where no origin says more, or another one."""
@@ -327,333 +320,269 @@ class _Search:
 
     def _class_of_filter(self) -> DifferenceClass:
         """Return the class of a filter that lets more through, perhaps in the place of others, or less."""
-        return self._judge_proof(DifferenceClass.EXTRA if self._has_more() else DifferenceClass.MISSING)
+        return self._judge_proof(DifferenceClass.EXTRA if self._has_more else DifferenceClass.MISSING)
 
     # Guesses
 
-    def _of_ends(self) -> StepDifference | None:
+    def _of_ends(self) -> Guesses:
         """Guess at ends that differ although all else is equal."""
         ends = (GoalKind.TRUE, GoalKind.FALSE, GoalKind.STOP)
-        sides = [self._keys(side) for side in (self._expected, self._actual)]
+        sides = self._sides
         goals = [[key for key in side if key[0] not in ends] for side in sides]
         own = [key for key in sides[1] if key[0] in ends]
         if own and own[0][0] == GoalKind.TRUE and own[0][1]:
             is_fact = all(self._program.is_fact(atom) for atom in own[0][1] if atom[0] >= 0)
-            evidence = f"atoms left beside TRUE: {len(own[0][1])}"
-            return _guess(Stage.PRUNE if is_fact else Stage.CLOSE, DifferenceClass.MALFORMED, evidence, LIKELY)
+            stage, words = Stage.PRUNE if is_fact else Stage.CLOSE, f"atoms left beside TRUE: {len(own[0][1])}"
+            yield StepDifference(stage, DifferenceClass.MALFORMED, words, LIKELY)
         if self._has_origins and any(key[0] == GoalKind.GOAL and key[2][0] == Origin.NONE for key in sides[1]):
-            return _guess(Stage.LIMIT, DifferenceClass.LIMIT, "resolvents of no clause are listed")
+            yield StepDifference(Stage.LIMIT, DifferenceClass.LIMIT, "resolvents of no clause are listed")
         proofs = {key[2] for key in sides[0] if key[0] == GoalKind.TRUE} - {NO_CLAUSE}
         if any(key[2] in proofs and key[0] != GoalKind.TRUE and not key[1] for key in sides[1]):
-            evidence = "a resolvent without atoms is listed, and not as a proof"
-            return _guess(Stage.PRUNE, DifferenceClass.EXTRA, evidence)
+            words = "a resolvent without atoms is listed, and not as a proof"
+            yield StepDifference(Stage.PRUNE, DifferenceClass.EXTRA, words)
         is_end = not any(goals) or goals[0] == goals[1]
+        has_proof = any(key[0] == GoalKind.TRUE for key in sides[0])
         if is_end and {key[0] for key in own} - {GoalKind.STOP} == {GoalKind.TRUE} and own[0][2] == NO_CLAUSE:
-            if any(key[0] == GoalKind.TRUE for key in sides[0]) or not self._has_origins:
-                return None
-            return _guess(Stage.CLOSE, DifferenceClass.FALSE_PROOF, "TRUE stands for an empty list", CERTAIN)
-        if goals[0] != goals[1] or any(key[0] == GoalKind.TRUE for side in sides for key in side):
-            return None
+            if not has_proof and self._has_origins:
+                yield StepDifference(Stage.CLOSE, DifferenceClass.FALSE_PROOF, "TRUE stands for an empty list", CERTAIN)
+            return
         names = [", ".join(GoalKind(key[0]).name for key in side if key[0] in ends) or "no end" for side in sides]
-        if names[0] == names[1]:
-            return None
-        kinds = DifferenceClass.MISSING, DifferenceClass.EXTRA, DifferenceClass.OUTCOME
-        lengths = len(sides[0]), len(sides[1])
-        kind = kinds[2] if lengths[0] == lengths[1] else kinds[lengths[1] > lengths[0]]
-        return _guess(Stage.CLOSE, kind, f"the list ends with {names[1]}, expected {names[0]}", CERTAIN)
+        if goals[0] == goals[1] and names[0] != names[1] and GoalKind.TRUE not in {key[0] for key in (*sides[0], *own)}:
+            kinds = DifferenceClass.MISSING, DifferenceClass.OUTCOME, DifferenceClass.EXTRA
+            lengths = len(sides[0]), len(sides[1])
+            kind = kinds[1 + (lengths[1] > lengths[0]) - (lengths[1] < lengths[0])]
+            yield StepDifference(Stage.CLOSE, kind, f"the list ends with {names[1]}, expected {names[0]}", CERTAIN)
 
-    def _of_counts(self) -> StepDifference | None:
+    def _of_counts(self) -> Guesses:
         """Guess at equal lists of which other numbers were dropped."""
-        if self._keys(self._wanted) != self._keys(self._actual) or not self._has_counts:
-            return None
+        if self._sides[0] != self._sides[1] or not self._has_counts:
+            return
         (wanted, *counts), (_, *own) = self._wanted, self._actual
-        evidence = f"dropped (by max_atoms, by max_resolvents): expected {tuple(counts)}, actual {tuple(own)}"
+        words = f"dropped (by max_atoms, by max_resolvents): expected {tuple(counts)}, actual {tuple(own)}"
         lacking = sum(counts) - sum(own)
         if lacking <= 0 or not any(own):
-            return _guess(Stage.LIMIT, DifferenceClass.LIMIT, evidence)
+            yield StepDifference(Stage.LIMIT, DifferenceClass.LIMIT, words)
         left = Counter(key[2] for key in wanted)
         kinds = {each.clause[0] for each in self._made if not _take(left, each.clause)}
         if len(kinds) > 1:
-            return _guess(Stage.LIMIT, DifferenceClass.LIMIT, evidence, OPEN)
-        evidence = f"{evidence}: {count_of(lacking, 'resolvent')} lost before the limits"
-        return _guess(_matching(min(kinds, default=Origin.FACT)), DifferenceClass.MISSING, evidence, OPEN)
+            yield StepDifference(Stage.LIMIT, DifferenceClass.LIMIT, words, OPEN)
+        words = f"{words}: {count_of(lacking, 'resolvent')} lost before the limits"
+        yield StepDifference(_matching(min(kinds, default=Origin.FACT)), DifferenceClass.MISSING, words, OPEN)
 
-    def _of_earlier_goal(self, confidence: float = GUESSED) -> StepDifference | None:
+    def _of_earlier_goal(self, confidence: float = GUESSED) -> Guesses:
         """Guess at the list of an earlier goal, which is clear where it is more than a part of the expected one."""
-        if confidence >= CLEAR and not any(r.kind == GoalKind.GOAL for r in self.differing()[1]):
-            return None
+        if confidence >= CLEAR and not any(r.kind == GoalKind.GOAL for r in self.extra):
+            return
         for back, goal in enumerate(reversed(self._program.visited[:-1]), 1):
-            if goal and goal != self._goal and self._fits(self._program.match(goal)):
-                evidence = f"the resolvents are those of the step {back} before this one"
-                return _guess(Stage.ADVANCE, DifferenceClass.STALE, evidence, confidence)
-        return None
+            if goal and goal != self._goal:
+                words = f"the resolvents are those of the step {back} before this one"
+                made = self._program.match(goal)
+                yield self._try(Stage.ADVANCE, DifferenceClass.STALE, words, made, confidence)
 
-    def _select_another(self, confidence: float = GUESSED) -> StepDifference | None:
-        if confidence >= CLEAR and not self._has_more():
-            return None
-        for i in range(1, len(self._goal)):
-            goal = (self._goal[i], *self._goal[:i], *self._goal[i + 1 :])
-            if self._goal[i] != self._goal[0] and self._fits(self._program.match(goal)):
-                evidence = f"atom {i + 1} of the goal is selected"
-                kind = DifferenceClass.SUBSTITUTED
-                return _guess(Stage.SELECT, kind, evidence, confidence)
-        return None
+    def _select_another(self, confidence: float = GUESSED) -> Guesses:
+        if confidence >= CLEAR and not self._has_more:
+            return
+        for i, atom in enumerate(self._goal):
+            if atom != self._goal[0]:
+                made = self._program.match((atom, *self._goal[:i], *self._goal[i + 1 :]))
+                words = f"atom {i + 1} of the goal is selected"
+                yield self._try(Stage.SELECT, DifferenceClass.SUBSTITUTED, words, made, confidence)
 
-    def _has_more(self) -> bool:
-        """Return whether the actual side has something that the expected side lacks."""
-        return any(r.kind != GoalKind.FALSE for r in self.differing()[1])
-
-    def _of_order(self) -> StepDifference | None:
+    def _of_order(self) -> Guesses:
         rules, facts = ([each for each in self._made if each.clause[0] == kind] for kind in (Origin.RULE, Origin.FACT))
         is_first = not self._made or self._made[0].clause[0] == Origin.RULE
-        joined = (rules, facts) if is_first else (facts, rules)
+        first, second = parts = (rules, facts) if is_first else (facts, rules)
+        together = Stage.RESOLVE if rules and facts else Stage.MATCH_RULES if rules else Stage.MATCH_FACTS
+        by_facts, by_rules = (
+            [each for part in parts for each in (part[::-1] if part is turned else part)] for turned in (facts, rules)
+        )
         for made, stage, words in (
-            (joined[1] + joined[0], Stage.RESOLVE, "rules and facts are put together in another order"),
-            (self._made[::-1], Stage.RESOLVE, "the whole list is reversed"),
-            (self._reverse(joined, Origin.FACT), Stage.MATCH_FACTS, "the facts are tried in the reverse order"),
-            (self._reverse(joined, Origin.RULE), Stage.MATCH_RULES, "the rules are tried in the reverse order"),
+            (second + first, together, "rules and facts are put together in another order"),
+            (self._made[::-1], together, "the whole list is reversed"),
+            (by_facts, Stage.MATCH_FACTS, "the facts are tried in the reverse order"),
+            (by_rules, Stage.MATCH_RULES, "the rules are tried in the reverse order"),
         ):
-            if made != self._made and self._fits(made):
-                return _guess(self._stage_of_order(stage, rules, facts), DifferenceClass.REORDERED, words)
-        wanted, own = self._keys(self._wanted), self._keys(self._actual)
+            yield self._try(stage, DifferenceClass.REORDERED, words, made)
+        wanted, own = self._sides
         if wanted == own or Counter(wanted) != Counter(own) or not self._counts_agree(self._wanted, self._actual):
-            return None
-        kinds = self._kinds_of()
-        for kind, stage, words in (
-            (Origin.RULE, Stage.MATCH_RULES, "the rules are tried in another order"),
-            (Origin.FACT, Stage.MATCH_FACTS, "the facts are tried in another order"),
-        ):
+            return
+        kinds = {key: whole[2][0] for key, whole in zip(wanted, self._wanted.keys, strict=True)}
+        for kind, what in ((Origin.RULE, "rules"), (Origin.FACT, "facts")):
             if [key for key in wanted if kinds.get(key) == kind] != [key for key in own if kinds.get(key) == kind]:
-                return _guess(stage, DifferenceClass.REORDERED, words)
+                words = f"the {what} are tried in another order"
+                yield StepDifference(_matching(kind), DifferenceClass.REORDERED, words)
         words = "rules and facts are put together in another order"
-        return _guess(Stage.RESOLVE, DifferenceClass.REORDERED, words)
+        yield StepDifference(Stage.RESOLVE, DifferenceClass.REORDERED, words)
 
-    def _of_cut_order(self) -> StepDifference | None:
+    def _of_cut_order(self) -> Guesses:
         """Guess at another order of which the limits, or `close`, show another part."""
-        usual = self._program.usual
-        filters = tuple(name for name in usual.filters if name not in ("max_resolvents", "close"))
-        whole = self._program.list(self._made, usual._replace(filters=filters))
-        sides = [self._keys(side) for side in (self._wanted, self._actual)]
-        is_part = not Counter(sides[1]) - Counter(self._keys(whole)) and len(sides[0]) == len(sides[1])
-        if sides[0] == sides[1] or not is_part or not self._counts_agree(self._wanted, self._actual):
-            return None
+        whole = self._program.list(self._made, filters=self._without("max_resolvents", "close"))
+        wanted, own = self._sides
+        is_part = not Counter(own) - Counter(self._keys(whole)) and len(wanted) == len(own)
+        if wanted == own or not is_part or not self._counts_agree(self._wanted, self._actual):
+            return
         kinds = {key[2][0] for listed in (self._wanted, self._actual) for key in listed.keys}
-        if kinds not in ({int(Origin.RULE)}, {int(Origin.FACT)}):
-            return None
-        kind = min(kinds)
-        words = f"the {'rules' if kind == Origin.RULE else 'facts'} are tried in another order"
-        return _guess(_matching(kind), DifferenceClass.REORDERED, words, OPEN)
+        if kinds in ({int(Origin.RULE)}, {int(Origin.FACT)}):
+            kind = min(kinds)
+            words = f"the {'rules' if kind == Origin.RULE else 'facts'} are tried in another order"
+            yield StepDifference(_matching(kind), DifferenceClass.REORDERED, words, OPEN)
 
-    @staticmethod
-    def _stage_of_order(stage: Stage, rules: Sequence[Resolvent], facts: Sequence[Resolvent]) -> Stage:
-        """Return the matching stage where only its clauses match."""
-        if stage is Stage.RESOLVE and not (rules and facts):
-            return Stage.MATCH_RULES if rules else Stage.MATCH_FACTS
-        return stage
-
-    @staticmethod
-    def _reverse(joined: tuple[list[Resolvent], list[Resolvent]], kind: Origin) -> list[Resolvent]:
-        return [each for part in joined for each in (part[::-1] if part and part[0].clause[0] == kind else part)]
-
-    def _kinds_of(self) -> dict[Key, int]:
-        """Return the kind of the clause that made each expected resolvent."""
-        listed = zip(self._keys(self._wanted), self._wanted.keys, strict=True)
-        return {key: whole[2][0] for key, whole in listed}
-
-    def _of_filters(self) -> StepDifference | None:
-        usual = self._program.usual
-
-        def without(name: Filter) -> tuple[Filter, ...]:
-            return tuple(each for each in usual.filters if each != name)
-
+    def _of_filters(self) -> Guesses:
         kind = self._class_of_filter()
         if self._program.remembers:
-            if self._fits(self._made, usual._replace(filters=without("revisit"))):
-                return _guess(Stage.REVISIT, kind, "goals visited before stay")
-            forgetful = self._program.forget_earlier_goals()
-            if self._agrees(forgetful.list(self._made), self._actual):
-                return _guess(Stage.REVISIT, kind, "only the current goal is not visited again")
+            yield self._try(Stage.REVISIT, kind, "goals visited before stay", filters=self._without("revisit"))
+            yield self._try(Stage.REVISIT, kind, "only the current goal is not visited again", forgets=True)
         else:
+            prunes = "prune" in self._program.dialect.filters
+            first: tuple[Filter, ...] = ("prune", "revisit") if prunes else ("revisit",)
+            filters = (*first, *self._without("prune", "revisit"))
             for memory in ("sequence", "set"):
-                first: tuple[Filter, ...] = ("prune", "revisit") if "prune" in usual.filters else ("revisit",)
-                others = tuple(name for name in without("prune") if name != "revisit")
-                remembering = usual._replace(filters=(*first, *others), memory=memory)
-                if self._fits(self._made, remembering):
-                    return _guess(Stage.REVISIT, kind, "goals visited before are dropped")
-        if "prune" in usual.filters and self._fits(self._made, usual._replace(filters=without("prune"))):
-            return _guess(Stage.PRUNE, kind, "atoms that are facts stay")
-        if "close" in usual.filters:
-            if self._fits(self._made, usual._replace(filters=without("close"))):
-                return _guess(Stage.CLOSE, kind, "resolvents beside a proof stay")
-            if self._fits(self._made, usual._replace(takes_last=True)):
-                return _guess(Stage.CLOSE, DifferenceClass.SUBSTITUTED, "the last proof is kept, not the first")
-        return None
+                words = "goals visited before are dropped"
+                yield self._try(Stage.REVISIT, kind, words, filters=filters, memory=memory)
+        yield self._try(Stage.PRUNE, kind, "atoms that are facts stay", filters=self._without("prune"))
+        yield self._try(Stage.CLOSE, kind, "resolvents beside a proof stay", filters=self._without("close"))
+        words = "the last proof is kept, not the first"
+        yield self._try(Stage.CLOSE, DifferenceClass.SUBSTITUTED, words, takes_last=True)
 
-    def _of_memory(self) -> StepDifference | None:
-        usual = self._program.usual
-        other = "set" if usual.memory == "sequence" else "sequence"
-        if not self._program.remembers or not self._fits(self._made, usual._replace(memory=other)):
-            return None
-        return _guess(Stage.REVISIT, self._class_of_filter(), f"visited goals are compared as by the memory {other}")
+    def _of_memory(self) -> Guesses:
+        other = "set" if self._program.dialect.memory == "sequence" else "sequence"
+        if self._program.remembers:
+            words = f"visited goals are compared as by the memory {other}"
+            yield self._try(Stage.REVISIT, self._class_of_filter(), words, memory=other)
 
-    def _of_lost_proofs(self) -> StepDifference | None:
+    def _of_lost_proofs(self) -> Guesses:
         """Guess at proofs that are lost together."""
-        is_pruned = "prune" in self._program.usual.filters
-        left = [each for each in self._made if (self._program.prune(each.atoms) if is_pruned else each.atoms)]
+        left = [each for each in self._made if self._program.prune(each.atoms)]
         num = len(self._made) - len(left)
-        if "close" not in self._program.usual.filters or not num or not self._fits(left):
-            return None
-        kind = self._judge_proof(DifferenceClass.OUTCOME if self._has_more() else DifferenceClass.MISSING)
-        if num == 1:
-            return _guess(Stage.CLOSE, kind, "the proof is lost", GUESSED)
-        return _guess(Stage.CLOSE, kind, f"all {num} proofs of the step are lost", OPEN)
+        if "close" in self._program.dialect.filters and num:
+            kind = self._judge_proof(DifferenceClass.OUTCOME if self._has_more else DifferenceClass.MISSING)
+            words = "the proof is lost" if num == 1 else f"all {num} proofs of the step are lost"
+            yield self._try(Stage.CLOSE, kind, words, left, GUESSED if num == 1 else OPEN)
 
-    def _of_limit(self) -> StepDifference | None:
-        usual, program = self._program.usual, self._program
-        kind = self._judge_proof(DifferenceClass.LIMIT)
-        most = usual.max_resolvents or 0
-        if "max_resolvents" in usual.filters and self._wanted.dropped_resolvents:
+    def _of_limit(self) -> Guesses:
+        limits, dialect = self._program.limits, self._program.dialect
+        kind, stage = self._judge_proof(DifferenceClass.LIMIT), Stage.LIMIT
+        if self._wanted.dropped_resolvents:
             ends = (GoalKind.FALSE, GoalKind.STOP)
-            whole = program.list(self._made, usual._replace(max_resolvents=None))
-            own = [key for key in self._keys(self._actual) if key[0] not in ends]
-            extra = Counter(own) - Counter(self._keys(whole))
-            num = len(own)
-            is_counted = self._actual.dropped_resolvents == len(self._made_before_cap(whole)) - num
+            whole = self._program.list(self._made, filters=self._without("max_resolvents"))
+            every, own = self._keys(whole), [key for key in self._sides[1] if key[0] not in ends]
+            num, most = len(own), limits.max_resolvents
             if self._has_counts:
-                is_likely = is_counted and self._actual.dropped_atoms == self._wanted.dropped_atoms
+                num_made = sum(key[0] not in ends for key in whole.keys)
+                is_likely = self._actual[1:] == (self._wanted.dropped_atoms, num_made - num)
             else:
-                is_likely = abs(num - most) <= 1 or (num > most and own == self._keys(whole)[:num])
-            if not extra and is_likely:
-                evidence = f"{num} of {len(whole.keys)} resolvents are kept, and others than the first {most}"
-                return _guess(Stage.LIMIT, kind, evidence)
-            if [key[0] for key in self._actual.keys] == [GoalKind.TRUE] and self._actual.keys[0][2] == NO_CLAUSE:
-                evidence = "TRUE stands where a list is longer than max_resolvents"
-                return _guess(Stage.CLOSE, DifferenceClass.FALSE_PROOF, evidence, OPEN)
-        atoms = usual.max_atoms
-        if "max_atoms" in usual.filters and atoms is not None:
-            for changed, words in (
-                (usual._replace(max_atoms=atoms - 1), "resolvents of max_atoms atoms are dropped"),
-                (usual._replace(max_atoms=atoms + 1), "resolvents of one atom more than max_atoms stay"),
-                (usual._replace(max_atoms=None), "resolvents of more than max_atoms atoms stay"),
-            ):
-                missing, _ = self.differing()
-                is_alone = changed.max_atoms == atoms - 1 and not self._has_counts and len(missing) < 2
-                if not is_alone and self._fits(self._made, changed):
-                    return _guess(Stage.LIMIT, kind, words)
-            cut = program.list(self._made, usual._replace(truncates=not usual.truncates))
-            if self._keys(cut) == self._keys(self._actual) and self._counts_fit(cut):
-                return _guess(Stage.LIMIT, kind, "resolvents of more than max_atoms atoms are cut")
-        return None
+                is_likely = abs(num - most) <= 1 or (num > most and own == every[:num])
+            if is_likely and not Counter(own) - Counter(every):
+                words = f"{num} of {len(every)} resolvents are kept, and others than the first {most}"
+                yield StepDifference(stage, kind, words)
+            if [key[::2] for key in self._actual.keys] == [(GoalKind.TRUE, NO_CLAUSE)]:
+                words = "TRUE stands where a list is longer than max_resolvents"
+                yield StepDifference(Stage.CLOSE, DifferenceClass.FALSE_PROOF, words, OPEN)
+        if self._has_counts or len(self.missing) > 1:
+            words = "resolvents of max_atoms atoms are dropped"
+            yield self._try(stage, kind, words, max_atoms=limits.max_atoms - 1)
+        words = "resolvents of one atom more than max_atoms stay"
+        yield self._try(stage, kind, words, max_atoms=limits.max_atoms + 1)
+        words = "resolvents of more than max_atoms atoms stay"
+        yield self._try(stage, kind, words, filters=self._without("max_atoms"))
+        otherwise = "reject" if dialect.long_resolvents == "truncate" else "truncate"
+        cut = self._program.list(self._made, long_resolvents=otherwise)
+        if "max_atoms" in dialect.filters and self._keys(cut) == self._sides[1] and self._counts_fit(cut):
+            yield StepDifference(stage, kind, "resolvents of more than max_atoms atoms are cut")
 
-    def _made_before_cap(self, whole: Listed) -> list[Key]:
-        return [key for key in whole.keys if key[0] not in (GoalKind.FALSE, GoalKind.STOP)]
-
-    def _change_bodies(self, confidence: float = GUESSED) -> StepDifference | None:
+    def _change_bodies(self, confidence: float = GUESSED) -> Guesses:
         """Guess at rules of which all lose an atom of their bodies, or turn these."""
         is_clear = confidence >= CLEAR
-        if is_clear and not self._has_more():
-            return None
+        if is_clear and not self._has_more:
+            return
+        kind = self._judge_proof(DifferenceClass.SUBSTITUTED if self._has_more else DifferenceClass.MISSING)
         for words, made in change_bodies(self._made, len(self._goal) - 1):
             # What one rule alone lacks may as well be lost otherwise, unless pruning leaves it.
-            if self._fits(made) and not (is_clear and could_be_pruned(self._made, made, self._program.is_like_fact)):
-                kind = DifferenceClass.SUBSTITUTED if self._has_more() else DifferenceClass.MISSING
-                return _guess(Stage.RESOLVE, self._judge_proof(kind), words, confidence)
-        return None
+            if not (is_clear and could_be_pruned(self._made, made, self._program.is_like_fact)):
+                yield self._try(Stage.RESOLVE, kind, words, made, confidence)
 
-    def _of_short_list(self, confidence: float = GUESSED) -> StepDifference | None:
+    def _of_short_list(self, confidence: float = GUESSED) -> Guesses:
         """Guess at limits that drop more than the declared ones: as counted, or where nothing was counted."""
-        usual, num = self._program.usual, len(self._actual.keys)
-        if self._has_more() or self._has_counts != (confidence >= CLEAR):
-            return None
-        shorter = [(usual._replace(max_resolvents=num), f"the list ends after {count_of(num, 'resolvent')}")]
-        for atoms in range((usual.max_atoms or 0) - 1, 0, -1):
-            words = f"more than {count_of(atoms, 'atom')}" if atoms < (usual.max_atoms or 0) - 1 else "max_atoms atoms"
-            shorter.append((usual._replace(max_atoms=atoms), f"resolvents of {words} are dropped"))
-        for changed, words in shorter:
-            if self._fits(self._made, changed):
-                kind = self._judge_proof(DifferenceClass.LIMIT)
-                return _guess(Stage.LIMIT, kind, words, confidence)
-        return None
+        num, most = len(self._actual.keys), self._program.limits.max_atoms
+        if self._has_more or self._has_counts != (confidence >= CLEAR):
+            return
+        shorter = [({"max_resolvents": num}, f"the list ends after {count_of(num, 'resolvent')}")]
+        for atoms in range(most - 1, 0, -1):
+            words = f"more than {count_of(atoms, 'atom')}" if atoms < most - 1 else "max_atoms atoms"
+            shorter.append(({"max_atoms": atoms}, f"resolvents of {words} are dropped"))
+        kind = self._judge_proof(DifferenceClass.LIMIT)
+        for limit, words in shorter:
+            yield self._try(Stage.LIMIT, kind, words, None, confidence, **limit)
 
-    def _of_deleted_atoms(self) -> StepDifference | None:
+    def _of_deleted_atoms(self) -> Guesses:
         """Guess at resolvents without some of their ground atoms, where no clause is known."""
-        missing, extra = self.differing()
-        if self._has_origins or "prune" not in self._program.usual.filters or not self._has_more():
-            return None
-        left = [content_of(r)[1] for r in missing]
-        for r in extra:
+        if self._has_origins or "prune" not in self._program.dialect.filters or not self._has_more:
+            return
+        left = [content_of(r)[1] for r in self.missing]
+        for r in self.extra:
             atoms = content_of(r)[1]
             whole = next((other for other in left if has_lost_ground(atoms, other)), None)
             if whole is None:
-                return None
+                return
             left.remove(whole)
         # `close` lists a proof alone.
-        if left and [kind for kind, _, _ in self._actual.keys] != [GoalKind.TRUE]:
-            return None
-        kind = self._judge_proof(DifferenceClass.MISSING)
-        return _guess(Stage.PRUNE, kind, "ground atoms that the facts lack are deleted", GUESSED)
+        if not left or [kind for kind, _, _ in self._actual.keys] == [GoalKind.TRUE]:
+            kind = self._judge_proof(DifferenceClass.MISSING)
+            yield StepDifference(Stage.PRUNE, kind, "ground atoms that the facts lack are deleted", GUESSED)
 
-    def _of_atoms(self) -> StepDifference | None:
+    def _of_atoms(self) -> Guesses:
         """Guess at clauses that made other atoms."""
         if not self._has_origins:
-            return None
+            return
         own = {clause: (kind, atoms) for kind, atoms, clause in self._actual.keys if clause != NO_CLAUSE}
-        changed, fixed, guesses = [], [], []
         wanted = {clause: (kind, atoms) for kind, atoms, clause in self._wanted.keys}
+        changed, fixed, guesses = [], [], []
         for each in self._made:
-            found = own.get(each.clause)
-            if found is None or found == wanted.get(each.clause):
+            kind, atoms = found = own.get(each.clause, (0, None))
+            if atoms is not None and found != wanted.get(each.clause) and atoms != self._program.prune(each.atoms):
+                guesses.append(self._guess_change(each, atoms))
+                fixed.append(each._replace(atoms=atoms, kind=GoalKind(kind)))
+                changed.append(fixed[-1])
+            else:
                 changed.append(each)
-                continue
-            if found[1] == self._right_atoms(each):
-                changed.append(each)
-                continue
-            fixed.append(each._replace(atoms=found[1], kind=GoalKind(found[0])))
-            changed.append(fixed[-1])
-            guesses.append(self._guess_change(each, found[1]))
-        if not guesses or not self._fits(changed, fixed=fixed):
-            return None
-        guess = min(guesses, key=lambda each: list(Stage).index(each.stage))
-        return guess._replace(kind=self._judge_proof(guess.kind))
-
-    def _right_atoms(self, each: Resolvent) -> Atoms:
-        is_pruned = "prune" in self._program.usual.filters
-        return self._program.prune(each.atoms) if is_pruned else number_variables(iter(each.atoms))
+        if guesses and self._agrees(self._program.list(changed, fixed), self._actual):
+            guess = min(guesses, key=lambda each: rank(each.stage))
+            yield guess._replace(kind=self._judge_proof(guess.kind))
 
     def _guess_change(self, each: Resolvent, atoms: Atoms) -> StepDifference:
         """Guess at the stage that made these atoms of what a clause gives."""
-        right, resolved = self._right_atoms(each), each.atoms
-        is_pruned = "prune" in self._program.usual.filters
+        right, resolved = self._program.prune(each.atoms), each.atoms
+        is_pruned = "prune" in self._program.dialect.filters
         own = next(plain(r.atoms) for r in self._steps[1].resolvents if r.clause == each.clause)
         if number_variables(own) != own:
             # Whatever was resolved and pruned, `rename` numbers its variables by first appearance.
-            return _guess(Stage.RENAME, DifferenceClass.RENAMED, "variables are not numbered by first appearance")
+            words = "variables are not numbered by first appearance"
+            return StepDifference(Stage.RENAME, DifferenceClass.RENAMED, words)
         solid = number_variables(atom for atom in atoms if atom[0] >= 0)
         if len(solid) < len(atoms) and is_pruned and solid == right:
-            return _guess(Stage.PRUNE, DifferenceClass.MALFORMED, "holes stay where facts were deleted")
-        if len(atoms) == self._program.usual.max_atoms and atoms == number_variables(iter(right[: len(atoms)])):
-            return _guess(Stage.LIMIT, DifferenceClass.LIMIT, f"atoms beyond {len(atoms)} are cut")
+            return StepDifference(Stage.PRUNE, DifferenceClass.MALFORMED, "holes stay where facts were deleted")
+        if len(atoms) == self._program.limits.max_atoms and atoms == number_variables(iter(right[: len(atoms)])):
+            return StepDifference(Stage.LIMIT, DifferenceClass.LIMIT, f"atoms beyond {len(atoms)} are cut")
         kept = find_embedding(atoms, resolved)
         if is_pruned and kept is not None and len(atoms) != len(right):
-            lost = [atom for i, atom in enumerate(resolved) if i not in kept]
-            num = abs(len(atoms) - len(right))
+            num = count_of(abs(len(atoms) - len(right)), "atom")
+            lost = [atom for i, atom in enumerate(resolved) if i not in kept and not self._program.is_fact(atom)]
+            if atoms and any(min(atom[1:]) < 0 and not self._program.is_like_fact(atom) for atom in lost):
+                words = f"{num} with variables missing, which no fact is like"
+                return StepDifference(Stage.RESOLVE, DifferenceClass.SUBSTITUTED, words)
             kind = DifferenceClass.EXTRA if len(atoms) > len(right) else DifferenceClass.MISSING
-            wrong = [atom for atom in lost if not self._program.is_fact(atom)]
-            if atoms and any(min(atom[1:]) < 0 and not self._program.is_like_fact(atom) for atom in wrong):
-                words = f"{count_of(num, 'atom')} with variables missing, which no fact is like"
-                return _guess(Stage.RESOLVE, DifferenceClass.SUBSTITUTED, words)
-            return _guess(Stage.PRUNE, kind, f"{count_of(num, 'atom')} {kind.value} after pruning")
+            return StepDifference(Stage.PRUNE, kind, f"{num} {kind.value} after pruning")
+        stage, words = Stage.RESOLVE, "the same clause gave different atoms"
         if is_pruned and len(right) < len(resolved) and Counter(atoms) == Counter(right):
-            return _guess(
-                Stage.PRUNE, DifferenceClass.SUBSTITUTED, "the atoms that pruning leaves are in another order"
-            )
-        binds_nothing = each.origin_kind == Origin.FACT and min(self._goal[0][1:]) >= 0
-        stage = Stage.RENAME if binds_nothing and len(atoms) == len(right) else Stage.RESOLVE
-        return _guess(stage, DifferenceClass.SUBSTITUTED, "the same clause gave different atoms")
+            stage, words = Stage.PRUNE, "the atoms that pruning leaves are in another order"
+        elif each.origin_kind == Origin.FACT and min(self._goal[0][1:]) >= 0 and len(atoms) == len(right):
+            # The fact binds nothing.
+            stage = Stage.RENAME
+        return StepDifference(stage, DifferenceClass.SUBSTITUTED, words)
 
-    def _of_clauses(self) -> StepDifference | None:
+    def _of_clauses(self) -> Guesses:
         """Guess at clauses that are lost, or that do not match and are there."""
-        own = Counter(self._keys(self._actual))
+        own = Counter(self._sides[1])
         known = {each.clause for each in self._made}
         added: list[Resolvent] = []
         if self._has_origins:
@@ -661,41 +590,38 @@ class _Search:
             for end, atoms, clause in self._actual.keys:
                 if clause != NO_CLAUSE and not _take(left, clause):
                     added.append(Resolvent(atoms, Origin(clause[0]), clause[1], GoalKind(end)))
-        elif (made := self._program.make_excluded(self._goal)) is not None:
-            added = [made]
+        else:
+            added = self._program.make_excluded(self._goal)
         pool, fixed = self._program.put_in_order([*self._made, *added]), added if self._has_origins else ()
         lost: list[Resolvent] = []
         while True:
-            listed = self._program.list(pool, fixed=fixed)
+            listed = self._program.list(pool, fixed)
             keys = self._keys(listed)
             if Counter(keys) == own:
                 break
             surplus = Counter(keys) - own
             gone = [each for each in pool if self._offers(each, listed, surplus)]
             if not gone:
-                return None
+                return
             lost += gone
             pool = [each for each in pool if not any(each is other for other in gone)]
         added = [each for each in added if any(each is other for other in pool)]
         lost = [each for each in lost if each.clause in known]
         if not (lost or added) or not self._counts_fit(listed):
-            return None
+            return
         kinds = {each.clause[0] for each in (*lost, *added)}
         what = "clause" if len(kinds) > 1 else "rule" if min(kinds) == Origin.RULE else "fact"
         first = count_of(len(lost or added), what)
-        if lost and added:
-            kind, words = DifferenceClass.SUBSTITUTED, f"{first} missing, {len(added):,} extra"
-        elif lost:
-            kind, words = DifferenceClass.MISSING, f"{first} missing, none extra"
-        else:
-            kind, words = DifferenceClass.EXTRA, f"{first} extra, none missing"
+        kind, words = DifferenceClass.EXTRA, f"{first} extra, none missing"
+        if lost:
+            kind = DifferenceClass.SUBSTITUTED if added else DifferenceClass.MISSING
+            words = f"{first} missing, {f'{len(added):,}' if added else 'none'} extra"
         is_open = self._program.remembers and len(self._program.visited) > 1 and bool(lost)
         confidence = LIKELY if is_open or not self._has_origins else CLEAR
-        judged = self._judge_proof(kind)
         if self._wanted.keys[0][0] == GoalKind.TRUE and len(self._actual.keys) > 1:
             # `close` may have lost the proof, and kept what stands beside it.
             confidence = OPEN
-        return _guess(_matching(min(kinds)), judged, words, confidence)
+        yield StepDifference(_matching(min(kinds)), self._judge_proof(kind), words, confidence)
 
     def _offers(self, each: Resolvent, listed: Listed, surplus: Counter[Key]) -> bool:
         """Return whether a clause makes a resolvent of the list that the actual side lacks."""

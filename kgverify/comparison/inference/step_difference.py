@@ -7,13 +7,13 @@ order of the stages (docs/semantics.md): a stage is named if it is the earliest 
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kgverify.comparison.inference.origins import MOST_ATOMS, Clause, Deviation, Explanation, StepOrigins, count_clauses
-from kgverify.comparison.step_view import Content, ResolventView, StepReader, StepView, content_of, list_missing, plain
+from kgverify.comparison.step_view import Content, ResolventView, StepReader, StepView, content_of, list_unshared, plain
 from kgverify.errors import count_of
 from kgverify.program.difference_class import DifferenceClass
 from kgverify.program.outcomes import GoalKind, Origin
@@ -54,63 +54,54 @@ def find_limits(trace: Trace, find_origins: FindOrigins) -> LimitsSeen:
     lists equally long, too, but only where rules make the same number of their resolvents. A limit on atoms is seen if a rule has
     resolvents in the trace, and where it would make longer ones it has none.
     """
-    columns, limits = trace.columns, trace.header.limits
+    columns, limits, reader = trace.columns, trace.header.limits, StepReader(trace.columns)
+
+    def sample(rows: NDArray[np.int64]) -> _Sample:
+        """Yield the first of some steps."""
+        for row in rows[:MOST_SAMPLED].tolist():
+            step = reader.read(row)
+            origins = find_origins(int(np.searchsorted(reader.first_step, row, side="right")) - 1, step)
+            if origins is not None:
+                yield step, origins
+
     counts = columns.steps.num_resolvents.astype(np.int64)
-    sizes = columns.resolvents.num_atoms[columns.resolvents.kind == GoalKind.GOAL].astype(np.int64)
-    most, longest = (int(each.max()) if len(each) else 0 for each in (counts, sizes))
+    sizes = columns.resolvents.num_atoms[columns.resolvents.kind == GoalKind.GOAL]
+    most, longest = (int(each.max(initial=0)) for each in (counts, sizes))
     resolvents, atoms = ({getattr(limits, name, None)} for name in ("max_resolvents", "max_atoms"))
-    sample = _Sample(trace, find_origins)
-    if most > 1 and _is_list_limit(sample.read(np.flatnonzero(counts == most)), most):
+    if most > 1 and _is_list_limit(sample(np.flatnonzero(counts == most)), most):
         resolvents.add(most)
     largest = np.argsort(-columns.steps.num_atoms.astype(np.int64), kind="stable")
-    if longest and _is_atom_limit(sample.read(largest), sample.read(np.arange(len(counts))), longest):
+    if longest and _is_atom_limit(sample(largest), sample(np.arange(len(counts))), longest):
         atoms.add(longest)
     return LimitsSeen(frozenset(filter(None, resolvents)), frozenset(filter(None, atoms)), most, longest)
 
 
-class _Sample:
-    """Reads some steps of a trace with their inference."""
-
-    def __init__(self, trace: Trace, find_origins: FindOrigins) -> None:
-        self._reader = StepReader(trace.columns)
-        self._find_origins = find_origins
-
-    def read(self, rows: NDArray[np.int64]) -> Iterator[tuple[StepView, StepOrigins]]:
-        """Yield the first of these steps."""
-        for row in rows[:MOST_SAMPLED].tolist():
-            step = self._reader.read(row)
-            candidate = int(np.searchsorted(self._reader.first_step, row, side="right")) - 1
-            origins = self._find_origins(candidate, step)
-            if origins is not None:
-                yield step, origins
+_Sample: TypeAlias = Iterator[tuple[StepView, StepOrigins]]
+"""Some steps of a trace with their inference."""
 
 
-def _is_list_limit(full: Iterable[tuple[StepView, StepOrigins]], most: int) -> bool:
-    num_rules = [_count_by_rules(step, origins) for step, origins in full if origins.count_made(()) > most]
+def _makers(step: StepView, origins: StepOrigins) -> list[tuple[Clause, ...]]:
+    """Return the clauses that make each resolvent of a step."""
+    return [origins.made.get(number_variables(plain(r.atoms)), ()) for r in step.resolvents]
+
+
+def _is_list_limit(full: _Sample, most: int) -> bool:
+    num_rules = [
+        sum(any(kind == Origin.RULE for kind, _ in clauses) for clauses in _makers(*step))
+        for step in full
+        if step[1].count_made(()) > most
+    ]
     return len(num_rules) >= LEAST_REACHED and len(set(num_rules)) > 1
 
 
-def _count_by_rules(step: StepView, origins: StepOrigins) -> int:
-    """Return the number of resolvents of a step that a rule makes."""
-    made = (origins.made.get(number_variables((p, a, b) for p, a, b in r.atoms), ()) for r in step.resolvents)
-    return sum(any(clause[0] == Origin.RULE for clause in clauses) for clauses in made)
-
-
-def _is_atom_limit(
-    large: Iterable[tuple[StepView, StepOrigins]], every: Iterable[tuple[StepView, StepOrigins]], longest: int
-) -> bool:
-    too_long: set[Clause] = set()
-    for _, origins in large:
-        too_long |= {c for atoms, clauses in origins.made.items() if len(atoms) > longest for c in clauses}
-    too_long = {clause for clause in too_long if clause[0] == Origin.RULE}
-    if not too_long:
-        return False
-    for step, origins in every:
-        for r in step.resolvents:
-            atoms = number_variables((p, a, b) for p, a, b in r.atoms)
-            if r.kind == GoalKind.GOAL and not too_long.isdisjoint(origins.made.get(atoms, ())):
-                return True
-    return False
+def _is_atom_limit(large: _Sample, every: _Sample, longest: int) -> bool:
+    made = (item for _, origins in large for item in origins.made.items())
+    too_long = {c for atoms, clauses in made if len(atoms) > longest for c in clauses if c[0] == Origin.RULE}
+    return bool(too_long) and any(
+        r.kind == GoalKind.GOAL and not too_long.isdisjoint(clauses)
+        for step, origins in every
+        for r, clauses in zip(step.resolvents, _makers(step, origins), strict=True)
+    )
 
 
 CERTAIN: Final = 1.0
@@ -144,24 +135,31 @@ class StepDifference(NamedTuple):
 
     stage: Stage
     kind: DifferenceClass
-    evidence: str
-    confidence: float
+    evidence: str = ""
+    confidence: float = CLEAR
     missing: tuple[ResolventView, ...] = ()
     extra: tuple[ResolventView, ...] = ()
 
 
-class _Vote(NamedTuple):
-    """The stage of one resolvent, or of a pair; `why` says more than the class does, if anything."""
-
-    stage: Stage
-    kind: DifferenceClass
-    confidence: float
-    why: str = ""
+def rank(stage: Stage) -> int:
+    """Return the position of a stage among all stages."""
+    return list(Stage).index(stage)
 
 
 def explain_difference(expected: StepView, actual: StepView, given: Given) -> StepDifference:
     """Explain the difference of two steps from the same goal whose resolvents differ."""
     return _Explainer(expected, actual, given).explain()
+
+
+_CUT: Final = StepDifference(Stage.LIMIT, DifferenceClass.LIMIT, "a long resolvent is cut, and not dropped", LIKELY)
+
+_REASONS: Final = {
+    Stage.PRUNE: "pruning deletes facts and nothing else, and leaves no holes",
+    Stage.RESOLVE: "resolution puts the atoms into a goal",
+    Stage.CLOSE: "closing puts TRUE, FALSE and other ends into the list",
+    Stage.LIMIT: "everything that is expected is there as well, so the list is counted too long",
+}
+"""The reason why a stage is at fault for a malformed resolvent."""
 
 
 class _Explainer:
@@ -171,14 +169,14 @@ class _Explainer:
         self._all = expected.resolvents, actual.resolvents
         self._visited = [self._goal, *(plain(step.goal) for step in given.earlier)]
         # FALSE alone stands for an empty list.
-        self._sides = tuple([r for r in side if content_of(r) != (GoalKind.FALSE, ())] for side in self._all)
-        self._contents = tuple([content_of(r) for r in side] for side in self._sides)
-        self._missing = list_missing(self._sides[0], self._sides[1], content_of)
-        self._extra = list_missing(self._sides[1], self._sides[0], content_of)
+        left, right = ([r for r in side if content_of(r) != (GoalKind.FALSE, ())] for side in self._all)
+        self._sides = left, right
+        self._contents = list(map(content_of, left)), list(map(content_of, right))
+        self._missing, self._extra = list_unshared(left, right, content_of)
 
     def explain(self) -> StepDifference:
         """Return the first explanation that applies."""
-        for attempt in (
+        attempts = (
             self._of_proof,
             self._of_malformed,
             self._of_ends,
@@ -187,60 +185,55 @@ class _Explainer:
             self._of_duplicates,
             self._of_revisit,
             self._of_limit,
-        ):
-            found = attempt()
-            if found is not None:
-                return found
-        return self._of_clauses()
-
-    def _found(self, vote: _Vote, evidence: str) -> StepDifference:
-        return StepDifference(
-            vote.stage, vote.kind, evidence, round(vote.confidence, 2), tuple(self._missing), tuple(self._extra)
+            self._of_clauses,
+        )
+        found = next(filter(None, (attempt() for attempt in attempts)))
+        return found._replace(
+            confidence=round(found.confidence, 2), missing=tuple(self._missing), extra=tuple(self._extra)
         )
 
     # Proofs, malformed states and ends
 
     def _of_proof(self) -> StepDifference | None:
-        has_proof = [any(r.kind == GoalKind.TRUE for r in side) for side in self._all]
-        if has_proof[0] == has_proof[1]:
+        is_lost, is_false = (any(r.kind == GoalKind.TRUE for r in side) for side in self._all)
+        if is_lost == is_false:
             return None
-        num = len(self._sides[1 if has_proof[0] else 0])
+        num = len(self._sides[is_lost])
         other = count_of(num, "other resolvent") if num else "no resolvents"
-        if has_proof[0]:
+        if is_lost:
             why, confidence = self._explain_proof(CERTAIN, GUESSED)
-            vote = self._blame(DifferenceClass.PROOF_LOST, confidence)
+            found = self._blame(DifferenceClass.PROOF_LOST, confidence)
             if [r.kind for r in self._all[1]] == [GoalKind.FALSE] and self._origins is not None:
                 proof = self._origins.explain(())
                 if proof.deviation is Deviation.NONE:
-                    vote = vote._replace(
-                        stage=self._matching(proof, self._all[0][0]), confidence=min(LIKELY, confidence)
-                    )
-            return self._found(vote, f"TRUE is lost: {other} instead; {why}")
+                    stage = self._matching(proof, self._all[0][0])
+                    found = found._replace(stage=stage, confidence=min(LIKELY, confidence))
+            return found._replace(evidence=f"TRUE is lost: {other} instead; {why}")
         left = [r for r in self._all[1] if r.kind == GoalKind.TRUE and r.atoms]
         why, confidence = self._explain_proof(OPEN, CERTAIN)
         if left:
             why = f"atoms left beside TRUE: {len(left[0].atoms)}; {why}"
-        vote = self._blame(DifferenceClass.FALSE_PROOF, confidence)
         verb = "is" if num == 1 else "are"
-        return self._found(vote, f"TRUE stands where {other} {verb} expected; {why}")
+        evidence = f"TRUE stands where {other} {verb} expected; {why}"
+        return self._blame(DifferenceClass.FALSE_PROOF, confidence)._replace(evidence=evidence)
 
-    def _blame(self, kind: DifferenceClass, confidence: float) -> _Vote:
+    def _blame(self, kind: DifferenceClass, confidence: float) -> StepDifference:
         """Return the stage that made something else of the clause of a proof, or TRUE of another one; else `close`."""
         is_lost = kind is DifferenceClass.PROOF_LOST
         proofs = [r for r in self._all[0] if r.kind == GoalKind.TRUE] if is_lost else self._missing
-        votes = [_Vote(Stage.CLOSE, kind, LIKELY)]
+        blamed = [StepDifference(Stage.CLOSE, kind, "", LIKELY)]
         for r in self._extra if self._origins is not None else ():
             if self._find_flaw(r):
-                votes.append(_Vote(self._stage_of_flaw(r), kind, LIKELY))
+                blamed.append(StepDifference(self._stage_of_flaw(r), kind, "", LIKELY))
             elif is_lost or r.kind == GoalKind.TRUE:
-                found, partner = self._choose(r, list(proofs))
+                found, partner = self._choose(r, proofs)
                 if partner is not None:
-                    votes.append(self._judge_pair(partner, r, found))
+                    blamed.append(self._judge_pair(partner, r, found))
                 elif not is_lost and found is not None and found.deviation is not Deviation.NONE:
-                    votes.append(self._judge_extra(r, found))
-        known = [vote for vote in votes if vote.kind is not DifferenceClass.UNSOUND]
-        vote = min(known, key=lambda each: _rank(each.stage))
-        return vote._replace(kind=kind, confidence=min(confidence, vote.confidence), why="")
+                    blamed.append(self._judge_extra(r, found))
+        known = (each for each in blamed if each.kind is not DifferenceClass.UNSOUND)
+        earliest = min(known, key=lambda each: rank(each.stage))
+        return earliest._replace(kind=kind, confidence=min(confidence, earliest.confidence))
 
     def _explain_proof(self, implied: float, not_implied: float) -> tuple[str, float]:
         """Explain TRUE; choose the confidence by whether the program implies it."""
@@ -252,23 +245,16 @@ class _Explainer:
         return f"no clause of the program makes it: {found.detail}", not_implied
 
     def _of_malformed(self) -> StepDifference | None:
-        sides = [[r for r in side if self._find_flaw(r)] for side in self._all]
-        left, right = (list_missing(a, b, content_of) for a, b in (sides, sides[::-1]))
-        if not left and not right:
+        left, right = ([r for r in side if self._find_flaw(r)] for side in self._all)
+        left, right = list_unshared(left, right, content_of)
+        malformed = right or left
+        if not malformed:
             return None
-        flaws = Counter(self._find_flaw(r) for r in right or left)
-        stage = min((self._stage_of_flaw(r) for r in right or left), key=_rank)
+        flaws = Counter(map(self._find_flaw, malformed))
+        stage = min(map(self._stage_of_flaw, malformed), key=rank)
         words = ", ".join(f"{num} with {flaw}" for flaw, num in flaws.most_common())
-        side = "actual" if right else "expected"
-        reason = {
-            Stage.PRUNE: "pruning deletes facts and nothing else, and leaves no holes",
-            Stage.RESOLVE: "resolution puts the atoms into a goal",
-            Stage.CLOSE: "closing puts TRUE, FALSE and other ends into the list",
-            Stage.LIMIT: "everything that is expected is there as well, so the list is counted too long",
-        }[stage]
-        return self._found(
-            _Vote(stage, DifferenceClass.MALFORMED, CLEAR), f"{words} among the {side} resolvents; {reason}"
-        )
+        words += f" among the {'actual' if right else 'expected'} resolvents; {_REASONS[stage]}"
+        return StepDifference(stage, DifferenceClass.MALFORMED, words)
 
     def _find_flaw(self, r: ResolventView) -> str:
         """Return why a resolvent is no goal; empty if it is one."""
@@ -293,7 +279,7 @@ class _Explainer:
             # Padding that counts as a resolvent, or one of which nothing is left although it is no proof.
             if self._origins is not None and () in self._origins.made:
                 return Stage.CLOSE
-            num_open = 0 if self._origins is None else self._origins.num_matches - len(self._sides[0])
+            num_open = 0 if self._origins is None else len(self._origins.results) - len(self._sides[0])
             return Stage.PRUNE if self._missing or num_open > 0 else Stage.LIMIT
         if len(atoms) == len(r.atoms):
             return Stage.RESOLVE
@@ -307,44 +293,38 @@ class _Explainer:
         if not any(self._sides):
             if ends[0] == ends[1]:
                 return None
-            kind = (
-                DifferenceClass.MISSING if ends[0][GoalKind.FALSE] > ends[1][GoalKind.FALSE] else DifferenceClass.EXTRA
-            )
+            is_lost = ends[0][GoalKind.FALSE] > ends[1][GoalKind.FALSE]
+            kind = DifferenceClass.MISSING if is_lost else DifferenceClass.EXTRA
             counted = count_of(len(self._all[0]), "resolvent")
-            evidence = f"FALSE is {kind.value}: {counted} expected, {len(self._all[1]):,} actual"
-            return self._found(_Vote(Stage.CLOSE, kind, CERTAIN), evidence)
+            words = f"FALSE is {kind.value}: {counted} expected, {len(self._all[1]):,} actual"
+            return StepDifference(Stage.CLOSE, kind, words, CERTAIN)
         is_alone = [ends[i].total() in (0, len(side)) and ends[i].total() <= 1 for i, side in enumerate(self._all)]
         if is_alone[0] == is_alone[1]:
             return None
-        evidence = "an end stands beside other resolvents, and not alone"
-        return self._found(_Vote(Stage.CLOSE, DifferenceClass.OUTCOME, CLEAR), evidence)
+        words = "an end stands beside other resolvents, and not alone"
+        return StepDifference(Stage.CLOSE, DifferenceClass.OUTCOME, words)
 
     # Names, order, copies
 
     def _of_names_or_order(self) -> StepDifference | None:
-        if self._missing or self._extra or not self._sides[0]:
+        left, right = self._contents
+        if self._missing or self._extra or not left:
             return None
-        if self._contents[0] == self._contents[1]:
-            evidence = "the same resolvents, with different variables"
-            return self._found(_Vote(Stage.RENAME, DifferenceClass.RENAMED, CERTAIN), evidence)
-        origins = [[self._origin_of(content) for content in side] for side in self._contents]
+        if left == right:
+            words = "the same resolvents, with different variables"
+            return StepDifference(Stage.RENAME, DifferenceClass.RENAMED, words, CERTAIN)
+        origins = [list(map(self._origin_of, side)) for side in self._contents]
         confidence = CLEAR if all(is_sure for side in origins for _, is_sure in side) else OPEN
-        kinds = [[kind for kind, _ in side] for side in origins]
-        if kinds[0] != kinds[1]:
-            stage, what = Stage.RESOLVE, "rules and facts are put together in another order"
-        else:
-            rules = [
-                [c for c, kind in zip(self._contents[i], kinds[i], strict=True) if kind == Origin.RULE] for i in (0, 1)
-            ]
-            is_rules = rules[0] != rules[1]
+        stage, what = Stage.RESOLVE, "rules and facts are put together in another order"
+        if [kind for kind, _ in origins[0]] == [kind for kind, _ in origins[1]]:
+            pairs = zip(left, right, origins[0], strict=True)
+            is_rules = any(a != b and kind == Origin.RULE for a, b, (kind, _) in pairs)
             stage = Stage.MATCH_RULES if is_rules else Stage.MATCH_FACTS
             what = f"the {'rules' if is_rules else 'facts'} are tried in another order"
-        if self._contents[0] == self._contents[1][::-1]:
+        if left == right[::-1]:
             what += ", the list is reversed"
-        evidence = (
-            f"the same {count_of(len(self._contents[0]), 'resolvent')} in a different order: {what}; origins inferred"
-        )
-        return self._found(_Vote(stage, DifferenceClass.REORDERED, confidence), evidence)
+        words = f"the same {count_of(len(left), 'resolvent')} in a different order: {what}; origins inferred"
+        return StepDifference(stage, DifferenceClass.REORDERED, words, confidence)
 
     def _origin_of(self, content: Content) -> tuple[int, bool]:
         """Return the kind of clause that made a resolvent, and whether it is the only one that can have made it."""
@@ -373,8 +353,8 @@ class _Explainer:
             return None
         for back, step in enumerate(reversed(self._given.earlier), 1):
             if plain(step.goal) != self._goal and [content_of(r) for r in step.resolvents] == self._contents[1]:
-                evidence = f"the resolvents are those of the step {back} before this one"
-                return self._found(_Vote(Stage.ADVANCE, DifferenceClass.STALE, CLEAR), evidence)
+                words = f"the resolvents are those of the step {back} before this one"
+                return StepDifference(Stage.ADVANCE, DifferenceClass.STALE, words)
         return None
 
     def _is_of_this_goal(self, content: Content) -> bool:
@@ -399,21 +379,16 @@ class _Explainer:
         ):
             repeated = [content for content, num in many.items() if num > 1]
             if max(few.values()) == 1 and (len(repeated) > 1 or many[repeated[0]] > 2):
-                evidence = f"equal resolvents are listed once on one side: {many.total()} against {few.total()}"
-                return self._found(_Vote(Stage.REVISIT, kind, LIKELY), evidence)
+                words = f"equal resolvents are listed once on one side: {many.total()} against {few.total()}"
+                return StepDifference(Stage.REVISIT, kind, words, LIKELY)
         return None
 
     def _of_revisit(self) -> StepDifference | None:
         """Recognize goals visited before. At a limit others make room for one that stays, or take its place."""
+        lost = "are dropped, perhaps as the same in another order"
         for i, found, own, kind, what in (
             (1, self._extra, self._missing, DifferenceClass.EXTRA, "stay"),
-            (
-                0,
-                self._missing,
-                self._extra,
-                DifferenceClass.MISSING,
-                "are dropped, perhaps as the same in another order",
-            ),
+            (0, self._missing, self._extra, DifferenceClass.MISSING, lost),
         ):
             if not found or not all(map(self._was_visited, found)) or not self._is_all_implied(found):
                 continue
@@ -421,8 +396,8 @@ class _Explainer:
             if not i and self._find_atom_limit() is not None:
                 continue
             if not own or (len(own) <= len(found) and self._is_full(i)):
-                evidence = f"{count_of(len(found), 'resolvent')} with the atoms of goals visited before {what}"
-                return self._found(_Vote(Stage.REVISIT, kind, CLEAR), evidence)
+                words = f"{count_of(len(found), 'resolvent')} with the atoms of goals visited before {what}"
+                return StepDifference(Stage.REVISIT, kind, words)
         return None
 
     # Limits
@@ -448,14 +423,9 @@ class _Explainer:
         return implied[:num] == self._contents[0] and [c for c in implied if c not in lost][:num] == self._contents[1]
 
     def _of_limit(self) -> StepDifference | None:
-        sizes = [len(side) for side in self._contents]
-        if not self._is_all_implied(self._missing) or not self._is_all_implied(self._extra):
+        if not self._is_all_implied([*self._missing, *self._extra]):
             return None
-        why = self._find_atom_limit() or self._find_list_limit(sizes)
-        if why is None:
-            return None
-        text, confidence = why
-        return self._found(_Vote(Stage.LIMIT, DifferenceClass.LIMIT, confidence), text)
+        return self._find_atom_limit() or self._find_list_limit()
 
     def _is_all_implied(self, resolvents: Iterable[ResolventView]) -> bool:
         if self._origins is None:
@@ -463,36 +433,30 @@ class _Explainer:
         explained = (self._explain_content(content_of(r)) for r in resolvents)
         return all(found is not None and found.deviation is Deviation.NONE for found in explained)
 
-    def _find_list_limit(self, sizes: list[int]) -> tuple[str, float] | None:
+    def _find_list_limit(self) -> StepDifference | None:
+        sizes = [len(side) for side in self._contents]
         num_made = self._origins.count_made(self._visited) if self._origins is not None else max(sizes) + 1
         if self._missing and self._extra:
             if sizes[0] != sizes[1] or sizes[0] >= num_made or not self._is_full(0) or self._is_lost_before_limit():
                 return None
-            return (
-                f"both keep {sizes[0]} of the {num_made} resolvents that the clauses make, and not the same ones",
-                CLEAR,
-            )
+            words = f"both keep {sizes[0]} of the {num_made} resolvents that the clauses make, and not the same ones"
+            return StepDifference(Stage.LIMIT, DifferenceClass.LIMIT, words)
         shorter, longer = min(sizes), max(sizes)
         is_start = self._contents[0][:shorter] == self._contents[1][:shorter]
-        side = self._limits[sizes.index(shorter)]
-        other = self._limits[sizes.index(longer)]
+        side, other = (self._limits[sizes.index(size)] for size in (shorter, longer))
         if not is_start or not shorter:
             return None
         if shorter in side.resolvents:
-            return (
-                f"the list of {count_of(longer, 'resolvent')} is cut at {shorter}",
-                CLEAR if shorter != side.most else LIKELY,
-            )
+            words = f"the list of {count_of(longer, 'resolvent')} is cut at {shorter}"
+            confidence = CLEAR if shorter != side.most else LIKELY
+            return StepDifference(Stage.LIMIT, DifferenceClass.LIMIT, words, confidence)
         # One less than a limit allows: clauses beyond it would have filled the place of a single lost match.
         if longer in other.resolvents and longer - shorter == 1:
-            confidence = LIKELY if num_made > longer else OPEN
-            return (
-                f"the resolvents kept are {shorter} instead of {longer}, of the {num_made} that the clauses make",
-                confidence,
-            )
+            words = f"the resolvents kept are {shorter} instead of {longer}, of the {num_made} that the clauses make"
+            return StepDifference(Stage.LIMIT, DifferenceClass.LIMIT, words, LIKELY if num_made > longer else OPEN)
         return None
 
-    def _find_atom_limit(self) -> tuple[str, float] | None:
+    def _find_atom_limit(self) -> StepDifference | None:
         for found, own, limits in (
             (self._missing, self._extra, self._limits[1]),
             (self._extra, self._missing, self._limits[0]),
@@ -501,11 +465,9 @@ class _Explainer:
                 continue
             fewest = min(len(r.atoms) for r in found)
             if 0 < limits.longest < fewest and {limits.longest, fewest} & limits.atoms:
-                dropped = count_of(len(found), "resolvent")
-                text = (
-                    f"{dropped} of {count_of(fewest, 'atom')} or more dropped, and none has more than {limits.longest}"
-                )
-                return text, OPEN
+                words = f"{count_of(len(found), 'resolvent')} of {count_of(fewest, 'atom')} or more dropped"
+                words += f", and none has more than {limits.longest}"
+                return StepDifference(Stage.LIMIT, DifferenceClass.LIMIT, words, OPEN)
         return None
 
     # Clauses
@@ -513,52 +475,49 @@ class _Explainer:
     def _of_clauses(self) -> StepDifference:
         """Explain what is left, resolvent by resolvent, and name the earliest stage."""
         unpaired = list(self._missing)
-        votes: list[_Vote] = []
-        num_unsound = 0
+        judged: list[StepDifference] = []
         # What a limit lets in for what is lost before is not extra.
         for r in () if self._is_lost_before_limit() else self._extra:
             found, partner = self._choose(r, unpaired)
             if partner is not None:
                 unpaired.remove(partner)
-                votes.append(self._judge_pair(partner, r, found))
-                continue
-            vote = self._judge_extra(r, found)
-            num_unsound += vote.kind is DifferenceClass.UNSOUND
-            votes.append(vote)
-        if num_unsound and len(unpaired) <= num_unsound:
+                judged.append(self._judge_pair(partner, r, found))
+            else:
+                judged.append(self._judge_extra(r, found))
+        num_unsound = sum(each.kind is DifferenceClass.UNSOUND for each in judged)
+        if len(unpaired) <= num_unsound:
             # What no clause makes stands where these are missing.
             unpaired = []
-        lost = [self._judge_missing(r) for r in unpaired]
-        if len(lost) > 1 and not self._contents[1] and len({vote.stage for vote in lost}) > 1:
-            evidence = f"all {len(lost)} resolvents are missing, of rules and facts alike"
-            return self._found(_Vote(Stage.CLOSE, DifferenceClass.MISSING, OPEN), evidence)
-        return self._join([*votes, *lost])
+        lost = list(map(self._judge_missing, unpaired))
+        if len(lost) > 1 and not self._contents[1] and len({each.stage for each in lost}) > 1:
+            words = f"all {len(lost)} resolvents are missing, of rules and facts alike"
+            return StepDifference(Stage.CLOSE, DifferenceClass.MISSING, words, OPEN)
+        return self._join([*judged, *lost])
 
-    def _join(self, votes: list[_Vote]) -> StepDifference:
-        stage = min((vote.stage for vote in votes), key=_rank)
-        decisive = [vote for vote in votes if vote.stage is stage]
-        kinds = Counter(vote.kind for vote in decisive)
+    def _join(self, judged: list[StepDifference]) -> StepDifference:
+        stage = min((each.stage for each in judged), key=rank)
+        decisive = [each for each in judged if each.stage is stage]
+        kinds = Counter(each.kind for each in decisive)
         kind = kinds.most_common(1)[0][0]
         what = {Stage.MATCH_RULES: "rule", Stage.MATCH_FACTS: "fact"}.get(stage, "resolvent")
         missing, extra = kinds[DifferenceClass.MISSING], kinds[DifferenceClass.EXTRA]
         if missing and extra:
             kind = DifferenceClass.SUBSTITUTED
+        evidence = f"{len(decisive)} of {len(self._contents[1])} resolvents are {kind.value}"
         if kind in (DifferenceClass.MISSING, DifferenceClass.EXTRA, DifferenceClass.SUBSTITUTED) and missing + extra:
             evidence = f"{count_of(missing, what) if missing else f'no {what}s'} missing, {extra or 'none'} extra"
             if stage is Stage.PRUNE:
                 evidence = f"other atoms are {kind.value} in {count_of(len(decisive), 'resolvent')}"
-        else:
-            evidence = f"{len(decisive)} of {len(self._contents[1])} resolvents are {kind.value}"
         if self._extra and self._is_lost_before_limit():
             evidence += f", {len(self._extra):,} let in by the limit in their place"
-        reasons = Counter(vote.why for vote in decisive if vote.why)
+        reasons = Counter(each.evidence for each in decisive if each.evidence)
         if reasons:
             evidence += f": {reasons.most_common(1)[0][0]}"
-        rest = len(votes) - len(decisive)
+        rest = len(judged) - len(decisive)
         if rest:
             evidence += f"; in later stages {rest} more"
         evidence += "; origins inferred" if self._origins is not None else "; no program to infer origins from"
-        return self._found(_Vote(stage, kind, min(vote.confidence for vote in decisive)), evidence)
+        return StepDifference(stage, kind, evidence, min(each.confidence for each in decisive))
 
     def _choose(
         self, r: ResolventView, unpaired: list[ResolventView]
@@ -588,7 +547,7 @@ class _Explainer:
             likely += [each for each in otherwise if each.deviation is Deviation.TRUNCATED]
         return (likely or [found])[0], None
 
-    def _judge_pair(self, expected: ResolventView, actual: ResolventView, found: Explanation | None) -> _Vote:
+    def _judge_pair(self, expected: ResolventView, actual: ResolventView, found: Explanation | None) -> StepDifference:
         """Judge two different resolvents of one clause."""
         own = self._explain_content(content_of(expected))
         deviations = {each.deviation for each in (own, found) if each is not None} - {Deviation.NONE}
@@ -596,45 +555,42 @@ class _Explainer:
         confidence = LIKELY if own is not None and own.deviation is Deviation.NONE else OPEN
         if deviations <= {Deviation.UNKNOWN}:
             relation = _relate(actual, expected)
-            deviations = {relation} if relation is not None else {Deviation.VARIABLES}
+            deviations = {relation if relation is not None else Deviation.VARIABLES}
         deviation = min(deviations)
-        if deviation in (Deviation.PRUNED_LESS, Deviation.PRUNED_MORE):
-            is_more = len(actual.atoms) > len(expected.atoms)
-            kind = DifferenceClass.EXTRA if is_more else DifferenceClass.MISSING
-            return _Vote(Stage.PRUNE, kind, confidence, why)
-        if deviation is Deviation.TRUNCATED:
-            if self._is_cut(content_of(actual)):
-                return _Vote(Stage.LIMIT, DifferenceClass.LIMIT, confidence, "a long resolvent is cut, and not dropped")
-            return _Vote(Stage.PRUNE, DifferenceClass.MISSING, confidence, why)
         if deviation is Deviation.MATCH:
             return self._judge_extra(actual, found)
+        if deviation is Deviation.TRUNCATED and self._is_cut(content_of(actual)):
+            return _CUT._replace(confidence=confidence)
+        if deviation in (Deviation.PRUNED_LESS, Deviation.PRUNED_MORE, Deviation.TRUNCATED):
+            is_more = deviation is not Deviation.TRUNCATED and len(actual.atoms) > len(expected.atoms)
+            kind = DifferenceClass.EXTRA if is_more else DifferenceClass.MISSING
+            return StepDifference(Stage.PRUNE, kind, why, confidence)
         if [content_of(r)[1] == plain(r.atoms) for r in (expected, actual)] == [True, False]:
             why = "variables are not numbered by first appearance"
-            return _Vote(Stage.RENAME, DifferenceClass.RENAMED, confidence, why)
+            return StepDifference(Stage.RENAME, DifferenceClass.RENAMED, why, confidence)
         is_moved = deviation is Deviation.ATOM_ORDER and own and self._origins and self._origins.deletes_by(own.clauses)
-        stage = Stage.PRUNE if is_moved else Stage.RESOLVE
-        return _Vote(stage, DifferenceClass.SUBSTITUTED, confidence, why or "the same clause gave other atoms")
+        stage, why = Stage.PRUNE if is_moved else Stage.RESOLVE, why or "the same clause gave other atoms"
+        return StepDifference(stage, DifferenceClass.SUBSTITUTED, why, confidence)
 
-    def _judge_extra(self, r: ResolventView, found: Explanation | None) -> _Vote:
+    def _judge_extra(self, r: ResolventView, found: Explanation | None) -> StepDifference:
         """Judge a resolvent that only the actual side has."""
         extra = DifferenceClass.EXTRA
         if found is None:
-            return _Vote(self._matching(None, r), extra, GUESSED)
+            return StepDifference(self._matching(None, r), extra, "", GUESSED)
         if found.deviation is Deviation.NONE and self._was_visited(r):
-            return _Vote(Stage.REVISIT, extra, CLEAR, "they equal goals visited before")
+            return StepDifference(Stage.REVISIT, extra, "they equal goals visited before")
         if found.deviation is Deviation.NONE:
             return self._judge_match(found, r, extra)
         if found.deviation is Deviation.MATCH:
-            return _Vote(self._matching(found, r), extra, LIKELY, found.detail)
+            return StepDifference(self._matching(found, r), extra, found.detail, LIKELY)
         if found.deviation is Deviation.TRUNCATED and self._is_cut(content_of(r)):
-            return _Vote(Stage.LIMIT, DifferenceClass.LIMIT, LIKELY, "a long resolvent is cut, and not dropped")
-        if found.deviation is Deviation.PRUNED_LESS:
-            return _Vote(Stage.PRUNE, extra, OPEN, found.detail)
-        if found.deviation is Deviation.PRUNED_MORE:
-            return _Vote(Stage.PRUNE, DifferenceClass.MISSING, OPEN, found.detail)
+            return _CUT
+        if found.deviation in (Deviation.PRUNED_LESS, Deviation.PRUNED_MORE):
+            kind = extra if found.deviation is Deviation.PRUNED_LESS else DifferenceClass.MISSING
+            return StepDifference(Stage.PRUNE, kind, found.detail, OPEN)
         if found.clauses and not self._is_listed(found.clauses):
-            return _Vote(Stage.RESOLVE, DifferenceClass.SUBSTITUTED, OPEN, found.detail)
-        return _Vote(Stage.RESOLVE, DifferenceClass.UNSOUND, LIKELY, f"no clause makes them; {found.detail}")
+            return StepDifference(Stage.RESOLVE, DifferenceClass.SUBSTITUTED, found.detail, OPEN)
+        return StepDifference(Stage.RESOLVE, DifferenceClass.UNSOUND, f"no clause makes them; {found.detail}", LIKELY)
 
     def _is_listed(self, clauses: Iterable[Clause]) -> bool:
         """Return whether the actual side has the right results of all these clauses."""
@@ -643,21 +599,22 @@ class _Explainer:
         listed = {clause for _, atoms in self._contents[1] for clause in self._origins.made.get(atoms, ())}
         return listed.issuperset(clauses)
 
-    def _judge_missing(self, r: ResolventView) -> _Vote:
+    def _judge_missing(self, r: ResolventView) -> StepDifference:
         """Judge a resolvent that only the expected side has."""
         missing = DifferenceClass.MISSING
         if self._was_visited(r):
-            return _Vote(Stage.REVISIT, missing, LIKELY, "they have the atoms of goals visited before, in any order")
+            words = "they have the atoms of goals visited before, in any order"
+            return StepDifference(Stage.REVISIT, missing, words, LIKELY)
         found = self._explain_content(content_of(r))
         if found is None or not found.clauses:
-            return _Vote(self._matching(None, r), missing, GUESSED)
+            return StepDifference(self._matching(None, r), missing, "", GUESSED)
         return self._judge_match(found, r, missing)
 
-    def _judge_match(self, found: Explanation, r: ResolventView, kind: DifferenceClass) -> _Vote:
+    def _judge_match(self, found: Explanation, r: ResolventView, kind: DifferenceClass) -> StepDifference:
         """Judge a resolvent that clauses make exactly, and that one side lacks."""
         needs_both = self._origins is not None and all(map(self._origins.needs_all_bindings, found.clauses))
         why = "they match only if both argument pairs are unified together" if needs_both else ""
-        return _Vote(self._matching(found, r), kind, OPEN if len(found.kinds) > 1 else CLEAR, why)
+        return StepDifference(self._matching(found, r), kind, why, OPEN if len(found.kinds) > 1 else CLEAR)
 
     def _matching(self, found: Explanation | None, r: ResolventView) -> Stage:
         """Return the stage that finds the clauses of a resolvent."""
@@ -684,7 +641,3 @@ def _relate(actual: ResolventView, expected: ResolventView) -> Deviation | None:
     if is_permutation(atoms, others):
         return Deviation.ATOM_ORDER
     return Deviation.VARIABLES if find_embedding(atoms, others, is_loose=True) is not None else None
-
-
-def _rank(stage: Stage) -> int:
-    return list(Stage).index(stage)

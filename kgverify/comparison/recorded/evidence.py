@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from kgverify.comparison.compare import Comparer
 from kgverify.comparison.equal_columns import has_same_bytes
 from kgverify.comparison.locate import first_difference
-from kgverify.comparison.modulo.outputs import normalise_outputs
+from kgverify.comparison.modulo import normalise_outputs
 from kgverify.comparison.result import ROLES, Comparison, Verdict
 from kgverify.comparison.source import MemorySource, StepSource, has_steps
 from kgverify.comparison.stored_columns import FileSource

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from kgverify.comparison.compare import Comparer
+from kgverify.comparison.compare import Comparer, Options
 from kgverify.comparison.locate import Difference, locate_difference
 from kgverify.comparison.result import Divergence
 from kgverify.comparison.step_view import StepView
@@ -49,7 +49,7 @@ def differing(
         yield from misplaced
         return
     tolerance = ScoreTolerance(0.0 if exactly else 2 * case.score_error)
-    comparer = Comparer(sides[0], sides[1], lockstep=lockstep, score_error=tolerance, modulo=())
+    comparer = Comparer(sides[0], sides[1], Options(lockstep=lockstep, score_error=tolerance, modulo=()))
     for each in comparer.compare().divergences:
         yield _find((each.candidate, each.step), stage, each)
 

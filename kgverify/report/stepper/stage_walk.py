@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
-from kgverify.comparison.locate import canonical, is_close, is_same_output, render_output
+from kgverify.comparison.locate import is_close, is_same_output, render_output
 from kgverify.comparison.result import Divergence
-from kgverify.comparison.step_view import StepView, outcome_name
+from kgverify.comparison.step_view import StepView, canonical, outcome_name
 from kgverify.errors import count_of
 from kgverify.program.outcomes import GoalKind, Origin
 from kgverify.program.stages import STEP_STAGES, Stage

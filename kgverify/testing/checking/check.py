@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 import msgspec
 import numpy as np
 
-from kgverify.comparison.compare import Comparer
+from kgverify.comparison.compare import Comparer, Options
 from kgverify.comparison.equality import Equality
 from kgverify.comparison.exercise.count import count_columns
 from kgverify.comparison.exercise.exercise import NO_MINIMUM, NOT_EXERCISED, Exercise
@@ -205,7 +205,7 @@ class Checker:
             )
             accepted = settle_score_error(sides, None)
             expected, actual = rank_alike(run, (batch.pipeline, pipeline), traces)
-            comparer = Comparer(expected, actual, score_error=accepted)
+            comparer = Comparer(expected, actual, Options(score_error=accepted))
             comparison, _ = follow_near_ties(comparer, comparer.compare(), run, pipeline, silent_phase)
             found = _find_differing(merged, compare_rankings(comparison, expected, actual))
         if self.lockstep and all(has_steps(each.engine.info) for each in (batch.pipeline, pipeline)):

@@ -34,7 +34,7 @@ from judge_answers.rare_pairs import rare_pairs
 from second_opinion import can_be_checked, check_by_second, compare_again
 
 from kgverify.comparison.comparable import lockstep_columns
-from kgverify.comparison.compare import Comparer, Sizes
+from kgverify.comparison.compare import Comparer, Options
 from kgverify.garbage_collection import without_garbage_collection
 from kgverify.program.program import Symbols
 from kgverify.report.report import Report
@@ -46,8 +46,8 @@ ANSWERS: Final = "answers.json"
 JudgeRecorded = Callable[..., tuple[Comparer, Report]]
 """Compares two recorded traces, with the options of `Comparer`, and reports everything that it found."""
 
-_ONE: Final = {"sizes": Sizes(1, 1, 2)}
-_FEW: Final = {"sizes": Sizes(7, 64, 3)}
+_ONE: Final = {"block_steps": 1, "piece_bytes": 1}
+_FEW: Final = {"block_steps": 7, "piece_bytes": 64}
 
 
 class Known(NamedTuple):
@@ -235,7 +235,7 @@ def unexplained_answers(exercise: Callable[[Comparer], object]) -> Iterator[tupl
         if known.options == _ONE:
             # Traces in memory are one block.
             continue
-        comparer = Comparer(known.expected, known.actual, **known.options)
+        comparer = Comparer(known.expected, known.actual, Options(**known.options))
         found = comparer.compare()
         _compare_again(known, comparer)
         digest = hashlib.sha256(msgspec.json.encode((found, exercise(comparer)))).hexdigest()

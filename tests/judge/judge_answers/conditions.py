@@ -17,7 +17,7 @@ from judge_answers.answers import Answer, require_known
 from judge_answers.pairs import blank
 
 from kgverify.comparison.classify import group_causes
-from kgverify.comparison.compare import Comparer
+from kgverify.comparison.compare import Comparer, Options
 from kgverify.comparison.equality import Equality
 from kgverify.comparison.result import Comparison
 from kgverify.conditions.confirm import judge
@@ -321,7 +321,7 @@ def _answer_to(content: Any) -> Answer:
 
 def _answer(expected: Trace, actual: Trace) -> Answer:
     """Return what is said about the conditions of a trace, with the values of all features."""
-    comparer = Comparer(expected, actual, explains=True)
+    comparer = Comparer(expected, actual, Options(explains=True))
     found = comparer.compare()
     seen: dict[int, Instance] = {}
 

@@ -28,7 +28,6 @@ from judge_answers.pairs import (
 from judge_answers.rare_pairs import long_sums, near_tie_and_bits, not_a_number
 from run_engines import memory_folder
 
-from kgverify.comparison.compare import Sizes
 from kgverify.errors import UserError
 from kgverify.garbage_collection import without_garbage_collection
 from kgverify.trace.hdf5.writing import write_arrays
@@ -43,7 +42,7 @@ from kgverify.trace.write.encode import Clauses
 from kgverify.trace.write.writer import Storage, TraceWriter
 from kgverify.verification.adding_up import require
 
-_SMALL: Final = {"sizes": Sizes(7, 256, 3), "verifies_content": False}
+_SMALL: Final = {"block_steps": 7, "piece_bytes": 256, "verifies_content": False}
 _PLAIN: Final = {"verifies_content": False}
 
 # Differences that a file can hold: no choice outside its step, and no number that is not finite where none is allowed.
@@ -119,7 +118,7 @@ def _in_pieces(folder: Path) -> Iterator[Known]:
         left, right = (
             _write(each, folder / f"pieces-{number}-{side}.h5") for side, each in enumerate((expected, actual))
         )
-        yield Known(name, left, right, {"sizes": Sizes(7, 16, 3), "verifies_content": False})
+        yield Known(name, left, right, {"block_steps": 7, "piece_bytes": 16, "verifies_content": False})
     expected, actual = pair_of((0, 9, 4, 19, 30, 0), error=ERROR, is_one_query=True)
     left, right = _write(actual, folder / "order-0.h5"), _write(take(actual, [0, 2, 1, 4, 3, 5]), folder / "order-1.h5")
     yield Known("in order at the ends", left, right, _PLAIN)

@@ -18,8 +18,7 @@ from judge_answers.pairs import (
     renumber,
 )
 
-from kgverify.comparison.compare import Sizes
-from kgverify.comparison.modulo.policy import DUPLICATES, NAMES, ORDER
+from kgverify.comparison.modulo import DUPLICATES, NAMES, ORDER
 from kgverify.trace.model.trace import Trace
 
 
@@ -32,8 +31,8 @@ class Pair(NamedTuple):
     options: Mapping[str, Any] = MappingProxyType({})
 
 
-_FEW: Final = {"sizes": Sizes(7, 64, 3)}
-_ONE: Final = {"sizes": Sizes(1, 1, 2)}
+_FEW: Final = {"block_steps": 7, "piece_bytes": 64}
+_ONE: Final = {"block_steps": 1, "piece_bytes": 1}
 
 _MADE: Final = make_resolvents()
 _FALSE: Final = {"kind": 2, "atoms": [], "by": (0, 0), "score": 0.0}

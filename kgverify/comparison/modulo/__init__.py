@@ -1,1 +1,0 @@
-"""Equality up to what the user declares: names of variables, the order of resolvents, repeated resolvents."""
