@@ -267,7 +267,7 @@ def _pair(columns: Columns) -> StepBatch:
 def _check_resumed(drawn: CandidateSet, found: Candidates, path: Path) -> None:
     """Raise UserError unless the candidates recorded before are the first ones of this run."""
     first = drawn.take(slice(len(found.query)))
-    if not all(np.array_equal(own, other) for own, other in zip(first, CandidateSet(*found[:3]), strict=True)):
+    if not all(np.array_equal(own, getattr(found, name)) for name, own in first._asdict().items()):
         raise UserError(
             "holds candidates that are not the first of this run",
             where=str(partial_of(path)),

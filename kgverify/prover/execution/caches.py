@@ -36,7 +36,7 @@ def count_caches() -> CacheCounts:
     module = sys.modules.get("torch._dynamo.utils")
     counters: Any = module.counters if module is not None else {}
     counts = [int(counters.get(part, {}).get(name, 0)) for part, name in _COUNTED]
-    return CacheCounts(*counts, _count_kernels())
+    return CacheCounts._make((*counts, _count_kernels()))
 
 
 def _count_kernels() -> int:
