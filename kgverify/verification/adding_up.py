@@ -12,7 +12,7 @@ from kgverify.comparison.result import Attribution, Cause, Comparison, Divergenc
 from kgverify.errors import InternalError
 from kgverify.program.outcomes import Outcome
 from kgverify.ranking.metric import MRR
-from kgverify.report.report import Metrics, Outcomes
+from kgverify.report.content import Metrics, Outcomes
 from kgverify.trace.model.columns import Rankings
 from kgverify.trace.model.trace import Trace
 

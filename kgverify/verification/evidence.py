@@ -9,7 +9,7 @@ from kgverify.comparison.exercise.count import count_exercise
 from kgverify.comparison.exercise.exercise import Exercised, Minimum, explain_missing
 from kgverify.comparison.result import DIGEST, Comparison, Coverage, Verdict
 from kgverify.comparison.source import StepSource
-from kgverify.report.report import Outcomes
+from kgverify.report.content import Outcomes
 from kgverify.trace.model.header import EngineInfo
 
 _FIELDS: Final = {"proved": ("outcomes",), "rules": ("rules", "num_rules", "unused_rules")}

@@ -115,7 +115,7 @@ def test_atoms_of_the_least_model_that_are_wrong_are_named(num_missing: int, num
 
 
 def test_a_report_with_its_traces_keeps_the_command_that_made_it(faulty: Verification):
-    report = change(faulty.report, command="kgverify diff", engines=None)
+    report = change(faulty.report, command="kgverify diff", job=None)
     assert report.with_traces(faulty).command == "kgverify diff"
     assert report.with_traces(faulty, command="kgverify compare").command == "kgverify compare"
     assert change(report, command="").with_traces(faulty).command == ""

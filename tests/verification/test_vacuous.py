@@ -24,7 +24,7 @@ from kgverify.comparison.step_view import StepReader
 from kgverify.engines.reference.engine import ReferenceEngine
 from kgverify.program.outcomes import GoalKind, Origin
 from kgverify.program.stages import STEP_STAGES
-from kgverify.report.report import Outcomes
+from kgverify.report.content import Outcomes
 from kgverify.report.wording import describe_stages
 from kgverify.runs.engine_makers import compiled_maker, find_maker
 from kgverify.runs.run import reference_pipeline

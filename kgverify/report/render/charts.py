@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 from kgverify.comparison.result import Divergence
 from kgverify.errors import count_of
-from kgverify.report.report import Report
+from kgverify.report.content import ReportContent
 from kgverify.report.wording import cause_label, stage_order
 
 MOST_BARS: Final = 12
@@ -58,7 +58,7 @@ class HeatMap(NamedTuple):
     rows: tuple[HeatRow, ...]
 
 
-def build_waterfall(report: Report) -> tuple[Bar, ...]:
+def build_waterfall(report: ReportContent) -> tuple[Bar, ...]:
     """Build the bars from the expected metric to the actual one, the most expensive causes first."""
     attribution = report.attribution
     if attribution is None:

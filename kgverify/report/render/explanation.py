@@ -7,14 +7,16 @@ from typing import Final
 
 from kgverify.comparison.result import Cause, Condition, Experiment
 from kgverify.errors import UserError, count_of
-from kgverify.report.report import Report
+from kgverify.report.content import ReportContent
 from kgverify.report.wording import MOST_OF_CONDITION, cause_label, clip, describe_size
 
 BAR: Final = 30
 """The characters of the longest bar of a plot."""
 
 
-def explain_causes(report: Report, divergence: int | None = None, folder: str | Path = "RUN_DIR") -> Iterator[str]:
+def explain_causes(
+    report: ReportContent, divergence: int | None = None, folder: str | Path = "RUN_DIR"
+) -> Iterator[str]:
     """Yield the lines that explain all causes of a report, or the one of a divergence, counted from 1.
 
     folder: that of the saved run, which the commands name

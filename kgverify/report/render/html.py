@@ -14,11 +14,11 @@ from kgverify.escaping import escape_script, make_visible
 from kgverify.program.dialect import OURS
 from kgverify.program.difference_class import DifferenceClass
 from kgverify.report import wording
+from kgverify.report.content import ReportContent
 from kgverify.report.derivations import Derivation, DerivationReader
 from kgverify.report.render.charts import Bar, HeatMap, build_heat_map, build_waterfall
 from kgverify.report.render.template import read_template, render_template
 from kgverify.report.render.viewer import MOST_STEPS, build_viewer
-from kgverify.report.report import Report
 from kgverify.report.stepper.stepper import MOVES, Stepper
 from kgverify.report.wording import clip
 from kgverify.trace.model.trace import Trace
@@ -48,7 +48,7 @@ ROW_CHARACTERS: Final = 120
 """The most characters of a text in a closed row."""
 
 
-def render_html(report: Report, expected: Trace, actual: Trace, stepped: Trace | None = None) -> str:
+def render_html(report: ReportContent, expected: Trace, actual: Trace, stepped: Trace | None = None) -> str:
     """Render the page. All text is escaped, and the page forbids every request and every script but its own.
 
     stepped: in lockstep, the actual steps from the expected goals, so that both sides of each can be shown
@@ -78,7 +78,7 @@ def render_html(report: Report, expected: Trace, actual: Trace, stepped: Trace |
     )
 
 
-def summarize(report: Report) -> dict[str, Any]:
+def summarize(report: ReportContent) -> dict[str, Any]:
     """Return the summary that the page contains as JSON, for programs."""
     return {
         "verdict": report.verdict,
@@ -98,7 +98,7 @@ def summarize(report: Report) -> dict[str, Any]:
     }
 
 
-def _viewer_words(report: Report) -> dict[str, Any]:
+def _viewer_words(report: ReportContent) -> dict[str, Any]:
     """Return the words that the viewer shows and the page has once: levels, causes and their first divergences."""
     causes = report.causes[:MOST_CAUSE_LABELS]
     return {
@@ -168,7 +168,7 @@ class Page(NamedTuple):
         return any(expected != actual for _, cells in self.metrics for expected, actual in cells)
 
 
-def build_page(report: Report, expected: Trace, actual: Trace, stepped: Trace | None = None) -> Page:
+def build_page(report: ReportContent, expected: Trace, actual: Trace, stepped: Trace | None = None) -> Page:
     """Build the page of a report, with derivations from the traces. stepped: the actual steps of lockstep, if saved."""
     stepper = Stepper(report, expected, actual, stepped) if report.divergences else None
     groups = _RowBuilder(report, stepper.reader).groups() if stepper else ()
@@ -187,7 +187,7 @@ def build_page(report: Report, expected: Trace, actual: Trace, stepped: Trace | 
 class _RowBuilder:
     """Builds the rows within the budget of the page."""
 
-    def __init__(self, report: Report, reader: DerivationReader) -> None:
+    def __init__(self, report: ReportContent, reader: DerivationReader) -> None:
         self._report = report
         self._reader = reader
         self._budget = DETAIL_BUDGET

@@ -10,8 +10,8 @@ from markupsafe import Markup
 
 from kgverify.comparison.result import Divergence
 from kgverify.escaping import make_visible
+from kgverify.report.content import ReportContent
 from kgverify.report.derivations import Derivation, Sides
-from kgverify.report.report import Report
 from kgverify.report.stepper.stage_walk import StageLine
 from kgverify.report.stepper.stepper import Position, Stepper
 from kgverify.report.wording import clip, condition_of, describe_finding, describe_kind, value_lines
@@ -155,7 +155,7 @@ def _read_step(stepper: Stepper, mark: str) -> tuple[int, str, Derivation, tuple
     return step, mark or _mark(sides, derivation, stages), derivation._replace(before=()), tuple(cut)
 
 
-def _order(report: Report) -> Iterator[int]:
+def _order(report: ReportContent) -> Iterator[int]:
     """Yield the indices of the listed divergences: the first one of each cause, then the others."""
     num = min(len(report.divergences), MOST_LISTED)
     first = dict.fromkeys(each.first for each in report.causes if each.first < num)

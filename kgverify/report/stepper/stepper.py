@@ -7,9 +7,9 @@ from typing import Any, Final, NamedTuple
 
 from kgverify.comparison.result import NO_CANDIDATE, Divergence
 from kgverify.errors import UserError
+from kgverify.report.content import ReportContent
 from kgverify.report.derivations import Derivation, DerivationReader
 from kgverify.report.proof_tree import Tree
-from kgverify.report.report import Report
 from kgverify.report.stepper.stage_walk import StageLine, walk_stages
 from kgverify.report.wording import describe_kind
 from kgverify.trace.model.trace import Trace
@@ -65,7 +65,7 @@ class Stepper:
     stepped: as in `DerivationReader`
     """
 
-    def __init__(self, report: Report, expected: Trace, actual: Trace, stepped: Trace | None = None) -> None:
+    def __init__(self, report: ReportContent, expected: Trace, actual: Trace, stepped: Trace | None = None) -> None:
         if not report.divergences:
             raise UserError(
                 f"the run has no divergences to step through: {report.verdict.value}",

@@ -129,7 +129,7 @@ def _check_arrays(arrays: Arrays, where: str) -> None:
     check_lengths({path: len(array) for path, array in arrays.items()}, where)
     for path, below in (COUNTS | STAGE_COUNTS).items():
         if path in arrays:
-            check_counts(arrays[path], len(arrays[below]), FIELD_OF[below].rows.rpartition("/")[2], f"{where}:{path}")
+            check_counts(arrays[path], len(arrays[below]), below.partition("/")[0] + " rows", f"{where}:{path}")
     for path, array in arrays.items():
         check_codes(path, array, where)
 
