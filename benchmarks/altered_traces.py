@@ -40,8 +40,7 @@ from kgverify.trace.model.columns import COUNTS, STAGE_COUNTS, Digests, select_c
 from kgverify.trace.model.digests import compute_digests, root_digest
 from kgverify.trace.model.levels import TraceLevel
 from kgverify.trace.model.schema import decode_columns
-from kgverify.trace.write.encode import Clauses
-from kgverify.trace.write.writer import Storage, TraceWriter
+from kgverify.trace.write.writer import Clauses, Storage, TraceWriter
 from kgverify.verification.recorded import compare_recorded
 
 Arrays = dict[str, np.ndarray]

@@ -25,7 +25,7 @@ import msgspec
 
 from kgverify.laws.catalogue import LAWS
 from kgverify.laws.law import Law, check_laws
-from kgverify.program.dialect import FILTERS, OURS, VALUES, Dialect
+from kgverify.program.limits import FILTERS, OURS, VALUES, Dialect
 from kgverify.runs.engine_makers import EngineSpec, as_maker
 from kgverify.testing.campaigns.campaign import Campaign, run_campaign
 from kgverify.testing.checking.check import Checker, prepare_batches

@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 from typing import Final
 
 import kgverify as kv
-from kgverify.program.dialect import Dialect
+from kgverify.program.limits import Dialect
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
 

@@ -16,7 +16,7 @@ from itertools import islice
 from distribution import measure_distribution
 from fault_search import ProblemStream
 
-from kgverify.prover.faults.catalogue import FAULTS
+from kgverify.prover.faults.plant import FAULTS
 from kgverify.testing.problems.decode import draw_problems
 
 

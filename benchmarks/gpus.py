@@ -19,12 +19,11 @@ from workloads import LIMITS, PUBLISHED
 
 from kgverify.engines.policy import make_two_tower
 from kgverify.evaluation.evaluate import EvaluationSettings, evaluate
-from kgverify.evaluation.group import join_process_group
+from kgverify.evaluation.proving import join_process_group
 from kgverify.graphs.load import load_graph
-from kgverify.ranking.corrupt import ALL
+from kgverify.ranking.draw import ALL
 from kgverify.runs.engine_makers import evaluator_pipeline
-from kgverify.runs.parts import describe_work
-from kgverify.runs.run import Run
+from kgverify.runs.run import Run, describe_work
 
 
 def main() -> None:

@@ -28,7 +28,7 @@ from kgverify.graphs.rules import parse_rules
 from kgverify.program.atom_table import AtomTable
 from kgverify.program.limits import Limits
 from kgverify.prover.evaluator import Evaluator
-from kgverify.ranking.corrupt import draw_candidates
+from kgverify.ranking.draw import draw_candidates
 from kgverify.trace.model.columns import CandidateSet
 
 POINTS: Final = {

@@ -21,7 +21,7 @@ from fault_search import REPLICAS, find_breakers
 from kgverify.laws.case import Case, Finding
 from kgverify.laws.catalogue import LAWS, find_law
 from kgverify.laws.law import Law, find_violations
-from kgverify.prover.faults.catalogue import FAULTS
+from kgverify.prover.faults.plant import FAULTS
 from kgverify.runs.engine_makers import MakePipeline, compiled_maker
 from kgverify.runs.run import Pipeline, Run, reference_pipeline
 from kgverify.testing.problems.decode import draw_problems

@@ -24,8 +24,7 @@ import distributed
 import kgverify as kv
 from kgverify.evaluation.evaluate import EvaluationSettings, evaluate
 from kgverify.runs.dask_workers import DaskWorkers
-from kgverify.runs.parts import plan_parts
-from kgverify.runs.run import Run, reference_pipeline
+from kgverify.runs.run import Run, plan_parts, reference_pipeline
 
 Results = dict[int, Any]
 

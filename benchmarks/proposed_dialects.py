@@ -35,7 +35,7 @@ from kgverify import Taken
 from kgverify.dialects import Dialect, Proposal, propose_dialect
 from kgverify.engines.protocol import take_position
 from kgverify.engines.reference.engine import ReferenceEngine
-from kgverify.program.dialect import FILTERS, OURS, VALUES
+from kgverify.program.limits import FILTERS, OURS, VALUES
 from kgverify.runs.run import reference_pipeline
 from kgverify.trace.model.columns import Rankings, concatenate
 

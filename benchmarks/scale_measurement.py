@@ -24,8 +24,7 @@ from kgverify.evaluation.part_file import PartResult, hash_result, join_results,
 from kgverify.evaluation.proving import FullWork, do_part
 from kgverify.files.writing import write_file
 from kgverify.runs.dask_workers import DaskWorkers
-from kgverify.runs.parts import Part, plan_parts
-from kgverify.runs.run import Run, reference_pipeline
+from kgverify.runs.run import Part, Run, plan_parts, reference_pipeline
 
 NUM_EMPTY = 400
 NUM_STORED = 50

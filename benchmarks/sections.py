@@ -16,9 +16,8 @@ import torch
 from workloads import LIMITS, PUBLISHED, Bench, MarkdownTable, count_flops, describe_difference, draw
 
 from kgverify.comparison.equality import Equality
-from kgverify.engines.endings import Results
 from kgverify.engines.policy import SHORTEST, make_two_tower
-from kgverify.engines.protocol import Engine, Positions
+from kgverify.engines.protocol import Engine, Positions, Results
 from kgverify.evaluation.evaluate import EvaluationSettings, evaluate
 from kgverify.evaluation.evaluation_report import report_evaluation
 from kgverify.program.outcomes import GoalKind, Outcome
@@ -28,13 +27,11 @@ from kgverify.prover.execution.compilation import FUSED
 from kgverify.prover.program.least_model import LeastModel
 from kgverify.prover.stages.choose import Parameters
 from kgverify.prover.state import PAD
-from kgverify.ranking.corrupt import ALL, draw_candidates
-from kgverify.ranking.metric import MRR, compute_metrics
-from kgverify.ranking.rank import rank_candidates
+from kgverify.ranking.draw import ALL, draw_candidates
+from kgverify.ranking.rank import MRR, compute_metrics, rank_candidates
 from kgverify.runs.engine_makers import evaluator_pipeline
 from kgverify.runs.fan_out import reference_over
-from kgverify.runs.parts import describe_work
-from kgverify.runs.run import Pipeline, Run
+from kgverify.runs.run import Pipeline, Run, describe_work
 from kgverify.trace.model.columns import Candidates, CandidateSet, Columns, Rankings
 from kgverify.trace.model.digests import compute_digests
 from kgverify.trace.model.header import EngineInfo

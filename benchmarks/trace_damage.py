@@ -36,8 +36,7 @@ from kgverify.errors import UserError
 from kgverify.trace.model.levels import TraceLevel
 from kgverify.trace.model.trace import Trace
 from kgverify.trace.read.trace_file import TraceFile, read_trace
-from kgverify.trace.write.encode import Clauses
-from kgverify.trace.write.writer import Storage, write_trace
+from kgverify.trace.write.writer import Clauses, Storage, write_trace
 
 SECONDS = 20.0
 """A file that takes longer to read counts as one that hangs."""

@@ -36,7 +36,7 @@ from synthetic_trace import make_steps
 from kgverify.errors import UserError
 from kgverify.program.limits import Limits
 from kgverify.program.program import Symbols
-from kgverify.trace.files.output_path import partial_of
+from kgverify.trace.files.manifest import partial_of
 from kgverify.trace.maintain.check import check_trace
 from kgverify.trace.maintain.repair import repair_trace
 from kgverify.trace.model.columns import Columns, select_candidates

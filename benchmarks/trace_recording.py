@@ -22,8 +22,7 @@ from kgverify.graphs.load import load_graph
 from kgverify.program.limits import Limits
 from kgverify.prover.engine import CompiledEngine
 from kgverify.runs.engine_makers import evaluator_pipeline
-from kgverify.runs.parts import describe_work
-from kgverify.runs.run import Pipeline, Run, load_policy, reference_pipeline
+from kgverify.runs.run import Pipeline, Run, describe_work, load_policy, reference_pipeline
 from kgverify.trace.model.columns import CandidateSet, Rankings
 from kgverify.trace.model.digests import compute_sequence
 from kgverify.trace.model.levels import TraceLevel

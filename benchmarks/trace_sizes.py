@@ -27,8 +27,7 @@ from kgverify.trace.model.header import ClauseTexts, EngineInfo, Header, PolicyI
 from kgverify.trace.model.levels import TraceLevel
 from kgverify.trace.model.trace import Trace
 from kgverify.trace.read.trace_file import read_trace
-from kgverify.trace.write.encode import Clauses
-from kgverify.trace.write.writer import Storage, write_trace
+from kgverify.trace.write.writer import Clauses, Storage, write_trace
 from kgverify.verification.rebuild import Rebuilder
 
 NUM_CONSTANTS, NUM_PREDICATES, NUM_FACTS, NUM_RULES = 3000, 12, 28_000, 48

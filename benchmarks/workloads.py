@@ -14,8 +14,8 @@ from kgverify.engines.policy import Policy, make_two_tower
 from kgverify.graphs.load import load_graph
 from kgverify.program.limits import Limits
 from kgverify.prover.engine import CompiledEngine
-from kgverify.prover.layout import choose_layout
-from kgverify.ranking.corrupt import draw_candidates
+from kgverify.prover.execution_choice import choose_layout
+from kgverify.ranking.draw import draw_candidates
 from kgverify.runs.run import Run
 from kgverify.trace.model.columns import CandidateSet
 

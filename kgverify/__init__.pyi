@@ -26,7 +26,7 @@ from kgverify.errors import UserError as UserError
 from kgverify.graphs.graph import KnowledgeGraph as KnowledgeGraph
 from kgverify.graphs.load import load_graph as load_graph
 from kgverify.program.limits import Limits as Limits
-from kgverify.program.stages import Stage as Stage
+from kgverify.program.outcomes import Stage as Stage
 from kgverify.prover.evaluator import Evaluator as Evaluator
 from kgverify.report.report import Report as Report
 from kgverify.runs.job import Job as Job
@@ -46,8 +46,8 @@ from kgverify.conformance import NotConforming as NotConforming
 from kgverify.engines.adapters.staged import Clause as Clause
 from kgverify.engines.policy import Policy as Policy
 from kgverify.engines.protocol import Positions as Positions
-from kgverify.engines.sizes import Sizes as Sizes
-from kgverify.engines.sizes import Workload as Workload
+from kgverify.engines.protocol import Sizes as Sizes
+from kgverify.engines.protocol import Workload as Workload
 from kgverify.engines.table import Built as Built
 from kgverify.engines.table import EngineMaker as EngineMaker
 from kgverify.errors import InternalError as InternalError
@@ -61,8 +61,8 @@ from kgverify.graphs.graph import GraphFiles as GraphFiles
 from kgverify.laws.law import Law as Law
 from kgverify.laws.replay import Replay as Replay
 from kgverify.program.atoms import NamedAtom as NamedAtom
-from kgverify.program.dialect import Dialect as Dialect
 from kgverify.program.limits import DeclaredLimits as DeclaredLimits
+from kgverify.program.limits import Dialect as Dialect
 from kgverify.program.outcomes import Side as Side
 from kgverify.program.program import NamedRule as NamedRule
 from kgverify.program.program import Program as Program
@@ -77,8 +77,8 @@ from kgverify.runs.job import GraphLike as GraphLike
 from kgverify.runs.job import Proofs as Proofs
 from kgverify.runs.job import Source as Source
 from kgverify.runs.run import Run as Run
-from kgverify.step.resolvent import Resolvent as Resolvent
-from kgverify.step.resolvent import Taken as Taken
+from kgverify.step.plain_step import Resolvent as Resolvent
+from kgverify.step.plain_step import Taken as Taken
 from kgverify.testing.campaigns.result import CampaignResult as CampaignResult
 from kgverify.testing.campaigns.result import Tally as Tally
 from kgverify.testing.campaigns.result import Tried as Tried
@@ -100,7 +100,7 @@ from kgverify.trace.model.stage_items import StageOutputs as StageOutputs
 from kgverify.trace.model.trace import Trace as Trace
 from kgverify.trace.model.trace import Unknown as Unknown
 from kgverify.trace.read.trace_file import TraceFile as TraceFile
-from kgverify.trace.write.encode import Clauses as Clauses
+from kgverify.trace.write.writer import Clauses as Clauses
 from kgverify.trace.write.writer import Storage as Storage
 from kgverify.verification.record import Recording as Recording
 from kgverify.version import __version__ as __version__

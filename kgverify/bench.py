@@ -24,7 +24,7 @@ from kgverify.evaluation.judge import find_smallest_gaps
 from kgverify.evaluation.proving import prove_candidates
 from kgverify.garbage_collection import without_garbage_collection
 from kgverify.progress import Phase, silent_phase
-from kgverify.ranking.corrupt import draw_candidates
+from kgverify.ranking.draw import draw_candidates
 from kgverify.runs.run import Run
 from kgverify.trace.model.columns import Candidates, CandidateSet
 from kgverify.trace.model.header import EngineInfo, unknown_columns

@@ -29,8 +29,8 @@ from kgverify.escaping import make_visible
 from kgverify.files.writing import make_folders
 from kgverify.laws.catalogue import LAWS
 from kgverify.laws.law import Law, Violation, check_laws
-from kgverify.laws.shrinking import make_law_reproducer, shrink_violation
-from kgverify.program.dialect import OURS, Dialect
+from kgverify.laws.replay import make_law_reproducer, shrink_violation
+from kgverify.program.limits import OURS, Dialect
 from kgverify.report.wording import describe_exercise
 from kgverify.runs.engine_makers import (
     PLAIN,

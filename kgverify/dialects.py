@@ -7,7 +7,7 @@
 
 from kgverify.api.dialect import propose_dialect
 from kgverify.engines.reference.engine import ReferenceEngine
-from kgverify.program.dialect import Dialect, describe_differences, read_dialect, write_dialect
+from kgverify.program.limits import Dialect, describe_differences, read_dialect, write_dialect
 from kgverify.testing.dialects.proposal import Proposal
 
 __all__ = [

@@ -15,7 +15,7 @@ from kgverify.escaping import make_visible
 if TYPE_CHECKING:
     from kgverify.conformance import Conformance
     from kgverify.graphs.graph import KnowledgeGraph
-    from kgverify.program.dialect import Dialect
+    from kgverify.program.limits import Dialect
     from kgverify.runs.engine_makers import AnyEngine, EngineSpec
     from kgverify.runs.run import Run
     from kgverify.testing.problems.problem import Problem
@@ -224,7 +224,7 @@ def _read_dialect(config: pytest.Config) -> "Dialect | None":
     if not file:
         return None
     from kgverify.errors import UserError
-    from kgverify.program.dialect import read_dialect
+    from kgverify.program.limits import read_dialect
 
     try:
         return read_dialect(config.rootpath / file)

@@ -15,8 +15,7 @@ from kgverify.engines.policy import POLICY_NAMES
 from kgverify.errors import UserError, find_missing_dependency
 from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.program.atoms import NamedAtom, Term, Variable
-from kgverify.program.dialect import FILTERS, OURS, VALUES, Dialect
-from kgverify.program.limits import Limits
+from kgverify.program.limits import FILTERS, OURS, VALUES, Dialect, Limits
 from kgverify.program.outcomes import Side
 from kgverify.program.program import NamedRule, Program, Symbols
 from kgverify.testing.problems.decode import (

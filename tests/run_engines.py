@@ -56,7 +56,7 @@ def eager_pipeline(run: Run, slots: int = 16, **options: Any) -> Pipeline:
 def staged_pipeline(run: Run, stages: Any, *, slots: int = 16, faults: Sequence[str] = ()) -> Pipeline:
     """Return the evaluator, eager on the CPU, with other functions as its stages, and names of faults to report."""
     from kgverify.prover.engine import CompiledEngine
-    from kgverify.prover.layout import choose_layout
+    from kgverify.prover.execution_choice import choose_layout
 
     layout = choose_layout(run.limits, slots=slots)
     options = {"mode": "eager", "device": "cpu", "layout": layout, "stages": stages, "faults": tuple(faults)}

@@ -9,8 +9,8 @@ from torch import Tensor
 from baseline.resolvents import Resolvents, compute_resolvents
 from baseline.step import Pool, Slots, recycle, take_step
 from baseline.tables import Segments, build_segments
-from kgverify.engines.endings import Results
 from kgverify.engines.policy import Policy, check_policy
+from kgverify.engines.protocol import Results
 from kgverify.program.limits import Limits
 from kgverify.program.program import Program
 from kgverify.prover.execution.compilation import compile_function, resolve_mode

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import torch
 
-from kgverify.ranking.corrupt import draw_candidates
+from kgverify.ranking.draw import draw_candidates
 from kgverify.runs.job import Job, Proofs, Queries, Source
 
 ROUNDINGS = 100

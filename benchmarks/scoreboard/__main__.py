@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from kgverify.prover.faults.catalogue import FAULTS, find_faults
+from kgverify.prover.faults.plant import FAULTS, find_faults
 
 from .page import figures, render_page
 from .trials import num_trials, run_scoreboard

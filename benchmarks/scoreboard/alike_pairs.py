@@ -24,7 +24,7 @@ from kgverify.engines.protocol import Positions, make_positions
 from kgverify.graphs.load import load_graph
 from kgverify.program.atoms import Atom
 from kgverify.program.limits import Limits
-from kgverify.ranking.corrupt import draw_candidates
+from kgverify.ranking.draw import draw_candidates
 from kgverify.runs.run import Run as Recording
 from kgverify.step.clauses import Atoms, Clauses, number_variables
 from kgverify.trace.model.columns import CandidateSet

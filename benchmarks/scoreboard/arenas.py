@@ -16,10 +16,9 @@ from kgverify.engines.policy import SHORTEST
 from kgverify.engines.protocol import Engine, Positions, ProbedEngine, StageOutputs
 from kgverify.graphs.load import load_graph
 from kgverify.program.limits import Limits
-from kgverify.program.outcomes import Side
-from kgverify.program.stages import Stage
+from kgverify.program.outcomes import Side, Stage
 from kgverify.progress import Progress, no_progress
-from kgverify.prover.faults.catalogue import find_faults
+from kgverify.prover.faults.plant import find_faults
 from kgverify.runs.engine_makers import evaluator_pipeline
 from kgverify.runs.run import Pipeline, Run, load_policy, reference_pipeline
 from kgverify.trace.model.columns import CandidateSet, Columns

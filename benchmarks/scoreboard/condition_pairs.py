@@ -7,7 +7,7 @@ import numpy as np
 
 from kgverify.comparison.step_view import StepReader, StepView
 from kgverify.engines.protocol import Positions
-from kgverify.ranking.corrupt import draw_candidates
+from kgverify.ranking.draw import draw_candidates
 from kgverify.runs.run import Run
 from kgverify.trace.model.columns import CandidateSet
 

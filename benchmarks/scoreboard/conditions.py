@@ -33,8 +33,8 @@ from kgverify.conditions.instances import Cases
 from kgverify.engines.policy import SHORTEST
 from kgverify.graphs.load import load_graph
 from kgverify.program.limits import Limits
-from kgverify.prover.faults.catalogue import FAULTS as CATALOGUE
-from kgverify.ranking.corrupt import draw_candidates
+from kgverify.prover.faults.plant import FAULTS as CATALOGUE
+from kgverify.ranking.draw import draw_candidates
 from kgverify.ranking.rank import rank_candidates
 from kgverify.runs.engine_makers import evaluator_pipeline
 from kgverify.runs.run import Pipeline, Run, load_policy, reference_pipeline

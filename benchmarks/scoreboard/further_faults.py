@@ -153,7 +153,7 @@ class Fault(NamedTuple):
 
 
 def _false():
-    from kgverify.step.resolvent import Resolvent
+    from kgverify.step.plain_step import Resolvent
 
     return Resolvent((), Origin.NONE, 0, GoalKind.FALSE)
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from kgverify.comparison.result import Verdict
-from kgverify.prover.faults.catalogue import FAULTS
+from kgverify.prover.faults.plant import FAULTS
 
 from .arenas import Trial
 from .trials import Scores

@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 
 from kgverify.progress import Progress, no_progress
-from kgverify.prover.faults.catalogue import FAULTS
+from kgverify.prover.faults.plant import FAULTS
 from kgverify.runs.ledger import Ledger
 from kgverify.runs.pool import Processes
 

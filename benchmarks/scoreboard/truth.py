@@ -12,22 +12,19 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from kgverify.engines.endings import Results
-from kgverify.engines.protocol import Positions
+from kgverify.engines.protocol import Positions, Results
 from kgverify.errors import InternalError
 from kgverify.progress import Progress, no_progress
-from kgverify.prover.faults.catalogue import find_faults
+from kgverify.prover.execution_choice import choose_layout
 from kgverify.prover.faults.fault import identity
-from kgverify.prover.faults.plant import plant_faults
+from kgverify.prover.faults.plant import find_faults, plant_faults
 from kgverify.prover.faults.step_faults import match_nothing_for_padding
-from kgverify.prover.layout import choose_layout
 from kgverify.prover.program.tables import Tables, build_tables
 from kgverify.prover.stages.choose import Parameters, build_parameters
 from kgverify.prover.state import GOAL, NO_CANDIDATE, OPEN, PAD, TRUE, Derivations, Pool, StepRecord, Work
-from kgverify.prover.tick.slots import empty_derivations, empty_pool, empty_work
 from kgverify.prover.tick.step_record import collect_columns
-from kgverify.prover.tick.tick import Setting, tick
-from kgverify.ranking.corrupt import draw_candidates
+from kgverify.prover.tick.tick import Setting, empty_derivations, empty_pool, empty_work, tick
+from kgverify.ranking.draw import draw_candidates
 from kgverify.ranking.rank import RANK_TOLERANCE, rank_candidates
 from kgverify.runs.run import Run
 from kgverify.trace.model.columns import Candidates, CandidateSet, Columns, Rankings, concatenate

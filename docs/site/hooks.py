@@ -35,8 +35,7 @@ def _write_table(name: str) -> Iterator[str]:
 
 
 def _list_faults() -> Iterator[str]:
-    from kgverify.prover.faults.catalogue import COMPOSITES, FAULTS
-    from kgverify.prover.faults.plant import find_carriers
+    from kgverify.prover.faults.plant import COMPOSITES, FAULTS, find_carriers
 
     yield from ("| fault | stage | breaks | seen in | carried by |", "|---|---|---|---|---|")
     for fault in FAULTS.values():
@@ -122,7 +121,7 @@ def _list_features() -> Iterator[str]:
 
 def _describe_commands() -> Iterator[str]:
     from kgverify.cli.command_line import list_commands, make_app, render_command_help
-    from kgverify.cli.entries import ENTRIES, render_help
+    from kgverify.cli.output import ENTRIES, render_help
 
     yield f"## kgverify\n\n```text\n{render_help()}\n```\n"
     app = make_app(*ENTRIES)

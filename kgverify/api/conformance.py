@@ -9,8 +9,7 @@ from kgverify.conformance import EXAMPLES, SECONDS, check_engine, check_scope
 from kgverify.engines.load_engine import refuse_exit
 from kgverify.engines.table import REFERENCE
 from kgverify.errors import UserError
-from kgverify.program.dialect import Dialect
-from kgverify.program.limits import Limits
+from kgverify.program.limits import Dialect, Limits
 from kgverify.runs.engine_makers import AnyEngine, find_dialect
 from kgverify.runs.job import Engines, GraphLike, Job, Proofs, Queries, Source, job_of
 from kgverify.runs.run import Run

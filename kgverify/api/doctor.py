@@ -2,24 +2,31 @@
 
 import os
 import platform
+import re
 import shutil
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from enum import StrEnum
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, requires, version
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Final
+from time import perf_counter
+from typing import Any, Final, NamedTuple
 
 import msgspec
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
 from kgverify.engines.table import COMPILED, make_entry
-from kgverify.errors import EXTRAS, describe_error
+from kgverify.errors import EXTRAS, UserError, describe_error
+from kgverify.files.cache import has_mark, keep_mark
 from kgverify.files.code_identity import COMPILERS
 from kgverify.graphs import stored_graph
 from kgverify.graphs.load import DATA_VARIABLE
+from kgverify.runs.environment import SELF_TEST, find_result
+from kgverify.verification.rounding import count_compilations
 from kgverify.version import __version__
 
 
@@ -168,3 +175,127 @@ def _look_at_data() -> Iterator[Finding]:
         yield Finding(
             f"${DATA_VARIABLE}", State.BROKEN, f"there is no folder {folder!r}", f"set or unset {DATA_VARIABLE}"
         )
+
+
+def describe_versions() -> list[str]:
+    """Return kgverify's version, and lines with those of Python, HDF5 and torch. Neither h5py nor torch is imported."""
+    lines = [f"kgverify {__version__}", f"Python {sys.version.split()[0]}"]
+    for package, describe in (("h5py", _describe_hdf5), ("torch", _describe_torch)):
+        try:
+            lines.append(describe())
+        except Exception as error:
+            lines.append(f"{package}: {describe_error(error)}")
+    return lines
+
+
+class _Installed(NamedTuple):
+    """A package: the folder of its modules, and its version."""
+
+    folder: Path
+    version: str
+
+
+def _find(package: str) -> _Installed | None:
+    spec = find_spec(package)
+    if spec is None or spec.origin is None:
+        return None
+    folder = Path(spec.origin).parent
+    for described in folder.parent.glob(f"{package}-*.dist-info"):
+        return _Installed(folder, described.name.removesuffix(".dist-info").removeprefix(f"{package}-"))
+    # Its import takes as long as all else.
+    from importlib.metadata import version
+
+    return _Installed(folder, version(package))
+
+
+def _describe_hdf5() -> str:
+    """Return the versions of HDF5 and of h5py, by the library inside of h5py's wheel if there is one."""
+    h5py = _find("h5py")
+    if h5py is None:
+        return "HDF5 not found, h5py not installed"
+    wheels = {
+        "h5py.libs/libhdf5-*.so*": h5py.folder.parent,
+        ".dylibs/libhdf5.*.dylib": h5py.folder,
+        "hdf5.dll": h5py.folder,
+    }
+    libraries = [path for pattern, folder in wheels.items() for path in folder.glob(pattern)]
+    if len(libraries) != 1:
+        from kgverify.trace.hdf5.reading import describe_hdf5
+
+        return describe_hdf5()
+    import ctypes
+
+    numbers = [ctypes.c_uint() for _ in range(3)]
+    ctypes.CDLL(str(libraries[0])).H5get_libversion(*map(ctypes.byref, numbers))
+    return f"HDF5 {'.'.join(str(each.value) for each in numbers)}, h5py {h5py.version}"
+
+
+def _describe_torch() -> str:
+    torch = _find("torch")
+    if torch is None:
+        return "torch not installed"
+    stated = re.search(r"^cuda\b[^=]*= *'([\d.]+)'", (torch.folder / "version.py").read_text("utf-8"), re.MULTILINE)
+    return f"torch {torch.version}, {f'CUDA {stated[1]}' if stated else 'without CUDA'}"
+
+
+GRAPH: Final = "countries"
+SIZE: Final[dict[str, Any]] = {"queries": 4, "corruptions": 10}
+FAULTS: Final = ("fact-cap", "query-matched", "last-argmax")
+"""Those that every evaluator with replaceable stages carries."""
+
+
+def try_installation() -> Iterator[Finding]:
+    """Prove the embedded graph by each evaluator of this machine and by the reference, and find planted faults.
+
+    Yields:
+        One finding for each evaluator and each fault; BROKEN if the evaluator differs, or the fault is not found.
+    """
+    states = []
+    modes = make_entry(COMPILED).list_modes()
+    for mode in modes:
+        states.append(found := _try_mode(mode))
+        yield found
+    mode = "eager" if "eager" in modes else "plain"
+    for fault in FAULTS:
+        states.append(found := _find_fault(fault, mode))
+        yield found
+    if states and all(each.state is State.PRESENT for each in states):
+        keep_mark(find_result(), "passed")
+
+
+def describe_last_test() -> Finding:
+    """Return whether the self-test passed in this environment before."""
+    if has_mark(find_result()):
+        return Finding("self-test", State.PRESENT, "passed in this environment")
+    return Finding("self-test", State.ABSENT, "has not passed in this environment", SELF_TEST)
+
+
+def _try_mode(mode: str) -> Finding:
+    # The list of what is installed is shown whatever is broken.
+    from kgverify.api.verify import verify
+
+    began, before = perf_counter(), count_compilations()[1]
+    try:
+        report = verify(GRAPH, make_entry(COMPILED, mode=mode), **SIZE)
+    except UserError as error:
+        return Finding(f"self-test: mode {mode}", State.BROKEN, error.message, error.fix or "")
+    compiling = count_compilations()[1] - before
+    took = f"{perf_counter() - began - compiling:.1f} s, and {compiling:.1f} s of compilation"
+    if report.verdict.value == "AGREE":
+        return Finding(f"self-test: mode {mode}", State.PRESENT, f"agrees with the reference: {took}")
+    first = report.first_divergence
+    what = f"first in {first.stage}" if first is not None else "; ".join(report.reasons)
+    return Finding(f"self-test: mode {mode}", State.BROKEN, f"{report.verdict.value}: {what}", "report this")
+
+
+def _find_fault(name: str, mode: str) -> Finding:
+    from kgverify.api.verify import verify
+
+    began = perf_counter()
+    evaluator = make_entry(COMPILED, mode=mode, faults=name)
+    stage = next(fault.stage for fault, _ in evaluator.catalogue()[0] if fault.name == name)
+    first = verify(GRAPH, evaluator, **SIZE).first_divergence
+    if first is None or first.stage != stage:
+        seen = "nothing" if first is None else f"another stage, {first.stage}"
+        return Finding(f"self-test: fault {name}", State.BROKEN, f"expected {stage}, found {seen}", "report this")
+    return Finding(f"self-test: fault {name}", State.PRESENT, f"found in {stage}: {perf_counter() - began:.1f} s")

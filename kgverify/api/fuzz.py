@@ -11,7 +11,7 @@ from typing import Any
 from kgverify.arguments import check_fields, checked
 from kgverify.comparison.exercise.exercise import MINIMUM, Minimum, parse_minimum
 from kgverify.engines.table import COMPILED, REFERENCE
-from kgverify.program.dialect import OURS, Dialect
+from kgverify.program.limits import OURS, Dialect
 from kgverify.runs.engine_makers import find_dialect
 from kgverify.runs.job import EngineLike, write_down
 from kgverify.testing.campaigns.campaign import Campaign, run_campaign

@@ -2,20 +2,23 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from kgverify.api.trial import require_trial
+from kgverify.comparison.equality import Equality
+from kgverify.comparison.result import Verdict
 from kgverify.engines.policy import Policy
-from kgverify.engines.protocol import Engine
-from kgverify.engines.sizes import GRAPH_SIZES, Workload
-from kgverify.engines.table import COMPILED, REFERENCE, EngineMaker
+from kgverify.engines.protocol import GRAPH_SIZES, Engine, Workload
+from kgverify.engines.table import COMPILED, REFERENCE, Built, EngineMaker
 from kgverify.errors import UserError
+from kgverify.files.cache import has_mark, keep_mark
 from kgverify.files.remote import names_url
 from kgverify.graphs.graph import KnowledgeGraph
+from kgverify.graphs.load import load_graph
 from kgverify.program.limits import Limits
 from kgverify.program.program import Program
-from kgverify.ranking.corrupt import draw_candidates
+from kgverify.ranking.draw import draw_candidates
 from kgverify.ranking.rank import rank_candidates
 from kgverify.runs.engine_makers import (
     AnyEngine,
@@ -23,13 +26,43 @@ from kgverify.runs.engine_makers import (
     MakePipeline,
     adapt_pipeline,
     as_maker,
+    compiled_maker,
     find_factory,
     make_for,
     make_reference,
     name_engine,
 )
 from kgverify.runs.job import EngineLike, Reference, name_again, write_down
-from kgverify.runs.run import Pipeline, Run, with_reference_ranking
+from kgverify.runs.run import Pipeline, Run, reference_pipeline, with_reference_ranking
+from kgverify.trace.model.header import EngineInfo
+
+
+def require_trial(maker: EngineMaker, made: EngineInfo) -> None:
+    """Compare code that was built on this machine for an engine with the reference prover, unless this was done before.
+
+    UserError if it differs.
+    """
+    built = maker.find_built(made.mode)
+    if built is not None and not has_mark(built.trial):
+        _try(built, made.mode, made.device)
+
+
+@cache
+def _try(built: Built, mode: str, device: str) -> None:
+    from kgverify.verification.verify import verify
+
+    run = Run(load_graph("countries"), num_queries=4, num_corruptions=10)
+    actual = compiled_maker(mode=mode, device=device)(run, GRAPH_SIZES)
+    report = verify(run, reference_pipeline(run), actual, equality=Equality(determinism=False)).report
+    if report.verdict is Verdict.DIVERGE:
+        first = report.divergences[0]
+        raise UserError(
+            f"the {built.name} that this machine compiled differs from the reference on the graph countries, first in"
+            f" {first.stage} at step {first.step}",
+            where=f"mode {mode}",
+            fix="use --mode plain, or another compiler or driver; kgverify doctor --self-test tries every mode",
+        )
+    keep_mark(built.trial, "agrees with the reference")
 
 
 @contextmanager

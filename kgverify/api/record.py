@@ -15,7 +15,7 @@ from kgverify.program.limits import Limits
 from kgverify.progress import Progress, no_progress
 from kgverify.runs.fan_out import pipeline_over
 from kgverify.runs.job import EngineLike, Engines, GraphLike, Job, Proofs, Queries, Reference, Source
-from kgverify.runs.parts import describe_work
+from kgverify.runs.run import describe_work
 from kgverify.trace.files.manifest import MANIFEST
 from kgverify.trace.model.levels import TraceLevel
 from kgverify.verification.record import DEFAULT_OPTIONS, Recording, RecordingOptions

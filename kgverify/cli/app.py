@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from enum import IntEnum
 from typing import Final
 
-from kgverify.cli.entries import ENTRIES, render_help
 from kgverify.cli.output import (
+    ENTRIES,
     JSON,
     describe_write_error,
     flush_output,
     keep_output,
+    render_help,
     restore_output,
     settings,
     take_settings,
@@ -67,7 +68,7 @@ def _run(typed: Sequence[str]) -> int:
         print(render_help())  # noqa: T201  its own words alone
         return 0 if words else ExitCode.BAD_INPUT
     if first == "--version":
-        from kgverify.api.versions import describe_versions
+        from kgverify.api.doctor import describe_versions
 
         print(*describe_versions(), sep="\n")  # noqa: T201  versions of installed packages
         return 0

@@ -21,9 +21,8 @@ from kgverify.engines.table import COMPILED, REFERENCE, find_class, make_entry
 from kgverify.errors import UserError, suggest
 from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.graphs.load import load_graph
-from kgverify.program.dialect import read_dialect
-from kgverify.program.limits import DeclaredLimits, Limits
-from kgverify.report.render.fitted_table import FittedTable
+from kgverify.program.limits import DeclaredLimits, Limits, read_dialect
+from kgverify.report.render.screen import FittedTable
 from kgverify.runs.job import EngineLike, Engines, Job, Proofs, Queries, Reference, Source
 from kgverify.runs.run import MOST
 from kgverify.verification.record import RecordingOptions

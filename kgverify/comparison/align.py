@@ -5,12 +5,11 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from kgverify.comparison.comparable import ComparablePair, Convert
+from kgverify.comparison.comparable import ComparablePair, Convert, StepSource
 from kgverify.comparison.result import NO_CANDIDATE, Divergence, Level
-from kgverify.comparison.source import StepSource
 from kgverify.comparison.step_view import side_name
 from kgverify.errors import count_of
-from kgverify.program.stages import Stage
+from kgverify.program.outcomes import Stage
 from kgverify.trace.model.columns import CandidateSet, are_equal
 
 ROWS: Final = 1 << 16

@@ -22,8 +22,7 @@ from kgverify.comparison.modulo import DUPLICATES, NAMES, ORDER, BenignSteps, fi
 from kgverify.comparison.result import DIGEST, Benign, Divergence, Level, NearTie
 from kgverify.comparison.step_view import StepReader, StepView, canonical, outcome_name, side_name
 from kgverify.errors import count_of
-from kgverify.program.difference_class import DifferenceClass
-from kgverify.program.stages import Stage
+from kgverify.program.outcomes import DifferenceClass, Stage
 from kgverify.trace.model.columns import Columns, expand_rows, select_steps, starts_of
 from kgverify.trace.model.digests import compute_digests
 from kgverify.trace.model.header import NUM_STEPS

@@ -12,9 +12,7 @@ from kgverify.comparison.result import DIGEST, NO_CANDIDATE, PROOF_CLASSES, Caus
 from kgverify.comparison.step_view import StepReader, StepView, canonical
 from kgverify.errors import count_of
 from kgverify.program.atoms import Atom, Goal
-from kgverify.program.difference_class import DifferenceClass
-from kgverify.program.outcomes import GoalKind, Origin
-from kgverify.program.stages import Stage
+from kgverify.program.outcomes import DifferenceClass, GoalKind, Origin, Stage
 from kgverify.trace.model.score_error import name_coarser_type
 
 SCORE_ROUNDING = 2.0**-6

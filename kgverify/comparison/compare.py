@@ -15,14 +15,20 @@ from kgverify.comparison.comparable import (
     ClauseIds,
     ComparablePair,
     Convert,
+    MemorySource,
     Numbering,
     Rebuilding,
+    TraceLike,
     column_names,
     compare_dialects,
     counts_alike,
+    describe_unknown_steps,
+    drop_unknown_steps,
     find_goals,
     find_rebuilds,
     note_unknown,
+    open_source,
+    wants_content,
 )
 from kgverify.comparison.equal_columns import Rounded, count_rounded, has_equal_columns, has_same_bytes
 from kgverify.comparison.inference.infer import (
@@ -54,20 +60,11 @@ from kgverify.comparison.result import (
     Verdict,
     highest_level,
 )
-from kgverify.comparison.source import (
-    MemorySource,
-    TraceLike,
-    describe_unknown_steps,
-    drop_unknown_steps,
-    open_source,
-    wants_content,
-)
 from kgverify.comparison.step_view import StepView
 from kgverify.errors import count_of
 from kgverify.program.atoms import Goal
-from kgverify.program.dialect import OURS
-from kgverify.program.difference_class import DifferenceClass
-from kgverify.program.stages import STEP_STAGES, Stage
+from kgverify.program.limits import OURS
+from kgverify.program.outcomes import STEP_STAGES, DifferenceClass, Stage
 from kgverify.trace.model.columns import Candidates, Columns, Range
 from kgverify.trace.model.levels import has_goals
 from kgverify.trace.model.score_error import ScoreError

@@ -14,8 +14,7 @@ from kgverify.comparison.inference.step_difference import StepDifference
 from kgverify.comparison.result import Divergence, Level, Value
 from kgverify.comparison.step_view import Names, ResolventView, StepView, canonical, list_unshared, outcome_name
 from kgverify.program.atoms import Atom
-from kgverify.program.outcomes import GoalKind, Origin
-from kgverify.program.stages import STEP_STAGES, Stage
+from kgverify.program.outcomes import STEP_STAGES, GoalKind, Origin, Stage
 from kgverify.trace.model.stage_items import StageOutputs
 
 MOST_SHOWN = 12

@@ -15,7 +15,7 @@ from kgverify.comparison.result import Benign
 from kgverify.comparison.step_view import canonical
 from kgverify.errors import UserError
 from kgverify.program.atoms import Atom, Goal
-from kgverify.program.stages import Stage
+from kgverify.program.outcomes import Stage
 from kgverify.trace.model.columns import Columns, Resolvents, Steps, expand_rows, select_steps, starts_of
 from kgverify.trace.model.digests import Words, compute_digests, fold, renumber, words_of
 from kgverify.trace.model.header import Header

@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 
 from kgverify.comparison.result import Comparison, Divergence, Level, Verdict, highest_level
 from kgverify.comparison.step_view import Names, side_name
-from kgverify.program.outcomes import NOT_PROVED_PENALTY, Outcome
-from kgverify.program.stages import Stage
+from kgverify.program.outcomes import NOT_PROVED_PENALTY, Outcome, Stage
 from kgverify.trace.model.columns import Candidates, Rankings
 from kgverify.trace.model.score_error import ScoreError, judge_tolerance
 from kgverify.trace.model.trace import Trace

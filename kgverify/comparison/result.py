@@ -6,7 +6,7 @@ from typing import Final, TypeAlias
 
 import msgspec
 
-from kgverify.program.difference_class import DifferenceClass
+from kgverify.program.outcomes import DifferenceClass
 
 DIGEST: Final = "digests.sequence"
 """The field in which steps are compared if one of the traces keeps no goals."""

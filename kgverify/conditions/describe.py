@@ -10,11 +10,11 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from kgverify.comparison.comparable import has_steps
 from kgverify.comparison.compare import Comparer
 from kgverify.comparison.inference.infer import follows_inference
 from kgverify.comparison.locate import starts_wrong
 from kgverify.comparison.result import NO_CANDIDATE, Cause, Divergence
-from kgverify.comparison.source import has_steps
 from kgverify.comparison.step_view import StepReader, StepView
 from kgverify.conditions.batch import Actual, CandidateReader
 from kgverify.conditions.confirm import CONFIRMED, Tested, adopt, confirm, split
@@ -23,7 +23,7 @@ from kgverify.conditions.features import Feature
 from kgverify.conditions.find import OF_WHOLE_STEPS, Found, find_condition, settle
 from kgverify.conditions.instances import Cases, Fault, Instance, Run, SeenStep, Unit, thin
 from kgverify.conditions.sentence import show
-from kgverify.program.stages import STEP_STAGES, Stage
+from kgverify.program.outcomes import STEP_STAGES, Stage
 from kgverify.trace.model.levels import has_goals
 
 MOST_CANDIDATES: Final = 1_000

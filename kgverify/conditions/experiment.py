@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from kgverify.comparison.source import has_steps
+from kgverify.comparison.comparable import has_steps
 from kgverify.comparison.step_view import StepReader, content_of, plain
 from kgverify.conditions.batch import Candidate, CandidateReader
 from kgverify.conditions.features import Feature, read_values
@@ -23,8 +23,7 @@ from kgverify.conditions.instances import Cases, Fault, Instance, SeenStep, Unit
 from kgverify.engines.protocol import Engine, make_positions
 from kgverify.program.atoms import Atom, Goal
 from kgverify.program.fact_index import Ids
-from kgverify.program.outcomes import Origin
-from kgverify.program.stages import Stage
+from kgverify.program.outcomes import Origin, Stage
 from kgverify.step.clauses import Atoms, number_variables
 from kgverify.trace.model.columns import CandidateSet
 

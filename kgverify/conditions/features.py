@@ -21,16 +21,17 @@ from kgverify.conditions.instances import Instance, SeenStep, Unit, Unknown, kno
 from kgverify.engines.protocol import DescribedEngine
 from kgverify.errors import UserError
 from kgverify.program.fact_index import Ids, Key
-from kgverify.program.outcomes import GoalKind, Origin, Outcome, Side
-from kgverify.program.stages import Stage
-from kgverify.step.clauses import Atoms, Clauses, number_variables
-from kgverify.step.near_matches import (
+from kgverify.program.outcomes import GoalKind, Origin, Outcome, Side, Stage
+from kgverify.step.clauses import (
+    Atoms,
     Clause,
+    Clauses,
     cut,
     matches,
     matches_apart,
     matches_in,
     matches_without,
+    number_variables,
     pack,
     resolve_unchained,
     resolve_unrenamed,

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from kgverify.conditions.features import Feature, features_of, read_values
 from kgverify.conditions.instances import Cases, Instance, Unit
 from kgverify.conditions.search import MOST_CHANCE, NOTHING, Condition, Relation, Search, Term, chance_of
-from kgverify.program.stages import Stage
+from kgverify.program.outcomes import Stage
 
 FEWEST_ALWAYS: Final = 10
 """The different instances that all went wrong, from which on it is said that every one does."""

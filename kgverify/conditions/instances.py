@@ -16,11 +16,9 @@ from kgverify.comparison.result import PROOF_CLASSES
 from kgverify.comparison.step_view import Content, ResolventView, StepView, content_of, plain
 from kgverify.conditions.batch import Candidate, Turn
 from kgverify.program.atoms import Goal
-from kgverify.program.difference_class import DifferenceClass
 from kgverify.program.fact_index import ANY, Ids
 from kgverify.program.limits import DeclaredLimits
-from kgverify.program.outcomes import GoalKind, Origin
-from kgverify.program.stages import Stage
+from kgverify.program.outcomes import DifferenceClass, GoalKind, Origin, Stage
 from kgverify.step.clauses import Atoms, number_variables, resolve
 
 Item = TypeVar("Item")

@@ -3,15 +3,17 @@
 A third party joins by implementing `Engine`, or by writing a trace file (`docs/trace-format.md`).
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple, Protocol, runtime_checkable
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from kgverify.errors import UserError
+from kgverify.program.outcomes import Side
 from kgverify.progress import Progress, no_progress
-from kgverify.trace.model.columns import CandidateSet, Columns, expand_rows, starts_of
+from kgverify.trace.model.columns import CandidateSet, Columns, Digests, expand_rows, starts_of
 from kgverify.trace.model.header import EngineInfo
 from kgverify.trace.model.levels import TraceLevel
 from kgverify.trace.model.stage_items import StageOutputs as StageOutputs
@@ -217,3 +219,143 @@ def _slice(
         positions.num_atoms[goals],
         positions.atoms[first_atom[goals.start] : first_atom[goals.stop]],
     )
+
+
+class Sizes(NamedTuple):
+    """The sizes of the batch, which must not change any derivation. An engine without slots may ignore them.
+
+    slots:        derivations in flight
+    atoms:        padding of a goal beyond max_atoms
+    resolvents:   padding of a step beyond max_resolvents
+    match_window: clauses tried at each tick, over all slots
+    score_window: resolvents scored at each tick, over all slots; max_resolvents where that is more
+    pool:         candidates handed over at once
+    """
+
+    slots: int = 2
+    atoms: int = 0
+    resolvents: int = 0
+    match_window: int = 16
+    score_window: int = 16
+    pool: int = 32
+
+
+GRAPH_SIZES: Final = Sizes(slots=64, match_window=256, score_window=128, pool=1024)
+"""Sizes of a batch on a graph, for makers of pipelines."""
+
+
+class Workload(NamedTuple):
+    """The work that an engine is made for.
+
+    num_candidates: the candidates handed over at once, from the type of the device: `cpu` or `cuda`
+    records:        whether the steps are recorded
+    """
+
+    num_candidates: Callable[[str], int]
+    records: bool = False
+
+
+def find_positives(exclusion: str, candidates: CandidateSet, triples: NDArray[np.int32] | None) -> list[bool]:
+    """Return which candidates are test triples, as far as an exclusion treats corruptions otherwise.
+
+    triples: int32 [n, 3] the split of the queries. UserError if it is needed and None
+    """
+    if exclusion != "positives_only":
+        return [True] * len(candidates.query)
+    is_query: NDArray[np.bool_] = candidates.side == Side.NONE
+    if triples is None:
+        if is_query.all():
+            return [True] * len(is_query)
+        raise UserError(
+            "the dialect excludes positives only, and which candidates these are is not known here",
+            where="dialect.exclusion",
+            fix="compare engines on a graph, or choose the exclusion always or never",
+        )
+    is_known = (candidates.query >= 0) & (candidates.query < len(triples))
+    is_query[is_known] |= (triples[candidates.query[is_known]] == candidates.atom[is_known]).all(axis=1)
+    return list(map(bool, is_query))
+
+
+class LeastModel(Protocol):
+    """Every ground atom that follows from a program (van Emden and Kowalski 1976)."""
+
+    @property
+    def num_atoms(self) -> int:
+        """The number of ground atoms, facts included."""
+        ...
+
+    def read_keys(self) -> NDArray[np.int64]:
+        """Return the keys `(predicate * C + first) * C + second` of the atoms, ascending; C is the number of constants."""
+        ...
+
+    def contains(self, atoms: NDArray[np.int32]) -> NDArray[np.bool_]:
+        """Return whether each atom, int32 [n, 3], follows, bool [n]; for an atom with variables, whether an instance does."""
+        ...
+
+    def select_entities(self, atoms: NDArray[np.int32], side: int) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+        """Find the entities that, put in one argument of an atom, int32 [n, 3], make an atom that follows.
+
+        Returns their number for each atom, int64 [n], and the entities, int32, ascending for each atom.
+        side: 0 for the first argument, 1 for the second
+        """
+        ...
+
+
+STOPPED: Final = 4
+"""The ending of a derivation that was stopped below its floor: no `Outcome`, and in no trace and no report."""
+
+
+class Results(NamedTuple):
+    """The ends of candidates: outcome int32 [N], is_limited bool [N], log_probability float64 [N].
+
+    outcome: an `Outcome` or `STOPPED`; the other columns of a stopped derivation are those of its last step
+    """
+
+    outcome: NDArray[np.int32]
+    is_limited: NDArray[np.bool_]
+    log_probability: NDArray[np.float64]
+
+
+class StepDigests(NamedTuple):
+    """The digests of the steps of candidates, one candidate after the other. num_steps: uint32 [N], of each."""
+
+    num_steps: NDArray[np.uint32]
+    digests: Digests
+
+
+class Evaluation(NamedTuple):
+    """The ends of candidates, and the closeness of choices that may be made again in a higher precision.
+
+    num_choices:  choices between two resolvents or more
+    num_rescored: those of them made again
+    smallest_gap: between the two highest scores (in modes `fused` and `native`, of different resolvents), nats; inf without
+                  a choice
+    digests:      None unless requested
+
+    In float32, ticks of stages measure no gaps (0, 0, inf).
+    """
+
+    results: Results
+    num_choices: int = 0
+    num_rescored: int = 0
+    smallest_gap: float = float("inf")
+    digests: StepDigests | None = None
+
+
+def no_results() -> Results:
+    """Return the results of no candidates."""
+    return Results(np.zeros(0, np.int32), np.zeros(0, np.bool_), np.zeros(0, np.float64))
+
+
+def no_digests() -> StepDigests:
+    """Return the digests of no candidates."""
+    nothing = np.zeros(0, np.uint64)
+    return StepDigests(np.zeros(0, np.uint32), Digests(nothing, nothing, nothing))
+
+
+def join_digests(parts: Sequence[StepDigests]) -> StepDigests:
+    """Concatenate the digests of some candidates after others."""
+    if len(parts) == 1:
+        return parts[0]
+    counts = np.concatenate([part.num_steps for part in parts])
+    return StepDigests(counts, Digests(*map(np.concatenate, zip(*(part.digests for part in parts), strict=True))))

@@ -12,10 +12,8 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol, runtime_checkable
 
-from kgverify.engines.least_model import LeastModel
 from kgverify.engines.policy import Policy
-from kgverify.engines.protocol import Engine
-from kgverify.engines.sizes import Sizes, Workload
+from kgverify.engines.protocol import Engine, LeastModel, Sizes, Workload
 from kgverify.errors import UserError
 from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.program.limits import Limits

@@ -14,14 +14,15 @@ from typing import Any, Final, Self
 import msgspec
 import numpy as np
 
-from kgverify.engines.least_model import LeastModel
+from kgverify.engines.protocol import LeastModel
 from kgverify.errors import UserError
-from kgverify.evaluation.group import ProcessGroup, Share
 from kgverify.evaluation.part_file import PartResult, join_shares, pack_result, unpack_result
 from kgverify.evaluation.part_store import Identity, PartStore, Warn, identify, opened_folder
 from kgverify.evaluation.proving import (
     FullWork,
     PartWork,
+    ProcessGroup,
+    Share,
     do_part,
     do_piece,
     explain_out_of_memory,
@@ -30,12 +31,11 @@ from kgverify.evaluation.proving import (
     warm_up,
 )
 from kgverify.evaluation.rank_only import RankOnly, build_rank_only
-from kgverify.program.dialect import OURS
+from kgverify.program.limits import OURS
 from kgverify.progress import Phase, Progress, no_progress, silent_phase
 from kgverify.runs.dask_workers import DaskWorkers
-from kgverify.runs.parts import Part, Plan, plan_parts
 from kgverify.runs.pool import Workers, do_all, send_maker
-from kgverify.runs.run import Pipeline, Run
+from kgverify.runs.run import Part, Pipeline, Plan, Run, plan_parts
 from kgverify.trace.model.columns import CandidateSet
 
 _POLL_SECONDS: Final = 0.1

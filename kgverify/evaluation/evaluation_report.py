@@ -6,13 +6,13 @@ import msgspec
 import numpy as np
 
 from kgverify.comparison.exercise.exercise import MINIMUM, Minimum
-from kgverify.evaluation.check import check_evaluation
 from kgverify.evaluation.evaluate import EvaluationResult
+from kgverify.evaluation.judge import check_evaluation
 from kgverify.evaluation.part_file import PartResult, join_results
 from kgverify.evaluation.sampling import LEAST
 from kgverify.program.outcomes import Outcome
 from kgverify.progress import Phase, silent_phase
-from kgverify.ranking.metric import compute_metrics
+from kgverify.ranking.rank import compute_metrics
 from kgverify.report.evaluation import EvaluationReport
 from kgverify.runs.run import Pipeline, Run
 from kgverify.version import __version__

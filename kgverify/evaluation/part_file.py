@@ -12,14 +12,14 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from kgverify.engines.endings import STOPPED
+from kgverify.engines.protocol import STOPPED
 from kgverify.errors import InternalError, UserError
 from kgverify.files.reading import open_file
 from kgverify.files.writing import explained, renamed_into
 from kgverify.program.outcomes import Outcome, Side
-from kgverify.ranking.corrupt import mix
+from kgverify.ranking.draw import mix
 from kgverify.ranking.groups import Groups, divide, find_groups, sort_rows, take_candidates
-from kgverify.runs.parts import Part
+from kgverify.runs.run import Part
 from kgverify.trace.model.columns import Candidates, CandidateSet, Rankings
 
 SAMPLED: Final = 512

@@ -18,15 +18,13 @@ from kgverify.engines.protocol import Engine
 from kgverify.errors import UserError
 from kgverify.evaluation.part_file import DamagedError, PartResult, read_part, write_part
 from kgverify.files.code_identity import Code, list_changes, refuse_changes
-from kgverify.files.decoding import read_json
-from kgverify.files.locking import FOLDER_LOCK, locked_folder
+from kgverify.files.reading import read_json
 from kgverify.files.remote import Remote, find_local, find_remote
-from kgverify.files.writing import is_temporary, make_folders, temporary_folder, write_file
+from kgverify.files.writing import FOLDER_LOCK, is_temporary, locked_folder, make_folders, temporary_folder, write_file
 from kgverify.program.limits import Limits
 from kgverify.program.outcomes import Side
 from kgverify.ranking.rank import RANK_TOLERANCE
-from kgverify.runs.parts import Part, Plan
-from kgverify.runs.run import Run
+from kgverify.runs.run import Part, Plan, Run
 
 RUN: Final = "run.json"
 SUMMARY: Final = "summary.json"

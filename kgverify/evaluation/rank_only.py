@@ -33,11 +33,9 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from kgverify.engines.endings import STOPPED
-from kgverify.engines.least_model import LeastModel
+from kgverify.engines.protocol import STOPPED, LeastModel
 from kgverify.engines.table import COMPILED, make_entry
 from kgverify.errors import InternalError, UserError
-from kgverify.evaluation.group import ProcessGroup, Share, cut_units
 from kgverify.evaluation.part_file import (
     ChoiceStatistics,
     PartResult,
@@ -46,12 +44,13 @@ from kgverify.evaluation.part_file import (
     hash_entities,
     join_samples,
 )
-from kgverify.evaluation.proving import prove_candidates, refuse_scores
+from kgverify.evaluation.proving import ProcessGroup, Share, cut_units, prove_candidates, refuse_scores
 from kgverify.program.outcomes import NOT_PROVED_PENALTY, Outcome, Side
 from kgverify.progress import Progress, no_progress
-from kgverify.ranking.corrupt import (
+from kgverify.ranking.draw import (
     ALL,
     BOTH_SIDES,
+    count_eligible,
     draw_candidates,
     draw_eligible,
     may_be_drawn,
@@ -59,11 +58,9 @@ from kgverify.ranking.corrupt import (
     number_atoms,
     put_entities,
 )
-from kgverify.ranking.draw import count_eligible
 from kgverify.ranking.groups import Groups, divide, take_candidates
 from kgverify.ranking.rank import RANK_TOLERANCE, compare_gaps, rank_candidates, ranking_scores
-from kgverify.runs.parts import Part, choose_most_work
-from kgverify.runs.run import Pipeline, Run
+from kgverify.runs.run import Part, Pipeline, Run, choose_most_work
 from kgverify.trace.model.columns import (
     Candidates,
     CandidateSet,

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from kgverify.evaluation.evaluate import EvaluationResult
 from kgverify.evaluation.part_file import PartResult, Sample, hash_result, join_samples
 from kgverify.evaluation.rank_only import ranks_above_unproved
-from kgverify.ranking.corrupt import mix, number_atoms
+from kgverify.ranking.draw import mix, number_atoms
 from kgverify.report.evaluation import Strength
 from kgverify.runs.run import Run
 

@@ -6,8 +6,7 @@ from importlib.resources.abc import Traversable
 from typing import Final, NamedTuple
 
 from kgverify.errors import UserError
-from kgverify.files.decompression import decompress
-from kgverify.files.reading import read_file
+from kgverify.files.reading import decompress, read_file
 from kgverify.program.program import Source
 
 _SHOWN_CHARACTERS = 80

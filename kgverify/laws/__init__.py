@@ -7,7 +7,7 @@
 
 from kgverify.laws.catalogue import LAWS, find_law
 from kgverify.laws.law import Law, Violation, check_laws
-from kgverify.laws.shrinking import make_law_reproducer, shrink_violation
+from kgverify.laws.replay import make_law_reproducer, shrink_violation
 from kgverify.runs.engine_makers import compiled_maker
 from kgverify.testing.problems.decode import draw_problems
 from kgverify.testing.reproducers.text_format import render_reproducer

@@ -11,9 +11,8 @@ import numpy as np
 from kgverify.comparison.step_view import Names, StepReader, StepView
 from kgverify.engines.protocol import Engine, Positions, positions_of
 from kgverify.program.limits import Limits
-from kgverify.program.outcomes import Side
+from kgverify.program.outcomes import Side, Stage
 from kgverify.program.program import Program
-from kgverify.program.stages import Stage
 from kgverify.ranking.groups import take_candidates
 from kgverify.runs.engine_makers import MakePipeline
 from kgverify.runs.run import Pipeline, Run, build_trace

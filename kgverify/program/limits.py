@@ -1,13 +1,177 @@
 """The limits of a derivation and the options of its semantics."""
 
+import tomllib
 from collections.abc import Mapping
-from typing import Any, Final
+from pathlib import Path
+from typing import Any, Final, Literal, TypeAlias, get_args
 
 import msgspec
 
 from kgverify.arguments import check_fields
-from kgverify.errors import UserError
-from kgverify.program.dialect import OURS, Dialect
+from kgverify.errors import UserError, suggest
+from kgverify.files.reading import read_file
+from kgverify.files.writing import write_file
+
+Filter: TypeAlias = Literal["prune", "revisit", "duplicates", "close", "max_atoms", "max_resolvents"]
+
+_MAX_BYTES: Final = 1 << 16
+_PAGE: Final = "docs/semantics.md explains each switch of a dialect"
+
+
+class Dialect(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """The choices of an engine, each with the default of docs/semantics.md.
+
+    unification:     of the selected atom with a clause head
+    order:           of the resolvents of rules and of facts
+    is_reversed:     whether the clauses of each kind are tried from the last to the first
+    exclusion:       of the query as a fact in its own derivation
+    filters:         the filters in the order in which they are applied; one that is left out is not applied
+    long_resolvents: the treatment of resolvents with too many atoms, by the filter `max_atoms`
+    memory:          of visited goals, for the filter `revisit`
+    forgets_names:   whether visited goals are compared up to renaming
+    exempts_terminal: whether `revisit` keeps a resolvent without atoms
+    stopping:        the offer of an action that ends the derivation as FAILED
+    skips_unary:     whether a step with one resolvent, a goal, is not counted
+    unproved:        the ranking score of unproved candidates
+    ties:            the rank among equal scores
+
+    UserError for a value that a switch does not have, and for a filter that occurs twice.
+
+    Example:
+        >>> import kgverify as kv
+        >>> from kgverify.program.limits import Dialect
+        >>> kv.Limits(dialect=Dialect(unification="one_pass", memory="set")).dialect.order
+        'rules_first'
+        >>> Dialect(memory="sets")
+        Traceback (most recent call last):
+        ...
+        kgverify.errors.UserError: memory: memory is 'sets', expected sequence, none or set
+        fix: did you mean 'set'?
+    """
+
+    unification: Literal["complete", "one_pass"] = "complete"
+    order: Literal["rules_first", "facts_first"] = "rules_first"
+    is_reversed: bool = False
+    exclusion: Literal["always", "positives_only", "never"] = "always"
+    filters: tuple[Filter, ...] = ("prune", "revisit", "close", "max_atoms", "max_resolvents")
+    long_resolvents: Literal["reject", "truncate"] = "reject"
+    memory: Literal["sequence", "none", "set"] = "sequence"
+    forgets_names: bool = True
+    exempts_terminal: bool = False
+    stopping: Literal["never", "where_no_terminal"] = "never"
+    skips_unary: bool = False
+    unproved: Literal["subtract_100", "log_probability"] = "subtract_100"
+    ties: Literal["realistic", "optimistic", "pessimistic", "random"] = "realistic"
+
+    def __post_init__(self) -> None:
+        for name, values in VALUES.items():
+            found = getattr(self, name)
+            if found not in values or type(found) is not type(values[0]):
+                raise _bad_value(name, found, values)
+        if not isinstance(self.filters, (tuple, list)):
+            raise _bad_value("filters", self.filters, (FILTERS,))
+        msgspec.structs.force_setattr(self, "filters", tuple(self.filters))
+        for each in self.filters:
+            if each not in FILTERS:
+                raise _bad_value("filters", each, FILTERS)
+            if self.filters.count(each) > 1:
+                raise UserError(f"applies {each} more than once", where="filters", fix="name each filter once")
+
+    def __str__(self) -> str:
+        """Return the switches that differ from the default: `unification one_pass, memory set`; or `default`."""
+        changed = [name for name in self.__struct_fields__ if getattr(self, name) != getattr(OURS, name)]
+        return ", ".join(f"{name} {_show(getattr(self, name))}" for name in changed) or "default"
+
+
+FILTERS: Final[tuple[Filter, ...]] = get_args(Filter)
+"""Every filter of a dialect."""
+
+VALUES: Final[dict[str, tuple[Any, ...]]] = {
+    name: get_args(kind) or (False, True) for name, kind in Dialect.__annotations__.items() if name != "filters"
+}
+"""The values of each switch but `filters`, the default first where it has names."""
+
+OURS: Final = Dialect()
+"""The dialect of docs/semantics.md, which kgverify's own provers have if no other one is given."""
+
+
+def describe_differences(expected: Dialect, actual: Dialect) -> list[str]:
+    """Return a sentence for each switch in which two dialects differ.
+
+    Example:
+        >>> from kgverify.program.limits import Dialect, describe_differences
+        >>> describe_differences(Dialect(), Dialect(memory="set"))
+        ['memory is sequence in the expected dialect and set in the actual one']
+    """
+    return [
+        f"{name} is {_show(old)} in the expected dialect and {_show(new)} in the actual one"
+        for name in Dialect.__struct_fields__
+        if (old := getattr(expected, name)) != (new := getattr(actual, name))
+    ]
+
+
+def read_dialect(path: Path) -> Dialect:
+    """Read a dialect from a TOML file. UserError if it cannot be read or is no dialect."""
+    content = read_file(path, purpose="a dialect, as TOML", max_bytes=_MAX_BYTES)
+    try:
+        return parse_dialect(content.decode("utf-8"), str(path))
+    except UnicodeDecodeError:
+        raise UserError("is not UTF-8 text", where=str(path), fix=_PAGE) from None
+
+
+def write_dialect(dialect: Dialect, path: Path) -> None:
+    """Write a dialect as a TOML file. UserError if it cannot be written."""
+    write_file(path, render_dialect(dialect))
+
+
+def parse_dialect(text: str, where: str = "dialect") -> Dialect:
+    """Return the dialect of a TOML text; a switch that is left out has its default. UserError for anything else."""
+    try:
+        found = tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise UserError(f"is not TOML: {error}", where=where, fix=_PAGE) from None
+    for name in found:
+        if name not in Dialect.__struct_fields__:
+            raise UserError(
+                f"unknown switch {name!r}", where=where, fix=suggest(name, Dialect.__struct_fields__) or _PAGE
+            )
+    try:
+        return Dialect(**found)
+    except UserError as error:
+        raise UserError(error.message, where=f"{where}: {error.where}", fix=error.fix) from None
+
+
+def render_dialect(dialect: Dialect) -> str:
+    """Return a dialect as TOML that names every switch."""
+    lines = ["# The dialect of an engine, for --limits dialect=FILE. docs/semantics.md explains each switch."]
+    for name in Dialect.__struct_fields__:
+        value = getattr(dialect, name)
+        if isinstance(value, tuple):
+            lines.append(f"{name} = [{', '.join(map(_quote, value))}]")
+        else:
+            lines.append(f"{name} = {_show(value) if isinstance(value, bool) else _quote(value)}")
+    return "\n".join(lines) + "\n"
+
+
+def _quote(value: str) -> str:
+    return f'"{value}"'
+
+
+def _show(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return ", ".join(value) or "none" if isinstance(value, tuple) else str(value)
+
+
+def _bad_value(name: str, found: object, values: tuple[Any, ...]) -> UserError:
+    *most, last = map(_show, values)
+    expected = f"{', '.join(most)} or {last}" if most else f"names from {last}"
+    return UserError(
+        f"{name} is {found!r}, expected {expected}",
+        where=name,
+        fix=(suggest(found, map(str, values)) if isinstance(found, str) else "") or _PAGE,
+    )
+
 
 MAX_ATOMS: Final = 31
 MAX_RESOLVENTS: Final = 1 << 20
@@ -70,7 +234,7 @@ class Limits(DeclaredLimits, frozen=True, forbid_unknown_fields=True):
     max_atoms:      atoms of a resolvent (1 to 31)
     max_resolvents: resolvents of a step (1 to 1048576)
     exclude_query:  whether the query may not serve as a fact in its own derivation
-    dialect:        the choices in which engines that are right differ; a `kgverify.program.dialect.Dialect`
+    dialect:        the choices in which engines that are right differ; a `kgverify.program.limits.Dialect`
 
     Example:
         >>> import kgverify as kv

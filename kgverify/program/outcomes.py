@@ -1,6 +1,6 @@
 """The kinds of goals, the outcomes of derivations, and other codes of a step."""
 
-from enum import IntEnum
+from enum import IntEnum, StrEnum
 from typing import Final
 
 
@@ -46,3 +46,70 @@ class Origin(IntEnum):
     NONE = 0
     RULE = 1
     FACT = 2
+
+
+class Stage(StrEnum):
+    """A stage of a run: the shared vocabulary of code, traces, reports and faults.
+
+    `CORRUPT` comes before any derivation, `SELECT` to `FINISH` are one step, `RECYCLE` is the batch machinery
+    around the steps, `RANK` and `METRIC` come after.
+
+    Example:
+        >>> import kgverify as kv
+        >>> kv.Stage.MATCH_FACTS.value
+        'match_facts'
+    """
+
+    CORRUPT = "corrupt"
+    SELECT = "select"
+    MATCH_RULES = "match_rules"
+    MATCH_FACTS = "match_facts"
+    RESOLVE = "resolve"
+    PRUNE = "prune"
+    RENAME = "rename"
+    REVISIT = "revisit"
+    CLOSE = "close"
+    LIMIT = "limit"
+    SCORE = "score"
+    CHOOSE = "choose"
+    ADVANCE = "advance"
+    FINISH = "finish"
+    RECYCLE = "recycle"
+    RANK = "rank"
+    METRIC = "metric"
+
+
+STEP_STAGES = tuple(Stage)[1:14]
+
+
+class DifferenceClass(StrEnum):
+    """The class of a difference.
+
+    missing, extra: one side lacks something; reordered; renamed: different variable names; substituted: the same clause
+    gave different atoms; stale: a value of an earlier step; foreign: a value of another derivation; rounding: within the
+    arithmetic's error; tie: a different argmax at equal scores; content: something differs, and more is not
+    known; limit: the limits dropped different resolvents; outcome, rank, metric: each of these alone; number: a score or a
+    sum beyond its tolerance; proof_lost, false_proof: TRUE on one side only; unsound: no clause of the program explains a
+    resolvent; malformed: a resolvent is not a goal; unclassified: a defect of kgverify.
+    """
+
+    MISSING = "missing"
+    EXTRA = "extra"
+    REORDERED = "reordered"
+    RENAMED = "renamed"
+    SUBSTITUTED = "substituted"
+    STALE = "stale"
+    FOREIGN = "foreign"
+    ROUNDING = "rounding"
+    TIE = "tie"
+    CONTENT = "content"
+    LIMIT = "limit"
+    NUMBER = "number"
+    OUTCOME = "outcome"
+    RANK = "rank"
+    METRIC = "metric"
+    PROOF_LOST = "proof_lost"
+    FALSE_PROOF = "false_proof"
+    UNSOUND = "unsound"
+    MALFORMED = "malformed"
+    UNCLASSIFIED = "unclassified"

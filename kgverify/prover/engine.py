@@ -11,32 +11,43 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from kgverify.engines.endings import Evaluation, Results, join_digests, no_digests, no_results
 from kgverify.engines.policy import Policy, check_policy
-from kgverify.engines.protocol import CompilerCaches, Positions, StageOutputs, split_positions
+from kgverify.engines.protocol import (
+    CompilerCaches,
+    Evaluation,
+    Positions,
+    Results,
+    StageOutputs,
+    join_digests,
+    no_digests,
+    no_results,
+    split_positions,
+)
 from kgverify.errors import InternalError, UserError
-from kgverify.program.dialect import OURS
-from kgverify.program.limits import Limits
+from kgverify.program.limits import OURS, Limits
+from kgverify.program.outcomes import Stage
 from kgverify.program.program import Program
-from kgverify.program.stages import Stage
 from kgverify.progress import Progress, no_progress
-from kgverify.prover.execution.caches import count_caches, describe_caches
-from kgverify.prover.execution.compilation import FUSED
-from kgverify.prover.execution.device import on_device
-from kgverify.prover.execution.host_copy import HostCopy, PendingCopy
-from kgverify.prover.execution_choice import Wanted, choose_execution, why_not_fused
-from kgverify.prover.layout import check_layout, choose_layout
+from kgverify.prover.execution.compilation import FUSED, count_caches, describe_caches
+from kgverify.prover.execution.device import HostCopy, PendingCopy, on_device
+from kgverify.prover.execution_choice import Wanted, check_layout, choose_execution, choose_layout, why_not_fused
 from kgverify.prover.probe import plain_goal, probe_layout, probe_step
 from kgverify.prover.program.tables import build_tables
 from kgverify.prover.stages.choose import SCORES, Parameters, build_parameters
 from kgverify.prover.stages.stage_functions import Stages, build_stages
 from kgverify.prover.state import FAILED, GOAL, PAD, Layout
-from kgverify.prover.tick.slots import clear_, derivations_at, empty_derivations, empty_pool, empty_work
 from kgverify.prover.tick.stage_ticks import StageTicks
 from kgverify.prover.tick.step_record import Chunk, Recorded, collect_columns
-from kgverify.prover.tick.tick import Setting
-from kgverify.prover.tick.tick_loop import copy_buffers_
-from kgverify.prover.tower.precision import with_precision
+from kgverify.prover.tick.tick import (
+    Setting,
+    clear_,
+    copy_buffers_,
+    derivations_at,
+    empty_derivations,
+    empty_pool,
+    empty_work,
+)
+from kgverify.prover.tower.launch import with_precision
 from kgverify.trace.model.columns import CandidateSet, Columns, concatenate
 from kgverify.trace.model.header import EngineInfo
 from kgverify.trace.model.levels import TraceLevel
@@ -119,8 +130,7 @@ class CompiledEngine:
         buffers = self._derivations, self._work, self._pool
         if self._mode != FUSED:
             return StageTicks(self._setting, self._tables, self._parameters, buffers, self._mode)
-        from kgverify.prover.fused.scoring import build_scoring, measure_error
-        from kgverify.prover.fused.ticks import FusedTicks
+        from kgverify.prover.fused.ticks import FusedTicks, build_scoring, measure_error
 
         scoring = build_scoring(self._precision, policy, self._device)
         ticks = FusedTicks(self._tables, self.limits, self.layout, scoring, buffers)

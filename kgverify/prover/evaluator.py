@@ -10,20 +10,18 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, TypeAlias
 from kgverify.arguments import check_fields
 from kgverify.engines.plain.choice import PLAIN, choose_plain, has_torch
 from kgverify.engines.policy import Policy
-from kgverify.engines.protocol import Engine
-from kgverify.engines.sizes import Sizes, Workload
+from kgverify.engines.protocol import Engine, Sizes, Workload
 from kgverify.engines.table import COMPILED, Built, Capability
 from kgverify.errors import UserError, find_missing_dependency
 from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.program.limits import Limits
 from kgverify.program.program import Program
 from kgverify.progress import Phase
-from kgverify.prover.faults.catalogue import COMPOSITES, FAULTS, find_faults
 from kgverify.prover.faults.fault import Carrier, Composite, Fault, Plant
-from kgverify.prover.faults.plant import choose_carrier, find_carriers, plant_faults
+from kgverify.prover.faults.plant import COMPOSITES, FAULTS, choose_carrier, find_carriers, find_faults, plant_faults
 from kgverify.prover.native.choice import NATIVE, choose_native, is_on_cpu, why_not_native
 from kgverify.prover.native.library import find_library, why_not_available
-from kgverify.ranking.corrupt import draw_candidates
+from kgverify.ranking.draw import draw_candidates
 from kgverify.ranking.rank import rank_candidates
 from kgverify.step.plain_step import SOUND
 
@@ -158,7 +156,7 @@ class Evaluator:
         return choose_plain(self.mode, self.device, self.precision, obstacle)
 
     def _choose_layout(self, program: Program, limits: Limits, policy: Policy, *, has_faults: bool) -> "Layout | None":
-        from kgverify.prover.layout import choose_layout
+        from kgverify.prover.execution_choice import choose_layout
 
         work = self.work
         if isinstance(work, Sizes):
@@ -174,8 +172,8 @@ class Evaluator:
         # Faults run in ticks of stages, which take more memory than the ticks whose records are planned for.
         if work is None or (work.records and (has_faults or is_on_cpu(self.device))):
             return None if self.slots is None else choose_layout(limits, slots=self.slots)
-        from kgverify.prover.batch_size import Demand, choose_evaluation_layout
         from kgverify.prover.execution.device import resolve_device
+        from kgverify.prover.execution_choice import Demand, choose_evaluation_layout
 
         device = resolve_device(self.device)
         layout = choose_evaluation_layout(
@@ -209,7 +207,7 @@ class Evaluator:
 
     def join_processes(self) -> "tuple[Store, int, int] | None":
         """Join the processes that `torchrun` started with this one; None for a single process. UserError as in `join_team`."""
-        from kgverify.prover.execution.process_group import join_team
+        from kgverify.prover.execution.device import join_team
 
         return join_team()
 
@@ -217,7 +215,7 @@ class Evaluator:
         """Enter this context while the engine runs."""
         if not self.fresh_cache:
             return nullcontext()
-        from kgverify.prover.execution.caches import fresh_caches
+        from kgverify.prover.execution.compilation import fresh_caches
 
         return fresh_caches()
 

@@ -7,14 +7,12 @@ import torch
 
 from kgverify.engines.protocol import StageOutputs
 from kgverify.errors import InternalError
-from kgverify.program.outcomes import Origin
-from kgverify.program.stages import Stage
+from kgverify.program.outcomes import Origin, Stage
 from kgverify.prover.program.tables import Tables
 from kgverify.prover.stages.choose import Parameters
 from kgverify.prover.stages.stage_functions import Stages
 from kgverify.prover.state import FALSE, GOAL, OPEN, PAD, TRUE, Derivations, Items, Layout, StepRecord
-from kgverify.prover.tick.slots import empty_work
-from kgverify.prover.tick.tick import Setting, tick, try_clauses
+from kgverify.prover.tick.tick import Setting, empty_work, tick, try_clauses
 from kgverify.step.clauses import number_variables
 
 PlainGoal = tuple[tuple[int, int, int], ...]

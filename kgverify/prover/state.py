@@ -9,7 +9,7 @@ from typing import Final, NamedTuple, TypeVar
 
 from torch import Tensor
 
-from kgverify.engines.endings import STOPPED as STOPPED
+from kgverify.engines.protocol import STOPPED as STOPPED
 
 PAD: Final = -(2**31)
 """A row of an atom axis that holds no atom; no id and no sum of ids can be this."""

@@ -8,8 +8,7 @@ from kgverify.errors import count_of
 from kgverify.escaping import make_lines_visible, make_visible
 from kgverify.program.limits import Limits
 from kgverify.program.outcomes import Outcome
-from kgverify.report.render.fitted_table import FittedTable
-from kgverify.report.render.screen import Screen, Text
+from kgverify.report.render.screen import FittedTable, Screen, Text
 from kgverify.report.render.terminal import STYLES, draw_text, fit_metrics, render_notebook
 from kgverify.report.wording import METRICS, SIDES, describe_exercise, describe_limits
 from kgverify.trace.model.header import EngineInfo

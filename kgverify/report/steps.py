@@ -10,8 +10,7 @@ from kgverify.comparison.locate import render_output
 from kgverify.comparison.step_view import Names, StepReader, StepView, outcome_name, side_name
 from kgverify.errors import UserError, count_of
 from kgverify.escaping import make_visible
-from kgverify.report.render.fitted_table import FittedTable
-from kgverify.report.render.screen import Text
+from kgverify.report.render.screen import FittedTable, Text
 from kgverify.trace.model.columns import Candidates
 from kgverify.trace.model.digests import compute_digests
 from kgverify.trace.model.levels import TraceLevel

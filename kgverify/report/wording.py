@@ -19,9 +19,8 @@ from kgverify.comparison.result import (
 )
 from kgverify.errors import count_of
 from kgverify.escaping import make_visible
-from kgverify.program.difference_class import DifferenceClass
 from kgverify.program.limits import MAX_ATOMS, MAX_RESOLVENTS, DeclaredLimits
-from kgverify.program.stages import Stage
+from kgverify.program.outcomes import DifferenceClass, Stage
 from kgverify.report.content import ReportContent
 from kgverify.trace.model.header import EngineInfo
 

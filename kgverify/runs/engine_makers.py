@@ -5,14 +5,13 @@ from collections.abc import Callable, Collection
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from kgverify.engines.load_engine import SIGNATURE, load_factory
-from kgverify.engines.protocol import Engine, Positions
-from kgverify.engines.sizes import Sizes
+from kgverify.engines.protocol import Engine, Positions, Sizes
 from kgverify.engines.table import COMPILED, REFERENCE, Capability, EngineMaker, find_entry, make_entry
 from kgverify.errors import UserError
 from kgverify.files.code_identity import Code
-from kgverify.program.dialect import OURS, Dialect
+from kgverify.program.limits import OURS, Dialect
 from kgverify.progress import Progress, no_progress
-from kgverify.ranking.corrupt import draw_candidates
+from kgverify.ranking.draw import draw_candidates
 from kgverify.ranking.rank import rank_candidates
 from kgverify.runs.run import Pipeline, Run, identify_code, reference_pipeline, reference_triples
 from kgverify.trace.model.columns import CandidateSet, Columns

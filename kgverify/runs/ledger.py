@@ -10,8 +10,7 @@ import msgspec
 
 from kgverify.errors import UserError
 from kgverify.files.code_identity import Code, list_changes
-from kgverify.files.decoding import NOT_JSON
-from kgverify.files.reading import read_file
+from kgverify.files.reading import NOT_JSON, read_file
 from kgverify.files.writing import append_to_file, open_in_place, write_file
 
 R = TypeVar("R", bound=msgspec.Struct)

@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias, TypeVar
 
 from kgverify.program.atoms import Term, Variable, is_variable
-from kgverify.program.dialect import OURS, Dialect
 from kgverify.program.fact_index import ANY, FactIndex, Ids
+from kgverify.program.limits import OURS, Dialect
 from kgverify.program.outcomes import Origin
 from kgverify.program.program import Program
 
@@ -172,3 +172,118 @@ def follow(term: T, bound: Mapping[T, T]) -> T:
 def _shift(atom: Ids, shift: int) -> Ids:
     predicate, a, b = atom
     return predicate, a if a >= 0 else a + shift, b if b >= 0 else b + shift
+
+
+Clause: TypeAlias = tuple[int, int]
+"""An `Origin` and the index of a rule or a fact."""
+
+
+def matches(goal: Atoms, clause: Clause, clauses: Clauses) -> bool:
+    """Return whether a clause's head unifies with the first atom of a goal."""
+    return resolve(goal, clauses.clause(goal, *clause)[0], ()) is not None
+
+
+def matches_without(place: int, goal: Atoms, clause: Clause, clauses: Clauses) -> bool:
+    """Return whether a clause matches if an argument of the selected atom is ignored."""
+    terms = list(goal[0])
+    terms[place] = min(0, *terms[1:]) - 1
+    return matches(((terms[0], terms[1], terms[2]),), clause, clauses)
+
+
+def matches_apart(goal: Atoms, clause: Clause, clauses: Clauses) -> bool:
+    """Return whether each argument of a clause's head matches by itself."""
+    pairs = zip(goal[0][1:], clauses.clause(goal, *clause)[0][1:], strict=True)
+    return all(left == right or min(left, right) < 0 for left, right in pairs)
+
+
+def matches_in(bits: int, goal: Atoms, clause: Clause, clauses: Clauses) -> bool:
+    """Return whether the last bits of all constants match."""
+    pairs = zip(goal[0][1:], clauses.clause(goal, *clause)[0][1:], strict=True)
+    return all(min(left, right) < 0 or not (left ^ right) & (1 << bits) - 1 for left, right in pairs)
+
+
+def resolve_unrenamed(goal: Atoms, clause: Clause, clauses: Clauses) -> Atoms | None:
+    """Return what a clause makes if its variables, numbered from 0, are not renamed apart from the goal's."""
+    kind, index = clause
+    return resolve(goal, *clauses.rules[index]) if kind == Origin.RULE else resolve(goal, clauses.facts[index], ())
+
+
+def resolve_unchained(goal: Atoms, clause: Clause, clauses: Clauses) -> Atoms | None:
+    """Return what a clause makes if each variable is replaced only once."""
+    return resolve(goal, *clauses.clause(goal, *clause), is_chained=False)
+
+
+def pack(bits: int, p: int, a: int, b: int) -> int:
+    """Return the key of an atom with some bits for each argument: larger ids reach into their neighbours' bits."""
+    return (p << 2 * bits) + (a << bits) + b
+
+
+def cut(bits: int, p: int, a: int, b: int) -> int:
+    """Return the key of an atom of which some bits of each id are left."""
+    most = (1 << bits) - 1
+    return pack(bits, p & most, a & most, b & most)
+
+
+def shape_of(atom: Ids) -> Ids:
+    """Return an atom with the same stand-in for every variable."""
+    predicate, a, b = atom
+    return predicate, max(a, -1), max(b, -1)
+
+
+def find_embedding(atoms: Atoms, whole: Atoms, *, is_loose: bool = False) -> tuple[int, ...] | None:
+    """Return where the atoms of a goal stand in another one, in order, up to the names of variables; None if they do not.
+
+    is_loose: a variable may stand for any term, different ones at each occurrence
+    """
+
+    def match(i: int, start: int, names: dict[int, int], back: dict[int, int]) -> tuple[int, ...] | None:
+        if i == len(atoms):
+            return ()
+        for j in range(start, len(whole) - (len(atoms) - i) + 1):
+            if atoms[i][0] != whole[j][0]:
+                continue
+            if is_loose:
+                if any(a != b and min(a, b) >= 0 for a, b in zip(atoms[i][1:], whole[j][1:], strict=True)):
+                    continue
+                rest = match(i + 1, j + 1, names, back)
+            else:
+                further = extend_renaming(atoms[i], whole[j], names, back)
+                rest = None if further is None else match(i + 1, j + 1, *further)
+            if rest is not None:
+                return (j, *rest)
+        return None
+
+    return match(0, 0, {}, {})
+
+
+def is_permutation(atoms: Atoms, others: Atoms) -> bool:
+    """Return whether two goals have the same atoms, up to their order and the names of variables."""
+    if sorted(map(shape_of, atoms)) != sorted(map(shape_of, others)):
+        return False
+
+    def match(i: int, left: frozenset[int], names: dict[int, int], back: dict[int, int]) -> bool:
+        if i == len(atoms):
+            return True
+        for j in left:
+            further = extend_renaming(atoms[i], others[j], names, back)
+            if further is not None and match(i + 1, left - {j}, *further):
+                return True
+        return False
+
+    return match(0, frozenset(range(len(others))), {}, {})
+
+
+def extend_renaming(
+    atom: Ids, other: Ids, names: dict[int, int], back: dict[int, int]
+) -> tuple[dict[int, int], dict[int, int]] | None:
+    """Return the renaming of variables, and its inverse, extended so that an atom becomes another one; None if none does."""
+    if atom[0] != other[0]:
+        return None
+    names, back = dict(names), dict(back)
+    for a, b in zip(atom[1:], other[1:], strict=True):
+        if min(a, b) >= 0:
+            if a != b:
+                return None
+        elif max(a, b) >= 0 or names.setdefault(a, b) != b or back.setdefault(b, a) != a:
+            return None
+    return names, back

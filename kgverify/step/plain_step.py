@@ -7,14 +7,61 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from kgverify.program.dialect import Dialect, Filter
 from kgverify.program.fact_index import Ids
-from kgverify.program.limits import Limits
-from kgverify.program.outcomes import ENDS, GoalKind, Origin, Outcome
-from kgverify.program.stages import Stage
-from kgverify.step.clauses import Atoms, Clauses, number_variables
-from kgverify.step.renaming import is_permutation
-from kgverify.step.resolvent import FALSE, STOP, Resolvent, Taken, TakenStep
+from kgverify.program.limits import Dialect, Filter, Limits
+from kgverify.program.outcomes import ENDS, GoalKind, Origin, Outcome, Stage
+from kgverify.step.clauses import Atoms, Clauses, is_permutation, number_variables
+
+
+class Resolvent(NamedTuple):
+    """A resolvent and the clause that made it; TRUE and FALSE have no atoms.
+
+    score: higher is better; 0 for TRUE and FALSE
+    """
+
+    atoms: Atoms
+    origin_kind: Origin
+    origin: int
+    kind: GoalKind = GoalKind.GOAL
+    score: float = 0.0
+
+    @property
+    def clause(self) -> tuple[int, int]:
+        """The kind and the number of the clause that made it."""
+        return int(self.origin_kind), self.origin
+
+
+FALSE: Final = Resolvent((), Origin.NONE, 0, GoalKind.FALSE)
+"""The dead end, which no clause makes."""
+
+STOP: Final = FALSE._replace(kind=GoalKind.STOP)
+"""The end of a derivation that the policy may choose, where a dialect offers it."""
+
+
+class Taken(NamedTuple):
+    """The resolvents of a step, and how many the limits dropped."""
+
+    resolvents: Sequence[Resolvent]
+    dropped_atoms: int = 0
+    dropped_resolvents: int = 0
+
+
+class TakenStep(NamedTuple):
+    """A step of a derivation, with its choice and outcome. depth: the counted steps before it."""
+
+    goal: Atoms
+    depth: int
+    taken: Taken
+    choice: int
+    outcome: Outcome
+    log_probability: float
+    is_uncounted: bool = False
+
+    @property
+    def next_depth(self) -> int:
+        """The counted steps up to this one."""
+        return self.depth + (not self.is_uncounted)
+
 
 SCORE_OF_STOPPING: Final = -64.0
 """The score of stopping by the policy `shortest`, below that of any goal."""

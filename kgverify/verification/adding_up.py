@@ -11,7 +11,7 @@ from kgverify.comparison.rankings import mean_reciprocal_rank
 from kgverify.comparison.result import Attribution, Cause, Comparison, Divergence, Verdict
 from kgverify.errors import InternalError
 from kgverify.program.outcomes import Outcome
-from kgverify.ranking.metric import MRR
+from kgverify.ranking.rank import MRR
 from kgverify.report.content import Metrics, Outcomes
 from kgverify.trace.model.columns import Rankings
 from kgverify.trace.model.trace import Trace

@@ -14,8 +14,8 @@ import numpy as np
 from kgverify.comparison.align import align_candidates
 from kgverify.comparison.rankings import RankCandidates, mean_reciprocal_rank
 from kgverify.comparison.result import NO_CANDIDATE, Attribution, Cause, Divergence, Share
-from kgverify.program.stages import Stage
-from kgverify.ranking.metric import MRR
+from kgverify.program.outcomes import Stage
+from kgverify.ranking.rank import MRR
 from kgverify.trace.model.columns import Candidates, CandidateSet
 from kgverify.trace.model.trace import Trace
 from kgverify.verification.effort import FULL, Effort

@@ -11,9 +11,8 @@ from kgverify.conditions.experiment import Engines
 from kgverify.conditions.features import Feature
 from kgverify.verification.adding_up import check_attribution
 from kgverify.verification.attribute import attribute_loss
+from kgverify.verification.lockstep import Compared, Task, rerun
 from kgverify.verification.replay import Explainer, Replayed
-from kgverify.verification.rerun import rerun
-from kgverify.verification.task import Compared, Task
 
 
 def explain(

@@ -2,7 +2,8 @@
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -10,17 +11,23 @@ from numpy.typing import NDArray
 
 from kgverify.comparison.comparable import lockstep_columns
 from kgverify.comparison.compare import Comparer, Options
+from kgverify.comparison.equality import Equality
 from kgverify.comparison.modulo import BenignCount
-from kgverify.comparison.result import Comparison, Divergence, Verdict, highest_level
-from kgverify.comparison.step_view import Views
-from kgverify.engines.protocol import Engine, ProbedEngine, positions_of
+from kgverify.comparison.rankings import RankCandidates
+from kgverify.comparison.result import NO_CANDIDATE, Comparison, Divergence, Verdict, highest_level
+from kgverify.comparison.step_view import StepReader, Views
+from kgverify.conditions.batch import Actual, CandidateReader
+from kgverify.conditions.experiment import Rerun
+from kgverify.conditions.features import read_declared
+from kgverify.engines.protocol import DescribedEngine, Engine, ProbedEngine, candidate_set, positions_of
 from kgverify.errors import UserError, count_of
-from kgverify.program.stages import Stage
+from kgverify.program.outcomes import Stage
 from kgverify.progress import Phase
 from kgverify.runs.run import Pipeline, Run, build_trace
 from kgverify.trace.model.columns import Columns, select_candidates, starts_of
 from kgverify.trace.model.score_error import ScoreError
 from kgverify.trace.model.trace import Trace
+from kgverify.verification.effort import Effort
 
 
 def lockstep_comparer(
@@ -181,3 +188,84 @@ def restore_candidates(comparison: Comparison, views: Views, owner: NDArray[np.i
         near_ties=tuple(map(name, comparison.near_ties)),
     )
     return named, {(of(position), step): pair for (position, step), pair in views.items()}
+
+
+def rerun(
+    run: Run, expected: Pipeline, actual: Pipeline, trace: Trace, comparer: Comparer, rows: NDArray[np.int64]
+) -> Rerun | None:
+    """Prove rows of the expected trace's candidates by the engine under test, and compare them with what was expected.
+
+    A candidate that the engine does not return is wrong. None if near-ties leave open whether the others agree.
+    """
+    columns = select_candidates(trace.columns, rows)
+    proved = actual.engine.prove(candidate_set(columns))
+    left = build_trace(run, expected.engine, columns, None)
+    right = build_trace(run, actual.engine, proved, None)
+    compared = Comparer(left, right, Options(score_error=comparer.score_error, modulo=comparer.modulo))
+    comparison = compared.compare()
+    if comparison.near_ties:
+        return None
+    is_alike = len(proved.candidates.query) == len(rows)
+    c = proved.candidates
+    reader = CandidateReader(
+        columns.candidates,
+        Actual(c.outcome.tolist(), c.num_steps.tolist()) if is_alike else None,
+        actual.engine.info,
+        comparer.program.origins,
+        lambda: (StepReader(columns), StepReader(proved)),
+    )
+    wrong = {each.candidate for each in comparison.divergences if each.expected != NO_CANDIDATE}
+    own = read_declared(actual.engine, proved) if is_alike and isinstance(actual.engine, DescribedEngine) else ()
+    return Rerun(wrong, reader, own)
+
+
+class Task(NamedTuple):
+    """Two pipelines to compare on a run, and what counts as equal. score_error: settled for these two."""
+
+    run: Run
+    pipelines: tuple[Pipeline, Pipeline]
+    score_error: ScoreError
+    equality: Equality
+    effort: Effort
+    phase: Phase
+
+    @property
+    def engines(self) -> tuple[Engine, Engine]:
+        """The expected and the actual engine."""
+        return self.pipelines[0].engine, self.pipelines[1].engine
+
+    @property
+    def ranks(self) -> tuple[RankCandidates, RankCandidates]:
+        """The functions by which the two sides rank candidates."""
+        expected, actual = (partial(each.rank_in_dialect, self.run) for each in self.pipelines)
+        return expected, actual
+
+
+class Compared(NamedTuple):
+    """Both traces, ranked alike, and what their comparison found.
+
+    stepper: compared the steps from the expected goals; None if this was not done
+    """
+
+    traces: Sequence[Trace]
+    comparer: Comparer
+    stepper: Comparer | None
+    comparison: Comparison
+    views: Views
+
+    @property
+    def parts(self) -> tuple[Comparer, ...]:
+        """The comparers by which differences were found."""
+        return (self.comparer,) if self.stepper is None else (self.comparer, self.stepper)
+
+
+def compare(task: Task, traces: tuple[Trace, ...]) -> Compared:
+    """Compare the traces: every step from the expected goals, or the free runs and what follows near-ties in them."""
+    modulo = task.equality.benign
+    comparer = Comparer(traces[0], traces[1], Options(score_error=task.score_error, modulo=modulo))
+    actual = task.pipelines[1]
+    if not task.equality.lockstep:
+        found = follow_near_ties(comparer, comparer.compare(), task.run, actual, task.phase)
+        return Compared(traces, comparer, None, *found)
+    stepper = lockstep_comparer(task.run, traces[0], actual, task.phase, task.score_error, modulo)
+    return Compared(traces, comparer, stepper, *compare_in_lockstep(stepper, comparer))

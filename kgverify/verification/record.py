@@ -22,17 +22,15 @@ from kgverify.engines.protocol import (
 )
 from kgverify.errors import UserError
 from kgverify.files.code_identity import UNIDENTIFIED, Code, list_changes, refuse_changes
-from kgverify.files.decoding import read_json
+from kgverify.files.reading import read_json
 from kgverify.files.writing import make_folder, write_file
 from kgverify.progress import Progress, no_progress
 from kgverify.runs.run import Pipeline, Run, build_header
-from kgverify.trace.files.manifest import CODE
-from kgverify.trace.files.output_path import partial_of
+from kgverify.trace.files.manifest import CODE, partial_of
 from kgverify.trace.model.columns import Candidates, CandidateSet, Columns, StepBatch, join_candidates
 from kgverify.trace.model.levels import LevelName, TraceLevel
 from kgverify.trace.model.stage_items import encode_stage_outputs
-from kgverify.trace.write.encode import Clauses
-from kgverify.trace.write.writer import Storage, TraceWriter
+from kgverify.trace.write.writer import Clauses, Storage, TraceWriter
 
 CHUNK: Final = 512
 """The candidates proved between two appends by an engine that does not prove ahead."""

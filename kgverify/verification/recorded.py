@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kgverify.comparison.classify import Surroundings, classify, group_causes
-from kgverify.comparison.comparable import Rebuilds
+from kgverify.comparison.comparable import Rebuilds, StepSource
 from kgverify.comparison.compare import KEPT, Comparer, Options
 from kgverify.comparison.equality import DEFAULT_EQUALITY, Equality
 from kgverify.comparison.exercise.exercise import Minimum
@@ -18,7 +18,6 @@ from kgverify.comparison.modulo import DUPLICATES
 from kgverify.comparison.rankings import NO_ROWS, compare_rankings
 from kgverify.comparison.recorded.evidence import withhold_agreement
 from kgverify.comparison.result import Comparison, Verdict
-from kgverify.comparison.source import StepSource
 from kgverify.conditions.describe import describe_conditions
 from kgverify.progress import Progress, no_progress
 from kgverify.report.content import Determinism

@@ -39,9 +39,7 @@ from kgverify.engines.protocol import (
 )
 from kgverify.errors import count_of
 from kgverify.program.atoms import Atom, Goal, encode_variable
-from kgverify.program.difference_class import DifferenceClass
-from kgverify.program.outcomes import GoalKind, Origin, Outcome
-from kgverify.program.stages import STEP_STAGES, Stage
+from kgverify.program.outcomes import STEP_STAGES, DifferenceClass, GoalKind, Origin, Outcome, Stage
 from kgverify.step.clauses import number_variables
 from kgverify.trace.model.columns import Columns, select_candidates
 from kgverify.trace.model.stage_items import StageOutputs, ends_alike, read_step_outputs

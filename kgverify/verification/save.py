@@ -7,21 +7,19 @@ from pathlib import Path
 import msgspec
 
 from kgverify.errors import UserError
-from kgverify.files.decoding import read_json
-from kgverify.files.locking import locked_folder
-from kgverify.files.reading import MAX_BYTES, read_file
+from kgverify.files.reading import MAX_BYTES, read_file, read_json
 from kgverify.files.writing import (
     STAGED,
     check_writable,
     explained,
+    locked_folder,
     make_folders,
     remove_tree,
     staging_folder,
     write_file,
 )
 from kgverify.report.report import Report, encode_report
-from kgverify.trace.files.manifest import copy_trace, put_in_place
-from kgverify.trace.files.output_path import check_output_path
+from kgverify.trace.files.manifest import check_output_path, copy_trace, put_in_place
 from kgverify.trace.model.trace import Trace
 from kgverify.trace.read.trace_file import TraceFile, read_trace
 from kgverify.trace.write.writer import write_again

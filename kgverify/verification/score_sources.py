@@ -7,7 +7,7 @@ import numpy as np
 
 from kgverify.comparison.result import Divergence
 from kgverify.comparison.step_view import StepView
-from kgverify.program.difference_class import DifferenceClass
+from kgverify.program.outcomes import DifferenceClass
 from kgverify.trace.model.columns import Columns, starts_of
 
 MIN_STEPS: Final = 3

@@ -12,9 +12,7 @@ from typing import Final, NamedTuple
 from kgverify.comparison.classify import Finding, Surroundings
 from kgverify.comparison.result import Divergence
 from kgverify.comparison.step_view import outcome_name
-from kgverify.program.difference_class import DifferenceClass
-from kgverify.program.outcomes import Outcome
-from kgverify.program.stages import Stage
+from kgverify.program.outcomes import DifferenceClass, Outcome, Stage
 
 
 class Seen(NamedTuple):

@@ -11,8 +11,7 @@ from typing import Any, Final, NamedTuple
 from kgverify.comparison.locate import is_close
 from kgverify.engines.protocol import StageOutputs
 from kgverify.program.limits import Limits
-from kgverify.program.outcomes import GoalKind
-from kgverify.program.stages import STEP_STAGES, Stage
+from kgverify.program.outcomes import STEP_STAGES, GoalKind, Stage
 from kgverify.step.plain_step import find_outcome
 
 

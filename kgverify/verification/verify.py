@@ -6,26 +6,23 @@ from functools import partial
 
 import msgspec
 
+from kgverify.comparison.comparable import MemorySource, StepSource, has_steps
 from kgverify.comparison.equality import DEFAULT_EQUALITY, Equality
 from kgverify.comparison.rankings import compare_rankings
 from kgverify.comparison.result import ROLES, Attribution, Cause, Comparison, Verdict
-from kgverify.comparison.source import MemorySource, StepSource, has_steps
 from kgverify.engines.protocol import DescribedEngine, Engine, ExplainedEngine
 from kgverify.progress import Phase, silent_phase
-from kgverify.ranking.metric import describe_hits
+from kgverify.ranking.rank import describe_hits
 from kgverify.report.report import Report
 from kgverify.runs.run import Pipeline, Run, build_trace, describe_ranking, rank_alike
 from kgverify.trace.model.score_error import OWN_ENGINES, find_float_type, name_float32
 from kgverify.trace.model.trace import Trace
-from kgverify.verification.compilation_log import CompilationLog
 from kgverify.verification.effort import FULL, Effort
-from kgverify.verification.evidence import describe_same
-from kgverify.verification.judgement import Explained, judge
-from kgverify.verification.lockstep import describe_lockstep
+from kgverify.verification.judgement import Explained, describe_same, judge
+from kgverify.verification.lockstep import Compared, Task, compare, describe_lockstep
 from kgverify.verification.repetition import Repetition, judge_repetition, prove_again
-from kgverify.verification.rounding import EngineRun, settle_score_error
+from kgverify.verification.rounding import CompilationLog, EngineRun, settle_score_error
 from kgverify.verification.score_sources import SCORES_BEFORE
-from kgverify.verification.task import Compared, Task, compare
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -7,16 +7,16 @@ import numpy as np
 import pytest
 from baseline.evaluator import PaddedEvaluator
 
-from kgverify.engines.endings import Results
 from kgverify.engines.policy import SHORTEST, Policy, make_two_tower
+from kgverify.engines.protocol import Results
 from kgverify.engines.reference.engine import ReferenceEngine
 from kgverify.graphs.load import load_graph
 from kgverify.program.limits import Limits
 from kgverify.program.outcomes import Outcome
 from kgverify.program.program import Program
 from kgverify.prover.engine import CompiledEngine
-from kgverify.prover.layout import choose_layout
-from kgverify.ranking.corrupt import draw_candidates
+from kgverify.prover.execution_choice import choose_layout
+from kgverify.ranking.draw import draw_candidates
 from kgverify.runs.run import reference_pipeline
 from kgverify.testing.problems.decode import draw_problems
 from kgverify.testing.problems.merge import group_problems, merge

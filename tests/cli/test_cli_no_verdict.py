@@ -19,7 +19,7 @@ pytestmark = pytest.mark.skipif(os.name == "nt", reason="signals and pipes are o
 ENGINE = """
 import atexit, ctypes, io, os, signal, sys, threading, time
 from kgverify.engines.reference.engine import ReferenceEngine
-from kgverify.ranking.corrupt import draw_candidates
+from kgverify.ranking.draw import draw_candidates
 from kgverify.ranking.rank import rank_candidates
 
 class Other(BaseException): pass

@@ -11,7 +11,7 @@ from warm_commands import run_python, run_shell
 
 from kgverify.comparison.compare import Comparer
 from kgverify.testing.reproducers.text_format import parse_reproducer, read_reproducer
-from kgverify.verification import task
+from kgverify.verification import lockstep
 from kgverify.verification.save import REPORT
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "reproducers.md").read_text(encoding="utf-8")
@@ -63,7 +63,7 @@ def test_a_bug_of_ours_while_replaying_exits_with_70_and_says_where_the_problem_
             raise LookupError("a bug")
 
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr(task, "Comparer", Failing)
+    monkeypatch.setattr(lockstep, "Comparer", Failing)
     failed = command("replay", folder / "divergence-1.kg")
     assert failed.code == 70
     assert "Traceback" in failed.err

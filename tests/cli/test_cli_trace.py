@@ -12,9 +12,9 @@ from cli_runs import Command
 
 from kgverify.graphs.load import load_graph
 from kgverify.program.limits import Limits
-from kgverify.program.stages import STEP_STAGES
+from kgverify.program.outcomes import STEP_STAGES
 from kgverify.runs.run import Run, build_trace, reference_pipeline
-from kgverify.trace.maintain.convert import convert_trace
+from kgverify.trace.maintain.repair import convert_trace
 from kgverify.trace.model.levels import TraceLevel, has_goals
 from kgverify.trace.read.trace_file import read_trace
 from kgverify.trace.write.writer import write_again

@@ -66,7 +66,7 @@ class OwnPipeline(Slow):
     """Brings corruptions and ranks of its own."""
 
     def draw(self, graph, split, queries, num_corruptions, seed):
-        from kgverify.ranking.corrupt import draw_candidates
+        from kgverify.ranking.draw import draw_candidates
 
         return draw_candidates(graph, split, queries, num_corruptions, seed + 1)
 

@@ -13,8 +13,7 @@ from kgverify.program.program import Symbols
 from kgverify.trace.model.columns import concatenate, expand_rows, select_candidates, select_steps, starts_of
 from kgverify.trace.model.schema import OPTIONAL_COLUMNS
 from kgverify.trace.model.trace import Trace
-from kgverify.trace.write.encode import Clauses
-from kgverify.trace.write.writer import Storage, TraceWriter
+from kgverify.trace.write.writer import Clauses, Storage, TraceWriter
 
 TOUCHED = (
     *("candidates.outcome", "candidates.is_limited", "candidates.log_probability"),

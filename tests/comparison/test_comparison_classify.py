@@ -6,7 +6,7 @@ from kgverify.comparison.classify import Surroundings, classify, group_causes
 from kgverify.comparison.result import Divergence, Level
 from kgverify.comparison.step_view import ResolventView, StepView
 from kgverify.program.atoms import Atom
-from kgverify.program.difference_class import DifferenceClass
+from kgverify.program.outcomes import DifferenceClass
 
 GOAL = (Atom(0, 1, -1),)
 OTHER = (Atom(0, 2, -1),)

@@ -19,7 +19,7 @@ from twins import select_resolvents
 from kgverify.comparison import source as sources
 from kgverify.comparison.align import align_candidates
 from kgverify.comparison.classify import Surroundings, describe_recorded, find_surroundings
-from kgverify.comparison.comparable import Numbering, _blank, _renumber, compare_dialects
+from kgverify.comparison.comparable import Numbering, _blank, _renumber, compare_dialects, open_source, wants_content
 from kgverify.comparison.compare import Comparer, Options, compare
 from kgverify.comparison.equal_columns import has_equal_scores, has_equal_sums, has_same_bytes
 from kgverify.comparison.inference import step_difference
@@ -30,12 +30,10 @@ from kgverify.comparison.inference.step_difference import _is_list_limit, find_l
 from kgverify.comparison.modulo import DUPLICATES, NAMES, ORDER, normalise, normalise_steps, resolve_modulo
 from kgverify.comparison.recorded import evidence
 from kgverify.comparison.result import Level, Verdict
-from kgverify.comparison.source import open_source, wants_content
 from kgverify.comparison.step_view import UNNAMED, Names, StepReader, StepView
 from kgverify.comparison.stored_columns import _PairedChecksums, _split_column
 from kgverify.errors import UserError
-from kgverify.program.dialect import OURS, Dialect
-from kgverify.program.limits import DeclaredLimits
+from kgverify.program.limits import OURS, DeclaredLimits, Dialect
 from kgverify.program.outcomes import GoalKind, Origin
 from kgverify.program.program import Symbols
 from kgverify.step.clauses import number_variables

@@ -8,7 +8,7 @@ from test_comparison_classify import GOAL, OTHER, divergence, resolvent, step
 from kgverify.comparison.classify import SCORE_ROUNDING, Finding, Surroundings, classify
 from kgverify.comparison.step_view import StepView
 from kgverify.program.atoms import Atom
-from kgverify.program.difference_class import DifferenceClass
+from kgverify.program.outcomes import DifferenceClass
 
 K = DifferenceClass
 A, B = resolvent([(0, 3, 4)], 5), resolvent([(0, 4, 4)], 6)

@@ -14,7 +14,7 @@ from kgverify.graphs.load import load_graph
 from kgverify.program.limits import Limits
 from kgverify.program.program import Symbols
 from kgverify.runs.run import Run, build_trace, reference_pipeline
-from kgverify.trace.maintain.convert import convert_trace
+from kgverify.trace.maintain.repair import convert_trace
 from kgverify.trace.model.columns import starts_of
 from kgverify.trace.model.digests import compute_digests
 from kgverify.trace.model.levels import TraceLevel, columns_kept

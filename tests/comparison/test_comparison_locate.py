@@ -5,7 +5,7 @@ from test_comparison_classify import GOAL, resolvent, step
 
 from kgverify.comparison.locate import Difference, locate_difference, shorten
 from kgverify.comparison.step_view import Names, StepView
-from kgverify.program.stages import Stage
+from kgverify.program.outcomes import Stage
 
 A, B, C = resolvent([(0, 3, 4)], 5), resolvent([(0, 4, 4)], 6), resolvent([(0, 5, 4)], 0, origin_kind=1)
 

@@ -24,16 +24,16 @@ from kgverify.comparison.compare import compare
 from kgverify.comparison.equality import Equality
 from kgverify.comparison.modulo import parse_modulo
 from kgverify.comparison.result import Verdict
-from kgverify.engines.sizes import Sizes
+from kgverify.engines.protocol import Sizes
 from kgverify.errors import UserError
 from kgverify.graphs.load import load_graph
-from kgverify.program.stages import STEP_STAGES
-from kgverify.prover.faults.catalogue import FAULTS
+from kgverify.program.outcomes import STEP_STAGES
+from kgverify.prover.faults.plant import FAULTS
 from kgverify.runs.engine_makers import compiled_maker
 from kgverify.runs.run import Run, build_trace, reference_pipeline
 from kgverify.testing.checking.check import prepare_batches
 from kgverify.testing.problems.decode import draw_problems
-from kgverify.trace.maintain.convert import convert_trace
+from kgverify.trace.maintain.repair import convert_trace
 from kgverify.trace.model.columns import no_stage_items, starts_of
 from kgverify.trace.model.levels import TraceLevel
 from kgverify.trace.model.trace import Trace

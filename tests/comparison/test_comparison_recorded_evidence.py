@@ -21,10 +21,10 @@ from comparison_traces import (
 from stream_pairs import store
 
 import kgverify as kv
+from kgverify.comparison.comparable import open_source
 from kgverify.comparison.equality import Equality
 from kgverify.comparison.recorded import evidence
 from kgverify.comparison.result import Verdict
-from kgverify.comparison.source import open_source
 from kgverify.errors import UserError
 from kgverify.program.outcomes import Outcome
 from kgverify.report.report import Report

@@ -10,8 +10,8 @@ import pytest
 import kgverify as kv
 from kgverify.comparison.result import Cause
 from kgverify.graphs.load import load_graph
-from kgverify.report.render.explanation import explain_causes
 from kgverify.report.render.junit import render_junit
+from kgverify.report.render.terminal import explain_causes
 from kgverify.report.report import Report
 from kgverify.runs.engine_makers import evaluator_pipeline
 from kgverify.runs.run import Run, reference_pipeline

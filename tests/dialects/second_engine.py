@@ -12,8 +12,7 @@ from second_prover import Move, Row, Rows, SecondProver
 
 from kgverify.engines.policy import Policy
 from kgverify.engines.protocol import Positions
-from kgverify.program.dialect import Dialect
-from kgverify.program.limits import Limits
+from kgverify.program.limits import Dialect, Limits
 from kgverify.program.program import Program
 from kgverify.progress import Progress, no_progress
 from kgverify.step.clauses import Atoms

@@ -12,8 +12,7 @@ from second_engine import SecondEngine, engine_of_dialect, make_prover
 import kgverify as kv
 from kgverify import strategies
 from kgverify.laws.catalogue import LAWS
-from kgverify.program.dialect import FILTERS, OURS, VALUES, Dialect, write_dialect
-from kgverify.program.limits import Limits
+from kgverify.program.limits import FILTERS, OURS, VALUES, Dialect, Limits, write_dialect
 from kgverify.runs.engine_makers import EngineSpec, as_maker, find_dialect, find_maker
 from kgverify.testing.campaigns.campaign import Campaign, run_campaign
 from kgverify.testing.checking.check import Checker

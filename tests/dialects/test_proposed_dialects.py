@@ -11,7 +11,7 @@ from second_engine import SecondEngine
 
 import kgverify as kv
 from kgverify.dialects import propose_dialect, read_dialect
-from kgverify.program.dialect import OURS
+from kgverify.program.limits import OURS
 from kgverify.runs.engine_makers import make_reference
 from kgverify.testing.dialects.experiments import (
     ask,

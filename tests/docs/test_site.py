@@ -19,7 +19,7 @@ from warm_commands import run_shell
 import kgverify as kv
 from kgverify.conditions.features import read_features
 from kgverify.laws import LAWS
-from kgverify.prover.faults.catalogue import COMPOSITES, FAULTS
+from kgverify.prover.faults.plant import COMPOSITES, FAULTS
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"

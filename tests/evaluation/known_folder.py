@@ -30,10 +30,9 @@ from kgverify.evaluation.proving import FullWork
 from kgverify.program.atoms import NamedAtom
 from kgverify.program.limits import Limits
 from kgverify.progress import no_progress
-from kgverify.ranking.corrupt import draw_candidates
+from kgverify.ranking.draw import draw_candidates
 from kgverify.ranking.rank import rank_candidates
-from kgverify.runs.parts import Part, plan_parts
-from kgverify.runs.run import Pipeline, Run
+from kgverify.runs.run import Part, Pipeline, Run, plan_parts
 
 SIZE: Final = 2 * (1 + FEW) * (NUM_QUERIES // 3)
 """The candidates of a part: the first ones have as many queries each."""

@@ -13,7 +13,7 @@ from run_engines import countries_run, eager_pipeline, needs_data
 
 from kgverify.comparison.exercise.exercise import MINIMUM, Minimum
 from kgverify.errors import InternalError
-from kgverify.evaluation import check, evaluation_report, judge, rank_only
+from kgverify.evaluation import evaluation_report, judge, rank_only
 from kgverify.evaluation.evaluate import EvaluationResult, EvaluationSettings, evaluate
 from kgverify.evaluation.evaluation_report import report_evaluation
 from kgverify.evaluation.judge import ComparedRanking, Figure, word_outcome
@@ -26,12 +26,11 @@ from kgverify.program.atoms import NamedAtom
 from kgverify.program.limits import Limits
 from kgverify.program.outcomes import Outcome
 from kgverify.prover.program.least_model import LeastModel
-from kgverify.ranking import corrupt
-from kgverify.ranking.corrupt import ALL
+from kgverify.ranking import draw
+from kgverify.ranking.draw import ALL
 from kgverify.report.evaluation import EvaluationReport
 from kgverify.runs.engine_makers import evaluator_pipeline
-from kgverify.runs.parts import plan_parts
-from kgverify.runs.run import Run, load_policy
+from kgverify.runs.run import Run, load_policy, plan_parts
 
 
 def report(
@@ -66,14 +65,14 @@ def change_column(name: str, row: int, change: Callable[[np.ndarray], object]) -
 @pytest.mark.parametrize("num_corruptions", [9, ALL])
 def test_a_sound_evaluation_is_checked_whole_if_it_is_small(num_corruptions: int, rank_only: bool):
     found = report(countries_run(num_queries=4, num_corruptions=num_corruptions), rank_only=rank_only)
-    check = found.check
-    assert check is not None
+    judge = found.check
+    assert judge is not None
     assert found.is_sound
-    assert (check.rankings.num_checked, check.rankings.num_equal, check.rankings.num_near_ties) == (8, 8, 0)
-    assert (check.rankings.strength.chance, check.rankings.strength.share) == (1.0, 1 / 8)
-    assert (check.model is not None) == rank_only
-    if check.model is not None:
-        assert (check.model.num_missing, check.model.num_unsupported, check.model.is_complete) == (0, 0, True)
+    assert (judge.rankings.num_checked, judge.rankings.num_equal, judge.rankings.num_near_ties) == (8, 8, 0)
+    assert (judge.rankings.strength.chance, judge.rankings.strength.share) == (1.0, 1 / 8)
+    assert (judge.model is not None) == rank_only
+    if judge.model is not None:
+        assert (judge.model.num_missing, judge.model.num_unsupported, judge.model.is_complete) == (0, 0, True)
 
 
 def test_the_results_alone_select_the_sample():
@@ -221,7 +220,7 @@ def test_an_atom_that_the_least_model_lacks_is_found(monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize("bits", [32, 8])
 def test_a_draw_that_shortens_the_seed_is_found(monkeypatch: pytest.MonkeyPatch, bits: int):
-    right = corrupt.draw_candidates
+    right = draw.draw_candidates
     run = replace(countries_run(num_queries=2, num_corruptions=9), seed=2**40 + 300)
     pipeline = eager_pipeline(run, slots=256)._replace(
         draw=lambda graph, split, queries, num, seed: right(graph, split, queries, num, seed % 2**bits)
@@ -285,14 +284,14 @@ def test_every_altered_value_of_a_sample_is_found(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_check_that_chooses_no_ranking_where_the_largest_is_small_enough_is_a_bug(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(check, "choose_rankings", lambda *given: RankingSample([], []))
+    monkeypatch.setattr(judge, "choose_rankings", lambda *given: RankingSample([], []))
     run = countries_run(num_queries=1, num_corruptions=3)
     pipeline = eager_pipeline(run)
     found = evaluate(run, pipeline)
     assert found is not None
     # Four of the eight candidates are single ones, and a ranking has four.
     with pytest.raises(InternalError, match="the check chose no ranking"):
-        check.check_evaluation(run, pipeline, found, join_results(found.results.values()), 8)
+        judge.check_evaluation(run, pipeline, found, join_results(found.results.values()), 8)
 
 
 def test_every_property_of_a_run_belongs_to_its_identity():

@@ -10,7 +10,7 @@ from altered_results import find_removed_atom
 from numpy.typing import NDArray
 
 from kgreference import least_model
-from kgverify.engines.reference.program import build_reference_program
+from kgverify.engines.reference.engine import build_reference_program
 from kgverify.evaluation import closure
 from kgverify.evaluation.closure import check_model
 from kgverify.graphs.load import load_graph

@@ -21,12 +21,10 @@ from kgverify.evaluation.part_file import PartResult
 from kgverify.program.limits import Limits
 from kgverify.program.outcomes import Outcome
 from kgverify.progress import Progress
-from kgverify.ranking.metric import compute_metrics
-from kgverify.ranking.rank import RANK_TOLERANCE
+from kgverify.ranking.rank import RANK_TOLERANCE, compute_metrics
 from kgverify.report.evaluation import EvaluationReport
 from kgverify.runs.engine_makers import evaluator_pipeline
-from kgverify.runs.parts import plan_parts
-from kgverify.runs.run import Pipeline, Run
+from kgverify.runs.run import Pipeline, Run, plan_parts
 
 SIZE = 30
 

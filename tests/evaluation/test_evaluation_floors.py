@@ -11,13 +11,13 @@ import pytest
 from numpy.typing import NDArray
 from run_engines import ForeignEngine, countries_run, needs_compiler, needs_data
 
-from kgverify.engines.endings import STOPPED, Evaluation, Results
+from kgverify.engines.protocol import STOPPED, Evaluation, Results
 from kgverify.errors import InternalError, UserError
 from kgverify.evaluation import rank_only
 from kgverify.evaluation.evaluate import EvaluationSettings, evaluate
 from kgverify.evaluation.evaluation_report import report_evaluation
-from kgverify.evaluation.group import ProcessGroup, Share
 from kgverify.evaluation.part_file import PartResult, join_results
+from kgverify.evaluation.proving import ProcessGroup, Share
 from kgverify.evaluation.rank_only import MARGIN, AllCorruptions, DrawnCorruptions, RankOnly, build_model
 from kgverify.graphs.load import load_graph
 from kgverify.program.limits import Limits
@@ -25,10 +25,9 @@ from kgverify.program.outcomes import Outcome
 from kgverify.progress import Progress, no_progress
 from kgverify.prover.native.engine import NativeEngine
 from kgverify.prover.program.least_model import LeastModel
-from kgverify.ranking.corrupt import ALL, draw_candidates, number_atoms
+from kgverify.ranking.draw import ALL, draw_candidates, number_atoms
 from kgverify.ranking.rank import RANK_TOLERANCE, rank_candidates
-from kgverify.runs.parts import plan_parts
-from kgverify.runs.run import Pipeline, Run, load_policy
+from kgverify.runs.run import Pipeline, Run, load_policy, plan_parts
 from kgverify.testing.problems.decode import draw_problems
 from kgverify.testing.problems.merge import merge
 from kgverify.trace.model.columns import CandidateSet, Columns, starts_of

@@ -20,20 +20,19 @@ from kgverify.evaluation import closure, judge
 from kgverify.evaluation.closure import check_model
 from kgverify.evaluation.evaluate import EvaluationResult, EvaluationSettings, _Worker, evaluate
 from kgverify.evaluation.evaluation_report import report_evaluation
-from kgverify.evaluation.group import ProcessGroup, Share, join_process_group
 from kgverify.evaluation.judge import ComparedCandidates, Endings, derive_endings
 from kgverify.evaluation.part_file import ChoiceStatistics, Sample, join_results, summarize_part
 from kgverify.evaluation.part_store import PartFolder, opened_folder
+from kgverify.evaluation.proving import ProcessGroup, Share, join_process_group
 from kgverify.evaluation.rank_only import DrawnCorruptions, choose_num_outside
 from kgverify.evaluation.sampling import choose_rankings
 from kgverify.program.atoms import NamedAtom, Variable
 from kgverify.program.outcomes import Outcome
 from kgverify.program.program import NamedRule, Program
-from kgverify.prover.execution import process_group
+from kgverify.prover.execution import device
 from kgverify.ranking.groups import take_candidates
 from kgverify.ranking.rank import RANK_TOLERANCE
-from kgverify.runs.parts import plan_parts
-from kgverify.runs.run import Run, reference_pipeline
+from kgverify.runs.run import Run, plan_parts, reference_pipeline
 from kgverify.trace.model.columns import Columns
 
 X, Y, Z, W = (Variable(name) for name in "XYZW")
@@ -83,7 +82,7 @@ def test_a_folder_is_locked_and_its_files_are_fetched_where_requested(tmp_path: 
 def test_processes_that_form_no_team_evaluate_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     teams = iter([None, (HashStore(), 1, 2)])
     monkeypatch.setenv("WORLD_SIZE", "2")
-    monkeypatch.setattr(process_group, "join_team", lambda: next(teams))
+    monkeypatch.setattr(device, "join_team", lambda: next(teams))
     assert [(group.index, group.size) for group in (join_process_group(), join_process_group())] == [(0, 1), (1, 2)]
 
 

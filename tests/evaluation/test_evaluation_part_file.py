@@ -20,7 +20,7 @@ from kgverify.evaluation.part_file import (
     type_of_items,
     write_part,
 )
-from kgverify.runs.parts import Part
+from kgverify.runs.run import Part
 
 WIDTHS = {"num_outcomes": (4,), "sample_atom": (3,)}
 

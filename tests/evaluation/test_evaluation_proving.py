@@ -8,7 +8,7 @@ from kgverify.errors import UserError
 from kgverify.evaluation.evaluate import EvaluationSettings, evaluate
 from kgverify.evaluation.part_file import ChoiceStatistics
 from kgverify.evaluation.proving import explain_out_of_memory
-from kgverify.ranking.corrupt import draw_candidates
+from kgverify.ranking.draw import draw_candidates
 from kgverify.ranking.rank import rank_candidates
 from kgverify.runs.run import Pipeline
 from kgverify.trace.model.header import EngineInfo

@@ -18,11 +18,10 @@ from kgverify.evaluation.evaluate import EvaluationSettings, evaluate
 from kgverify.evaluation.rank_only import BLOCK_SIZE, DrawnCorruptions, RankOnly, build_rank_only
 from kgverify.program.limits import Limits
 from kgverify.program.outcomes import Outcome
-from kgverify.ranking.corrupt import ALL, draw_candidates
+from kgverify.ranking.draw import ALL, draw_candidates
 from kgverify.ranking.rank import RANK_TOLERANCE, rank_candidates
 from kgverify.runs.engine_makers import evaluator_pipeline
-from kgverify.runs.parts import Part, plan_parts
-from kgverify.runs.run import Pipeline, Run
+from kgverify.runs.run import Part, Pipeline, Run, plan_parts
 from kgverify.testing.problems.decode import draw_problems
 from kgverify.testing.problems.merge import merge
 from kgverify.trace.model.columns import CandidateSet

@@ -16,7 +16,7 @@ from kgverify.evaluation.proving import may_stop
 from kgverify.graphs.load import load_graph
 from kgverify.program.limits import Limits
 from kgverify.program.outcomes import Outcome
-from kgverify.ranking.corrupt import ALL, draw_candidates
+from kgverify.ranking.draw import ALL, draw_candidates
 from kgverify.ranking.rank import rank_candidates
 from kgverify.runs.engine_makers import evaluator_pipeline
 from kgverify.runs.run import Pipeline, Run, load_policy

@@ -13,12 +13,12 @@ from run_engines import countries_run, needs_compiler
 from kgverify.errors import InternalError
 from kgverify.evaluation import rank_only
 from kgverify.evaluation.evaluate import EvaluationResult, EvaluationSettings, evaluate
-from kgverify.evaluation.group import UNITS, ProcessGroup, Share, cut_units
 from kgverify.evaluation.part_file import PartResult, join_shares, pack_result, unpack_result
+from kgverify.evaluation.proving import UNITS, ProcessGroup, Share, cut_units
 from kgverify.prover.native.engine import NativeEngine
-from kgverify.ranking.corrupt import ALL, draw_candidates
+from kgverify.ranking.draw import ALL, draw_candidates
 from kgverify.ranking.rank import rank_candidates
-from kgverify.runs import parts
+from kgverify.runs import run as runs
 from kgverify.runs.run import Pipeline, Run
 
 
@@ -91,7 +91,7 @@ def assert_same(found: PartResult, expected: PartResult) -> None:
 def run(monkeypatch: pytest.MonkeyPatch) -> Run:
     monkeypatch.setattr(rank_only, "BLOCK_SIZE", 300)
     # The least model is worth its work although nothing has imported torch.
-    monkeypatch.setattr(parts, "WORK_OF_TORCH", 0)
+    monkeypatch.setattr(runs, "WORK_OF_TORCH", 0)
     return replace(countries_run("two_tower", num_queries=8), num_corruptions=ALL)
 
 

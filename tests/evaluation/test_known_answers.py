@@ -15,7 +15,7 @@ from kgverify.errors import InternalError
 from kgverify.evaluation import judge, part_file, part_store, proving, sampling
 from kgverify.evaluation.part_file import PartResult
 from kgverify.prover.program import least_model
-from kgverify.runs.parts import Part
+from kgverify.runs.run import Part
 
 
 def test_known_answers_hold():

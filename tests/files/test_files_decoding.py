@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from kgverify.errors import UserError, suggest
-from kgverify.files.decoding import MAX_JSON_BYTES, read_json, read_toml
+from kgverify.files.reading import MAX_JSON_BYTES, read_json, read_toml
 
 
 class _Record(msgspec.Struct):

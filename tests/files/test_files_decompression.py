@@ -14,8 +14,7 @@ from contextlib import suppress
 import pytest
 
 from kgverify.errors import UserError
-from kgverify.files.decompression import decompress, is_packed
-from kgverify.files.reading import MIN_EXPANDED_BYTES
+from kgverify.files.reading import MIN_EXPANDED_BYTES, decompress, is_packed
 
 if sys.version_info >= (3, 14):
     from compression import zstd

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from kgverify.errors import UserError
-from kgverify.files import locking
-from kgverify.files.locking import FOLDER_LOCK, OutputLock, lock_beside, locked_folder
+from kgverify.files import writing
+from kgverify.files.writing import FOLDER_LOCK, OutputLock, lock_beside, locked_folder
 
 HOLDER = """
 import sys
 from pathlib import Path
-from kgverify.files.locking import lock_beside
+from kgverify.files.writing import lock_beside
 lock = lock_beside(Path(sys.argv[1]), "this trace")
 print("held", flush=True)
 sys.stdin.read()
@@ -102,7 +102,7 @@ def test_something_else_at_the_name_of_a_lock_is_left_alone(tmp_path: Path, kind
 
 def test_a_lock_that_its_holder_deletes_in_the_meantime_is_taken_again(tmp_path: Path, monkeypatch):
     path = tmp_path / ".a.lock"
-    lock, num_calls = locking._lock, 0
+    lock, num_calls = writing._lock, 0
 
     def delete_first(descriptor: int) -> bool:
         nonlocal num_calls
@@ -111,7 +111,7 @@ def test_a_lock_that_its_holder_deletes_in_the_meantime_is_taken_again(tmp_path:
             path.unlink()
         return lock(descriptor)
 
-    monkeypatch.setattr(locking, "_lock", delete_first)
+    monkeypatch.setattr(writing, "_lock", delete_first)
     with OutputLock(path, tmp_path / "a", "this trace"):
         assert num_calls == 2
         with pytest.raises(UserError, match="is writing"):
@@ -125,4 +125,4 @@ def test_the_content_of_a_lock_is_not_printed_unless_it_names_a_process(tmp_path
         (b"kgverify \n", "another process"),
         (b"", "another process"),
     ):
-        assert locking._name_holder(content) == expected
+        assert writing._name_holder(content) == expected

@@ -9,12 +9,11 @@ import pytest
 
 import kgverify as kv
 from kgverify.errors import UserError
-from kgverify.files.locking import FOLDER_LOCK, OutputLock, lock_beside
+from kgverify.files.writing import FOLDER_LOCK, OutputLock, lock_beside
 from kgverify.runs.engine_makers import PLAIN
 from kgverify.testing.campaigns.campaign import Campaign, run_campaign
-from kgverify.trace.maintain.convert import convert_trace
 from kgverify.trace.maintain.join import unite
-from kgverify.trace.maintain.repair import repair_trace
+from kgverify.trace.maintain.repair import convert_trace, repair_trace
 from kgverify.trace.read.trace_file import read_trace
 
 

@@ -16,8 +16,7 @@ from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.program.atoms import Atom, NamedAtom, Variable
 from kgverify.program.outcomes import GoalKind, Origin
 from kgverify.program.program import NamedRule
-from kgverify.step.clauses import Clauses
-from kgverify.step.renaming import is_permutation
+from kgverify.step.clauses import Clauses, is_permutation
 
 P, Q, R = range(3)
 """Predicates."""

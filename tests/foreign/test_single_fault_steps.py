@@ -14,14 +14,11 @@ from kgverify.comparison.inference.step_difference import StepDifference
 from kgverify.comparison.step_view import ResolventView, StepView
 from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.program.atoms import Atom, NamedAtom, Variable
-from kgverify.program.dialect import OURS, Dialect
-from kgverify.program.difference_class import DifferenceClass
-from kgverify.program.limits import Limits
-from kgverify.program.outcomes import GoalKind, Origin
+from kgverify.program.limits import OURS, Dialect, Limits
+from kgverify.program.outcomes import DifferenceClass, GoalKind, Origin, Stage
 from kgverify.program.program import NamedRule
-from kgverify.program.stages import Stage
 from kgverify.step.clauses import Clauses
-from kgverify.step.resolvent import Resolvent
+from kgverify.step.plain_step import Resolvent
 
 P, Q, R = range(3)
 """Predicates."""

@@ -9,7 +9,7 @@ from kgreference import Stages
 from kgreference.dialect_step import close, match_facts, match_rules, resolve
 from kgreference.resolvent import Kind, Matches
 from kgverify.dialects import ReferenceEngine
-from kgverify.program.dialect import Dialect
+from kgverify.program.limits import Dialect
 
 OURS = Dialect()
 NO_MEMORY = Dialect(memory="none", order="facts_first")

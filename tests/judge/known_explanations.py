@@ -22,8 +22,7 @@ from kgverify.comparison.modulo import normalise_outputs
 from kgverify.comparison.step_view import ResolventView, StepReader, StepView
 from kgverify.program.atoms import Atom
 from kgverify.program.limits import Limits
-from kgverify.program.outcomes import GoalKind, Origin
-from kgverify.program.stages import Stage
+from kgverify.program.outcomes import GoalKind, Origin, Stage
 from kgverify.step.clauses import Clauses, number_variables
 from kgverify.testing.checking.check import prepare_batches
 from kgverify.testing.problems.decode import draw_problems

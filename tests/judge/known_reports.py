@@ -18,7 +18,7 @@ from judge_answers.pairs import at_level, blank
 from known_judge import judge_known
 from rich.console import Console
 
-from kgverify.program.dialect import FILTERS, OURS, Dialect
+from kgverify.program.limits import FILTERS, OURS, Dialect
 from kgverify.report.derivations import DerivationReader
 from kgverify.report.render.terminal import report_text
 from kgverify.report.steps import TraceView, render_derivation, render_step, render_trace

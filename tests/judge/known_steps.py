@@ -14,10 +14,9 @@ from column_names import name_difference
 from numpy.typing import NDArray
 from torch import Tensor
 
-from kgverify.engines.endings import Results, StepDigests
+from kgverify.engines.protocol import Results, StepDigests
 from kgverify.errors import InternalError
-from kgverify.prover.execution.device import single_thread
-from kgverify.prover.execution.host_copy import PendingCopy
+from kgverify.prover.execution.device import PendingCopy, single_thread
 from kgverify.prover.state import FALSE, GOAL, PAD, TRUE, Choices, Rows, StepRecord, Work
 from kgverify.prover.tick.step_record import Recorded, read_steps, take_steps
 from kgverify.trace.model.columns import (

@@ -14,11 +14,11 @@ from judge_answers.trace_formula import NUM_STEPS, make_columns, make_steps
 from judge_answers.traces import check_known_traces, check_loaded_recorder
 from run_engines import memory_folder
 
-from kgverify.engines.endings import join_digests
+from kgverify.engines.protocol import join_digests
 from kgverify.errors import InternalError, UserError
 from kgverify.trace.read.data_file import BLOCK_STEPS, DataFile
 from kgverify.trace.read.trace_file import TraceFile
-from kgverify.trace.write import loop_writer, resume, shards, writer
+from kgverify.trace.write import loop_writer, writer
 
 RECORDER = "kgverify.prover.tick.step_record"
 
@@ -50,8 +50,8 @@ def _reversed(self: TraceFile, rows: Any) -> Any:
     [
         (traces, "join_digests", lambda parts: join_digests(parts[:1]), "digests of 2 pools"),
         (writer, "check_columns", lambda *given, **options: None, "a wrong candidates/side is taken"),
-        (shards, "root_digest", lambda *given: 0, "root"),
-        (resume, "without_recording", lambda content: 0, "resumed with other limits"),
+        (writer, "root_digest", lambda *given: 0, "root"),
+        (writer, "without_recording", lambda content: 0, "resumed with other limits"),
         (loop_writer, "starts_of", _with(loop_writer.starts_of, lambda starts: starts * 0), "is_limited"),
         (TraceFile, "gather_candidates", _reversed, "a known trace"),
         (TraceFile, "share_symbols", lambda self, other: setattr(self.files[0], "symbols", other.symbols), "the names"),

@@ -11,11 +11,10 @@ from kgverify.laws.law import Law, check_laws
 from kgverify.laws.statements.clause_laws import Model
 from kgverify.laws.statements.compare_runs import differing
 from kgverify.program.atoms import NamedAtom, Variable
-from kgverify.program.dialect import OURS, VALUES, Dialect
-from kgverify.program.limits import Limits
+from kgverify.program.limits import OURS, VALUES, Dialect, Limits
+from kgverify.program.outcomes import Stage
 from kgverify.program.program import NamedRule, Program
-from kgverify.program.stages import Stage
-from kgverify.prover.faults.catalogue import FAULTS
+from kgverify.prover.faults.plant import FAULTS
 from kgverify.runs.engine_makers import compiled_maker
 from kgverify.runs.run import reference_pipeline
 from kgverify.step.clauses import Clauses
@@ -194,7 +193,7 @@ def test_the_model_is_the_least_one():
 
 def test_the_model_is_the_references():
     from kgreference.model import least_model
-    from kgverify.engines.reference.program import build_reference_program
+    from kgverify.engines.reference.engine import build_reference_program
 
     num_atoms = 0
     for problem in islice(draw_problems(3), 80):

@@ -12,8 +12,7 @@ from kgverify.conformance import check_engine, save_reproducer
 from kgverify.errors import UserError
 from kgverify.laws.catalogue import find_law
 from kgverify.laws.law import check_laws
-from kgverify.laws.replay import assert_agrees, replay
-from kgverify.laws.shrinking import find_violation, make_law_reproducer, shrink_violation
+from kgverify.laws.replay import assert_agrees, find_violation, make_law_reproducer, replay, shrink_violation
 from kgverify.runs.engine_makers import EAGER, EngineSpec, find_maker
 from kgverify.testing.campaigns.result import Corpus
 from kgverify.testing.checking.check import Checker

@@ -13,8 +13,7 @@ from kgverify.errors import UserError
 from kgverify.graphs.load import load_graph
 from kgverify.program.atoms import NamedAtom
 from kgverify.program.limits import Limits
-from kgverify.program.outcomes import GoalKind, Origin
-from kgverify.program.stages import STEP_STAGES, Stage
+from kgverify.program.outcomes import STEP_STAGES, GoalKind, Origin, Stage
 from kgverify.runs.engine_makers import EngineSpec, find_maker
 from kgverify.runs.run import reference_pipeline
 from kgverify.step.clauses import resolve

@@ -9,10 +9,11 @@ import pytest
 import kgreference
 import kgverify as kv
 from kgverify.engines.reference.engine import build_reference_dialect
-from kgverify.program.dialect import (
+from kgverify.program.limits import (
     FILTERS,
     OURS,
     VALUES,
+    DeclaredLimits,
     Dialect,
     describe_differences,
     parse_dialect,
@@ -20,7 +21,6 @@ from kgverify.program.dialect import (
     render_dialect,
     write_dialect,
 )
-from kgverify.program.limits import DeclaredLimits
 from kgverify.trace.model.header import Header, PolicyInfo, decode_header, encode_header
 
 FOREIGN = Dialect(

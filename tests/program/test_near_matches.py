@@ -5,8 +5,8 @@ import numpy as np
 from kgverify.program.atoms import Atom
 from kgverify.program.outcomes import Origin
 from kgverify.program.program import Program, Rule, Symbols
-from kgverify.step.clauses import Clauses
-from kgverify.step.near_matches import (
+from kgverify.step.clauses import (
+    Clauses,
     cut,
     matches,
     matches_apart,

@@ -12,11 +12,10 @@ from triton.runtime import driver
 from kgverify.engines.policy import make_two_tower
 from kgverify.graphs.load import load_graph
 from kgverify.program.limits import Limits
-from kgverify.prover.fused.scoring import build_scoring
-from kgverify.prover.fused.ticks import FusedTicks
-from kgverify.prover.layout import choose_layout
+from kgverify.prover.execution_choice import choose_layout
+from kgverify.prover.fused.ticks import FusedTicks, build_scoring
 from kgverify.prover.program.tables import build_tables
-from kgverify.prover.tick.slots import empty_derivations, empty_pool, empty_work
+from kgverify.prover.tick.tick import empty_derivations, empty_pool, empty_work
 from kgverify.prover.tower import hopper, launch
 
 CPU = torch.device("cpu")

@@ -14,7 +14,7 @@ from kgverify.program.limits import Limits
 from kgverify.program.outcomes import GoalKind
 from kgverify.program.program import Program
 from kgverify.prover.engine import CompiledEngine
-from kgverify.prover.layout import choose_layout
+from kgverify.prover.execution_choice import choose_layout
 from kgverify.prover.state import Layout
 from kgverify.trace.model.columns import Columns, starts_of
 

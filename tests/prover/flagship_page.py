@@ -15,8 +15,7 @@ import pytest
 
 from kgverify.cli import main
 from kgverify.program.outcomes import Outcome
-from kgverify.ranking.metric import MRR, compute_metrics
-from kgverify.ranking.rank import RANK_TOLERANCE
+from kgverify.ranking.rank import MRR, RANK_TOLERANCE, compute_metrics
 from kgverify.runs.engine_makers import evaluator_pipeline
 from kgverify.runs.run import Run
 

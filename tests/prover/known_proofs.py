@@ -15,9 +15,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from kgverify.engines.endings import Evaluation
 from kgverify.engines.policy import SHORTEST, Policy, make_two_tower
-from kgverify.engines.protocol import Engine, positions_of, take_positions
+from kgverify.engines.protocol import Engine, Evaluation, positions_of, take_positions
 from kgverify.errors import InternalError
 from kgverify.program.atoms import Atom
 from kgverify.program.limits import Limits
@@ -209,7 +208,7 @@ def check_tensor_proofs() -> None:
     """InternalError unless eager stages prove known candidates as the reference does, on the CPU."""
     from kgverify.prover.engine import CompiledEngine
     from kgverify.prover.execution.device import single_thread
-    from kgverify.prover.layout import choose_layout
+    from kgverify.prover.execution_choice import choose_layout
 
     wide, close = build_wide_run(), build_close_run()
     options: dict[str, Any] = {"mode": "eager", "device": "cpu"}

@@ -15,8 +15,8 @@ from kgverify.engines.protocol import Positions
 from kgverify.errors import InternalError
 from kgverify.program.limits import MAX_ATOMS, Limits
 from kgverify.prover.execution.device import single_thread
+from kgverify.prover.stages.choose import Rescoring, rescore
 from kgverify.prover.stages.recycle import recycle
-from kgverify.prover.stages.rescore import Rescoring, rescore
 from kgverify.prover.stages.resolve import rename
 from kgverify.prover.state import (
     DEPTH_LIMIT,
@@ -29,7 +29,7 @@ from kgverify.prover.state import (
     Layout,
     Rows,
 )
-from kgverify.prover.tick.slots import derivations_at, empty_derivations, empty_pool
+from kgverify.prover.tick.tick import derivations_at, empty_derivations, empty_pool
 from kgverify.trace.model.columns import CandidateSet
 
 _CPU: Final = torch.device("cpu")

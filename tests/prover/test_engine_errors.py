@@ -14,14 +14,13 @@ from kgverify.engines.policy import SHORTEST, Policy, make_two_tower
 from kgverify.engines.protocol import positions_of
 from kgverify.engines.reference.engine import ReferenceEngine
 from kgverify.errors import InternalError, UserError
-from kgverify.program.dialect import Dialect
-from kgverify.program.limits import Limits
+from kgverify.program.limits import Dialect, Limits
 from kgverify.program.program import Program, Symbols
 from kgverify.prover.engine import CompiledEngine
 from kgverify.prover.execution import compilation as compile_module
 from kgverify.prover.execution.compilation import resolve_mode
 from kgverify.prover.execution.device import resolve_device
-from kgverify.prover.layout import choose_layout
+from kgverify.prover.execution_choice import choose_layout
 from kgverify.prover.program.tables import build_tables
 from kgverify.prover.state import Layout
 

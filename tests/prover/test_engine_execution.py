@@ -12,23 +12,19 @@ import numpy as np
 import pytest
 import torch
 
-from kgverify.engines.endings import StepDigests
 from kgverify.engines.policy import SHORTEST, make_two_tower
+from kgverify.engines.protocol import StepDigests
 from kgverify.errors import UserError
-from kgverify.evaluation.group import ProcessGroup
-from kgverify.evaluation.proving import is_out_of_memory
+from kgverify.evaluation.proving import ProcessGroup, is_out_of_memory
 from kgverify.graphs.load import load_graph
 from kgverify.program.limits import Limits
-from kgverify.prover import batch_size, execution_choice
 from kgverify.prover import engine as engine_module
-from kgverify.prover.batch_size import Demand, choose_evaluation_layout
+from kgverify.prover import execution_choice
 from kgverify.prover.engine import CompiledEngine
-from kgverify.prover.execution import caches, compilation, device, process_group
+from kgverify.prover.execution import compilation, device
 from kgverify.prover.execution.compilation import MODES, captures_graphs, resolve_mode
-from kgverify.prover.execution.device import free_memory, products_set_to
-from kgverify.prover.execution.host_copy import PendingCopy
-from kgverify.prover.execution_choice import resolve_precision
-from kgverify.prover.layout import choose_layout
+from kgverify.prover.execution.device import PendingCopy, free_memory, products_set_to
+from kgverify.prover.execution_choice import Demand, choose_evaluation_layout, choose_layout, resolve_precision
 from kgverify.prover.stages.choose import SCORES
 from kgverify.prover.stages.stage_functions import build_stages
 from kgverify.prover.tick.step_record import Recorded, Results
@@ -187,10 +183,10 @@ def test_a_precision_is_chosen_or_refused() -> None:
 def test_an_evaluation_takes_its_share_of_the_free_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     program, limits = load_graph("countries").program, Limits()
     free = 16 << 20
-    monkeypatch.setattr(batch_size, "free_memory", lambda _: free)
+    monkeypatch.setattr(execution_choice, "free_memory", lambda _: free)
     chosen = choose_evaluation_layout(program, limits, SHORTEST, CPU, 1 << 20)
     assert chosen == choose_evaluation_layout(
-        program, limits, SHORTEST, CPU, 1 << 20, Demand(int(batch_size.SHARE * free))
+        program, limits, SHORTEST, CPU, 1 << 20, Demand(int(execution_choice.SHARE * free))
     )
     assert chosen.slots < choose_evaluation_layout(program, limits, SHORTEST, CPU, 1 << 20, Demand(free * 8)).slots
 
@@ -202,11 +198,11 @@ def test_kernels_are_counted_in_the_cache_that_triton_uses(tmp_path: Path, monke
     (tmp_path / "own" / "file").touch()
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "own"))
-    assert caches.count_caches().kernels == 3
+    assert compilation.count_caches().kernels == 3
     monkeypatch.delenv("TRITON_CACHE_DIR")
-    assert caches.count_caches().kernels == 2
+    assert compilation.count_caches().kernels == 2
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "nowhere"))
-    assert caches.count_caches().kernels == -1
+    assert compilation.count_caches().kernels == -1
 
 
 @pytest.mark.parametrize(("has_cache", "is_forced", "is_enabled"), [(1, 0, True), (0, 0, False), (1, 1, False)])
@@ -217,9 +213,9 @@ def test_caches_that_are_turned_off_are_reported(
         fx_graph_cache = bool(has_cache)
         force_disable_caches = bool(is_forced)
 
-    before = caches.count_caches()
-    monkeypatch.setitem(caches.sys.modules, "torch._inductor.config", Config)
-    assert caches.describe_caches("default", before).state == ("unused" if is_enabled else "disabled")
+    before = compilation.count_caches()
+    monkeypatch.setitem(compilation.sys.modules, "torch._inductor.config", Config)
+    assert compilation.describe_caches("default", before).state == ("unused" if is_enabled else "disabled")
 
 
 @pytest.mark.parametrize(
@@ -283,19 +279,19 @@ def test_kernels_that_were_added_to_the_cache_are_counted(tmp_path: Path, monkey
     folder = tmp_path / "kernels"
     monkeypatch.setenv("TRITON_CACHE_DIR", str(folder))
 
-    def added(before: caches.CacheCounts) -> int | None:
-        return caches.describe_caches("fused", before).kernels_added
+    def added(before: compilation.CacheCounts) -> int | None:
+        return compilation.describe_caches("fused", before).kernels_added
 
-    absent = caches.count_caches()
+    absent = compilation.count_caches()
     assert added(absent) is None
     folder.mkdir()
-    empty = caches.count_caches()
+    empty = compilation.count_caches()
     assert [added(absent), added(empty)] == [0, 0]
-    assert caches.describe_caches("fused", empty).state == "warm"
+    assert compilation.describe_caches("fused", empty).state == "warm"
     (folder / "a").mkdir()
-    assert caches.describe_caches("fused", empty).state == "cold"
+    assert compilation.describe_caches("fused", empty).state == "cold"
     (folder / "b").mkdir()
-    two = caches.count_caches()
+    two = compilation.count_caches()
     assert [added(absent), added(empty), added(two)] == [2, 2, 0]
 
 
@@ -304,7 +300,7 @@ def test_caches_are_fresh_in_an_older_torch_as_well(monkeypatch: pytest.MonkeyPa
     entered: list[bool] = []
 
     def is_fresh() -> bool:
-        return caches.describe_caches("default", caches.count_caches()).state == "fresh"
+        return compilation.describe_caches("default", compilation.count_caches()).state == "fresh"
 
     @contextmanager
     def fresh() -> Iterator[None]:
@@ -313,7 +309,7 @@ def test_caches_are_fresh_in_an_older_torch_as_well(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.delattr(utils, "fresh_cache", raising=False)
     monkeypatch.setattr(utils, "fresh_inductor_cache", fresh, raising=False)
-    with caches.fresh_caches():
+    with compilation.fresh_caches():
         assert is_fresh()
     assert entered == [False]
     assert not is_fresh()
@@ -334,14 +330,14 @@ def test_processes_of_a_team_share_messages_and_counters() -> None:
 
 def test_a_process_started_with_others_joins_them_with_a_gpu_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("WORLD_SIZE", raising=False)
-    assert process_group.join_team() is None
+    assert device.join_team() is None
     monkeypatch.setenv("WORLD_SIZE", "1")
-    assert process_group.join_team() is None
+    assert device.join_team() is None
     monkeypatch.setenv("WORLD_SIZE", "3")
-    monkeypatch.setattr(process_group.distributed, "is_available", lambda: False)
+    monkeypatch.setattr(device.distributed, "is_available", lambda: False)
     with pytest.raises(UserError, match="cannot run several processes"):
-        process_group.join_team()
-    monkeypatch.setattr(process_group.distributed, "is_available", lambda: True)
+        device.join_team()
+    monkeypatch.setattr(device.distributed, "is_available", lambda: True)
     store = torch.distributed.HashStore()
     meeting = importlib.import_module("torch.distributed.rendezvous")
     monkeypatch.setattr(meeting, "rendezvous", lambda url: iter([(store, 2, 3)]))
@@ -357,15 +353,15 @@ def test_a_process_started_with_others_joins_them_with_a_gpu_of_its_own(monkeypa
             monkeypatch.delenv("LOCAL_RANK", raising=False)
         if local == "2":
             with pytest.raises(UserError, match="process 2 of this host has no GPU: there are 2"):
-                process_group.join_team()
+                device.join_team()
             continue
-        assert process_group.join_team() == (store, 2, 3)
+        assert device.join_team() == (store, 2, 3)
     assert taken == [1, 0]
 
 
 @pytest.mark.parametrize(("kernels", "state"), [(None, "unknown"), (0, "warm"), (1, "cold"), (2, "cold")])
 def test_a_cache_is_cold_if_a_kernel_was_added(kernels: int | None, state: str) -> None:
-    assert caches._state("fused", 0, 0, kernels) == state
+    assert compilation._state("fused", 0, 0, kernels) == state
 
 
 def test_only_a_failed_compilation_is_explained() -> None:
@@ -380,7 +376,7 @@ def test_only_a_failed_compilation_is_explained() -> None:
 
 def test_nothing_was_cached_where_torch_counts_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch._dynamo.utils, "counters", {})
-    assert caches.count_caches()[:4] == (0, 0, 0, 0)
+    assert compilation.count_caches()[:4] == (0, 0, 0, 0)
 
 
 def test_a_device_is_as_requested_or_as_found() -> None:

@@ -18,10 +18,8 @@ from kgverify.graphs.load import load_graph
 from kgverify.program.limits import Limits
 from kgverify.prover import execution_choice
 from kgverify.prover.execution import compilation as compile_module
-from kgverify.prover.execution.caches import CacheCounts, describe_caches, fresh_caches
-from kgverify.prover.execution.compilation import compile_function
-from kgverify.prover.execution_choice import Execution, choose_execution, why_not_fused
-from kgverify.prover.layout import choose_layout
+from kgverify.prover.execution.compilation import CacheCounts, compile_function, describe_caches, fresh_caches
+from kgverify.prover.execution_choice import Execution, choose_execution, choose_layout, why_not_fused
 from kgverify.prover.stages.choose import SCORES
 from kgverify.prover.stages.stage_functions import build_stages
 from kgverify.report.render.terminal import describe_execution
@@ -126,7 +124,7 @@ def test_a_fresh_cache_finds_nothing():
 def test_the_state_of_the_caches_follows_from_hits_and_misses(
     hits: int, misses: int, state: str, monkeypatch: pytest.MonkeyPatch
 ):
-    module = "kgverify.prover.execution.caches"
+    module = "kgverify.prover.execution.compilation"
     monkeypatch.setattr(f"{module}.count_caches", lambda: CacheCounts(hits + 5, misses, 0, 0, -1))
     monkeypatch.setattr(f"{module}._is_enabled", lambda: True)
     caches = describe_caches("default", CacheCounts(5, 0, 0, 0, -1))
@@ -135,7 +133,7 @@ def test_the_state_of_the_caches_follows_from_hits_and_misses(
 
 
 def test_a_kernel_cache_that_grew_was_cold(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("kgverify.prover.execution.caches.count_caches", lambda: CacheCounts(0, 0, 0, 0, 14))
+    monkeypatch.setattr("kgverify.prover.execution.compilation.count_caches", lambda: CacheCounts(0, 0, 0, 0, 14))
     assert describe_caches("fused", NOTHING).state == "cold"
     assert describe_caches("fused", CacheCounts(0, 0, 0, 0, 14)).state == "warm"
 

@@ -13,9 +13,8 @@ import pytest
 import torch
 from engine_checks import try_few_clauses_at_a_time
 
-from kgverify.engines.endings import STOPPED
-from kgverify.program.outcomes import Outcome
-from kgverify.program.stages import Stage
+from kgverify.engines.protocol import STOPPED
+from kgverify.program.outcomes import Outcome, Stage
 from kgverify.prover.engine import CompiledEngine
 from kgverify.prover.state import GOAL, PAD, TRUE
 from kgverify.runs.engine_makers import compiled_maker
@@ -29,7 +28,7 @@ from kgverify.verification.replay import find_position
 
 pytest.importorskip("triton", reason="Triton is not installed")
 
-from kgverify.prover.execution.kernel_launch import launch as launch_kernel
+from kgverify.prover.execution.device import launch as launch_kernel
 from kgverify.prover.fused import record, ticks
 from kgverify.prover.fused.record import Decisions, DigestLog, RowBuffers, StepLog
 from kgverify.prover.fused.resolve_kernels import MOST_ATOMS, MOST_RESOLVENTS

@@ -14,23 +14,21 @@ from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.graphs.load import load_graph
 from kgverify.program.atoms import NamedAtom, Variable
 from kgverify.program.limits import Limits
-from kgverify.program.outcomes import Outcome
+from kgverify.program.outcomes import Outcome, Stage
 from kgverify.program.program import NamedRule
-from kgverify.program.stages import Stage
 from kgverify.prover import execution_choice
 from kgverify.prover.engine import CompiledEngine
-from kgverify.prover.layout import choose_layout
+from kgverify.prover.execution_choice import choose_layout
 from kgverify.prover.state import FALSE, GOAL, NO_CANDIDATE, OPEN, PAD, TRUE, Layout
-from kgverify.prover.tick.slots import empty_derivations, empty_pool, empty_work
-from kgverify.prover.tick.tick_loop import TICKS_PER_REPLAY
+from kgverify.prover.tick.tick import TICKS_PER_REPLAY, empty_derivations, empty_pool, empty_work
 from kgverify.runs.run import Run, reference_pipeline
 from kgverify.trace.model.columns import CandidateSet
 from kgverify.verification.replay import find_position
 
 pytest.importorskip("triton", reason="Triton is not installed")
 
-from kgverify.prover.execution.kernel_launch import launch as launch_kernel
-from kgverify.prover.fused import scoring
+from kgverify.prover.execution.device import launch as launch_kernel
+from kgverify.prover.fused import ticks
 from kgverify.prover.fused.record import Decisions, RowBuffers, StepLog
 from kgverify.prover.fused.step_kernels import advance_kernel, choose_kernel
 from kgverify.prover.fused.ticks import FusedTicks, _Counts, _Derivations
@@ -93,7 +91,7 @@ def test_a_full_step_without_a_record_ends_as_one_with_it(num_facts: int, max_re
 
 def test_close_choices_are_made_again_in_float64_and_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(execution_choice, "resolve_precision", lambda *_: "bf16")
-    monkeypatch.setattr(scoring, "sample_size", lambda _: 8)
+    monkeypatch.setattr(ticks, "sample_size", lambda _: 8)
     x, y = Variable("X"), Variable("Y")
     names = ("s", "t", "u")
     rules = tuple(NamedRule(NamedAtom("p", x, y), (NamedAtom(name, x, y),)) for name in names)
@@ -109,11 +107,11 @@ def test_close_choices_are_made_again_in_float64_and_no_others(monkeypatch: pyte
     engine = CompiledEngine(
         graph.program, limits, policy, mode="fused", device="cpu", layout=choose_layout(limits, slots=4, pool=5)
     )
-    ticks = engine._ticks
-    assert isinstance(ticks, FusedTicks)
+    found_ticks = engine._ticks
+    assert isinstance(found_ticks, FusedTicks)
     # Two choices are made by 2.9, one by 0.87 between two resolvents; the third is 5.8 below.
-    assert ticks.scoring is not None
-    ticks.scoring = ticks.scoring._replace(margin=1.5)
+    assert found_ticks.scoring is not None
+    found_ticks.scoring = found_ticks.scoring._replace(margin=1.5)
     wanted, found = pipeline.engine.prove(candidates), engine.prove(candidates)
     assert found.steps.choice.tolist() == wanted.steps.choice.tolist()
     assert len({*found.steps.choice.tolist()}) > 1
@@ -122,7 +120,7 @@ def test_close_choices_are_made_again_in_float64_and_no_others(monkeypatch: pyte
     is_again = wanted.resolvents.score > 3.5
     assert is_again.sum() == 2
     assert difference[is_again].max() < 1e-5
-    assert ticks.read_gaps()[:2] == (3, 1)
+    assert found_ticks.read_gaps()[:2] == (3, 1)
     # A candidate that waits after an interrupted run is not taken up by a step of a probe.
     engine._pool.size.add_(1)
     position = find_position(wanted, int(np.argmax(wanted.steps.num_resolvents)), 0)
@@ -277,14 +275,14 @@ def test_slots_take_their_steps_and_ended_ones_the_next_candidates(recycles: boo
 
 
 def test_the_error_of_a_precision_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scoring, "sample_size", lambda _: 8)
+    monkeypatch.setattr(ticks, "sample_size", lambda _: 8)
     limits, device = Limits(), torch.device("cpu")
     program = load_graph("countries").program
     policy = make_two_tower(program, limits, seed=1, embedding=8, hidden=16, blocks=1)
-    built = scoring.build_scoring("bf16", policy, device)
+    built = ticks.build_scoring("bf16", policy, device)
     assert built is not None
     assert built.error == 0
-    bf16 = scoring.measure_error(built, policy, limits.max_atoms, device)
+    bf16 = ticks.measure_error(built, policy, limits.max_atoms, device)
     exact = built._replace(precision="bf16x3", parameters=build_tower_parameters(policy, "bf16x3", device))
-    assert bf16.error > scoring.measure_error(exact, policy, limits.max_atoms, device).error > 0
-    assert scoring.build_scoring("bf16", SHORTEST, device) is None
+    assert bf16.error > ticks.measure_error(exact, policy, limits.max_atoms, device).error > 0
+    assert ticks.build_scoring("bf16", SHORTEST, device) is None

@@ -14,13 +14,12 @@ from kgverify.errors import UserError
 from kgverify.graphs.load import load_graph
 from kgverify.program.limits import Limits
 from kgverify.prover import execution_choice
-from kgverify.prover.batch_size import Demand, choose_evaluation_layout, estimate_bytes
 from kgverify.prover.engine import CompiledEngine
-from kgverify.prover.layout import choose_layout
+from kgverify.prover.execution_choice import Demand, choose_evaluation_layout, choose_layout, estimate_bytes
 from kgverify.prover.program.tables import build_tables
 from kgverify.prover.stages.choose import build_parameters, score_two_tower
-from kgverify.prover.tick.slots import empty_derivations, empty_pool, empty_work
-from kgverify.prover.tower.precision import PRECISIONS, draw_goals
+from kgverify.prover.tick.tick import empty_derivations, empty_pool, empty_work
+from kgverify.prover.tower.launch import PRECISIONS, draw_goals
 from kgverify.runs.engine_makers import compiled_maker, evaluator_pipeline
 from kgverify.runs.run import Run, reference_pipeline
 from kgverify.testing.checking.check import Checker
@@ -34,8 +33,7 @@ from kgverify.trace.model.levels import TraceLevel
 pytest.importorskip("triton", reason="Triton is not installed")
 
 from kgverify.prover.fused.record import StepLog
-from kgverify.prover.fused.scoring import build_scoring
-from kgverify.prover.fused.ticks import FusedTicks
+from kgverify.prover.fused.ticks import FusedTicks, build_scoring
 from kgverify.prover.tower.launch import build_tower_parameters, build_tower_score
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")

@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("triton", reason="Triton is not installed")
 
-from kgverify.prover.execution.kernel_launch import compile_ahead, launch
+from kgverify.prover.execution.device import compile_ahead, launch
 
 
 class Kernel:

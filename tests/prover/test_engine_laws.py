@@ -20,7 +20,7 @@ from ticks import build_machine
 
 from kgreference.model import least_model
 from kgverify.engines.protocol import Positions, positions_of
-from kgverify.engines.reference.program import build_reference_program
+from kgverify.engines.reference.engine import build_reference_program
 from kgverify.program.atoms import NamedAtom, Term, Variable
 from kgverify.program.limits import Limits
 from kgverify.program.outcomes import GoalKind, Outcome

@@ -16,14 +16,12 @@ from kgverify.engines.policy import SHORTEST, Policy, make_two_tower
 from kgverify.engines.protocol import ExplainedEngine, ProbedEngine, RecordingEngine, positions_of, split_positions
 from kgverify.errors import InternalError, UserError
 from kgverify.graphs.load import load_graph
-from kgverify.program.dialect import Dialect
-from kgverify.program.limits import Limits
-from kgverify.program.outcomes import GoalKind, Outcome
-from kgverify.program.stages import STEP_STAGES, Stage
+from kgverify.program.limits import Dialect, Limits
+from kgverify.program.outcomes import STEP_STAGES, GoalKind, Outcome, Stage
 from kgverify.prover.evaluator import Evaluator
 from kgverify.prover.native import choice, library
 from kgverify.prover.native.engine import NativeEngine
-from kgverify.ranking.corrupt import draw_candidates
+from kgverify.ranking.draw import draw_candidates
 from kgverify.runs.run import Run, reference_pipeline
 from kgverify.threads import count_threads
 from kgverify.trace.model.columns import CandidateSet, concatenate

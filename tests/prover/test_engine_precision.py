@@ -16,12 +16,19 @@ from kgverify.program.limits import Limits
 from kgverify.program.program import NamedRule
 from kgverify.prover.engine import CompiledEngine
 from kgverify.prover.execution.device import products_set_to
-from kgverify.prover.layout import choose_layout
-from kgverify.prover.stages.choose import Parameters, build_parameters, score_shortest, score_two_tower
-from kgverify.prover.stages.rescore import Rescoring, measure_gaps, rescore
+from kgverify.prover.execution_choice import choose_layout
+from kgverify.prover.stages.choose import (
+    Parameters,
+    Rescoring,
+    build_parameters,
+    measure_gaps,
+    rescore,
+    score_shortest,
+    score_two_tower,
+)
 from kgverify.prover.state import GOAL, TRUE, Rows
-from kgverify.prover.tower.precision import declare_error, estimate_score_error
-from kgverify.ranking.corrupt import draw_candidates
+from kgverify.prover.tower.launch import declare_error, estimate_score_error
+from kgverify.ranking.draw import draw_candidates
 from kgverify.runs.engine_makers import compiled_maker
 from kgverify.runs.run import Run, load_policy
 from kgverify.testing.checking.check import Checker

@@ -13,9 +13,9 @@ from kgverify.engines.policy import SHORTEST
 from kgverify.engines.protocol import Engine, positions_of, take_position
 from kgverify.engines.reference.engine import ReferenceEngine
 from kgverify.program.limits import Limits
-from kgverify.program.stages import STEP_STAGES, Stage
+from kgverify.program.outcomes import STEP_STAGES, Stage
 from kgverify.prover.engine import CompiledEngine
-from kgverify.prover.layout import choose_layout
+from kgverify.prover.execution_choice import choose_layout
 from kgverify.prover.tick import stage_ticks
 from kgverify.runs.engine_makers import compiled_maker
 from kgverify.runs.run import reference_pipeline

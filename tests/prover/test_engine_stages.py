@@ -27,7 +27,7 @@ from kgverify.prover.state import (
     Layout,
     Rows,
 )
-from kgverify.prover.tick.slots import empty_derivations, empty_pool, empty_work
+from kgverify.prover.tick.tick import empty_derivations, empty_pool, empty_work
 
 CPU = torch.device("cpu")
 A, X, Y, Z = 4, -1, -2, -3

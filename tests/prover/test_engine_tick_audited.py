@@ -10,14 +10,13 @@ import torch
 
 from kgverify.graphs.load import load_graph
 from kgverify.prover.execution.device import on_device
-from kgverify.prover.layout import choose_layout
+from kgverify.prover.execution_choice import choose_layout
 from kgverify.prover.program.tables import build_tables
 from kgverify.prover.stages.choose import SCORES, build_parameters
 from kgverify.prover.stages.stage_functions import build_stages
-from kgverify.prover.tick.slots import empty_derivations, empty_pool, empty_work
 from kgverify.prover.tick.stage_ticks import build_unrecorded_tick
-from kgverify.prover.tick.tick import Setting
-from kgverify.ranking.corrupt import draw_candidates
+from kgverify.prover.tick.tick import Setting, empty_derivations, empty_pool, empty_work
+from kgverify.ranking.draw import draw_candidates
 from kgverify.runs.run import Run
 
 stepaudit = pytest.importorskip("stepaudit")

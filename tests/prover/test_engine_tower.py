@@ -13,11 +13,11 @@ from kgverify.graphs.load import load_graph
 from kgverify.program.limits import Limits
 from kgverify.prover.stages.choose import build_parameters, score_two_tower, tower
 from kgverify.prover.state import PAD
-from kgverify.prover.tower.precision import draw_goals
+from kgverify.prover.tower.launch import draw_goals
 
 pytest.importorskip("triton", reason="Triton is not installed")
 
-from kgverify.prover.execution.kernel_launch import count_processors
+from kgverify.prover.execution.device import count_processors
 from kgverify.prover.tower import embed
 from kgverify.prover.tower.launch import build_tower_parameters, build_tower_score, launch_tower
 from kgverify.prover.tower.portable import CONTEST, EXACT, score_contests

@@ -14,13 +14,10 @@ from scoreboard.truth import OF_NO_STEP, Truth, find_truth
 from kgverify.comparison.locate import first_difference
 from kgverify.errors import UserError
 from kgverify.graphs.load import load_graph
-from kgverify.program.difference_class import DifferenceClass
 from kgverify.program.limits import Limits
-from kgverify.program.outcomes import Outcome
-from kgverify.program.stages import STEP_STAGES, Stage
-from kgverify.prover.faults.catalogue import COMPOSITES, FAULTS, find_faults
+from kgverify.program.outcomes import STEP_STAGES, DifferenceClass, Outcome, Stage
 from kgverify.prover.faults.fault import PLANTERS, Carrier
-from kgverify.prover.faults.plant import plant_faults
+from kgverify.prover.faults.plant import COMPOSITES, FAULTS, find_faults, plant_faults
 from kgverify.ranking.rank import RANK_TOLERANCE
 from kgverify.runs.engine_makers import evaluator_pipeline
 from kgverify.runs.run import Pipeline, Run, reference_pipeline

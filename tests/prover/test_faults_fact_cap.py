@@ -15,12 +15,11 @@ from kgverify.errors import UserError
 from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.graphs.load import load_graph
 from kgverify.program.atoms import NamedAtom, Variable
-from kgverify.program.outcomes import Outcome
+from kgverify.program.outcomes import Outcome, Stage
 from kgverify.program.program import NamedRule
-from kgverify.program.stages import Stage
-from kgverify.prover.faults.catalogue import FAULTS, find_faults
 from kgverify.prover.faults.fault import FACT_CAP
-from kgverify.ranking.metric import MRR
+from kgverify.prover.faults.plant import FAULTS, find_faults
+from kgverify.ranking.rank import MRR
 from kgverify.runs.engine_makers import evaluator_pipeline
 from kgverify.runs.run import Run, reference_pipeline
 from kgverify.verification.verify import Verification, verify

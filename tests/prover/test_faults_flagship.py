@@ -16,7 +16,7 @@ from flagship_page import (
 
 from kgverify.graphs.load import load_graph
 from kgverify.program.limits import Limits
-from kgverify.prover.faults.catalogue import COMPOSITES
+from kgverify.prover.faults.plant import COMPOSITES
 from kgverify.runs.run import Run, load_policy
 
 OF_TRAINING = 0.06

@@ -11,9 +11,8 @@ from run_engines import UNEXPLAINED, staged_pipeline
 from kgverify.comparison.equality import Equality
 from kgverify.engines.protocol import Engine, ProbedEngine
 from kgverify.program.limits import Limits
-from kgverify.program.outcomes import GoalKind, Origin
-from kgverify.program.stages import STEP_STAGES
-from kgverify.prover.faults.catalogue import FAULTS
+from kgverify.program.outcomes import STEP_STAGES, GoalKind, Origin
+from kgverify.prover.faults.plant import FAULTS
 from kgverify.prover.stages.choose import SCORES
 from kgverify.prover.stages.stage_functions import build_stages
 from kgverify.prover.state import PAD

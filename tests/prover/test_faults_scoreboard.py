@@ -98,7 +98,7 @@ def test_the_figures_count_what_is_missed():
 
 
 def test_the_page_holds_every_fault_and_meets_every_target():
-    from kgverify.prover.faults.catalogue import FAULTS
+    from kgverify.prover.faults.plant import FAULTS
 
     page = PAGE.read_text(encoding="utf-8")
     rows = re.findall(r"^\| ([a-z0-9-]+) \| (\w+) \| (\w+) \| (.+) \|$", page, re.MULTILINE)[1:]

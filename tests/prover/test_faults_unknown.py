@@ -18,9 +18,8 @@ from run_engines import UNEXPLAINED
 from kgverify.comparison.compare import Comparer, Options
 from kgverify.comparison.equality import Equality
 from kgverify.engines.protocol import Engine
-from kgverify.program.outcomes import GoalKind
-from kgverify.program.stages import STEP_STAGES, Stage
-from kgverify.prover.faults.catalogue import FAULTS
+from kgverify.program.outcomes import STEP_STAGES, GoalKind, Stage
+from kgverify.prover.faults.plant import FAULTS
 from kgverify.runs.engine_makers import evaluator_pipeline
 from kgverify.runs.run import Pipeline, Run, build_trace, reference_pipeline
 from kgverify.testing.problems.decode import draw_problems

@@ -6,10 +6,9 @@ import pytest
 
 import kgverify as kv
 from kgverify.errors import UserError
-from kgverify.program.dialect import OURS, Dialect
-from kgverify.prover.faults.catalogue import FAULTS
+from kgverify.program.limits import OURS, Dialect
 from kgverify.prover.faults.fault import PLANTERS, Carrier
-from kgverify.prover.faults.plant import choose_carrier
+from kgverify.prover.faults.plant import FAULTS, choose_carrier
 from kgverify.report.report import Report
 from kgverify.runs.engine_makers import compiled_maker
 from kgverify.testing.checking.check import Checker

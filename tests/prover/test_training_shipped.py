@@ -19,8 +19,7 @@ from kgverify.errors import UserError
 from kgverify.graphs.load import load_graph
 from kgverify.program.limits import Limits
 from kgverify.prover.training.train import train_policy
-from kgverify.ranking.metric import MRR, compute_metrics
-from kgverify.ranking.rank import RANK_TOLERANCE
+from kgverify.ranking.rank import MRR, RANK_TOLERANCE, compute_metrics
 from kgverify.runs.engine_makers import evaluator_pipeline
 from kgverify.runs.run import Run, load_policy, reference_pipeline
 from kgverify.verification.verify import verify

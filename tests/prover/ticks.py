@@ -11,8 +11,7 @@ from kgverify.prover.stages.choose import SCORES
 from kgverify.prover.stages.recycle import recycle
 from kgverify.prover.stages.stage_functions import build_stages
 from kgverify.prover.state import OPEN, Derivations, Pool, StepRecord, Work
-from kgverify.prover.tick.slots import empty_derivations, empty_pool, empty_work
-from kgverify.prover.tick.tick import Setting, tick
+from kgverify.prover.tick.tick import Setting, empty_derivations, empty_pool, empty_work, tick
 
 CPU = torch.device("cpu")
 

@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 
 from kgverify.errors import InternalError
 from kgverify.program.outcomes import NOT_PROVED_PENALTY, Outcome, Side
-from kgverify.ranking.corrupt import ALL, count_candidates, draw_candidates, may_be_drawn
-from kgverify.ranking.draw import draw_entities
+from kgverify.ranking.draw import ALL, count_candidates, draw_candidates, draw_entities, may_be_drawn
 from kgverify.ranking.rank import RANK_TOLERANCE, rank_candidates
 from kgverify.trace.model.columns import Candidates
 

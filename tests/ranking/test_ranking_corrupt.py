@@ -15,8 +15,9 @@ from kgverify.graphs.load import load_graph
 from kgverify.program.atoms import NamedAtom
 from kgverify.program.outcomes import Side
 from kgverify.ranking import draw
-from kgverify.ranking.corrupt import (
+from kgverify.ranking.draw import (
     ALL,
+    BLOCK,
     BOTH_SIDES,
     count_candidates,
     draw_candidates,
@@ -25,7 +26,6 @@ from kgverify.ranking.corrupt import (
     may_be_drawn,
     mix,
 )
-from kgverify.ranking.draw import BLOCK
 from kgverify.trace.model.columns import CandidateSet
 
 

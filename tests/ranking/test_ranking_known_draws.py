@@ -16,7 +16,7 @@ from kgverify.engines.reference.ranking import rank_candidates as rank_by_refere
 from kgverify.errors import InternalError
 from kgverify.program.outcomes import Side
 from kgverify.ranking import draw, rank
-from kgverify.ranking.corrupt import draw_candidates
+from kgverify.ranking.draw import draw_candidates
 from kgverify.trace.model.columns import CandidateSet
 
 

@@ -14,8 +14,7 @@ from kgverify.engines.reference.ranking import rank_candidates as rank_by_refere
 from kgverify.errors import InternalError
 from kgverify.program.outcomes import Outcome
 from kgverify.ranking.groups import drop_repeated, find_groups
-from kgverify.ranking.metric import MRR, compute_metrics
-from kgverify.ranking.rank import RANK_TOLERANCE, rank_candidates
+from kgverify.ranking.rank import MRR, RANK_TOLERANCE, compute_metrics, rank_candidates
 from kgverify.trace.model.columns import Candidates, CandidateSet, Rankings
 
 NUM_CONSTANTS = 30

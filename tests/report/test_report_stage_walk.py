@@ -7,7 +7,7 @@ import pytest
 from report_runs import change
 
 from kgverify.comparison.compare import Comparer
-from kgverify.program.stages import STEP_STAGES
+from kgverify.program.outcomes import STEP_STAGES
 from kgverify.report.derivations import DerivationReader
 from kgverify.report.stepper.stage_walk import INPUT, Mark, StageLine, walk_stages
 from kgverify.trace.model.columns import select_steps

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from report_runs import change, enlarged, with_many_causes, without_causes
 
-from kgverify.report.render import viewer
-from kgverify.report.render.viewer import build_viewer
-from kgverify.report.stepper.stepper import Stepper
+from kgverify.report.render import html
+from kgverify.report.render.html import build_viewer
+from kgverify.report.stepper.stage_walk import Stepper
 from kgverify.verification.verify import Verification
 
 
@@ -53,9 +53,9 @@ def test_in_lockstep_the_divergences_of_a_candidate_share_their_other_steps(in_l
 
 
 def test_the_limits_hold_and_the_first_of_each_cause_comes_first(faulty: Verification, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(viewer, "MOST_LISTED", 40)
-    monkeypatch.setattr(viewer, "MOST_STEPPED", 4)
-    monkeypatch.setattr(viewer, "MOST_STEPS", 3)
+    monkeypatch.setattr(html, "MOST_LISTED", 40)
+    monkeypatch.setattr(html, "MOST_STEPPED", 4)
+    monkeypatch.setattr(html, "MOST_STEPS", 3)
     report = with_many_causes(faulty.report, 50)
     last = change(report.causes[0], first=39), change(report.causes[0], first=45), change(report.causes[0], first=7)
     listed, stepped = view(faulty, change(report, causes=last))
@@ -65,5 +65,5 @@ def test_the_limits_hold_and_the_first_of_each_cause_comes_first(faulty: Verific
         numbers = [stepped["steps"][number][0] for number in found["steps"]]
         assert 0 < len(numbers) <= 3
         assert report.divergences[int(index)].step in numbers
-    monkeypatch.setattr(viewer, "STEP_BUDGET", 1)
+    monkeypatch.setattr(html, "STEP_BUDGET", 1)
     assert len(view(faulty, enlarged(faulty.report, 5))[1]["divergences"]) == 1

@@ -14,7 +14,7 @@ import kgverify as kv
 from kgverify.errors import UserError
 from kgverify.files import code_identity
 from kgverify.graphs import stored_graph
-from kgverify.program.dialect import Dialect
+from kgverify.program.limits import Dialect
 from kgverify.prover.native import library
 
 MINE, OTHER = "my.py:engine", "my.py:other"

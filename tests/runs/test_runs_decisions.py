@@ -12,17 +12,16 @@ import pytest
 from run_engines import countries_run
 
 from kgverify import bench
-from kgverify.ranking.corrupt import ALL, count_candidates
-from kgverify.runs import parts
+from kgverify.ranking.draw import ALL, count_candidates
+from kgverify.runs import run
 from kgverify.runs.delta_debugging import _count_fitting, count_down
-from kgverify.runs.parts import plan_parts
 from kgverify.runs.pool import _environment, _start_process, describe_end
-from kgverify.runs.run import SCORE_SUMS, describe_ranking
+from kgverify.runs.run import SCORE_SUMS, describe_ranking, plan_parts
 
 
 def test_the_size_of_parts_follows_from_the_device_and_from_what_is_ranked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parts, "SIZES", {"cpu": (101, 101), "cuda": (102, 102)})
-    monkeypatch.setattr(parts, "RANKED_SIZES", {"cpu": (103, 103), "cuda": (104, 104)})
+    monkeypatch.setattr(run, "SIZES", {"cpu": (101, 101), "cuda": (102, 102)})
+    monkeypatch.setattr(run, "RANKED_SIZES", {"cpu": (103, 103), "cuda": (104, 104)})
     for device, rank_only, num in product(("cpu", "cuda", "other"), (False, True), (9, ALL)):
         plan = plan_parts(countries_run(num_queries=2, num_corruptions=num), device, rank_only=rank_only)
         assert plan.size == 101 + (device == "cuda") + 2 * (rank_only and num == ALL)
@@ -33,13 +32,13 @@ def test_parts_divide_the_queries_by_their_candidates() -> None:
     counts = count_candidates(run.graph, run.split, run.queries, 3)
     most = int(counts.max())
     for size in (1, most, 2 * most, 7 * most):
-        parts = plan_parts(run, "cpu", size).parts
-        assert [query for part in parts for query in part.queries] == list(run.queries)
-        assert [part.num_candidates for part in parts] == [counts[part.queries].sum() for part in parts]
-        assert [part.number for part in parts] == list(range(len(parts)))
-        assert all(part.num_candidates <= size or len(part.queries) == 1 for part in parts)
-        assert all(a.num_candidates + counts[b.queries[0]] > size for a, b in pairwise(parts))
-    assert len(parts) == 1
+        run = plan_parts(run, "cpu", size).parts
+        assert [query for part in run for query in part.queries] == list(run.queries)
+        assert [part.num_candidates for part in run] == [counts[part.queries].sum() for part in run]
+        assert [part.number for part in run] == list(range(len(run)))
+        assert all(part.num_candidates <= size or len(part.queries) == 1 for part in run)
+        assert all(a.num_candidates + counts[b.queries[0]] > size for a, b in pairwise(run))
+    assert len(run) == 1
 
 
 def test_the_counts_of_blocks_go_down_from_all_to_one() -> None:

@@ -12,11 +12,9 @@ from kgverify.engines.plain.engine import PlainEngine
 from kgverify.engines.protocol import positions_of, take_position
 from kgverify.engines.reference.engine import ReferenceEngine
 from kgverify.program.atoms import NamedAtom, Variable
-from kgverify.program.dialect import OURS, Dialect
-from kgverify.program.limits import Limits
-from kgverify.program.outcomes import GoalKind, Origin, Outcome
+from kgverify.program.limits import OURS, Dialect, Limits
+from kgverify.program.outcomes import GoalKind, Origin, Outcome, Stage
 from kgverify.program.program import NamedRule, Program
-from kgverify.program.stages import Stage
 from kgverify.runs.run import reference_triples
 from kgverify.step.clauses import Clauses
 from kgverify.step.plain_step import Situation, take_step

@@ -15,8 +15,7 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
-from kgverify.program.dialect import OURS, Dialect
-from kgverify.program.limits import Limits
+from kgverify.program.limits import OURS, Dialect, Limits
 from kgverify.testing.checking.check import prepare_alone, prepare_batches
 from kgverify.testing.checking.guard import find_limit
 from kgverify.testing.problems.decode import (

@@ -19,8 +19,8 @@ from kgverify.comparison.equality import Equality
 from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.program.atoms import NamedAtom, Variable
 from kgverify.program.limits import Limits
+from kgverify.program.outcomes import Stage
 from kgverify.program.program import NamedRule
-from kgverify.program.stages import Stage
 from kgverify.runs.engine_makers import evaluator_pipeline
 from kgverify.runs.run import Run, reference_pipeline
 from kgverify.testing.checking.check import Checker

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from known_shrinks import IN_STEP, RuledOracle
 
-from kgverify.engines.sizes import Sizes
+from kgverify.engines.protocol import Sizes
 from kgverify.program.atoms import NamedAtom, Variable
 from kgverify.program.limits import Limits
 from kgverify.program.program import NamedRule

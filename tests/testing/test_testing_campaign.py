@@ -13,7 +13,7 @@ import pytest
 import kgverify as kv
 from kgverify.errors import UserError
 from kgverify.program.atoms import NamedAtom, Variable
-from kgverify.program.dialect import Dialect
+from kgverify.program.limits import Dialect
 from kgverify.program.program import NamedRule
 from kgverify.runs.engine_makers import EAGER, PLAIN, EngineSpec, find_maker
 from kgverify.runs.pool import MOST_KILLS, Here

@@ -14,7 +14,7 @@ from kgverify.engines.reference.engine import ReferenceEngine
 from kgverify.errors import InternalError
 from kgverify.program.atoms import NamedAtom, Variable
 from kgverify.program.program import NamedRule
-from kgverify.ranking.corrupt import ALL, draw_candidates
+from kgverify.ranking.draw import ALL, draw_candidates
 from kgverify.ranking.rank import rank_candidates
 from kgverify.runs.engine_makers import as_maker, compiled_maker
 from kgverify.runs.run import reference_pipeline

@@ -6,11 +6,11 @@ import pytest
 
 from kgverify.engines import load_engine
 from kgverify.engines.load_engine import load_factory
+from kgverify.engines.protocol import Sizes
 from kgverify.engines.reference.engine import ReferenceEngine
-from kgverify.engines.sizes import Sizes
 from kgverify.errors import UserError
 from kgverify.program.atoms import NamedAtom
-from kgverify.ranking.corrupt import draw_candidates
+from kgverify.ranking.draw import draw_candidates
 from kgverify.ranking.rank import rank_candidates
 from kgverify.runs.engine_makers import adapt_pipeline, compiled_maker
 from kgverify.testing.checking.guard import find_supported

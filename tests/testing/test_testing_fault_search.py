@@ -5,8 +5,8 @@ import statistics
 import pytest
 from fault_search import ProblemStream, Search
 
-from kgverify.program.stages import Stage
-from kgverify.prover.faults.catalogue import FAULTS
+from kgverify.program.outcomes import Stage
+from kgverify.prover.faults.plant import FAULTS
 from kgverify.runs.engine_makers import compiled_maker
 from kgverify.testing.checking.check import Checker
 

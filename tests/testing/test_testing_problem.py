@@ -5,13 +5,13 @@ from itertools import islice
 import numpy as np
 import pytest
 
-from kgverify.engines.sizes import Sizes
+from kgverify.engines.protocol import Sizes
 from kgverify.errors import UserError
 from kgverify.program.atoms import NamedAtom, Variable
 from kgverify.program.limits import Limits
 from kgverify.program.outcomes import Side
 from kgverify.program.program import NamedRule
-from kgverify.ranking.corrupt import ALL
+from kgverify.ranking.draw import ALL
 from kgverify.runs.run import reference_pipeline
 from kgverify.testing.checking.check import prepare_batches
 from kgverify.testing.problems.decode import SIZE, decode_problem, draw_problems

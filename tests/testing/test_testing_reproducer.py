@@ -9,13 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kgverify.comparison.result import Verdict
-from kgverify.engines.sizes import Sizes
+from kgverify.engines.protocol import Sizes
 from kgverify.errors import UserError
 from kgverify.laws.replay import assert_agrees, replay
 from kgverify.program.atoms import NamedAtom, Variable
 from kgverify.program.limits import Limits
 from kgverify.program.program import NamedRule
-from kgverify.ranking.corrupt import ALL
+from kgverify.ranking.draw import ALL
 from kgverify.runs.engine_makers import EAGER, EngineSpec, find_maker
 from kgverify.testing.checking.check import Checker
 from kgverify.testing.checking.failure import CRASH, Failure, Signature

@@ -10,7 +10,7 @@ from fault_search import ProblemStream
 from kgverify.errors import UserError
 from kgverify.program.atoms import NamedAtom, Variable
 from kgverify.program.limits import Limits
-from kgverify.prover.faults.catalogue import FAULTS
+from kgverify.prover.faults.plant import FAULTS
 from kgverify.runs.engine_makers import compiled_maker
 from kgverify.testing.checking.check import Checker
 from kgverify.testing.checking.failure import Failure, Signature, fails_same_way

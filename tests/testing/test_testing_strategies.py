@@ -12,12 +12,12 @@ from render_graphs import render_rules, render_triples
 
 from kgreference.model import least_model
 from kgverify import strategies
-from kgverify.engines.reference.program import build_reference_program
-from kgverify.engines.sizes import Sizes
+from kgverify.engines.protocol import Sizes
+from kgverify.engines.reference.engine import build_reference_program
 from kgverify.graphs.rules import parse_rules
 from kgverify.graphs.triples import parse_triples
 from kgverify.program.program import Program
-from kgverify.ranking.corrupt import ALL
+from kgverify.ranking.draw import ALL
 from kgverify.testing.checking.check import Checker
 from kgverify.testing.problems.decode import BULK
 from kgverify.testing.problems.problem import PolicySpec, Problem, Spread

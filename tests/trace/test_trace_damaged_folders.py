@@ -14,9 +14,8 @@ import kgverify as kv
 from kgverify.errors import UserError
 from kgverify.trace.hdf5.writing import write_arrays
 from kgverify.trace.maintain.check import DAMAGED, WHOLE, check_trace
-from kgverify.trace.maintain.convert import convert_trace
 from kgverify.trace.maintain.join import PartsError, unite
-from kgverify.trace.maintain.repair import repair_trace
+from kgverify.trace.maintain.repair import convert_trace, repair_trace
 from kgverify.trace.model.schema import Arrays
 from kgverify.trace.read.data_file import DataFile
 

@@ -18,16 +18,16 @@ from trace_builders import (
 )
 
 from kgverify.errors import UserError
-from kgverify.program.stages import STEP_STAGES, Stage
+from kgverify.program.outcomes import STEP_STAGES, Stage
 from kgverify.report.steps import LazyTraceView
 from kgverify.trace.hdf5.writing import write_arrays
-from kgverify.trace.maintain.convert import convert_trace
+from kgverify.trace.maintain.repair import convert_trace
 from kgverify.trace.model.columns import StageItems, no_stage_items, select_candidates
 from kgverify.trace.model.levels import TraceLevel
 from kgverify.trace.model.stage_items import StageReader, encode_stage_outputs, ends_alike
 from kgverify.trace.read.trace_file import TraceFile, read_trace
-from kgverify.trace.write.encode import encode_trace
 from kgverify.trace.write.loop_writer import LoopWriter
+from kgverify.trace.write.writer import encode_trace
 
 COLUMNS = make_columns(4, 30, has_stages=True)
 NUM_STEPS = len(COLUMNS.steps.depth)

@@ -23,13 +23,12 @@ from trace_builders import (
 
 from kgverify.errors import UserError
 from kgverify.trace.hdf5.writing import write_arrays
-from kgverify.trace.maintain.convert import convert_trace
+from kgverify.trace.maintain.repair import convert_trace
 from kgverify.trace.model.columns import select_candidates
 from kgverify.trace.model.levels import Packing, TraceLevel, columns_kept, left_out, required
 from kgverify.trace.model.schema import encode_level
 from kgverify.trace.read.trace_file import read_trace
-from kgverify.trace.write.encode import encode_trace
-from kgverify.trace.write.writer import write_again
+from kgverify.trace.write.writer import encode_trace, write_again
 
 COLUMNS = make_columns(4, 30, has_stages=True)
 PROGRAM = {"facts": FACTS, "fact_lines": FACT_LINES, "rules": RULES}

@@ -9,11 +9,10 @@ import pytest
 from trace_builders import FACT_LINES, FACTS, HEADER, RULES, SYMBOLS, make_columns, open_writer, write_file
 
 from kgverify.errors import UserError
-from kgverify.trace.files.output_path import partial_of
+from kgverify.trace.files.manifest import partial_of
 from kgverify.trace.maintain.check import check_trace
-from kgverify.trace.maintain.convert import convert_trace
 from kgverify.trace.maintain.join import unite
-from kgverify.trace.maintain.repair import repair_trace
+from kgverify.trace.maintain.repair import convert_trace, repair_trace
 from kgverify.trace.model.columns import select_candidates
 from kgverify.trace.model.levels import TraceLevel
 from kgverify.trace.read.data_file import DataFile
@@ -116,7 +115,7 @@ def test_a_full_disk_leaves_what_was_appended(tmp_path, level, is_archived, monk
     writer.commit()
     writer.append(part(20, 22))
     with monkeypatch.context() as patch:
-        patch.setattr("kgverify.trace.files.disk.os.pwritev", fail)
+        patch.setattr("kgverify.trace.files.manifest.os.pwritev", fail)
         with pytest.raises(
             UserError, match=r"No space left on device \(.* bytes free\); the first 20 candidates are safe"
         ):
@@ -129,7 +128,7 @@ def test_a_full_disk_leaves_what_was_appended(tmp_path, level, is_archived, monk
 @pytest.mark.parametrize("is_archived", [False, True])
 def test_a_conversion_onto_a_full_disk_leaves_nothing(tmp_path, is_archived, monkeypatch):
     write_whole(tmp_path / "t.h5", "steps", False)
-    monkeypatch.setattr("kgverify.trace.files.disk.os.pwritev", fail)
+    monkeypatch.setattr("kgverify.trace.files.manifest.os.pwritev", fail)
     with pytest.raises(UserError, match="No space left on device"):
         convert_trace(tmp_path / "t.h5", tmp_path / "c.h5", is_archived=is_archived)
     assert [p.name for p in tmp_path.iterdir()] == ["t.h5"]

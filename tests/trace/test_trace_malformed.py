@@ -29,9 +29,8 @@ from kgverify.program.program import Symbols
 from kgverify.report.steps import LazyTraceView, TraceView
 from kgverify.report.tables import export_trace
 from kgverify.trace.maintain.check import WHOLE, check_trace
-from kgverify.trace.maintain.convert import convert_trace
 from kgverify.trace.maintain.join import unite
-from kgverify.trace.maintain.repair import repair_trace
+from kgverify.trace.maintain.repair import convert_trace, repair_trace
 from kgverify.trace.model.consistency import Contradictions
 from kgverify.trace.model.header import PolicyInfo
 from kgverify.trace.model.levels import TraceLevel
@@ -137,7 +136,7 @@ def test_limits_that_the_header_leaves_out_are_unknown(tmp_path, limits):
 
 def test_limits_may_be_null_or_missing(tmp_path):
     from kgverify.trace.hdf5.writing import write_arrays
-    from kgverify.trace.write.encode import encode_trace
+    from kgverify.trace.write.writer import encode_trace
 
     write_file(tmp_path / "a", HEADER, SYMBOLS, MALFORMED)
     arrays = encode_trace(read_trace(tmp_path / "a"))

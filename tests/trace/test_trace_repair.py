@@ -10,8 +10,7 @@ import pytest
 from trace_builders import FACTS, HEADER, RANKINGS, SYMBOLS, assert_same_columns, make_columns, open_writer, write_file
 
 from kgverify.errors import UserError
-from kgverify.trace.files.manifest import Part, ShardError
-from kgverify.trace.files.output_path import lock_trace
+from kgverify.trace.files.manifest import Part, ShardError, lock_trace
 from kgverify.trace.maintain import repair as module
 from kgverify.trace.maintain.check import check_trace
 from kgverify.trace.maintain.join import PartsError, unite
@@ -225,7 +224,7 @@ def test_a_full_disk_leaves_the_original_as_it_was(folder, monkeypatch):
 
     (folder / "shard-00002.h5").unlink()
     monkeypatch.setattr(module.os, "link", fail)
-    monkeypatch.setattr("kgverify.trace.files.disk.os.pwritev", fail)
+    monkeypatch.setattr("kgverify.trace.files.manifest.os.pwritev", fail)
     with pytest.raises(UserError, match=r"No space left on device \(.* bytes free\); nothing was changed"):
         repair_trace(folder)
     assert [p.name for p in folder.parent.iterdir()] == ["a"]

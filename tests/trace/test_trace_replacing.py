@@ -13,8 +13,8 @@ import kgverify as kv
 from kgverify.errors import UserError
 from kgverify.trace.files import manifest
 from kgverify.trace.maintain.check import WHOLE, check_trace
-from kgverify.trace.maintain.convert import convert_trace
 from kgverify.trace.maintain.join import unite
+from kgverify.trace.maintain.repair import convert_trace
 from kgverify.trace.read.trace_file import read_trace
 from kgverify.verification.save import read_run, save_verification
 from kgverify.verification.verify import Verification

@@ -30,7 +30,7 @@ from kgverify.trace.model.columns import select_candidates
 from kgverify.trace.model.digests import compute_sequence, root_digest
 from kgverify.trace.model.schema import SEQUENCE, encode_columns
 from kgverify.trace.read.trace_file import TraceFile, check_same_run, read_trace
-from kgverify.trace.write.shards import _root_of
+from kgverify.trace.write.writer import _root_of
 
 COLUMNS = make_columns(11, 60)
 

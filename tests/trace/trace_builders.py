@@ -9,8 +9,8 @@ import numpy as np
 
 from kgverify.program.atoms import Atom
 from kgverify.program.limits import Limits
+from kgverify.program.outcomes import STEP_STAGES, Stage
 from kgverify.program.program import Program, Rule, Symbols
-from kgverify.program.stages import STEP_STAGES, Stage
 from kgverify.trace.model.columns import (
     FIELDS,
     NO_DIGESTS,
@@ -29,8 +29,7 @@ from kgverify.trace.model.levels import has_goals, parse_level, uncounted
 from kgverify.trace.model.schema import OPTIONAL_COLUMNS
 from kgverify.trace.model.stage_items import encode_stage_outputs
 from kgverify.trace.model.trace import NOTHING_UNKNOWN, Trace
-from kgverify.trace.write.encode import Clauses
-from kgverify.trace.write.writer import Storage, TraceWriter, write_again
+from kgverify.trace.write.writer import Clauses, Storage, TraceWriter, write_again
 
 NUM_PREDICATES, NUM_CONSTANTS, NUM_FACTS, NUM_RULES = 5, 40, 12, 3
 

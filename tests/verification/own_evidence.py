@@ -12,7 +12,7 @@ import numpy as np
 
 from kgverify.comparison.result import Divergence
 from kgverify.engines.protocol import Engine, Positions
-from kgverify.program.stages import STEP_STAGES, Stage
+from kgverify.program.outcomes import STEP_STAGES, Stage
 from kgverify.trace.model.columns import Columns
 from kgverify.trace.model.trace import Trace
 

@@ -15,9 +15,9 @@ from kgverify.engines.policy import Policy
 from kgverify.program.limits import Limits
 from kgverify.program.outcomes import GoalKind, Origin, Outcome
 from kgverify.program.program import Program
-from kgverify.ranking.corrupt import draw_candidates
+from kgverify.ranking.draw import draw_candidates
 from kgverify.runs.run import Pipeline, Run
-from kgverify.step.resolvent import Resolvent, Taken
+from kgverify.step.plain_step import Resolvent, Taken
 from kgverify.trace.model.columns import Candidates, Rankings
 from kgverify.trace.model.header import EngineInfo
 

@@ -14,16 +14,15 @@ import pytest
 from run_engines import countries_run, eager_pipeline
 
 import kgverify as kv
+from kgverify.comparison.comparable import MemorySource, open_source
 from kgverify.comparison.compare import Comparer
 from kgverify.comparison.exercise import count
 from kgverify.comparison.exercise.count import count_exercise
 from kgverify.comparison.exercise.exercise import ITEMS, MINIMUM, parse_minimum
 from kgverify.comparison.result import Verdict
-from kgverify.comparison.source import MemorySource, open_source
 from kgverify.comparison.step_view import StepReader
 from kgverify.engines.reference.engine import ReferenceEngine
-from kgverify.program.outcomes import GoalKind, Origin
-from kgverify.program.stages import STEP_STAGES
+from kgverify.program.outcomes import STEP_STAGES, GoalKind, Origin
 from kgverify.report.content import Outcomes
 from kgverify.report.wording import describe_stages
 from kgverify.runs.engine_makers import compiled_maker, find_maker
@@ -34,7 +33,7 @@ from kgverify.testing.problems.merge import merge
 from kgverify.testing.problems.problem import Problem
 from kgverify.trace.model.columns import Columns
 from kgverify.trace.read.trace_file import read_trace
-from kgverify.verification.evidence import judge_exercise
+from kgverify.verification.judgement import judge_exercise
 from kgverify.verification.verify import verify
 
 FACTS = "parent(ann, bob).\nparent(ann, dan).\nparent(bob, cid).\nparent(dan, eve).\n"

@@ -9,13 +9,12 @@ from run_engines import UNEXPLAINED, countries_run, eager_pipeline, staged_pipel
 from kgverify.comparison.equality import Equality
 from kgverify.comparison.rankings import mean_reciprocal_rank
 from kgverify.comparison.result import Cause, Divergence, Level
-from kgverify.program.difference_class import DifferenceClass
+from kgverify.program.outcomes import DifferenceClass
 from kgverify.prover.stages.choose import SCORES
 from kgverify.prover.stages.resolve import left_align
 from kgverify.prover.stages.stage_functions import build_stages
 from kgverify.prover.state import PAD
-from kgverify.ranking.metric import MRR
-from kgverify.ranking.rank import rank_candidates
+from kgverify.ranking.rank import MRR, rank_candidates
 from kgverify.runs.run import build_trace, reference_pipeline
 from kgverify.verification.attribute import ROUNDING, attribute_loss
 from kgverify.verification.verify import verify

@@ -15,17 +15,14 @@ from kgverify.comparison.compare import Comparer
 from kgverify.comparison.result import Comparison, Verdict
 from kgverify.comparison.step_view import StepReader
 from kgverify.engines.policy import SHORTEST
-from kgverify.engines.positives import find_positives
-from kgverify.engines.protocol import positions_of
+from kgverify.engines.protocol import find_positives, positions_of
 from kgverify.engines.reference.engine import ReferenceEngine
 from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.program.atoms import NamedAtom, Variable
-from kgverify.program.dialect import Dialect
-from kgverify.program.limits import DeclaredLimits, Limits
-from kgverify.program.outcomes import Side
+from kgverify.program.limits import DeclaredLimits, Dialect, Limits
+from kgverify.program.outcomes import Side, Stage
 from kgverify.program.program import NamedRule
-from kgverify.program.stages import Stage
-from kgverify.ranking.corrupt import ALL
+from kgverify.ranking.draw import ALL
 from kgverify.ranking.rank import RANK_TOLERANCE
 from kgverify.ranking.rules import Counts, RankingRule, Ranks, RuleRanker, Ties, give_ranks
 from kgverify.runs.retake import describe_left, retake_steps

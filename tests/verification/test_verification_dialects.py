@@ -14,11 +14,8 @@ from kgverify.comparison.inference.infer import UNNAMED, follows_inference, name
 from kgverify.comparison.result import Divergence, Level
 from kgverify.engines.reference.engine import ReferenceEngine
 from kgverify.graphs.load import load_graph
-from kgverify.program.dialect import FILTERS, OURS, VALUES, Dialect
-from kgverify.program.difference_class import DifferenceClass
-from kgverify.program.limits import DeclaredLimits, Limits
-from kgverify.program.outcomes import GoalKind, Outcome
-from kgverify.program.stages import STEP_STAGES, Stage
+from kgverify.program.limits import FILTERS, OURS, VALUES, DeclaredLimits, Dialect, Limits
+from kgverify.program.outcomes import STEP_STAGES, DifferenceClass, GoalKind, Outcome, Stage
 from kgverify.runs.retake import retake_steps
 from kgverify.runs.run import Run, build_trace, reference_pipeline
 from kgverify.trace.model.consistency import Contradictions

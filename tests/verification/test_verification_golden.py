@@ -15,7 +15,7 @@ from run_engines import assert_same_columns
 import kgverify
 from kgverify.cli import main
 from kgverify.comparison.result import Verdict
-from kgverify.trace.maintain.convert import convert_trace
+from kgverify.trace.maintain.repair import convert_trace
 from kgverify.trace.model.header import SCHEMA_VERSION
 from kgverify.trace.model.levels import TraceLevel, columns_kept
 from kgverify.trace.read.trace_file import read_trace

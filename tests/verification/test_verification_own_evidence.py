@@ -16,15 +16,14 @@ from kgverify.comparison.equality import Equality
 from kgverify.comparison.result import Divergence, Level
 from kgverify.comparison.step_view import StepView
 from kgverify.graphs.load import load_graph
-from kgverify.program.difference_class import DifferenceClass
 from kgverify.program.limits import Limits
-from kgverify.program.stages import Stage
-from kgverify.prover.faults.catalogue import FAULTS
+from kgverify.program.outcomes import DifferenceClass, Stage
+from kgverify.prover.faults.plant import FAULTS
 from kgverify.report.render.github import render_annotations
 from kgverify.report.render.html import build_page
 from kgverify.report.render.junit import render_junit
 from kgverify.report.render.terminal import report_text
-from kgverify.report.stepper.stepper import Stepper
+from kgverify.report.stepper.stage_walk import Stepper
 from kgverify.report.wording import describe_divergence, describe_kind
 from kgverify.runs.engine_makers import evaluator_pipeline
 from kgverify.runs.run import Run, reference_pipeline

@@ -21,11 +21,11 @@ import kgverify as kv
 from kgverify.comparison.result import Verdict
 from kgverify.engines.protocol import Positions, RecordedPart, positions_of, split_positions
 from kgverify.errors import UserError
-from kgverify.program.stages import Stage
+from kgverify.program.outcomes import Stage
 from kgverify.progress import Progress, no_progress
 from kgverify.ranking.rank import RANK_TOLERANCE
 from kgverify.runs.run import Pipeline, Run, build_trace, reference_pipeline
-from kgverify.trace.files.output_path import partial_of
+from kgverify.trace.files.manifest import partial_of
 from kgverify.trace.model.columns import CandidateSet, Columns, empty_columns
 from kgverify.trace.model.digests import compute_sequence
 from kgverify.trace.model.header import Header

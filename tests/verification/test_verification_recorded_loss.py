@@ -19,9 +19,8 @@ from kgverify.program.atoms import NamedAtom, Variable
 from kgverify.program.limits import Limits
 from kgverify.program.outcomes import Outcome
 from kgverify.program.program import NamedRule
-from kgverify.prover.faults.catalogue import FAULTS as CATALOGUE
-from kgverify.ranking.metric import MRR
-from kgverify.ranking.rank import RANK_TOLERANCE
+from kgverify.prover.faults.plant import FAULTS as CATALOGUE
+from kgverify.ranking.rank import MRR, RANK_TOLERANCE
 from kgverify.report.render.html import render_html
 from kgverify.runs.engine_makers import evaluator_pipeline
 from kgverify.runs.run import Run, build_trace, load_policy, reference_pipeline

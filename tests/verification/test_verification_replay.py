@@ -10,7 +10,7 @@ from kgverify.comparison.equality import Equality
 from kgverify.comparison.locate import first_difference, render_difference
 from kgverify.comparison.step_view import Names
 from kgverify.program.limits import Limits
-from kgverify.program.stages import STEP_STAGES, Stage
+from kgverify.program.outcomes import STEP_STAGES, Stage
 from kgverify.prover.stages.choose import SCORES
 from kgverify.prover.stages.stage_functions import build_stages
 from kgverify.runs.run import build_trace, reference_pipeline

@@ -6,8 +6,7 @@ from run_engines import UNEXPLAINED, ForeignEngine, countries_run, eager_pipelin
 
 from kgverify.comparison.equality import Equality
 from kgverify.comparison.result import Verdict
-from kgverify.engines.policy import make_two_tower
-from kgverify.engines.score_error import bound_score_errors
+from kgverify.engines.policy import bound_score_errors, make_two_tower
 from kgverify.graphs.load import load_graph
 from kgverify.program.limits import Limits
 from kgverify.runs.engine_makers import evaluator_pipeline

@@ -6,10 +6,9 @@ import pytest
 
 from kgverify.comparison.classify import Finding, Surroundings
 from kgverify.comparison.result import Divergence, Level
-from kgverify.program.difference_class import DifferenceClass
-from kgverify.program.stages import Stage
+from kgverify.program.outcomes import DifferenceClass, Stage
 from kgverify.verification import separate as module
-from kgverify.verification.evidence import describe_idle
+from kgverify.verification.judgement import describe_idle
 from kgverify.verification.separate import Seen, separate
 
 

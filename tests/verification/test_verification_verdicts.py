@@ -23,8 +23,7 @@ from kgverify.engines.protocol import ProbedEngine
 from kgverify.errors import UserError
 from kgverify.graphs.load import load_graph
 from kgverify.program.limits import Limits
-from kgverify.ranking.metric import MRR
-from kgverify.ranking.rank import rank_candidates
+from kgverify.ranking.rank import MRR, rank_candidates
 from kgverify.runs.run import Run, load_policy, reference_pipeline
 from kgverify.trace.model.columns import Columns, select_candidates
 from kgverify.trace.read.trace_file import read_trace

@@ -23,7 +23,7 @@ from kgverify.cli.progress import make_result_console, print_lines, show_phase, 
 from kgverify.engines.plain.choice import has_torch
 from kgverify.engines.table import COMPILED, find_class, make_entry
 from kgverify.errors import UserError, count_of, suggest
-from kgverify.report.render.fitted_table import FittedTable
+from kgverify.report.render.screen import FittedTable
 from kgverify.runs.run import Run
 
 if TYPE_CHECKING:

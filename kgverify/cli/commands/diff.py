@@ -10,7 +10,7 @@ from kgverify.api.compare import compare
 from kgverify.api.inputs import names_engine
 from kgverify.api.verify import verify_job
 from kgverify.cli import options
-from kgverify.cli.engine_warnings import warnings_afterwards
+from kgverify.cli.command_line import warnings_afterwards
 from kgverify.cli.output import is_typed
 from kgverify.cli.progress import make_result_console, show_phase, show_work, typed_command, write_json
 from kgverify.comparison.equality import Equality

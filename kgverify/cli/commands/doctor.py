@@ -6,7 +6,7 @@ from cyclopts import Parameter
 from rich.table import Table
 
 from kgverify.cli.progress import make_result_console, write_json
-from kgverify.report.render.fitted_table import FittedTable
+from kgverify.report.render.screen import FittedTable
 
 
 def doctor(*, self_test: Annotated[bool, Parameter(negative="")] = False) -> int:
@@ -15,8 +15,7 @@ def doctor(*, self_test: Annotated[bool, Parameter(negative="")] = False) -> int
     Args:
         self_test: Prove the embedded graph by every evaluator, and find planted faults.
     """
-    from kgverify.api.doctor import State, examine_installation
-    from kgverify.api.self_test import describe_last_test, try_installation
+    from kgverify.api.doctor import State, describe_last_test, examine_installation, try_installation
 
     findings = examine_installation()
     findings += try_installation() if self_test else [describe_last_test()]

@@ -30,7 +30,7 @@ from kgverify.comparison.equality import Equality
 from kgverify.engines.protocol import ExplainedEngine
 from kgverify.errors import UserError
 from kgverify.escaping import make_lines_visible
-from kgverify.evaluation.group import ProcessGroup, join_process_group
+from kgverify.evaluation.proving import ProcessGroup, join_process_group
 from kgverify.interrupts import handle_signals, note_interrupt
 from kgverify.progress import TimedPhases, silent_phase
 from kgverify.report.evaluation import print_evaluation

@@ -22,7 +22,7 @@ from kgverify.cli.progress import (
     write_json,
 )
 from kgverify.errors import UserError
-from kgverify.program.dialect import OURS, read_dialect
+from kgverify.program.limits import OURS, read_dialect
 from kgverify.runs.job import MOST_JOBS
 from kgverify.testing.campaigns.campaign import run_campaign
 from kgverify.testing.campaigns.result import describe_campaign

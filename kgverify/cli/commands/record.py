@@ -17,7 +17,7 @@ from kgverify.errors import UserError, count_of
 from kgverify.interrupts import handle_signals, note_interrupt
 from kgverify.report.render.terminal import describe_execution
 from kgverify.runs.job import Engines, Reference
-from kgverify.trace.files.output_path import count_safe, partial_of
+from kgverify.trace.files.manifest import count_safe, partial_of
 
 _SIGNALS: Final = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
 

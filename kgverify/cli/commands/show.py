@@ -10,9 +10,9 @@ from kgverify.cli.output import settings
 from kgverify.cli.progress import make_result_console, print_lines, write_json
 from kgverify.cli.stepping import step_through
 from kgverify.errors import UserError
-from kgverify.report.render.explanation import explain_causes
+from kgverify.report.render.terminal import explain_causes
 from kgverify.report.stepper.render_stepper import render_position
-from kgverify.report.stepper.stepper import Stepper
+from kgverify.report.stepper.stage_walk import Stepper
 from kgverify.report.steps import TraceView, render_derivation, render_step, render_trace, view_trace
 from kgverify.trace.files.manifest import MANIFEST
 from kgverify.trace.read.trace_file import TraceFile

@@ -12,9 +12,8 @@ from kgverify.errors import UserError, count_of
 from kgverify.report.tables import TABLES, export_trace, parse_selection
 from kgverify.trace.lines.import_lines import import_lines
 from kgverify.trace.maintain.check import WHOLE, CheckReport, check_trace
-from kgverify.trace.maintain.convert import convert_trace
 from kgverify.trace.maintain.join import unite
-from kgverify.trace.maintain.repair import RepairReport, repair_trace
+from kgverify.trace.maintain.repair import RepairReport, convert_trace, repair_trace
 from kgverify.trace.model.levels import LevelName, TraceLevel
 from kgverify.trace.read.trace_file import read_trace
 from kgverify.verification.rebuild import rebuild_goals

@@ -7,13 +7,11 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from kgverify.comparison.comparable import column_names
+from kgverify.comparison.comparable import MemorySource, StepSource, column_names, has_steps
 from kgverify.comparison.exercise.exercise import MOST_UNUSED, NO_MINIMUM, Exercise, Minimum, find_missing
-from kgverify.comparison.source import MemorySource, StepSource, has_steps
 from kgverify.comparison.step_view import outcome_name
-from kgverify.program.outcomes import GoalKind, Origin, Outcome
+from kgverify.program.outcomes import STEP_STAGES, GoalKind, Origin, Outcome, Stage
 from kgverify.program.program import Program, Rule
-from kgverify.program.stages import STEP_STAGES, Stage
 from kgverify.trace.model.columns import Columns, StageItems, starts_of
 from kgverify.trace.model.header import NUM_STEPS, EngineInfo, unknown_columns
 

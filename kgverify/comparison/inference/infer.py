@@ -20,11 +20,10 @@ from kgverify.comparison.inference.step_difference import (
 from kgverify.comparison.locate import MOST_SHOWN, Difference, shorten
 from kgverify.comparison.result import Divergence
 from kgverify.comparison.step_view import Names, ResolventView, StepView, content_of, plain
-from kgverify.program.dialect import OURS, Dialect
 from kgverify.program.fact_index import Ids
-from kgverify.program.outcomes import GoalKind
+from kgverify.program.limits import OURS, Dialect
+from kgverify.program.outcomes import STEP_STAGES, GoalKind, Stage
 from kgverify.program.program import Program
-from kgverify.program.stages import STEP_STAGES, Stage
 from kgverify.step.clauses import Clauses, number_variables
 from kgverify.trace.model.trace import Trace
 

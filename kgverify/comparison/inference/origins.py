@@ -16,9 +16,16 @@ from typing import Final, NamedTuple, TypeAlias
 from kgverify.errors import count_of
 from kgverify.program.fact_index import Ids
 from kgverify.program.outcomes import Origin
-from kgverify.step.clauses import Atoms, Clauses, binds_in_one_pass, number_variables
-from kgverify.step.near_matches import matches_apart
-from kgverify.step.renaming import find_embedding, is_permutation, shape_of
+from kgverify.step.clauses import (
+    Atoms,
+    Clauses,
+    binds_in_one_pass,
+    find_embedding,
+    is_permutation,
+    matches_apart,
+    number_variables,
+    shape_of,
+)
 
 Clause: TypeAlias = tuple[int, int]
 """An `Origin` and the index of a rule or a fact."""

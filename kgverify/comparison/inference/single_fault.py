@@ -16,15 +16,13 @@ from msgspec.structs import replace
 from kgverify.comparison.inference.step_difference import CERTAIN, CLEAR, GUESSED, LIKELY, OPEN, StepDifference, rank
 from kgverify.comparison.step_view import StepView, content_of, list_unshared, plain
 from kgverify.errors import count_of
-from kgverify.program.dialect import Filter
-from kgverify.program.difference_class import DifferenceClass
 from kgverify.program.fact_index import Ids
-from kgverify.program.limits import Limits
-from kgverify.program.outcomes import GoalKind, Origin
-from kgverify.program.stages import Stage
-from kgverify.step.clauses import Atoms, Clauses, number_variables
+from kgverify.program.limits import Filter, Limits
+from kgverify.program.outcomes import DifferenceClass, GoalKind, Origin, Stage
+from kgverify.step.clauses import Atoms, Clauses, find_embedding, number_variables
 from kgverify.step.plain_step import (
     SOUND,
+    Resolvent,
     Situation,
     close,
     filter_resolvents,
@@ -35,8 +33,6 @@ from kgverify.step.plain_step import (
     prune,
     resolve,
 )
-from kgverify.step.renaming import find_embedding
-from kgverify.step.resolvent import Resolvent
 
 Clause: TypeAlias = tuple[int, int]
 """An `Origin` and the index of a rule or a fact."""

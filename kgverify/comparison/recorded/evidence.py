@@ -11,14 +11,14 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from kgverify.comparison.comparable import MemorySource, StepSource, has_steps
 from kgverify.comparison.compare import Comparer
 from kgverify.comparison.equal_columns import has_same_bytes
 from kgverify.comparison.locate import first_difference
 from kgverify.comparison.modulo import normalise_outputs
 from kgverify.comparison.result import ROLES, Comparison, Verdict
-from kgverify.comparison.source import MemorySource, StepSource, has_steps
 from kgverify.comparison.stored_columns import FileSource
-from kgverify.program.stages import STEP_STAGES
+from kgverify.program.outcomes import STEP_STAGES
 from kgverify.trace.files.manifest import MANIFEST
 from kgverify.trace.model.columns import Candidates, CandidateSet, Range, are_equal, starts_of
 from kgverify.trace.model.consistency import Contradictions, count_repeated, describe_rankings

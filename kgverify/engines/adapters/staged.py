@@ -5,20 +5,17 @@ from functools import partial
 from operator import index
 from typing import Any, Final, Literal, NamedTuple, TypeAlias, overload
 
-from kgverify.engines.adapters.environment import Memory, check_memory
-from kgverify.engines.adapters.stepwise import AtomIds, Goal, StepwiseEngine, read_positions
+from kgverify.engines.adapters.stepwise import AtomIds, Goal, Memory, StepwiseEngine, check_memory, read_positions
 from kgverify.engines.adapters.terms import TermEngine, TermGoal, TermProgram
 from kgverify.engines.policy import Policy
 from kgverify.engines.protocol import Positions, StageOutputs
 from kgverify.errors import UserError
 from kgverify.program.limits import Limits
-from kgverify.program.outcomes import GoalKind, Origin
+from kgverify.program.outcomes import GoalKind, Origin, Stage
 from kgverify.program.program import Program
-from kgverify.program.stages import Stage
 from kgverify.step import plain_step
 from kgverify.step.clauses import Clauses
-from kgverify.step.plain_step import Filtered, Situation, Step
-from kgverify.step.resolvent import FALSE, Resolvent, Taken
+from kgverify.step.plain_step import FALSE, Filtered, Resolvent, Situation, Step, Taken
 
 
 class Clause(NamedTuple):

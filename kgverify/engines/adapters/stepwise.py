@@ -1,21 +1,21 @@
 """An engine from one function, which returns the resolvents of a step; a base class provides the rest."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from itertools import chain, pairwise
-from typing import ClassVar, TypeAlias
+from typing import Any, ClassVar, Final, Literal, TypeAlias
 
 import numpy as np
 
 from kgverify.engines.policy import Policy
 from kgverify.engines.protocol import Positions
-from kgverify.errors import UserError, count_of
+from kgverify.errors import UserError, count_of, suggest
 from kgverify.program.limits import Limits
 from kgverify.program.outcomes import Outcome
 from kgverify.program.program import Program
 from kgverify.progress import Progress, no_progress
-from kgverify.step.plain_step import find_outcome, log_softmax
-from kgverify.step.resolvent import Taken, TakenStep
+from kgverify.step.clauses import number_variables
+from kgverify.step.plain_step import Taken, TakenStep, find_outcome, log_softmax
 from kgverify.trace.model.columns import Candidates, CandidateSet, Columns, Resolvents, Steps, starts_of
 from kgverify.trace.model.header import EngineInfo
 
@@ -171,3 +171,51 @@ def collect(candidates: CandidateSet, derivations: list[list[TakenStep]]) -> Col
             atoms([each.atoms for each in resolvents]),
         ),
     )
+
+
+Memory: TypeAlias = Literal["none", "sets", "goals"]
+
+UNKNOWN_TO_STEPS: Final = (
+    "resolvents.origin_kind",
+    "resolvents.origin",
+    "steps.dropped_atoms",
+    "steps.dropped_resolvents",
+    "candidates.is_limited",
+)
+"""The columns unknown to a prover that gives successors alone."""
+
+GIVE_UP_SCORE: Final = -64.0
+"""The score of an action that gives up, or of an empty goal, where kgverify scores: below that of any goal."""
+
+
+def describe_mode(arrays: str, given: Collection[str] = ()) -> str:
+    """Return the mode of an engine: its arrays, and who chooses. given: those of "scores" and "choice" that it gives."""
+    if "choice" in given:
+        return arrays
+    return f"{arrays}, choices by kgverify" + (" from its scores" if "scores" in given else "")
+
+
+def _as_set(goal: Iterable[Sequence[Any]]) -> Hashable:
+    return frozenset(map(tuple, goal))
+
+
+def _as_goal(goal: Iterable[Sequence[Any]]) -> Hashable:
+    return number_variables((predicate, a, b) for predicate, a, b in goal)
+
+
+MEMORIES: Final[Mapping[str, Callable[[Iterable[Sequence[Any]]], Hashable] | None]] = {
+    "none": None,
+    "sets": _as_set,
+    "goals": _as_goal,
+}
+"""The form in which each memory keeps a visited goal."""
+
+
+def check_memory(memory: str, where: str) -> None:
+    """Raise a UserError unless the memory exists."""
+    if memory not in MEMORIES:
+        raise UserError(
+            f"unknown memory {memory!r}",
+            where=f"{where}.memory",
+            fix=suggest(memory, tuple(MEMORIES)) or f"choose one of {', '.join(MEMORIES)}",
+        )

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kgverify.engines.adapters.encoding import Decoded, Encoding, Ids, Translation
-from kgverify.engines.adapters.environment import (
+from kgverify.engines.adapters.stepwise import (
     GIVE_UP_SCORE,
     MEMORIES,
     UNKNOWN_TO_STEPS,

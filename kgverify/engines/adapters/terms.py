@@ -4,15 +4,17 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import Any, ClassVar, Final, NamedTuple, TypeAlias
 
-from kgverify.engines.adapters.environment import (
+from kgverify.engines.adapters.stepwise import (
     GIVE_UP_SCORE,
     MEMORIES,
     UNKNOWN_TO_STEPS,
     Memory,
+    StepwiseEngine,
     check_memory,
+    collect,
     describe_mode,
+    read_positions,
 )
-from kgverify.engines.adapters.stepwise import StepwiseEngine, collect, read_positions
 from kgverify.engines.policy import Policy
 from kgverify.engines.protocol import Positions
 from kgverify.errors import UserError
@@ -20,7 +22,7 @@ from kgverify.program.atoms import NamedAtom, Variable
 from kgverify.program.limits import Limits
 from kgverify.program.outcomes import GoalKind, Origin, Outcome
 from kgverify.program.program import Program
-from kgverify.step.resolvent import Resolvent, Taken, TakenStep
+from kgverify.step.plain_step import Resolvent, Taken, TakenStep
 from kgverify.trace.model.columns import CandidateSet, Columns
 from kgverify.trace.model.header import EngineInfo
 

@@ -8,8 +8,7 @@ from numpy.typing import NDArray
 from kgverify.engines.adapters.stepwise import collect, read_positions
 from kgverify.engines.plain.choice import PLAIN
 from kgverify.engines.policy import Policy, check_policy
-from kgverify.engines.positives import find_positives
-from kgverify.engines.protocol import CompilerCaches, Positions, StageOutputs
+from kgverify.engines.protocol import CompilerCaches, Positions, StageOutputs, find_positives
 from kgverify.program.limits import Limits
 from kgverify.program.program import Program
 from kgverify.progress import Progress, no_progress

@@ -8,8 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kgverify.step.clauses import Atoms
-from kgverify.step.plain_step import Scores
-from kgverify.step.resolvent import Resolvent
+from kgverify.step.plain_step import Resolvent, Scores
 
 Array = NDArray[np.float64]
 

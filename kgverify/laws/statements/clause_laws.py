@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 from kgverify.comparison.step_view import ResolventView, StepView
 from kgverify.errors import count_of
 from kgverify.laws.case import Case, Finding
-from kgverify.laws.law import law
-from kgverify.laws.presumptions import (
+from kgverify.laws.law import (
     FORGETS_NAMES,
     KNOWS_EXCLUDED,
     NEVER_STOPS,
@@ -22,14 +21,22 @@ from kgverify.laws.presumptions import (
     PROOF_BEFORE_LIMITS,
     PRUNES,
     REJECTS,
+    law,
 )
 from kgverify.laws.statements.compare_runs import describe_dropped
 from kgverify.program.fact_index import Ids
-from kgverify.program.outcomes import GoalKind, Origin, Outcome
-from kgverify.program.stages import Stage
+from kgverify.program.outcomes import GoalKind, Origin, Outcome, Stage
 from kgverify.step.clauses import Atoms, number_variables
-from kgverify.step.plain_step import Situation, filter_resolvents, match_facts, match_rules, prune, rename, resolve
-from kgverify.step.resolvent import Resolvent
+from kgverify.step.plain_step import (
+    Resolvent,
+    Situation,
+    filter_resolvents,
+    match_facts,
+    match_rules,
+    prune,
+    rename,
+    resolve,
+)
 
 Relation = NDArray[np.float32]
 """float32 [C, C]: 1 where the atom of a predicate with these two constants follows, else 0."""

@@ -12,8 +12,8 @@ from kgverify.comparison.locate import Difference, locate_difference
 from kgverify.comparison.result import Divergence
 from kgverify.comparison.step_view import StepView
 from kgverify.laws.case import Case, Finding
-from kgverify.program.stages import Stage
-from kgverify.step.resolvent import Taken
+from kgverify.program.outcomes import Stage
+from kgverify.step.plain_step import Taken
 from kgverify.trace.model.columns import Columns
 from kgverify.trace.model.digests import compute_digests
 from kgverify.trace.model.score_error import ScoreTolerance

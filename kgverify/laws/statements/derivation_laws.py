@@ -9,17 +9,16 @@ import numpy as np
 from kgverify.comparison.step_view import ResolventView, outcome_name
 from kgverify.errors import count_of
 from kgverify.laws.case import Case, Finding
-from kgverify.laws.law import law
-from kgverify.laws.presumptions import (
+from kgverify.laws.law import (
     COUNTS_EVERY_STEP,
     DROPS_VISITED,
     FORGETS_NAMES,
     LIMITS_LAST,
     NEVER_STOPS,
     PROOF_ALONE,
+    law,
 )
-from kgverify.program.outcomes import GoalKind, Origin, Outcome
-from kgverify.program.stages import Stage
+from kgverify.program.outcomes import GoalKind, Origin, Outcome, Stage
 from kgverify.step.clauses import number_variables
 from kgverify.step.plain_step import find_outcome
 

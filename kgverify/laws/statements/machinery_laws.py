@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from kgverify.laws.case import Case, Finding
 from kgverify.laws.law import law
 from kgverify.laws.statements.compare_runs import differing, is_same
-from kgverify.program.stages import Stage
+from kgverify.program.outcomes import Stage
 from kgverify.trace.model.columns import concatenate, select_candidates
 
 FEWER = 6

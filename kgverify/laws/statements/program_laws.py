@@ -15,13 +15,11 @@ from kgverify.comparison.step_view import ResolventView, StepView, list_missing
 from kgverify.engines.policy import Policy
 from kgverify.engines.protocol import Engine
 from kgverify.laws.case import Case, Finding, read_steps
-from kgverify.laws.law import law
-from kgverify.laws.presumptions import COUNTS_EVERY_STEP, FORGETS_NAMES, OUR_FILTERS, REJECTS
+from kgverify.laws.law import COUNTS_EVERY_STEP, FORGETS_NAMES, OUR_FILTERS, REJECTS, law
 from kgverify.laws.statements.compare_runs import differing, differing_step
 from kgverify.program.atoms import NamedAtom, Term, Variable
-from kgverify.program.outcomes import GoalKind, Origin
+from kgverify.program.outcomes import GoalKind, Origin, Stage
 from kgverify.program.program import NamedRule
-from kgverify.program.stages import Stage
 from kgverify.runs.run import Run, build_trace
 from kgverify.testing.problems.problem import free_prefix
 from kgverify.trace.model.columns import Columns, empty_columns

@@ -6,12 +6,10 @@ import numpy as np
 
 from kgverify.errors import count_of
 from kgverify.laws.case import Case, Finding
-from kgverify.laws.law import law
-from kgverify.laws.presumptions import PUSHES_DOWN
+from kgverify.laws.law import PUSHES_DOWN, law
 from kgverify.program.fact_index import Ids
-from kgverify.program.outcomes import Outcome, Side
-from kgverify.program.stages import Stage
-from kgverify.ranking.corrupt import ALL, BOTH_SIDES
+from kgverify.program.outcomes import Outcome, Side, Stage
+from kgverify.ranking.draw import ALL, BOTH_SIDES
 from kgverify.ranking.groups import take_candidates
 from kgverify.ranking.rank import RANK_TOLERANCE
 from kgverify.trace.model.columns import CandidateSet, Rankings

@@ -5,11 +5,9 @@ from collections.abc import Iterator
 from kgverify.engines.plain.two_tower import score_two_tower
 from kgverify.laws.case import Case, Finding
 from kgverify.laws.law import law
-from kgverify.program.outcomes import GoalKind, Origin
-from kgverify.program.stages import Stage
+from kgverify.program.outcomes import GoalKind, Origin, Stage
 from kgverify.step.clauses import Atoms, number_variables
-from kgverify.step.plain_step import score_shortest
-from kgverify.step.resolvent import Resolvent
+from kgverify.step.plain_step import Resolvent, score_shortest
 
 ROUNDING = 1e-9
 """The error of the formula itself, computed in float64."""

@@ -11,8 +11,7 @@ from kgverify.comparison.step_view import ResolventView, StepView
 from kgverify.engines.policy import SHORTEST
 from kgverify.engines.protocol import make_positions
 from kgverify.laws.case import Case, Finding, read_steps
-from kgverify.laws.law import law
-from kgverify.laws.presumptions import (
+from kgverify.laws.law import (
     DROPS_VISITED,
     FORGETS_NAMES,
     KNOWS_EXCLUDED,
@@ -21,11 +20,11 @@ from kgverify.laws.presumptions import (
     OUR_MEMORY,
     PRUNES_FIRST,
     REJECTS,
+    law,
 )
 from kgverify.laws.statements.compare_runs import differing, differing_step
 from kgverify.program.limits import MAX_ATOMS
-from kgverify.program.outcomes import GoalKind
-from kgverify.program.stages import Stage
+from kgverify.program.outcomes import GoalKind, Stage
 from kgverify.step.clauses import Atoms
 from kgverify.testing.problems.merge import merge
 

@@ -1,15 +1,25 @@
 """The device that the evaluator works on: which one, its free memory, and settings pinned while it works."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
+import numpy as np
 import torch
+from numpy.typing import DTypeLike, NDArray
+from torch import Tensor, distributed
 
 from kgverify.errors import UserError
+
+if TYPE_CHECKING:
+    from torch._C._distributed_c10d import Store
+
 
 HIGHEST: Final = "highest"
 _DEVICES: Final = ("cpu", "cuda")
@@ -110,3 +120,170 @@ def products_set_to(setting: str) -> Iterator[None]:
         for library, value in zip(libraries, before, strict=True):
             if value is not None:
                 library.fp32_precision = value
+
+
+_is_ahead: ContextVar[bool] = ContextVar("is_ahead", default=False)
+
+MOST_THREADS: Final = 16
+
+
+def launch(kernel: Any, num_programs: int, buffers: Sequence[Any], sizes: Sequence[float] = (), **options: Any) -> None:
+    """Launch a kernel with its buffers, then its sizes; pass its constants and Triton's options by name."""
+    arguments = (*buffers, *sizes)
+    if _is_ahead.get():
+        kernel.warmup(*arguments, grid=(num_programs,), **options)
+    else:
+        kernel[(num_programs,)](*arguments, **options)
+
+
+def count_processors(device: torch.device) -> int:
+    """Return the number of multiprocessors of a GPU; one for a CPU, where Triton's interpreter runs."""
+    return int(torch.cuda.get_device_properties(device).multi_processor_count) if device.type == "cuda" else 1
+
+
+def compile_ahead(work: Callable[[], None]) -> None:
+    """Compile the kernels that the work launches in parallel, without launching them.
+
+    Where this Triton cannot, kernels are compiled at their first launch. A kernel that fails to compile raises there, too.
+    """
+    try:
+        from triton import AsyncCompileMode
+    except ImportError:
+        return
+    with (
+        ThreadPoolExecutor(min(MOST_THREADS, os.cpu_count() or 1)) as threads,
+        AsyncCompileMode(threads, ignore_errors=True),
+    ):
+        before = _is_ahead.set(True)
+        try:
+            work()
+        finally:
+            _is_ahead.reset(before)
+
+
+_PATIENCE: Final = timedelta(days=7)
+"""The time that a process waits for another; `torchrun` ends the others when one has ended."""
+
+
+def join_team() -> "tuple[Store, int, int] | None":
+    """Join the group that `torchrun` started this process for; None without `torchrun`, or for a single process.
+
+    Returns the key-value store by which the processes found each other, the number of this process, and that of all.
+
+    UserError if there are more processes than GPUs, or torch was built without `torch.distributed`.
+    """
+    size = int(os.environ.get("WORLD_SIZE", "1"))
+    if size == 1:
+        return None
+    if not distributed.is_available():
+        raise UserError("this torch cannot run several processes", where="WORLD_SIZE", fix="run one process")
+    if torch.cuda.is_available():
+        _take_gpu(int(os.environ.get("LOCAL_RANK", os.environ.get("RANK", "0"))))
+    from torch.distributed.rendezvous import rendezvous
+
+    store, index, size = next(rendezvous("env://"))
+    store.set_timeout(_PATIENCE)
+    return store, index, size
+
+
+def _take_gpu(number: int) -> None:
+    num_gpus = torch.cuda.device_count()
+    if number >= num_gpus:
+        raise UserError(
+            f"process {number} of this host has no GPU: there are {num_gpus}",
+            where="torchrun",
+            fix=f"use --nproc-per-node {num_gpus}",
+        )
+    torch.cuda.set_device(number)
+
+
+T = TypeVar("T")
+
+_SIGNED: Final = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+def signed_type(dtype: DTypeLike) -> torch.dtype:
+    """Return the type of tensors that holds the numbers, or the bits of the unsigned numbers, of a type of arrays."""
+    kind = np.dtype(dtype)
+    return torch.float32 if kind == np.float32 else _SIGNED[kind.itemsize]
+
+
+class PendingCopy(Generic[T]):
+    """A value whose arrays are being copied to the host. value: the arrays have their sizes, and numbers only after `wait`."""
+
+    def __init__(self, value: T, copies: "HostCopy | None" = None) -> None:
+        self.value, self._sending = value, copies
+
+    def wait(self) -> T:
+        """Wait for the copies and return the complete value."""
+        if self._sending is not None:
+            self._sending.wait()
+        return self.value
+
+
+class HostCopy:
+    """Copies of tensors to the host, on a separate stream: `fetch` prepares each, and `begin` begins all that are prepared.
+
+    Fetch a clone of a tensor that will be written again, or call `wait_for_copies` before it is.
+    """
+
+    def __init__(self) -> None:
+        self._prepared: list[tuple[Tensor, Tensor]] = []
+        self._event: torch.cuda.Event | None = None
+
+    def fetch(self, tensor: Tensor, dtype: DTypeLike) -> NDArray[Any]:
+        """Return the array that will hold a tensor's values, as another type of the same numbers; floats keep theirs."""
+        if tensor.is_floating_point():
+            kind = torch.empty(0, dtype=tensor.dtype).numpy().dtype
+        else:
+            # Unsigned numbers keep their bits.
+            kind, tensor = np.dtype(dtype), tensor.to(signed_type(dtype))
+        if not tensor.is_cuda:
+            return tensor.contiguous().clone().numpy().view(kind)
+        host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+        self._prepared.append((host, tensor))
+        return host.numpy().view(kind)
+
+    def begin(self) -> None:
+        """Begin the prepared copies."""
+        if not self._prepared:
+            return
+        stream = _side_stream(self._prepared[0][1].device)
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for host, tensor in self._prepared:
+                host.copy_(tensor, non_blocking=True)
+                # Its memory must not be reused before it was read.
+                tensor.record_stream(stream)
+        self._prepared.clear()
+        self._event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
+        self._event.record(stream)
+
+    def wait(self) -> None:
+        """Wait until every copy that has begun is complete."""
+        if self._event is not None:
+            self._event.synchronize()
+
+
+def copy_to_host(*tensors: Tensor) -> list[NDArray[Any]]:
+    """Copy tensors to the host, with a single wait."""
+    copies = [torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda) for tensor in tensors]
+    for copy, tensor in zip(copies, tensors, strict=True):
+        copy.copy_(tensor, non_blocking=True)
+    if any(tensor.is_cuda for tensor in tensors):
+        torch.cuda.current_stream().synchronize()
+    return [copy.numpy() for copy in copies]
+
+
+def wait_for_copies(device: torch.device) -> None:
+    """Let what is launched from now on wait for the copies that have begun."""
+    torch.cuda.current_stream(device).wait_stream(_side_stream(device))
+
+
+_STREAMS: dict[torch.device, torch.cuda.Stream] = {}
+
+
+def _side_stream(device: torch.device) -> torch.cuda.Stream:
+    if device not in _STREAMS:
+        _STREAMS[device] = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    return _STREAMS[device]

@@ -12,7 +12,7 @@ from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.program.outcomes import Side
 from kgverify.progress import Progress, no_progress
 from kgverify.prover.faults.fault import Carrier, Plant, plants, replaces
-from kgverify.ranking.corrupt import ALL, BOTH_SIDES, Draw, find_eligible_entities, mix
+from kgverify.ranking.draw import ALL, BOTH_SIDES, Draw, find_eligible_entities, mix
 from kgverify.ranking.rank import Rank, rank_scores
 from kgverify.trace.model.columns import Candidates, CandidateSet, Columns, Rankings, select_candidates
 from kgverify.trace.model.header import EngineInfo

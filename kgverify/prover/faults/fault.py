@@ -6,10 +6,9 @@ from enum import StrEnum
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from kgverify.engines.protocol import Engine
-from kgverify.program.difference_class import DifferenceClass
 from kgverify.program.limits import Limits
-from kgverify.program.stages import Stage
-from kgverify.ranking.corrupt import Draw
+from kgverify.program.outcomes import DifferenceClass, Stage
+from kgverify.ranking.draw import Draw
 from kgverify.ranking.rank import Rank
 
 FACT_CAP: Final = 50

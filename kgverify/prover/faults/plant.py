@@ -2,16 +2,19 @@
 
 from collections.abc import Sequence
 from importlib import import_module
+from importlib.resources import files
 from typing import Final
+
+import msgspec
 
 from kgverify.engines.plain.choice import PLAIN, has_torch
 from kgverify.engines.policy import Policy
-from kgverify.errors import UserError
+from kgverify.errors import UserError, suggest
 from kgverify.program.limits import Limits
 from kgverify.prover.faults import edge_faults, plain_faults  # noqa: F401 - they fill the registry
-from kgverify.prover.faults.fault import PLANTERS, Carrier, Fault, Plant, identity
+from kgverify.prover.faults.fault import PLANTERS, Carrier, Composite, Fault, Plant, identity
 from kgverify.prover.native.choice import NATIVE
-from kgverify.ranking.corrupt import draw_candidates
+from kgverify.ranking.draw import draw_candidates
 from kgverify.ranking.rank import rank_candidates
 from kgverify.step import plain_step
 
@@ -63,3 +66,34 @@ def plant_faults(limits: Limits, policy: Policy, faults: Sequence[Fault], carrie
     for fault in faults:
         plant = planters[fault.name](plant)
     return plant
+
+
+class _Catalogue(msgspec.Struct, forbid_unknown_fields=True):
+    faults: list[Fault]
+    composites: list[Composite]
+
+
+_CATALOGUE = msgspec.toml.decode(
+    files("kgverify.prover.faults").joinpath("catalogue.toml").read_bytes(), type=_Catalogue
+)
+
+FAULTS: dict[str, Fault] = {fault.name: fault for fault in _CATALOGUE.faults}
+COMPOSITES: dict[str, Composite] = {composite.name: composite for composite in _CATALOGUE.composites}
+
+
+def find_faults(names: Sequence[str]) -> tuple[Fault, ...]:
+    """Return the faults of the names in order, each once, composites expanded. UserError for an unknown name."""
+    known = (*FAULTS, *COMPOSITES)
+    for name in names:
+        if name not in known:
+            raise _unknown(name, known)
+    parts = (part for name in names for part in (COMPOSITES[name].parts if name in COMPOSITES else (name,)))
+    return tuple(FAULTS[part] for part in dict.fromkeys(parts))
+
+
+def _unknown(name: str, known: Sequence[str] | dict[str, Fault]) -> UserError:
+    return UserError(
+        f"unknown fault {name!r}",
+        where="faults",
+        fix=suggest(name, known) or "choose one that `kgverify diff --fault list` shows",
+    )

@@ -7,12 +7,18 @@ import torch
 import triton
 from torch import Tensor
 
-from kgverify.engines.endings import StepDigests
+from kgverify.engines.protocol import StepDigests
 from kgverify.garbage_collection import without_garbage_collection
 from kgverify.program.limits import Limits
-from kgverify.prover.execution.host_copy import HostCopy, PendingCopy, copy_to_host, signed_type, wait_for_copies
-from kgverify.prover.execution.kernel_launch import count_processors
-from kgverify.prover.execution.kernel_launch import launch as launch_kernel
+from kgverify.prover.execution.device import (
+    HostCopy,
+    PendingCopy,
+    copy_to_host,
+    count_processors,
+    signed_type,
+    wait_for_copies,
+)
+from kgverify.prover.execution.device import launch as launch_kernel
 from kgverify.prover.fused.note_kernels import (
     digest_kernel,
     hash_rows_kernel,
@@ -24,7 +30,7 @@ from kgverify.prover.fused.order_kernels import place_kernel, send_kernel
 from kgverify.prover.fused.resolve_kernels import MOST_ATOMS
 from kgverify.prover.state import Derivations, Layout, Work
 from kgverify.prover.tick.step_record import Chunk, LoggedRows, LoggedSteps, fetch_columns
-from kgverify.prover.tick.tick_loop import TICKS_PER_REPLAY
+from kgverify.prover.tick.tick import TICKS_PER_REPLAY
 from kgverify.trace.model.columns import FIELD_OF, Digests, Resolvents, Steps
 
 _LANES: Final = 128

@@ -9,24 +9,73 @@ import torch
 import triton
 from torch import Tensor
 
-from kgverify.engines.endings import StepDigests
+from kgverify.engines.policy import Policy
+from kgverify.engines.protocol import StepDigests
 from kgverify.program.limits import Limits
-from kgverify.prover.execution.device import free_memory
-from kgverify.prover.execution.host_copy import PendingCopy, copy_to_host
-from kgverify.prover.execution.kernel_launch import compile_ahead, count_processors
-from kgverify.prover.execution.kernel_launch import launch as launch_kernel
+from kgverify.prover.execution.device import PendingCopy, compile_ahead, copy_to_host, count_processors, free_memory
+from kgverify.prover.execution.device import launch as launch_kernel
 from kgverify.prover.fused.record import Decisions, DigestLog, RowBuffers, StepLog, TickBuffers
-from kgverify.prover.fused.scoring import Scoring
 from kgverify.prover.fused.step_kernels import advance_kernel, choose_kernel, find_close_kernel
 from kgverify.prover.fused.try_kernels import form_kernel, look_up_kernel, try_kernel
 from kgverify.prover.program.tables import Tables
+from kgverify.prover.stages.choose import Parameters
 from kgverify.prover.stages.resolve import goal_hash
 from kgverify.prover.state import PAD, Derivations, Layout, Pool, Segments, Work
-from kgverify.prover.tick.slots import restart_
 from kgverify.prover.tick.step_record import Chunk
-from kgverify.prover.tick.tick_loop import TickLoop
-from kgverify.prover.tower.launch import launch_tower
+from kgverify.prover.tick.tick import TickLoop, restart_
+from kgverify.prover.tower.launch import build_tower_parameters, declare_error, draw_goals, launch_tower, sample_size
 from kgverify.prover.tower.portable import CONTENDERS, CONTEST, EXACT, score_contests
+
+
+class Scoring(NamedTuple):
+    """A policy in a precision and in float64.
+
+    error:  of its scores in the precision, in nats; 0 if not yet measured
+    margin: of the difference between two scores of one goal; scores that are further apart are in the right order
+    """
+
+    precision: str
+    parameters: Parameters
+    exact: Parameters
+    error: float = 0.0
+    margin: float = 0.0
+
+
+def build_scoring(precision: str, policy: Policy, device: torch.device) -> Scoring | None:
+    """Return the scoring of a policy, its error not yet measured; None for `shortest`."""
+    if policy.name != "two_tower":
+        return None
+    fast, exact = (build_tower_parameters(policy, each, device, is_rounded=True) for each in (precision, EXACT))
+    return Scoring(precision, fast, exact)
+
+
+def measure_error(scoring: Scoring, policy: Policy, max_atoms: int, device: torch.device) -> Scoring:
+    """Measure the error and the margin, with the launches of a tick, on two resolvents of each goal of a sample."""
+    num = sample_size(device)
+    goals, resolvents = (draw_goals(policy, max_atoms, seed, device, num) for seed in (0, 1))
+    numbers = torch.arange(num, dtype=torch.int32, device=device)
+    count = torch.full((1,), num, dtype=torch.int32, device=device)
+    features = torch.empty((num, scoring.parameters[0].shape[1]), dtype=torch.float32, device=device)
+    launch_tower(scoring.parameters, goals, features, scoring.precision, index=numbers, count=count)
+
+    def measure(resolvents: Tensor) -> Tensor:
+        scores, exact = torch.empty((2, num), dtype=torch.float32, device=device)
+        against = features, numbers
+        launch_tower(scoring.parameters, resolvents, scores, scoring.precision, count=count, against=against)
+        contests = torch.full((num, CONTEST), -1, dtype=torch.int32, device=device)
+        contests[:, :2] = numbers[:, None]
+        score_contests(scoring.exact, goals, resolvents, contests, count, exact, EXACT)
+        error: Tensor = scores - exact
+        return error
+
+    first, second = measure(resolvents), measure(resolvents.roll(1, 0))
+    error, of_difference = (
+        declare_error(policy, float(seen.abs().max()), device)
+        for seen in (torch.stack((first, second)), first - second)
+    )
+    # Two errors of opposite sign are the most; and a score in float64 is compared with others that have one error.
+    return scoring._replace(error=error, margin=min(2 * error, max(error, of_difference)))
+
 
 _WARP: Final = 32
 

@@ -6,8 +6,7 @@ from typing import Final
 from kgverify.engines.plain.choice import has_torch
 from kgverify.engines.policy import Policy
 from kgverify.errors import UserError
-from kgverify.program.dialect import OURS
-from kgverify.program.limits import Limits
+from kgverify.program.limits import OURS, Limits
 from kgverify.prover.native.library import UNAVAILABLE, load_library, refuse_native, why_not_available
 
 NATIVE: Final = "native"

@@ -4,37 +4,35 @@ import ctypes
 import platform
 import time
 from collections.abc import Iterator, Sequence
-from itertools import accumulate
+from ctypes import c_double, c_int64, c_void_p
+from itertools import accumulate, chain, pairwise
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kgverify.engines.endings import Evaluation, Results, StepDigests, join_digests, no_results
 from kgverify.engines.policy import Policy, check_policy
-from kgverify.engines.protocol import CompilerCaches, Positions, StageOutputs
-from kgverify.errors import InternalError
-from kgverify.program.limits import Limits
-from kgverify.program.outcomes import GoalKind, Origin
-from kgverify.program.program import Program
-from kgverify.program.stages import Stage
-from kgverify.progress import Progress, no_progress
-from kgverify.prover.native.arrays import (
-    COLUMNS,
-    TRIED,
-    Arrays,
-    ColumnArrays,
-    PositionArrays,
-    limit_numbers,
-    plain_goals,
-    policy_arrays,
-    program_arrays,
+from kgverify.engines.protocol import (
+    CompilerCaches,
+    Evaluation,
+    Positions,
+    Results,
+    StageOutputs,
+    StepDigests,
+    join_digests,
+    no_results,
 )
+from kgverify.errors import InternalError, UserError
+from kgverify.program.limits import Limits
+from kgverify.program.outcomes import GoalKind, Origin, Stage
+from kgverify.program.program import Program
+from kgverify.progress import Progress, no_progress
 from kgverify.prover.native.choice import NATIVE
 from kgverify.prover.native.library import load_library, was_kept
 from kgverify.step.clauses import number_variables
 from kgverify.threads import count_threads
 from kgverify.trace.model.columns import (
+    FIELD_OF,
     Candidates,
     CandidateSet,
     Columns,
@@ -48,6 +46,155 @@ from kgverify.trace.model.header import EngineInfo
 from kgverify.trace.model.levels import TraceLevel
 from kgverify.trace.model.score_error import bound_score_error
 from kgverify.trace.model.stage_items import read_step_outputs
+
+MOST: Final = 2**31 - 1
+"""The most facts or symbols: their indices are int32."""
+
+
+class Arrays(ctypes.Structure):
+    """A structure of numbers and of pointers to arrays, which it keeps alive."""
+
+    held: list[NDArray[Any]]
+
+    @classmethod
+    def of(cls, *values: Any) -> "Arrays":
+        """Return the structure with these values, arrays as pointers."""
+        held = [value for value in values if isinstance(value, np.ndarray)]
+        assert all(array.flags.c_contiguous for array in held)
+        made = cls(*(value.ctypes.data if isinstance(value, np.ndarray) else value for value in values))
+        made.held = held
+        return made
+
+
+def _structure(name: str, **fields: Any) -> type[Arrays]:
+    return type(name, (Arrays,), {"_fields_": list(fields.items())})
+
+
+ProgramArrays = _structure(
+    "ProgramArrays",
+    num_predicates=c_int64,
+    num_facts=c_int64,
+    **dict.fromkeys(
+        (
+            "facts",
+            "fact_first",
+            "rule_atoms",
+            "rule_start",
+            "rule_variables",
+            "rules_by_head",
+            "rule_first",
+        ),
+        c_void_p,
+    ),
+)
+LimitNumbers = _structure(
+    "LimitNumbers", **dict.fromkeys(("max_depth", "max_atoms", "max_resolvents", "exclude_query"), c_int64)
+)
+PolicyArrays = _structure(
+    "PolicyArrays",
+    **dict.fromkeys(
+        ("num_predicates", "num_constants", "num_variables", "embedding", "hidden", "num_blocks", "is_double"), c_int64
+    ),
+    **dict.fromkeys(
+        (
+            "predicates",
+            "constants",
+            "variables",
+            "input_weight",
+            "input_bias",
+            "weights",
+            "biases",
+            "scales",
+            "shifts",
+        ),
+        c_void_p,
+    ),
+    score_error=c_double,
+)
+PositionArrays = _structure("PositionArrays", **dict.fromkeys(("depth", "goal_start", "atom_start", "atoms"), c_void_p))
+
+COLUMNS: Final = {
+    path: FIELD_OF[path].dtypes[-1]
+    for path in (
+        *(f"candidates/{name}" for name in Candidates._fields[3:]),
+        *(f"steps/{name}" for name in Steps._fields),
+        "digests/sequence",
+        *(f"resolvents/{name}" for name in Resolvents._fields),
+    )
+}
+"""The columns of a run, in the order of the library's structure."""
+ColumnArrays = _structure("ColumnArrays", **dict.fromkeys(COLUMNS, c_void_p))
+
+TRIED: Final = np.dtype(
+    [("origin_kind", "u1"), ("is_left", "u1"), ("origin", "<i4"), ("num_resolved", "<i4"), ("num_pruned", "<i4")],
+    align=True,
+)
+"""A clause that a probe tried."""
+
+
+def program_arrays(program: Program) -> Arrays:
+    """Index a program. UserError if its indices do not fit 32 bits."""
+    num_predicates, num_constants = len(program.symbols.predicates), len(program.symbols.constants)
+    sizes = num_predicates, num_constants, len(program.facts), len(program.rules)
+    if max(sizes) > MOST:
+        raise UserError(
+            f"found {max(sizes):,} facts, rules or symbols, expected at most {MOST:,}",
+            where="graph",
+            fix="split the graph",
+        )
+    facts = np.ascontiguousarray(program.facts, np.int32).reshape(-1, 3)
+    bounds = np.arange(num_predicates + 1)
+    rules = [(rule.clause_head, *rule.body) for rule in program.rules]
+    heads = np.array([atoms[0].predicate for atoms in rules], np.int64)
+    variables = [-min(0, *(term for atom in atoms for term in atom[1:])) for atoms in rules]
+    return ProgramArrays.of(
+        num_predicates,
+        len(facts),
+        facts,
+        np.searchsorted(facts[:, 0], bounds).astype(np.int64),
+        np.array([*chain.from_iterable(rules)], np.int32).reshape(-1, 3),
+        starts_of(np.array([len(atoms) for atoms in rules], np.int64)),
+        np.array(variables, np.int32),
+        np.argsort(heads, kind="stable").astype(np.int32),
+        np.searchsorted(np.sort(heads), bounds).astype(np.int64),
+    )
+
+
+def limit_numbers(limits: Limits) -> Arrays:
+    """Return the numbers of the limits."""
+    return LimitNumbers.of(limits.max_depth, limits.max_atoms, limits.max_resolvents, int(limits.exclude_query))
+
+
+def policy_arrays(policy: Policy, score_error: float) -> Arrays:
+    """Return the weights of a `two_tower`. score_error: the bound of its scores in float32, nats."""
+    weights = policy.weights
+    names = ("embedding.predicate", "embedding.constant", "embedding.variable")
+    dtype = np.result_type(np.float32, *(weights[name].dtype for name in names))
+    embeddings = [np.ascontiguousarray(weights[name], dtype) for name in names]
+
+    def blocks(part: str) -> NDArray[np.float64]:
+        parts = [weights[f"block.{i}.{part}"].reshape(-1) for i in range(policy.num_blocks)]
+        return np.concatenate(parts, dtype=np.float64) if parts else np.zeros(0)
+
+    return PolicyArrays.of(
+        *(len(rows) for rows in embeddings),
+        embeddings[0].shape[1],
+        len(weights["input.bias"]),
+        policy.num_blocks,
+        int(dtype == np.float64),
+        *embeddings,
+        np.ascontiguousarray(weights["input.weight"], np.float64),
+        np.ascontiguousarray(weights["input.bias"], np.float64),
+        *map(blocks, ("weight", "bias", "norm.weight", "norm.bias")),
+        score_error,
+    )
+
+
+def plain_goals(atoms: NDArray[np.int32], starts: Sequence[int]) -> list[tuple[tuple[int, int, int], ...]]:
+    """Return goals as tuples of atoms."""
+    rows = [(predicate, first, second) for predicate, first, second in atoms.tolist()]
+    return [tuple(rows[begin:end]) for begin, end in pairwise(starts)]
+
 
 NOTHING, DIGESTS, EVERYTHING = range(3)
 """The columns that the library records of each step."""

@@ -6,17 +6,15 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from kgverify.engines.endings import StepDigests
+from kgverify.engines.protocol import StepDigests
 from kgverify.errors import InternalError, UserError
 from kgverify.prover.execution.compilation import captures_graphs, compile_function
-from kgverify.prover.execution.host_copy import PendingCopy
+from kgverify.prover.execution.device import PendingCopy
 from kgverify.prover.program.tables import Tables
 from kgverify.prover.stages.choose import Parameters
 from kgverify.prover.state import OPEN, Derivations, Pool, StepRecord, TickGaps, Work
-from kgverify.prover.tick.slots import restart_
 from kgverify.prover.tick.step_record import Chunk, TakenSteps, read_steps, take_steps
-from kgverify.prover.tick.tick import Setting, tick
-from kgverify.prover.tick.tick_loop import TickLoop, copy_buffers_
+from kgverify.prover.tick.tick import Setting, TickLoop, copy_buffers_, restart_, tick
 
 _READ_AT_ONCE: Final = 4096
 """The least number of steps copied to the host together: each copy costs the same, however few they are."""

@@ -8,9 +8,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from kgverify.engines.endings import Results, StepDigests
+from kgverify.engines.protocol import Results, StepDigests
 from kgverify.program.outcomes import Origin
-from kgverify.prover.execution.host_copy import HostCopy, PendingCopy
+from kgverify.prover.execution.device import HostCopy, PendingCopy
 from kgverify.prover.state import GOAL, PAD, StepRecord
 from kgverify.trace.model.columns import (
     FIELD_OF,

@@ -5,33 +5,44 @@ in the middle of its step until later ticks have tried them all: there is no cap
 changes nothing in it.
 """
 
+import gc
+from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+from kgverify.engines.protocol import Positions
+from kgverify.errors import InternalError
+from kgverify.garbage_collection import without_garbage_collection
 from kgverify.program.limits import Limits
 from kgverify.prover.program.tables import Tables
-from kgverify.prover.stages.choose import Parameters
+from kgverify.prover.stages.choose import Parameters, Rescoring, rescore
 from kgverify.prover.stages.match import clause_heads, expand, gather_items, origin_kinds
-from kgverify.prover.stages.rescore import Rescoring, rescore
 from kgverify.prover.stages.resolve import count_by_slot, first_by_slot
 from kgverify.prover.stages.stage_functions import Stages
 from kgverify.prover.state import (
     GOAL,
+    NO_CANDIDATE,
     OPEN,
     PAD,
+    PROVED,
     RULE,
     TRUE,
     Derivations,
     Items,
     Layout,
+    Pool,
     Rows,
     Segments,
     StepRecord,
+    TickGaps,
     Work,
     alter,
 )
+from kgverify.trace.model.columns import starts_of
 
 _COUNTERS: Final = tuple(name for name in Work._fields if name not in ("origin_kind", "origin"))
 
@@ -199,3 +210,194 @@ def score_rows(setting: Setting, parameters: Parameters, derivations: Derivation
 def begin_step(work: Work, is_taken: Tensor) -> Work:
     """Clear the counters of the slots that took their step."""
     return clear_counts(work, is_taken, *_COUNTERS)
+
+
+TICKS_PER_REPLAY: Final = 2
+"""Ticks of a captured graph. Twice this number at most run in vain at the end of a pool."""
+
+
+class TickLoop:
+    """A loop that runs the candidates of a pool to their ends.
+
+    restart_:    empties the slots, and begins with the first candidate of the pool
+    take_tick_:  runs a tick and recycling
+    look:        returns int64 [2]: a number that is 0 once all candidates have ended, and the number given to slots
+    is_captured: whether the restart and several ticks are captured in CUDA graphs
+    """
+
+    def __init__(
+        self,
+        restart_: Callable[[], None],
+        take_tick_: Callable[[], None],
+        look: Callable[[], Tensor],
+        pool: Pool,
+        *,
+        is_captured: bool,
+    ) -> None:
+        self._restart_, self._take_tick_, self._look, self._pool = restart_, take_tick_, look, pool
+        self._is_captured = is_captured
+        self._graphs: tuple[torch.cuda.CUDAGraph, torch.cuda.CUDAGraph] | None = None
+
+    def run(self) -> Iterator[int]:
+        """Take all steps of the candidates in the pool; yield from time to time the number given to slots."""
+        if self._is_captured:
+            yield from self._replay()
+            return
+        self._restart_()
+        while True:
+            self._take_tick_()
+            num_left, num_given = self._look().tolist()
+            if num_left == 0:
+                return
+            yield num_given
+
+    def _replay(self) -> Iterator[int]:
+        """Replay the captured ticks. Each look at the device reads the state before the last replay, so it never waits."""
+        if self._graphs is None:
+            # Only once both are captured, so that a capture that failed for want of memory is retried.
+            self._graphs = self._capture()
+        restart, ticks = self._graphs
+        restart.replay()
+        seen = torch.zeros((2, 2), dtype=torch.int64, pin_memory=True)
+        events = [torch.cuda.Event() for _ in range(2)]  # type: ignore[no-untyped-call]
+        turn = 0
+        while True:
+            ticks.replay()
+            seen[turn % 2].copy_(self._look(), non_blocking=True)
+            events[turn % 2].record()
+            turn += 1
+            if turn < 2:
+                continue
+            events[turn % 2].synchronize()
+            num_left, num_given = seen[turn % 2].tolist()
+            if num_left == 0:
+                torch.cuda.current_stream().synchronize()
+                return
+            yield num_given
+
+    def _capture(self) -> tuple[torch.cuda.CUDAGraph, torch.cuda.CUDAGraph]:
+        """Capture the restart, and some ticks. The pool is empty meanwhile, so that no candidate is taken up."""
+        size = self._pool.size.clone()
+        self._pool.size.zero_()
+        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            self._restart_()
+            for _ in range(3):
+                self._take_tick_()
+        torch.cuda.current_stream().wait_stream(stream)
+        restart, ticks = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
+        # Freeing the graph or the memory of another engine would end the capture.
+        gc.collect()
+        with without_garbage_collection():
+            with torch.cuda.graph(restart, capture_error_mode="thread_local"):
+                self._restart_()
+            with torch.cuda.graph(ticks, capture_error_mode="thread_local"):
+                for _ in range(TICKS_PER_REPLAY):
+                    self._take_tick_()
+        self._pool.size.copy_(size)
+        return restart, ticks
+
+
+def copy_buffers_(buffers: Derivations | Work | Pool | TickGaps, values: Derivations | Work | Pool | TickGaps) -> None:
+    """Copy values into buffers, in place; eagerly, outside of every compiled graph."""
+    for buffer, value in zip(buffers, values, strict=True):
+        if buffer is not value:
+            buffer.copy_(value)
+
+
+_INT, _LONG, _BOOL, _DOUBLE = torch.int32, torch.int64, torch.bool, torch.float64
+
+_FIELDS: Final[dict[type[NamedTuple], tuple[tuple[torch.dtype, str, float], ...]]] = {
+    Derivations: (
+        (_LONG, "B", NO_CANDIDATE),
+        (_INT, "B3", PAD),
+        (_INT, "BA3", PAD),
+        (_INT, "B", 0),
+        (_INT, "B", PROVED),
+        (_BOOL, "B", 0),
+        (_DOUBLE, "B", 0),
+        (_INT, "BDA3", PAD),
+    ),
+    Work: (*((_LONG, "B", 0),) * 5, *((_INT, "B", 0),) * 2, *((_INT, "BS", 0),) * 2),
+    Pool: (
+        (_INT, "P3", PAD),
+        (_DOUBLE, "P", -float("inf")),
+        *((_LONG, "", 0),) * 2,
+        (_INT, "P", OPEN),
+        (_BOOL, "P", 0),
+        (_DOUBLE, "P", 0),
+    ),
+}
+"""The type and the axes of each field, and its value where there is no derivation, no begun step and no candidate."""
+
+
+def clear_(buffers: Derivations | Work | Pool) -> None:
+    """Empty buffers, in place."""
+    for buffer, (_, _, blank) in zip(buffers, _FIELDS[type(buffers)], strict=True):
+        buffer.fill_(blank)
+
+
+def restart_(derivations: Derivations, work: Work, pool: Pool) -> None:
+    """Empty the slots, and begin with the first candidate of the pool, in place."""
+    clear_(derivations)
+    clear_(work)
+    pool.next_index.zero_()
+    pool.outcome.fill_(OPEN)
+
+
+def _list_blank(kind: type[NamedTuple], layout: Layout, device: torch.device, max_depth: int = 0) -> list[Tensor]:
+    sizes = {"B": layout.slots, "A": layout.atoms, "D": max_depth, "S": layout.resolvents + 1, "P": layout.pool, "3": 3}
+    return [
+        torch.full([sizes[axis] for axis in axes], blank, dtype=dtype, device=device)
+        for dtype, axes, blank in _FIELDS[kind]
+    ]
+
+
+def empty_derivations(layout: Layout, max_depth: int, device: torch.device) -> Derivations:
+    """Return slots that hold no derivation."""
+    return Derivations(*_list_blank(Derivations, layout, device, max_depth))
+
+
+def empty_work(layout: Layout, device: torch.device) -> Work:
+    """Return the work of slots in which no step has begun."""
+    return Work(*_list_blank(Work, layout, device))
+
+
+def empty_pool(layout: Layout, device: torch.device) -> Pool:
+    """Return a pool without candidates."""
+    return Pool(*_list_blank(Pool, layout, device))
+
+
+def derivations_at(positions: Positions, layout: Layout, limits: Limits, device: torch.device) -> Derivations:
+    """Put each position into a slot. InternalError if one does not fit; there are at most as many positions as slots."""
+    num = len(positions.depth)
+    num_goals, num_atoms = positions.num_goals.astype(np.int64), positions.num_atoms.astype(np.int64)
+    if num_atoms.max(initial=0) > layout.atoms or num_goals.max(initial=0) > limits.max_depth:
+        raise InternalError("a position does not fit the limits under which the engine was built")
+    slot = np.repeat(np.arange(num), num_goals)
+    turn = np.arange(len(num_atoms)) - np.repeat(starts_of(num_goals)[:-1], num_goals)
+    visited = np.full((layout.slots, limits.max_depth, layout.atoms, 3), PAD, np.int32)
+    column = np.arange(int(num_atoms.sum())) - np.repeat(starts_of(num_atoms)[:-1], num_atoms)
+    visited[np.repeat(slot, num_atoms), np.repeat(turn, num_atoms), column] = positions.atoms
+
+    empty = empty_derivations(layout, limits.max_depth, device)
+    visited_tensor = torch.as_tensor(visited, device=device)
+    current = torch.as_tensor(num_goals - 1, device=device)
+
+    def first_slots(held: Tensor, values: NDArray[np.generic]) -> Tensor:
+        held = held.clone()
+        held[:num] = torch.as_tensor(values, device=device, dtype=held.dtype)
+        return held
+
+    is_used = torch.arange(layout.slots, device=device) < num
+    turns = torch.nn.functional.pad(current, (0, layout.slots - num))
+    slots = torch.arange(layout.slots, device=device)
+    return empty._replace(
+        pool_index=torch.where(is_used, slots, NO_CANDIDATE),
+        query=first_slots(empty.query, positions.candidates.atom),
+        goal=torch.where(is_used[:, None, None], visited_tensor[slots, turns], PAD),
+        depth=first_slots(empty.depth, positions.depth),
+        outcome=torch.where(is_used, OPEN, empty.outcome).int(),
+        visited=visited_tensor,
+    )

@@ -27,8 +27,8 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-from kgverify.prover.execution.kernel_launch import count_processors
-from kgverify.prover.execution.kernel_launch import launch as launch_kernel
+from kgverify.prover.execution.device import count_processors
+from kgverify.prover.execution.device import launch as launch_kernel
 from kgverify.prover.kernel_constants import PAD
 from kgverify.prover.tower import embed
 

@@ -17,8 +17,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kgverify.prover.execution.kernel_launch import count_processors
-from kgverify.prover.execution.kernel_launch import launch as launch_kernel
+from kgverify.prover.execution.device import count_processors
+from kgverify.prover.execution.device import launch as launch_kernel
 from kgverify.prover.kernel_constants import PAD
 
 EXACT: Final = "float64"

@@ -10,10 +10,8 @@ from rich.table import Table
 from kgverify.errors import count_of
 from kgverify.escaping import make_visible
 from kgverify.report.derivations import Derivation, Line, Pair
-from kgverify.report.render.fitted_table import FittedTable
-from kgverify.report.render.screen import Text
-from kgverify.report.stepper.stage_walk import Mark, StageLine
-from kgverify.report.stepper.stepper import MOVES, SEARCH, Stepper
+from kgverify.report.render.screen import FittedTable, Text
+from kgverify.report.stepper.stage_walk import MOVES, SEARCH, Mark, StageLine, Stepper
 from kgverify.report.wording import LEVEL_MEANINGS, cause_label, clip, describe_finding, describe_kind, value_lines
 
 MOST_ITEMS: Final = 40

@@ -20,11 +20,10 @@ from kgverify.comparison.exercise.exercise import MINIMUM, NOT_EXERCISED, Minimu
 from kgverify.engines.table import COMPILED, make_entry
 from kgverify.errors import UserError
 from kgverify.files.code_identity import list_changes
-from kgverify.files.locking import locked_folder
-from kgverify.files.writing import temporary_folder, write_file
+from kgverify.files.writing import locked_folder, temporary_folder, write_file
 from kgverify.garbage_collection import skip_existing_objects, without_garbage_collection
 from kgverify.program.atoms import Variable
-from kgverify.program.dialect import OURS, Dialect
+from kgverify.program.limits import OURS, Dialect
 from kgverify.runs.dask_workers import DaskWorkers
 from kgverify.runs.engine_makers import EAGER, PLAIN, EngineSpec, MakePipeline, Sides, make_reference
 from kgverify.runs.pool import MOST_KILLS, Calls, Here, Processes, Workers, describe_end, weigh_end
@@ -82,7 +81,7 @@ from kgverify.testing.reproducers.text_format import (
     write_reproducer,
 )
 from kgverify.testing.shrinking.shrink import Budget, join_problems, shrink
-from kgverify.verification.evidence import describe_idle
+from kgverify.verification.judgement import describe_idle
 
 T = TypeVar("T")
 

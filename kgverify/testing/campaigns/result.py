@@ -19,9 +19,9 @@ from kgverify.comparison.result import Verdict
 from kgverify.engines.table import REFERENCE
 from kgverify.errors import UserError, count_of
 from kgverify.escaping import make_visible
-from kgverify.files.decoding import read_toml
+from kgverify.files.reading import read_toml
 from kgverify.files.writing import explained, make_folders
-from kgverify.program.dialect import OURS, Dialect
+from kgverify.program.limits import OURS, Dialect
 from kgverify.report.wording import describe_exercise
 from kgverify.runs.engine_makers import EngineSpec, Sides
 from kgverify.runs.ledger import Ledger, WorkIdentity

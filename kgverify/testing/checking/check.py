@@ -8,17 +8,17 @@ from typing import Final, NamedTuple
 import msgspec
 import numpy as np
 
+from kgverify.comparison.comparable import has_steps
 from kgverify.comparison.compare import Comparer, Options
 from kgverify.comparison.equality import Equality
 from kgverify.comparison.exercise.count import count_columns
 from kgverify.comparison.exercise.exercise import NO_MINIMUM, NOT_EXERCISED, Exercise
 from kgverify.comparison.rankings import compare_rankings
 from kgverify.comparison.result import Comparison, Divergence, Verdict
-from kgverify.comparison.source import has_steps
 from kgverify.errors import MissingDependency, UserError
 from kgverify.garbage_collection import without_garbage_collection
 from kgverify.progress import silent_phase
-from kgverify.ranking.corrupt import ALL
+from kgverify.ranking.draw import ALL
 from kgverify.runs.delta_debugging import halve
 from kgverify.runs.engine_makers import MakePipeline, compiled_maker, make_reference
 from kgverify.runs.run import Pipeline, build_trace, rank_alike, reference_pipeline

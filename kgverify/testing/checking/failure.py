@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from kgverify.comparison.result import Divergence
-from kgverify.program.stages import Stage
+from kgverify.program.outcomes import Stage
 from kgverify.report.report import Report
 from kgverify.testing.problems.problem import Problem
 

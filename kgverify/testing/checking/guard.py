@@ -16,8 +16,7 @@ import numpy as np
 
 from kgverify.engines.load_engine import SIGNATURE, describe_raised, detail_raised, pass_on
 from kgverify.engines.policy import SHORTEST
-from kgverify.engines.protocol import DescribedEngine, Engine, Positions, ProbedEngine, StageOutputs
-from kgverify.engines.sizes import Sizes
+from kgverify.engines.protocol import DescribedEngine, Engine, Positions, ProbedEngine, Sizes, StageOutputs
 from kgverify.errors import (
     InternalError,
     KgverifyError,
@@ -30,7 +29,7 @@ from kgverify.garbage_collection import without_garbage_collection
 from kgverify.interrupts import is_interrupt
 from kgverify.program.limits import Limits
 from kgverify.progress import Progress, no_progress
-from kgverify.ranking.corrupt import draw_candidates
+from kgverify.ranking.draw import draw_candidates
 from kgverify.ranking.rank import rank_candidates
 from kgverify.runs.delta_debugging import halve
 from kgverify.runs.engine_makers import AnyEngine, MakePipeline, find_maker, follows_semantics, name_engine

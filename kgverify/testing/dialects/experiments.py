@@ -13,8 +13,7 @@ import numpy as np
 
 from kgverify.engines.protocol import Positions
 from kgverify.program.atoms import NamedAtom, Term, Variable, decode_variable, is_variable
-from kgverify.program.dialect import FILTERS, VALUES, Dialect
-from kgverify.program.limits import Limits
+from kgverify.program.limits import FILTERS, VALUES, Dialect, Limits
 from kgverify.program.outcomes import GoalKind, Outcome, Side
 from kgverify.program.program import NamedRule, Symbols, encode_atoms, render_named
 from kgverify.runs.engine_makers import MakePipeline, make_reference

@@ -9,7 +9,7 @@ from kgverify.comparison.result import Verdict
 from kgverify.errors import count_of
 from kgverify.escaping import make_visible
 from kgverify.files.writing import write_file
-from kgverify.program.dialect import Dialect, render_dialect
+from kgverify.program.limits import Dialect, render_dialect
 from kgverify.testing.problems.problem import Problem
 
 _WIDTH: Final = 16

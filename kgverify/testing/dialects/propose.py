@@ -11,7 +11,7 @@ from msgspec import structs
 from kgverify.engines.load_engine import refuse_exit
 from kgverify.errors import MissingDependency, UserError
 from kgverify.program.atoms import NamedAtom
-from kgverify.program.dialect import FILTERS, OURS, VALUES, Dialect, Filter
+from kgverify.program.limits import FILTERS, OURS, VALUES, Dialect, Filter
 from kgverify.program.outcomes import Outcome, Side
 from kgverify.progress import Progress, no_progress
 from kgverify.ranking.rank import Rank

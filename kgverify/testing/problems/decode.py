@@ -24,14 +24,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kgverify.comparison.exercise.exercise import Minimum
-from kgverify.engines.sizes import Sizes
+from kgverify.engines.protocol import Sizes
 from kgverify.errors import UserError, suggest
 from kgverify.program.atoms import Atom, NamedAtom, Term, Variable, encode_variable, parse_atoms
-from kgverify.program.dialect import OURS, Dialect
-from kgverify.program.limits import Limits
+from kgverify.program.limits import OURS, Dialect, Limits
 from kgverify.program.outcomes import GoalKind
 from kgverify.program.program import NamedRule, Program, Symbols, parse_rules
-from kgverify.ranking.corrupt import ALL
+from kgverify.ranking.draw import ALL
 from kgverify.step.clauses import is_named_variable, unify
 from kgverify.testing.problems.problem import (
     DEFAULT_SIZES,

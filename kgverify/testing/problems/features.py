@@ -11,10 +11,9 @@ from kgverify.engines.protocol import ProbedEngine, StageOutputs, positions_of, 
 from kgverify.errors import InternalError
 from kgverify.program.atoms import NamedAtom, Variable
 from kgverify.program.limits import Limits
-from kgverify.program.outcomes import GoalKind, Origin, Outcome
+from kgverify.program.outcomes import GoalKind, Origin, Outcome, Stage
 from kgverify.program.program import NamedRule
-from kgverify.program.stages import Stage
-from kgverify.ranking.corrupt import ALL
+from kgverify.ranking.draw import ALL
 from kgverify.testing.checking.check import Batch
 from kgverify.testing.problems.decode import BULK, count_clauses
 from kgverify.testing.problems.problem import Problem

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kgverify.engines.policy import SHORTEST, Policy
-from kgverify.engines.sizes import Sizes
+from kgverify.engines.protocol import Sizes
 from kgverify.errors import UserError
 from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.program.atom_table import AtomTable

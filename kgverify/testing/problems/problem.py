@@ -7,14 +7,13 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from kgverify.engines.sizes import Sizes
+from kgverify.engines.protocol import Sizes
 from kgverify.errors import UserError
 from kgverify.escaping import make_visible
 from kgverify.program.atoms import NamedAtom, Term, Variable
-from kgverify.program.dialect import OURS
-from kgverify.program.limits import Limits
+from kgverify.program.limits import OURS, Limits
 from kgverify.program.program import NamedRule, render_named
-from kgverify.ranking.corrupt import ALL
+from kgverify.ranking.draw import ALL
 
 MAX_SPREAD: Final = 1 << 16
 """The largest number of unused symbols of either kind in a problem."""

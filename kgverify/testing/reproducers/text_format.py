@@ -16,17 +16,16 @@ from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any, Final, NamedTuple, TypeVar
 
-from kgverify.engines.sizes import Sizes
+from kgverify.engines.protocol import Sizes
 from kgverify.engines.table import COMPILED, REFERENCE
 from kgverify.errors import InternalError, UserError, count_of, suggest
 from kgverify.escaping import MARKED
 from kgverify.files.reading import read_file
 from kgverify.files.writing import write_file
 from kgverify.program.atoms import NamedAtom, Term, Variable
-from kgverify.program.dialect import OURS, VALUES, Dialect
-from kgverify.program.limits import NUMBERS, Limits
+from kgverify.program.limits import NUMBERS, OURS, VALUES, Dialect, Limits
 from kgverify.program.program import NamedRule
-from kgverify.ranking.corrupt import ALL
+from kgverify.ranking.draw import ALL
 from kgverify.runs.engine_makers import EAGER, PLAIN, EngineSpec
 from kgverify.testing.checking.failure import CRASH, LAW, Failure, Signature
 from kgverify.testing.checking.guard import CheckBug

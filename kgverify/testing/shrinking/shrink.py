@@ -11,13 +11,13 @@ from functools import partial
 from itertools import product, starmap
 from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
 
-from kgverify.engines.sizes import Sizes
+from kgverify.engines.protocol import Sizes
 from kgverify.errors import UserError
 from kgverify.program.atoms import NamedAtom, Term, Variable
 from kgverify.program.limits import NUMBERS, Limits
+from kgverify.program.outcomes import Stage
 from kgverify.program.program import NamedRule, render_named
-from kgverify.program.stages import Stage
-from kgverify.ranking.corrupt import ALL
+from kgverify.ranking.draw import ALL
 from kgverify.runs.delta_debugging import count_down, minimize
 from kgverify.runs.run import Pipeline, Run
 from kgverify.step.clauses import follow, is_named_variable, resolve

@@ -13,15 +13,14 @@ import numpy as np
 from kgverify.comparison.result import Divergence
 from kgverify.comparison.step_view import StepReader, StepView
 from kgverify.engines.plain.choice import PLAIN as PLAIN_MODE
-from kgverify.engines.sizes import Sizes
+from kgverify.engines.protocol import Sizes
 from kgverify.engines.table import COMPILED
 from kgverify.errors import UserError, count_of
 from kgverify.escaping import make_visible
 from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.program.atoms import NamedAtom
-from kgverify.program.outcomes import Origin
+from kgverify.program.outcomes import STEP_STAGES, Origin, Stage
 from kgverify.program.program import NamedRule
-from kgverify.program.stages import STEP_STAGES, Stage
 from kgverify.report.report import Report
 from kgverify.runs.engine_makers import EAGER, PLAIN, EngineSpec, Sides
 from kgverify.runs.job import load_run_graph, read_job, write_down

@@ -2,31 +2,89 @@
 
 import os
 import re
+import shlex
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
 
 from kgverify.errors import UserError
-from kgverify.files.decoding import NOT_JSON
-from kgverify.files.reading import read_file
+from kgverify.files.reading import NOT_JSON, read_file
 from kgverify.files.writing import (
+    OutputLock,
+    describe_write_error,
     exchange,
+    lock_beside,
     make_folder,
     refuse_link,
+    remove_temporary,
     remove_tree,
     renamed_into,
     sync_folder,
     temporary_beside,
     write_file,
 )
-from kgverify.trace.files.disk import opened, write_all
 from kgverify.trace.model.header import SCHEMA_VERSION, check_version
 from kgverify.trace.model.schema import FORMAT, RECORD_AGAIN
+
+Buffer = bytes | memoryview
+Placed = tuple[int, Sequence[Buffer]]
+"""An offset in a file, and the buffers written there, one after the other."""
+
+_MAX_BYTES: Final = 1 << 30
+"""Bytes given to one call; Linux takes 2 GiB less a page."""
+
+
+def bytes_of(array: NDArray[Any]) -> memoryview:
+    """Return the bytes of an array, not copied if it is contiguous."""
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+
+
+def little_endian(given: NDArray[Any] | Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
+    """Return an array, or its parts, as they lie on disk."""
+    pieces = [given] if isinstance(given, np.ndarray) else given
+    return [np.ascontiguousarray(piece, piece.dtype.newbyteorder("<")) for piece in pieces]
+
+
+def checksum_of(pieces: Sequence[NDArray[Any]]) -> int:
+    """Return the xxh3 of the bytes of parts that follow one another."""
+    digest = xxhash.xxh3_64()
+    for piece in pieces:
+        digest.update(bytes_of(piece))
+    return digest.intdigest()
+
+
+@contextmanager
+def opened(path: Path, flags: int) -> Iterator[int]:
+    """Open a file, but no link, and yield its descriptor."""
+    descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def write_all(descriptor: int, buffers: Sequence[Buffer], offset: int) -> None:
+    """Write buffers one after the other from an offset on, without joining them."""
+    for buffer in buffers:
+        left = memoryview(buffer)
+        while left:
+            written = os.pwritev(descriptor, [left[:_MAX_BYTES]], offset)
+            left, offset = left[written:], offset + written
+
+
+def write_placed(descriptor: int, placed: Sequence[Placed]) -> None:
+    """Write all buffers at their offsets."""
+    for offset, buffers in placed:
+        write_all(descriptor, buffers, offset)
+
 
 MANIFEST: Final = "manifest.json"
 CODE: Final = "code.json"
@@ -297,3 +355,80 @@ def copy_trace(source: Path, target: Path) -> None:
     else:
         with renamed_into(target) as temporary:
             shutil.copyfile(source, temporary)
+
+
+def partial_of(path: Path) -> Path:
+    """Return the folder that holds the shards of a trace until it is complete."""
+    return path.with_name(path.name + ".partial")
+
+
+def lock_trace(path: Path, *, overwrites: bool = True) -> OutputLock:
+    """Lock a trace, or a recording that did not finish, and delete what killed processes left of attempts to write it.
+
+    UserError if another process holds the lock; unless `overwrites`, also if there is a trace.
+    """
+    path = path.with_name(path.name.removesuffix(".partial"))
+    if not path.parent.is_dir():
+        raise UserError("its folder does not exist", where=str(path), fix=f"create {path.parent} first")
+    lock = lock_beside(path, "this trace")
+    remove_temporary(path)
+    finish_replacing(path, partial_of(path))
+    if path.exists() and not overwrites:
+        lock.release()
+        raise UserError("already exists", where=str(path), fix="choose another path, or overwrite it with --overwrite")
+    return lock
+
+
+def check_output_path(path: Path) -> None:
+    """Raise a UserError if no trace can be written to a path."""
+    refuse_link(path)
+    refuse_link(partial_of(path))
+    check_replaceable(path)
+
+
+def check_no_partial(partial: Path) -> None:
+    """Raise a UserError if an unfinished recording exists."""
+    if partial.exists():
+        raise UserError(
+            "a recording that did not finish is in the way",
+            where=str(partial),
+            fix="resume it, or delete this folder",
+        )
+
+
+def explain_failed_write(what: str, error: OSError, num_safe: int, partial: Path, where: str) -> UserError:
+    """Make the error for a failed write, which states the candidates that are safe."""
+    reason = describe_write_error(error, partial.parent)
+    safe = f"the first {num_safe:,} candidates are safe in {partial}" if num_safe else "nothing was safe yet"
+    return UserError(
+        f"{what} cannot be written: {reason}; {safe}",
+        where=where,
+        fix="make room, or see to the permissions; then resume the recording"
+        + (f", or keep what there is: kgverify trace repair {shlex.quote(str(partial))}" if num_safe else ""),
+    )
+
+
+def count_safe(partial: Path) -> tuple[int, int]:
+    """Count the candidates and steps that are committed in an unfinished recording."""
+    try:
+        manifest = read_manifest(partial)
+    except UserError:
+        return 0, 0
+    return manifest.num_candidates, manifest.num_steps
+
+
+def remove_left_over(folder: Path, manifest: Manifest | None = None) -> None:
+    """Remove temporary files and shards that the manifest does not list, which a finished trace does not have."""
+    listed = () if manifest is None else tuple(shard.name for shard in manifest.shards)
+    for path in [*folder.glob("*.tmp"), *folder.glob("shard-*.h5")]:
+        if path.name not in listed:
+            path.unlink(missing_ok=True)
+
+
+def remove_partial(partial: Path) -> None:
+    """Remove the folder of a recording that became one file."""
+    if partial.is_dir():
+        for name in (MANIFEST, CODE):
+            (partial / name).unlink(missing_ok=True)
+        remove_left_over(partial)
+        partial.rmdir()

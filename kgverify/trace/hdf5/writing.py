@@ -19,7 +19,7 @@ import numpy as np
 from h5py import h5d, h5p
 from numpy.typing import NDArray
 
-from kgverify.trace.files.disk import (
+from kgverify.trace.files.manifest import (
     Placed,
     bytes_of,
     checksum_of,

@@ -14,8 +14,7 @@ import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from kgverify.errors import UserError, suggest
-from kgverify.files.decoding import NOT_JSON
-from kgverify.files.reading import STANDARD_INPUT, open_file
+from kgverify.files.reading import NOT_JSON, STANDARD_INPUT, open_file
 from kgverify.program.limits import DeclaredLimits
 from kgverify.trace.model.header import EngineInfo, PolicyInfo, RunInfo
 

@@ -12,13 +12,16 @@ from kgverify.files.writing import explained
 from kgverify.trace.files.manifest import (
     Manifest,
     Shard,
+    check_no_partial,
+    check_output_path,
     list_shards,
+    lock_trace,
     new_folder,
+    partial_of,
     read_manifest,
     shard_name,
     write_manifest,
 )
-from kgverify.trace.files.output_path import check_no_partial, check_output_path, lock_trace, partial_of
 from kgverify.trace.maintain.check import find_duplicates, name_candidate
 from kgverify.trace.model.columns import Candidates, Rankings, join_candidates
 from kgverify.trace.model.digests import candidate_keys
@@ -26,7 +29,7 @@ from kgverify.trace.model.levels import Packing, packing_of
 from kgverify.trace.model.schema import OPTIONAL_COLUMNS, SEQUENCE, Arrays, decode_columns, encode_level
 from kgverify.trace.read.data_file import DataFile
 from kgverify.trace.read.trace_file import TraceFile, check_same_run, read_trace
-from kgverify.trace.write.shards import write_shard
+from kgverify.trace.write.writer import write_shard
 from kgverify.version import __version__
 
 _SHOWN = 10

@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from kgverify.program.dialect import OURS
+from kgverify.program.limits import OURS
 from kgverify.program.outcomes import GoalKind, Outcome, Side
 from kgverify.trace.model.columns import Candidates, CandidateSet, Columns, Rankings, expand_rows, starts_of
 from kgverify.trace.model.digests import Words, candidate_keys, fold, renumber

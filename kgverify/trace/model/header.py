@@ -6,8 +6,7 @@ from typing import Any, Final
 import msgspec
 
 from kgverify.errors import UserError
-from kgverify.program.dialect import OURS, Dialect
-from kgverify.program.limits import NUMBERS, DeclaredLimits, Limits
+from kgverify.program.limits import NUMBERS, OURS, DeclaredLimits, Dialect, Limits
 
 SCHEMA_VERSION: Final = 4
 """The one version that is written and read."""

@@ -93,3 +93,13 @@ class Offsets:
         counts = self._read(begin, min(begin + _BLOCK, self._num_rows))
         ends = int(self.build()[block]) + np.cumsum(counts, dtype=np.int64)
         return begin + int(np.searchsorted(ends, element, side="right"))
+
+
+def refuse_first(is_bad: NDArray[np.bool_], text: str, *columns: NDArray[Any], where: str, fix: str) -> None:
+    """Raise a UserError about the first bad row, if there is one.
+
+    text: what the row is, with `{}` for its values in the columns: `is {}, expected 0 to 3`
+    """
+    if is_bad.any():
+        row = int(np.argmax(is_bad))
+        raise UserError(f"row {row} {text.format(*(column[row] for column in columns))}", where=where, fix=fix)

@@ -8,10 +8,9 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from kgverify.program.outcomes import GoalKind, Origin
-from kgverify.program.stages import STEP_STAGES, Stage
-from kgverify.trace.model.bad_rows import refuse_first
+from kgverify.program.outcomes import STEP_STAGES, GoalKind, Origin, Stage
 from kgverify.trace.model.columns import FIELD_OF, Columns, StageItems, starts_of
+from kgverify.trace.model.offsets import refuse_first
 
 StageOutputs: TypeAlias = dict[Stage, Any]
 """The output of each stage of one step, in ids, in the order of the stages; an engine leaves out what it does not know.

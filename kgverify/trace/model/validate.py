@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from kgverify.errors import UserError
 from kgverify.program.outcomes import GoalKind, Origin, Outcome, Side
 from kgverify.program.program import Program, Symbols
-from kgverify.trace.model.bad_rows import refuse_first
 from kgverify.trace.model.columns import (
     COUNTS,
     FIELD_OF,
@@ -22,7 +21,7 @@ from kgverify.trace.model.columns import (
     StageItems,
 )
 from kgverify.trace.model.levels import TraceLevel
-from kgverify.trace.model.offsets import ADD_UP, check_counts
+from kgverify.trace.model.offsets import ADD_UP, check_counts, refuse_first
 from kgverify.trace.model.schema import (
     SEQUENCE,
     STAGES,

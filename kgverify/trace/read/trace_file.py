@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 from kgverify.errors import UserError
 from kgverify.files.remote import fetched, names_url
 from kgverify.program.program import Rule, Symbols
-from kgverify.trace.files.manifest import Shard, ShardError, read_manifest, render_hash, replaced_of
-from kgverify.trace.files.output_path import partial_of
+from kgverify.trace.files.manifest import Shard, ShardError, partial_of, read_manifest, render_hash, replaced_of
 from kgverify.trace.hdf5.stored_array import ChunkCache
 from kgverify.trace.model.columns import (
     COUNTS,

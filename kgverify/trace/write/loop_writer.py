@@ -20,8 +20,7 @@ from kgverify.trace.model.columns import FIELD_OF, FIELDS, GROUPS, Columns, Fiel
 from kgverify.trace.model.header import ClauseTexts, EngineInfo, Header, PolicyInfo, RunInfo
 from kgverify.trace.model.schema import OPTIONAL_COLUMNS, STAGES, decode_columns
 from kgverify.trace.model.stage_items import StageOutputs, encode_stage_outputs
-from kgverify.trace.write.encode import Clauses
-from kgverify.trace.write.writer import Storage, TraceWriter
+from kgverify.trace.write.writer import Clauses, Storage, TraceWriter
 
 _DROPPED: Final = ("steps/dropped_atoms", "steps/dropped_resolvents")
 

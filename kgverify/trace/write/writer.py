@@ -1,8 +1,9 @@
 """The writer of traces: one file if it is small, else shards that are safe on disk once committed."""
 
+import os
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -10,47 +11,271 @@ from functools import partial
 from itertools import compress
 from pathlib import Path
 from secrets import token_hex
-from typing import Final, Self
+from typing import Any, Final, Self
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from kgverify.errors import UserError
-from kgverify.files.writing import make_folder
-from kgverify.program.program import Symbols
+from kgverify.files.writing import make_folder, renamed_into
+from kgverify.program.program import Rule, Symbols
 from kgverify.trace.files.manifest import (
+    MANIFEST,
     Manifest,
     Part,
     Shard,
-    list_shards,
-    new_trace,
-    numbers_of,
-    put_in_place,
-    shard_name,
-    write_manifest,
-)
-from kgverify.trace.files.output_path import (
     check_no_partial,
     check_output_path,
     explain_failed_write,
+    list_shards,
     lock_trace,
+    new_trace,
+    numbers_of,
     partial_of,
+    put_in_place,
+    read_manifest,
     remove_left_over,
     remove_partial,
+    render_hash,
+    shard_name,
+    write_manifest,
 )
 from kgverify.trace.hdf5.writing import ArrayParts, write_arrays
-from kgverify.trace.model.columns import Candidates, Columns, Rankings, StepBatch, empty_columns
-from kgverify.trace.model.digests import compute_sequence
-from kgverify.trace.model.header import Header, unknown_columns
-from kgverify.trace.model.levels import TraceLevel, has_goals, is_kept, packing_of, parse_level, uncounted
-from kgverify.trace.model.schema import OPTIONAL_COLUMNS, SEQUENCE, Arrays, decode_columns, encode_columns, encode_level
-from kgverify.trace.model.trace import Trace
-from kgverify.trace.model.validate import check_appended, check_columns, check_rankings, check_types
-from kgverify.trace.write.encode import NO_CLAUSES, Clauses, encode_shared, encode_trace
-from kgverify.trace.write.resume import open_unfinished
-from kgverify.trace.write.shards import encode_batches, write_shard
+from kgverify.trace.model.columns import Candidates, Columns, Rankings, StepBatch, concatenate, empty_columns
+from kgverify.trace.model.digests import compute_sequence, root_digest
+from kgverify.trace.model.header import (
+    Header,
+    check_header,
+    check_version,
+    encode_header,
+    unknown_columns,
+    without_recording,
+)
+from kgverify.trace.model.levels import (
+    Packing,
+    TraceLevel,
+    columns_kept,
+    has_goals,
+    is_kept,
+    lower_arrays,
+    packing_of,
+    parse_level,
+    uncounted,
+)
+from kgverify.trace.model.schema import (
+    OPTIONAL_COLUMNS,
+    SEQUENCE,
+    Arrays,
+    decode_columns,
+    encode_columns,
+    encode_level,
+    encode_rules,
+    encode_symbols,
+)
+from kgverify.trace.model.trace import NOTHING_UNKNOWN, Trace, Unknown, merge_fields
+from kgverify.trace.model.validate import (
+    check_appended,
+    check_columns,
+    check_facts,
+    check_program,
+    check_rankings,
+    check_rules,
+    check_types,
+)
+from kgverify.trace.read.trace_file import SHARED, TraceFile
 from kgverify.version import __version__
+
+
+def open_unfinished(
+    partial: Path, part: Part | None, shared: Arrays, absent: frozenset[str], level: TraceLevel
+) -> tuple[Manifest, TraceFile] | None:
+    """Open the folder of an unfinished recording; None without one. UserError if it is damaged, or of another run.
+
+    shared: the datasets that every shard of the run repeats
+    """
+    if not (partial / MANIFEST).is_file() and len(list(partial.glob("shard-*.h5"))) < 2:
+        # Killed before anything was committed, or there is nothing to resume.
+        return None
+    manifest = read_manifest(partial)
+    _check_resumable(manifest, part, partial)
+    trace = TraceFile(partial, is_lazy=True)
+    trace.verify()
+    first = trace.files[0]
+    _check_same_run(first.read_group(*SHARED), frozenset(first.stored), shared, absent, level, first.path)
+    return manifest, trace
+
+
+def _check_resumable(manifest: Manifest, part: Part | None, partial: Path) -> None:
+    """Raise a UserError for a recording that has gaps, or is another part."""
+    if manifest.has_gaps:
+        raise UserError(
+            "candidates between those recorded were lost, so that it cannot be resumed",
+            where=str(partial),
+            fix="keep it under another name, and record again",
+        )
+    if manifest.part != part:
+        found, wanted = ("no part" if p is None else f"part {p.index} of {p.count}" for p in (manifest.part, part))
+        raise UserError(
+            f"is {found} of a recording, expected {wanted}",
+            where=str(partial),
+            fix=f"resume with the same part, or delete {partial}",
+        )
+
+
+def _check_same_run(
+    found: Arrays, stored: frozenset[str], shared: Arrays, absent: frozenset[str], level: TraceLevel, path: Path
+) -> None:
+    """Raise a UserError unless a file that stores these datasets is of the run with these shared arrays and columns."""
+    for name in sorted(found.keys() | shared.keys()):
+        own, expected = found.get(name), shared.get(name)
+        is_same = own is not None and expected is not None and np.array_equal(own, expected)
+        if name == "header" and own is not None and expected is not None:
+            is_same = without_recording(own.tobytes()) == without_recording(expected.tobytes())
+        if not is_same:
+            raise UserError(
+                "differs from that of the run to be resumed",
+                where=f"{path}:{name}",
+                fix=f"resume with the same program, options and versions, or delete {path.parent}",
+            )
+    if odd := sorted(
+        name
+        for name in OPTIONAL_COLUMNS & columns_kept(level)
+        if (name.replace(".", "/") in stored) == (name in absent)
+    ):
+        raise UserError(
+            f"{odd[0]} is in the shards or in this run, not in both",
+            where=str(path),
+            fix=f"resume with the same columns, or delete {path.parent}",
+        )
+
+
+_MAX_THREADS: Final = 4
+
+_GROUP_STEPS: Final = 1 << 16
+"""Smaller batches are joined before their digests are computed."""
+
+
+def encode_batches(batches: Sequence[StepBatch], absent: Collection[str]) -> list[Arrays]:
+    """Return the columns and digests of batches by path, in parts that follow one another."""
+
+    def encode(group: StepBatch) -> Arrays:
+        columns, sequence = group
+        arrays = encode_columns(columns, absent)
+        arrays[SEQUENCE] = compute_sequence(columns, absent) if sequence is None else sequence
+        return arrays
+
+    # NumPy lets other threads run while it computes.
+    with ThreadPoolExecutor(min(os.cpu_count() or 1, _MAX_THREADS)) as pool:
+        return list(pool.map(encode, _group(batches)))
+
+
+def _group(batches: Iterable[StepBatch]) -> Iterator[StepBatch]:
+    group: list[Columns] = []
+    num_steps = 0
+    for columns, sequence in batches:
+        if group and (sequence is not None or num_steps + len(columns.steps.depth) > _GROUP_STEPS):
+            yield concatenate(group), None
+            group, num_steps = [], 0
+        if sequence is not None:
+            yield columns, sequence
+        else:
+            group.append(columns)
+            num_steps += len(columns.steps.depth)
+    if group:
+        yield concatenate(group), None
+
+
+def write_shard(folder: Path, name: str, parts: ArrayParts, creator: str, packing: Packing = Packing.PLAIN) -> Shard:
+    """Write a shard under its name, force it to disk, and return its entry for the manifest.
+
+    parts: its datasets, digests included
+    """
+    arrays = {**parts, "shard/index": [np.array(numbers_of(name), np.uint64)]}
+    with (
+        ThreadPoolExecutor(1) as pool,
+        renamed_into(folder / name, is_durable=True) as temporary,
+    ):
+        root = pool.submit(_root_of, parts)
+        checksum = write_arrays(temporary, arrays, creator, packing)
+    return Shard(
+        name=name,
+        size=(folder / name).stat().st_size,
+        num_candidates=sum(len(part) for part in parts["candidates/query"]),
+        num_steps=sum(len(part) for part in parts[SEQUENCE]),
+        xxh3=render_hash(checksum),
+        root=render_hash(root.result()),
+    )
+
+
+def _root_of(parts: ArrayParts) -> int:
+    # The root does not need the optional columns.
+    columns: list[Any] = [parts.get(f"candidates/{name}", parts[SEQUENCE]) for name in Candidates._fields]
+    roots = (
+        root_digest(Candidates(*part), sequence) for *part, sequence in zip(*columns, parts[SEQUENCE], strict=True)
+    )
+    return sum(roots) % (1 << 64)
+
+
+@dataclass(frozen=True)
+class Clauses:
+    """The clauses of the program, as far as a trace stores them.
+
+    facts:      int32 [F, 3]  the facts; resolvents name them by their index
+    fact_lines: int32 [F]     their lines in the facts' file
+    rules:      the rules, from which goals are rebuilt if the level leaves them out
+    """
+
+    facts: NDArray[np.int32] | None = None
+    fact_lines: NDArray[np.int32] | None = None
+    rules: Sequence[Rule] | None = None
+
+
+NO_CLAUSES: Final = Clauses()
+
+
+def encode_shared(
+    header: Header, symbols: Symbols, clauses: Clauses, where: str, unknown: Unknown = NOTHING_UNKNOWN
+) -> Arrays:
+    """Encode what every shard repeats: header, names and clauses. UserError for clauses or names that do not fit."""
+    check_version(header.schema_version, f"{where}:header")
+    check_header(header)
+    try:
+        content = msgspec.json.encode(merge_fields(encode_header(header), unknown.header))
+    except UnicodeEncodeError as error:
+        raise UserError(
+            "holds text that UTF-8 cannot encode",
+            where=f"{where}:header",
+            fix="decode the input files as UTF-8",
+        ) from error
+    arrays: Arrays = {"header": np.frombuffer(content, np.uint8)} | encode_symbols(symbols, where)
+    facts, lines = clauses.facts, clauses.fact_lines
+    if facts is not None and lines is not None and not len(lines):
+        lines = None
+    check_facts(facts, lines, symbols, where)
+    if facts is not None:
+        arrays["program/facts"] = facts
+    if lines is not None:
+        arrays["program/fact_lines"] = lines
+    if clauses.rules is not None:
+        arrays |= encode_rules(clauses.rules)
+    check_rules(arrays, symbols, where)
+    check_program(arrays, symbols, header.program_sha256, where)
+    return arrays
+
+
+def encode_trace(trace: Trace) -> Arrays:
+    """Encode every dataset of a trace at its level, with the digests of the trace: they cannot be computed without goals."""
+    level = parse_level(trace.header.level, trace.source)
+    clauses = Clauses(trace.facts, trace.fact_lines, trace.rules)
+    arrays = encode_shared(trace.header, trace.symbols, clauses, trace.source, trace.unknown)
+    columns = encode_columns(trace.columns, OPTIONAL_COLUMNS - trace.fields)
+    arrays |= {path: column for path, column in columns.items() if is_kept(path, level)}
+    arrays[SEQUENCE] = trace.digests.sequence
+    if trace.rankings is not None:
+        arrays |= encode_level("rankings", trace.rankings)
+    return lower_arrays(arrays, level) | dict(trace.unknown.arrays)
+
 
 _MOST_PIECES: Final = 256
 """The pieces of one shard beyond which the next commit joins them, so that the manifest stays short."""

@@ -33,9 +33,8 @@ from kgverify.evaluation.sampling import (
 )
 from kgverify.program.outcomes import Outcome
 from kgverify.program.program import Rule
-from kgverify.ranking.corrupt import ALL, may_be_drawn, number_atoms
-from kgverify.runs.parts import plan_parts
-from kgverify.runs.run import Run, reference_pipeline
+from kgverify.ranking.draw import ALL, may_be_drawn, number_atoms
+from kgverify.runs.run import Run, plan_parts, reference_pipeline
 from kgverify.trace.model.columns import Candidates, CandidateSet
 
 Known = tuple[Run, FormulaEngine, PartResult]

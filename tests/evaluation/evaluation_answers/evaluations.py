@@ -14,8 +14,7 @@ import numpy as np
 from evaluation_answers.reference_model import derive_least_model
 from numpy.typing import NDArray
 
-from kgverify.engines.endings import STOPPED
-from kgverify.engines.protocol import Positions
+from kgverify.engines.protocol import STOPPED, Positions
 from kgverify.engines.reference.ranking import ReferenceDraw, sum_mixed
 from kgverify.errors import InternalError, UserError
 from kgverify.evaluation.part_file import SALT, SAMPLED, PartResult
@@ -26,10 +25,9 @@ from kgverify.program.atoms import Atom, NamedAtom, Variable
 from kgverify.program.outcomes import Outcome, Side
 from kgverify.program.program import NamedRule
 from kgverify.progress import Progress, no_progress
-from kgverify.ranking.corrupt import ALL, draw_candidates
+from kgverify.ranking.draw import ALL, draw_candidates
 from kgverify.ranking.rank import RANK_TOLERANCE, rank_candidates
-from kgverify.runs.parts import plan_parts
-from kgverify.runs.run import Pipeline, Run
+from kgverify.runs.run import Pipeline, Run, plan_parts
 from kgverify.trace.model.columns import CandidateSet, Columns
 from kgverify.trace.model.header import EngineInfo
 

@@ -34,14 +34,13 @@ from kgverify.garbage_collection import without_garbage_collection
 from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.program.atoms import NamedAtom, Variable
 from kgverify.program.limits import Limits
-from kgverify.program.outcomes import Origin
+from kgverify.program.outcomes import Origin, Stage
 from kgverify.program.program import NamedRule
-from kgverify.program.stages import Stage
 from kgverify.progress import Progress, no_progress
 from kgverify.report.report import Report
 from kgverify.runs.run import Run, build_trace, reference_pipeline
 from kgverify.step.clauses import Clauses
-from kgverify.step.resolvent import Resolvent, Taken, TakenStep
+from kgverify.step.plain_step import Resolvent, Taken, TakenStep
 from kgverify.trace.model.columns import CandidateSet, Columns, starts_of
 from kgverify.trace.model.header import EngineInfo
 from kgverify.trace.model.trace import Trace

@@ -14,11 +14,9 @@ from numpy.typing import NDArray
 
 from kgverify.comparison.rankings import compare_rankings
 from kgverify.comparison.result import NO_CANDIDATE, Attribution, Cause, Comparison, Divergence, Level, Verdict
-from kgverify.engines.score_error import bound_score_errors
-from kgverify.program.difference_class import DifferenceClass
-from kgverify.program.outcomes import Outcome
+from kgverify.engines.policy import bound_score_errors
+from kgverify.program.outcomes import DifferenceClass, Outcome, Stage
 from kgverify.program.program import Symbols
-from kgverify.program.stages import Stage
 from kgverify.ranking.rank import rank_candidates
 from kgverify.ranking.rules import RankingRule, Ties, count_above, give_ranks
 from kgverify.ranking.truth import find_truth

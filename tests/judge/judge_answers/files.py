@@ -38,8 +38,7 @@ from kgverify.trace.model.stage_items import encode_stage_outputs
 from kgverify.trace.model.trace import Trace
 from kgverify.trace.read.data_file import DataFile
 from kgverify.trace.read.trace_file import TraceFile
-from kgverify.trace.write.encode import Clauses
-from kgverify.trace.write.writer import Storage, TraceWriter
+from kgverify.trace.write.writer import Clauses, Storage, TraceWriter
 from kgverify.verification.adding_up import require
 
 _SMALL: Final = {"block_steps": 7, "piece_bytes": 256, "verifies_content": False}

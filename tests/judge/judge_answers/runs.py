@@ -25,9 +25,8 @@ from kgverify.garbage_collection import without_garbage_collection
 from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.program.atoms import NamedAtom, Variable
 from kgverify.program.limits import Limits
-from kgverify.program.outcomes import Outcome
+from kgverify.program.outcomes import Outcome, Stage
 from kgverify.program.program import NamedRule
-from kgverify.program.stages import Stage
 from kgverify.progress import Progress, no_progress
 from kgverify.runs.run import Pipeline, Run, build_trace, reference_pipeline
 from kgverify.trace.model.columns import CandidateSet, Columns, StageItems, starts_of

@@ -14,10 +14,8 @@ from judge_answers.answers import Answer
 from kgverify.comparison.locate import first_difference, name_stage
 from kgverify.comparison.result import Divergence, Level
 from kgverify.comparison.step_view import Names
-from kgverify.program.difference_class import DifferenceClass
 from kgverify.program.limits import Limits
-from kgverify.program.outcomes import Outcome
-from kgverify.program.stages import STEP_STAGES, Stage
+from kgverify.program.outcomes import STEP_STAGES, DifferenceClass, Outcome, Stage
 from kgverify.trace.model.stage_items import StageOutputs
 from kgverify.trace.model.trace import Trace
 from kgverify.verification.stagewise import find_later_faults

@@ -27,7 +27,7 @@ from judge_answers.trace_reading import (
 )
 from run_engines import memory_folder
 
-from kgverify.engines.endings import StepDigests, join_digests
+from kgverify.engines.protocol import StepDigests, join_digests
 from kgverify.errors import InternalError, UserError
 from kgverify.garbage_collection import without_garbage_collection
 from kgverify.program.limits import Limits
@@ -38,9 +38,8 @@ from kgverify.trace.model.digests import compute_sequence, root_digest
 from kgverify.trace.model.header import EngineInfo, Header, PolicyInfo
 from kgverify.trace.read.data_file import BLOCK_STEPS
 from kgverify.trace.read.trace_file import TraceFile, check_root, read_trace
-from kgverify.trace.write.encode import Clauses
 from kgverify.trace.write.loop_writer import LoopWriter, as_column
-from kgverify.trace.write.writer import Storage, TraceWriter
+from kgverify.trace.write.writer import Clauses, Storage, TraceWriter
 
 DROPPED: Final = ("steps.dropped_atoms", "steps.dropped_resolvents")
 FACTS: Final = np.array([[i % 2, i % 3, 2] for i in range(24)], np.int32)
