@@ -1,4 +1,4 @@
-"""An examination of the installation: what is installed, what is missing for which feature, and what is broken."""
+"""An examination of the installation: what is installed, what is missing for which feature, what is broken, and a self-test."""
 
 import os
 import platform

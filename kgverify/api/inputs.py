@@ -1,4 +1,4 @@
-"""Engines as users give them, for the public functions: made for a run, or written down."""
+"""Engines as users give them, for the public functions: made for a run, tried once if they were just built, or written down."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext

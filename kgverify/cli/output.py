@@ -1,4 +1,4 @@
-"""The options of every command, and the standard streams, which an engine may close or replace."""
+"""The options of every command, the entries that commands print, and the standard streams, which an engine may close."""
 
 import errno
 import os

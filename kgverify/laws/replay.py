@@ -1,4 +1,4 @@
-"""Replay of reproducers: both sides are compared again, and so is the law that was broken, if any."""
+"""Replay of reproducers: both sides are compared again, and so is the law that was broken, if any; and their shrinking."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

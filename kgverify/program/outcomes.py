@@ -1,4 +1,4 @@
-"""The kinds of goals, the outcomes of derivations, and other codes of a step."""
+"""The words for a step: kinds of goals, outcomes of derivations, stages, and classes of differences."""
 
 from enum import IntEnum, StrEnum
 from typing import Final

@@ -1,4 +1,4 @@
-"""The choice of device, mode and precision, each with its reason."""
+"""The choice of device, mode, precision and batch size, each with its reason."""
 
 from collections.abc import Callable
 from typing import Final, NamedTuple, TypedDict

@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from kgverify.engines.load_engine import SIGNATURE, load_factory
@@ -59,7 +60,8 @@ def make_reference(run: Run, sizes: Sizes) -> Pipeline:
     return reference_pipeline(run)
 
 
-class EngineSpec(NamedTuple):
+@dataclass(frozen=True)
+class EngineSpec:
     """The name of an engine: `compiled`, `reference`, or `MODULE:NAME` or `FILE.py:NAME` for a third party's.
 
     mode, device, faults: of the compiled evaluator

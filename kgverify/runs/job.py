@@ -302,7 +302,7 @@ def write_down(engine: EngineLike, where: str = "engine") -> EngineSpec:
         return PLAIN
     if isinstance(engine, EngineMaker):
         options = engine.options
-        return EngineSpec(engine.name, **{name: options[name] for name in EAGER._fields if name in options})
+        return EngineSpec(engine.name, **{name: options[name] for name in vars(EAGER) if name in options})
     name = f"{getattr(engine, '__module__', '')}:{(path := getattr(engine, '__qualname__', ''))}"
     if not path or "<" in path or not _is_importable(name, engine):
         raise UserError(

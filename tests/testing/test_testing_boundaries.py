@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
@@ -112,7 +113,7 @@ def test_one_problem_in_sixteen_runs_alone_unless_each_run_is_compiled(monkeypat
         return []
 
     monkeypatch.setattr(Checker, "find_suspects", record)
-    engine = EAGER._replace(mode=mode, device="cuda" if mode == "fused" else "cpu")
+    engine = replace(EAGER, mode=mode, device="cuda" if mode == "fused" else "cpu")
     work = Identity(engine=engine, reference=PLAIN, lockstep=False, seed=0, block_size=32)
     try_block(work, 3, 32)
     assert [run[0] for run in runs if len(run) == 1 and runs_alone(run[0])][: len(expected)] == expected

@@ -1,4 +1,4 @@
-"""The device that the evaluator works on: which one, its free memory, and settings pinned while it works."""
+"""The device of the evaluator: which one, its free memory, its processes, copies to the host, and launches of kernels."""
 
 import os
 from collections.abc import Callable, Iterator, Sequence

@@ -1,4 +1,4 @@
-"""Stages `score`, `choose`, `advance` and `finish`: from resolvents to the next goal."""
+"""Stages `score`, `choose`, `advance` and `finish`: from resolvents to the next goal, near-ties scored again in float64."""
 
 import math
 from collections.abc import Callable

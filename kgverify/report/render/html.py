@@ -1,4 +1,4 @@
-"""The report as one self-contained HTML file."""
+"""The report as one self-contained HTML file, in which every divergence can be stepped through."""
 
 import base64
 import hashlib

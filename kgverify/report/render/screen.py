@@ -1,4 +1,4 @@
-"""The console that all text of kgverify passes on its way to a terminal, a pipe or the log of a CI job."""
+"""The console that all text passes on its way to a terminal, a pipe or the log of a CI job, and tables that fit it."""
 
 import re
 from collections.abc import Iterable, Iterator, Sequence

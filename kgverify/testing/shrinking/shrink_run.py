@@ -530,7 +530,7 @@ def find_engines(report: Report) -> list[EngineSpec]:
 
 def _without_compilation(spec: EngineSpec) -> EngineSpec:
     is_compiled = spec.name == COMPILED and spec.mode != PLAIN_MODE
-    return spec._replace(mode=EAGER.mode, device=EAGER.device) if is_compiled else spec
+    return replace(spec, mode=EAGER.mode, device=EAGER.device) if is_compiled else spec
 
 
 def _require_name(spec: EngineSpec, info: EngineInfo, option: str) -> EngineSpec:
