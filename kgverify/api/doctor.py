@@ -26,6 +26,7 @@ from kgverify.files.code_identity import COMPILERS
 from kgverify.graphs import stored_graph
 from kgverify.graphs.load import DATA_VARIABLE
 from kgverify.runs.environment import SELF_TEST, find_result
+from kgverify.runs.job import Queries, Split
 from kgverify.verification.rounding import count_compilations
 from kgverify.version import __version__
 
@@ -239,9 +240,9 @@ def _describe_torch() -> str:
 
 
 GRAPH: Final = "countries"
-SIZE: Final[dict[str, Any]] = {"queries": 4, "corruptions": 10}
-FAULTS: Final = ("fact-cap", "query-matched", "last-argmax")
-"""Those that every evaluator with replaceable stages carries."""
+SIZE: Final[dict[str, Any]] = {"number": 4, "corruptions": 10}
+FAULTS: Final[dict[str, Split]] = {"fact-cap": "test", "query-matched": "train", "last-argmax": "test"}
+"""The faults that every evaluator with replaceable stages carries, each with a split whose queries meet it."""
 
 
 def try_installation() -> Iterator[Finding]:
@@ -256,8 +257,8 @@ def try_installation() -> Iterator[Finding]:
         states.append(found := _try_mode(mode))
         yield found
     mode = "eager" if "eager" in modes else "plain"
-    for fault in FAULTS:
-        states.append(found := _find_fault(fault, mode))
+    for fault, split in FAULTS.items():
+        states.append(found := _find_fault(fault, mode, split))
         yield found
     if states and all(each.state is State.PRESENT for each in states):
         keep_mark(find_result(), "passed")
@@ -276,7 +277,7 @@ def _try_mode(mode: str) -> Finding:
 
     began, before = perf_counter(), count_compilations()[1]
     try:
-        report = verify(GRAPH, make_entry(COMPILED, mode=mode), **SIZE)
+        report = verify(GRAPH, make_entry(COMPILED, mode=mode), queries=Queries(**SIZE))
     except UserError as error:
         return Finding(f"self-test: mode {mode}", State.BROKEN, error.message, error.fix or "")
     compiling = count_compilations()[1] - before
@@ -288,13 +289,13 @@ def _try_mode(mode: str) -> Finding:
     return Finding(f"self-test: mode {mode}", State.BROKEN, f"{report.verdict.value}: {what}", "report this")
 
 
-def _find_fault(name: str, mode: str) -> Finding:
+def _find_fault(name: str, mode: str, split: Split) -> Finding:
     from kgverify.api.verify import verify
 
     began = perf_counter()
     evaluator = make_entry(COMPILED, mode=mode, faults=name)
     stage = next(fault.stage for fault, _ in evaluator.catalogue()[0] if fault.name == name)
-    first = verify(GRAPH, evaluator, **SIZE).first_divergence
+    first = verify(GRAPH, evaluator, queries=Queries(**SIZE, split=split)).first_divergence
     if first is None or first.stage != stage:
         seen = "nothing" if first is None else f"another stage, {first.stage}"
         return Finding(f"self-test: fault {name}", State.BROKEN, f"expected {stage}, found {seen}", "report this")

@@ -1,0 +1,21 @@
+"""`kgverify doctor --self-test`: every evaluator of the machine agrees, and the planted faults are found."""
+
+import pytest
+
+from kgverify.api.doctor import State, try_installation
+from kgverify.prover.evaluator import Evaluator
+
+
+def test_the_evaluator_without_torch_and_its_faults_pass(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(Evaluator, "list_modes", lambda self: ["plain"])
+    findings = list(try_installation())
+    assert findings[0].name == "self-test: mode plain"
+    assert len(findings) == 4
+    assert all(each.state is State.PRESENT for each in findings), findings
+
+
+@pytest.mark.deep
+def test_every_evaluator_of_this_machine_passes():
+    findings = list(try_installation())
+    assert {"self-test: mode native", "self-test: mode eager"} <= {each.name for each in findings}
+    assert all(each.state is State.PRESENT for each in findings), findings
