@@ -121,7 +121,7 @@ def _list_features() -> Iterator[str]:
 
 def _describe_commands() -> Iterator[str]:
     from kgverify.cli.command_line import list_commands, make_app, render_command_help
-    from kgverify.cli.output import ENTRIES, render_help
+    from kgverify.cli.entries import ENTRIES, render_help
 
     yield f"## kgverify\n\n```text\n{render_help()}\n```\n"
     app = make_app(*ENTRIES)

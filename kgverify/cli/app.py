@@ -7,13 +7,12 @@ from collections.abc import Sequence
 from enum import IntEnum
 from typing import Final
 
+from kgverify.cli.entries import ENTRIES, render_help
 from kgverify.cli.output import (
-    ENTRIES,
     JSON,
     describe_write_error,
     flush_output,
     keep_output,
-    render_help,
     restore_output,
     settings,
     take_settings,

@@ -24,7 +24,8 @@ from cyclopts.exceptions import (
 from cyclopts.help import HelpEntry, HelpPanel
 
 from kgverify.cli.configuration import Configuration
-from kgverify.cli.output import END, ENTRIES, MOST_COLUMNS, CatalogueAsked, find_width, render_rows, settings
+from kgverify.cli.entries import ENTRIES, MOST_COLUMNS, find_width, render_rows
+from kgverify.cli.output import END, CatalogueAsked, settings
 from kgverify.cli.progress import SafeConsole, check_writable, print_note, print_warning
 from kgverify.errors import UserError, first_line, suggest
 from kgverify.progress import LOGGER

@@ -73,8 +73,8 @@ class Configuration:
 
     def _choose(self, path: str, table: dict[str, Any], commands: tuple[str, ...], arguments: Any) -> dict[str, Any]:
         """Return the values for a command: those under no command, and those under this one."""
+        from kgverify.cli.entries import ENTRIES
         from kgverify.cli.options import SHARED_KEYS
-        from kgverify.cli.output import ENTRIES
         from kgverify.errors import UserError, suggest
 
         values = {}

@@ -11,8 +11,9 @@ from kgverify.conditions.experiment import Engines
 from kgverify.conditions.features import Feature
 from kgverify.verification.adding_up import check_attribution
 from kgverify.verification.attribute import attribute_loss
-from kgverify.verification.lockstep import Compared, Task, rerun
+from kgverify.verification.lockstep import Compared, Task
 from kgverify.verification.replay import Explainer, Replayed
+from kgverify.verification.rerun import rerun
 
 
 def explain(

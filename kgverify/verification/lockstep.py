@@ -14,12 +14,9 @@ from kgverify.comparison.compare import Comparer, Options
 from kgverify.comparison.equality import Equality
 from kgverify.comparison.modulo import BenignCount
 from kgverify.comparison.rankings import RankCandidates
-from kgverify.comparison.result import NO_CANDIDATE, Comparison, Divergence, Verdict, highest_level
-from kgverify.comparison.step_view import StepReader, Views
-from kgverify.conditions.batch import Actual, CandidateReader
-from kgverify.conditions.experiment import Rerun
-from kgverify.conditions.features import read_declared
-from kgverify.engines.protocol import DescribedEngine, Engine, ProbedEngine, candidate_set, positions_of
+from kgverify.comparison.result import Comparison, Divergence, Verdict, highest_level
+from kgverify.comparison.step_view import Views
+from kgverify.engines.protocol import Engine, ProbedEngine, positions_of
 from kgverify.errors import UserError, count_of
 from kgverify.program.outcomes import Stage
 from kgverify.progress import Phase
@@ -188,35 +185,6 @@ def restore_candidates(comparison: Comparison, views: Views, owner: NDArray[np.i
         near_ties=tuple(map(name, comparison.near_ties)),
     )
     return named, {(of(position), step): pair for (position, step), pair in views.items()}
-
-
-def rerun(
-    run: Run, expected: Pipeline, actual: Pipeline, trace: Trace, comparer: Comparer, rows: NDArray[np.int64]
-) -> Rerun | None:
-    """Prove rows of the expected trace's candidates by the engine under test, and compare them with what was expected.
-
-    A candidate that the engine does not return is wrong. None if near-ties leave open whether the others agree.
-    """
-    columns = select_candidates(trace.columns, rows)
-    proved = actual.engine.prove(candidate_set(columns))
-    left = build_trace(run, expected.engine, columns, None)
-    right = build_trace(run, actual.engine, proved, None)
-    compared = Comparer(left, right, Options(score_error=comparer.score_error, modulo=comparer.modulo))
-    comparison = compared.compare()
-    if comparison.near_ties:
-        return None
-    is_alike = len(proved.candidates.query) == len(rows)
-    c = proved.candidates
-    reader = CandidateReader(
-        columns.candidates,
-        Actual(c.outcome.tolist(), c.num_steps.tolist()) if is_alike else None,
-        actual.engine.info,
-        comparer.program.origins,
-        lambda: (StepReader(columns), StepReader(proved)),
-    )
-    wrong = {each.candidate for each in comparison.divergences if each.expected != NO_CANDIDATE}
-    own = read_declared(actual.engine, proved) if is_alike and isinstance(actual.engine, DescribedEngine) else ()
-    return Rerun(wrong, reader, own)
 
 
 class Task(NamedTuple):

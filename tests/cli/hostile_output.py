@@ -23,7 +23,7 @@ import msgspec
 
 from kgverify.cli.app import run
 from kgverify.cli.command_line import list_commands, list_options, make_app
-from kgverify.cli.output import ENTRIES
+from kgverify.cli.entries import ENTRIES
 from kgverify.comparison.equality import Equality
 from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.program.atoms import NamedAtom, Variable

@@ -13,7 +13,7 @@ from cli_runs import EAGER, SMALL, Command
 
 import kgverify
 from kgverify.cli.app import run
-from kgverify.cli.output import ENTRIES
+from kgverify.cli.entries import ENTRIES
 from kgverify.errors import InternalError
 from kgverify.report.report import report_schema
 from kgverify.trace.read.trace_file import read_trace

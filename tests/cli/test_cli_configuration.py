@@ -10,7 +10,7 @@ from cli_runs import SMALL, Command
 
 from kgverify.cli import configuration
 from kgverify.cli.command_line import list_commands, list_options, make_app
-from kgverify.cli.output import ENTRIES
+from kgverify.cli.entries import ENTRIES
 from kgverify.prover.faults.plant import COMPOSITES, FAULTS
 from kgverify.trace.read.trace_file import read_trace
 

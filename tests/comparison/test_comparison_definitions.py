@@ -16,7 +16,7 @@ from comparison_traces import column_of, small_trace, with_column, with_columns,
 from stream_pairs import base_trace, rename_constants, store
 from twins import select_resolvents
 
-from kgverify.comparison import source as sources
+from kgverify.comparison import comparable as sources
 from kgverify.comparison.align import align_candidates
 from kgverify.comparison.classify import Surroundings, describe_recorded, find_surroundings
 from kgverify.comparison.comparable import Numbering, _blank, _renumber, compare_dialects, open_source, wants_content

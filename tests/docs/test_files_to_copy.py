@@ -9,7 +9,8 @@ import pytest
 import yaml
 
 from kgverify.cli.command_line import list_options, make_app
-from kgverify.cli.output import ENTRIES, take_settings
+from kgverify.cli.entries import ENTRIES
+from kgverify.cli.output import take_settings
 
 ROOT = Path(__file__).resolve().parents[2]
 COPIED = ("github-workflow.yml", "pre-commit-config.yaml")

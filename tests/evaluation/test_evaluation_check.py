@@ -65,14 +65,14 @@ def change_column(name: str, row: int, change: Callable[[np.ndarray], object]) -
 @pytest.mark.parametrize("num_corruptions", [9, ALL])
 def test_a_sound_evaluation_is_checked_whole_if_it_is_small(num_corruptions: int, rank_only: bool):
     found = report(countries_run(num_queries=4, num_corruptions=num_corruptions), rank_only=rank_only)
-    judge = found.check
-    assert judge is not None
+    check = found.check
+    assert check is not None
     assert found.is_sound
-    assert (judge.rankings.num_checked, judge.rankings.num_equal, judge.rankings.num_near_ties) == (8, 8, 0)
-    assert (judge.rankings.strength.chance, judge.rankings.strength.share) == (1.0, 1 / 8)
-    assert (judge.model is not None) == rank_only
-    if judge.model is not None:
-        assert (judge.model.num_missing, judge.model.num_unsupported, judge.model.is_complete) == (0, 0, True)
+    assert (check.rankings.num_checked, check.rankings.num_equal, check.rankings.num_near_ties) == (8, 8, 0)
+    assert (check.rankings.strength.chance, check.rankings.strength.share) == (1.0, 1 / 8)
+    assert (check.model is not None) == rank_only
+    if check.model is not None:
+        assert (check.model.num_missing, check.model.num_unsupported, check.model.is_complete) == (0, 0, True)
 
 
 def test_the_results_alone_select_the_sample():
@@ -116,7 +116,7 @@ def test_few_candidates_of_a_wrong_ranking_are_proved_again(monkeypatch: pytest.
     monkeypatch.setattr(judge, "prove_candidates", record)
     change = change_column("optimistic", -1, lambda rank: rank + 1)
     assert not report(countries_run(num_queries=1, num_corruptions=9), change).is_sound
-    assert proved == [3]
+    assert proved[-1] == 3
 
 
 @pytest.mark.parametrize(

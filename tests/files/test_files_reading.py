@@ -101,10 +101,10 @@ OWN_FILES = {
     "conditions/features.py": "a resource of this package",
     "prover/execution/device.py": "the limits of this process, from the system",
     "prover/native/library.py": "resources of this package",
-    "prover/faults/catalogue.py": "a resource of this package",
+    "prover/faults/plant.py": "a resource of this package",
     "report/render/template.py": "a resource of this package",
     "bench.py": "the processor, from the system",
-    "api/versions.py": "the version of torch, from its package",
+    "api/doctor.py": "the version of torch, from its package",
     "testing/campaigns/campaign.py": "a file that a worker has just written",
 }
 """The modules that read files without `kgverify.files`, and which."""

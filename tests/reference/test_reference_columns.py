@@ -9,7 +9,7 @@ import pytest
 import kgverify as kv
 from kgreference.facts import FactColumns, ListedFacts
 from kgverify.engines.policy import SHORTEST, make_two_tower
-from kgverify.engines.reference import program as reference_program
+from kgverify.engines.reference import engine as reference_program
 from kgverify.errors import InternalError
 from kgverify.program.atom_table import AtomTable
 from kgverify.program.limits import Limits

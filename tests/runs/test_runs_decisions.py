@@ -32,11 +32,11 @@ def test_parts_divide_the_queries_by_their_candidates() -> None:
     counts = count_candidates(run.graph, run.split, run.queries, 3)
     most = int(counts.max())
     for size in (1, most, 2 * most, 7 * most):
-        run = plan_parts(run, "cpu", size).parts
-        assert [query for part in run for query in part.queries] == list(run.queries)
-        assert [part.num_candidates for part in run] == [counts[part.queries].sum() for part in run]
-        assert [part.number for part in run] == list(range(len(run)))
-        assert all(part.num_candidates <= size or len(part.queries) == 1 for part in run)
+        parts = plan_parts(run, "cpu", size).parts
+        assert [query for part in parts for query in part.queries] == list(run.queries)
+        assert [part.num_candidates for part in parts] == [counts[part.queries].sum() for part in parts]
+        assert [part.number for part in parts] == list(range(len(parts)))
+        assert all(part.num_candidates <= size or len(part.queries) == 1 for part in parts)
         assert all(a.num_candidates + counts[b.queries[0]] > size for a, b in pairwise(run))
     assert len(run) == 1
 

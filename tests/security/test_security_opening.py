@@ -13,7 +13,7 @@ import pytest
 from hostile_files import Folder
 
 from kgverify.cli.command_line import list_commands, list_options, make_app
-from kgverify.cli.output import ENTRIES
+from kgverify.cli.entries import ENTRIES
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]

@@ -1,0 +1,101 @@
+"""The list of commands, which is printed before anything else is imported."""
+
+import shutil
+import textwrap
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+MOST_COLUMNS: Final = 80
+"""The columns of a help text, at most."""
+SUMMARY: Final = "Find the step where a compiled knowledge-graph prover stops agreeing with a reference prover."
+EPILOG: Final = (
+    "Exit codes: 0 agree or done, 1 diverge, 2 bad input, 3 inconclusive, 70 a bug in kgverify, 74 the result cannot be"
+    " written, 128+N ended by signal N, such as 130 by Ctrl-C and 141 by a closed pipe."
+)
+FOR_EVERY_COMMAND: Final = (
+    ("--json PATH", "Write the result as JSON; - for standard output."),
+    ("--quiet, -q", "Print the line of the verdict alone, and no progress."),
+    ("--verbose, -v", "Print notes, such as the configuration file that was read."),
+    ("--help, -h", "Show the help of a command."),
+)
+"""The options of every command."""
+ALONE: Final = (
+    ("--version", "Print the versions of kgverify, Python, torch, CUDA and HDF5."),
+    ("--install-completion", "Install the completion of commands and options for this shell."),
+)
+"""The options without a command."""
+
+_START, _LOOK, _MEASURE = "Start here", "Look closer", "Measure and train"
+
+
+class Entry(NamedTuple):
+    """A command in the list of commands, which is imported only when it is used.
+
+    panel:    the group of commands to which it belongs
+    place:    the module below `kgverify.cli`, and its function or its table of functions by name
+    summary:  the line about it in the list
+    has_json: whether it writes its result as JSON
+    compares: whether it takes the options of a configuration file that stand under no command
+    """
+
+    panel: str
+    place: str
+    summary: str
+    has_json: bool = True
+    compares: bool = False
+
+
+ENTRIES: Final = {
+    "diff": Entry(_START, "commands.diff:diff", "Compare two engines, or two traces, step by step.", compares=True),
+    "record": Entry(_START, "commands.record:record", "Run one engine and write its trace.", compares=True),
+    "show": Entry(_START, "commands.show:show", "Show a trace in names; or step through a saved run."),
+    "report": Entry(_START, "commands.report:report", "Render a saved comparison, also as HTML or JUnit."),
+    "fuzz": Entry(
+        _START, "commands.fuzz:fuzz", "Try generated problems on two engines; shrink failures.", compares=True
+    ),
+    "dialect": Entry(
+        _LOOK, "commands.dialect:dialect", "Propose the dialect of an engine by experiments.", compares=True
+    ),
+    "shrink": Entry(_LOOK, "commands.shrink:shrink", "Shrink a divergence to a minimal reproducer.", has_json=False),
+    "replay": Entry(_LOOK, "commands.replay:replay", "Run a reproducer again.", has_json=False),
+    "trace": Entry(_LOOK, "commands.trace:COMMANDS", "Import, check, repair, join, convert, export traces."),
+    "audit": Entry(_LOOK, "commands.audit:COMMANDS", "Is it the compiler? Examine a compiled step."),
+    "doctor": Entry(_LOOK, "commands.doctor:doctor", "List what is installed, missing or broken."),
+    "evaluate": Entry(_MEASURE, "commands.evaluate:evaluate", "Rank the triples of a split by proofs.", compares=True),
+    "bench": Entry(_MEASURE, "commands.bench:bench", "Measure the speed of engines.", compares=True),
+    "train": Entry(
+        _MEASURE, "commands.train:train", "Train a policy to imitate the reference's proofs.", compares=True
+    ),
+}
+"""The commands by name, in the order of the list."""
+
+
+def find_width() -> int:
+    """Return the columns of a help text."""
+    return max(20, min(shutil.get_terminal_size().columns, MOST_COLUMNS) - 2)
+
+
+def render_help() -> str:
+    """Return the list of commands."""
+    width = find_width()
+    sections = {
+        title: [(name, each.summary) for name, each in ENTRIES.items() if each.panel == title]
+        for title in (_START, _LOOK, _MEASURE)
+    }
+    sections |= {"Options": list(ALONE), "Options of every command": list(FOR_EVERY_COMMAND)}
+    lines = [*textwrap.wrap("Usage: kgverify [OPTIONS] COMMAND [ARGS]...", width), "", *textwrap.wrap(SUMMARY, width)]
+    for title, rows in sections.items():
+        lines += ["", f"{title}:", *render_rows(rows, width)]
+    return "\n".join([*lines, "", *textwrap.wrap(EPILOG, width)])
+
+
+def render_rows(rows: list[tuple[str, str]], width: int, most: int = 30) -> Iterator[str]:
+    """Yield lines of names beside their descriptions, or above them where a name is too long."""
+    column = min(most, max((len(name) for name, _ in rows), default=0) + 4, max(6, width // 2))
+    for name, text in rows:
+        folded = textwrap.wrap(text, max(10, width - column)) or [""]
+        if len(name) + 4 > column:
+            yield f"  {name}"
+        else:
+            yield f"  {name:{column - 2}}{folded.pop(0)}".rstrip()
+        yield from (f"{'':{column}}{line}" for line in folded if line)
