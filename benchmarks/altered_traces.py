@@ -38,8 +38,7 @@ from kgverify.comparison.recorded import evidence
 from kgverify.errors import UserError
 from kgverify.trace.model.columns import COUNTS, STAGE_COUNTS, Digests, select_candidates, starts_of
 from kgverify.trace.model.digests import compute_digests, root_digest
-from kgverify.trace.model.levels import TraceLevel
-from kgverify.trace.model.schema import decode_columns
+from kgverify.trace.model.schema import TraceLevel, decode_columns
 from kgverify.trace.write.writer import Clauses, Storage, TraceWriter
 from kgverify.verification.recorded import compare_recorded
 

@@ -33,7 +33,7 @@ from trace_builders import FACT_LINES, FACTS, HEADER, RANKINGS, RULES, SYMBOLS, 
 from kgverify.comparison.compare import compare
 from kgverify.comparison.result import Verdict
 from kgverify.errors import UserError
-from kgverify.trace.model.levels import TraceLevel
+from kgverify.trace.model.schema import TraceLevel
 from kgverify.trace.model.trace import Trace
 from kgverify.trace.read.trace_file import TraceFile, read_trace
 from kgverify.trace.write.writer import Clauses, Storage, write_trace

@@ -25,7 +25,7 @@ from kgverify.runs.engine_makers import evaluator_pipeline
 from kgverify.runs.run import Pipeline, Run, describe_work, load_policy, reference_pipeline
 from kgverify.trace.model.columns import CandidateSet, Rankings
 from kgverify.trace.model.digests import compute_sequence
-from kgverify.trace.model.levels import TraceLevel
+from kgverify.trace.model.schema import TraceLevel
 from kgverify.trace.read.trace_file import TraceFile
 from kgverify.verification.record import SHARD_STEPS, RecordingOptions, record
 

@@ -24,7 +24,7 @@ from kgverify.runs.run import Run, build_trace, reference_pipeline
 from kgverify.trace.model.columns import Candidates, Columns, Resolvents, Steps, starts_of
 from kgverify.trace.model.digests import compute_digests
 from kgverify.trace.model.header import ClauseTexts, EngineInfo, Header, PolicyInfo
-from kgverify.trace.model.levels import TraceLevel
+from kgverify.trace.model.schema import TraceLevel
 from kgverify.trace.model.trace import Trace
 from kgverify.trace.read.trace_file import read_trace
 from kgverify.trace.write.writer import Clauses, Storage, write_trace

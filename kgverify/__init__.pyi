@@ -1,7 +1,7 @@
 """The names of kgverify, for type checkers and for `__init__.py`, which loads each name when it is used."""
 
-from kgverify.api.agreement import assert_agrees as assert_agrees
 from kgverify.api.compare import compare as compare
+from kgverify.api.conformance import assert_agrees as assert_agrees
 from kgverify.api.conformance import assert_equivalent as assert_equivalent
 from kgverify.api.evaluate import EvaluationOptions as EvaluationOptions
 from kgverify.api.evaluate import evaluate as evaluate
@@ -95,7 +95,7 @@ from kgverify.trace.model.columns import Rankings as Rankings
 from kgverify.trace.model.header import Header as Header
 from kgverify.trace.model.header import PolicyInfo as PolicyInfo
 from kgverify.trace.model.header import RunInfo as RunInfo
-from kgverify.trace.model.levels import TraceLevel as TraceLevel
+from kgverify.trace.model.schema import TraceLevel as TraceLevel
 from kgverify.trace.model.stage_items import StageOutputs as StageOutputs
 from kgverify.trace.model.trace import Trace as Trace
 from kgverify.trace.model.trace import Unknown as Unknown

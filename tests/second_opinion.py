@@ -10,9 +10,9 @@ from kgreference.compare import Found, Proved, Rules, TakenStep
 from kgverify.comparison.compare import Comparer
 from kgverify.comparison.result import NO_CANDIDATE, Comparison, Level, Verdict, highest_level
 from kgverify.engines.reference.comparison import read_sides
-from kgverify.trace.model.levels import has_goals
+from kgverify.trace.model.schema import has_goals
 from kgverify.trace.model.trace import Trace
-from kgverify.verification.adding_up import require
+from kgverify.verification.planted_changes import require
 
 
 class Compared(NamedTuple):

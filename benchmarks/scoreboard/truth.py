@@ -22,7 +22,7 @@ from kgverify.prover.faults.step_faults import match_nothing_for_padding
 from kgverify.prover.program.tables import Tables, build_tables
 from kgverify.prover.stages.choose import Parameters, build_parameters
 from kgverify.prover.state import GOAL, NO_CANDIDATE, OPEN, PAD, TRUE, Derivations, Pool, StepRecord, Work
-from kgverify.prover.tick.step_record import collect_columns
+from kgverify.prover.tick.stage_ticks import collect_columns
 from kgverify.prover.tick.tick import Setting, empty_derivations, empty_pool, empty_work, tick
 from kgverify.ranking.draw import draw_candidates
 from kgverify.ranking.rank import RANK_TOLERANCE, rank_candidates

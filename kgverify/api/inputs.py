@@ -12,7 +12,7 @@ from kgverify.engines.policy import Policy
 from kgverify.engines.protocol import GRAPH_SIZES, Engine, Workload
 from kgverify.engines.table import COMPILED, REFERENCE, Built, EngineMaker
 from kgverify.errors import UserError
-from kgverify.files.cache import has_mark, keep_mark
+from kgverify.files.code_identity import has_mark, keep_mark
 from kgverify.files.remote import names_url
 from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.graphs.load import load_graph

@@ -11,7 +11,7 @@ from kgverify.arguments import checked
 from kgverify.report.render.terminal import draw_text, render_notebook
 from kgverify.report.steps import TraceView, render_derivation, render_step, render_trace, view_trace
 from kgverify.report.tables import Table, list_table, parse_selection, to_pandas, to_polars
-from kgverify.trace.model.levels import TraceLevel
+from kgverify.trace.model.schema import TraceLevel
 from kgverify.trace.read.trace_file import TraceFile
 from kgverify.verification.rebuild import rebuild_goals
 

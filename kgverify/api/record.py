@@ -17,7 +17,7 @@ from kgverify.runs.fan_out import pipeline_over
 from kgverify.runs.job import EngineLike, Engines, GraphLike, Job, Proofs, Queries, Reference, Source
 from kgverify.runs.run import describe_work
 from kgverify.trace.files.manifest import MANIFEST
-from kgverify.trace.model.levels import TraceLevel
+from kgverify.trace.model.schema import TraceLevel
 from kgverify.verification.record import DEFAULT_OPTIONS, Recording, RecordingOptions
 from kgverify.verification.record import record as record_run
 

@@ -67,7 +67,7 @@ def _run(typed: Sequence[str]) -> int:
         print(render_help())  # noqa: T201  its own words alone
         return 0 if words else ExitCode.BAD_INPUT
     if first == "--version":
-        from kgverify.api.doctor import describe_versions
+        from kgverify.api.versions import describe_versions
 
         print(*describe_versions(), sep="\n")  # noqa: T201  versions of installed packages
         return 0

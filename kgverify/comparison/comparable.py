@@ -41,7 +41,7 @@ from kgverify.trace.model.columns import (
 )
 from kgverify.trace.model.digests import COUNTED, Words, compute_digests
 from kgverify.trace.model.header import NUM_STEPS, EngineInfo
-from kgverify.trace.model.levels import TraceLevel, has_goals
+from kgverify.trace.model.schema import TraceLevel, has_goals
 from kgverify.trace.model.score_error import ScoreError, judge_tolerance
 from kgverify.trace.model.trace import Rebuild, Trace
 

@@ -66,7 +66,7 @@ from kgverify.program.atoms import Goal
 from kgverify.program.limits import OURS
 from kgverify.program.outcomes import STEP_STAGES, DifferenceClass, Stage
 from kgverify.trace.model.columns import Candidates, Columns, Range
-from kgverify.trace.model.levels import has_goals
+from kgverify.trace.model.schema import has_goals
 from kgverify.trace.model.score_error import ScoreError
 from kgverify.trace.model.stage_items import StageReader
 from kgverify.trace.model.trace import Trace

@@ -24,7 +24,7 @@ from kgverify.conditions.find import OF_WHOLE_STEPS, Found, find_condition, sett
 from kgverify.conditions.instances import Cases, Fault, Instance, Run, SeenStep, Unit, thin
 from kgverify.conditions.sentence import show
 from kgverify.program.outcomes import STEP_STAGES, Stage
-from kgverify.trace.model.levels import has_goals
+from kgverify.trace.model.schema import has_goals
 
 MOST_CANDIDATES: Final = 1_000
 """The number of candidates to read for each group: those of a cause, and those without a divergence."""

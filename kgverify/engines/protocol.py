@@ -15,7 +15,7 @@ from kgverify.program.outcomes import Side
 from kgverify.progress import Progress, no_progress
 from kgverify.trace.model.columns import CandidateSet, Columns, Digests, expand_rows, starts_of
 from kgverify.trace.model.header import EngineInfo
-from kgverify.trace.model.levels import TraceLevel
+from kgverify.trace.model.schema import TraceLevel
 from kgverify.trace.model.stage_items import StageOutputs as StageOutputs
 
 

@@ -36,8 +36,7 @@ from kgverify.prover.program.tables import build_tables
 from kgverify.prover.stages.choose import SCORES, Parameters, build_parameters
 from kgverify.prover.stages.stage_functions import Stages, build_stages
 from kgverify.prover.state import FAILED, GOAL, PAD, Layout
-from kgverify.prover.tick.stage_ticks import StageTicks
-from kgverify.prover.tick.step_record import Chunk, Recorded, collect_columns
+from kgverify.prover.tick.stage_ticks import Chunk, Recorded, StageTicks, collect_columns
 from kgverify.prover.tick.tick import (
     Setting,
     clear_,
@@ -50,7 +49,7 @@ from kgverify.prover.tick.tick import (
 from kgverify.prover.tower.launch import with_precision
 from kgverify.trace.model.columns import CandidateSet, Columns, concatenate
 from kgverify.trace.model.header import EngineInfo
-from kgverify.trace.model.levels import TraceLevel
+from kgverify.trace.model.schema import TraceLevel
 from kgverify.trace.model.stage_items import ends_alike, read_step_outputs
 
 if TYPE_CHECKING:

@@ -8,9 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kgverify.program.outcomes import Outcome
-from kgverify.ranking.groups import drop_repeated
+from kgverify.ranking.groups import Truth, drop_repeated, group_keys
 from kgverify.ranking.rank import RANK_TOLERANCE, count_gaps, ranking_scores
-from kgverify.ranking.truth import Truth, group_keys
 from kgverify.trace.model.columns import Candidates, CandidateSet, Rankings
 from kgverify.trace.model.digests import candidate_keys
 

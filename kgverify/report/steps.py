@@ -13,8 +13,7 @@ from kgverify.escaping import make_visible
 from kgverify.report.render.screen import FittedTable, Text
 from kgverify.trace.model.columns import Candidates
 from kgverify.trace.model.digests import compute_digests
-from kgverify.trace.model.levels import TraceLevel
-from kgverify.trace.model.schema import RECORD_AGAIN
+from kgverify.trace.model.schema import RECORD_AGAIN, TraceLevel
 from kgverify.trace.model.stage_items import StageOutputs, StageReader
 from kgverify.trace.model.trace import Trace
 from kgverify.trace.model.validate import check_stages

@@ -11,8 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Final
 
-from kgverify.files.cache import find_cache, has_mark
-from kgverify.files.code_identity import find_compiler, read_driver
+from kgverify.files.code_identity import find_cache, find_compiler, has_mark, read_driver
 from kgverify.version import __version__
 
 TESTED: Final = {"Python": "3.11", "torch": "2.13", "C++ compiler": "g++ 12"}

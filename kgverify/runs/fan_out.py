@@ -16,7 +16,7 @@ from kgverify.runs.pool import Processes, Workers, do_all, make_once, send_maker
 from kgverify.runs.run import Pipeline, Run, reference_pipeline, reference_triples, with_reference_ranking
 from kgverify.trace.model.columns import CandidateSet, Columns, concatenate
 from kgverify.trace.model.header import EngineInfo
-from kgverify.trace.model.levels import TraceLevel
+from kgverify.trace.model.schema import TraceLevel
 
 CHUNK: Final = 32
 """The number of candidates or positions of one call."""

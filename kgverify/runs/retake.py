@@ -18,7 +18,7 @@ from kgverify.program.program import Program
 from kgverify.trace.model.columns import Columns, concatenate, expand_rows, select_candidates, starts_of
 from kgverify.trace.model.digests import compute_digests, renumber
 from kgverify.trace.model.header import EngineInfo, Header, unknown_columns
-from kgverify.trace.model.levels import has_goals
+from kgverify.trace.model.schema import has_goals
 from kgverify.trace.model.trace import Trace
 
 _CANDIDATES: Final = 1 << 10

@@ -9,9 +9,9 @@ from kgverify.comparison.result import Attribution, Cause, Comparison
 from kgverify.conditions.describe import Replays, describe_conditions
 from kgverify.conditions.experiment import Engines
 from kgverify.conditions.features import Feature
-from kgverify.verification.adding_up import check_attribution
 from kgverify.verification.attribute import attribute_loss
 from kgverify.verification.lockstep import Compared, Task
+from kgverify.verification.planted_changes import check_attribution
 from kgverify.verification.replay import Explainer, Replayed
 from kgverify.verification.rerun import rerun
 

@@ -24,8 +24,13 @@ from kgverify.runs.environment import note_self_test
 from kgverify.trace.model.columns import Rankings
 from kgverify.trace.model.header import EngineInfo, Header
 from kgverify.trace.model.trace import Trace
-from kgverify.verification.adding_up import check_causes, check_numbers, check_verdict
-from kgverify.verification.planted_changes import plant_changes, recount_causes
+from kgverify.verification.planted_changes import (
+    check_causes,
+    check_numbers,
+    check_verdict,
+    plant_changes,
+    recount_causes,
+)
 from kgverify.verification.rounding import describe_rounding, name_way_out
 from kgverify.version import __version__
 

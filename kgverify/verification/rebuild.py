@@ -17,8 +17,7 @@ from kgverify.program.program import Program
 from kgverify.step.clauses import Atoms, Clauses, number_variables
 from kgverify.trace.model.columns import starts_of
 from kgverify.trace.model.digests import compute_digests
-from kgverify.trace.model.levels import TraceLevel, has_goals
-from kgverify.trace.model.schema import RECORD_AGAIN
+from kgverify.trace.model.schema import RECORD_AGAIN, TraceLevel, has_goals
 from kgverify.trace.model.trace import Trace
 
 _ATOM_COLUMNS = frozenset({"steps.num_atoms", "steps.goal_atoms", "resolvents.num_atoms", "resolvents.atoms"})

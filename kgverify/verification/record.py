@@ -28,7 +28,7 @@ from kgverify.progress import Progress, no_progress
 from kgverify.runs.run import Pipeline, Run, build_header
 from kgverify.trace.files.manifest import CODE, partial_of
 from kgverify.trace.model.columns import Candidates, CandidateSet, Columns, StepBatch, join_candidates
-from kgverify.trace.model.levels import LevelName, TraceLevel
+from kgverify.trace.model.schema import LevelName, TraceLevel
 from kgverify.trace.model.stage_items import encode_stage_outputs
 from kgverify.trace.write.writer import Clauses, Storage, TraceWriter
 

@@ -22,7 +22,7 @@ from kgverify.conditions.describe import describe_conditions
 from kgverify.progress import Progress, no_progress
 from kgverify.report.content import Determinism
 from kgverify.report.report import Report
-from kgverify.trace.model.levels import has_goals
+from kgverify.trace.model.schema import has_goals
 from kgverify.trace.model.score_error import ScoreError
 from kgverify.trace.model.trace import Trace
 from kgverify.trace.read.trace_file import TraceFile, read_trace

@@ -18,6 +18,7 @@ from kgverify.errors import count_of
 from kgverify.graphs.load import find_graph
 from kgverify.program.atom_table import AtomTable
 from kgverify.program.outcomes import Side
+from kgverify.ranking.groups import NO_TRUTH, find_truth
 from kgverify.ranking.rules import (
     Counted,
     Counts,
@@ -33,13 +34,12 @@ from kgverify.ranking.rules import (
     list_rules,
     ranks_of,
 )
-from kgverify.ranking.truth import NO_TRUTH, find_truth
 from kgverify.trace.model.columns import LABELS, Candidates
 from kgverify.trace.model.score_error import ScoreError, judge_tolerance
 from kgverify.trace.model.trace import Trace
-from kgverify.verification.adding_up import check_attribution
 from kgverify.verification.attribute import attribute_loss
 from kgverify.verification.effort import FULL, Effort
+from kgverify.verification.planted_changes import check_attribution
 
 _OWN: Final = RankingRule()
 UNKNOWN_RULE_CONFIDENCE: Final = 0.6

@@ -105,7 +105,7 @@ def test_an_engine_that_kgverify_cannot_make_is_reported(command, saved):
     path = folder / REPORT
     report = msgspec.json.decode(path.read_bytes())
     report["environment"]["actual"]["name"] = "theirs"
-    report["job"]["engine"] = [""]
+    report["job"]["engine"] = {"name": ""}
     path.write_bytes(msgspec.json.encode(report))
     failed = command("shrink", folder)
     assert failed.code == 2

@@ -15,7 +15,7 @@ from kgverify.program.limits import Limits
 from kgverify.program.outcomes import STEP_STAGES
 from kgverify.runs.run import Run, build_trace, reference_pipeline
 from kgverify.trace.maintain.repair import convert_trace
-from kgverify.trace.model.levels import TraceLevel, has_goals
+from kgverify.trace.model.schema import TraceLevel, has_goals
 from kgverify.trace.read.trace_file import read_trace
 from kgverify.trace.write.writer import write_again
 from kgverify.verification.record import RecordingOptions, prove_deep, record

@@ -88,7 +88,7 @@ def test_a_saved_run_imports_what_it_names_only_if_the_user_asks_for_it(command,
     path = Path("run", REPORT)
     report = msgspec.json.decode(path.read_bytes())
     for side, option in (("engine", "--engine"), ("reference", "--reference")):
-        job = {**report["job"], side: ["strange_engine:Slow"]}
+        job = {**report["job"], side: {"name": "strange_engine:Slow"}}
         path.write_bytes(msgspec.json.encode({**report, "job": job}))
         refused = command("shrink", "run")
         assert (refused.code, option in refused.err, "--trust" in refused.err) == (2, True, True)

@@ -17,7 +17,7 @@ from kgverify.runs.run import Run, build_trace, reference_pipeline
 from kgverify.trace.maintain.repair import convert_trace
 from kgverify.trace.model.columns import starts_of
 from kgverify.trace.model.digests import compute_digests
-from kgverify.trace.model.levels import TraceLevel, columns_kept
+from kgverify.trace.model.schema import TraceLevel, columns_kept
 from kgverify.trace.model.trace import Trace
 from kgverify.trace.read.trace_file import read_trace
 from kgverify.trace.write.writer import write_again

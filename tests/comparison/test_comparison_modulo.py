@@ -35,7 +35,7 @@ from kgverify.testing.checking.check import prepare_batches
 from kgverify.testing.problems.decode import draw_problems
 from kgverify.trace.maintain.repair import convert_trace
 from kgverify.trace.model.columns import no_stage_items, starts_of
-from kgverify.trace.model.levels import TraceLevel
+from kgverify.trace.model.schema import TraceLevel
 from kgverify.trace.model.trace import Trace
 from kgverify.trace.read.trace_file import read_trace
 from kgverify.trace.write.writer import write_again

@@ -17,7 +17,7 @@ from kgverify.comparison.result import DIGEST, Verdict
 from kgverify.errors import UserError
 from kgverify.report.report import encode_report
 from kgverify.trace.hdf5.writing import write_arrays
-from kgverify.trace.model.levels import TraceLevel, has_goals
+from kgverify.trace.model.schema import TraceLevel, has_goals
 from kgverify.trace.read import data_file as content
 from kgverify.trace.read.data_file import DataFile
 from kgverify.trace.read.trace_file import read_trace

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from kgverify.errors import UserError
-from kgverify.files.cache import is_private, open_private
+from kgverify.files.code_identity import is_private, open_private
 
 NOBODY = 65534
 AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")

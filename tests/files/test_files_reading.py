@@ -104,7 +104,7 @@ OWN_FILES = {
     "prover/faults/plant.py": "a resource of this package",
     "report/render/template.py": "a resource of this package",
     "bench.py": "the processor, from the system",
-    "api/doctor.py": "the version of torch, from its package",
+    "api/versions.py": "the version of torch, from its package",
     "testing/campaigns/campaign.py": "a file that a worker has just written",
 }
 """The modules that read files without `kgverify.files`, and which."""

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from kgverify.graphs import load, stored_graph
+from kgverify.graphs import load
 from kgverify.graphs.graph import KnowledgeGraph
-from kgverify.graphs.load import load_graph
-from kgverify.graphs.stored_graph import find_key, read_stored
+from kgverify.graphs.load import find_key, load_graph, read_stored
 
 TRIPLES = "# places\na\tp\tb\nb\tp\tc\nä ö\tq\tb\nb\tp\tc\na\tp\tb\n"
 
@@ -19,7 +18,7 @@ TRIPLES = "# places\na\tp\tb\nb\tp\tc\nä ö\tq\tb\nb\tp\tc\na\tp\tb\n"
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Store graphs of any size in a folder of the test."""
     monkeypatch.setenv("KGVERIFY_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(stored_graph, "SMALLEST", 0)
+    monkeypatch.setattr(load, "SMALLEST", 0)
     return tmp_path / "cache" / "graphs"
 
 
@@ -66,17 +65,17 @@ def test_a_stored_graph_is_the_graph_that_was_read(folder: Path, cache: Path, mo
 
 
 def test_small_graphs_and_other_content_are_read(folder: Path, cache: Path, monkeypatch):
-    monkeypatch.setattr(stored_graph, "SMALLEST", 1000)
+    monkeypatch.setattr(load, "SMALLEST", 1000)
     load_graph(folder)
     assert not cache.exists()
-    monkeypatch.setattr(stored_graph, "SMALLEST", 0)
+    monkeypatch.setattr(load, "SMALLEST", 0)
     load_graph(folder)
     (folder / "train.txt").write_text(TRIPLES.replace("c", "d"), encoding="utf-8")
     assert "d" in load_graph(folder).program.symbols.constants
     # Another graph, and other code.
     folder.rename(folder.with_name("others"))
     assert load_graph(folder.with_name("others")).name == "others"
-    monkeypatch.setattr(stored_graph, "identify_own_code", lambda: {"kgverify/*.py": "other"})
+    monkeypatch.setattr(load, "identify_own_code", lambda: {"kgverify/*.py": "other"})
     load_graph(folder.with_name("others"))
     assert len(list(cache.iterdir())) == 4
 
@@ -141,7 +140,7 @@ def test_the_graphs_used_longest_ago_are_deleted(folder: Path, cache: Path, monk
     load_graph(folder)
     (first,) = cache.iterdir()
     size = first.stat().st_size
-    monkeypatch.setattr(stored_graph, "MOST_BYTES", 3 * size + size // 2)
+    monkeypatch.setattr(load, "MOST_BYTES", 3 * size + size // 2)
     os.utime(first, (1, 1))
     for name in "klm":
         (folder / "test.txt").write_text(f"{name}\tp\ta\n")
@@ -154,7 +153,7 @@ def test_the_graphs_used_longest_ago_are_deleted(folder: Path, cache: Path, monk
             os.utime(second, (2, 2))
     assert first.exists()
     assert not second.exists()
-    assert ", 3 graphs, " in stored_graph.describe_stored(cache)
+    assert ", 3 graphs, " in load.describe_stored(cache)
 
 
 def test_a_cache_that_cannot_be_written_changes_nothing(folder: Path, cache: Path):

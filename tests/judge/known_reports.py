@@ -27,7 +27,7 @@ from kgverify.testing.checking.check import prepare_batches
 from kgverify.testing.problems.decode import draw_problems, put_in_dialect
 from kgverify.testing.problems.problem import SHORTEST, Problem
 from kgverify.trace.model.columns import are_equal
-from kgverify.trace.model.levels import has_goals
+from kgverify.trace.model.schema import has_goals
 from kgverify.trace.model.trace import Trace
 from kgverify.verification.record import prove_deep
 

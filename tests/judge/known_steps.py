@@ -18,7 +18,7 @@ from kgverify.engines.protocol import Results, StepDigests
 from kgverify.errors import InternalError
 from kgverify.prover.execution.device import PendingCopy, single_thread
 from kgverify.prover.state import FALSE, GOAL, PAD, TRUE, Choices, Rows, StepRecord, Work
-from kgverify.prover.tick.step_record import Recorded, read_steps, take_steps
+from kgverify.prover.tick.stage_ticks import Recorded, read_steps, take_steps
 from kgverify.trace.model.columns import (
     Candidates,
     CandidateSet,

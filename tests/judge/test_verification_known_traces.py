@@ -20,7 +20,7 @@ from kgverify.trace.read.data_file import BLOCK_STEPS, DataFile
 from kgverify.trace.read.trace_file import TraceFile
 from kgverify.trace.write import loop_writer, writer
 
-RECORDER = "kgverify.prover.tick.step_record"
+RECORDER = "kgverify.prover.tick.stage_ticks"
 
 
 def test_known_traces_are_written_and_read():

@@ -30,11 +30,10 @@ from kgverify.report.report import Report, encode_report
 from kgverify.runs.run import Run, build_trace, reference_pipeline
 from kgverify.trace.model import digests
 from kgverify.trace.model.columns import select_candidates
-from kgverify.trace.model.levels import TraceLevel
+from kgverify.trace.model.schema import TraceLevel
 from kgverify.trace.model.trace import Trace
 from kgverify.trace.write.writer import Clauses, Storage, TraceWriter
-from kgverify.verification.adding_up import check_attribution, check_causes, check_verdict
-from kgverify.verification.planted_changes import recount_causes
+from kgverify.verification.planted_changes import check_attribution, check_causes, check_verdict, recount_causes
 from kgverify.verification.recorded import compare_recorded
 from kgverify.verification.verify import verify
 

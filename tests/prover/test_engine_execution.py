@@ -27,7 +27,7 @@ from kgverify.prover.execution.device import PendingCopy, free_memory, products_
 from kgverify.prover.execution_choice import Demand, choose_evaluation_layout, choose_layout, resolve_precision
 from kgverify.prover.stages.choose import SCORES
 from kgverify.prover.stages.stage_functions import build_stages
-from kgverify.prover.tick.step_record import Recorded, Results
+from kgverify.prover.tick.stage_ticks import Recorded, Results
 from kgverify.trace.model.columns import CandidateSet, Digests, empty_columns
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")

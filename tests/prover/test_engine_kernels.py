@@ -28,7 +28,7 @@ from kgverify.testing.problems.merge import merge
 from kgverify.testing.problems.problem import PolicySpec
 from kgverify.trace.model.columns import CandidateSet, Columns, concatenate
 from kgverify.trace.model.digests import compute_digests
-from kgverify.trace.model.levels import TraceLevel
+from kgverify.trace.model.schema import TraceLevel
 
 pytest.importorskip("triton", reason="Triton is not installed")
 

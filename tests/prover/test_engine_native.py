@@ -26,7 +26,7 @@ from kgverify.runs.run import Run, reference_pipeline
 from kgverify.threads import count_threads
 from kgverify.trace.model.columns import CandidateSet, concatenate
 from kgverify.trace.model.digests import compute_sequence
-from kgverify.trace.model.levels import TraceLevel
+from kgverify.trace.model.schema import TraceLevel
 from kgverify.trace.model.stage_items import ends_alike
 from kgverify.trace.read.trace_file import read_trace
 from kgverify.verification.record import RecordingOptions, record

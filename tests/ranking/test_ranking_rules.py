@@ -9,6 +9,7 @@ from ranking_graphs import make_graph
 from kgverify.graphs.load import load_graph
 from kgverify.program.outcomes import Outcome
 from kgverify.ranking.draw import BOTH_SIDES, draw_candidates
+from kgverify.ranking.groups import Truth, find_truth
 from kgverify.ranking.rank import rank_candidates
 from kgverify.ranking.rules import (
     Counted,
@@ -22,7 +23,6 @@ from kgverify.ranking.rules import (
     list_rules,
     ranks_of,
 )
-from kgverify.ranking.truth import Truth, find_truth
 from kgverify.trace.model.columns import Candidates, CandidateSet, Rankings
 
 TOLERANCE = 1e-4

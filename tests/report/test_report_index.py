@@ -9,7 +9,7 @@ from report_runs import HOSTILE, change
 
 from kgverify.cli.commands.report import report as report_command
 from kgverify.errors import UserError
-from kgverify.report.render.charts import build_trends
+from kgverify.report.render.html import build_trends
 from kgverify.report.render.index import MOST_CAUSES, MOST_RUNS, render_index, summarize_run
 from kgverify.verification.save import TIMES, RunTimes, read_times, save_verification
 from kgverify.verification.verify import Verification

@@ -11,8 +11,16 @@ from report_runs import change, enlarged, with_many_causes, without_causes
 from kgverify.comparison.compare import Comparer
 from kgverify.comparison.result import Attribution, NearTie, Share
 from kgverify.report.derivations import MOST_PAIRS, Derivation, DerivationReader
-from kgverify.report.render.charts import MOST_BARS, MOST_COLUMNS, build_heat_map, build_waterfall
-from kgverify.report.render.html import MOST_DETAILED, MOST_ROWS, build_page, render_html
+from kgverify.report.render.html import (
+    MOST_BARS,
+    MOST_COLUMNS,
+    MOST_DETAILED,
+    MOST_ROWS,
+    build_heat_map,
+    build_page,
+    build_waterfall,
+    render_html,
+)
 from kgverify.trace.model.columns import select_candidates
 from kgverify.trace.model.digests import compute_digests
 from kgverify.trace.model.trace import Trace

@@ -13,7 +13,7 @@ from typing import Any
 import kgverify as kv
 from kgverify.errors import UserError
 from kgverify.files import code_identity
-from kgverify.graphs import stored_graph
+from kgverify.graphs import load
 from kgverify.program.limits import Dialect
 from kgverify.prover.native import library
 
@@ -80,11 +80,11 @@ def native_library() -> bool:
 
 
 def graph() -> bool:
-    stored_graph.SMALLEST = 0
+    load.SMALLEST = 0
     texts = {"train": Path("facts.tsv")}
-    before = len(list((stored_graph.find_folder() or Path()).glob("*.graph")))
+    before = len(list((load.find_folder() or Path()).glob("*.graph")))
     kv.load_graph(**texts)
-    return len(list((stored_graph.find_folder() or Path()).glob("*.graph"))) == before
+    return len(list((load.find_folder() or Path()).glob("*.graph"))) == before
 
 
 CONCLUSIONS: dict[str, Callable[[], bool]] = {

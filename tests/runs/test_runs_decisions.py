@@ -37,8 +37,8 @@ def test_parts_divide_the_queries_by_their_candidates() -> None:
         assert [part.num_candidates for part in parts] == [counts[part.queries].sum() for part in parts]
         assert [part.number for part in parts] == list(range(len(parts)))
         assert all(part.num_candidates <= size or len(part.queries) == 1 for part in parts)
-        assert all(a.num_candidates + counts[b.queries[0]] > size for a, b in pairwise(run))
-    assert len(run) == 1
+        assert all(a.num_candidates + counts[b.queries[0]] > size for a, b in pairwise(parts))
+    assert len(parts) == 1
 
 
 def test_the_counts_of_blocks_go_down_from_all_to_one() -> None:

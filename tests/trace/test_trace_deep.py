@@ -23,7 +23,7 @@ from kgverify.report.steps import LazyTraceView
 from kgverify.trace.hdf5.writing import write_arrays
 from kgverify.trace.maintain.repair import convert_trace
 from kgverify.trace.model.columns import StageItems, no_stage_items, select_candidates
-from kgverify.trace.model.levels import TraceLevel
+from kgverify.trace.model.schema import TraceLevel
 from kgverify.trace.model.stage_items import StageReader, encode_stage_outputs, ends_alike
 from kgverify.trace.read.trace_file import TraceFile, read_trace
 from kgverify.trace.write.loop_writer import LoopWriter

@@ -24,7 +24,7 @@ from kgverify.trace.hdf5.writing import Packing, write_arrays
 from kgverify.trace.model import trace, validate
 from kgverify.trace.model.columns import are_equal, select_candidates
 from kgverify.trace.model.header import decode_header
-from kgverify.trace.model.levels import TraceLevel, check_level, left_out, parse_level, required
+from kgverify.trace.model.schema import TraceLevel, check_level, left_out, parse_level, required
 from kgverify.trace.model.trace import Unknown, join_unknown, merge_fields
 from kgverify.trace.model.validate import check_columns
 from kgverify.trace.read.data_file import DataFile

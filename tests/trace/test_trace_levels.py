@@ -25,8 +25,7 @@ from kgverify.errors import UserError
 from kgverify.trace.hdf5.writing import write_arrays
 from kgverify.trace.maintain.repair import convert_trace
 from kgverify.trace.model.columns import select_candidates
-from kgverify.trace.model.levels import Packing, TraceLevel, columns_kept, left_out, required
-from kgverify.trace.model.schema import encode_level
+from kgverify.trace.model.schema import Packing, TraceLevel, columns_kept, encode_level, left_out, required
 from kgverify.trace.read.trace_file import read_trace
 from kgverify.trace.write.writer import encode_trace, write_again
 

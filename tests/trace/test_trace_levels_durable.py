@@ -14,7 +14,7 @@ from kgverify.trace.maintain.check import check_trace
 from kgverify.trace.maintain.join import unite
 from kgverify.trace.maintain.repair import convert_trace, repair_trace
 from kgverify.trace.model.columns import select_candidates
-from kgverify.trace.model.levels import TraceLevel
+from kgverify.trace.model.schema import TraceLevel
 from kgverify.trace.read.data_file import DataFile
 from kgverify.trace.read.trace_file import read_trace
 

@@ -33,8 +33,7 @@ from kgverify.trace.maintain.join import unite
 from kgverify.trace.maintain.repair import convert_trace, repair_trace
 from kgverify.trace.model.consistency import Contradictions
 from kgverify.trace.model.header import PolicyInfo
-from kgverify.trace.model.levels import TraceLevel
-from kgverify.trace.model.schema import OPTIONAL_COLUMNS
+from kgverify.trace.model.schema import OPTIONAL_COLUMNS, TraceLevel
 from kgverify.trace.read.trace_file import TraceFile, read_trace
 from kgverify.verification.rebuild import rebuild_goals
 

@@ -20,8 +20,8 @@ from kgverify.report import steps
 from kgverify.report.steps import LazyTraceView, TraceView, view_trace
 from kgverify.trace.hdf5.stored_array import ChunkCache
 from kgverify.trace.model.columns import concatenate, select_candidates, starts_of
-from kgverify.trace.model.levels import TraceLevel, has_goals
 from kgverify.trace.model.offsets import Offsets
+from kgverify.trace.model.schema import TraceLevel, has_goals
 from kgverify.trace.read.data_file import DataFile
 from kgverify.trace.read.trace_file import TraceFile, read_trace
 

@@ -25,8 +25,7 @@ from kgverify.trace.model.columns import (
 )
 from kgverify.trace.model.digests import compute_sequence
 from kgverify.trace.model.header import ClauseTexts, EngineInfo, Header, InputFile, PolicyInfo, RunInfo, unknown_columns
-from kgverify.trace.model.levels import has_goals, parse_level, uncounted
-from kgverify.trace.model.schema import OPTIONAL_COLUMNS
+from kgverify.trace.model.schema import OPTIONAL_COLUMNS, has_goals, parse_level, uncounted
 from kgverify.trace.model.stage_items import encode_stage_outputs
 from kgverify.trace.model.trace import NOTHING_UNKNOWN, Trace
 from kgverify.trace.write.writer import Clauses, Storage, TraceWriter, write_again

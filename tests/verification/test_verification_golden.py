@@ -17,7 +17,7 @@ from kgverify.cli import main
 from kgverify.comparison.result import Verdict
 from kgverify.trace.maintain.repair import convert_trace
 from kgverify.trace.model.header import SCHEMA_VERSION
-from kgverify.trace.model.levels import TraceLevel, columns_kept
+from kgverify.trace.model.schema import TraceLevel, columns_kept
 from kgverify.trace.read.trace_file import read_trace
 from kgverify.verification.recorded import compare_recorded
 

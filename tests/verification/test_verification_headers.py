@@ -16,8 +16,7 @@ from kgverify.comparison.result import DIGEST
 from kgverify.trace.hdf5.writing import write_arrays
 from kgverify.trace.model.columns import empty_columns
 from kgverify.trace.model.header import Header
-from kgverify.trace.model.levels import TraceLevel, packing_of
-from kgverify.trace.model.schema import Arrays
+from kgverify.trace.model.schema import Arrays, TraceLevel, packing_of
 from kgverify.trace.read.data_file import DataFile
 
 TRACES: Final = Path(__file__).parents[2] / "traces"

@@ -20,7 +20,7 @@ from kgverify.program.program import Rule
 from kgverify.runs.run import Run, build_trace, reference_pipeline
 from kgverify.trace.maintain.repair import convert_trace
 from kgverify.trace.model.columns import CandidateSet
-from kgverify.trace.model.levels import TraceLevel
+from kgverify.trace.model.schema import TraceLevel
 from kgverify.trace.read.trace_file import read_trace
 from kgverify.trace.write.writer import write_again
 from kgverify.verification import rebuild

@@ -29,7 +29,7 @@ from kgverify.trace.files.manifest import partial_of
 from kgverify.trace.model.columns import CandidateSet, Columns, empty_columns
 from kgverify.trace.model.digests import compute_sequence
 from kgverify.trace.model.header import Header
-from kgverify.trace.model.levels import TraceLevel
+from kgverify.trace.model.schema import TraceLevel
 from kgverify.trace.model.stage_items import StageOutputs, StageReader
 from kgverify.trace.model.trace import Trace
 from kgverify.trace.read.trace_file import read_trace

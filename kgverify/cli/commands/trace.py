@@ -14,7 +14,7 @@ from kgverify.trace.lines.import_lines import import_lines
 from kgverify.trace.maintain.check import WHOLE, CheckReport, check_trace
 from kgverify.trace.maintain.join import unite
 from kgverify.trace.maintain.repair import RepairReport, convert_trace, repair_trace
-from kgverify.trace.model.levels import LevelName, TraceLevel
+from kgverify.trace.model.schema import LevelName, TraceLevel
 from kgverify.trace.read.trace_file import read_trace
 from kgverify.verification.rebuild import rebuild_goals
 

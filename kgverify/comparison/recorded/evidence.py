@@ -23,8 +23,7 @@ from kgverify.trace.files.manifest import MANIFEST
 from kgverify.trace.model.columns import Candidates, CandidateSet, Range, are_equal, starts_of
 from kgverify.trace.model.consistency import Contradictions, count_repeated, describe_rankings
 from kgverify.trace.model.digests import Words
-from kgverify.trace.model.levels import TraceLevel
-from kgverify.trace.model.schema import STAGES
+from kgverify.trace.model.schema import STAGES, TraceLevel
 from kgverify.trace.model.score_error import bound_score_error, explain_bound
 from kgverify.trace.model.stage_items import StageReader
 from kgverify.trace.read.trace_file import TraceFile

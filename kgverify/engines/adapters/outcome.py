@@ -14,7 +14,7 @@ from kgverify.program.program import Program
 from kgverify.progress import Progress, no_progress
 from kgverify.trace.model.columns import Candidates, CandidateSet, Columns, empty_columns
 from kgverify.trace.model.header import EngineInfo
-from kgverify.trace.model.levels import TraceLevel, columns_kept
+from kgverify.trace.model.schema import TraceLevel, columns_kept
 
 Answer: TypeAlias = bool | tuple[bool, float]
 """True for a proved triple, else False; alone or with its log-probability in nats."""

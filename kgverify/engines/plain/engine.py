@@ -1,6 +1,9 @@
 """The plain evaluator as an engine."""
 
 import platform
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,9 +15,10 @@ from kgverify.engines.protocol import CompilerCaches, Positions, StageOutputs, f
 from kgverify.program.limits import Limits
 from kgverify.program.program import Program
 from kgverify.progress import Progress, no_progress
-from kgverify.step.clauses import Clauses, number_variables
+from kgverify.step.clauses import Atoms, Clauses, number_variables
 from kgverify.step.plain_step import (
     SOUND,
+    Resolvent,
     Scores,
     Situation,
     Stages,
@@ -52,7 +56,7 @@ class PlainEngine:
         check_policy(policy, program, limits)
         scores: Scores = score_shortest
         if policy.name != "shortest":
-            from kgverify.engines.plain.two_tower import score_two_tower
+            from kgverify.engines.plain.engine import score_two_tower
 
             scores = score_two_tower(policy.weights, policy.num_blocks)
         clauses = Clauses(program, exclude_query=limits.exclude_query, dialect=limits.dialect)
@@ -103,3 +107,34 @@ class PlainEngine:
             excluded = self._start.clauses.excluded(query) if is_positive else None
             situations.append(self._start._replace(excluded=excluded, visited=[number_variables([query])]))
         return situations
+
+
+Array = NDArray[np.float64]
+
+_NORM_EPSILON = 1e-5
+
+
+def score_two_tower(weights: Mapping[str, NDArray[Any]], num_blocks: int) -> Scores:
+    """Return the scores of a `two_tower` with these weights (docs/semantics.md); 0 for a resolvent without atoms."""
+    exact: dict[str, Array] = {name: np.asarray(array, np.float64) for name, array in weights.items()}
+    of_predicate, of_constant, of_variable = (exact[f"embedding.{of}"] for of in ("predicate", "constant", "variable"))
+
+    def embed(term: int) -> Any:
+        return of_constant[term] if term >= 0 else of_variable[-1 - term]
+
+    @lru_cache(maxsize=1 << 16)
+    def tower(goal: Atoms) -> Array:
+        x: Array = np.mean([of_predicate[p] + embed(a) - embed(b) for p, a, b in goal], axis=0)
+        x = exact["input.weight"] @ x + exact["input.bias"]
+        for i in range(num_blocks):
+            block = f"block.{i}"
+            x = x + np.maximum(exact[f"{block}.weight"] @ x + exact[f"{block}.bias"], 0.0)
+            x = (x - x.mean()) / np.sqrt(x.var() + _NORM_EPSILON)
+            x = x * exact[f"{block}.norm.weight"] + exact[f"{block}.norm.bias"]
+        return x
+
+    def score(goal: Atoms, resolvents: Sequence[Resolvent]) -> list[float]:
+        scale = float(np.sqrt(len(exact["input.bias"])))
+        return [float(tower(goal) @ tower(each.atoms)) / scale if each.atoms else 0.0 for each in resolvents]
+
+    return score

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from kgverify.engines.plain.two_tower import score_two_tower
+from kgverify.engines.plain.engine import score_two_tower
 from kgverify.laws.case import Case, Finding
 from kgverify.laws.law import law
 from kgverify.program.outcomes import GoalKind, Origin, Stage

@@ -16,8 +16,15 @@ from kgverify.engines.plain.choice import PLAIN
 from kgverify.engines.protocol import CompilerCaches
 from kgverify.engines.table import Built
 from kgverify.errors import UserError
-from kgverify.files.cache import find_cache, is_private, make_private
-from kgverify.files.code_identity import digest_code, find_compiler, identify_own_code, read_driver
+from kgverify.files.code_identity import (
+    digest_code,
+    find_cache,
+    find_compiler,
+    identify_own_code,
+    is_private,
+    make_private,
+    read_driver,
+)
 from kgverify.prover.native.choice import NATIVE
 
 Function = TypeVar("Function", bound=Callable[..., Any])

@@ -29,7 +29,7 @@ from kgverify.prover.fused.note_kernels import (
 from kgverify.prover.fused.order_kernels import place_kernel, send_kernel
 from kgverify.prover.fused.resolve_kernels import MOST_ATOMS
 from kgverify.prover.state import Derivations, Layout, Work
-from kgverify.prover.tick.step_record import Chunk, LoggedRows, LoggedSteps, fetch_columns
+from kgverify.prover.tick.stage_ticks import Chunk, LoggedRows, LoggedSteps, fetch_columns
 from kgverify.prover.tick.tick import TICKS_PER_REPLAY
 from kgverify.trace.model.columns import FIELD_OF, Digests, Resolvents, Steps
 

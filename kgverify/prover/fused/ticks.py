@@ -21,7 +21,7 @@ from kgverify.prover.program.tables import Tables
 from kgverify.prover.stages.choose import Parameters
 from kgverify.prover.stages.resolve import goal_hash
 from kgverify.prover.state import PAD, Derivations, Layout, Pool, Segments, Work
-from kgverify.prover.tick.step_record import Chunk
+from kgverify.prover.tick.stage_ticks import Chunk
 from kgverify.prover.tick.tick import TickLoop, restart_
 from kgverify.prover.tower.launch import build_tower_parameters, declare_error, draw_goals, launch_tower, sample_size
 from kgverify.prover.tower.portable import CONTENDERS, CONTEST, EXACT, score_contests

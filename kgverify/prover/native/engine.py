@@ -43,7 +43,7 @@ from kgverify.trace.model.columns import (
     starts_of,
 )
 from kgverify.trace.model.header import EngineInfo
-from kgverify.trace.model.levels import TraceLevel
+from kgverify.trace.model.schema import TraceLevel
 from kgverify.trace.model.score_error import bound_score_error
 from kgverify.trace.model.stage_items import read_step_outputs
 

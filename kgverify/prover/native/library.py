@@ -19,8 +19,7 @@ from typing import Final
 
 from kgverify.engines.table import Built
 from kgverify.errors import UserError
-from kgverify.files.cache import find_cache, is_private, make_private, open_private
-from kgverify.files.code_identity import find_compiler, hash_file
+from kgverify.files.code_identity import find_cache, find_compiler, hash_file, is_private, make_private, open_private
 from kgverify.files.reading import read_file
 from kgverify.files.writing import write_file
 

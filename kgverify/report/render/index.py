@@ -8,7 +8,7 @@ from markupsafe import Markup
 
 from kgverify.escaping import make_visible
 from kgverify.report.content import ReportContent
-from kgverify.report.render.charts import Trend, build_trends
+from kgverify.report.render.html import Trend, build_trends
 from kgverify.report.render.template import read_template, render_template
 from kgverify.report.wording import LEVEL_MEANINGS, clip, describe_engine, describe_run
 from kgverify.version import __version__

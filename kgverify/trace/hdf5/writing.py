@@ -31,8 +31,7 @@ from kgverify.trace.files.manifest import (
 from kgverify.trace.hdf5.reading import most_bytes
 from kgverify.trace.model.columns import FIELD_OF, FIELDS
 from kgverify.trace.model.header import SCHEMA_VERSION
-from kgverify.trace.model.levels import Packing
-from kgverify.trace.model.schema import FORMAT, file_checksum
+from kgverify.trace.model.schema import FORMAT, Packing, file_checksum
 
 _MAX_CREATOR_BYTES: Final = 1 << 10
 _PAGE: Final = 4096

@@ -25,8 +25,15 @@ from kgverify.trace.files.manifest import (
 from kgverify.trace.maintain.check import find_duplicates, name_candidate
 from kgverify.trace.model.columns import Candidates, Rankings, join_candidates
 from kgverify.trace.model.digests import candidate_keys
-from kgverify.trace.model.levels import Packing, packing_of
-from kgverify.trace.model.schema import OPTIONAL_COLUMNS, SEQUENCE, Arrays, decode_columns, encode_level
+from kgverify.trace.model.schema import (
+    OPTIONAL_COLUMNS,
+    SEQUENCE,
+    Arrays,
+    Packing,
+    decode_columns,
+    encode_level,
+    packing_of,
+)
 from kgverify.trace.read.data_file import DataFile
 from kgverify.trace.read.trace_file import TraceFile, check_same_run, read_trace
 from kgverify.trace.write.writer import write_shard

@@ -20,12 +20,12 @@ from kgverify.trace.model.columns import (
     Resolvents,
     StageItems,
 )
-from kgverify.trace.model.levels import TraceLevel
 from kgverify.trace.model.offsets import ADD_UP, check_counts, refuse_first
 from kgverify.trace.model.schema import (
     SEQUENCE,
     STAGES,
     Arrays,
+    TraceLevel,
     decode_rules,
     encode_columns,
     encode_level,

@@ -42,17 +42,20 @@ from kgverify.trace.model.columns import (
 from kgverify.trace.model.digests import compute_digests, root_digest
 from kgverify.trace.model.header import Header, check_version, unknown_columns
 from kgverify.trace.model.header import decode_header as header_of
-from kgverify.trace.model.levels import check_level, has_goals, missing_dataset, parse_level
 from kgverify.trace.model.offsets import Offsets
 from kgverify.trace.model.schema import (
     SEQUENCE,
     STAGES,
     Arrays,
     check_file_checksum,
+    check_level,
     decode_columns,
     decode_rules,
     decode_symbols,
+    has_goals,
+    missing_dataset,
     num_rows,
+    parse_level,
 )
 from kgverify.trace.model.trace import Trace, find_unknown
 from kgverify.trace.model.validate import (

@@ -30,8 +30,7 @@ from kgverify.trace.model.columns import (
     select_candidates,
 )
 from kgverify.trace.model.header import Header, without_recording
-from kgverify.trace.model.levels import has_goals
-from kgverify.trace.model.schema import RECORD_AGAIN, Arrays
+from kgverify.trace.model.schema import RECORD_AGAIN, Arrays, has_goals
 from kgverify.trace.model.trace import Trace, describe_trace, join_unknown
 from kgverify.trace.read.data_file import (
     DataFile,

@@ -52,26 +52,24 @@ from kgverify.trace.model.header import (
     unknown_columns,
     without_recording,
 )
-from kgverify.trace.model.levels import (
+from kgverify.trace.model.schema import (
+    OPTIONAL_COLUMNS,
+    SEQUENCE,
+    Arrays,
     Packing,
     TraceLevel,
     columns_kept,
+    decode_columns,
+    encode_columns,
+    encode_level,
+    encode_rules,
+    encode_symbols,
     has_goals,
     is_kept,
     lower_arrays,
     packing_of,
     parse_level,
     uncounted,
-)
-from kgverify.trace.model.schema import (
-    OPTIONAL_COLUMNS,
-    SEQUENCE,
-    Arrays,
-    decode_columns,
-    encode_columns,
-    encode_level,
-    encode_rules,
-    encode_symbols,
 )
 from kgverify.trace.model.trace import NOTHING_UNKNOWN, Trace, Unknown, merge_fields
 from kgverify.trace.model.validate import (

@@ -39,7 +39,7 @@ from kgverify.garbage_collection import without_garbage_collection
 from kgverify.program.program import Symbols
 from kgverify.report.report import Report
 from kgverify.trace.model.trace import Trace
-from kgverify.verification.adding_up import require
+from kgverify.verification.planted_changes import require
 
 ANSWERS: Final = "answers.json"
 

@@ -17,15 +17,15 @@ from kgverify.comparison.result import NO_CANDIDATE, Attribution, Cause, Compari
 from kgverify.engines.policy import bound_score_errors
 from kgverify.program.outcomes import DifferenceClass, Outcome, Stage
 from kgverify.program.program import Symbols
+from kgverify.ranking.groups import find_truth
 from kgverify.ranking.rank import rank_candidates
 from kgverify.ranking.rules import RankingRule, Ties, count_above, give_ranks
-from kgverify.ranking.truth import find_truth
 from kgverify.trace.model.columns import Candidates, CandidateSet, Rankings
 from kgverify.trace.model.digests import renumber
 from kgverify.trace.model.header import EngineInfo, PolicyInfo
 from kgverify.trace.model.score_error import accept_score_error, judge_tolerance, name_precision
-from kgverify.verification.adding_up import require
 from kgverify.verification.attribute import attribute_loss
+from kgverify.verification.planted_changes import require
 
 _CAUSE: Final = Cause(
     stage=Stage.MATCH_FACTS.value,

@@ -32,14 +32,13 @@ from kgverify.errors import UserError
 from kgverify.garbage_collection import without_garbage_collection
 from kgverify.trace.hdf5.writing import write_arrays
 from kgverify.trace.model.columns import COUNTS, select_candidates
-from kgverify.trace.model.levels import Packing
-from kgverify.trace.model.schema import OPTIONAL_COLUMNS, Arrays
+from kgverify.trace.model.schema import OPTIONAL_COLUMNS, Arrays, Packing
 from kgverify.trace.model.stage_items import encode_stage_outputs
 from kgverify.trace.model.trace import Trace
 from kgverify.trace.read.data_file import DataFile
 from kgverify.trace.read.trace_file import TraceFile
 from kgverify.trace.write.writer import Clauses, Storage, TraceWriter
-from kgverify.verification.adding_up import require
+from kgverify.verification.planted_changes import require
 
 _SMALL: Final = {"block_steps": 7, "piece_bytes": 256, "verifies_content": False}
 _PLAIN: Final = {"verifies_content": False}

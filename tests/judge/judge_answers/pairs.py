@@ -23,7 +23,7 @@ from kgverify.trace.model.columns import (
 )
 from kgverify.trace.model.digests import compute_digests
 from kgverify.trace.model.header import ClauseTexts, EngineInfo, Header, PolicyInfo, RunInfo
-from kgverify.trace.model.levels import columns_kept, has_goals
+from kgverify.trace.model.schema import columns_kept, has_goals
 from kgverify.trace.model.trace import Trace
 
 ERROR: Final = 2.0**-10

@@ -82,7 +82,7 @@ def check_known_traces() -> None:
 
 def check_loaded_recorder() -> None:
     """InternalError if this process has loaded the compiled evaluator, and it does not record known steps as they are."""
-    if "kgverify.prover.tick.step_record" in sys.modules:
+    if "kgverify.prover.tick.stage_ticks" in sys.modules:
         from known_steps import check_known_steps
 
         check_known_steps()

@@ -1,0 +1,71 @@
+"""The versions of kgverify and of what it builds on, found without importing it."""
+
+import re
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import NamedTuple
+
+from kgverify.errors import describe_error
+from kgverify.version import __version__
+
+
+def describe_versions() -> list[str]:
+    """Return kgverify's version, and lines with those of Python, HDF5 and torch. Neither h5py nor torch is imported."""
+    lines = [f"kgverify {__version__}", f"Python {sys.version.split()[0]}"]
+    for package, describe in (("h5py", _describe_hdf5), ("torch", _describe_torch)):
+        try:
+            lines.append(describe())
+        except Exception as error:
+            lines.append(f"{package}: {describe_error(error)}")
+    return lines
+
+
+class _Installed(NamedTuple):
+    """A package: the folder of its modules, and its version."""
+
+    folder: Path
+    version: str
+
+
+def _find(package: str) -> _Installed | None:
+    spec = find_spec(package)
+    if spec is None or spec.origin is None:
+        return None
+    folder = Path(spec.origin).parent
+    for described in folder.parent.glob(f"{package}-*.dist-info"):
+        return _Installed(folder, described.name.removesuffix(".dist-info").removeprefix(f"{package}-"))
+    # Its import takes as long as all else.
+    from importlib.metadata import version
+
+    return _Installed(folder, version(package))
+
+
+def _describe_hdf5() -> str:
+    """Return the versions of HDF5 and of h5py, by the library inside of h5py's wheel if there is one."""
+    h5py = _find("h5py")
+    if h5py is None:
+        return "HDF5 not found, h5py not installed"
+    wheels = {
+        "h5py.libs/libhdf5-*.so*": h5py.folder.parent,
+        ".dylibs/libhdf5.*.dylib": h5py.folder,
+        "hdf5.dll": h5py.folder,
+    }
+    libraries = [path for pattern, folder in wheels.items() for path in folder.glob(pattern)]
+    if len(libraries) != 1:
+        from kgverify.trace.hdf5.reading import describe_hdf5
+
+        return describe_hdf5()
+    import ctypes
+
+    numbers = [ctypes.c_uint() for _ in range(3)]
+    ctypes.CDLL(str(libraries[0])).H5get_libversion(*map(ctypes.byref, numbers))
+    return f"HDF5 {'.'.join(str(each.value) for each in numbers)}, h5py {h5py.version}"
+
+
+def _describe_torch() -> str:
+    torch = _find("torch")
+    if torch is None:
+        return "torch not installed"
+    stated = re.search(r"^cuda\b[^=]*= *'([\d.]+)'", (torch.folder / "version.py").read_text("utf-8"), re.MULTILINE)
+    return f"torch {torch.version}, {f'CUDA {stated[1]}' if stated else 'without CUDA'}"
