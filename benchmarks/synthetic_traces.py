@@ -1,5 +1,7 @@
 """Traces of the shape of real ones, of any size: 8.1 resolvents a step with a long tail, 2.86 atoms a goal."""
 
+from dataclasses import replace
+from math import inf
 from pathlib import Path
 from typing import Final
 
@@ -8,9 +10,9 @@ from numpy.typing import NDArray
 
 from kgverify.program.limits import Limits
 from kgverify.program.program import Symbols
-from kgverify.trace.model.columns import Candidates, Columns, Resolvents, Steps
+from kgverify.trace.model.columns import Candidates, Columns, Rankings, Resolvents, Steps
 from kgverify.trace.model.header import EngineInfo, Header, PolicyInfo
-from kgverify.trace.write.writer import Storage, TraceWriter
+from kgverify.trace.write.writer import NO_CLAUSES, Clauses, Storage, TraceWriter
 
 NUM_PREDICATES: Final = 20
 NUM_CONSTANTS: Final = 2_000
@@ -18,6 +20,8 @@ SYMBOLS: Final = Symbols(
     tuple(f"p{i}" for i in range(NUM_PREDICATES)), tuple(f"entity {i}" for i in range(NUM_CONSTANTS))
 )
 HEADER: Final = Header(EngineInfo("synthetic", precision="float32"), Limits(), PolicyInfo("none"), "")
+
+DEFAULTS: Final = Storage()
 
 
 def make_columns(seed: int, num_steps: int) -> Columns:
@@ -75,3 +79,21 @@ def write_synthetic(path: Path, num_steps: int, *, shard_steps: int = 1_000_000,
             writer.append(make_columns(seed + begin, min(250_000, num_steps - begin)))
             if num_steps > shard_steps and (begin + 250_000) % shard_steps == 0:
                 writer.commit()
+
+
+def write_trace(
+    path: Path,
+    header: Header,
+    symbols: Symbols,
+    columns: Columns,
+    rankings: Rankings | None = None,
+    *,
+    clauses: Clauses = NO_CLAUSES,
+    storage: Storage = DEFAULTS,
+) -> None:
+    """Write a whole trace as one file, at once."""
+    whole = replace(storage, shard_steps=1 << 62, shard_bytes=1 << 62, commit_seconds=inf)
+    with TraceWriter(path, header, symbols, clauses=clauses, storage=whole) as writer:
+        writer.append(columns)
+        if rankings is not None:
+            writer.set_rankings(rankings)

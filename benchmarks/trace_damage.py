@@ -28,6 +28,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "trace"))
 
 from hostile_traces import CONSTRUCTS, copy_as_plain_h5py, shards
+from synthetic_traces import write_trace
 from trace_builders import FACT_LINES, FACTS, HEADER, RANKINGS, RULES, SYMBOLS, make_columns
 
 from kgverify.comparison.compare import compare
@@ -36,7 +37,7 @@ from kgverify.errors import UserError
 from kgverify.trace.model.schema import TraceLevel
 from kgverify.trace.model.trace import Trace
 from kgverify.trace.read.trace_file import TraceFile, read_trace
-from kgverify.trace.write.writer import Clauses, Storage, write_trace
+from kgverify.trace.write.writer import Clauses, Storage
 
 SECONDS = 20.0
 """A file that takes longer to read counts as one that hangs."""

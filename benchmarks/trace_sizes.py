@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+from synthetic_traces import write_trace
 
 from kgverify.graphs.load import load_graph
 from kgverify.program.atoms import Atom
@@ -27,7 +28,7 @@ from kgverify.trace.model.header import ClauseTexts, EngineInfo, Header, PolicyI
 from kgverify.trace.model.schema import TraceLevel
 from kgverify.trace.model.trace import Trace
 from kgverify.trace.read.trace_file import read_trace
-from kgverify.trace.write.writer import Clauses, Storage, write_trace
+from kgverify.trace.write.writer import Clauses, Storage
 from kgverify.verification.rebuild import Rebuilder
 
 NUM_CONSTANTS, NUM_PREDICATES, NUM_FACTS, NUM_RULES = 3000, 12, 28_000, 48

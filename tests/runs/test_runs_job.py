@@ -24,6 +24,7 @@ def report():
 
 
 def test_a_saved_run_contains_the_whole_job(tmp_path):
+    pytest.importorskip("kgverify.prover.evaluator", reason="the engine is the compiled one")
     queries = kv.Queries(1, corruptions=2, split="valid", seed=3)
     limits = kv.Limits(max_depth=3)
     equality = kv.Equality(lockstep=True, score_error="float16", modulo="names,order", minimum={"proved": 0})

@@ -112,13 +112,13 @@ class Folder:
         report = kv.verify(
             "countries", kv.Evaluator(mode="eager", faults="last-fact-lost"), queries=1, corruptions=2, save=saved
         )
-        assert report.job["engine"][0] == "compiled"
+        assert report.job["engine"]["name"] == "compiled"
         for name in ("expected.h5", "actual.h5"):
             _rename_engine(saved / name)
         data = json.loads((saved / "report.json").read_bytes())
         data["command"] = f"kgverify diff --engine {NAMES[0]}; touch {self.mark}"
         for i, side in enumerate(("engine", "reference")):
-            named = {**data, "job": {**data["job"], side: [NAMES[i]]}}
+            named = {**data, "job": {**data["job"], side: {"name": NAMES[i]}}}
             shutil.copytree(saved, path / f"run-{side}")
             (path / f"run-{side}" / "report.json").write_text(json.dumps(named))
             found["run"].append(f"run-{side}")
