@@ -86,7 +86,7 @@ class EvaluationResult:
 class EvaluationSettings:
     """The way in which an evaluation is done.
 
-    part_size:      the most candidates of a part; chosen by their number and the device if not given
+    part_size:      the maximum number of candidates in a part; by default it follows from their number and the device
     rank_only:      whether to leave out candidates that cannot affect a rank (`kgverify.evaluation.rank_only`)
     folder:         the folder of the parts, a path or URL, from which an interrupted evaluation resumes; without it they are
                     kept in memory

@@ -158,7 +158,7 @@ def resolve_precision(precision: str, policy: Policy, stages: Stages, device: to
 
 
 MEMORY_BUDGET: Final = 8 << 30
-"""The most bytes that the buffers of an engine may take."""
+"""The maximum number of bytes that the buffers of an engine may take."""
 
 
 def choose_layout(
@@ -252,7 +252,7 @@ class Demand(NamedTuple):
     """The demands on a batch.
 
     memory:  bytes; a share of the free memory if not given
-    slots:   as many as the device makes use of if not given
+    slots:   by default, as many as the device can use
     mode:    of the engine
     records: whether every step is recorded
     """

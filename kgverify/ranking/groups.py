@@ -31,7 +31,7 @@ class Truth(NamedTuple):
         return is_true
 
     def join(self, other: "Truth") -> "Truth":
-        """Return these true triples, and those of the other where these have none."""
+        """Return these true triples, and the other ones for the groups that have none here."""
         is_new = ~np.isin(other.key, self.key)
         key, atom = np.append(self.key, other.key[is_new]), np.concatenate((self.atom, other.atom[is_new]))
         order = np.argsort(key)

@@ -296,7 +296,7 @@ class Part(NamedTuple):
 class Plan(NamedTuple):
     """The parts of a run.
 
-    size:      the most candidates of a part; a query that alone has more is a part by itself
+    size:      the maximum number of candidates in a part; a query with more of them is a part of its own
     rank_only: whether only ranks are computed
     """
 

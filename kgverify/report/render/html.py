@@ -181,7 +181,7 @@ MOST_ITEMS: Final = 40
 """The items of a stage's output on each side."""
 
 TEXT_CHARACTERS: Final = 160
-"""The most characters of a text in the list."""
+"""The maximum number of characters of a text in the list."""
 
 
 class Viewer(NamedTuple):
