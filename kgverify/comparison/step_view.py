@@ -10,9 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kgverify.program.atoms import Atom, Goal, decode_variable, is_variable
-from kgverify.program.outcomes import GoalKind, Origin, Outcome, Side
+from kgverify.program.outcomes import STEP_STAGES, GoalKind, Origin, Outcome, Side, Stage
 from kgverify.step.clauses import Atoms, number_variables
 from kgverify.trace.model.columns import Columns, starts_of
+from kgverify.trace.model.stage_items import StageOutputs
 from kgverify.trace.model.trace import Trace
 
 UNNAMED: Final = 1 << 30
@@ -55,6 +56,26 @@ class StepView(NamedTuple):
         """The content of the chosen resolvent; None if the choice is not the index of one."""
         return self.resolvents[self.choice].content if 0 <= self.choice < len(self.resolvents) else None
 
+    @property
+    def outputs(self) -> StageOutputs:
+        """The outputs of stages that the step itself shows: of those before `limit`, what the limits left of them."""
+        items = tuple((r.kind, *r.clause, r.atoms) for r in self.resolvents)
+        rules, facts = (
+            tuple(r.origin for r in self.resolvents if r.origin_kind == kind) for kind in (Origin.RULE, Origin.FACT)
+        )
+        return {
+            Stage.MATCH_RULES: rules,
+            Stage.MATCH_FACTS: facts,
+            **dict.fromkeys(LISTING_STAGES, items),
+            Stage.LIMIT: (items, self.dropped_atoms, self.dropped_resolvents),
+            Stage.SCORE: tuple(r.score for r in self.resolvents),
+            Stage.CHOOSE: self.choice,
+            Stage.FINISH: self.outcome,
+        }
+
+
+LISTING_STAGES: Final = STEP_STAGES[STEP_STAGES.index(Stage.RESOLVE) : STEP_STAGES.index(Stage.LIMIT)]
+"""The stages that list resolvents, without the counts of `limit`."""
 
 Views = dict[tuple[int, int], tuple[StepView, StepView]]
 """Both versions of each step that differs, by (candidate, step)."""

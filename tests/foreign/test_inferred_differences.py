@@ -11,6 +11,7 @@ from kgverify.comparison.inference.step_difference import (
     StepDifference,
     explain_difference,
 )
+from kgverify.comparison.step_pair import StepPair
 from kgverify.comparison.step_view import ResolventView, StepView
 from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.program.atoms import Atom, NamedAtom, Variable
@@ -81,7 +82,7 @@ def explain(
 ) -> StepDifference:
     origins = INFERENCE.at(start, QUERY) if has_program else None
     given = Given(origins, earlier, (limits, limits), (3, 4))
-    return explain_difference(step(*expected, start=start), step(*actual, start=start), given)
+    return explain_difference(StepPair(step(*expected, start=start), step(*actual, start=start)), given)
 
 
 def test_the_program_implies_the_resolvents_of_these_tests():
@@ -193,7 +194,7 @@ def test_what_a_rule_and_a_fact_both_make_is_lost_by_either():
     origins = OriginInference(Clauses(graph.program, exclude_query=True)).at(((0, A, B), (0, A, X)), (0, A, A))
     rest = goal((0, A, X))
     steps = (step(*[rest] * num, start=((0, A, B), (0, A, X))) for num in (2, 1))
-    found = explain_difference(*steps, Given(origins, (), (UNLIMITED, UNLIMITED), (1, 2)))
+    found = explain_difference(StepPair(*steps), Given(origins, (), (UNLIMITED, UNLIMITED), (1, 2)))
     assert (found.kind.value, found.confidence) == ("missing", OPEN)
 
 

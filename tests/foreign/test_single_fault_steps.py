@@ -11,6 +11,7 @@ from kgverify.comparison.inference.single_fault import (
     explain_by_one_stage,
 )
 from kgverify.comparison.inference.step_difference import StepDifference
+from kgverify.comparison.step_pair import StepPair
 from kgverify.comparison.step_view import ResolventView, StepView
 from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.program.atoms import Atom, NamedAtom, Variable
@@ -97,7 +98,7 @@ def explain(
         StepView(0, start, tuple(side), *counts, 0, 0)
         for side, counts in zip((expected, actual), dropped or ((0, 0), (0, 0)), strict=True)
     ]
-    return explain_by_one_stage(program, *sides, has_origins=has_origins, has_counts=dropped is not None)
+    return explain_by_one_stage(program, StepPair(*sides, has_origins=has_origins, has_counts=dropped is not None))
 
 
 def names_of(found):

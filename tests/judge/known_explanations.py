@@ -19,6 +19,7 @@ from kgverify.comparison.inference.origins import OriginInference
 from kgverify.comparison.inference.single_fault import StepProgram, explain_by_one_stage
 from kgverify.comparison.inference.step_difference import Given, LimitsSeen, StepDifference, explain_difference
 from kgverify.comparison.modulo import normalise_outputs
+from kgverify.comparison.step_pair import StepPair
 from kgverify.comparison.step_view import ResolventView, StepReader, StepView
 from kgverify.program.atoms import Atom
 from kgverify.program.limits import Limits
@@ -225,7 +226,7 @@ def explanations(edit: str) -> dict[str, Any]:
             edited = EDITS[one](edited, sample, rng)
         actual = sample.view._replace(resolvents=tuple(edited))
         if [each.content for each in edited] != [each.content for each in sample.view.resolvents]:
-            found = explain_difference(sample.view, actual, _given(sample, actual, number))
+            found = explain_difference(StepPair(sample.view, actual), _given(sample, actual, number))
             named[f"{found.stage.value} {found.kind.value}"] += 1
             details.update(repr((found.stage.value, found.kind.value, found.evidence, found.confidence)).encode())
         guesses = _guess(sample, actual, number)
@@ -277,4 +278,4 @@ def _guess(sample: Sample, actual: StepView, number: int) -> list[StepDifference
     program = StepProgram(sample.inference.clauses, sample.limits, visited, sample.query)
     dropped = actual.dropped_resolvents + (number % 3 == 0)
     known = {"has_origins": number % 4 > 0, "has_counts": number % 5 > 0}
-    return explain_by_one_stage(program, sample.view, actual._replace(dropped_resolvents=dropped), **known)
+    return explain_by_one_stage(program, StepPair(sample.view, actual._replace(dropped_resolvents=dropped), **known))

@@ -19,6 +19,7 @@ from kgverify.comparison.inference.step_difference import (
 )
 from kgverify.comparison.locate import MOST_SHOWN, Difference, shorten
 from kgverify.comparison.result import Divergence
+from kgverify.comparison.step_pair import StepPair
 from kgverify.comparison.step_view import Names, ResolventView, StepView, content_of, plain
 from kgverify.program.fact_index import Ids
 from kgverify.program.limits import OURS, Dialect
@@ -187,28 +188,22 @@ class BlockInference:
         Contents alone fit many faults: without clauses the rules for contents, which know the limits that other steps show,
         come first. They hold in the dialect whose order of stages they presume.
         """
-        guesses = self._explain_by_one_stage(candidate, step, expected, actual)
+        pair = StepPair(expected, actual, has_origins=self.has_origins, has_counts=self._has_counts)
+        earlier = self._earlier(candidate, step)
+        guesses: list[StepDifference] = []
+        if self._program.origins is not None and len(earlier) >= step:
+            visited = [number_variables(iter(plain(each.goal))) for each in (*earlier, expected)]
+            query = _ids(self._traces[0].columns.candidates.atom[candidate].tolist())
+            program = StepProgram(self._program.origins.clauses, self._declared, visited, query)
+            guesses = explain_by_one_stage(program, pair)
         is_same = [r.content for r in expected.resolvents] == [r.content for r in actual.resolvents]
         is_open = not guesses or follows_inference(self._declared.dialect)
         if is_open and not is_same and not self.has_origins:
-            origins = self._at(candidate, expected)
-            given = Given(origins, self._earlier(candidate, step), self._limits, self._num_symbols)
-            guesses = [explain_difference(expected, actual, given), *guesses]
+            given = Given(self._at(candidate, expected), earlier, self._limits, self._num_symbols)
+            guesses = [explain_difference(pair, given), *guesses]
         if guesses:
             self.guesses[candidate, step] = guesses
         return guesses[0] if guesses else None
-
-    def _explain_by_one_stage(
-        self, candidate: int, step: int, expected: StepView, actual: StepView
-    ) -> list[StepDifference]:
-        earlier = self._earlier(candidate, step)
-        if self._program.origins is None or len(earlier) < step:
-            return []
-        visited = [number_variables(iter(plain(each.goal))) for each in (*earlier, expected)]
-        query = _ids(self._traces[0].columns.candidates.atom[candidate].tolist())
-        program = StepProgram(self._program.origins.clauses, self._declared, visited, query)
-        known = {"has_origins": self.has_origins, "has_counts": self._has_counts}
-        return explain_by_one_stage(program, expected, actual, **known)
 
     def _at(self, candidate: int, step: StepView) -> StepOrigins | None:
         return self._program.at(step.goal, self._traces[0].columns.candidates.atom[candidate].tolist())

@@ -6,15 +6,24 @@ selected. A change that gives exactly the actual list explains it, in any dialec
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from functools import partial
-from operator import itemgetter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property, partial
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from msgspec.structs import replace
 
-from kgverify.comparison.inference.step_difference import CERTAIN, CLEAR, GUESSED, LIKELY, OPEN, StepDifference, rank
-from kgverify.comparison.step_view import StepView, content_of, list_unshared, plain
+from kgverify.comparison.inference.step_difference import (
+    CERTAIN,
+    CLEAR,
+    GUESSED,
+    LIKELY,
+    OPEN,
+    UNNUMBERED,
+    StepDifference,
+    rank,
+)
+from kgverify.comparison.step_pair import NO_CLAUSE, Key, Listed, StepPair, judge_counts
+from kgverify.comparison.step_view import content_of, plain
 from kgverify.errors import count_of
 from kgverify.program.fact_index import Ids
 from kgverify.program.limits import Filter, Limits
@@ -33,22 +42,6 @@ from kgverify.step.plain_step import (
     prune,
     resolve,
 )
-
-Clause: TypeAlias = tuple[int, int]
-"""An `Origin` and the index of a rule or a fact."""
-
-Key: TypeAlias = tuple[int, Atoms, Clause]
-"""A resolvent: its kind, its atoms in canonical variables, and the clause that made it."""
-
-NO_CLAUSE: Final[Clause] = (int(Origin.NONE), 0)
-
-
-class Listed(NamedTuple):
-    """The list that a step offers, and what the limits dropped."""
-
-    keys: tuple[Key, ...]
-    dropped_atoms: int
-    dropped_resolvents: int
 
 
 class StepProgram:
@@ -191,189 +184,175 @@ ALONE: Final = "a fault of this stage alone explains the step"
 MOST_CLAUSES: Final = 4096
 """The clauses that match a goal beyond which its step is not taken again."""
 
+ENDS: Final = (GoalKind.TRUE, GoalKind.FALSE, GoalKind.STOP)
 
-def explain_by_one_stage(
-    program: StepProgram, expected: StepView, actual: StepView, *, has_origins: bool, has_counts: bool
-) -> list[StepDifference]:
-    """Explain two steps from the same goal by the fault of one stage: the likeliest first; none if no fault fits.
+TOGETHER: Final = "rules and facts are put together in another order"
 
-    has_origins, has_counts: whether both sides know the clauses that made their resolvents, and what the limits dropped
-    """
+
+def explain_by_one_stage(program: StepProgram, pair: StepPair) -> list[StepDifference]:
+    """Explain two steps from the same goal by the fault of one stage: the likeliest first; none if no fault fits."""
     dialect = program.dialect
     if not program.visited[-1] or not dialect.forgets_names or dialect.exclusion == "positives_only":
         return []
     made = program.match(program.visited[-1])
     if len(made) > MOST_CLAUSES:
         return []
-    search = _Search(program, made, (expected, actual), has_origins=has_origins, has_counts=has_counts)
-    missing, extra = search.missing, search.extra
-    return [each._replace(evidence=f"{each.evidence}; {ALONE}", missing=missing, extra=extra) for each in search.find()]
+    only = {"missing": tuple(pair.listed.missing), "extra": tuple(pair.listed.extra)}
+    found = _Search(program, made, pair).find()
+    return [each._replace(evidence=f"{each.evidence}; {ALONE}", **only) for each in found]
 
 
-Guesses: TypeAlias = Iterator[StepDifference | None]
-"""Guesses at a stage, in the order in which they are tried, None for those that do not fit; the first that fits counts."""
+class Change(NamedTuple):
+    """A change of one stage: it explains the step if the step, taken again with it, gives the actual list.
+
+    made:    the resolvents before the filters, if the change is in these
+    changes: arguments of `StepProgram.list`
+    """
+
+    stage: Stage
+    kind: DifferenceClass
+    words: str
+    changes: Mapping[str, Any] = {}
+    made: Sequence[Resolvent] | None = None
+    confidence: float = CLEAR
+
+
+Guesses: TypeAlias = Iterable[Change | StepDifference]
+"""Changes to try, and guesses that fit already, in the order in which they are tried; the first that fits counts."""
 
 
 class _Search:
-    """The search for the stage whose fault gives the actual list.
+    """The search for the stage whose fault gives the actual list."""
 
-    missing, extra: the resolvents that the actual side lacks, and those that it has beside the expected ones
-    """
-
-    def __init__(
-        self,
-        program: StepProgram,
-        made: list[Resolvent],
-        steps: tuple[StepView, StepView],
-        *,
-        has_origins: bool,
-        has_counts: bool,
-    ) -> None:
-        self._program, self._made = program, made
+    def __init__(self, program: StepProgram, made: list[Resolvent], pair: StepPair) -> None:
+        self._program, self._made, self._pair = program, made, pair
         self._goal = program.visited[-1]
-        self._has_origins, self._has_counts = has_origins, has_counts
-        self._steps = steps
-        self._expected, self._actual = map(self._read, steps)
-        self._wanted = program.list(made)
-        self._sides = self._keys(self._wanted), self._keys(self._actual)
-        left, right = (
-            list(zip(self._keys(listed), step.resolvents, strict=True))
-            for listed, step in zip((self._expected, self._actual), steps, strict=True)
-        )
-        only = list_unshared(left, right, itemgetter(0))
-        self.missing, self.extra = (tuple(r for _, r in side) for side in only)
-        self._has_more = any(r.kind != GoalKind.FALSE for r in self.extra)
+        self._whole = program.list(made)
+        self._wanted, self._actual = pair.show(self._whole), pair.read(1)
+        self._has_more = any(r.kind != GoalKind.FALSE for r in pair.listed.extra)
 
     def find(self) -> list[StepDifference]:
         """Return the guesses that fit; none if the program does not give the expected list, or names alone differ."""
-        if not self._agrees(self._wanted, self._expected) or self._agrees(self._wanted, self._actual):
+        if self._wanted != self._pair.read(0) or self._wanted == self._actual:
             return []
-        attempts = (
-            self._of_ends(),
-            self._of_counts(),
-            self._of_short_list(CLEAR),
-            self._of_earlier_goal(CLEAR),
-            self._select_another(CLEAR),
-            self._of_filters(),
-            self._of_order(),
-            self._of_limit(),
-            self._of_memory(),
-            self._change_bodies(CLEAR),
-            self._of_atoms(),
-            self._of_clauses(),
-            self._of_lost_proofs(),
-            self._of_cut_order(),
-            self._change_bodies(),
-            self._of_deleted_atoms(),
-            self._of_short_list(),
-            self._select_another(),
-            self._of_earlier_goal(),
+        attempts: tuple[Callable[[], Guesses], ...] = (
+            self._change_ends,
+            self._change_counts,
+            partial(self._shorten_list, CLEAR),
+            partial(self._take_earlier_goal, CLEAR),
+            partial(self._select_another, CLEAR),
+            self._change_filters,
+            self._change_order,
+            self._change_limits,
+            self._change_memory,
+            partial(self._change_bodies, CLEAR),
+            self._change_atoms,
+            self._change_clauses,
+            self._lose_proofs,
+            self._change_order_of_part,
+            self._change_bodies,
+            self._delete_atoms,
+            self._shorten_list,
+            self._select_another,
+            self._take_earlier_goal,
         )
-        guesses = (next(filter(None, attempt), None) for attempt in attempts)
+        guesses = (next(filter(None, map(self._try, attempt())), None) for attempt in attempts)
         return [guess for guess in guesses if guess is not None]
 
-    # Lists
-
-    def _read(self, step: StepView) -> Listed:
-        keys = tuple((*content_of(r), (int(r.clause[0]), int(r.clause[1]))) for r in step.resolvents)
-        return Listed(keys, step.dropped_atoms, step.dropped_resolvents)
-
-    def _key(self, key: Key) -> Key:
-        kind, atoms, clause = key
-        return kind, atoms, clause if self._has_origins else NO_CLAUSE
-
-    def _keys(self, listed: Listed) -> list[Key]:
-        return list(map(self._key, listed.keys))
-
-    def _agrees(self, listed: Listed, other: Listed) -> bool:
-        return self._keys(listed) == self._keys(other) and self._counts_agree(listed, other)
-
-    def _counts_agree(self, listed: Listed, other: Listed) -> bool:
-        return not self._has_counts or listed[1:] == other[1:]
-
-    def _try(
-        self,
-        stage: Stage,
-        kind: DifferenceClass,
-        words: str,
-        made: Sequence[Resolvent] | None = None,
-        confidence: float = CLEAR,
-        **changes: Any,
-    ) -> StepDifference | None:
+    def _try(self, guess: Change | StepDifference) -> StepDifference | None:
         """Return a guess if it fits: if the filters, perhaps changed, leave the actual list of what was made."""
-        listed = self._program.list(self._made if made is None else made, **changes)
-        return StepDifference(stage, kind, words, confidence) if self._agrees(listed, self._actual) else None
+        if isinstance(guess, StepDifference):
+            return guess
+        listed = self._program.list(self._made if guess.made is None else guess.made, **guess.changes)
+        fits = self._pair.show(listed) == self._actual
+        return StepDifference(guess.stage, guess.kind, guess.words, guess.confidence) if fits else None
 
-    def _without(self, *names: Filter) -> tuple[Filter, ...]:
-        return tuple(name for name in self._program.dialect.filters if name not in names)
+    def _without(self, *names: Filter) -> dict[str, Any]:
+        return {"filters": tuple(name for name in self._program.dialect.filters if name not in names)}
+
+    def _filters(self, name: Filter) -> bool:
+        return name in self._program.dialect.filters
 
     def _judge_proof(self, kind: DifferenceClass) -> DifferenceClass:
         """Return the class of a proof on one side only where no origin says more, or another one."""
-        has_proof = [any(kind == GoalKind.TRUE for kind, _, _ in side.keys) for side in (self._expected, self._actual)]
-        if self._has_origins or has_proof[0] == has_proof[1]:
+        is_lost, is_false = self._pair.has_proof
+        if self._pair.has_origins or is_lost == is_false:
             return kind
-        return DifferenceClass.PROOF_LOST if has_proof[0] else DifferenceClass.FALSE_PROOF
+        return DifferenceClass.PROOF_LOST if is_lost else DifferenceClass.FALSE_PROOF
 
-    def _class_of_filter(self) -> DifferenceClass:
-        """Return the class of a filter that lets more through, perhaps in the place of others, or less."""
+    @cached_property
+    def _kind_of_filter(self) -> DifferenceClass:
+        """The class of a filter that lets more through, perhaps in the place of others, or less."""
         return self._judge_proof(DifferenceClass.EXTRA if self._has_more else DifferenceClass.MISSING)
 
-    # Guesses
+    @cached_property
+    def _is_permuted(self) -> bool:
+        """True if both lists have the same resolvents in another order, and the limits dropped the same number."""
+        (wanted, *counts), (actual, *own) = self._wanted, self._actual
+        return wanted != actual and Counter(wanted) == Counter(actual) and counts == own
 
-    def _of_ends(self) -> Guesses:
+    # Ends and counts
+
+    def _change_ends(self) -> Guesses:
         """Guess at ends that differ although all else is equal."""
-        ends = (GoalKind.TRUE, GoalKind.FALSE, GoalKind.STOP)
-        sides = self._sides
-        goals = [[key for key in side if key[0] not in ends] for side in sides]
-        own = [key for key in sides[1] if key[0] in ends]
+        wanted, actual = self._wanted.keys, self._actual.keys
+        own = [key for key in actual if key[0] in ENDS]
         if own and own[0][0] == GoalKind.TRUE and own[0][1]:
             is_fact = all(self._program.is_fact(atom) for atom in own[0][1] if atom[0] >= 0)
             stage, words = Stage.PRUNE if is_fact else Stage.CLOSE, f"atoms left beside TRUE: {len(own[0][1])}"
             yield StepDifference(stage, DifferenceClass.MALFORMED, words, LIKELY)
-        if self._has_origins and any(key[0] == GoalKind.GOAL and key[2][0] == Origin.NONE for key in sides[1]):
+        if self._pair.has_origins and any(key[0] == GoalKind.GOAL and key[2][0] == Origin.NONE for key in actual):
             yield StepDifference(Stage.LIMIT, DifferenceClass.LIMIT, "resolvents of no clause are listed")
-        proofs = {key[2] for key in sides[0] if key[0] == GoalKind.TRUE} - {NO_CLAUSE}
-        if any(key[2] in proofs and key[0] != GoalKind.TRUE and not key[1] for key in sides[1]):
+        proofs = {key[2] for key in wanted if key[0] == GoalKind.TRUE} - {NO_CLAUSE}
+        if any(key[2] in proofs and key[0] != GoalKind.TRUE and not key[1] for key in actual):
             words = "a resolvent without atoms is listed, and not as a proof"
             yield StepDifference(Stage.PRUNE, DifferenceClass.EXTRA, words)
-        is_end = not any(goals) or goals[0] == goals[1]
-        has_proof = any(key[0] == GoalKind.TRUE for key in sides[0])
-        if is_end and {key[0] for key in own} - {GoalKind.STOP} == {GoalKind.TRUE} and own[0][2] == NO_CLAUSE:
-            if not has_proof and self._has_origins:
-                yield StepDifference(Stage.CLOSE, DifferenceClass.FALSE_PROOF, "TRUE stands for an empty list", CERTAIN)
-            return
-        names = [", ".join(GoalKind(key[0]).name for key in side if key[0] in ends) or "no end" for side in sides]
-        if goals[0] == goals[1] and names[0] != names[1] and GoalKind.TRUE not in {key[0] for key in (*sides[0], *own)}:
-            kinds = DifferenceClass.MISSING, DifferenceClass.OUTCOME, DifferenceClass.EXTRA
-            lengths = len(sides[0]), len(sides[1])
-            kind = kinds[1 + (lengths[1] > lengths[0]) - (lengths[1] < lengths[0])]
-            yield StepDifference(Stage.CLOSE, kind, f"the list ends with {names[1]}, expected {names[0]}", CERTAIN)
+        yield from self._compare_ends(own)
 
-    def _of_counts(self) -> Guesses:
+    def _compare_ends(self, own: Sequence[Key]) -> Guesses:
+        """Guess at ends of another kind, given those of the actual side."""
+        sides = self._wanted.keys, self._actual.keys
+        goals = [[key for key in side if key[0] not in ENDS] for side in sides]
+        is_proved = self._pair.has_proof[0]
+        is_true = {key[0] for key in own} - {GoalKind.STOP} == {GoalKind.TRUE} and own[0][2] == NO_CLAUSE
+        if is_true and (not any(goals) or goals[0] == goals[1]):
+            words = "TRUE stands for an empty list"
+            is_false = not is_proved and self._pair.has_origins
+            return [StepDifference(Stage.CLOSE, DifferenceClass.FALSE_PROOF, words, CERTAIN)] if is_false else []
+        names = [", ".join(GoalKind(key[0]).name for key in side if key[0] in ENDS) or "no end" for side in sides]
+        if goals[0] != goals[1] or names[0] == names[1] or is_proved or any(key[0] == GoalKind.TRUE for key in own):
+            return []
+        kinds = DifferenceClass.MISSING, DifferenceClass.OUTCOME, DifferenceClass.EXTRA
+        kind = kinds[1 + (len(sides[1]) > len(sides[0])) - (len(sides[1]) < len(sides[0]))]
+        return [StepDifference(Stage.CLOSE, kind, f"the list ends with {names[1]}, expected {names[0]}", CERTAIN)]
+
+    def _change_counts(self) -> Guesses:
         """Guess at equal lists of which other numbers were dropped."""
-        if self._sides[0] != self._sides[1] or not self._has_counts:
+        (wanted, *counts), (actual, *own) = self._wanted, self._actual
+        if wanted != actual or not self._pair.has_counts:
             return
-        (wanted, *counts), (_, *own) = self._wanted, self._actual
         words = f"dropped (by max_atoms, by max_resolvents): expected {tuple(counts)}, actual {tuple(own)}"
         lacking = sum(counts) - sum(own)
         if lacking <= 0 or not any(own):
             yield StepDifference(Stage.LIMIT, DifferenceClass.LIMIT, words)
-        left = Counter(key[2] for key in wanted)
+        left = Counter(key[2] for key in self._whole.keys)
         kinds = {each.clause[0] for each in self._made if not _take(left, each.clause)}
         if len(kinds) > 1:
             yield StepDifference(Stage.LIMIT, DifferenceClass.LIMIT, words, OPEN)
         words = f"{words}: {count_of(lacking, 'resolvent')} lost before the limits"
         yield StepDifference(_matching(min(kinds, default=Origin.FACT)), DifferenceClass.MISSING, words, OPEN)
 
-    def _of_earlier_goal(self, confidence: float = GUESSED) -> Guesses:
+    # Other goals
+
+    def _take_earlier_goal(self, confidence: float = GUESSED) -> Guesses:
         """Guess at the list of an earlier goal, which is clear where it is more than a part of the expected one."""
-        if confidence >= CLEAR and not any(r.kind == GoalKind.GOAL for r in self.extra):
+        if confidence >= CLEAR and not any(r.kind == GoalKind.GOAL for r in self._pair.listed.extra):
             return
         for back, goal in enumerate(reversed(self._program.visited[:-1]), 1):
             if goal and goal != self._goal:
                 words = f"the resolvents are those of the step {back} before this one"
                 made = self._program.match(goal)
-                yield self._try(Stage.ADVANCE, DifferenceClass.STALE, words, made, confidence)
+                yield Change(Stage.ADVANCE, DifferenceClass.STALE, words, {}, made, confidence)
 
     def _select_another(self, confidence: float = GUESSED) -> Guesses:
         if confidence >= CLEAR and not self._has_more:
@@ -382,109 +361,131 @@ class _Search:
             if atom != self._goal[0]:
                 made = self._program.match((atom, *self._goal[:i], *self._goal[i + 1 :]))
                 words = f"atom {i + 1} of the goal is selected"
-                yield self._try(Stage.SELECT, DifferenceClass.SUBSTITUTED, words, made, confidence)
+                yield Change(Stage.SELECT, DifferenceClass.SUBSTITUTED, words, {}, made, confidence)
 
-    def _of_order(self) -> Guesses:
+    # Order
+
+    def _change_order(self) -> Guesses:
         rules, facts = ([each for each in self._made if each.clause[0] == kind] for kind in (Origin.RULE, Origin.FACT))
         is_first = not self._made or self._made[0].clause[0] == Origin.RULE
-        first, second = parts = (rules, facts) if is_first else (facts, rules)
         together = Stage.RESOLVE if rules and facts else Stage.MATCH_RULES if rules else Stage.MATCH_FACTS
-        by_facts, by_rules = (
-            [each for part in parts for each in (part[::-1] if part is turned else part)] for turned in (facts, rules)
-        )
-        for made, stage, words in (
-            (second + first, together, "rules and facts are put together in another order"),
-            (self._made[::-1], together, "the whole list is reversed"),
-            (by_facts, Stage.MATCH_FACTS, "the facts are tried in the reverse order"),
-            (by_rules, Stage.MATCH_RULES, "the rules are tried in the reverse order"),
+
+        def join(rules: Sequence[Resolvent], facts: Sequence[Resolvent], is_rules_first: bool) -> list[Resolvent]:
+            return [*rules, *facts] if is_rules_first else [*facts, *rules]
+
+        for stage, words, made in (
+            (together, TOGETHER, join(rules, facts, not is_first)),
+            (together, "the whole list is reversed", self._made[::-1]),
+            (Stage.MATCH_FACTS, "the facts are tried in the reverse order", join(rules, facts[::-1], is_first)),
+            (Stage.MATCH_RULES, "the rules are tried in the reverse order", join(rules[::-1], facts, is_first)),
         ):
-            yield self._try(stage, DifferenceClass.REORDERED, words, made)
-        wanted, own = self._sides
-        if wanted == own or Counter(wanted) != Counter(own) or not self._counts_agree(self._wanted, self._actual):
-            return
-        kinds = {key: whole[2][0] for key, whole in zip(wanted, self._wanted.keys, strict=True)}
-        for kind, what in ((Origin.RULE, "rules"), (Origin.FACT, "facts")):
-            if [key for key in wanted if kinds.get(key) == kind] != [key for key in own if kinds.get(key) == kind]:
-                words = f"the {what} are tried in another order"
-                yield StepDifference(_matching(kind), DifferenceClass.REORDERED, words)
-        words = "rules and facts are put together in another order"
-        yield StepDifference(Stage.RESOLVE, DifferenceClass.REORDERED, words)
+            yield Change(stage, DifferenceClass.REORDERED, words, {}, made)
+        if self._is_permuted:
+            kinds = {key: whole[2][0] for key, whole in zip(self._wanted.keys, self._whole.keys, strict=True)}
+            for kind in (Origin.RULE, Origin.FACT):
+                left, right = ([k for k in side[0] if kinds.get(k) == kind] for side in (self._wanted, self._actual))
+                if left != right:
+                    yield _reorder(kind)
+            yield StepDifference(Stage.RESOLVE, DifferenceClass.REORDERED, TOGETHER)
 
-    def _of_cut_order(self) -> Guesses:
+    def _change_order_of_part(self) -> Guesses:
         """Guess at another order of which the limits, or `close`, show another part."""
-        whole = self._program.list(self._made, filters=self._without("max_resolvents", "close"))
-        wanted, own = self._sides
-        is_part = not Counter(own) - Counter(self._keys(whole)) and len(wanted) == len(own)
-        if wanted == own or not is_part or not self._counts_agree(self._wanted, self._actual):
-            return
-        kinds = {key[2][0] for listed in (self._wanted, self._actual) for key in listed.keys}
-        if kinds in ({int(Origin.RULE)}, {int(Origin.FACT)}):
-            kind = min(kinds)
-            words = f"the {'rules' if kind == Origin.RULE else 'facts'} are tried in another order"
-            yield StepDifference(_matching(kind), DifferenceClass.REORDERED, words, OPEN)
+        whole = self._pair.show(self._program.list(self._made, **self._without("max_resolvents", "close")))
+        (wanted, *counts), (actual, *own) = self._wanted, self._actual
+        is_part = not Counter(actual) - Counter(whole.keys) and len(wanted) == len(actual)
+        kinds = {key[2][0] for key in self._whole.keys} | {r.origin_kind for r in self._pair.steps[1].resolvents}
+        if wanted != actual and is_part and counts == own and kinds in ({int(Origin.RULE)}, {int(Origin.FACT)}):
+            yield _reorder(min(kinds))._replace(confidence=OPEN)
 
-    def _of_filters(self) -> Guesses:
-        kind = self._class_of_filter()
+    # Filters
+
+    def _change_filters(self) -> Guesses:
+        kind = self._kind_of_filter
         if self._program.remembers:
-            yield self._try(Stage.REVISIT, kind, "goals visited before stay", filters=self._without("revisit"))
-            yield self._try(Stage.REVISIT, kind, "only the current goal is not visited again", forgets=True)
+            memories: list[tuple[str, dict[str, Any]]] = [
+                ("goals visited before stay", self._without("revisit")),
+                ("only the current goal is not visited again", {"forgets": True}),
+            ]
         else:
-            prunes = "prune" in self._program.dialect.filters
-            first: tuple[Filter, ...] = ("prune", "revisit") if prunes else ("revisit",)
-            filters = (*first, *self._without("prune", "revisit"))
-            for memory in ("sequence", "set"):
-                words = "goals visited before are dropped"
-                yield self._try(Stage.REVISIT, kind, words, filters=filters, memory=memory)
-        yield self._try(Stage.PRUNE, kind, "atoms that are facts stay", filters=self._without("prune"))
-        yield self._try(Stage.CLOSE, kind, "resolvents beside a proof stay", filters=self._without("close"))
-        words = "the last proof is kept, not the first"
-        yield self._try(Stage.CLOSE, DifferenceClass.SUBSTITUTED, words, takes_last=True)
+            first: tuple[Filter, ...] = ("prune", "revisit") if self._filters("prune") else ("revisit",)
+            filters = (*first, *self._without("prune", "revisit")["filters"])
+            words = "goals visited before are dropped"
+            memories = [(words, {"filters": filters, "memory": memory}) for memory in ("sequence", "set")]
+        return [
+            *(Change(Stage.REVISIT, kind, *each) for each in memories),
+            Change(Stage.PRUNE, kind, "atoms that are facts stay", self._without("prune")),
+            Change(Stage.CLOSE, kind, "resolvents beside a proof stay", self._without("close")),
+            Change(
+                Stage.CLOSE,
+                DifferenceClass.SUBSTITUTED,
+                "the last proof is kept, not the first",
+                {"takes_last": True},
+            ),
+        ]
 
-    def _of_memory(self) -> Guesses:
+    def _change_memory(self) -> Guesses:
         other = "set" if self._program.dialect.memory == "sequence" else "sequence"
-        if self._program.remembers:
-            words = f"visited goals are compared as by the memory {other}"
-            yield self._try(Stage.REVISIT, self._class_of_filter(), words, memory=other)
+        words = f"visited goals are compared as by the memory {other}"
+        change = Change(Stage.REVISIT, self._kind_of_filter, words, {"memory": other})
+        return [change] if self._program.remembers else []
 
-    def _of_lost_proofs(self) -> Guesses:
+    def _lose_proofs(self) -> Guesses:
         """Guess at proofs that are lost together."""
         left = [each for each in self._made if self._program.prune(each.atoms)]
         num = len(self._made) - len(left)
-        if "close" in self._program.dialect.filters and num:
-            kind = self._judge_proof(DifferenceClass.OUTCOME if self._has_more else DifferenceClass.MISSING)
-            words = "the proof is lost" if num == 1 else f"all {num} proofs of the step are lost"
-            yield self._try(Stage.CLOSE, kind, words, left, GUESSED if num == 1 else OPEN)
+        if not num or not self._filters("close"):
+            return []
+        kind = self._judge_proof(DifferenceClass.OUTCOME if self._has_more else DifferenceClass.MISSING)
+        words = "the proof is lost" if num == 1 else f"all {num} proofs of the step are lost"
+        return [Change(Stage.CLOSE, kind, words, {}, left, GUESSED if num == 1 else OPEN)]
 
-    def _of_limit(self) -> Guesses:
-        limits, dialect = self._program.limits, self._program.dialect
-        kind, stage = self._judge_proof(DifferenceClass.LIMIT), Stage.LIMIT
-        if self._wanted.dropped_resolvents:
-            ends = (GoalKind.FALSE, GoalKind.STOP)
-            whole = self._program.list(self._made, filters=self._without("max_resolvents"))
-            every, own = self._keys(whole), [key for key in self._sides[1] if key[0] not in ends]
-            num, most = len(own), limits.max_resolvents
-            if self._has_counts:
-                num_made = sum(key[0] not in ends for key in whole.keys)
-                is_likely = self._actual[1:] == (self._wanted.dropped_atoms, num_made - num)
-            else:
-                is_likely = abs(num - most) <= 1 or (num > most and own == every[:num])
-            if is_likely and not Counter(own) - Counter(every):
-                words = f"{num} of {len(every)} resolvents are kept, and others than the first {most}"
-                yield StepDifference(stage, kind, words)
-            if [key[::2] for key in self._actual.keys] == [(GoalKind.TRUE, NO_CLAUSE)]:
-                words = "TRUE stands where a list is longer than max_resolvents"
-                yield StepDifference(Stage.CLOSE, DifferenceClass.FALSE_PROOF, words, OPEN)
-        if self._has_counts or len(self.missing) > 1:
-            words = "resolvents of max_atoms atoms are dropped"
-            yield self._try(stage, kind, words, max_atoms=limits.max_atoms - 1)
-        words = "resolvents of one atom more than max_atoms stay"
-        yield self._try(stage, kind, words, max_atoms=limits.max_atoms + 1)
-        words = "resolvents of more than max_atoms atoms stay"
-        yield self._try(stage, kind, words, filters=self._without("max_atoms"))
-        otherwise = "reject" if dialect.long_resolvents == "truncate" else "truncate"
-        cut = self._program.list(self._made, long_resolvents=otherwise)
-        if "max_atoms" in dialect.filters and self._keys(cut) == self._sides[1] and self._counts_fit(cut):
-            yield StepDifference(stage, kind, "resolvents of more than max_atoms atoms are cut")
+    # Limits
+
+    def _change_limits(self) -> Guesses:
+        limits, kind = self._program.limits, self._judge_proof(DifferenceClass.LIMIT)
+        if self._whole.dropped_resolvents:
+            yield from self._keep_others(kind)
+        if self._pair.has_counts or len(self._pair.listed.missing) > 1:
+            changes = {"max_atoms": limits.max_atoms - 1}
+            yield Change(Stage.LIMIT, kind, "resolvents of max_atoms atoms are dropped", changes)
+        changes = {"max_atoms": limits.max_atoms + 1}
+        yield Change(Stage.LIMIT, kind, "resolvents of one atom more than max_atoms stay", changes)
+        yield Change(Stage.LIMIT, kind, "resolvents of more than max_atoms atoms stay", self._without("max_atoms"))
+        otherwise = "reject" if self._program.dialect.long_resolvents == "truncate" else "truncate"
+        cut = self._pair.show(self._program.list(self._made, long_resolvents=otherwise))
+        if self._filters("max_atoms") and cut.keys == self._actual.keys and self._counts_fit(cut):
+            yield StepDifference(Stage.LIMIT, kind, "resolvents of more than max_atoms atoms are cut")
+
+    def _keep_others(self, kind: DifferenceClass) -> Guesses:
+        """Guess at a list that is too long, of which others than the first resolvents are kept."""
+        whole = self._pair.show(self._program.list(self._made, **self._without("max_resolvents")))
+        own = [key for key in self._actual.keys if key[0] not in ENDS[1:]]
+        num, most = len(own), self._program.limits.max_resolvents
+        if self._pair.has_counts:
+            num_made = sum(key[0] not in ENDS[1:] for key in whole.keys)
+            is_likely = self._actual[1:] == (self._whole.dropped_atoms, num_made - num)
+        else:
+            is_likely = abs(num - most) <= 1 or (num > most and own == [*whole.keys[:num]])
+        if is_likely and not Counter(own) - Counter(whole.keys):
+            words = f"{num} of {len(whole.keys)} resolvents are kept, and others than the first {most}"
+            yield StepDifference(Stage.LIMIT, kind, words)
+        if [(r.kind, r.clause) for r in self._pair.steps[1].resolvents] == [(GoalKind.TRUE, NO_CLAUSE)]:
+            words = "TRUE stands where a list is longer than max_resolvents"
+            yield StepDifference(Stage.CLOSE, DifferenceClass.FALSE_PROOF, words, OPEN)
+
+    def _shorten_list(self, confidence: float = GUESSED) -> Guesses:
+        """Guess at limits that drop more than the declared ones: as counted, or where nothing was counted."""
+        num, most = len(self._actual.keys), self._program.limits.max_atoms
+        if self._has_more or self._pair.has_counts != (confidence >= CLEAR):
+            return []
+        shorter = [({"max_resolvents": num}, f"the list ends after {count_of(num, 'resolvent')}")]
+        for atoms in range(most - 1, 0, -1):
+            words = f"more than {count_of(atoms, 'atom')}" if atoms < most - 1 else "max_atoms atoms"
+            shorter.append(({"max_atoms": atoms}, f"resolvents of {words} are dropped"))
+        kind = self._judge_proof(DifferenceClass.LIMIT)
+        return [Change(Stage.LIMIT, kind, words, limits, None, confidence) for limits, words in shorter]
+
+    # Atoms
 
     def _change_bodies(self, confidence: float = GUESSED) -> Guesses:
         """Guess at rules of which all lose an atom of their bodies, or turn these."""
@@ -495,141 +496,140 @@ class _Search:
         for words, made in change_bodies(self._made, len(self._goal) - 1):
             # What one rule alone lacks may as well be lost otherwise, unless pruning leaves it.
             if not (is_clear and could_be_pruned(self._made, made, self._program.is_like_fact)):
-                yield self._try(Stage.RESOLVE, kind, words, made, confidence)
+                yield Change(Stage.RESOLVE, kind, words, {}, made, confidence)
 
-    def _of_short_list(self, confidence: float = GUESSED) -> Guesses:
-        """Guess at limits that drop more than the declared ones: as counted, or where nothing was counted."""
-        num, most = len(self._actual.keys), self._program.limits.max_atoms
-        if self._has_more or self._has_counts != (confidence >= CLEAR):
-            return
-        shorter = [({"max_resolvents": num}, f"the list ends after {count_of(num, 'resolvent')}")]
-        for atoms in range(most - 1, 0, -1):
-            words = f"more than {count_of(atoms, 'atom')}" if atoms < most - 1 else "max_atoms atoms"
-            shorter.append(({"max_atoms": atoms}, f"resolvents of {words} are dropped"))
-        kind = self._judge_proof(DifferenceClass.LIMIT)
-        for limit, words in shorter:
-            yield self._try(Stage.LIMIT, kind, words, None, confidence, **limit)
-
-    def _of_deleted_atoms(self) -> Guesses:
+    def _delete_atoms(self) -> Guesses:
         """Guess at resolvents without some of their ground atoms, where no clause is known."""
-        if self._has_origins or "prune" not in self._program.dialect.filters or not self._has_more:
-            return
-        left = [content_of(r)[1] for r in self.missing]
-        for r in self.extra:
-            atoms = content_of(r)[1]
+        if self._pair.has_origins or not self._filters("prune") or not self._has_more:
+            return []
+        left = [atoms for _, atoms in map(content_of, self._pair.listed.missing)]
+        for _, atoms in map(content_of, self._pair.listed.extra):
             whole = next((other for other in left if has_lost_ground(atoms, other)), None)
             if whole is None:
-                return
+                return []
             left.remove(whole)
         # `close` lists a proof alone.
-        if not left or [kind for kind, _, _ in self._actual.keys] == [GoalKind.TRUE]:
+        if not left or [key[0] for key in self._actual.keys] == [GoalKind.TRUE]:
             kind = self._judge_proof(DifferenceClass.MISSING)
-            yield StepDifference(Stage.PRUNE, kind, "ground atoms that the facts lack are deleted", GUESSED)
+            return [StepDifference(Stage.PRUNE, kind, "ground atoms that the facts lack are deleted", GUESSED)]
+        return []
 
-    def _of_atoms(self) -> Guesses:
+    def _change_atoms(self) -> Guesses:
         """Guess at clauses that made other atoms."""
-        if not self._has_origins:
+        if not self._pair.has_origins:
             return
-        own = {clause: (kind, atoms) for kind, atoms, clause in self._actual.keys if clause != NO_CLAUSE}
-        wanted = {clause: (kind, atoms) for kind, atoms, clause in self._wanted.keys}
-        changed, fixed, guesses = [], [], []
-        for each in self._made:
-            kind, atoms = found = own.get(each.clause, (0, None))
-            if atoms is not None and found != wanted.get(each.clause) and atoms != self._program.prune(each.atoms):
-                guesses.append(self._guess_change(each, atoms))
-                fixed.append(each._replace(atoms=atoms, kind=GoalKind(kind)))
-                changed.append(fixed[-1])
-            else:
-                changed.append(each)
-        if guesses and self._agrees(self._program.list(changed, fixed), self._actual):
+        own, wanted = (
+            {clause: (kind, atoms) for kind, atoms, clause in listed.keys} for listed in (self._actual, self._whole)
+        )
+        changed = {
+            each.clause: each._replace(atoms=own[each.clause][1], kind=GoalKind(own[each.clause][0]))
+            for each in self._made
+            if each.clause in own
+            and own[each.clause] != wanted.get(each.clause)
+            and own[each.clause][1] != self._program.prune(each.atoms)
+        }
+        made = [changed.get(each.clause, each) for each in self._made]
+        if changed and self._pair.show(self._program.list(made, changed.values())) == self._actual:
+            guesses = [self._judge_change(each, own[each.clause][1]) for each in self._made if each.clause in changed]
             guess = min(guesses, key=lambda each: rank(each.stage))
             yield guess._replace(kind=self._judge_proof(guess.kind))
 
-    def _guess_change(self, each: Resolvent, atoms: Atoms) -> StepDifference:
+    def _judge_change(self, each: Resolvent, atoms: Atoms) -> StepDifference:
         """Guess at the stage that made these atoms of what a clause gives."""
-        right, resolved = self._program.prune(each.atoms), each.atoms
-        is_pruned = "prune" in self._program.dialect.filters
-        own = next(plain(r.atoms) for r in self._steps[1].resolvents if r.clause == each.clause)
+        right = self._program.prune(each.atoms)
+        own = next(plain(r.atoms) for r in self._pair.steps[1].resolvents if r.clause == each.clause)
         if number_variables(own) != own:
             # Whatever was resolved and pruned, `rename` numbers its variables by first appearance.
-            words = "variables are not numbered by first appearance"
-            return StepDifference(Stage.RENAME, DifferenceClass.RENAMED, words)
+            return StepDifference(Stage.RENAME, DifferenceClass.RENAMED, UNNUMBERED)
         solid = number_variables(atom for atom in atoms if atom[0] >= 0)
-        if len(solid) < len(atoms) and is_pruned and solid == right:
+        if len(solid) < len(atoms) and self._filters("prune") and solid == right:
             return StepDifference(Stage.PRUNE, DifferenceClass.MALFORMED, "holes stay where facts were deleted")
         if len(atoms) == self._program.limits.max_atoms and atoms == number_variables(iter(right[: len(atoms)])):
             return StepDifference(Stage.LIMIT, DifferenceClass.LIMIT, f"atoms beyond {len(atoms)} are cut")
-        kept = find_embedding(atoms, resolved)
-        if is_pruned and kept is not None and len(atoms) != len(right):
-            num = count_of(abs(len(atoms) - len(right)), "atom")
-            lost = [atom for i, atom in enumerate(resolved) if i not in kept and not self._program.is_fact(atom)]
-            if atoms and any(min(atom[1:]) < 0 and not self._program.is_like_fact(atom) for atom in lost):
-                words = f"{num} with variables missing, which no fact is like"
-                return StepDifference(Stage.RESOLVE, DifferenceClass.SUBSTITUTED, words)
-            kind = DifferenceClass.EXTRA if len(atoms) > len(right) else DifferenceClass.MISSING
-            return StepDifference(Stage.PRUNE, kind, f"{num} {kind.value} after pruning")
-        stage, words = Stage.RESOLVE, "the same clause gave different atoms"
-        if is_pruned and len(right) < len(resolved) and Counter(atoms) == Counter(right):
-            stage, words = Stage.PRUNE, "the atoms that pruning leaves are in another order"
-        elif each.origin_kind == Origin.FACT and min(self._goal[0][1:]) >= 0 and len(atoms) == len(right):
-            # The fact binds nothing.
-            stage = Stage.RENAME
-        return StepDifference(stage, DifferenceClass.SUBSTITUTED, words)
+        return self._judge_length(each, atoms, right) or self._judge_substitution(each, atoms, right)
 
-    def _of_clauses(self) -> Guesses:
+    def _judge_length(self, each: Resolvent, atoms: Atoms, right: Atoms) -> StepDifference | None:
+        """Guess at the stage that left more or fewer atoms of what a clause gives."""
+        kept = find_embedding(atoms, each.atoms) if self._filters("prune") and len(atoms) != len(right) else None
+        if kept is None:
+            return None
+        num = count_of(abs(len(atoms) - len(right)), "atom")
+        lost = [atom for i, atom in enumerate(each.atoms) if i not in kept and not self._program.is_fact(atom)]
+        if atoms and any(min(atom[1:]) < 0 and not self._program.is_like_fact(atom) for atom in lost):
+            words = f"{num} with variables missing, which no fact is like"
+            return StepDifference(Stage.RESOLVE, DifferenceClass.SUBSTITUTED, words)
+        kind = DifferenceClass.EXTRA if len(atoms) > len(right) else DifferenceClass.MISSING
+        return StepDifference(Stage.PRUNE, kind, f"{num} {kind.value} after pruning")
+
+    def _judge_substitution(self, each: Resolvent, atoms: Atoms, right: Atoms) -> StepDifference:
+        is_pruned = self._filters("prune") and len(right) < len(each.atoms)
+        if is_pruned and Counter(atoms) == Counter(right):
+            words = "the atoms that pruning leaves are in another order"
+            return StepDifference(Stage.PRUNE, DifferenceClass.SUBSTITUTED, words)
+        # A fact that binds nothing changes no variable.
+        is_bare = each.origin_kind == Origin.FACT and min(self._goal[0][1:]) >= 0 and len(atoms) == len(right)
+        words = "the same clause gave different atoms"
+        return StepDifference(Stage.RENAME if is_bare else Stage.RESOLVE, DifferenceClass.SUBSTITUTED, words)
+
+    # Clauses
+
+    def _change_clauses(self) -> Guesses:
         """Guess at clauses that are lost, or that do not match and are there."""
-        own = Counter(self._sides[1])
         known = {each.clause for each in self._made}
-        added: list[Resolvent] = []
-        if self._has_origins:
-            left = Counter(each.clause for each in self._made)
-            for end, atoms, clause in self._actual.keys:
-                if clause != NO_CLAUSE and not _take(left, clause):
-                    added.append(Resolvent(atoms, Origin(clause[0]), clause[1], GoalKind(end)))
-        else:
-            added = self._program.make_excluded(self._goal)
-        pool, fixed = self._program.put_in_order([*self._made, *added]), added if self._has_origins else ()
-        lost: list[Resolvent] = []
-        while True:
-            listed = self._program.list(pool, fixed)
-            keys = self._keys(listed)
-            if Counter(keys) == own:
-                break
-            surplus = Counter(keys) - own
-            gone = [each for each in pool if self._offers(each, listed, surplus)]
-            if not gone:
-                return
-            lost += gone
-            pool = [each for each in pool if not any(each is other for other in gone)]
-        added = [each for each in added if any(each is other for other in pool)]
-        lost = [each for each in lost if each.clause in known]
-        if not (lost or added) or not self._counts_fit(listed):
+        added = self._list_added()
+        pool = self._program.put_in_order([*self._made, *added])
+        found = self._drop_surplus(pool, added if self._pair.has_origins else ())
+        if found is None:
             return
+        left = set(map(id, found[0]))
+        added = [each for each in added if id(each) in left]
+        lost = [each for each in pool if id(each) not in left and each.clause in known]
+        if (lost or added) and self._counts_fit(found[1]):
+            yield self._judge_clauses(lost, added)
+
+    def _judge_clauses(self, lost: Sequence[Resolvent], added: Sequence[Resolvent]) -> StepDifference:
         kinds = {each.clause[0] for each in (*lost, *added)}
         what = "clause" if len(kinds) > 1 else "rule" if min(kinds) == Origin.RULE else "fact"
-        first = count_of(len(lost or added), what)
-        kind, words = DifferenceClass.EXTRA, f"{first} extra, none missing"
-        if lost:
-            kind = DifferenceClass.SUBSTITUTED if added else DifferenceClass.MISSING
-            words = f"{first} missing, {f'{len(added):,}' if added else 'none'} extra"
+        kind, words = judge_counts(len(lost), len(added), what)
         is_open = self._program.remembers and len(self._program.visited) > 1 and bool(lost)
-        confidence = LIKELY if is_open or not self._has_origins else CLEAR
+        confidence = LIKELY if is_open or not self._pair.has_origins else CLEAR
         if self._wanted.keys[0][0] == GoalKind.TRUE and len(self._actual.keys) > 1:
             # `close` may have lost the proof, and kept what stands beside it.
             confidence = OPEN
-        yield StepDifference(_matching(min(kinds)), self._judge_proof(kind), words, confidence)
+        return StepDifference(_matching(min(kinds)), self._judge_proof(kind), words, confidence)
 
-    def _offers(self, each: Resolvent, listed: Listed, surplus: Counter[Key]) -> bool:
-        """Return whether a clause makes a resolvent of the list that the actual side lacks."""
-        return any(
-            key[2] == each.clause and _take(surplus, self._key(key)) for key in listed.keys if key[2] == each.clause
-        )
+    def _list_added(self) -> list[Resolvent]:
+        """Return the resolvents of clauses that do not match, where clauses are known; else what the query may make."""
+        if not self._pair.has_origins:
+            return self._program.make_excluded(self._goal)
+        left = Counter(each.clause for each in self._made)
+        return [
+            Resolvent(atoms, Origin(clause[0]), clause[1], GoalKind(kind))
+            for kind, atoms, clause in self._actual.keys
+            if clause != NO_CLAUSE and not _take(left, clause)
+        ]
+
+    def _drop_surplus(
+        self, pool: list[Resolvent], fixed: Collection[Resolvent]
+    ) -> tuple[list[Resolvent], Listed] | None:
+        """Return the part of some resolvents that gives the actual list in any order, and its list; None if no part does."""
+        own = Counter(self._actual.keys)
+        while True:
+            listed = self._program.list(pool, fixed)
+            shown = self._pair.show(listed).keys
+            surplus = Counter(shown) - own
+            if not surplus and Counter(shown) == own:
+                return pool, listed
+            made_by = [(key, whole[2]) for key, whole in zip(shown, listed.keys, strict=True)]
+            gone = {id(each) for each in pool if any(c == each.clause and _take(surplus, key) for key, c in made_by)}
+            if not gone:
+                return None
+            pool = [each for each in pool if id(each) not in gone]
 
     def _counts_fit(self, listed: Listed) -> bool:
         """Return whether as much was dropped as recorded, or less since more of it is lost."""
-        return not self._has_counts or (
-            self._actual.dropped_atoms <= listed.dropped_atoms
-            and self._actual.dropped_resolvents <= listed.dropped_resolvents
+        return self._actual.dropped_atoms <= listed.dropped_atoms and (
+            self._actual.dropped_resolvents <= listed.dropped_resolvents
         )
 
 
@@ -643,3 +643,8 @@ def _take(left: Counter[Item], key: Item) -> bool:
 
 def _matching(kind: int) -> Stage:
     return Stage.MATCH_RULES if kind == Origin.RULE else Stage.MATCH_FACTS
+
+
+def _reorder(kind: int) -> StepDifference:
+    words = f"the {'rules' if kind == Origin.RULE else 'facts'} are tried in another order"
+    return StepDifference(_matching(kind), DifferenceClass.REORDERED, words)

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kgverify.comparison.inference.origins import MOST_ATOMS, Clause, Deviation, Explanation, StepOrigins, count_clauses
+from kgverify.comparison.step_pair import StepPair
 from kgverify.comparison.step_view import Content, ResolventView, StepReader, StepView, content_of, list_unshared, plain
 from kgverify.errors import count_of
 from kgverify.program.outcomes import DifferenceClass, GoalKind, Origin, Stage
@@ -143,10 +144,12 @@ def rank(stage: Stage) -> int:
     return list(Stage).index(stage)
 
 
-def explain_difference(expected: StepView, actual: StepView, given: Given) -> StepDifference:
-    """Explain the difference of two steps from the same goal whose resolvents differ."""
-    return _Explainer(expected, actual, given).explain()
+def explain_difference(pair: StepPair, given: Given) -> StepDifference:
+    """Explain the difference of two steps from the same goal by the contents of their resolvents, which differ."""
+    return _Explainer(pair, given).explain()
 
+
+UNNUMBERED: Final = "variables are not numbered by first appearance"
 
 _CUT: Final = StepDifference(Stage.LIMIT, DifferenceClass.LIMIT, "a long resolvent is cut, and not dropped", LIKELY)
 
@@ -158,18 +161,29 @@ _REASONS: Final = {
 }
 """The reason why a stage is at fault for a malformed resolvent."""
 
+_FLAWS: Final[dict[str, Callable[[ResolventView, tuple[int, int]], object]]] = {
+    "a terminal action beside TRUE and FALSE": lambda r, _: (
+        r.kind not in (GoalKind.GOAL, GoalKind.TRUE, GoalKind.FALSE)
+    ),
+    "atoms beside TRUE": lambda r, _: r.kind == GoalKind.TRUE and r.atoms,
+    "atoms beside FALSE": lambda r, _: r.kind == GoalKind.FALSE and r.atoms,
+    "no atoms": lambda r, _: r.kind == GoalKind.GOAL and not r.atoms,
+    "a hole": lambda r, _: r.kind == GoalKind.GOAL and any(atom[0] < 0 for atom in r.atoms),
+    "an id that the program lacks": lambda r, num: (
+        r.kind == GoalKind.GOAL and any(p >= num[0] or max(a, b) >= num[1] for p, a, b in r.atoms)
+    ),
+}
+"""The flaws of resolvents, given the number of predicates and of constants."""
+
 
 class _Explainer:
-    def __init__(self, expected: StepView, actual: StepView, given: Given) -> None:
-        self._given, self._origins, self._limits = given, given.origins, given.limits
-        self._goal = plain(expected.goal)
-        self._all = expected.resolvents, actual.resolvents
+    def __init__(self, pair: StepPair, given: Given) -> None:
+        self._pair, self._given, self._origins, self._limits = pair, given, given.origins, given.limits
+        self._all = [step.resolvents for step in pair.steps]
+        self._goal = plain(pair.steps[0].goal)
         self._visited = [self._goal, *(plain(step.goal) for step in given.earlier)]
-        # FALSE alone stands for an empty list.
-        left, right = ([r for r in side if content_of(r) != (GoalKind.FALSE, ())] for side in self._all)
-        self._sides = left, right
-        self._contents = list(map(content_of, left)), list(map(content_of, right))
-        self._missing, self._extra = list_unshared(left, right, content_of)
+        self._sides, self._contents = pair.contents.sides, pair.contents.keys
+        self._missing, self._extra = pair.contents.missing, pair.contents.extra
 
     def explain(self) -> StepDifference:
         """Return the first explanation that applies."""
@@ -185,14 +199,13 @@ class _Explainer:
             self._of_clauses,
         )
         found = next(filter(None, (attempt() for attempt in attempts)))
-        return found._replace(
-            confidence=round(found.confidence, 2), missing=tuple(self._missing), extra=tuple(self._extra)
-        )
+        only = {"missing": tuple(self._missing), "extra": tuple(self._extra)}
+        return found._replace(confidence=round(found.confidence, 2), **only)
 
     # Proofs, malformed states and ends
 
     def _of_proof(self) -> StepDifference | None:
-        is_lost, is_false = (any(r.kind == GoalKind.TRUE for r in side) for side in self._all)
+        is_lost, is_false = self._pair.has_proof
         if is_lost == is_false:
             return None
         num = len(self._sides[is_lost])
@@ -255,17 +268,7 @@ class _Explainer:
 
     def _find_flaw(self, r: ResolventView) -> str:
         """Return why a resolvent is no goal; empty if it is one."""
-        if r.kind not in (GoalKind.GOAL, GoalKind.TRUE, GoalKind.FALSE):
-            return "a terminal action beside TRUE and FALSE"
-        if r.kind != GoalKind.GOAL:
-            return f"atoms beside {GoalKind(r.kind).name}" if r.atoms else ""
-        if not r.atoms:
-            return "no atoms"
-        if any(atom[0] < 0 for atom in r.atoms):
-            return "a hole"
-        most = self._given.num_symbols
-        is_unknown = any(p >= most[0] or max(a, b) >= most[1] for p, a, b in r.atoms)
-        return "an id that the program lacks" if is_unknown else ""
+        return next((words for words, has_flaw in _FLAWS.items() if has_flaw(r, self._given.num_symbols)), "")
 
     def _stage_of_flaw(self, r: ResolventView) -> Stage:
         atoms = plain(atom for atom in r.atoms if atom[0] >= 0)
@@ -276,13 +279,11 @@ class _Explainer:
             # Padding that counts as a resolvent, or one of which nothing is left although it is no proof.
             if self._origins is not None and () in self._origins.made:
                 return Stage.CLOSE
-            num_open = 0 if self._origins is None else len(self._origins.results) - len(self._sides[0])
-            return Stage.PRUNE if self._missing or num_open > 0 else Stage.LIMIT
-        if len(atoms) == len(r.atoms):
-            return Stage.RESOLVE
+            has_room = self._origins is not None and len(self._origins.results) > len(self._sides[0])
+            return Stage.PRUNE if self._missing or has_room else Stage.LIMIT
         # A hole where a fact was deleted, or where an atom of a body is missing.
-        is_right = self._origins is None or self._origins.explain(atoms).deviation <= Deviation.PRUNED_MORE
-        return Stage.PRUNE if is_right else Stage.RESOLVE
+        is_pruned = self._origins is None or self._origins.explain(atoms).deviation <= Deviation.PRUNED_MORE
+        return Stage.PRUNE if len(atoms) < len(r.atoms) and is_pruned else Stage.RESOLVE
 
     def _of_ends(self) -> StepDifference | None:
         """Explain ends that differ: FALSE against nothing, or resolvents beside TRUE or FALSE."""
@@ -525,46 +526,43 @@ class _Explainer:
         """
         found = self._explain_content(content_of(r))
         if found is None or self._origins is None:
-            return None, next((other for other in unpaired if _relate(r, other) is not None), None)
+            return None, self._find_alike(r, unpaired)
         is_surplus = self._contents[1].count(content_of(r)) > len(found.clauses)
+        is_made = found.deviation is Deviation.NONE
         otherwise = self._origins.explain_otherwise(content_of(r)[1])
-        is_right = found.deviation is Deviation.NONE and not is_surplus
-        for each in [found] if is_right else otherwise:
+        for each in [found] if is_made and not is_surplus else otherwise:
             for other in unpaired:
                 own = self._explain_content(content_of(other))
                 if own is not None and set(own.clauses) & set(each.clauses):
                     return each, other
-        if found.deviation is Deviation.NONE:
-            return found, None
-        if found.deviation is Deviation.UNKNOWN:
-            return found, next((other for other in unpaired if _relate(r, other) is not None), None)
+        if is_made or found.deviation is Deviation.UNKNOWN:
+            return found, None if is_made else self._find_alike(r, unpaired)
         # Its right result is not missing: rather another clause matched, or a limit cut what the expected side dropped.
-        likely = [each for each in otherwise if each.deviation is Deviation.MATCH]
-        if self._is_cut(content_of(r)):
-            likely += [each for each in otherwise if each.deviation is Deviation.TRUNCATED]
-        return (likely or [found])[0], None
+        likely = [Deviation.MATCH, *([Deviation.TRUNCATED] if self._is_cut(content_of(r)) else [])]
+        return next((each for kind in likely for each in otherwise if each.deviation is kind), found), None
+
+    def _find_alike(self, r: ResolventView, unpaired: Sequence[ResolventView]) -> ResolventView | None:
+        return next((other for other in unpaired if _relate(r, other) is not None), None)
 
     def _judge_pair(self, expected: ResolventView, actual: ResolventView, found: Explanation | None) -> StepDifference:
         """Judge two different resolvents of one clause."""
         own = self._explain_content(content_of(expected))
-        deviations = {each.deviation for each in (own, found) if each is not None} - {Deviation.NONE}
         why = next((each.detail for each in (found, own) if each is not None and each.detail), "")
-        confidence = LIKELY if own is not None and own.deviation is Deviation.NONE else OPEN
-        if deviations <= {Deviation.UNKNOWN}:
-            relation = _relate(actual, expected)
-            deviations = {relation if relation is not None else Deviation.VARIABLES}
-        deviation = min(deviations)
+        is_sure = own is not None and own.deviation is Deviation.NONE
+        confidence = LIKELY if is_sure else OPEN
+        deviation = _find_deviation(expected, actual, (own, found))
+        is_pruned = deviation in (Deviation.PRUNED_LESS, Deviation.PRUNED_MORE, Deviation.TRUNCATED)
+        is_unnumbered = [content_of(r)[1] == plain(r.atoms) for r in (expected, actual)] == [True, False]
         if deviation is Deviation.MATCH:
             return self._judge_extra(actual, found)
         if deviation is Deviation.TRUNCATED and self._is_cut(content_of(actual)):
             return _CUT._replace(confidence=confidence)
-        if deviation in (Deviation.PRUNED_LESS, Deviation.PRUNED_MORE, Deviation.TRUNCATED):
+        if is_pruned:
             is_more = deviation is not Deviation.TRUNCATED and len(actual.atoms) > len(expected.atoms)
             kind = DifferenceClass.EXTRA if is_more else DifferenceClass.MISSING
             return StepDifference(Stage.PRUNE, kind, why, confidence)
-        if [content_of(r)[1] == plain(r.atoms) for r in (expected, actual)] == [True, False]:
-            why = "variables are not numbered by first appearance"
-            return StepDifference(Stage.RENAME, DifferenceClass.RENAMED, why, confidence)
+        if is_unnumbered:
+            return StepDifference(Stage.RENAME, DifferenceClass.RENAMED, UNNUMBERED, confidence)
         is_moved = deviation is Deviation.ATOM_ORDER and own and self._origins and self._origins.deletes_by(own.clauses)
         stage, why = Stage.PRUNE if is_moved else Stage.RESOLVE, why or "the same clause gave other atoms"
         return StepDifference(stage, DifferenceClass.SUBSTITUTED, why, confidence)
@@ -574,20 +572,21 @@ class _Explainer:
         extra = DifferenceClass.EXTRA
         if found is None:
             return StepDifference(self._matching(None, r), extra, "", GUESSED)
-        if found.deviation is Deviation.NONE and self._was_visited(r):
-            return StepDifference(Stage.REVISIT, extra, "they equal goals visited before")
+        is_listed = not found.clauses or self._is_listed(found.clauses)
+        unsound = Stage.RESOLVE, DifferenceClass.UNSOUND, f"no clause makes them; {found.detail}", LIKELY
+        otherwise = (Stage.RESOLVE, DifferenceClass.SUBSTITUTED, found.detail, OPEN) if not is_listed else unsound
+        by_deviation: dict[Deviation, tuple[Stage, DifferenceClass, str, float]] = {
+            Deviation.MATCH: (self._matching(found, r), extra, found.detail, LIKELY),
+            Deviation.PRUNED_LESS: (Stage.PRUNE, extra, found.detail, OPEN),
+            Deviation.PRUNED_MORE: (Stage.PRUNE, DifferenceClass.MISSING, found.detail, OPEN),
+        }
         if found.deviation is Deviation.NONE:
-            return self._judge_match(found, r, extra)
-        if found.deviation is Deviation.MATCH:
-            return StepDifference(self._matching(found, r), extra, found.detail, LIKELY)
+            is_visited = self._was_visited(r)
+            words = "they equal goals visited before"
+            return StepDifference(Stage.REVISIT, extra, words) if is_visited else self._judge_match(found, r, extra)
         if found.deviation is Deviation.TRUNCATED and self._is_cut(content_of(r)):
             return _CUT
-        if found.deviation in (Deviation.PRUNED_LESS, Deviation.PRUNED_MORE):
-            kind = extra if found.deviation is Deviation.PRUNED_LESS else DifferenceClass.MISSING
-            return StepDifference(Stage.PRUNE, kind, found.detail, OPEN)
-        if found.clauses and not self._is_listed(found.clauses):
-            return StepDifference(Stage.RESOLVE, DifferenceClass.SUBSTITUTED, found.detail, OPEN)
-        return StepDifference(Stage.RESOLVE, DifferenceClass.UNSOUND, f"no clause makes them; {found.detail}", LIKELY)
+        return StepDifference(*by_deviation.get(found.deviation, otherwise))
 
     def _is_listed(self, clauses: Iterable[Clause]) -> bool:
         """Return whether the actual side has the right results of all these clauses."""
@@ -624,6 +623,15 @@ class _Explainer:
         """Return whether a resolvent has the atoms of a goal visited before, in any order and number."""
         _, atoms = content_of(r)
         return bool(atoms) and any(set(atoms) == set(number_variables(iter(goal))) for goal in self._visited)
+
+
+def _find_deviation(expected: ResolventView, actual: ResolventView, found: Iterable[Explanation | None]) -> Deviation:
+    """Return the smallest deviation of two resolvents of one clause from what it makes, or else of one from the other."""
+    deviations = {each.deviation for each in found if each is not None} - {Deviation.NONE}
+    if deviations <= {Deviation.UNKNOWN}:
+        relation = _relate(actual, expected)
+        return Deviation.VARIABLES if relation is None else relation
+    return min(deviations)
 
 
 def _relate(actual: ResolventView, expected: ResolventView) -> Deviation | None:

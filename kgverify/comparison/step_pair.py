@@ -1,0 +1,100 @@
+"""Two steps side by side: their lists of resolvents, aligned once, with everything that only one side has."""
+
+from collections.abc import Callable, Hashable, Sequence
+from functools import cached_property
+from typing import Final, Generic, NamedTuple, TypeAlias, TypeVar
+
+from kgverify.comparison.step_view import Content, ResolventView, StepView, content_of, list_unshared
+from kgverify.errors import count_of
+from kgverify.program.outcomes import DifferenceClass, GoalKind, Origin
+from kgverify.step.clauses import Atoms, Clause
+
+Item = TypeVar("Item")
+AnyKey = TypeVar("AnyKey", bound=Hashable)
+
+Key: TypeAlias = tuple[int, Atoms, Clause]
+"""A resolvent: its kind, its atoms in canonical variables, and the clause that made it."""
+
+NO_CLAUSE: Final[Clause] = (int(Origin.NONE), 0)
+
+
+class Listed(NamedTuple):
+    """The list that a step offers, and what the limits dropped."""
+
+    keys: tuple[Key, ...]
+    dropped_atoms: int
+    dropped_resolvents: int
+
+
+class Aligned(Generic[Item, AnyKey]):
+    """Two lists, aligned by a key of their items.
+
+    missing, extra: the items that only the expected or only the actual list has, counted with multiplicity
+    """
+
+    def __init__(self, expected: Sequence[Item], actual: Sequence[Item], key: Callable[[Item], AnyKey]) -> None:
+        self.sides = expected, actual
+        self.keys = list(map(key, expected)), list(map(key, actual))
+        self.missing, self.extra = list_unshared(expected, actual, key)
+
+
+class StepPair:
+    """The expected and the actual step from one goal.
+
+    has_origins: whether both sides know the clauses that made their resolvents
+    has_counts:  whether both sides know how many resolvents the limits dropped
+    """
+
+    def __init__(
+        self, expected: StepView, actual: StepView, *, has_origins: bool = True, has_counts: bool = True
+    ) -> None:
+        self.steps = expected, actual
+        self.has_origins, self.has_counts = has_origins, has_counts
+
+    @cached_property
+    def only(self) -> tuple[list[ResolventView], list[ResolventView]]:
+        """The resolvents of one side only, names of variables and clauses included.
+
+        FALSE, which stands for an empty list, is left out unless nothing else differs.
+        """
+        found = Aligned(*(step.resolvents for step in self.steps), lambda r: (r.content, r.clause))
+        left, right = ([r for r in side if r.kind != GoalKind.FALSE] for side in (found.missing, found.extra))
+        return (left, right) if left or right else (found.missing, found.extra)
+
+    @cached_property
+    def contents(self) -> Aligned[ResolventView, Content]:
+        """The resolvents up to the names of variables, without the FALSE that stands for an empty list."""
+        left, right = ([r for r in s.resolvents if r.kind != GoalKind.FALSE or r.atoms] for s in self.steps)
+        return Aligned(left, right, content_of)
+
+    @cached_property
+    def listed(self) -> Aligned[ResolventView, Key]:
+        """The resolvents with what both sides know of them, up to the names of variables."""
+        return Aligned(*(step.resolvents for step in self.steps), lambda r: self._known((*content_of(r), r.clause)))
+
+    @cached_property
+    def has_proof(self) -> tuple[bool, bool]:
+        """True for each side that lists TRUE."""
+        expected, actual = (any(r.kind == GoalKind.TRUE for r in step.resolvents) for step in self.steps)
+        return expected, actual
+
+    def read(self, side: int) -> Listed:
+        """Return the list of a side (0: expected, 1: actual) as far as both sides know it."""
+        step = self.steps[side]
+        return self.show(Listed(tuple(self.listed.keys[side]), step.dropped_atoms, step.dropped_resolvents))
+
+    def show(self, listed: Listed) -> Listed:
+        """Return as much of a list as both sides know."""
+        return Listed(tuple(map(self._known, listed.keys)), *(listed[1:] if self.has_counts else (0, 0)))
+
+    def _known(self, key: Key) -> Key:
+        kind, atoms, _ = key
+        return key if self.has_origins else (kind, atoms, NO_CLAUSE)
+
+
+def judge_counts(missing: int, extra: int, what: str) -> tuple[DifferenceClass, str]:
+    """Return the class of missing and extra items, and both numbers in words: `2 facts missing, none extra`."""
+    if not missing:
+        return DifferenceClass.EXTRA, f"{count_of(extra, what)} extra, none missing"
+    kind = DifferenceClass.SUBSTITUTED if extra else DifferenceClass.MISSING
+    return kind, f"{count_of(missing, what)} missing, {f'{extra:,}' if extra else 'none'} extra"
