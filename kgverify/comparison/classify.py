@@ -7,12 +7,12 @@ from typing import Any, Final, NamedTuple
 import msgspec
 import numpy as np
 
-from kgverify.comparison.locate import count_differing
 from kgverify.comparison.result import DIGEST, NO_CANDIDATE, PROOF_CLASSES, Cause, Divergence
+from kgverify.comparison.step_pair import StepPair, judge_counts
 from kgverify.comparison.step_view import StepReader, StepView, canonical
 from kgverify.errors import count_of
 from kgverify.program.atoms import Atom, Goal
-from kgverify.program.outcomes import DifferenceClass, GoalKind, Origin, Stage
+from kgverify.program.outcomes import DifferenceClass, GoalKind, Stage
 from kgverify.trace.model.score_error import name_coarser_type
 
 SCORE_ROUNDING = 2.0**-6
@@ -20,6 +20,10 @@ SCORE_ROUNDING = 2.0**-6
 
 FALSE_PROOF, PROOF_LOST = PROOF_SITUATIONS = "a false proof", "a proof is lost"
 """The situations of differences of stages that the engines show."""
+
+
+SCORES_BEFORE: Final = "scores of the call before"
+"""The situation of wrong scores that are those of an earlier call."""
 
 
 class Surroundings(NamedTuple):
@@ -47,6 +51,13 @@ class Surroundings(NamedTuple):
     def steps(self) -> list[StepView]:
         """The steps that exist, the expected one first."""
         return [step for step in (self.expected, self.actual) if step is not None]
+
+    def outputs_of(self, stage: Stage) -> tuple[Any, Any]:
+        """Return both outputs of a stage: those that the engines showed, or as much as the steps show of them."""
+        if self.outputs is not None:
+            return self.outputs
+        expected, actual = (step.outputs[stage] for step in self.steps)
+        return expected, actual
 
 
 class Finding(NamedTuple):
@@ -131,7 +142,7 @@ def describe_recorded(divergence: Divergence, around: Surroundings) -> str:
     is_of_list = divergence.field.startswith("resolvents.") and divergence.field != "resolvents.score"
     if expected is None or actual is None or not is_of_list:
         return classify(divergence, around).evidence
-    missing, extra = count_differing(expected, actual)
+    missing, extra = map(len, StepPair(expected, actual).only)
     if not missing and not extra:
         return "the same resolvents in a different order, in the recorded step"
     return f"{count_of(missing, 'resolvent')} missing, {extra:,} extra, in the recorded step"
@@ -166,38 +177,14 @@ def _copied(around: Surroundings) -> Finding | None:
     return None
 
 
-def _outputs(stage: Stage, around: Surroundings) -> tuple[Any, Any]:
-    """Return the outputs of a stage on both sides: those that the engines showed, or as much as the steps show of them."""
-    if around.outputs is not None:
-        return around.outputs
-    expected, actual = (_read_output(stage, step) for step in around.steps)
-    return expected, actual
-
-
-def _read_output(stage: Stage, step: StepView) -> Any:
-    if stage is Stage.SCORE:
-        return [r.score for r in step.resolvents]
-    if stage in (Stage.MATCH_RULES, Stage.MATCH_FACTS):
-        wanted = Origin.RULE if stage is Stage.MATCH_RULES else Origin.FACT
-        return [r.origin for r in step.resolvents if r.origin_kind == wanted]
-    items = [(r.kind, *r.clause, r.atoms) for r in step.resolvents]
-    return (items, step.dropped_atoms, step.dropped_resolvents) if stage is Stage.LIMIT else items
-
-
 def _of_matches(stage: Stage, around: Surroundings) -> Finding:
-    expected, actual = (Counter[int](output) for output in _outputs(stage, around))
+    expected, actual = (Counter[int](output) for output in around.outputs_of(stage))
     missing, extra = (expected - actual).total(), (actual - expected).total()
-    selected = around.steps[0].goal[:1]
-    is_repeated = any(atom.first < 0 and atom.first == atom.second for atom in selected)
+    is_repeated = any(atom.first < 0 and atom.first == atom.second for atom in around.steps[0].goal[:1])
     situation = "a repeated variable is selected" if is_repeated else ""
     what = "rule" if stage is Stage.MATCH_RULES else "fact"
-    if missing and extra:
-        evidence = f"{count_of(missing, what)} missing, {extra:,} extra"
-        return Finding(DifferenceClass.SUBSTITUTED, evidence, 0.7, situation)
-    if missing:
-        return Finding(DifferenceClass.MISSING, f"{count_of(missing, what)} missing, none extra", 1.0, situation)
-    if extra:
-        return Finding(DifferenceClass.EXTRA, f"{count_of(extra, what)} extra, none missing", 1.0, situation)
+    if missing or extra:
+        return Finding(*judge_counts(missing, extra, what), 0.7 if missing and extra else 1.0, situation)
     dropped = _of_dropped(around)
     if dropped is not None:
         return dropped._replace(situation=situation)
@@ -219,42 +206,41 @@ def _of_dropped(around: Surroundings) -> Finding | None:
 
 def _of_resolvents(stage: Stage, around: Surroundings) -> Finding:
     """Compare lists of resolvents, items (..., origin kind, origin, atoms)."""
-    expected, actual = map(list, _outputs(stage, around))
+    expected, actual = map(list, around.outputs_of(stage))
     missing, extra = Counter(expected) - Counter(actual), Counter(actual) - Counter(expected)
     if not missing and not extra:
         dropped = _of_dropped(around) if expected == actual else None
         return dropped or Finding(DifferenceClass.REORDERED, "the same resolvents in a different order", 1.0)
     situation = _proof_situation(expected, actual) if stage is Stage.CLOSE else ""
-    by_clause = [{item[-3:-1]: item[-1] for item in side} for side in (missing, extra)]
-    shared = by_clause[0].keys() & by_clause[1].keys()
-    if shared and stage is Stage.CLOSE:
-        return Finding(DifferenceClass.OUTCOME, "the same clause closes the goal differently", 0.9, situation)
-    if shared:
-        clause = min(shared)
-        left, right = by_clause[0][clause], by_clause[1][clause]
-        if canonical(_goal(left)) == canonical(_goal(right)):
-            return Finding(DifferenceClass.RENAMED, "the same clause gave the same atoms with different variables", 1.0)
-        # Padding that counts as an atom is extra only if everything else is equal.
-        num_left, num_right = (sum(atom[0] >= 0 for atom in side) for side in (left, right))
-        if num_left == num_right:
-            num_left, num_right = len(left), len(right)
-        if stage is Stage.PRUNE and num_left != num_right:
-            kind = DifferenceClass.EXTRA if num_right > num_left else DifferenceClass.MISSING
-            num = count_of(abs(num_left - num_right), "atom")
-            return Finding(kind, f"{num} {kind.value} after pruning", 0.95)
-        return Finding(DifferenceClass.SUBSTITUTED, "the same clause gave different atoms", 0.95)
-    if not missing or not extra:
+    left, right = ({item[-3:-1]: item[-1] for item in side} for side in (missing, extra))
+    shared = left.keys() & right.keys()
+    if shared and stage is not Stage.CLOSE:
+        return _of_atoms(stage, left[min(shared)], right[min(shared)])
+    if not shared and (not missing or not extra):
         kind = DifferenceClass.MISSING if missing else DifferenceClass.EXTRA
         num = count_of((missing or extra).total(), "resolvent")
         return Finding(kind, f"{num} {kind.value}", 0.95, situation)
     if stage is Stage.CLOSE:
-        return Finding(DifferenceClass.OUTCOME, "the goal is closed differently", 0.9, situation)
-    evidence = f"{count_of(missing.total(), 'resolvent')} missing, {extra.total():,} extra"
-    return Finding(DifferenceClass.SUBSTITUTED, evidence, 0.6)
+        what = "the same clause closes the goal differently" if shared else "the goal is closed differently"
+        return Finding(DifferenceClass.OUTCOME, what, 0.9, situation)
+    return Finding(*judge_counts(missing.total(), extra.total(), "resolvent"), 0.6)
+
+
+def _of_atoms(stage: Stage, expected: Any, actual: Any) -> Finding:
+    """Compare the atoms that one clause gave on both sides."""
+    if canonical(_goal(expected)) == canonical(_goal(actual)):
+        return Finding(DifferenceClass.RENAMED, "the same clause gave the same atoms with different variables", 1.0)
+    # Padding that counts as an atom is extra only if everything else is equal.
+    left, right = (sum(atom[0] >= 0 for atom in side) for side in (expected, actual))
+    gained = right - left or len(actual) - len(expected)
+    if stage is Stage.PRUNE and gained:
+        kind = DifferenceClass.EXTRA if gained > 0 else DifferenceClass.MISSING
+        return Finding(kind, f"{count_of(abs(gained), 'atom')} {kind.value} after pruning", 0.95)
+    return Finding(DifferenceClass.SUBSTITUTED, "the same clause gave different atoms", 0.95)
 
 
 def _of_limit(stage: Stage, around: Surroundings) -> Finding:
-    (expected, *dropped), (actual, *own) = _outputs(stage, around)
+    (expected, *dropped), (actual, *own) = around.outputs_of(stage)
     if around.outputs is not None and dropped == own and Counter(expected) == Counter(actual):
         return Finding(DifferenceClass.REORDERED, "the same resolvents are kept, in a different order", 1.0)
     evidence = f"dropped (by max_atoms, by max_resolvents): expected {tuple(dropped)}, actual {tuple(own)}"
@@ -273,7 +259,7 @@ def _proof_situation(expected: Sequence[Any], actual: Sequence[Any]) -> str:
 
 
 def _of_scores(stage: Stage, around: Surroundings) -> Finding:
-    pairs = list(zip(*_outputs(stage, around), strict=False))
+    pairs = list(zip(*around.outputs_of(stage), strict=False))
     if any(a != a for _, a in pairs):
         return Finding(DifferenceClass.NUMBER, "a score is NaN", 1.0, "NaN")
     worst = max((abs(e - a) / max(abs(e), abs(a)) for e, a in pairs if e != a), default=0.0)
@@ -303,10 +289,6 @@ def _of_choice(stage: Stage, around: Surroundings) -> Finding:
     return Finding(DifferenceClass.NUMBER, f"the chosen resolvent scores {gap:.3g} below the highest", 0.8)
 
 
-def _of_outcome(stage: Stage, around: Surroundings) -> Finding:
-    return Finding(DifferenceClass.OUTCOME, "the same resolvent was chosen, with a different outcome", 1.0)
-
-
 def _of_goal(stage: Stage, around: Surroundings) -> Finding:
     expected, actual = around.steps
     if expected.goal == actual.goal:
@@ -330,7 +312,9 @@ _RULES: Final[Mapping[Stage, Callable[[Stage, Surroundings], Finding]]] = {
     Stage.LIMIT: _of_limit,
     Stage.SCORE: _of_scores,
     Stage.CHOOSE: _of_choice,
-    Stage.FINISH: _of_outcome,
+    Stage.FINISH: lambda stage, around: Finding(
+        DifferenceClass.OUTCOME, "the same resolvent was chosen, with a different outcome", 1.0
+    ),
     **dict.fromkeys((Stage.ADVANCE, Stage.RECYCLE, Stage.SELECT), _of_goal),
 }
 """The rule for the differences of each stage in a step."""

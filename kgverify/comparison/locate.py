@@ -5,13 +5,14 @@ is more exact; see `kgverify.verification.replay`.
 """
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from kgverify.comparison.inference.step_difference import StepDifference
 from kgverify.comparison.result import Divergence, Level, Value
+from kgverify.comparison.step_pair import StepPair
 from kgverify.comparison.step_view import Names, ResolventView, StepView, canonical, list_unshared, outcome_name
 from kgverify.program.atoms import Atom
 from kgverify.program.outcomes import STEP_STAGES, GoalKind, Origin, Stage
@@ -50,7 +51,7 @@ def locate_difference(
     contents = [[r.content for r in step.resolvents] for step in (expected, actual)]
     clauses = [[r.clause for r in step.resolvents] for step in (expected, actual)]
     if contents[0] != contents[1] or clauses[0] != clauses[1]:
-        return _locate_in_resolvents(expected, actual, names)
+        return _locate_in_resolvents(StepPair(expected, actual), names)
     for field in ("dropped_atoms", "dropped_resolvents"):
         counts = getattr(expected, field), getattr(actual, field)
         if counts[0] != counts[1]:
@@ -104,48 +105,28 @@ def render_choice(step: StepView, names: Names) -> str:
     return f"index {step.choice}, score {chosen.score!r}: {names.goal(chosen.atoms, chosen.kind)}"
 
 
-def _locate_in_resolvents(expected: StepView, actual: StepView, names: Names) -> Difference:
+def _locate_in_resolvents(pair: StepPair, names: Names) -> Difference:
     """Locate a difference of resolvents: missing or extra clauses point to matching, changed atoms to later stages."""
-    only = _list_unshared(expected, actual)
-    if not any(only):
-        left, right = (shorten(map(names.resolvent, step.resolvents)) for step in (expected, actual))
+    if not any(pair.only):
+        left, right = (shorten(map(names.resolvent, step.resolvents)) for step in pair.steps)
         return Difference(Stage.RESOLVE, "resolvents.order", left, right)
-    is_same = Counter(r.content for r in only[0]) == Counter(r.content for r in only[1])
-    left, right = (shorten(map(names.resolvent, side)) or ["nothing more"] for side in only)
-    field = "resolvents.origin" if is_same else "resolvents.atoms"
-    return Difference(_stage_of(expected, actual, *only), field, left, right)
+    is_same = Counter(r.content for r in pair.only[0]) == Counter(r.content for r in pair.only[1])
+    left, right = (shorten(map(names.resolvent, side)) or ["nothing more"] for side in pair.only)
+    return Difference(_stage_of(pair), "resolvents.origin" if is_same else "resolvents.atoms", left, right)
 
 
-def count_differing(expected: StepView, actual: StepView) -> tuple[int, int]:
-    """Return the number of resolvents that the actual step lacks, and of those that it has beside the expected ones."""
-    missing, extra = _list_unshared(expected, actual)
-    return len(missing), len(extra)
-
-
-def _list_unshared(expected: StepView, actual: StepView) -> tuple[list[ResolventView], list[ResolventView]]:
-    """List the resolvents of one side only, without FALSE, which stands for an empty list, unless nothing else differs."""
-    missing, extra = list_unshared(expected.resolvents, actual.resolvents, _identify)
-    left, right = ([r for r in side if r.kind != GoalKind.FALSE] for side in (missing, extra))
-    return (left, right) if left or right else (missing, extra)
-
-
-def _identify(resolvent: ResolventView) -> Hashable:
-    return resolvent.content, resolvent.clause
-
-
-def _stage_of(expected: StepView, actual: StepView, missing: list[ResolventView], extra: list[ResolventView]) -> Stage:
-    if {r.kind for r in missing} | {r.kind for r in extra} == {GoalKind.FALSE}:
+def _stage_of(pair: StepPair) -> Stage:
+    missing, extra = ({r.clause: r for r in side} for side in pair.only)
+    if {r.kind for side in pair.only for r in side} == {GoalKind.FALSE}:
         return Stage.CLOSE
-    missing_by, extra_by = {r.clause: r for r in missing}, {r.clause: r for r in extra}
-    shared = missing_by.keys() & extra_by.keys()
+    shared = missing.keys() & extra.keys()
     if shared:
-        return _stage_of_change(*((side[min(shared)]) for side in (missing_by, extra_by)))
-    totals = [len(s.resolvents) + s.dropped_atoms + s.dropped_resolvents for s in (expected, actual)]
-    dropped = [s.dropped_atoms + s.dropped_resolvents for s in (expected, actual)]
+        return _stage_of_change(missing[min(shared)], extra[min(shared)])
+    dropped = [step.dropped_atoms + step.dropped_resolvents for step in pair.steps]
+    totals = [len(step.resolvents) + num for step, num in zip(pair.steps, dropped, strict=True)]
     if totals[0] == totals[1] and dropped[0] != dropped[1]:
         return Stage.LIMIT
-    kinds = {kind for kind, _ in (*missing_by, *extra_by)}
-    return Stage.MATCH_FACTS if Origin.FACT in kinds else Stage.MATCH_RULES
+    return Stage.MATCH_FACTS if any(kind == Origin.FACT for kind, _ in (*missing, *extra)) else Stage.MATCH_RULES
 
 
 def _stage_of_change(expected: ResolventView, actual: ResolventView) -> Stage:
@@ -191,16 +172,14 @@ def is_same_output(stage: Stage, expected: Any, actual: Any, tolerance: float) -
 
 def render_difference(stage: Stage, expected: Any, actual: Any, names: Names) -> tuple[Value, Value]:
     """Render two outputs of a stage in names; of lists only the items that differ, with their clauses."""
+    if stage in _RENDER_SINGLE:
+        return _RENDER_SINGLE[stage](expected, names), _RENDER_SINGLE[stage](actual, names)
     if stage is Stage.LIMIT:
         dropped = [_render_dropped(each[1:]) for each in (expected, actual)]
         if dropped[0] != dropped[1]:
             return dropped[0], dropped[1]
         expected, actual = expected[0], actual[0]
-    if stage in (Stage.SELECT, Stage.CHOOSE, Stage.ADVANCE, Stage.FINISH):
-        return _render_single(stage, expected, names), _render_single(stage, actual, names)
-    if stage is Stage.SCORE:
-        return shorten(map(repr, expected)), shorten(map(repr, actual))
-    only = list_unshared(expected, actual)
+    only = ([], []) if stage is Stage.SCORE else list_unshared(expected, actual)
     left, right = (
         shorten(_render_item(stage, item, names) for item in side) or ["nothing more"]
         for side in (only if any(only) else (expected, actual))
@@ -210,11 +189,8 @@ def render_difference(stage: Stage, expected: Any, actual: Any, names: Names) ->
 
 def render_output(stage: Stage, output: Any, names: Names) -> Iterator[str]:
     """Render the output of a stage in names, item by item."""
-    if stage in (Stage.SELECT, Stage.CHOOSE, Stage.ADVANCE, Stage.FINISH):
-        yield str(_render_single(stage, output, names))
-        return
-    if stage is Stage.SCORE:
-        yield from map(repr, output)
+    if stage in _RENDER_SINGLE:
+        yield str(_RENDER_SINGLE[stage](output, names))
         return
     if stage is Stage.LIMIT:
         output, *dropped = output
@@ -227,19 +203,24 @@ def _render_dropped(counts: Any) -> str:
     return f"dropped {counts[0]} by max_atoms, {counts[1]} by max_resolvents"
 
 
-def _render_single(stage: Stage, value: Any, names: Names) -> Value:
-    if stage is Stage.SELECT:
-        return names.atom(value)
-    if stage is Stage.ADVANCE:
-        kind, atoms, depth = value
-        return f"{names.goal(tuple(Atom(*a) for a in atoms), kind)} at depth {depth}"
-    return outcome_name(value) if stage is Stage.FINISH else int(value)
+def _render_goal(value: Any, names: Names) -> str:
+    kind, atoms, depth = value
+    return f"{names.goal(tuple(Atom(*a) for a in atoms), kind)} at depth {depth}"
+
+
+_RENDER_SINGLE: Final[Mapping[Stage, Callable[[Any, Names], Value]]] = {
+    Stage.SELECT: lambda value, names: names.atom(value),
+    Stage.CHOOSE: lambda value, names: int(value),
+    Stage.ADVANCE: _render_goal,
+    Stage.FINISH: lambda value, names: outcome_name(value),
+}
+"""The rendering of the stages that give a single value."""
 
 
 def _render_item(stage: Stage, item: Any, names: Names) -> str:
-    if stage is Stage.MATCH_RULES:
-        return names.clause(Origin.RULE, item)
-    if stage is Stage.MATCH_FACTS:
-        return names.clause(Origin.FACT, item)
+    if stage is Stage.SCORE:
+        return repr(item)
+    if stage in (Stage.MATCH_RULES, Stage.MATCH_FACTS):
+        return names.clause(Origin.RULE if stage is Stage.MATCH_RULES else Origin.FACT, item)
     kind, origin_kind, origin, atoms = item if len(item) == 4 else (GoalKind.GOAL, *item)
     return names.resolvent(ResolventView(kind, tuple(Atom(*a) for a in atoms), origin_kind, origin, 0.0))

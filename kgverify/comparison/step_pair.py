@@ -57,7 +57,8 @@ class StepPair:
 
         FALSE, which stands for an empty list, is left out unless nothing else differs.
         """
-        found = Aligned(*(step.resolvents for step in self.steps), lambda r: (r.content, r.clause))
+        expected, actual = self.steps
+        found = Aligned(expected.resolvents, actual.resolvents, lambda r: (r.content, r.clause))
         left, right = ([r for r in side if r.kind != GoalKind.FALSE] for side in (found.missing, found.extra))
         return (left, right) if left or right else (found.missing, found.extra)
 
@@ -70,7 +71,8 @@ class StepPair:
     @cached_property
     def listed(self) -> Aligned[ResolventView, Key]:
         """The resolvents with what both sides know of them, up to the names of variables."""
-        return Aligned(*(step.resolvents for step in self.steps), lambda r: self._known((*content_of(r), r.clause)))
+        expected, actual = self.steps
+        return Aligned(expected.resolvents, actual.resolvents, lambda r: self._known((*content_of(r), r.clause)))
 
     @cached_property
     def has_proof(self) -> tuple[bool, bool]:

@@ -3,17 +3,25 @@
 from functools import partial
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
+from kgverify.comparison.compare import Comparer, Options
 from kgverify.comparison.rankings import compare_rankings
-from kgverify.comparison.result import Attribution, Cause, Comparison
+from kgverify.comparison.result import NO_CANDIDATE, Attribution, Cause, Comparison
+from kgverify.comparison.step_view import StepReader
+from kgverify.conditions.batch import Actual, CandidateReader
 from kgverify.conditions.describe import Replays, describe_conditions
-from kgverify.conditions.experiment import Engines
-from kgverify.conditions.features import Feature
+from kgverify.conditions.experiment import Engines, Rerun
+from kgverify.conditions.features import Feature, read_declared
+from kgverify.engines.protocol import DescribedEngine, candidate_set
+from kgverify.runs.run import Pipeline, Run, build_trace
+from kgverify.trace.model.columns import select_candidates
+from kgverify.trace.model.trace import Trace
 from kgverify.verification.attribute import attribute_loss
 from kgverify.verification.lockstep import Compared, Task
 from kgverify.verification.planted_changes import check_attribution
 from kgverify.verification.replay import Explainer, Replayed
-from kgverify.verification.rerun import rerun
 
 
 def explain(
@@ -56,3 +64,32 @@ def explain(
         found = attribute_loss(compared.traces, divergences, causes, task.ranks, effort=task.effort)
     check_attribution(found, expected, actual)
     return comparison, causes, found
+
+
+def rerun(
+    run: Run, expected: Pipeline, actual: Pipeline, trace: Trace, comparer: Comparer, rows: NDArray[np.int64]
+) -> Rerun | None:
+    """Prove rows of the expected trace's candidates by the engine under test, and compare them with what was expected.
+
+    A candidate that the engine does not return is wrong. None if near-ties leave open whether the others agree.
+    """
+    columns = select_candidates(trace.columns, rows)
+    proved = actual.engine.prove(candidate_set(columns))
+    left = build_trace(run, expected.engine, columns, None)
+    right = build_trace(run, actual.engine, proved, None)
+    compared = Comparer(left, right, Options(score_error=comparer.score_error, modulo=comparer.modulo))
+    comparison = compared.compare()
+    if comparison.near_ties:
+        return None
+    is_alike = len(proved.candidates.query) == len(rows)
+    c = proved.candidates
+    reader = CandidateReader(
+        columns.candidates,
+        Actual(c.outcome.tolist(), c.num_steps.tolist()) if is_alike else None,
+        actual.engine.info,
+        comparer.program.origins,
+        lambda: (StepReader(columns), StepReader(proved)),
+    )
+    wrong = {each.candidate for each in comparison.divergences if each.expected != NO_CANDIDATE}
+    own = read_declared(actual.engine, proved) if is_alike and isinstance(actual.engine, DescribedEngine) else ()
+    return Rerun(wrong, reader, own)

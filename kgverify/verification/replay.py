@@ -3,7 +3,8 @@
 The earliest stage whose output differs is at fault.
 """
 
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, Final, NamedTuple
 
@@ -11,6 +12,7 @@ import msgspec
 import numpy as np
 
 from kgverify.comparison.classify import (
+    SCORES_BEFORE,
     Finding,
     Surroundings,
     classify,
@@ -25,6 +27,7 @@ from kgverify.comparison.inference.step_difference import StepDifference
 from kgverify.comparison.locate import first_difference, is_close, locate_difference, name_stage, starts_wrong
 from kgverify.comparison.modulo import normalise_outputs, normalise_steps
 from kgverify.comparison.result import Cause, Divergence
+from kgverify.comparison.step_pair import StepPair
 from kgverify.comparison.step_view import StepReader, StepView, Views, outcome_name
 from kgverify.engines.adapters.stepwise import AtomIds, read_positions
 from kgverify.engines.adapters.stepwise import Goal as PlainGoal
@@ -39,15 +42,15 @@ from kgverify.engines.protocol import (
 )
 from kgverify.errors import count_of
 from kgverify.program.atoms import Atom, Goal, encode_variable
+from kgverify.program.limits import Limits
 from kgverify.program.outcomes import STEP_STAGES, DifferenceClass, GoalKind, Origin, Outcome, Stage
 from kgverify.step.clauses import number_variables
-from kgverify.trace.model.columns import Columns, select_candidates
-from kgverify.trace.model.stage_items import StageOutputs, ends_alike, read_step_outputs
+from kgverify.step.plain_step import find_outcome
+from kgverify.trace.model.columns import Columns, select_candidates, starts_of
+from kgverify.trace.model.stage_items import StageOutputs, ends_alike
 from kgverify.trace.model.trace import Trace
 from kgverify.verification.effort import FULL, Effort
-from kgverify.verification.score_sources import find_score_source
 from kgverify.verification.separate import Seen, separate
-from kgverify.verification.stagewise import StageFault, find_later_faults, is_own
 
 ASSUMED_CONFIDENCE: Final = 0.5
 """The most confidence in the class of a divergence that was not replayed."""
@@ -101,17 +104,6 @@ def _of_machinery(divergence: Divergence) -> Divergence:
     return _move(divergence, Stage.RECYCLE, is_replayed=True)
 
 
-def _outputs_of(view: StepView) -> StageOutputs:
-    """Return the outputs of stages that a recorded step shows."""
-    items = tuple((each.kind, each.origin_kind, each.origin, tuple(map(tuple, each.atoms))) for each in view.resolvents)
-    return {
-        Stage.LIMIT: (items, view.dropped_atoms, view.dropped_resolvents),
-        Stage.SCORE: tuple(each.score for each in view.resolvents),
-        Stage.CHOOSE: view.choice,
-        Stage.FINISH: view.outcome,
-    }
-
-
 def _shows_stages(outputs: StageOutputs, until: Stage) -> bool:
     """Return whether outputs show every stage before another one but `select`, so that nothing has to be inferred."""
     return all(stage in outputs for stage in STEP_STAGES[: STEP_STAGES.index(until)] if stage is not Stage.SELECT)
@@ -136,6 +128,306 @@ def _make_unprovable(atom: AtomIds, num: int) -> list[AtomIds]:
 def find_position(columns: Columns, candidate: int, step: int) -> Positions:
     """Return the position before a step of a candidate."""
     return take_position(positions_of(select_candidates(columns, np.array([candidate]))), step)
+
+
+class _Again:
+    """A step that both engines take again from one position, alone.
+
+    raw_views, raw_probes: the steps, and the outputs of their stages, as the engines return them; no outputs unless both
+                           engines show theirs
+    views, probes:         the same as they are compared
+    """
+
+    def __init__(self, comparer: Comparer, engines: tuple[Engine, Engine], position: Positions) -> None:
+        self._comparer, self._engines, self.position = comparer, engines, position
+
+    @cached_property
+    def _columns(self) -> list[Columns]:
+        return [engine.step(self.position) for engine in self._engines]
+
+    @cached_property
+    def raw_views(self) -> tuple[StepView, StepView]:
+        expected, actual = (StepReader(columns).read(0) for columns in self._columns)
+        return expected, actual
+
+    @cached_property
+    def views(self) -> tuple[StepView, StepView]:
+        expected, actual = (StepReader(_normalise(self._comparer, columns)).read(0) for columns in self._columns)
+        return expected, actual
+
+    @cached_property
+    def raw_probes(self) -> tuple[StageOutputs, StageOutputs] | None:
+        expected, actual = self._engines
+        if isinstance(expected, ProbedEngine) and isinstance(actual, ProbedEngine):
+            return expected.probe(self.position), actual.probe(self.position)
+        return None
+
+    @cached_property
+    def probes(self) -> tuple[StageOutputs, StageOutputs] | None:
+        if self.raw_probes is None:
+            return None
+        expected, actual = (normalise_outputs(outputs, self._comparer.modulo) for outputs in self.raw_probes)
+        return expected, actual
+
+    @property
+    def shown(self) -> StageOutputs:
+        """The outputs that the actual engine shows."""
+        return {} if self.probes is None else self.probes[1]
+
+
+def _normalise(comparer: Comparer, columns: Columns) -> Columns:
+    """Return steps as they are compared."""
+    return normalise_steps(columns, comparer.modulo, comparer.not_compared) if comparer.modulo else columns
+
+
+# Stages at fault behind the first one
+
+
+class StageFault(NamedTuple):
+    """A stage that is wrong by itself: its correct output, as far as it can be inferred, and its actual output."""
+
+    stage: Stage
+    expected: Any
+    actual: Any
+
+
+def find_later_faults(
+    culprit: Stage, expected: StageOutputs, actual: StageOutputs, limits: Limits, tolerance: float
+) -> Iterator[StageFault]:
+    """Yield the stages after the culprit that are at fault themselves. tolerance: of scores, absolute."""
+    given = _Given(expected, actual, limits, tolerance)
+    for stage in STEP_STAGES[STEP_STAGES.index(culprit) + 1 :]:
+        if stage not in _JUDGES or stage not in expected:
+            continue
+        judge, read = _JUDGES[stage]
+        # Not every engine shows every stage.
+        if not all(each in side for side in ((actual,) if is_own(stage) else (expected, actual)) for each in read):
+            continue
+        fault = judge(given)
+        if fault is not None:
+            yield StageFault(stage, *fault)
+
+
+def is_own(stage: Stage) -> bool:
+    """Return whether a stage is judged by the actual engine's outputs alone."""
+    return stage in (Stage.CLOSE, Stage.LIMIT, Stage.CHOOSE, Stage.FINISH)
+
+
+class _Given(NamedTuple):
+    """The outputs of both engines in one step."""
+
+    expected: StageOutputs
+    actual: StageOutputs
+    limits: Limits
+    tolerance: float
+
+
+_Judgement = tuple[Any, Any] | None
+
+
+def _judge_match_facts(given: _Given) -> _Judgement:
+    """Judge the matching facts, which do not depend on the matching rules."""
+    return _unless_equal(given.expected[Stage.MATCH_FACTS], given.actual[Stage.MATCH_FACTS])
+
+
+def _judge_items(stage: Stage, before: Stage | None) -> Callable[[_Given], _Judgement]:
+    """Return the judge of a stage that maps resolvents one to one: it compares those with the same clause and input."""
+
+    def judge(given: _Given) -> _Judgement:
+        left, right = _by_clause(given.expected[stage]), _by_clause(given.actual[stage])
+        shared = [clause for clause in left if clause in right]
+        if before is not None:
+            inputs = [_by_clause(side[before]) for side in (given.expected, given.actual)]
+            shared = [clause for clause in shared if inputs[0].get(clause) == inputs[1].get(clause)]
+        differing = [clause for clause in shared if left[clause] != right[clause]]
+        if not differing:
+            return None
+        return tuple(tuple((*clause, side[clause]) for clause in differing) for side in (left, right))  # type: ignore[return-value]
+
+    return judge
+
+
+def _judge_revisit(given: _Given) -> _Judgement:
+    """Judge the resolvents that remain, among those of both engines. An empty one remains, so pruning counts as well."""
+    sides = given.expected, given.actual
+    named, pruned, left = (
+        [_by_clause(side[stage]) for side in sides] for stage in (Stage.RENAME, Stage.PRUNE, Stage.REVISIT)
+    )
+    shared = [
+        clause
+        for clause in named[0]
+        if all(outputs[1].get(clause, None) == outputs[0][clause] for outputs in (named, pruned))
+    ]
+    kept = [tuple((*clause, named[0][clause]) for clause in shared if clause in side) for side in left]
+    return _unless_equal(*kept)
+
+
+def _judge_close(given: _Given) -> _Judgement:
+    """Judge `close`: a resolvent that pruning emptied replaces all others by TRUE; no resolvent at all becomes FALSE."""
+    pruned, left = _by_clause(given.actual[Stage.PRUNE]), given.actual[Stage.REVISIT]
+    proof = next((item for item in left if pruned.get(item[:2]) == ()), None)
+    if proof is not None:
+        wanted: tuple[Any, ...] = ((int(GoalKind.TRUE), *proof[:2], ()),)
+    elif not left:
+        wanted = ((int(GoalKind.FALSE), 0, 0, ()),)
+    else:
+        wanted = tuple((int(GoalKind.GOAL), *item) for item in left)
+    return _unless_equal(wanted, tuple(tuple(item) for item in given.actual[Stage.CLOSE]))
+
+
+def _judge_limit(given: _Given) -> _Judgement:
+    """Judge `limit`: it keeps the first resolvents with few enough atoms, or FALSE. The output of a wrong `close` is skipped."""
+    if _judge_close(given) is not None:
+        return None
+    closed = given.actual[Stage.CLOSE]
+    if any(item[0] != GoalKind.GOAL for item in closed):
+        return _unless_equal((closed, 0, 0), given.actual[Stage.LIMIT])
+    fitting = [item for item in closed if len(item[3]) <= given.limits.max_atoms]
+    kept = tuple(fitting[: given.limits.max_resolvents]) or ((int(GoalKind.FALSE), 0, 0, ()),)
+    dropped = len(closed) - len(fitting), max(0, len(fitting) - given.limits.max_resolvents)
+    return _unless_equal((kept, *dropped), given.actual[Stage.LIMIT])
+
+
+def _judge_score(given: _Given) -> _Judgement:
+    """Judge the scores of the resolvents that both engines have."""
+    sides = []
+    for outputs in (given.expected, given.actual):
+        listed, scores = outputs[Stage.LIMIT][0], outputs[Stage.SCORE]
+        if len(listed) != len(scores):
+            return None
+        sides.append(dict(zip(((item[0], item[3]) for item in listed), scores, strict=True)))
+    left, right = sides
+    differing = [item for item in left if item in right and not is_close(left[item], right[item], given.tolerance)]
+    if not differing:
+        return None
+    return tuple(left[item] for item in differing), tuple(right[item] for item in differing)
+
+
+def _judge_choose(given: _Given) -> _Judgement:
+    """Judge the choice: the first of the engine's own highest scores."""
+    scores = given.actual[Stage.SCORE]
+    if not scores or any(map(math.isnan, scores)):
+        return None
+    return _unless_equal(scores.index(max(scores)), given.actual[Stage.CHOOSE])
+
+
+def _judge_finish(given: _Given) -> _Judgement:
+    """Judge the outcome by the engine's own chosen resolvent and depth."""
+    listed, choice = given.actual[Stage.LIMIT][0], given.actual[Stage.CHOOSE]
+    if not 0 <= choice < len(listed):
+        return None
+    wanted = find_outcome(given.limits, GoalKind(listed[choice][0]), given.actual[Stage.ADVANCE][2])
+    return _unless_equal(int(wanted), int(given.actual[Stage.FINISH]))
+
+
+_JUDGES: Final[dict[Stage, tuple[Callable[[_Given], _Judgement], tuple[Stage, ...]]]] = {
+    Stage.MATCH_FACTS: (_judge_match_facts, (Stage.MATCH_FACTS,)),
+    Stage.RESOLVE: (_judge_items(Stage.RESOLVE, None), (Stage.RESOLVE,)),
+    Stage.PRUNE: (_judge_items(Stage.PRUNE, Stage.RESOLVE), (Stage.RESOLVE, Stage.PRUNE)),
+    Stage.RENAME: (_judge_items(Stage.RENAME, Stage.PRUNE), (Stage.PRUNE, Stage.RENAME)),
+    Stage.REVISIT: (_judge_revisit, (Stage.PRUNE, Stage.RENAME, Stage.REVISIT)),
+    Stage.CLOSE: (_judge_close, (Stage.PRUNE, Stage.REVISIT, Stage.CLOSE)),
+    Stage.LIMIT: (_judge_limit, (Stage.PRUNE, Stage.REVISIT, Stage.CLOSE, Stage.LIMIT)),
+    Stage.SCORE: (_judge_score, (Stage.LIMIT, Stage.SCORE)),
+    Stage.CHOOSE: (_judge_choose, (Stage.SCORE, Stage.CHOOSE)),
+    Stage.FINISH: (_judge_finish, (Stage.LIMIT, Stage.CHOOSE, Stage.ADVANCE, Stage.FINISH)),
+}
+"""The judge of each stage, and the outputs that it reads."""
+
+
+def _by_clause(items: Any) -> dict[tuple[int, int], Any]:
+    return {(kind, origin): goal for kind, origin, goal in items}
+
+
+def _unless_equal(expected: Any, actual: Any) -> _Judgement:
+    return None if expected == actual else (expected, actual)
+
+
+# Scores of other steps
+
+MIN_STEPS: Final = 3
+"""The wrong steps of which the scores must belong to others before that is said."""
+MIN_SHARE: Final = 0.9
+MIN_OF_ALL: Final = 0.25
+"""The share of all steps with wrong scores whose scores must belong to others."""
+MAX_SPREAD: Final = 1e-4
+"""The largest difference between two equal scores, in standard deviations of the expected ones."""
+MAX_COMMON: Final = 0.05
+"""The share of steps that may begin with a score before that score says nothing, such as 0 for a single resolvent."""
+
+
+class ScoreSource(NamedTuple):
+    """The steps to which wrong scores belong: the class, the situation in words, and the evidence."""
+
+    kind: DifferenceClass
+    situation: str
+    evidence: str
+
+
+_BEFORE: Final = -1
+_SAME: Final = 0
+_FOUND: Final = {
+    _BEFORE: (
+        DifferenceClass.STALE,
+        SCORES_BEFORE,
+        "at the step before this one: scores of the call before",
+    ),
+    _SAME: (DifferenceClass.FOREIGN, "scores of another row", "at the same step: scores of another row of the batch"),
+}
+
+
+def find_score_source(
+    expected: Columns,
+    divergences: Sequence[Divergence],
+    views: Mapping[tuple[int, int], tuple[StepView, StepView]],
+    tolerance: float,
+) -> ScoreSource | None:
+    """Return where wrong scores come from, if nearly all of them are those expected of another candidate's step.
+
+    expected: the columns of the expected run, in which the steps of a batch of candidates have the same numbers
+    """
+    starts, first_step = starts_of(expected.steps.num_resolvents), starts_of(expected.candidates.num_steps)
+    scores = expected.resolvents.score.astype(np.float64)
+    number = np.arange(first_step[-1]) - np.repeat(first_step[:-1], np.diff(first_step))
+    listed = np.flatnonzero(np.diff(starts) > 0)
+    order = listed[np.argsort(scores[starts[listed]], kind="stable")]
+    firsts = scores[starts[order]]
+    spread = float(np.std(scores[np.isfinite(scores)])) if np.isfinite(scores).any() else 0.0
+    # A wide tolerance would find scores of other steps by chance.
+    tolerance = min(tolerance, MAX_SPREAD * spread)
+    num_wrong = sum(each.field == "resolvents.score" for each in divergences)
+    num_known, num_found = dict.fromkeys(_FOUND, 0), dict.fromkeys(_FOUND, 0)
+    for each in divergences:
+        view = views.get((each.candidate, each.step))
+        if each.field != "resolvents.score" or view is None or not view[1].resolvents:
+            continue
+        actual = np.array([r.score for r in view[1].resolvents])
+        low, high = np.searchsorted(firsts, [actual[0] - tolerance, actual[0] + tolerance])
+        if not np.isfinite(actual[0]) or high - low > MAX_COMMON * len(listed):
+            continue
+        num_known[_SAME] += 1
+        # The call before the first one is not in the run.
+        num_known[_BEFORE] += each.step > 0
+        offsets = set()
+        for row in order[low:high].tolist():
+            length = min(len(actual), int(starts[row + 1] - starts[row]))
+            own = row == first_step[each.candidate] + each.step
+            if not own and np.allclose(scores[starts[row] :][:length], actual[:length], rtol=0, atol=tolerance):
+                offsets.add(int(number[row]) - each.step)
+        for offset in offsets & num_found.keys():
+            num_found[offset] += 1
+    for offset, num in num_found.items():
+        if num >= MIN_STEPS and num >= MIN_SHARE * num_known[offset] and num >= MIN_OF_ALL * num_wrong:
+            kind, situation, words = _FOUND[offset]
+            return ScoreSource(
+                kind,
+                situation,
+                f"the wrong scores of {num:,} of {num_known[offset]:,} steps are those expected of another candidate {words}",
+            )
+    return None
+
+
+# The explanation
 
 
 class Explainer:
@@ -179,34 +471,32 @@ class Explainer:
         itself, and one for the machinery if the step differs in another way in its batch.
         """
         seen: dict[_Signature, dict[tuple[str, DifferenceClass, str], Replayed]] = {}
-        groups = []
-        columns = self._reader.columns
-        source = None if self._lockstep else find_score_source(columns, divergences, self._views, self._tolerance)
+        source = None
+        if not self._lockstep:
+            source = find_score_source(self._reader.columns, divergences, self._views, self._tolerance)
+        replayed: list[Replayed] = []
         for i, divergence in enumerate(divergences):
             if source is not None and divergence.field == "resolvents.score":
                 moved = _move(divergence, Stage.RECYCLE)
                 moved = msgspec.structs.replace(moved, kind=source.kind, evidence=source.evidence, confidence=0.9)
-                groups.append([Replayed(moved, situation=source.situation)])
-                continue
-            if divergence.stage not in (*STEP_STAGES, Stage.RECYCLE) or divergence.field == "candidates.atom":
-                groups.append([Replayed(divergence)])
-                continue
-            alike = seen.setdefault(self._sign(divergence), {})
-            if i >= self._effort.replayed and i % 10 and len(alike) == 1:
-                (((stage, _, _), like),) = alike.items()
-                if stage == divergence.stage and divergence.kind is not DifferenceClass.UNCLASSIFIED:
-                    # Its class rests on its own resolvents.
-                    groups.append([Replayed(divergence)])
-                    continue
-                evidence = f"{describe_recorded(divergence, self._surround(Replayed(divergence)))}; {NOT_REPLAYED}"
-                assumed = msgspec.structs.replace(divergence, stage=stage, is_assumed=True, evidence=evidence)
-                groups.append([Replayed(assumed, like=like)])
-                continue
-            found = self._replay(divergence)
-            named = self.classify(found[0])
-            alike.setdefault((found[0].divergence.stage, named.kind, named.situation), found[0])
-            groups.append(found)
-        return [each for group in groups for each in group]
+                replayed.append(Replayed(moved, situation=source.situation))
+            elif divergence.stage not in (*STEP_STAGES, Stage.RECYCLE) or divergence.field == "candidates.atom":
+                replayed.append(Replayed(divergence))
+            else:
+                alike = seen.setdefault(self._sign(divergence), {})
+                is_many = i >= self._effort.replayed and i % 10 and len(alike) == 1
+                replayed += self._assume(divergence, *alike.values()) if is_many else self._replay(divergence, alike)
+        return replayed
+
+    def _assume(self, divergence: Divergence, like: Replayed) -> list[Replayed]:
+        """Return a divergence with the stage of one that differs alike in the recorded steps."""
+        stage = like.divergence.stage
+        if stage == divergence.stage and divergence.kind is not DifferenceClass.UNCLASSIFIED:
+            # Its class rests on its own resolvents.
+            return [Replayed(divergence)]
+        evidence = f"{describe_recorded(divergence, self._surround(Replayed(divergence)))}; {NOT_REPLAYED}"
+        assumed = msgspec.structs.replace(divergence, stage=stage, is_assumed=True, evidence=evidence)
+        return [Replayed(assumed, like=like)]
 
     def _sign(self, divergence: Divergence) -> _Signature:
         """Return what the recorded steps themselves show of a divergence: field, missing, extra, class, situation."""
@@ -214,11 +504,15 @@ class Explainer:
         found = self.classify(Replayed(divergence))
         return divergence.stage, divergence.field, has_missing, has_extra, found.kind, found.situation
 
-    def _replay(self, divergence: Divergence) -> list[Replayed]:
-        if divergence.field.startswith("candidates."):
-            return [Replayed(self._replay_candidate(divergence))]
-        found = self._replay_step(divergence)
-        if not self._lockstep or found.outputs is None or starts_wrong(divergence):
+    def _replay(
+        self, divergence: Divergence, alike: dict[tuple[str, DifferenceClass, str], Replayed]
+    ) -> list[Replayed]:
+        """Replay a divergence, and add the result to those of divergences that differ alike."""
+        is_whole = divergence.field.startswith("candidates.")
+        found = Replayed(self._replay_candidate(divergence)) if is_whole else self._replay_step(divergence)
+        named = self.classify(found)
+        alike.setdefault((found.divergence.stage, named.kind, named.situation), found)
+        if is_whole or not self._lockstep or found.outputs is None or starts_wrong(divergence):
             return [found]
         return [found, *self._find_behind(found.divergence)]
 
@@ -226,31 +520,34 @@ class Explainer:
         """Replay a step; if its goal was already wrong, first the step that produced the goal."""
         step = divergence.step
         for at in (step - 1, step) if step > 0 and starts_wrong(divergence) else (step,):
-            position = find_position(self._columns, divergence.candidate, at)
-            probes = self._probe(position)
-            order = order_of_stages(self._limits.dialect)
-            stage = first_difference(*probes, self._tolerance, order) if probes else None
-            fault = StageFault(stage, probes[0][stage], probes[1][stage]) if probes and stage else None
-            is_shown = fault is not None and probes is not None and _shows_stages(probes[1], fault.stage)
-            if fault and is_shown and probes and self._repeats(probes[1], divergence, at):
-                return self._name(divergence, fault)
-            alone = self._normalise(self._actual.step(position))
-            if self._agrees_alone(self._normalise(self._expected.step(position)), alone):
-                if fault and fault.stage is Stage.ADVANCE:
-                    # A step does not show the goal that it leaves.
-                    return self._name(divergence, fault)
-                continue
-            own = normalise_outputs(read_step_outputs(alone), self._modulo)
-            if fault and is_shown and probes and ends_alike(probes[1], own, 2 * self._tolerance):
-                return self._name(divergence, fault)
-            if self._depends_on_others(divergence, at, alone):
-                found = _of_machinery(divergence)
-                evidence = "the step lists other clauses alone than among others: it depends on other slots"
-                return Replayed(msgspec.structs.replace(found, **FOREIGN, evidence=evidence))
-            return self._infer(divergence, position, probes, own, alone)
+            found = self._judge_again(
+                divergence, at, self._take_again(find_position(self._columns, divergence.candidate, at))
+            )
+            if found is not None:
+                return found
         return Replayed(self._judge_right_step(divergence))
 
-    def _depends_on_others(self, divergence: Divergence, step: int, alone: Columns) -> bool:
+    def _judge_again(self, divergence: Divergence, step: int, again: _Again) -> Replayed | None:
+        """Judge a step that both engines have taken again; None if it is right then."""
+        probes = again.probes
+        stage = first_difference(*probes, self._tolerance, order_of_stages(self._limits.dialect)) if probes else None
+        fault = StageFault(stage, probes[0][stage], probes[1][stage]) if probes and stage else None
+        is_shown = fault is not None and _shows_stages(again.shown, fault.stage)
+        if fault and is_shown and self._repeats(again.shown, divergence, step):
+            return self._name(divergence, fault)
+        if self._is_same(*again.views):
+            # A step does not show the goal that it leaves.
+            return self._name(divergence, fault) if fault and fault.stage is Stage.ADVANCE else None
+        own = normalise_outputs(again.views[1].outputs, self._modulo)
+        if fault and is_shown and ends_alike(again.shown, own, 2 * self._tolerance):
+            return self._name(divergence, fault)
+        if self._depends_on_others(divergence, step, again.views[1]):
+            found = _of_machinery(divergence)
+            evidence = "the step lists other clauses alone than among others: it depends on other slots"
+            return Replayed(msgspec.structs.replace(found, **FOREIGN, evidence=evidence))
+        return self._infer(divergence, again)
+
+    def _depends_on_others(self, divergence: Divergence, step: int, alone: StepView) -> bool:
         """Return whether a step, wrong alone, lists other clauses among others: in any slot, with the other slots in use.
 
         A stage that leaves a part of its list as it was lists the same among others, if what was there is the same. So
@@ -258,9 +555,8 @@ class Explainer:
         """
         candidate = divergence.candidate
         views = self._views.get((candidate, step)) if step == divergence.step else None
-        resolvents = StepReader(alone).read(0).resolvents
-        clauses = [r.clause for r in resolvents]
-        has_gap = any(r.kind == GoalKind.GOAL and r.origin_kind == Origin.NONE for r in resolvents)
+        clauses = [r.clause for r in alone.resolvents]
+        has_gap = any(r.kind == GoalKind.GOAL and r.origin_kind == Origin.NONE for r in alone.resolvents)
         is_other = views is not None and clauses != [r.clause for r in views[1].resolvents]
         if not self._comparer.has_origins or not (has_gap or is_other):
             return False
@@ -277,52 +573,38 @@ class Explainer:
         self._among.append(any([r.clause for r in reader.read(row).resolvents] != clauses for row in rows))
         return self._among[-1]
 
-    def _agrees_alone(self, expected: Columns, actual: Columns) -> bool:
-        """Return whether two single steps agree in all that both engines know."""
-        left, right = StepReader(expected).read(0), StepReader(actual).read(0)
+    def _is_same(self, expected: StepView, actual: StepView) -> bool:
+        """Return whether two steps from one goal agree in all that both engines know."""
         known = self._comparer.expected.fields & self._comparer.actual.fields
-        numbers = [name for name in ("dropped_atoms", "dropped_resolvents") if f"steps.{name}" in known]
-        has_origins = self._comparer.has_origins
-        sides = [[(r.content, r.clause if has_origins else None) for r in side.resolvents] for side in (left, right)]
-        return sides[0] == sides[1] and all(
-            (
-                left.chosen == right.chosen,
-                left.outcome == right.outcome,
-                all(getattr(left, name) == getattr(right, name) for name in numbers),
-                not self._comparer.has_scores
-                or all(
-                    is_close(e.score, a.score, self._tolerance)
-                    for e, a in zip(left.resolvents, right.resolvents, strict=True)
-                ),
-            )
+        counts = dict.fromkeys(
+            (name for name in ("dropped_atoms", "dropped_resolvents") if f"steps.{name}" not in known), 0
         )
+        unknown: dict[str, Any] = {} if self._comparer.has_origins else {"origin_kind": 0, "origin": 0}
+        unknown |= {} if self._comparer.has_scores else {"score": 0.0}
+        left, right = (
+            side._replace(goal=(), depth=0, resolvents=tuple(r._replace(**unknown) for r in side.resolvents), **counts)
+            for side in (expected, actual)
+        )
+        return locate_difference(left, right, self._names, False, self._tolerance) is None
 
     def _repeats(self, outputs: StageOutputs, divergence: Divergence, step: int) -> bool:
         """Return whether a probe ends as the actual engine's run recorded the step."""
         views = self._views.get((divergence.candidate, step)) if step == divergence.step else None
         if views is None:
             return False
-        return ends_alike(outputs, normalise_outputs(_outputs_of(views[1]), self._modulo), 2 * self._tolerance)
+        return ends_alike(outputs, normalise_outputs(views[1].outputs, self._modulo), 2 * self._tolerance)
 
-    def _infer(
-        self,
-        divergence: Divergence,
-        position: Positions,
-        probes: tuple[StageOutputs, StageOutputs] | None,
-        own: StageOutputs,
-        alone: Columns,
-    ) -> Replayed:
+    def _infer(self, divergence: Divergence, again: _Again) -> Replayed:
         """Infer the stage from the step, taken alone, of an engine that does not show it."""
         if not self._comparer.has_origins:
             # The resolvents were explained by the program, and that is all that is known.
             return Replayed(divergence)
-        probe = probes[1] if probes is not None else {}
-        shown = first_difference(probes[0], probe, self._tolerance) if probes is not None else None
-        if shown not in (None, Stage.LIMIT) and not _shows_stages(probe, Stage.LIMIT):
+        shown = first_difference(*again.probes, self._tolerance) if again.probes is not None else None
+        if shown not in (None, Stage.LIMIT) and not _shows_stages(again.shown, Stage.LIMIT):
             return Replayed(msgspec.structs.replace(divergence, stage=shown.value), is_inferred=True)
-        guesses = self._explain_by_one_stage(position, alone)
+        guesses = self._explain_by_one_stage(again)
         if guesses:
-            guesses = self._ask(position, guesses)
+            guesses = self._ask(again.position, guesses)
         if guesses and (guesses[0].stage, guesses[0].kind) == (Stage.RESOLVE, DifferenceClass.REORDERED):
             # Each kind of clause is in order, and `limit` lists both.
             guesses = [guesses[0]._replace(stage=Stage.LIMIT)]
@@ -332,14 +614,13 @@ class Explainer:
         """Return the guesses that the engine's steps from other goals allow, or what these steps say instead."""
         suspects = {r.clause for r in (*guesses[0].missing, *guesses[0].extra)}
         for goal, doubted in self._list_questions(position, guesses[0], {each.stage for each in guesses}):
-            asked = _ask_from(position, goal)
-            columns = [self._normalise(engine.step(asked)) for engine in (self._expected, self._actual)]
-            listed = [{r.clause: r.content for r in StepReader(each).read(0).resolvents} for each in columns]
+            asked = self._take_again(_ask_from(position, goal))
+            listed = [{r.clause: r.content for r in view.resolvents} for view in asked.views]
             if listed[0] == listed[1]:
                 is_tried = bool(suspects & listed[0].keys())
                 left = [each for each in guesses if not is_tried or each.stage not in doubted]
             else:
-                found = self._explain_by_one_stage(asked, columns[1])
+                found = self._explain_by_one_stage(asked)
                 left = [each for each in guesses if each.stage in {other.stage for other in found}]
                 if not left and guesses[0].stage in doubted:
                     left = [each._replace(evidence=f"from another goal: {each.evidence}") for each in found]
@@ -384,19 +665,17 @@ class Explainer:
             if len(rest) < most:
                 yield (fact, *rest), (guess.stage,)
 
-    def _explain_by_one_stage(self, position: Positions, alone: Columns) -> list[StepDifference]:
+    def _explain_by_one_stage(self, again: _Again) -> list[StepDifference]:
         """Return the stages whose fault alone explains the step, the likeliest first."""
         inference = self._comparer.program.origins
         if inference is None:
             return []
-        _, (goals,) = read_positions(position)
+        _, (goals,) = read_positions(again.position)
         visited = [number_variables(iter(goal)) for goal in goals]
-        predicate, first, second = position.candidates.atom[0].tolist()
+        predicate, first, second = again.position.candidates.atom[0].tolist()
         program = StepProgram(inference.clauses, self._limits, visited, (predicate, first, second))
-        steps = (StepReader(self._normalise(each)).read(0) for each in (self._expected.step(position), alone))
         known = self._comparer.expected.fields & self._comparer.actual.fields
-        has_counts = "steps.dropped_resolvents" in known
-        return explain_by_one_stage(program, *steps, has_origins=True, has_counts=has_counts)
+        return explain_by_one_stage(program, StepPair(*again.views, has_counts="steps.dropped_resolvents" in known))
 
     def _judge_right_step(self, divergence: Divergence) -> Divergence:
         """Name the stage of a step that is right when repeated: the machinery around it, or what the step before left.
@@ -435,31 +714,21 @@ class Explainer:
             return _of_machinery(divergence)
         return _move(divergence, Stage.ADVANCE, is_replayed=True)
 
+    def _take_again(self, position: Positions) -> _Again:
+        return _Again(self._comparer, (self._expected, self._actual), position)
+
     def _normalise(self, columns: Columns) -> Columns:
-        """Return steps as they are compared."""
-        return normalise_steps(columns, self._modulo, self._comparer.not_compared) if self._modulo else columns
+        return _normalise(self._comparer, columns)
 
-    def _probe(self, position: Positions) -> tuple[StageOutputs, StageOutputs] | None:
-        probes = self._probe_as_is(position)
-        return self._normalise_outputs(probes) if probes is not None else None
-
-    def _normalise_outputs(self, probes: tuple[StageOutputs, StageOutputs]) -> tuple[StageOutputs, StageOutputs]:
-        return normalise_outputs(probes[0], self._modulo), normalise_outputs(probes[1], self._modulo)
-
-    def _find_later(self, culprit: Stage, probes: tuple[StageOutputs, StageOutputs]) -> Iterator[StageFault]:
-        """Yield further faults of a step. A stage judged by the engine's own outputs is judged in the engine's own order."""
-        if not self._modulo:
-            yield from find_later_faults(culprit, *probes, self._limits, self._tolerance)
-            return
-        for is_normal, outputs in ((False, probes), (True, self._normalise_outputs(probes))):
-            for fault in find_later_faults(culprit, *outputs, self._limits, self._tolerance):
-                if is_own(fault.stage) != is_normal:
-                    yield fault
-
-    def _probe_as_is(self, position: Positions) -> tuple[StageOutputs, StageOutputs] | None:
-        if isinstance(self._expected, ProbedEngine) and isinstance(self._actual, ProbedEngine):
-            return self._expected.probe(position), self._actual.probe(position)
-        return None
+    def _find_later(self, culprit: Stage, again: _Again) -> list[StageFault]:
+        """Return further faults of a step. A stage judged by the engine's own outputs is judged in the engine's own order."""
+        found = [
+            fault
+            for is_normal, probes in ((False, again.raw_probes), (True, again.probes))
+            for fault in (find_later_faults(culprit, *probes, self._limits, self._tolerance) if probes else ())
+            if is_own(fault.stage) != is_normal
+        ]
+        return sorted(found, key=lambda fault: STEP_STAGES.index(fault.stage))
 
     def _name(self, divergence: Divergence, fault: StageFault) -> Replayed:
         named = msgspec.structs.replace(name_stage(divergence, *fault, self._names), is_replayed=True)
@@ -469,13 +738,11 @@ class Explainer:
         """Yield the further faults of a step, behind the first stage at fault."""
         if not follows_inference(self._limits.dialect):
             return
-        position = find_position(self._columns, first.candidate, first.step)
-        as_is = self._probe_as_is(position)
-        if as_is is None:
+        again = self._take_again(find_position(self._columns, first.candidate, first.step))
+        if again.probes is None:
             return
-        step = self._actual.step(position)
-        recorded, alone = StepReader(step).read(0), StepReader(self._normalise(step)).read(0)
-        for fault in self._find_later(Stage(first.stage), as_is):
+        recorded, alone = again.raw_views[1], again.views[1]
+        for fault in self._find_later(Stage(first.stage), again):
             right = recorded._replace(choice=fault.expected) if fault.stage is Stage.CHOOSE else alone
             wrong = recorded if fault.stage is Stage.CHOOSE else alone
             yield self._name(first, fault)._replace(views=(right, wrong))

@@ -6,6 +6,7 @@ from functools import partial
 
 import msgspec
 
+from kgverify.comparison.classify import SCORES_BEFORE
 from kgverify.comparison.comparable import MemorySource, StepSource, has_steps
 from kgverify.comparison.equality import DEFAULT_EQUALITY, Equality
 from kgverify.comparison.rankings import compare_rankings
@@ -22,7 +23,6 @@ from kgverify.verification.judgement import Explained, describe_same, judge
 from kgverify.verification.lockstep import Compared, Task, compare, describe_lockstep
 from kgverify.verification.repetition import Repetition, judge_repetition, prove_again
 from kgverify.verification.rounding import CompilationLog, EngineRun, settle_score_error
-from kgverify.verification.score_sources import SCORES_BEFORE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

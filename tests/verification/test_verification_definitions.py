@@ -13,7 +13,7 @@ from run_engines import countries_run
 from kgverify.comparison.comparable import lockstep_columns
 from kgverify.comparison.compare import Comparer
 from kgverify.comparison.result import Comparison, Verdict
-from kgverify.comparison.step_view import StepReader
+from kgverify.comparison.step_view import Names, StepReader
 from kgverify.engines.policy import SHORTEST
 from kgverify.engines.protocol import find_positives, positions_of
 from kgverify.engines.reference.engine import ReferenceEngine
@@ -30,7 +30,7 @@ from kgverify.runs.run import Run, build_trace, reference_pipeline, reference_tr
 from kgverify.trace.model.trace import Trace
 from kgverify.verification.lockstep import restore_candidates
 from kgverify.verification.recorded_ranks import _Recognition, recognise_ranks
-from kgverify.verification.replay import Explainer, _outputs_of
+from kgverify.verification.replay import Explainer
 
 
 @pytest.fixture(scope="module")
@@ -123,17 +123,17 @@ def test_steps_beyond_those_requested_belong_to_the_last_candidate(trace: Trace)
 
 @pytest.mark.parametrize("has_origins", [False, True])
 def test_origins_count_in_a_step_alone_where_both_engines_know_them(trace: Trace, has_origins: bool):
-    step = trace.columns
-    other = step._replace(resolvents=step.resolvents._replace(origin=step.resolvents.origin + 1))
+    step = StepReader(trace.columns).read(0)
+    other = step._replace(resolvents=tuple(r._replace(origin=r.origin + 1) for r in step.resolvents))
     comparer = SimpleNamespace(
         expected=SimpleNamespace(fields=trace.fields),
         actual=SimpleNamespace(fields=trace.fields),
         has_origins=has_origins,
         has_scores=True,
     )
-    explainer = SimpleNamespace(_comparer=comparer, _tolerance=0.0)
-    assert Explainer._agrees_alone(explainer, step, step)
-    assert Explainer._agrees_alone(explainer, step, other) is not has_origins
+    explainer = SimpleNamespace(_comparer=comparer, _names=Names(trace), _tolerance=0.0)
+    assert Explainer._is_same(explainer, step, step)
+    assert Explainer._is_same(explainer, step, other) is not has_origins
 
 
 def test_a_probe_repeats_a_step_within_both_tolerances(trace: Trace):
@@ -141,10 +141,10 @@ def test_a_probe_repeats_a_step_within_both_tolerances(trace: Trace):
     step = StepReader(trace.columns).read(0)
     explainer = SimpleNamespace(_views={(0, 0): (step, step)}, _modulo=frozenset(), _tolerance=1e-3)
     for apart, is_same in ((0.0, True), (1.5e-3, True), (2.5e-3, False)):
-        outputs = _outputs_of(step)
+        outputs = step.outputs
         outputs[Stage.SCORE] = tuple(score + apart for score in outputs[Stage.SCORE])
         assert Explainer._repeats(explainer, outputs, divergence, 0) is is_same
-    assert not Explainer._repeats(explainer, _outputs_of(step), divergence, 1)
+    assert not Explainer._repeats(explainer, step.outputs, divergence, 1)
 
 
 def test_steps_taken_again_have_the_types_of_recorded_ones_and_the_limits_declared(trace: Trace):

@@ -14,8 +14,7 @@ from kgverify.program.outcomes import STEP_STAGES, Stage
 from kgverify.prover.stages.choose import SCORES
 from kgverify.prover.stages.stage_functions import build_stages
 from kgverify.runs.run import build_trace, reference_pipeline
-from kgverify.verification.replay import Explainer, find_position
-from kgverify.verification.stagewise import find_later_faults
+from kgverify.verification.replay import Explainer, find_later_faults, find_position
 from kgverify.verification.verify import verify
 
 

@@ -197,9 +197,9 @@ def explain_by_one_stage(program: StepProgram, pair: StepPair) -> list[StepDiffe
     made = program.match(program.visited[-1])
     if len(made) > MOST_CLAUSES:
         return []
-    only = {"missing": tuple(pair.listed.missing), "extra": tuple(pair.listed.extra)}
+    missing, extra = tuple(pair.listed.missing), tuple(pair.listed.extra)
     found = _Search(program, made, pair).find()
-    return [each._replace(evidence=f"{each.evidence}; {ALONE}", **only) for each in found]
+    return [each._replace(evidence=f"{each.evidence}; {ALONE}", missing=missing, extra=extra) for each in found]
 
 
 class Change(NamedTuple):

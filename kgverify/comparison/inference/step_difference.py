@@ -199,8 +199,9 @@ class _Explainer:
             self._of_clauses,
         )
         found = next(filter(None, (attempt() for attempt in attempts)))
-        only = {"missing": tuple(self._missing), "extra": tuple(self._extra)}
-        return found._replace(confidence=round(found.confidence, 2), **only)
+        return found._replace(
+            confidence=round(found.confidence, 2), missing=tuple(self._missing), extra=tuple(self._extra)
+        )
 
     # Proofs, malformed states and ends
 

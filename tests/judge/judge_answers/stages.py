@@ -18,7 +18,7 @@ from kgverify.program.limits import Limits
 from kgverify.program.outcomes import STEP_STAGES, DifferenceClass, Outcome, Stage
 from kgverify.trace.model.stage_items import StageOutputs
 from kgverify.trace.model.trace import Trace
-from kgverify.verification.stagewise import find_later_faults
+from kgverify.verification.replay import find_later_faults
 
 LIMITS: Final = Limits(max_depth=4, max_atoms=2, max_resolvents=3)
 
