@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from kgverify.comparison.result import Comparison, Divergence, Level, Verdict, highest_level
 from kgverify.comparison.step_view import Names, side_name
-from kgverify.program.outcomes import NOT_PROVED_PENALTY, Outcome, Stage
+from kgverify.program.outcomes import NOT_PROVED_PENALTY, Outcome, Side, Stage
 from kgverify.trace.model.columns import Candidates, Rankings
 from kgverify.trace.model.score_error import ScoreError, judge_tolerance
 from kgverify.trace.model.trace import Trace
@@ -45,46 +45,46 @@ def compare_rankings(
         note = f"ranks were not compared: the {' and the '.join(missing)} trace has none"
         return msgspec.structs.replace(comparison, notes=(*comparison.notes, note))
     left, right = _by_group(expected.rankings), _by_group(actual.rankings)
-    found = []
-    names = Names(expected)
     if ranks is not None:
         pairs = [(_by_group(ranks[0](actual.columns.candidates)), right)]
         pairs.append((left, _by_group(ranks[1](expected.columns.candidates))))
         wrong = {g: (w.get(g), h.get(g)) for w, h in reversed(pairs) for g in {**w, **h} if w.get(g) != h.get(g)}
-        found = [_divergence(group, *wrong[group], expected, names) for group in sorted(wrong)]
     else:
-        candidates = expected.columns.candidates
-        touched = {(each.query, each.side) for each in comparison.divergences}
-        for row in (*(tie.candidate for tie in comparison.near_ties), *repeating.tolist()):
-            touched.add((int(candidates.query[row]), side_name(int(candidates.side[row]))))
+        every = {group: (left.get(group), right.get(group)) for group in {**left, **right}}
         error = judge_tolerance(expected.header, actual.header, score_error).value
-        for group in sorted({**left, **right}):
-            wanted, got = left.get(group), right.get(group)
-            is_touched = (group[0], side_name(group[1])) in touched
-            is_wrong = wanted != got and not is_touched and not _is_rounding(expected, error, group, wanted, got)
-            if is_wrong or group in unexplained:
-                found.append(_divergence(group, wanted, got, expected, names))
+        touched = _find_touched(comparison, expected.columns.candidates, repeating)
+        wrong = {
+            group: both
+            for group, both in every.items()
+            if group in unexplained or (group not in touched and not _is_rounding(expected, error, group, *both))
+        }
+    names = Names(expected)
+    found = [_divergence(group, *wrong[group], expected, names) for group in sorted(wrong)]
     differing = [group for group in {**left, **right} if left.get(group) != right.get(group)]
-    levels = [comparison.level, *(each.level for each in (*comparison.divergences, *found))]
-    if differing and (comparison.divergences or found):
-        metric = not np.isclose(
-            mean_reciprocal_rank(expected.rankings), mean_reciprocal_rank(actual.rankings), rtol=0, atol=1e-12
-        )
-        levels.append(Level.METRIC if metric else Level.RANK)
-    notes = comparison.notes
-    if differing and not (comparison.divergences or found):
+    divergences, notes = (*comparison.divergences, *found), comparison.notes
+    levels = [comparison.level, *(each.level for each in divergences)]
+    if differing and divergences:
+        metrics = mean_reciprocal_rank(expected.rankings), mean_reciprocal_rank(actual.rankings)
+        levels.append(Level.RANK if np.isclose(*metrics, rtol=0, atol=1e-12) else Level.METRIC)
+    elif differing:
         cause = "repeated resolvents" if len(repeating) else "near-ties"
         notes = (*notes, f"{len(differing)} ranks differ by {cause} alone")
-    verdict = comparison.verdict
-    if found and verdict is Verdict.AGREE:
-        verdict = Verdict.DIVERGE
+    is_new = found and comparison.verdict is Verdict.AGREE
     return msgspec.structs.replace(
         comparison,
-        verdict=verdict,
-        divergences=(*comparison.divergences, *found),
+        verdict=Verdict.DIVERGE if is_new else comparison.verdict,
+        divergences=divergences,
         level=highest_level(levels),
         notes=notes,
     )
+
+
+def _find_touched(comparison: Comparison, candidates: Candidates, repeating: NDArray[np.int64]) -> set[tuple[int, int]]:
+    """Return the queries and sides with a candidate that differs, or whose sum may differ."""
+    rows = [*(tie.candidate for tie in comparison.near_ties), *repeating.tolist()]
+    touched = {(each.query, each.side) for each in comparison.divergences}
+    touched |= {(int(candidates.query[row]), side_name(int(candidates.side[row]))) for row in rows}
+    return {(query, side) for query, name in touched for side in Side if side_name(side) == name}
 
 
 class _Ranks(NamedTuple):
@@ -103,12 +103,12 @@ def _by_group(rankings: Rankings) -> dict[tuple[int, int], _Ranks]:
 def _is_rounding(
     expected: Trace, error: float, group: tuple[int, int], wanted: _Ranks | None, got: _Ranks | None
 ) -> bool:
-    """Return whether errors of scores alone can turn the wanted ranks of a group into the found ones.
+    """Return whether the ranks of a group are equal, or errors of scores alone can turn the wanted ones into the others.
 
     A trace does not say which candidate of a group is the true one: any with the wanted ranks may be.
     """
-    if not error or wanted is None or got is None or wanted.num_ranked != got.num_ranked:
-        return False
+    if wanted == got or not error or wanted is None or got is None or wanted.num_ranked != got.num_ranked:
+        return wanted == got
     candidates = expected.columns.candidates
     rows = (candidates.query == group[0]) & (candidates.side == group[1])
     unproved = candidates.outcome[rows] != Outcome.PROVED

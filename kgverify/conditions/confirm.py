@@ -58,42 +58,74 @@ def confirm(
     test:     constructs problems for a condition, from a seed, and returns what went wrong in them, or why it cannot
     describe: returns the problem of an instance in words
     """
-    experiment = Experiment(verdict=NOT_TESTABLE, reason="nothing distinguishes what goes wrong")
-    known = found.cases
-    nearly: Tested | None = None
-    share, last = 0.0, None
-    for seed in range(MOST_ROUNDS):
-        # Goals are varied from those of experiments as well; candidates of further runs have other numbers.
-        tried = test(found if found.cases.unit is Unit.CANDIDATE else found._replace(cases=known), seed)
-        if isinstance(tried, str):
-            return Tested(settle(found), Experiment(verdict=NOT_TESTABLE, reason=tried))
-        last = tried
-        known = known._replace(instances=(*known.instances, *tried.cases.instances))
-        if found.condition.tests:
-            experiment = judge(found, tried, describe)
-        is_refuted = experiment.verdict == REFUTED
-        is_kept = found.condition.tests and not is_refuted
-        better = None if is_kept and found.is_exact else _search_again(stage, found, known)
-        if (is_kept and found.is_exact) or (better is None and is_kept and seed >= MOST_UNCERTAIN):
-            kept = settle(_keep_alike(found, tried), known.instances[len(found.cases.instances) :])
-            if not kept.condition.tests and nearly is not None:
-                return nearly
-            if kept.condition != found.condition:
-                experiment = _try_weak(kept, tried, describe)
-            return Tested(kept, experiment, tried)
-        weak = weaken(found) if is_refuted else found
+    return _Confirmation(stage, found, test, describe).run()
+
+
+class _Confirmation:
+    """The experiments with one cause, each with the condition that the former ones leave.
+
+    known:  the instances of the run and of all experiments
+    nearly: the condition that held for the largest share of an experiment, without being exact
+    """
+
+    def __init__(
+        self,
+        stage: str,
+        found: Found,
+        test: Callable[[Found, int], Tried | str],
+        describe: Callable[[Instance], str],
+    ) -> None:
+        self._stage, self._test, self._describe = stage, test, describe
+        self._found, self._known = found, found.cases
+        self._nearly: Tested | None = None
+        self._experiment = Experiment(verdict=NOT_TESTABLE, reason="nothing distinguishes what goes wrong")
+
+    def run(self) -> Tested:
+        """Return the condition that experiments leave."""
+        last: Tried | None = None
+        for seed in range(MOST_ROUNDS):
+            found = self._found
+            # Goals are varied from those of experiments as well; candidates of further runs have other numbers.
+            tried = self._test(found if found.cases.unit is Unit.CANDIDATE else found._replace(cases=self._known), seed)
+            if isinstance(tried, str):
+                return Tested(settle(found), Experiment(verdict=NOT_TESTABLE, reason=tried))
+            last = tried
+            self._known = self._known._replace(instances=(*self._known.instances, *tried.cases.instances))
+            if found.condition.tests:
+                self._experiment = judge(found, tried, self._describe)
+            is_refuted = self._experiment.verdict == REFUTED
+            is_kept = found.condition.tests and not is_refuted
+            better = None if is_kept and found.is_exact else _search_again(self._stage, found, self._known)
+            if is_kept and (found.is_exact or (better is None and seed >= MOST_UNCERTAIN)):
+                return self._keep(tried)
+            self._weaken(tried, is_refuted)
+            if better is not None and (better.is_exact or self._nearly is None):
+                is_open = is_refuted and not better.is_exact
+                self._found = better._replace(exceptions=self._experiment.pair) if is_open else better
+            elif _is_settled(found, seed) if found.condition.tests else _is_hopeless(seed, self._known):
+                break
+        return self._nearly or Tested(self._found, self._experiment, last)
+
+    def _keep(self, tried: Tried) -> Tested:
+        """Return the condition that an experiment has not refuted, without what rests on single instances."""
+        found, experiment = self._found, self._experiment
+        kept = settle(_keep_alike(found, tried), self._known.instances[len(found.cases.instances) :])
+        if not kept.condition.tests and self._nearly is not None:
+            return self._nearly
+        if kept.condition != found.condition:
+            experiment = _try_weak(kept, tried, self._describe)
+        return Tested(kept, experiment, tried)
+
+    def _weaken(self, tried: Tried, is_refuted: bool) -> None:
+        """Note a condition that nearly holds in an experiment, if it holds for a larger share than those before it."""
+        weak = weaken(self._found) if is_refuted else self._found
         # Two refuted conditions are no causes: what they have in common with the true ones may be the smaller part.
         is_stated = weak.condition.tests and not (is_refuted and weak.condition.either is not None)
         if is_stated and is_nearly(tried.predicted, tried.observed):
-            weak = weak._replace(exceptions=experiment.pair) if is_refuted else weak
-            judged = judge(weak, tried, describe)
-            if nearly is None or _share(judged) >= share:
-                nearly, share = Tested(weak, judged, tried), _share(judged)
-        if better is not None and (better.is_exact or nearly is None):
-            found = better._replace(exceptions=experiment.pair) if is_refuted and not better.is_exact else better
-        elif _is_settled(found, seed) if found.condition.tests else _is_hopeless(seed, known):
-            break
-    return nearly or Tested(found, experiment, last)
+            weak = weak._replace(exceptions=self._experiment.pair) if is_refuted else weak
+            judged = judge(weak, tried, self._describe)
+            if self._nearly is None or _share(judged) >= _share(self._nearly.experiment):
+                self._nearly = Tested(weak, judged, tried)
 
 
 def adopt(found: Found, others: Sequence[Found]) -> Found:
@@ -131,9 +163,9 @@ def _is_bound_between(condition: Condition, other: Condition) -> bool:
     return True
 
 
-def _share(experiment: Experiment) -> float:
+def _share(experiment: Experiment | None) -> float:
     """Return the share of the instances of an experiment that went as predicted."""
-    return experiment.num_predicted / max(1, experiment.num_tried)
+    return 0.0 if experiment is None else experiment.num_predicted / max(1, experiment.num_tried)
 
 
 def _is_settled(found: Found, seed: int) -> bool:

@@ -270,34 +270,36 @@ def _vary(step: SeenStep, found: Found, rng: Random) -> Iterator[_Problem]:
     """Yield the problems that are made of one step: by edits of its structure and by other facts in turn."""
     if step.run.inference is None or not step.expected.goal:
         return
-    goal, depth = step.goal, step.expected.depth
+    goal, depth, here = step.goal, step.expected.depth, step.candidate
     earlier = tuple(map(canonical, step.earlier))
     facts = _choose_facts(step, found, rng)
-    here = step.candidate
     others = [(here, edit) for edit in _restructure(goal, facts, rng)]
     # A query that is a fact is no evidence for itself.
     known = step.run.inference.clauses.fact_index
-    queries = rng.sample(facts, min(MOST_QUERIES, len(facts)))
     others += [
         (here._replace(atom=query, is_fact=query in known), (_like(goal[0], query), query, *(goal[1:] or goal)))
-        for query in queries
+        for query in rng.sample(facts, min(MOST_QUERIES, len(facts)))
     ]
     if any(found.table.features[i].stages == {Stage.REVISIT} for i in found.condition.used):
-        # Resolvents become goals that were visited, as they are and in another order.
-        most = step.run.limits.max_atoms
-        made = [atoms for atoms in step.kept.values() if atoms and (most is None or len(atoms) <= most)][:MOST_VISITED]
-        for i, atoms in enumerate(made):
-            turned = number_variables(iter(atoms[::-1]))
-            yield _Problem(step, here, goal, (*earlier, *made[:i], turned), depth + i + 1)
+        yield from _visit_resolvents(step, earlier)
     # Few of them are tried for each step: others for the next one.
     rng.shuffle(others)
     edits = chain.from_iterable(zip_longest(((here, edit) for edit in _select(goal, facts)), others))
     shifts = [shift for shift in (-1, 1, -2, 2) if -len(earlier) <= shift]
-    for i, (candidate, edit) in enumerate(each for each in edits if each is not None):
+    for i, (candidate, edit) in enumerate(filter(None, edits)):
         yield _Problem(step, candidate, number_variables(iter(edit)), earlier, depth)
         if i < len(shifts):
             shifted = earlier[-shifts[i] :] if shifts[i] < 0 else (earlier or (goal,))[:1] * shifts[i] + earlier
             yield _Problem(step, here, goal, shifted, depth + shifts[i])
+
+
+def _visit_resolvents(step: SeenStep, earlier: tuple[Atoms, ...]) -> Iterator[_Problem]:
+    """Yield problems in which resolvents are goals that were visited, as they are and in another order."""
+    most = step.run.limits.max_atoms
+    made = [atoms for atoms in step.kept.values() if atoms and (most is None or len(atoms) <= most)][:MOST_VISITED]
+    for i, atoms in enumerate(made):
+        visited = (*earlier, *made[:i], number_variables(iter(atoms[::-1])))
+        yield _Problem(step, step.candidate, step.goal, visited, step.expected.depth + i + 1)
 
 
 def _select(goal: Atoms, facts: Sequence[Ids]) -> Iterator[Atoms]:

@@ -171,12 +171,11 @@ def find_condition(stage: str, every: Iterable[Cases], own: tuple[Feature, ...] 
             whole = found
             continue
         if found is not None and (not is_open or (found.is_exact and found.condition.tests)):
-            if cases.unit is Unit.STEP and is_mixed and found.condition.tests:
-                found = found._replace(is_partial=True)
-            best = found if best is None or _rank(found) < _rank(best) else best
+            is_partial = cases.unit is Unit.STEP and is_mixed and bool(found.condition.tests)
+            best = min(filter(None, (best, found._replace(is_partial=is_partial))), key=_rank)
         # An exact condition that is not certain must not be replaced by one of a larger unit that is not exact.
         is_open |= has_exact
-        is_mixed |= stage not in OF_WHOLE_STEPS and cases.unit is not Unit.STEP and _is_mixed(cases)
+        is_mixed |= stage not in OF_WHOLE_STEPS and _is_mixed(cases)
     found = best or whole or start
     return None if found is None else found._replace(start=start)
 
@@ -270,7 +269,9 @@ def _is_of_steps(found: Found) -> bool:
 
 
 def _is_mixed(cases: Cases) -> bool:
-    """Return whether some step holds something that went wrong and something that did not."""
+    """Return whether some step holds a part that went wrong and one that did not."""
+    if cases.unit is Unit.STEP:
+        return False
     wrong = {id(each.step) for each in cases.instances if each.is_wrong}
     return any(id(each.step) in wrong for each in cases.instances if not each.is_wrong)
 
@@ -285,40 +286,49 @@ def find_in(stage: str, cases: Cases, table: Table, *, is_whole: bool = False) -
 
     is_whole: whether instances of experiments are included: what rests on one of them is then the last resort
     """
-    wrong = table.is_wrong
+    wrong, found = table.is_wrong, Found(cases, table, NOTHING, (), True, 0.0)
     if wrong.all():
-        is_enough = table.num_identities(wrong) >= FEWEST_ALWAYS
-        return (Found(cases, table, NOTHING, (), True, 0.0) if is_enough else None), False
-
-    def is_resting(condition: Condition) -> bool:
-        return is_whole and _drop_resting(table, condition) is not condition
-
+        return (found if table.num_identities(wrong) >= FEWEST_ALWAYS else None), False
     search = Search(table.features, table.values, wrong, stage)
     exact = [each for each in search.find_exact() if not _is_hidden(cases, table, each)]
-    is_cut = search.is_cut
+    found = found._replace(is_cut=search.is_cut)
     likely = [(each, chance) for each in exact if (chance := chance_for(table, each)) <= MOST_CHANCE]
-    likely.sort(key=lambda each: is_resting(each[0]))
-    rests = bool(likely) and is_resting(likely[0][0])
-    pairs = search.find_two() if rests or not likely else []
+    resting = [is_whole and _drop_resting(table, each) is not each for each, _ in likely]
+    rests = bool(likely) and all(resting)
+    two = _find_two(found, search, is_firm=rests) if rests or not likely else None
+    if two is not None:
+        return two, True
+    if likely:
+        order = sorted(range(len(likely)), key=resting.__getitem__)
+        (condition, chance), *rest = (likely[i] for i in order)
+        return found._replace(condition=condition, others=tuple(each for each, _ in rest), chance=chance), True
+    return (_name_clauses(cases, table, exact), True) if exact else (_find_inexact(found, search), False)
+
+
+def _find_inexact(found: Found, search: Search) -> Found | None:
+    """Return the condition that holds for most instances that went wrong and for few others; None if chance explains it."""
+    table = found.table
+    inexact = search.find_inexact(table.values, table.is_wrong)
+    if inexact is None or _is_hidden(found.cases, table, inexact):
+        return None
+    chance = chance_for(table, inexact)
+    is_stated = is_nearly(inexact.holds(table.values), table.is_wrong) and chance <= MOST_CHANCE
+    return found._replace(condition=inexact, is_exact=False, chance=chance) if is_stated else None
+
+
+def _find_two(found: Found, search: Search, *, is_firm: bool) -> Found | None:
+    """Return the shortest pair of conditions that chance does not explain. is_firm: neither may rest on few instances."""
+    pairs = search.find_two()
     for two in pairs:
         # A much shorter pair that is not certain may be the true one.
         if two.cost > pairs[0].cost + AS_SHORT:
             break
-        if (rests and is_resting(two)) or _is_hidden(cases, table, two):
+        is_resting = is_firm and _drop_resting(found.table, two) is not two
+        if is_resting or _is_hidden(found.cases, found.table, two):
             continue
-        if (chance := _chance_of_two(table, two)) <= MOST_CHANCE:
-            return Found(cases, table, two, (), True, chance, is_cut=is_cut), True
-    if likely:
-        (condition, chance), *rest = likely
-        return Found(cases, table, condition, tuple(each for each, _ in rest), True, chance, is_cut=is_cut), True
-    if exact:
-        return _name_clauses(cases, table, exact), True
-    inexact = search.find_inexact(table.values, wrong)
-    if inexact is None or _is_hidden(cases, table, inexact):
-        return None, False
-    chance = chance_for(table, inexact)
-    is_stated = is_nearly(inexact.holds(table.values), wrong) and chance <= MOST_CHANCE
-    return (Found(cases, table, inexact, (), False, chance, is_cut=is_cut) if is_stated else None), False
+        if (chance := _chance_of_two(found.table, two)) <= MOST_CHANCE:
+            return found._replace(condition=two, chance=chance)
+    return None
 
 
 def _chance_of_two(table: Table, two: Condition) -> float:

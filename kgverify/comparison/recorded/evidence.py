@@ -18,7 +18,7 @@ from kgverify.comparison.locate import first_difference
 from kgverify.comparison.modulo import normalise_outputs
 from kgverify.comparison.result import ROLES, Comparison, Verdict
 from kgverify.comparison.stored_columns import FileSource
-from kgverify.program.outcomes import STEP_STAGES
+from kgverify.program.outcomes import STEP_STAGES, Stage
 from kgverify.trace.files.manifest import MANIFEST
 from kgverify.trace.model.columns import Candidates, CandidateSet, Range, are_equal, starts_of
 from kgverify.trace.model.consistency import Contradictions, count_repeated, describe_rankings
@@ -26,6 +26,7 @@ from kgverify.trace.model.digests import Words
 from kgverify.trace.model.schema import STAGES, TraceLevel
 from kgverify.trace.model.score_error import bound_score_error, explain_bound
 from kgverify.trace.model.stage_items import StageReader
+from kgverify.trace.model.trace import Trace
 from kgverify.trace.read.trace_file import TraceFile
 
 SAMPLED: Final = "checked in the"
@@ -259,39 +260,40 @@ def _judge_stages(comparer: Comparer) -> tuple[list[str], list[str]]:
         for source in comparer.recorded
     ]
     if not all(is_deep):
-        lacking = ROLES[is_deep.index(False)]
-        text = f"the outputs of the stages were not compared: the {lacking} trace has none"
+        text = f"the outputs of the stages were not compared: the {ROLES[is_deep.index(False)]} trace has none"
         return [], [text] if any(is_deep) else []
     if comparer.is_in_order and comparer.has_same_numbering and _has_same_stages(comparer):
         return [], []
     num, first = 0, ""
     told, left_out = [0, 0], [0, 0]
     for begin, end in comparer.sources[0].split():
-        rows = np.arange(begin, end)
-        if not len(rows):
+        if begin == end:
             continue
-        traces = comparer.load_pairs(rows)
+        traces = comparer.load_pairs(np.arange(begin, end))
         bits = [trace.columns.stages.told for trace in traces]
         for side, (own, other) in enumerate((bits, bits[::-1])):
             told[side] |= int(np.bitwise_or.reduce(own))
             left_out[side] |= int(np.bitwise_or.reduce(other & ~own))
-        if are_equal(*(trace.columns.stages for trace in traces), equal_nan=True):
-            continue
-        readers = [StageReader(trace.columns) for trace in traces]
-        starts = starts_of(traces[0].columns.candidates.num_steps)
-        for step in range(int(starts[-1])):
-            outputs = [normalise_outputs(reader.read(step), comparer.modulo) for reader in readers]
-            stage = first_difference(outputs[0], outputs[1], comparer.score_tolerance)
-            if stage is None:
-                continue
-            num += 1
-            if not first:
-                candidate = int(np.searchsorted(starts, step, side="right")) - 1
-                first = f"candidate {begin + candidate}, step {step - int(starts[candidate])}, `{stage.value}`"
+        if not are_equal(*(trace.columns.stages for trace in traces), equal_nan=True):
+            for candidate, step, stage in _compare_stages(traces, comparer):
+                num += 1
+                first = first or f"candidate {begin + candidate}, step {step}, `{stage.value}`"
     reasons, notes = _explain_untold(told, left_out)
     if num:
         reasons = [f"{num:,} steps agree, but not the recorded outputs of their stages (first: {first})", *reasons]
     return reasons, notes
+
+
+def _compare_stages(traces: tuple[Trace, Trace], comparer: Comparer) -> Iterator[tuple[int, int, Stage]]:
+    """Yield the candidate, the step and the first stage whose recorded outputs differ."""
+    readers = [StageReader(trace.columns) for trace in traces]
+    starts = starts_of(traces[0].columns.candidates.num_steps)
+    for row in range(int(starts[-1])):
+        outputs = [normalise_outputs(reader.read(row), comparer.modulo) for reader in readers]
+        stage = first_difference(outputs[0], outputs[1], comparer.score_tolerance)
+        if stage is not None:
+            candidate = int(np.searchsorted(starts, row, side="right")) - 1
+            yield candidate, row - int(starts[candidate]), stage
 
 
 def _explain_untold(told: Sequence[int], left_out: Sequence[int]) -> tuple[list[str], list[str]]:
