@@ -23,7 +23,7 @@ from kgverify.runs.engine_makers import adapt_pipeline, evaluator_pipeline
 from kgverify.runs.run import Pipeline, Run, load_policy, reference_pipeline
 from kgverify.trace.model.columns import CandidateSet, Columns
 from kgverify.trace.model.header import EngineInfo
-from kgverify.verification.effort import Effort
+from kgverify.verification.judgement import Effort
 
 UNEXPLAINED = Effort(explained=0)
 """The effort of tests that ask no conditions of causes: their search takes most of the time of a small comparison."""

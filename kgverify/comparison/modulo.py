@@ -90,12 +90,6 @@ def order_kinds(kinds: Collection[str]) -> tuple[str, ...]:
     return tuple(kind for kind in KINDS if kind in kinds)
 
 
-def smaller_first(kinds: Modulo) -> list[Modulo]:
-    """Return the subsets of some kinds that are not empty, smaller ones first."""
-    listed = order_kinds(kinds)
-    return [frozenset(each) for size in range(1, len(listed) + 1) for each in combinations(listed, size)]
-
-
 def describe_modulo(kinds: Collection[str]) -> str:
     """Describe kinds: `names of variables and the order of resolvents`."""
     *most, last = [MEANINGS[kind] for kind in order_kinds(kinds)] or ["nothing"]
@@ -291,7 +285,8 @@ def find_kinds(
     """
     chosen: dict[str, list[NDArray[np.int64]]] = {}
     left = np.arange(len(rows[0]))
-    for kinds in smaller_first(modulo):
+    listed = order_kinds(modulo)
+    for kinds in (frozenset(each) for size in range(1, len(listed) + 1) for each in combinations(listed, size)):
         is_equal = np.ones(len(left), np.bool_)
         if kinds != modulo:
             words = []

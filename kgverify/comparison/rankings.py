@@ -1,6 +1,6 @@
 """The comparison of ranks: a rank that differs although all its candidates agree is a fault of `rank` itself."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from kgverify.comparison.result import Comparison, Divergence, Level, Verdict, highest_level
 from kgverify.comparison.step_view import Names, side_name
-from kgverify.program.outcomes import NOT_PROVED_PENALTY, Outcome, Side, Stage
+from kgverify.program.outcomes import NOT_PROVED_PENALTY, Outcome, Stage
 from kgverify.trace.model.columns import Candidates, Rankings
 from kgverify.trace.model.score_error import ScoreError, judge_tolerance
 from kgverify.trace.model.trace import Trace
@@ -46,29 +46,41 @@ def compare_rankings(
         return msgspec.structs.replace(comparison, notes=(*comparison.notes, note))
     left, right = _by_group(expected.rankings), _by_group(actual.rankings)
     if ranks is not None:
-        pairs = [(_by_group(ranks[0](actual.columns.candidates)), right)]
-        pairs.append((left, _by_group(ranks[1](expected.columns.candidates))))
-        wrong = {g: (w.get(g), h.get(g)) for w, h in reversed(pairs) for g in {**w, **h} if w.get(g) != h.get(g)}
+        # A group that both rank wrongly is shown as the expected side ranks it.
+        both = (
+            (left, _by_group(ranks[1](expected.columns.candidates))),
+            (_by_group(ranks[0](actual.columns.candidates)), right),
+        )
+        wrong = {group: own for sides in both for group, own in _pair(*sides).items() if own[0] != own[1]}
     else:
-        every = {group: (left.get(group), right.get(group)) for group in {**left, **right}}
         error = judge_tolerance(expected.header, actual.header, score_error).value
         touched = _find_touched(comparison, expected.columns.candidates, repeating)
         wrong = {
             group: both
-            for group, both in every.items()
-            if group in unexplained or (group not in touched and not _is_rounding(expected, error, group, *both))
+            for group, both in _pair(left, right).items()
+            if group in unexplained
+            or ((group[0], side_name(group[1])) not in touched and not _is_rounding(expected, error, group, *both))
         }
     names = Names(expected)
     found = [_divergence(group, *wrong[group], expected, names) for group in sorted(wrong)]
-    differing = [group for group in {**left, **right} if left.get(group) != right.get(group)]
+    cause = "repeated resolvents" if len(repeating) else "near-ties"
+    return _add(comparison, found, (expected.rankings, actual.rankings), cause)
+
+
+def _add(
+    comparison: Comparison, found: Sequence[Divergence], rankings: tuple[Rankings, Rankings], cause: str
+) -> Comparison:
+    """Add the divergences of `rank`. cause: of ranks that differ without any divergence."""
+    ranks = _pair(*map(_by_group, rankings)).values()
+    num_differing = sum(wanted != got for wanted, got in ranks)
     divergences, notes = (*comparison.divergences, *found), comparison.notes
     levels = [comparison.level, *(each.level for each in divergences)]
-    if differing and divergences:
-        metrics = mean_reciprocal_rank(expected.rankings), mean_reciprocal_rank(actual.rankings)
-        levels.append(Level.RANK if np.isclose(*metrics, rtol=0, atol=1e-12) else Level.METRIC)
-    elif differing:
-        cause = "repeated resolvents" if len(repeating) else "near-ties"
-        notes = (*notes, f"{len(differing)} ranks differ by {cause} alone")
+    if num_differing and divergences:
+        expected, actual = map(mean_reciprocal_rank, rankings)
+        is_same = np.isclose(expected, actual, rtol=0, atol=1e-12)
+        levels.append(Level.RANK if is_same else Level.METRIC)
+    elif num_differing:
+        notes = (*notes, f"{num_differing} ranks differ by {cause} alone")
     is_new = found and comparison.verdict is Verdict.AGREE
     return msgspec.structs.replace(
         comparison,
@@ -79,12 +91,11 @@ def compare_rankings(
     )
 
 
-def _find_touched(comparison: Comparison, candidates: Candidates, repeating: NDArray[np.int64]) -> set[tuple[int, int]]:
+def _find_touched(comparison: Comparison, candidates: Candidates, repeating: NDArray[np.int64]) -> set[tuple[int, str]]:
     """Return the queries and sides with a candidate that differs, or whose sum may differ."""
     rows = [*(tie.candidate for tie in comparison.near_ties), *repeating.tolist()]
     touched = {(each.query, each.side) for each in comparison.divergences}
-    touched |= {(int(candidates.query[row]), side_name(int(candidates.side[row]))) for row in rows}
-    return {(query, side) for query, name in touched for side in Side if side_name(side) == name}
+    return touched | {(int(candidates.query[row]), side_name(int(candidates.side[row]))) for row in rows}
 
 
 class _Ranks(NamedTuple):
@@ -95,14 +106,22 @@ class _Ranks(NamedTuple):
     pessimistic: float
 
 
-def _by_group(rankings: Rankings) -> dict[tuple[int, int], _Ranks]:
+_Group = tuple[int, int]
+"""A query and a side."""
+
+
+def _by_group(rankings: Rankings) -> dict[_Group, _Ranks]:
     rows = zip(*(column.tolist() for column in rankings), strict=True)
     return {(query, side): _Ranks(*ranks) for query, side, *ranks in rows}
 
 
-def _is_rounding(
-    expected: Trace, error: float, group: tuple[int, int], wanted: _Ranks | None, got: _Ranks | None
-) -> bool:
+def _pair(
+    expected: dict[_Group, _Ranks], actual: dict[_Group, _Ranks]
+) -> dict[_Group, tuple[_Ranks | None, _Ranks | None]]:
+    return {group: (expected.get(group), actual.get(group)) for group in {**expected, **actual}}
+
+
+def _is_rounding(expected: Trace, error: float, group: _Group, wanted: _Ranks | None, got: _Ranks | None) -> bool:
     """Return whether the ranks of a group are equal, or errors of scores alone can turn the wanted ones into the others.
 
     A trace does not say which candidate of a group is the true one: any with the wanted ranks may be.
@@ -131,7 +150,7 @@ def _is_rounding(
 
 
 def _divergence(
-    group: tuple[int, int],
+    group: _Group,
     wanted: _Ranks | None,
     got: _Ranks | None,
     expected: Trace,

@@ -102,9 +102,21 @@ class _Confirmation:
             if better is not None and (better.is_exact or self._nearly is None):
                 is_open = is_refuted and not better.is_exact
                 self._found = better._replace(exceptions=self._experiment.pair) if is_open else better
-            elif _is_settled(found, seed) if found.condition.tests else _is_hopeless(seed, self._known):
+            # One that the run leaves inexact gets more experiments than one that it does not.
+            elif (
+                seed >= (1 if found.is_exact else MOST_UNCERTAIN) if found.condition.tests else self._is_hopeless(seed)
+            ):
                 break
         return self._nearly or Tested(self._found, self._experiment, last)
+
+    def _is_hopeless(self, seed: int) -> bool:
+        """Return whether further experiments would say no more: all has gone wrong in the first ones, or none helped.
+
+        Further runs of candidates are not varied towards what they lack, and each of them costs a run of the engine.
+        """
+        is_all = all(each.is_wrong for each in self._known.instances)
+        most = MOST_WRONG - 1 if is_all else MOST_UNCERTAIN
+        return self._known.unit is Unit.CANDIDATE or seed >= most
 
     def _keep(self, tried: Tried) -> Tested:
         """Return the condition that an experiment has not refuted, without what rests on single instances."""
@@ -166,22 +178,6 @@ def _is_bound_between(condition: Condition, other: Condition) -> bool:
 def _share(experiment: Experiment | None) -> float:
     """Return the share of the instances of an experiment that went as predicted."""
     return 0.0 if experiment is None else experiment.num_predicted / max(1, experiment.num_tried)
-
-
-def _is_settled(found: Found, seed: int) -> bool:
-    """Return whether no further experiment is made: of one that the run leaves inexact more than of one that it does not."""
-    return seed >= (1 if found.is_exact else MOST_UNCERTAIN)
-
-
-def _is_hopeless(seed: int, known: Cases) -> bool:
-    """Return whether further experiments would say no more: everything has gone wrong in the first ones, or none helped.
-
-    Further runs of candidates are not varied towards what they lack, and each of them costs a run of the engine.
-    """
-    if known.unit is Unit.CANDIDATE:
-        return True
-    is_all = all(each.is_wrong for each in known.instances)
-    return seed >= MOST_UNCERTAIN or (seed + 1 >= MOST_WRONG and is_all)
 
 
 def _try_weak(weak: Found, tried: Tried, describe: Callable[[Instance], str]) -> Experiment:

@@ -37,7 +37,7 @@ MOST_STEPS: Final = 2_000
 
 _OF_CANDIDATES: Final = (Stage.RECYCLE, Stage.CORRUPT, Stage.ADVANCE, Stage.FINISH)
 
-_ORDER: Final = {stage: i for i, stage in enumerate(STEP_STAGES)}
+_ORDER: Final[dict[str, int]] = {stage.value: i for i, stage in enumerate(STEP_STAGES)}
 
 
 class Replays(NamedTuple):
@@ -227,7 +227,9 @@ class _Reader:
             yield from self._collect_candidates(cause, members)
         if in_steps and (differing := self._differing(number)):
             others = [i for i in range(len(self._causes)) if i != number]
-            later = [i for i in others if _is_after(self._causes[i].stage, cause.stage)]
+            # A stage of a step after another one was right where that one went wrong.
+            place = _ORDER.get(cause.stage, len(_ORDER))
+            later = [i for i in others if _ORDER.get(self._causes[i].stage, -1) > place]
             right = [*self._agreeing, *(step for i in later for step in self._differing(i))]
             hidden = [step for i in others if i not in later for step in self._differing(i)]
             yield from self._fault(number).collect(differing, right, hidden)
@@ -365,8 +367,3 @@ class _Reader:
         earlier = tuple(reader.goal_of(first + i) for i in range(number))
         origins = self._comparer.program.at(expected.goal, candidate.atom)
         return SeenStep(self._run, candidate, number, expected, actual, origins, earlier, outputs)
-
-
-def _is_after(stage: str, other: str) -> bool:
-    """Return whether a stage of a step comes after another one, which was therefore right where it went wrong."""
-    return stage in _ORDER and other in _ORDER and _ORDER[Stage(stage)] > _ORDER[Stage(other)]

@@ -150,11 +150,6 @@ def _segment(i: Instance) -> int:
     return len(clauses.facts_of(i.head[0]) if i.by[0] == Origin.FACT else clauses.rules_of(i.head[0]))
 
 
-def _is_in_partial_block(size: int, i: Instance) -> bool:
-    num = _segment(i)
-    return _position(i) >= num - num % size
-
-
 def _match_position(i: Instance) -> int:
     return known(known(i.seen.origins).positions.get(i.by))
 
@@ -192,10 +187,6 @@ def _mismatch(nearly: Callable[[Atoms, Clause, Clauses], bool]) -> Callable[[Ins
 # Resolvents
 
 
-def _is_gap(is_pruned: tuple[bool, ...]) -> bool:
-    return any(first and not second for first, second in pairwise(is_pruned))
-
-
 def _changes(wrongly: Callable[[Atoms, Clause, Clauses], Atoms | None]) -> Callable[[Instance], Value]:
     """Return whether a clause makes another resolvent by another rule. wrongly: applies it by that rule to a goal."""
 
@@ -226,19 +217,9 @@ def _mistaken(key: Key, bits: int = 0) -> Callable[[Instance], Value]:
     return read
 
 
-def _is_swapped(i: Instance) -> bool:
-    facts = i.inference.clauses.fact_index
-    return any(atom not in facts and _swap(atom) in facts for atom in i.made.atoms)
-
-
 def _index(i: Instance) -> int:
     """Return the position of a resolvent among those that `limit` receives and that are short enough."""
     return known(i.seen.limited.get(i.by))
-
-
-def _is_visited_in_any_order(i: Instance) -> bool:
-    atoms = sorted(i.kept)
-    return any(sorted(goal) == atoms for goal in i.seen.visited)
 
 
 def num_bits(number: float) -> int | None:
@@ -306,14 +287,16 @@ _VALUES: Final[dict[str, Callable[[Instance], Value]]] = {
     "places left in the list": lambda i: known(i.seen.run.limits.max_resolvents) - 1 - _index(i),
     "equals a goal visited": lambda i: i.kept in i.seen.visited,
     "steps since it was visited": lambda i: i.seen.steps_since.get(i.kept, 0),
-    "has the atoms of a goal visited": _is_visited_in_any_order,
+    "has the atoms of a goal visited": lambda i: sorted(i.kept) in map(sorted, i.seen.visited),
     "atoms before pruning": lambda i: len(i.made.atoms),
     "facts pruned": lambda i: sum(i.made.is_pruned),
     "is pruned to nothing": lambda i: bool(i.made.is_pruned) and all(i.made.is_pruned),
     "first atom is pruned": lambda i: any(i.made.is_pruned[:1]),
-    "prunes before an atom": lambda i: _is_gap(i.made.is_pruned),
+    "prunes before an atom": lambda i: any(a and not b for a, b in pairwise(i.made.is_pruned)),
     "contains the query": lambda i: tuple(i.candidate.atom) in i.made.atoms,
-    "is a fact with its arguments swapped": _is_swapped,
+    "is a fact with its arguments swapped": lambda i: any(
+        atom not in (facts := i.inference.clauses.fact_index) and _swap(atom) in facts for atom in i.made.atoms
+    ),
     "is a fact of another predicate": _mistaken(lambda p, a, b: pack(32, 0, a, b)),
     "captures a variable": _changes(resolve_unrenamed),
     "needs a chain": _changes(resolve_unchained),
@@ -388,7 +371,7 @@ _NUMBERED: Final[dict[str, Callable[[int], Callable[[Instance], Value]]]] = {
     "matches in {each} bits": lambda bits: _mismatch(partial(matches_in, bits)),
     "packs like a fact in {each} bits": lambda bits: _mistaken(partial(pack, bits), bits),
     "is a fact in {each} bits": lambda bits: _mistaken(partial(cut, bits), bits),
-    "is in a partial block of {each}": lambda size: partial(_is_in_partial_block, size),
+    "is in a partial block of {each}": lambda size: lambda i: _position(i) >= _segment(i) - _segment(i) % size,
     "is in a partial block of {each} candidates": lambda size: lambda i: i.candidate.is_in_partial_block(size),
 }
 """The values of the features that stand for several, each with its number."""

@@ -11,7 +11,7 @@ from functools import cached_property
 from random import Random
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
-from kgverify.comparison.inference.origins import Clause, Made, OriginInference, StepOrigins
+from kgverify.comparison.inference.origins import Made, OriginInference, StepOrigins
 from kgverify.comparison.result import PROOF_CLASSES
 from kgverify.comparison.step_view import Content, ResolventView, StepView, content_of, plain
 from kgverify.conditions.batch import Candidate, Turn
@@ -19,7 +19,7 @@ from kgverify.program.atoms import Goal
 from kgverify.program.fact_index import ANY, Ids
 from kgverify.program.limits import DeclaredLimits
 from kgverify.program.outcomes import DifferenceClass, GoalKind, Origin, Stage
-from kgverify.step.clauses import Atoms, number_variables, resolve
+from kgverify.step.clauses import Atoms, Clause, number_variables, resolve
 
 Item = TypeVar("Item")
 
@@ -363,16 +363,19 @@ class Fault(NamedTuple):
             DifferenceClass.SUBSTITUTED: (True, False),
         }
         for is_missing in labels.get(self.kind, (True,)):
+
+            def list_others(step: SeenStep, is_missing: bool = is_missing) -> set[Clause]:
+                return set() if is_missing else _left_out(unit, step)
+
             found = [(step, *self._split(unit, step, is_missing)) for step in differing]
             if not any(wrong for _, wrong, _ in found) or not all(wrong or step.is_cut for step, wrong, _ in found):
                 # Something else goes wrong in some of these steps.
                 continue
-            list_others = _list_none if is_missing else _left_out
             labelled = (
-                (step, [(c, c in wrong) for c in (*wrong, *right, *(list_others(unit, step) - wrong - right))])
+                (step, [(c, c in wrong) for c in (*wrong, *right, *(list_others(step) - wrong - right))])
                 for step, wrong, right in found
             )
-            right_ones = ((step, (*_select(unit, step.changes.shared), *list_others(unit, step))) for step in agreeing)
+            right_ones = ((step, (*_select(unit, step.changes.shared), *list_others(step))) for step in agreeing)
             words = ("missing", "present") if is_missing else ("extra", "right")
             cases = collect_labelled(unit, labelled, right_ones)
             yield cases._replace(wrong=words[0], right=words[1], is_by_itself=self.kind in PROOF_CLASSES)
@@ -387,11 +390,8 @@ class Fault(NamedTuple):
 
     def _label_scored(self, step: SeenStep) -> Labelled:
         """Label the resolvents that both sides made by the same clause: wrong if their scores differ."""
-        (expected, actual), labels = step.sides, []
-        for clause in expected:
-            if clause in actual and clause in step.made:
-                left, right = expected[clause].score, actual[clause].score
-                labels.append((clause, left != right and not abs(left - right) <= self.tolerance))
+        pairs = ((c, left.score, step.sides[1][c].score) for c, left in step.sides[0].items() if c in step.sides[1])
+        labels = [(c, a != b and not abs(a - b) <= self.tolerance) for c, a, b in pairs if c in step.made]
         return step, labels
 
     def _collect_dropped(self, differing: Sequence[SeenStep], agreeing: Sequence[SeenStep]) -> Iterator[Cases]:
@@ -478,10 +478,6 @@ def _shows_all(step: SeenStep) -> bool:
         if is_full or any(num_dropped) or any(r.kind == GoalKind.TRUE for r in side.resolvents):
             return False
     return True
-
-
-def _list_none(unit: Unit, step: SeenStep) -> set[Clause]:
-    return set()
 
 
 # Resolvents

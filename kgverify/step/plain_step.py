@@ -73,7 +73,9 @@ Scores: TypeAlias = Callable[[Atoms, Sequence[Resolvent]], Sequence[float]]
 def score_shortest(goal: Atoms, resolvents: Sequence[Resolvent]) -> list[float]:
     """Return the scores of the policy `shortest`: the fewest atoms first, then the fewest variables."""
     return [
-        SCORE_OF_STOPPING if each.kind is GoalKind.STOP else -(len(each.atoms) + _count_variables(each.atoms) / 64)
+        SCORE_OF_STOPPING
+        if each.kind is GoalKind.STOP
+        else -(len(each.atoms) + len({t for _, *terms in each.atoms for t in terms if t < 0}) / 64)
         for each in resolvents
     ]
 
@@ -421,7 +423,3 @@ def _show(resolvent: Resolvent) -> tuple[int, int, Atoms]:
 
 def _show_kind(resolvent: Resolvent) -> tuple[int, int, int, Atoms]:
     return int(resolvent.kind), *_show(resolvent)
-
-
-def _count_variables(goal: Atoms) -> int:
-    return len({term for _, *terms in goal for term in terms if term < 0})

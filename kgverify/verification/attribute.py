@@ -18,7 +18,7 @@ from kgverify.program.outcomes import Stage
 from kgverify.ranking.rank import MRR
 from kgverify.trace.model.columns import Candidates, CandidateSet
 from kgverify.trace.model.trace import Trace
-from kgverify.verification.effort import FULL, Effort
+from kgverify.verification.judgement import FULL, Effort
 
 ROUNDING: Final = -1
 """The cause of the share that belongs to no divergence: rounding at near-ties."""

@@ -24,7 +24,7 @@ from kgverify.runs.run import Pipeline, Run, build_trace
 from kgverify.trace.model.columns import Columns, select_candidates, starts_of
 from kgverify.trace.model.score_error import ScoreError
 from kgverify.trace.model.trace import Trace
-from kgverify.verification.effort import Effort
+from kgverify.verification.judgement import Effort
 
 
 def lockstep_comparer(

@@ -26,8 +26,7 @@ from kgverify.trace.model.schema import has_goals
 from kgverify.trace.model.score_error import ScoreError
 from kgverify.trace.model.trace import Trace
 from kgverify.trace.read.trace_file import TraceFile, read_trace
-from kgverify.verification.effort import FULL, Effort
-from kgverify.verification.judgement import Explained, judge
+from kgverify.verification.judgement import FULL, Effort, Explained, judge
 from kgverify.verification.rebuild import Rebuilder
 from kgverify.verification.recorded_ranks import judge_ranks, recognise_ranks, split_recorded_loss
 from kgverify.verification.rounding import bound_recorded

@@ -38,7 +38,7 @@ from kgverify.trace.model.columns import LABELS, Candidates
 from kgverify.trace.model.score_error import ScoreError, judge_tolerance
 from kgverify.trace.model.trace import Trace
 from kgverify.verification.attribute import attribute_loss
-from kgverify.verification.effort import FULL, Effort
+from kgverify.verification.judgement import FULL, Effort
 from kgverify.verification.planted_changes import check_attribution
 
 _OWN: Final = RankingRule()

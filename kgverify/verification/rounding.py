@@ -309,7 +309,7 @@ def _other_arrays(engine: Engine, unit: float | None, random: np.random.Generato
     seen: set[int] = set()
 
     def other(value: Any, depth: int) -> Any:
-        if hasattr(value, "dtype") and hasattr(value, "shape") and not _is_of_torch(value):
+        if hasattr(value, "dtype") and hasattr(value, "shape") and type(value).__module__.partition(".")[0] != "torch":
             return _other_array(value, unit, random)
         if depth > 4 or id(value) in seen or len(seen) > MAX_OBJECTS:
             return value
@@ -350,10 +350,6 @@ def _unwrap(engine: Any) -> Iterator[Any]:
     while engine is not None:
         yield engine
         engine = getattr(engine, "_engine", None)
-
-
-def _is_of_torch(value: Any) -> bool:
-    return type(value).__module__.partition(".")[0] == "torch"
 
 
 def _other_array(value: Any, unit: float | None, random: np.random.Generator) -> Any:

@@ -10,8 +10,7 @@ from kgverify.comparison.exercise.exercise import NO_MINIMUM, Exercised
 from kgverify.report.content import Outcomes
 from kgverify.report.report import Report
 from kgverify.trace.model.trace import Trace
-from kgverify.verification.effort import LITTLE
-from kgverify.verification.judgement import count_outcomes, judge_exercise
+from kgverify.verification.judgement import LITTLE, count_outcomes, judge_exercise
 from kgverify.verification.rebuild import Rebuilder
 from kgverify.verification.recorded import judge_recorded
 

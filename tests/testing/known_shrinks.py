@@ -30,7 +30,7 @@ from kgverify.testing.problems.merge import merge
 from kgverify.testing.problems.problem import SHORTEST, Problem
 from kgverify.testing.shrinking.shrink import Budget, Oracle, shrink_with
 from kgverify.testing.shrinking.shrink_run import Slicer, shrink_keeping_ids
-from kgverify.verification.effort import LITTLE
+from kgverify.verification.judgement import LITTLE
 from kgverify.verification.verify import verify
 
 PATH: Final = Path(__file__).with_suffix(".json")

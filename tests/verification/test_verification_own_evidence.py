@@ -27,9 +27,9 @@ from kgverify.report.stepper.stage_walk import Stepper
 from kgverify.report.wording import describe_divergence, describe_kind
 from kgverify.runs.engine_makers import evaluator_pipeline
 from kgverify.runs.run import Run, reference_pipeline
-from kgverify.verification.effort import FULL, Effort
+from kgverify.verification.judgement import FULL, Effort
 from kgverify.verification.recorded import compare_recorded
-from kgverify.verification.separate import Seen, separate
+from kgverify.verification.replay import Seen, separate
 from kgverify.verification.verify import Verification, verify
 
 STATED = re.compile(r"(\w+)(?: at step (\d+))? of .+? \(candidate (\d+), query \d+, \w+ side\): ([^\n]*)")

@@ -9,7 +9,7 @@ from kgverify.comparison.result import Divergence, Level
 from kgverify.program.outcomes import DifferenceClass, Stage
 from kgverify.verification import separate as module
 from kgverify.verification.judgement import describe_idle
-from kgverify.verification.separate import Seen, separate
+from kgverify.verification.replay import Seen, separate
 
 
 def seen(stage: Stage, kind: DifferenceClass) -> Seen:

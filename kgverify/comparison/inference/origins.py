@@ -11,13 +11,14 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from enum import IntEnum
 from functools import cached_property, lru_cache, partial
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple
 
 from kgverify.errors import count_of
 from kgverify.program.fact_index import Ids
 from kgverify.program.outcomes import Origin
 from kgverify.step.clauses import (
     Atoms,
+    Clause,
     Clauses,
     binds_in_one_pass,
     find_embedding,
@@ -26,9 +27,6 @@ from kgverify.step.clauses import (
     number_variables,
     shape_of,
 )
-
-Clause: TypeAlias = tuple[int, int]
-"""An `Origin` and the index of a rule or a fact."""
 
 MOST_COMPARED: Final = 5_000
 MOST_ATOMS: Final = 12
@@ -291,12 +289,10 @@ class StepOrigins:
         kept = find_embedding(atoms, made, is_loose=True) if atoms else None
         if kept is None:
             return False
-        return all(self._may_be_fact(made[i]) for i in range(len(made)) if i not in kept)
-
-    def _may_be_fact(self, atom: Ids) -> bool:
-        predicate, a, b = atom
-        return self._clauses.prunes and bool(
-            self._clauses.facts_like((predicate, a, -2 if b < 0 else b), self._excluded)
+        rest = [atom for i, atom in enumerate(made) if i not in kept]
+        return not rest or (
+            self._clauses.prunes
+            and all(self._clauses.facts_like((p, a, -2 if b < 0 else b), self._excluded) for p, a, b in rest)
         )
 
     def _near(self, atoms: Atoms, *, is_loose: bool = False) -> Iterator[Made]:

@@ -12,12 +12,12 @@ from typing import Final, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from kgverify.comparison.inference.origins import MOST_ATOMS, Clause, Deviation, Explanation, StepOrigins, count_clauses
+from kgverify.comparison.inference.origins import MOST_ATOMS, Deviation, Explanation, StepOrigins, count_clauses
 from kgverify.comparison.step_pair import StepPair
 from kgverify.comparison.step_view import Content, ResolventView, StepReader, StepView, content_of, list_unshared, plain
 from kgverify.errors import count_of
 from kgverify.program.outcomes import DifferenceClass, GoalKind, Origin, Stage
-from kgverify.step.clauses import Atoms, find_embedding, is_permutation, number_variables
+from kgverify.step.clauses import Atoms, Clause, find_embedding, is_permutation, number_variables
 from kgverify.trace.model.trace import Trace
 
 LEAST_REACHED: Final = 3

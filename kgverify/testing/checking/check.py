@@ -30,7 +30,7 @@ from kgverify.testing.problems.problem import Problem
 from kgverify.trace.model.columns import Columns, Rankings, are_equal, empty_columns, select_candidates
 from kgverify.trace.model.score_error import ScoreError
 from kgverify.trace.model.trace import Trace
-from kgverify.verification.effort import FULL, Effort
+from kgverify.verification.judgement import FULL, Effort
 from kgverify.verification.lockstep import follow_near_ties, lockstep_comparer
 from kgverify.verification.rounding import EngineRun, settle_score_error
 from kgverify.verification.verify import Verification, verify

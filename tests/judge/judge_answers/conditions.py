@@ -44,7 +44,7 @@ from kgverify.step.plain_step import Resolvent, Taken, TakenStep
 from kgverify.trace.model.columns import CandidateSet, Columns, starts_of
 from kgverify.trace.model.header import EngineInfo
 from kgverify.trace.model.trace import Trace
-from kgverify.verification.effort import LITTLE
+from kgverify.verification.judgement import LITTLE
 
 Verify = Callable[..., Any]
 """Verifies a pipeline against another on the same run."""

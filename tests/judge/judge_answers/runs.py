@@ -32,7 +32,7 @@ from kgverify.runs.run import Pipeline, Run, build_trace, reference_pipeline
 from kgverify.trace.model.columns import CandidateSet, Columns, StageItems, starts_of
 from kgverify.trace.model.header import EngineInfo
 from kgverify.trace.model.stage_items import StageOutputs, StageReader, encode_stage_outputs
-from kgverify.verification.effort import LITTLE
+from kgverify.verification.judgement import LITTLE
 from kgverify.verification.record import prove_deep
 
 Verify = Callable[..., Any]
