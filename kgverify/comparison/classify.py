@@ -109,22 +109,9 @@ def classify(divergence: Divergence, around: Surroundings) -> Finding:
     if divergence.kind is not DifferenceClass.UNCLASSIFIED and around.outputs is None:
         # The resolvents were explained without origins, which gives stage and class at once.
         return Finding(divergence.kind, divergence.evidence, divergence.confidence)
-    if stage is Stage.RANK:
-        return Finding(DifferenceClass.RANK, "the expected side ranks the same candidates differently", 1.0)
-    if divergence.field == "candidates.atom":
-        return _of_candidate(divergence, around.draw)
-    if divergence.field == "candidates.num_steps":
-        return _of_step_count(around)
-    if divergence.field == DIGEST:
-        return Finding(
-            DifferenceClass.CONTENT, "the digests of the step differ, and a trace without goals does not show more", 0.5
-        )
-    if divergence.field.startswith("candidates."):
-        is_outcome = divergence.field == "candidates.outcome" or stage is Stage.RECYCLE
-        kind = DifferenceClass.OUTCOME if is_outcome else DifferenceClass.NUMBER
-        if stage is Stage.FINISH:
-            return Finding(kind, "the steps of a side are unknown: any stage may be at fault", 0.1)
-        return Finding(kind, "every step agrees; the summary of the candidate does not", 0.9)
+    of_candidate = next((finding for holds, finding in _classify_candidate(divergence, around) if holds), None)
+    if of_candidate is not None:
+        return of_candidate
     if around.expected is None or around.actual is None:
         return Finding(DifferenceClass.UNCLASSIFIED, "one side has no such step", 0.0)
     copied = _copied(around)
@@ -148,18 +135,37 @@ def describe_recorded(divergence: Divergence, around: Surroundings) -> str:
     return f"{count_of(missing, 'resolvent')} missing, {extra:,} extra, in the recorded step"
 
 
-def _of_candidate(divergence: Divergence, draw: str) -> Finding:
-    if draw:
-        return Finding(DifferenceClass.SUBSTITUTED, draw, 1.0)
-    if divergence.expected == NO_CANDIDATE:
-        return Finding(DifferenceClass.EXTRA, "the expected side does not have this candidate", 1.0)
-    return Finding(DifferenceClass.MISSING, "the actual side does not have this candidate", 1.0)
-
-
-def _of_step_count(around: Surroundings) -> Finding:
-    if around.actual is None and around.expected is not None:
-        return Finding(DifferenceClass.MISSING, "the derivation stops while it is OPEN", 1.0)
-    return Finding(DifferenceClass.EXTRA, "the derivation continues after its end", 1.0)
+def _classify_candidate(divergence: Divergence, around: Surroundings) -> Sequence[tuple[bool, Finding]]:
+    """Return the classes of differences of ranks and of candidates as a whole, and whether each is that of a divergence."""
+    field, stage = divergence.field, divergence.stage
+    is_atom, is_count, is_of_candidate = (
+        field.startswith(name) for name in ("candidates.atom", "candidates.num_steps", "candidates.")
+    )
+    is_outcome = field == "candidates.outcome" or stage == Stage.RECYCLE
+    kind = DifferenceClass.OUTCOME if is_outcome else DifferenceClass.NUMBER
+    is_early_end = is_count and around.actual is None and around.expected is not None
+    digests = "the digests of the step differ, and a trace without goals does not show more"
+    summary = "every step agrees; the summary of the candidate does not"
+    return (
+        (
+            stage == Stage.RANK,
+            Finding(DifferenceClass.RANK, "the expected side ranks the same candidates differently", 1.0),
+        ),
+        (is_atom and bool(around.draw), Finding(DifferenceClass.SUBSTITUTED, around.draw, 1.0)),
+        (
+            is_atom and divergence.expected == NO_CANDIDATE,
+            Finding(DifferenceClass.EXTRA, "the expected side does not have this candidate", 1.0),
+        ),
+        (is_atom, Finding(DifferenceClass.MISSING, "the actual side does not have this candidate", 1.0)),
+        (is_early_end, Finding(DifferenceClass.MISSING, "the derivation stops while it is OPEN", 1.0)),
+        (is_count, Finding(DifferenceClass.EXTRA, "the derivation continues after its end", 1.0)),
+        (field == DIGEST, Finding(DifferenceClass.CONTENT, digests, 0.5)),
+        (
+            is_of_candidate and stage == Stage.FINISH,
+            Finding(kind, "the steps of a side are unknown: any stage may be at fault", 0.1),
+        ),
+        (is_of_candidate, Finding(kind, summary, 0.9)),
+    )
 
 
 def _copied(around: Surroundings) -> Finding | None:
@@ -291,19 +297,29 @@ def _of_choice(stage: Stage, around: Surroundings) -> Finding:
 
 def _of_goal(stage: Stage, around: Surroundings) -> Finding:
     expected, actual = around.steps
-    if expected.goal == actual.goal:
-        if expected.depth != actual.depth:
-            return Finding(DifferenceClass.STALE, f"depth {actual.depth}, expected {expected.depth}", 0.9)
-        cause = "the state that steps before it left" if stage is Stage.ADVANCE else "other slots"
-        evidence = f"the step run alone gives the expected output: it depends on {cause}"
-        return Finding(DifferenceClass.FOREIGN, evidence, 0.8)
-    if any(step.goal == actual.goal for step in around.earlier):
-        return Finding(DifferenceClass.STALE, "the goal is that of an earlier step", 0.95)
-    if actual.goal in around.other_goals:
-        return Finding(DifferenceClass.FOREIGN, "the goal is that of another derivation", 0.95)
-    if canonical(expected.goal) == canonical(actual.goal):
-        return Finding(DifferenceClass.RENAMED, "the goal has different variables", 0.95)
-    return Finding(DifferenceClass.SUBSTITUTED, "the goal is not the chosen resolvent", 0.8)
+    cause = "the state that steps before it left" if stage is Stage.ADVANCE else "other slots"
+    alone = f"the step run alone gives the expected output: it depends on {cause}"
+    rules = (
+        (
+            expected.goal == actual.goal and expected.depth != actual.depth,
+            Finding(DifferenceClass.STALE, f"depth {actual.depth}, expected {expected.depth}", 0.9),
+        ),
+        (expected.goal == actual.goal, Finding(DifferenceClass.FOREIGN, alone, 0.8)),
+        (
+            any(step.goal == actual.goal for step in around.earlier),
+            Finding(DifferenceClass.STALE, "the goal is that of an earlier step", 0.95),
+        ),
+        (
+            actual.goal in around.other_goals,
+            Finding(DifferenceClass.FOREIGN, "the goal is that of another derivation", 0.95),
+        ),
+        (
+            canonical(expected.goal) == canonical(actual.goal),
+            Finding(DifferenceClass.RENAMED, "the goal has different variables", 0.95),
+        ),
+    )
+    otherwise = Finding(DifferenceClass.SUBSTITUTED, "the goal is not the chosen resolvent", 0.8)
+    return next((finding for holds, finding in rules if holds), otherwise)
 
 
 _RULES: Final[Mapping[Stage, Callable[[Stage, Surroundings], Finding]]] = {

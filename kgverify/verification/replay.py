@@ -408,22 +408,24 @@ def find_score_source(
         num_known[_SAME] += 1
         # The call before the first one is not in the run.
         num_known[_BEFORE] += each.step > 0
-        offsets = set()
-        for row in order[low:high].tolist():
-            length = min(len(actual), int(starts[row + 1] - starts[row]))
-            own = row == first_step[each.candidate] + each.step
-            if not own and np.allclose(scores[starts[row] :][:length], actual[:length], rtol=0, atol=tolerance):
-                offsets.add(int(number[row]) - each.step)
+        own = first_step[each.candidate] + each.step
+        alike = (
+            (row, scores[starts[row] : starts[row + 1]][: len(actual)])
+            for row in order[low:high].tolist()
+            if row != own
+        )
+        offsets = {
+            int(number[row]) - each.step
+            for row, others in alike
+            if np.allclose(others, actual[: len(others)], rtol=0, atol=tolerance)
+        }
         for offset in offsets & num_found.keys():
             num_found[offset] += 1
     for offset, num in num_found.items():
         if num >= MIN_STEPS and num >= MIN_SHARE * num_known[offset] and num >= MIN_OF_ALL * num_wrong:
             kind, situation, words = _FOUND[offset]
-            return ScoreSource(
-                kind,
-                situation,
-                f"the wrong scores of {num:,} of {num_known[offset]:,} steps are those expected of another candidate {words}",
-            )
+            counted = f"{num:,} of {num_known[offset]:,} steps are those expected of another candidate"
+            return ScoreSource(kind, situation, f"the wrong scores of {counted} {words}")
     return None
 
 
@@ -538,9 +540,13 @@ def _separate_changes(group: Sequence[Seen]) -> Sequence[str]:
         explained = [next((r.situation for r in pair if all(map(r.explains, step))), "") for step in known]
         is_whole = all(any(rule.explains(change) for rule in pair) for step in known for change in step)
         if is_whole and len(set(filter(None, explained))) > 1:
-            # The first rule that explains a change of the step.
-            return [next((r.situation for r in pair if any(map(r.explains, step or ()))), "") for step in changes]
+            return [_name_change(step, pair) for step in changes]
     return ()
+
+
+def _name_change(step: Sequence[_Change] | None, rules: Sequence[_ChangeRule]) -> str:
+    """Return the situation of the first rule that explains a change of the step."""
+    return next((rule.situation for rule in rules if any(map(rule.explains, step or ()))), "")
 
 
 def _divide(seen: Seen) -> list[_Change] | None:

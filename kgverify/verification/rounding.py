@@ -118,30 +118,29 @@ def settle_score_error(sides: tuple[EngineRun, EngineRun], accepted: float | str
         measured[1] = None
     if measured[1] is not None:
         measured[1] = measured[1].capped(_find_most(measured[0], scores[1], float_types))
-    bounds, evidence = [], []
-    for i, side in enumerate(sides):
-        name, known = side.trace.header.engine.name, measured[i] or measured[1 - i]
-        by_policy = bound_score_error(side.trace.header.policy, float_types[i])
-        if side.trace.header.engine.name in OWN_ENGINES:
-            bounds.append(by_policy)
-            evidence.append(f"{side.role} {name}: {by_policy:.2g} nats, computed from the policy's weights")
-        elif known is None:
-            weak = max(by_policy, bound_by_type(scores[i], float_types[i]))
-            bounds.append(weak)
-            evidence.append(
-                f"{side.role} {name}: {weak:.2g} nats, from {float_types[i]} alone: its arithmetic cannot be changed"
-            )
-        else:
-            other = (
-                ""
-                if known is measured[i]
-                else f"that of {sides[1 - i].trace.header.engine.name}, since its own code shows none: "
-            )
-            bounds.append(known.bound)
-            evidence.append(f"{side.role} {name}: {known.bound:.2g} nats, measured, {other}{known.evidence}")
+    found = [_bound(sides, i, measured, float_types[i]) for i in range(2)]
+    evidence = [
+        f"{side.role} {side.trace.header.engine.name}: {words}" for side, (_, words) in zip(sides, found, strict=True)
+    ]
     if accepted is not None:
         evidence[1] += f"; the user accepts errors of {accepted}"
-    return _join(bounds, evidence, float_types, scores)
+    return _join([bound for bound, _ in found], evidence, float_types, scores)
+
+
+def _bound(
+    sides: tuple[EngineRun, EngineRun], i: int, measured: Sequence[_Measured | None], float_type: str
+) -> tuple[float, str]:
+    """Return the bound on the error of a side's scores, in nats, and its evidence: computed, measured, or of the float type."""
+    header, known = sides[i].trace.header, measured[i] or measured[1 - i]
+    by_policy = bound_score_error(header.policy, float_type)
+    if header.engine.name in OWN_ENGINES:
+        return by_policy, f"{by_policy:.2g} nats, computed from the policy's weights"
+    if known is None:
+        weak = max(by_policy, bound_by_type(sides[i].trace.columns.resolvents.score, float_type))
+        return weak, f"{weak:.2g} nats, from {float_type} alone: its arithmetic cannot be changed"
+    other = f"that of {sides[1 - i].trace.header.engine.name}, since its own code shows none: "
+    source = "" if known is measured[i] else other
+    return known.bound, f"{known.bound:.2g} nats, measured, {source}{known.evidence}"
 
 
 def bound_recorded(comparer: Comparer, comparison: Comparison, accepted: float | str | None) -> ScoreTolerance | None:

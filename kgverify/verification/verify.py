@@ -98,30 +98,26 @@ def _compare_runs(
         return comparer, comparer.compare()
 
     comparer, found = compare(first, side.again)
-    if found.divergences:
-        rows, is_whole = side.rows, len(side.rows) == len(side.trace.columns.candidates.query)
-        in_same_batch = found
-        if not is_whole:
-            # All candidates at once are the batch of the first run. Twice: an engine may alternate.
-            whole = side.trace.columns
-            for _ in range(2):
-                _, in_same_batch = compare(whole, side.engine.prove(candidate_set(whole)))
-                if in_same_batch.divergences:
-                    rows = np.arange(len(whole.candidates.query))
-                    break
-        differing = in_same_batch.divergences or found.divergences
-        num, earliest = len(differing), differing[0]
-        where = f"first in {earliest.field} of candidate {rows[earliest.candidate]}, {earliest.atom}"
-        where += f", from step {earliest.step} on" if earliest.step >= 0 else ""
-        if not in_same_batch.divergences:
-            reason = f"the {side.role} engine gives {num:,} candidates other results in another batch, {where}"
-            return True, IN_THE_SAME_BATCH, reason
-        reason = f"two runs of the same candidates differ in {num:,} of them, {where}"
-        return False, "", f"the {side.role} engine is not deterministic: {reason}"
-    largest = found.rounding.largest if found.rounding is not None else 0.0
-    words = f"within {comparer.describe_difference(largest)}" if largest else TO_THE_BIT
-    ties = f", with {len(found.near_ties):,} choices at near-ties" if found.near_ties else ""
-    return True, words + ties, ""
+    if not found.divergences:
+        largest = found.rounding.largest if found.rounding is not None else 0.0
+        words = f"within {comparer.describe_difference(largest)}" if largest else TO_THE_BIT
+        return True, words + f", with {len(found.near_ties):,} choices at near-ties" * bool(found.near_ties), ""
+    whole, rows, differing = side.trace.columns, side.rows, found.divergences
+    is_of_batch = len(rows) < len(whole.candidates.query)
+    # All candidates at once are the batch of the first run. Twice: an engine may alternate.
+    for _ in range(2 * is_of_batch):
+        in_same_batch = compare(whole, side.engine.prove(candidate_set(whole)))[1].divergences
+        if in_same_batch:
+            is_of_batch, differing, rows = False, in_same_batch, np.arange(len(whole.candidates.query))
+            break
+    num, earliest = len(differing), differing[0]
+    where = f"first in {earliest.field} of candidate {rows[earliest.candidate]}, {earliest.atom}"
+    where += f", from step {earliest.step} on" if earliest.step >= 0 else ""
+    if is_of_batch:
+        reason = f"the {side.role} engine gives {num:,} candidates other results in another batch, {where}"
+        return True, IN_THE_SAME_BATCH, reason
+    reason = f"two runs of the same candidates differ in {num:,} of them, {where}"
+    return False, "", f"the {side.role} engine is not deterministic: {reason}"
 
 
 # The verification
