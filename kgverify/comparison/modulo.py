@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kgverify.comparison.result import Benign
-from kgverify.comparison.step_view import canonical
+from kgverify.comparison.step_view import LISTING_STAGES, canonical
 from kgverify.errors import UserError
 from kgverify.program.atoms import Atom, Goal
 from kgverify.program.outcomes import Stage
@@ -304,7 +304,6 @@ def find_kinds(
 
 
 _MATCHES = (Stage.MATCH_RULES, Stage.MATCH_FACTS)
-_LISTS = (Stage.RESOLVE, Stage.PRUNE, Stage.RENAME, Stage.REVISIT, Stage.CLOSE)
 
 
 def normalise_outputs(outputs: StageOutputs, modulo: Modulo) -> StageOutputs:
@@ -315,7 +314,7 @@ def normalise_outputs(outputs: StageOutputs, modulo: Modulo) -> StageOutputs:
     for stage, output in outputs.items():
         if stage in _MATCHES and ORDER in modulo:
             normal[stage] = tuple(sorted(output))
-        elif stage in _LISTS:
+        elif stage in LISTING_STAGES:
             items = [_rename_item(item, modulo) for item in output]
             normal[stage] = tuple(items[i] for i in _arrange_items(items, modulo))
         elif stage is Stage.SELECT and NAMES in modulo:
@@ -334,17 +333,14 @@ def _normalise_limit(normal: StageOutputs, modulo: Modulo) -> None:
     """Bring what `limit` left into normal form, with the scores and the choice, which refer to it."""
     listed, *counts = normal[Stage.LIMIT]
     items = [_rename_item(item, modulo) for item in listed]
-    scores = normal.get(Stage.SCORE)
-    rows = _arrange_items(items, modulo, scores if scores is not None and len(scores) == len(items) else ())
+    scores, choice = normal.get(Stage.SCORE, ()), normal.get(Stage.CHOOSE, -1)
+    is_scored = bool(scores) and len(scores) == len(items)
+    rows = _arrange_items(items, modulo, scores if is_scored else ())
     normal[Stage.LIMIT] = (tuple(items[i] for i in rows), *counts)
-    if not modulo & {ORDER, DUPLICATES}:
-        return
-    if scores is not None and len(scores) == len(items):
+    if is_scored and modulo & {ORDER, DUPLICATES}:
         normal[Stage.SCORE] = tuple(scores[i] for i in rows)
-    choice = normal.get(Stage.CHOOSE)
-    if choice is not None and 0 <= choice < len(items):
-        contents = [_content(items[i]) for i in rows]
-        normal[Stage.CHOOSE] = contents.index(_content(items[choice]))
+    if 0 <= choice < len(items) and modulo & {ORDER, DUPLICATES}:
+        normal[Stage.CHOOSE] = [_content(items[i]) for i in rows].index(_content(items[choice]))
 
 
 def _arrange_items(items: Sequence[Any], modulo: Modulo, scores: Sequence[float] = ()) -> list[int]:

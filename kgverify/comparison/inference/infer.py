@@ -55,15 +55,9 @@ def prefer_one_stage(guesses: Sequence[Sequence[StepDifference]]) -> list[StepDi
     if {each.stage for each in likeliest} == {likeliest[0].stage}:
         stage = likeliest[0].stage
     chosen = [next(each for each in found if each.stage is stage) for found in guesses]
-    others = [each.value for each in STEP_STAGES if each in common - {stage}]
-    if not others:
-        return chosen
-    return [each._replace(evidence=f"{each.evidence}; {name_others(others)}") for each in chosen]
-
-
-def name_others(stages: Sequence[str]) -> str:
-    """Name further stages of which each alone may be at fault."""
-    return f"the recorded steps cannot tell it from a fault of {' or '.join(stages)}"
+    others = " or ".join(each.value for each in STEP_STAGES if each in common - {stage})
+    doubt = f"; the recorded steps cannot tell it from a fault of {others}" if others else ""
+    return [each._replace(evidence=f"{each.evidence}{doubt}") for each in chosen]
 
 
 MOST_CLAUSES: Final = 3
@@ -111,10 +105,8 @@ class ProgramInference:
 
 def find_program(traces: Sequence[Trace]) -> Trace | None:
     """Return the first of two traces, in one numbering, that holds its facts and rules; None if neither does."""
-    for trace in traces:
-        if trace.facts is not None and (trace.rules is not None or not trace.header.clauses.rules):
-            return trace
-    return None
+    known = (trace for trace in traces if trace.facts is not None)
+    return next((trace for trace in known if trace.rules is not None or not trace.header.clauses.rules), None)
 
 
 class BlockInference:

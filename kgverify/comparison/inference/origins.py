@@ -10,7 +10,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from enum import IntEnum
-from functools import cached_property, lru_cache, partial
+from functools import cache, cached_property, lru_cache, partial
 from typing import Final, NamedTuple
 
 from kgverify.errors import count_of
@@ -102,8 +102,9 @@ class StepOrigins:
         self._clauses = clauses
         self.goal = goal
         self._excluded = clauses.excluded(query) if query is not None else None
-        self._found: dict[Atoms, Explanation] = {}
-        self._otherwise: dict[Atoms, Sequence[Explanation]] = {}
+        # Both lists of a step, and several rules, ask about the same resolvents.
+        self.explain = cache(self._explain)
+        self.explain_otherwise = cache(self._explain_otherwise)
 
     @property
     def num_matches(self) -> int:
@@ -165,27 +166,20 @@ class StepOrigins:
         """Return the resolvents that the program implies, canonical and pruned, in the order of the semantics."""
         return [_keep(atoms, is_pruned) for _, atoms, is_pruned in self.results]
 
-    def explain(self, atoms: Atoms) -> Explanation:
-        """Explain a resolvent, given its atoms; no atoms are TRUE."""
-        if atoms not in self._found:
-            self._found[atoms] = self._explain(number_variables(iter(atoms)))
-        return self._found[atoms]
-
     def _explain(self, atoms: Atoms) -> Explanation:
-        if atoms in self.made:
-            return Explanation(self.made[atoms])
-        if len(atoms) > MOST_ATOMS or any(predicate < 0 for predicate, _, _ in atoms):
-            return self._find_nearest(atoms)
-        return next(iter(self.explain_otherwise(atoms)), None) or self._find_nearest(atoms)
+        """Explain a resolvent, given its atoms; no atoms are TRUE."""
+        named = number_variables(iter(atoms))
+        if named in self.made:
+            return Explanation(self.made[named])
+        is_compared = len(named) <= MOST_ATOMS and all(predicate >= 0 for predicate, _, _ in named)
+        otherwise = self.explain_otherwise(named) if is_compared else ()
+        return otherwise[0] if otherwise else self._find_nearest(named)
 
-    def explain_otherwise(self, atoms: Atoms) -> Sequence[Explanation]:
+    def _explain_otherwise(self, atoms: Atoms) -> Sequence[Explanation]:
         """Return every explanation of a resolvent by a clause that makes something else, one for each deviation."""
-        if atoms not in self._otherwise:
-            named = number_variables(iter(atoms))
-            attempts = self._by_pruning, self._by_order, self._by_match, self._by_variables
-            found = (each for attempt in attempts for each in attempt(named))
-            self._otherwise[atoms] = sorted(found, key=lambda each: each.deviation)
-        return self._otherwise[atoms]
+        attempts = self._by_pruning, self._by_order, self._by_match, self._by_variables
+        found = (each for attempt in attempts for each in attempt(number_variables(iter(atoms))))
+        return sorted(found, key=lambda each: each.deviation)
 
     def _by_pruning(self, atoms: Atoms) -> Iterator[Explanation]:
         """Explain by a clause of which other atoms were deleted than the facts, some of these or none."""

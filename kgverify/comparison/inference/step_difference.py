@@ -369,15 +369,11 @@ class _Explainer:
 
     def _of_duplicates(self) -> StepDifference | None:
         """Recognize that equal resolvents count once. Two of them may also be two facts of which one is missing."""
-        counts = [Counter(side) for side in self._contents]
-        if counts[0].keys() != counts[1].keys():
-            return None
-        for few, many, kind in (
-            (counts[1], counts[0], DifferenceClass.MISSING),
-            (counts[0], counts[1], DifferenceClass.EXTRA),
-        ):
-            repeated = [content for content, num in many.items() if num > 1]
-            if max(few.values()) == 1 and (len(repeated) > 1 or many[repeated[0]] > 2):
+        left, right = map(Counter, self._contents)
+        for few, many, kind in ((right, left, DifferenceClass.MISSING), (left, right, DifferenceClass.EXTRA)):
+            repeated = [num for num in many.values() if num > 1]
+            is_clear = len(repeated) > 1 or max(repeated, default=0) > 2
+            if is_clear and few.keys() == many.keys() and max(few.values()) == 1:
                 words = f"equal resolvents are listed once on one side: {many.total()} against {few.total()}"
                 return StepDifference(Stage.REVISIT, kind, words, LIKELY)
         return None
