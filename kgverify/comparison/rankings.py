@@ -64,10 +64,10 @@ def compare_rankings(
     names = Names(expected)
     found = [_divergence(group, *wrong[group], expected, names) for group in sorted(wrong)]
     cause = "repeated resolvents" if len(repeating) else "near-ties"
-    return _add(comparison, found, (expected.rankings, actual.rankings), cause)
+    return _add_ranks(comparison, found, (expected.rankings, actual.rankings), cause)
 
 
-def _add(
+def _add_ranks(
     comparison: Comparison, found: Sequence[Divergence], rankings: tuple[Rankings, Rankings], cause: str
 ) -> Comparison:
     """Add the divergences of `rank`. cause: of ranks that differ without any divergence."""

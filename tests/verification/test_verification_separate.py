@@ -7,7 +7,7 @@ import pytest
 from kgverify.comparison.classify import Finding, Surroundings
 from kgverify.comparison.result import Divergence, Level
 from kgverify.program.outcomes import DifferenceClass, Stage
-from kgverify.verification import separate as module
+from kgverify.verification import replay as module
 from kgverify.verification.judgement import describe_idle
 from kgverify.verification.replay import Seen, separate
 
