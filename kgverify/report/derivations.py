@@ -1,6 +1,6 @@
 """A divergent step side by side: the steps before it, its goals and resolvents, and an arrow at the culprit."""
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from difflib import SequenceMatcher
 from functools import partial
@@ -155,6 +155,8 @@ class Derivation(NamedTuple):
 class DerivationReader:
     """Aligns the two sides of divergences, and of any other step, by candidate and step of the expected trace.
 
+    `divergences_at` has the divergences of each candidate and step.
+
     lockstep: whether the report is of a lockstep comparison
     stepped:  in lockstep, the actual engine's steps from the expected goals, each a candidate with one step, in the order
               of the expected steps; None if these were not saved: then the actual engine's own run is used
@@ -184,9 +186,9 @@ class DerivationReader:
             columns = normalise(shared.columns, pair.modulo, pair.not_compared)
             self._actual = _Side(columns, Names(shared), stepped)
             self._stepped_of = _align(lockstep_columns(pair.expected.columns), columns)
-        self._divergent: dict[int, set[int]] = defaultdict(set)
+        self.divergences_at: dict[tuple[int, int], list[Divergence]] = {}
         for each in divergences:
-            self._divergent[each.candidate].add(each.step)
+            self.divergences_at.setdefault((each.candidate, each.step), []).append(each)
 
     @property
     def has_stepped(self) -> bool:
@@ -228,7 +230,7 @@ class DerivationReader:
             return None
         step = divergence.step if divergence.step >= 0 else self.num_steps(candidate)[0]
         own = self._expected
-        before = read_before(own.steps, own.names, candidate, step, self._divergent[candidate])
+        before = read_before(own.steps, own.names, candidate, step, self.divergences_at)
         if divergence.step < 0:
             return Derivation(before, divergence.step, note="every step agrees; the summary of the candidate does not")
         expected, actual, is_reached = self.sides(candidate, divergence.step)
@@ -293,14 +295,16 @@ def _align(expected: Columns, actual: Columns) -> dict[int, int]:
 
 
 def read_before(
-    reader: StepReader, names: Names, candidate: int, step: int, divergent: Collection[int] = ()
+    reader: StepReader, names: Names, candidate: int, step: int, divergent: Collection[tuple[int, int]] = ()
 ) -> tuple[StepBefore, ...]:
     """Return the last steps of a candidate before a step. divergent: the steps that do not agree."""
     if not 0 <= candidate < len(reader.first_step) - 1:
         return ()
     begin, end = reader.first_step[candidate : candidate + 2]
     before = range(min(step, end - begin))[-NUM_BEFORE:]
-    return tuple(describe_step(each, reader.read(begin + each), names, each not in divergent) for each in before)
+    return tuple(
+        describe_step(each, reader.read(begin + each), names, (candidate, each) not in divergent) for each in before
+    )
 
 
 def describe_step(step: int, view: StepView, names: Names, agrees: bool) -> StepBefore:

@@ -9,8 +9,7 @@ from report_runs import HOSTILE, change
 
 from kgverify.cli.commands.report import report as report_command
 from kgverify.errors import UserError
-from kgverify.report.render.html import build_trends
-from kgverify.report.render.index import MOST_CAUSES, MOST_RUNS, render_index, summarize_run
+from kgverify.report.render.index import MOST_CAUSES, MOST_RUNS, build_trends, render_index, summarize_run
 from kgverify.verification.save import TIMES, RunTimes, read_times, save_verification
 from kgverify.verification.verify import Verification
 
@@ -18,13 +17,11 @@ WRITTEN = "2026-01-02 03:04 UTC"
 
 
 def test_trends_share_a_scale_with_0_and_a_missing_value_breaks_the_line():
-    expected, actual = build_trends([[1.0, 1.0, 1.0, 1.0], [0.5, None, 0.25, 0.0]])
-    assert (expected.low, expected.high) == (actual.low, actual.high) == (0.0, 1.0)
-    assert expected.lines == ("0.0,0.0 333.33,0.0 666.67,0.0 1000.0,0.0",)
-    assert actual.lines == ("666.67,75.0 1000.0,100.0",)
-    assert actual.points == ((0.0, 50.0), (666.67, 75.0), (1000.0, 100.0))
-    (flat,) = build_trends([[0.0]])
-    assert (flat.lines, flat.points) == ((), ((0.0, 100.0),))
+    low, high, (expected, actual) = build_trends([[1.0, 1.0, 1.0, 1.0], [0.5, None, 0.25, 0.0]])
+    assert (low, high) == (0.0, 1.0)
+    assert expected["lines"] == ["0.0,0.0 333.33,0.0 666.67,0.0 1000.0,0.0"]
+    assert actual == {"lines": ["666.67,75.0 1000.0,100.0"], "points": [(0.0, 50.0), (666.67, 75.0), (1000.0, 100.0)]}
+    assert build_trends([[0.0]]) == (0.0, 0.0, [{"lines": [], "points": [(0.0, 100.0)]}])
 
 
 def test_an_index_has_each_run_with_its_figures(faulty: Verification, agreeing: Verification):

@@ -56,10 +56,10 @@ def not_own(found: Verification, probe: Any) -> list[tuple[int, str]]:
     failures = ElementTree.fromstring(render_junit(report, found.expected)).iter("failure")
     wrong += [(-1, text) for text in ((each.text or "").split("\n")[0] for each in failures) if text not in known]
     page = build_page(report, found.expected, found.actual, found.stepped)
-    for row, cause in zip(page.rows, report.causes, strict=False):
-        own = report.divergences[cause.first]
-        if row.detail is not None and (row.first is not own or not row.detail.found.startswith(describe_kind(own))):
-            wrong.append((cause.first, f"the page states {row.detail.found}"))
+    for row, cause in zip(page["rows"], report.causes, strict=False):
+        own, detail = report.divergences[cause.first], row["detail"]
+        if detail is not None and (row["first"] is not own or not detail["found"].startswith(describe_kind(own))):
+            wrong.append((cause.first, f"the page states {detail['found']}"))
     return wrong
 
 

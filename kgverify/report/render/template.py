@@ -10,6 +10,9 @@ from markupsafe import Markup
 
 from kgverify.report import wording
 
+Values = dict[str, Any]
+"""Values for a template, or for a part of one, by name."""
+
 _PHRASES: Final = [each for each in vars(wording).values() if getattr(each, "__module__", "") == wording.__name__]
 
 

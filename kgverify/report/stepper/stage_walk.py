@@ -6,7 +6,7 @@ one. A replay has shown that the stages before it agree. Differences of stages a
 """
 
 from bisect import bisect_left, bisect_right
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Sequence
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
@@ -56,6 +56,9 @@ class StageLine(NamedTuple):
     is_culprit: bool = False
 
 
+_WALK: Final = (INPUT, *STEP_STAGES)
+
+
 def walk_stages(
     reader: DerivationReader,
     candidate: int,
@@ -72,36 +75,31 @@ def walk_stages(
     if expected is None or actual is None:
         return (_of_divergence(divergence),) if divergence else ()
     following = reader.sides(candidate, step + 1)
-    sides = (
-        _Side(expected, following.expected, expected.read_outputs()),
-        # In lockstep, the next actual step begins with the expected goal.
-        _Side(actual, None if reader.has_stepped else following.actual, actual.read_outputs()),
-    )
+    # In lockstep, the next actual step begins with the expected goal.
+    sides = (expected, following.expected), (actual, None if reader.has_stepped else following.actual)
+    outputs = expected.read_outputs(), actual.read_outputs()
     culprit = _index_of_culprit(divergence, expected.view.goal == actual.view.goal)
-    is_of_step = culprit <= len(STEP_STAGES)
+    is_of_step = culprit < len(_WALK)
+    faults = {each.stage: _of_divergence(each) for each in others}
+    for stage, line in faults.items():
+        faults[stage] = line._replace(is_culprit=False, note=f"at fault as well, a divergence of its own; {line.note}")
+    num_replayed = 0
+    if divergence is not None and is_of_step:
+        faults[_WALK[culprit]] = _of_divergence(divergence, _WALK[culprit])
+        # A replay has shown that the stages before the first one at fault agree.
+        num_replayed = min(map(_WALK.index, faults.keys() & set(_WALK))) if divergence.is_replayed else 0
     has_differed = not is_same_way or not is_of_step
-    also_wrong = {each.stage: each for each in others}
-    # A replay has shown that the stages before the first one at fault agree.
-    first = min([culprit, *(STEP_STAGES.index(Stage(s)) + 1 for s in also_wrong if s in STEP_STAGES)])
-    num_replayed = first if divergence is not None and divergence.is_replayed and is_of_step else 0
     lines = []
-    for index, stage in enumerate((INPUT, *STEP_STAGES)):
-        if index == culprit and divergence is not None:
-            line = _of_divergence(divergence, stage)
-        elif stage in also_wrong:
-            line = _of_divergence(also_wrong[stage])
-            line = line._replace(is_culprit=False, note=f"at fault as well, a divergence of its own; {line.note}")
-        else:
-            line = _compare(stage, sides, reader.score_tolerance)
+    for index, stage in enumerate(_WALK):
+        line = faults.get(stage) or _compare(stage, sides, outputs, reader.score_tolerance)
+        if stage not in faults:
             if divergence is not None and not is_same_way:
                 # Other steps of the actual engine say nothing about the step that diverged.
-                note = "the saved traces do not contain the actual side of this step"
-                line = line._replace(mark=Mark.NOT_HELD, actual=(), note=note)
+                line = _hide(line, "the saved traces do not contain the actual side of this step")._replace(actual=())
             if 0 < index < num_replayed:
                 line = line._replace(mark=Mark.AGREES, note="both outputs were equal when the step was replayed")
             elif line.mark is Mark.DIFFERS and index < culprit and is_of_step and line.note != RECORDED:
-                note = "a later stage causes the difference; a trace does not show more of this one"
-                line = line._replace(mark=Mark.NOT_HELD, note=note)
+                line = _hide(line, "a later stage causes the difference; a trace does not show more of this one")
             elif line.mark is Mark.DIFFERS and has_differed:
                 line = line._replace(mark=Mark.FOLLOWS)
         has_differed |= line.mark is Mark.DIFFERS
@@ -111,19 +109,12 @@ def walk_stages(
     return tuple(lines)
 
 
-class _Side(NamedTuple):
-    """One side's step, the next one, if the trace contains it, and the recorded outputs of its stages."""
-
-    step: SideStep
-    following: SideStep | None
-    outputs: StageOutputs
+_Sides = tuple[tuple[SideStep, SideStep | None], ...]
+"""The step of each side, with the next one if the trace contains it."""
 
 
-class _Output(NamedTuple):
-    """The output of a stage on one side: the key to compare, and the lines to show."""
-
-    key: Any
-    lines: tuple[str, ...] = ()
+def _hide(line: StageLine, note: str) -> StageLine:
+    return line._replace(mark=Mark.NOT_HELD, note=note)
 
 
 def _index_of_culprit(divergence: Divergence | None, is_same_goal: bool) -> int:
@@ -133,75 +124,74 @@ def _index_of_culprit(divergence: Divergence | None, is_same_goal: bool) -> int:
     if divergence.stage == Stage.ADVANCE and (not is_same_goal or divergence.field.startswith("steps.")):
         # The step before made the goal that this one begins with.
         return 0
-    names = [stage.value for stage in STEP_STAGES]
-    return names.index(divergence.stage) + 1 if divergence.stage in names else len(STEP_STAGES) + 1
+    return _WALK.index(divergence.stage) if divergence.stage in _WALK else len(_WALK)
 
 
 def _of_divergence(divergence: Divergence, shown_as: str = "") -> StageLine:
-    note = "inferred from the traces; only the differences"
-    if divergence.field.startswith("stage."):
-        note = "recorded; only the differences"
-    if divergence.is_replayed and divergence.field.startswith("stage."):
-        note = "replayed; only the differences"
-    elif divergence.is_replayed:
+    is_of_stage = divergence.field.startswith("stage.")
+    note = f"{'recorded' if is_of_stage else 'inferred from the traces'}; only the differences"
+    if divergence.is_replayed:
         note = "replayed alone, the step is as expected: the fault depends on the steps that run beside it"
+        note = "replayed; only the differences" if is_of_stage else note
     if shown_as == INPUT:
         note = f"the output of {divergence.stage} in the step before; {note}"
     values = tuple(value_lines(divergence.expected)), tuple(value_lines(divergence.actual))
     return StageLine(shown_as or divergence.stage, Mark.DIFFERS, *values, note=note, is_culprit=True)
 
 
-def _compare(stage: str, sides: tuple[_Side, _Side], tolerance: float) -> StageLine:
+def _compare(stage: str, sides: _Sides, outputs: Sequence[StageOutputs], tolerance: float) -> StageLine:
     """Compare the outputs of a stage, as far as both sides recorded them, or as far as the traces show them."""
-    recorded = [side.outputs.get(Stage(stage)) if stage != INPUT else None for side in sides]
-    if recorded[0] is not None and recorded[1] is not None:
-        is_same, note = is_same_output(Stage(stage), recorded[0], recorded[1], tolerance), RECORDED
-        rendered = (render_output(Stage(stage), each, sides[i].step.names) for i, each in enumerate(recorded))
-        left, right = (tuple(map(clip, lines)) for lines in rendered)
-        return StageLine(stage, Mark.AGREES if is_same else Mark.DIFFERS, left, right, note)
+    left, right = (each.get(Stage(stage)) if stage != INPUT else None for each in outputs)
+    if left is not None and right is not None:
+        is_same, note = is_same_output(Stage(stage), left, right, tolerance), RECORDED
+        shown = [
+            tuple(map(clip, render_output(Stage(stage), each, side.names)))
+            for each, (side, _) in zip((left, right), sides, strict=True)
+        ]
+        return StageLine(stage, Mark.AGREES if is_same else Mark.DIFFERS, shown[0], shown[1], note)
     if stage == Stage.SCORE:
-        return _compare_scores(sides, tolerance)
-    outputs = [_infer(stage, side.step, side.following) for side in sides]
-    known = [each for each in outputs if each is not None]
+        return _compare_scores([side for side, _ in sides], tolerance)
+    inferred = [_infer(stage, *side) for side in sides]
+    keys = [each[0] for each in inferred if each is not None]
     mark = Mark.NOT_HELD
-    if len(known) == len(outputs) and stage != Stage.SELECT:
-        mark = Mark.AGREES if known[0].key == known[1].key else Mark.DIFFERS
-    left, right = (each.lines if each else () for each in outputs)
-    return StageLine(stage, mark, left, right, _NOTES.get(stage, ""))
+    if len(keys) == len(inferred) and stage != Stage.SELECT:
+        mark = Mark.AGREES if keys[0] == keys[1] else Mark.DIFFERS
+    shown = [each[1] if each else () for each in inferred]
+    return StageLine(stage, mark, shown[0], shown[1], _NOTES.get(stage, ""))
 
 
-def _infer(stage: str, side: SideStep, following: SideStep | None) -> _Output | None:
-    """Infer the output of a stage from the result of its step; None if the trace does not contain it."""
+def _infer(stage: str, side: SideStep, following: SideStep | None) -> tuple[Any, tuple[str, ...]] | None:
+    """Infer the output of a stage from the result of its step: a key to compare, and lines. None if the trace lacks it."""
     step, names = side.view, side.names
     found = step.resolvents
     match stage:
         case Stage.SELECT:
-            return _Output(step.goal[:1], tuple(clip(names.atom(atom)) for atom in step.goal[:1]))
+            return step.goal[:1], tuple(clip(names.atom(atom)) for atom in step.goal[:1])
         case Stage.MATCH_RULES | Stage.MATCH_FACTS if "resolvents.origin" in side.fields:
             kind = Origin.RULE if stage == Stage.MATCH_RULES else Origin.FACT
             clauses = [r.clause for r in found if r.origin_kind == kind]
-            return _Output(clauses, tuple(clip(names.clause(*clause)) for clause in clauses))
+            return clauses, tuple(clip(names.clause(*clause)) for clause in clauses)
         case Stage.RESOLVE:
             # The results of each clause, regardless of the names of variables and of the order.
-            return _Output(Counter((r.kind, canonical(r.atoms), r.clause) for r in found))
+            return Counter((r.kind, canonical(r.atoms), r.clause) for r in found), ()
         case Stage.RENAME:
-            return _Output([(r.content, r.clause) for r in found], tuple(clip(names.resolvent(r)) for r in found))
+            return [(r.content, r.clause) for r in found], tuple(clip(names.resolvent(r)) for r in found)
         case Stage.CLOSE:
             text = _describe_closing(step)
-            return _Output(text, (text,))
+            return text, (text,)
         case Stage.LIMIT if "steps.dropped_atoms" in side.fields:
             counts = step.dropped_atoms, step.dropped_resolvents
-            return _Output(counts, (f"dropped {counts[0]:,} by max_atoms, {counts[1]:,} by max_resolvents",))
+            return counts, (f"dropped {counts[0]:,} by max_atoms, {counts[1]:,} by max_resolvents",)
         case Stage.CHOOSE:
             text = "no resolvent" if step.chosen is None else clip(names.goal(step.chosen[1], step.chosen[0]))
-            return _Output((step.choice, step.chosen), (f"{step.choice}: {text}",))
+            return (step.choice, step.chosen), (f"{step.choice}: {text}",)
         case Stage.ADVANCE if following is not None:
             goal, depth = following.view.goal, following.view.depth
-            return _Output((goal, depth), (clip(names.goal(goal)), f"depth {depth}"))
+            return (goal, depth), (clip(names.goal(goal)), f"depth {depth}")
         case Stage.FINISH:
-            return _Output(step.outcome, (outcome_name(step.outcome),))
+            return step.outcome, (outcome_name(step.outcome),)
         case _ if stage == INPUT:
-            return _Output((step.goal, step.depth), (*(clip(names.atom(a)) for a in step.goal), f"depth {step.depth}"))
+            return (step.goal, step.depth), (*(clip(names.atom(a)) for a in step.goal), f"depth {step.depth}")
     return None
 
 
@@ -230,22 +220,57 @@ _NOTES: Final[dict[str, str]] = {
 }
 
 
-def _compare_scores(sides: tuple[_Side, _Side], tolerance: float) -> StageLine:
+def _compare_scores(sides: Sequence[SideStep], tolerance: float) -> StageLine:
     """Compare the scores of the resolvents that both sides have."""
-    steps = [side.step for side in sides]
-    scores: list[dict[Any, float]] = [{(r.content, r.clause): r.score for r in step.view.resolvents} for step in steps]
+    scores = [{(r.content, r.clause): r.score for r in side.view.resolvents} for side in sides]
     shared = scores[0].keys() & scores[1].keys()
-    if not all("resolvents.score" in step.fields for step in steps):
+    if not all("resolvents.score" in side.fields for side in sides):
         return StageLine(Stage.SCORE, Mark.NOT_HELD, (), (), "a trace does not contain scores")
     if not shared:
         return StageLine(Stage.SCORE, Mark.NOT_HELD, (), (), "the two sides have no resolvent in common")
     is_same = all(is_close(scores[0][key], scores[1][key], tolerance) for key in shared)
     left, right = (
-        tuple(f"{r.score!r} for {clip(step.names.goal(r.atoms, r.kind))}" for r in step.view.resolvents)
-        for step in steps
+        tuple(f"{r.score!r} for {clip(side.names.goal(r.atoms, r.kind))}" for r in side.view.resolvents)
+        for side in sides
     )
     note = f"compared for the {len(shared):,} resolvents that both sides have"
     return StageLine(Stage.SCORE, Mark.AGREES if is_same else Mark.DIFFERS, left, right, note)
+
+
+class StepDocument(NamedTuple):
+    """A step of a derivation, as every renderer shows it.
+
+    derivation: both sides beside each other; None if the divergence is not in a derivation
+    stages:     its stages on both sides; empty if it is not a step
+    """
+
+    step: int
+    derivation: Derivation | None
+    stages: tuple[StageLine, ...]
+
+
+def read_document(reader: DerivationReader, divergence: Divergence, step: int) -> StepDocument:
+    """Return a step of the derivation to which a divergence belongs, side by side and stage by stage."""
+    at = divergence.candidate, step
+    is_divergent = step == divergence.step
+    # In lockstep other steps of the candidate may be divergences of their own.
+    found = reader.divergences_at.get(at, [])
+    own = divergence if is_divergent else next(iter(found), None)
+    derivation = reader.read(divergence) if is_divergent else reader.read_step(*at)
+    stages: tuple[StageLine, ...] = ()
+    if step >= 0 and max(count_steps(reader, divergence)):
+        stages = walk_stages(reader, *at, own, [each for each in found if each is not own])
+    return StepDocument(step, derivation, stages)
+
+
+def read_trees(reader: DerivationReader, divergence: Divergence) -> tuple[Tree, Tree]:
+    """Return the proof tree of each side; empty where a tree does not help."""
+    return reader.trees(divergence.candidate) if max(count_steps(reader, divergence)) else ((), ())
+
+
+def count_steps(reader: DerivationReader, divergence: Divergence) -> tuple[int, int]:
+    """Return the number of steps of the candidate on each side; zeros if the expected side lacks it."""
+    return (0, 0) if divergence.expected == NO_CANDIDATE else reader.num_steps(divergence.candidate)
 
 
 MOVES: Final = {
@@ -281,18 +306,6 @@ class Position(NamedTuple):
     is_tree: bool = False
 
 
-class StepDocument(NamedTuple):
-    """A step of a derivation, as every renderer shows it.
-
-    derivation: both sides beside each other; None if the divergence is not in a derivation
-    stages:     its stages on both sides; empty if it is not a step
-    """
-
-    step: int
-    derivation: Derivation | None
-    stages: tuple[StageLine, ...]
-
-
 class Stepper:
     """Moves through the divergences of a report. UserError for a report without divergences, and for an unknown number.
 
@@ -310,10 +323,6 @@ class Stepper:
         self.reader = DerivationReader(
             expected, actual, report.divergences, lockstep=report.lockstep, stepped=stepped, modulo=report.modulo
         )
-        self._of_step: dict[tuple[int, int], list[Divergence]] = defaultdict(list)
-        for each in report.divergences:
-            if each.step >= 0:
-                self._of_step[each.candidate, each.step].append(each)
         self.position = Position(0, report.divergences[0].step)
         self.words = ""
         self._found: list[int] | None = None
@@ -326,25 +335,15 @@ class Stepper:
     @property
     def num_steps(self) -> tuple[int, int]:
         """The number of steps of the candidate on each side; zeros if the expected side lacks it."""
-        lacks = self.divergence.expected == NO_CANDIDATE
-        return (0, 0) if lacks else self.reader.num_steps(self.divergence.candidate)
+        return count_steps(self.reader, self.divergence)
 
     def document(self) -> StepDocument:
         """Return the current step side by side, and stage by stage."""
-        at = self.divergence.candidate, self.position.step
-        is_divergent = at[1] == self.divergence.step
-        # In lockstep other steps of the candidate may be divergences of their own.
-        found = self._of_step.get(at, [])
-        own = self.divergence if is_divergent else next(iter(found), None)
-        derivation = self.reader.read(self.divergence) if is_divergent else self.reader.read_step(*at)
-        stages: tuple[StageLine, ...] = ()
-        if at[1] >= 0 and max(self.num_steps):
-            stages = walk_stages(self.reader, *at, own, [each for each in found if each is not own])
-        return StepDocument(at[1], derivation, stages)
+        return read_document(self.reader, self.divergence, self.position.step)
 
     def trees(self) -> tuple[Tree, Tree]:
         """Return the proof tree of each side; empty where a tree does not help."""
-        return self.reader.trees(self.divergence.candidate) if max(self.num_steps) else ((), ())
+        return read_trees(self.reader, self.divergence)
 
     def to_divergent_stage(self) -> None:
         """Go to the stage at which the current step diverges, if it diverges at one."""
