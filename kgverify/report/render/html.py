@@ -18,9 +18,9 @@ from kgverify.escaping import escape_script, make_visible
 from kgverify.program.limits import OURS
 from kgverify.program.outcomes import DifferenceClass
 from kgverify.report import wording
-from kgverify.report.content import ReportContent
 from kgverify.report.derivations import Derivation, DerivationReader
 from kgverify.report.render.template import Values, read_template, render_template
+from kgverify.report.report import Report
 from kgverify.report.stepper.stage_walk import MOVES, StepDocument, count_steps, read_document, read_trees
 from kgverify.report.wording import clip
 from kgverify.trace.model.trace import Trace
@@ -74,7 +74,7 @@ ROW_CHARACTERS: Final = 120
 """The most characters of a text in a closed row."""
 
 
-def render_html(report: ReportContent, expected: Trace, actual: Trace, stepped: Trace | None = None) -> str:
+def render_html(report: Report, expected: Trace, actual: Trace, stepped: Trace | None = None) -> str:
     """Render the page. All text is escaped, and the page forbids every request and every script but its own.
 
     stepped: in lockstep, the actual steps from the expected goals, so that both sides of each can be shown
@@ -102,7 +102,7 @@ def render_html(report: ReportContent, expected: Trace, actual: Trace, stepped: 
     )
 
 
-def build_page(report: ReportContent, expected: Trace, actual: Trace, stepped: Trace | None = None) -> Values:
+def build_page(report: Report, expected: Trace, actual: Trace, stepped: Trace | None = None) -> Values:
     """Return the parts of the page that are computed: metrics, charts, the rows of causes, commands and the viewer."""
     reader = DerivationReader(
         expected, actual, report.divergences, lockstep=report.lockstep, stepped=stepped, modulo=report.modulo
@@ -118,7 +118,7 @@ def build_page(report: ReportContent, expected: Trace, actual: Trace, stepped: T
     }
 
 
-def summarize(report: ReportContent) -> Values:
+def summarize(report: Report) -> Values:
     """Return the summary that the page contains as JSON, for programs."""
     return {
         "verdict": report.verdict,
@@ -138,7 +138,7 @@ def summarize(report: ReportContent) -> Values:
     }
 
 
-def _viewer_words(report: ReportContent) -> Values:
+def _viewer_words(report: Report) -> Values:
     """Return the words that the viewer shows and the page has once: levels, causes and their first divergences."""
     causes = report.causes[:MOST_CAUSE_LABELS]
     return {
@@ -149,7 +149,7 @@ def _viewer_words(report: ReportContent) -> Values:
     }
 
 
-def build_waterfall(report: ReportContent) -> list[Values]:
+def build_waterfall(report: Report) -> list[Values]:
     """Return the bars from the expected metric to the actual one, the most expensive causes first.
 
     The kind of a bar is `expected`, `loss`, `gain` or `actual`. Positions are in thousandths of the width: its two ends, the
@@ -203,7 +203,7 @@ def build_heat_map(divergences: Sequence[Divergence]) -> Values:
     return {"columns": ["whole", *depths[1:]] if numbers[:1] == range(-1, 0) else depths, "rows": rows}
 
 
-def build_viewer(report: ReportContent, reader: DerivationReader) -> Values:
+def build_viewer(report: Report, reader: DerivationReader) -> Values:
     """Return the data of the viewer: the list; the first divergences with their steps, and the trees of their candidates.
 
     Both are JSON, compressed with deflate, in base64. Divergences of a candidate share steps, which they name by index. The
@@ -328,7 +328,7 @@ def _compress(value: Values) -> Markup:
     return Markup(base64.b64encode(zlib.compress(msgspec.json.encode(value), 9)).decode())
 
 
-def _list_rows(report: ReportContent, reader: DerivationReader) -> list[Values]:
+def _list_rows(report: Report, reader: DerivationReader) -> list[Values]:
     """Return a row for each cause in the order of the report; without causes for each divergence, by stage.
 
     A row has the details of its first divergence as long as the page does not get too large.
@@ -374,7 +374,7 @@ def _list_rows(report: ReportContent, reader: DerivationReader) -> list[Values]:
     return rows
 
 
-def _describe_first(report: ReportContent, reader: DerivationReader, row: Values) -> Values:
+def _describe_first(report: Report, reader: DerivationReader, row: Values) -> Values:
     """Return the details of a row's first divergence: what was found and how, both sides, and others of the cause."""
     first, derivation = row["first"], reader.read(row["first"])
     # In lockstep the actual engine's own run has a different step there.

@@ -8,8 +8,8 @@ from typing import Final, NamedTuple
 from markupsafe import Markup
 
 from kgverify.escaping import make_visible
-from kgverify.report.content import ReportContent
 from kgverify.report.render.template import Values, read_template, render_template
+from kgverify.report.report import Report
 from kgverify.report.wording import LEVEL_MEANINGS, clip, describe_engine, describe_run
 from kgverify.version import __version__
 
@@ -50,7 +50,7 @@ class RunSummary(NamedTuple):
 
 
 def summarize_run(
-    name: str, report: ReportContent, *, written: str, page: str = "", seconds: float | None = None
+    name: str, report: Report, *, written: str, page: str = "", seconds: float | None = None
 ) -> RunSummary:
     """Summarize a run for the page. page: the relative address of its own page, quoted."""
     candidates: Counter[str] = Counter()

@@ -14,7 +14,7 @@ import numpy as np
 from kgverify.comparison.result import Divergence
 from kgverify.comparison.step_view import Names, StepReader, outcome_name, side_name
 from kgverify.escaping import escape_json
-from kgverify.report.content import ReportContent
+from kgverify.report.report import Report
 from kgverify.report.wording import clip, describe_engine, describe_kind
 from kgverify.trace.model.trace import Trace
 
@@ -37,7 +37,7 @@ class _Place(NamedTuple):
     begin: int
 
 
-def render_perfetto(report: ReportContent, expected: Trace, actual: Trace) -> bytes:
+def render_perfetto(report: Report, expected: Trace, actual: Trace) -> bytes:
     """Render the derivations of both sides, and the divergences, as JSON.
 
     Slots are refilled in the order of the candidates, as the compiled engine does. Both sides of a candidate have the same

@@ -16,9 +16,9 @@ from kgverify.comparison.result import NO_CANDIDATE, Divergence
 from kgverify.comparison.step_view import StepView, canonical, outcome_name
 from kgverify.errors import UserError, count_of
 from kgverify.program.outcomes import STEP_STAGES, GoalKind, Origin, Stage
-from kgverify.report.content import ReportContent
 from kgverify.report.derivations import Derivation, DerivationReader, SideStep
 from kgverify.report.proof_tree import Tree
+from kgverify.report.report import Report
 from kgverify.report.wording import clip, describe_kind, value_lines
 from kgverify.trace.model.stage_items import StageOutputs
 from kgverify.trace.model.trace import Trace
@@ -312,7 +312,7 @@ class Stepper:
     stepped: as in `DerivationReader`
     """
 
-    def __init__(self, report: ReportContent, expected: Trace, actual: Trace, stepped: Trace | None = None) -> None:
+    def __init__(self, report: Report, expected: Trace, actual: Trace, stepped: Trace | None = None) -> None:
         if not report.divergences:
             raise UserError(
                 f"the run has no divergences to step through: {report.verdict.value}",
