@@ -136,6 +136,3 @@ def flush_output() -> None:
             # Python would try again when it ends, and print a second error.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise
-
-
-_START, _LOOK, _MEASURE = "Start here", "Look closer", "Measure and train"

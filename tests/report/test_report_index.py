@@ -35,9 +35,9 @@ def test_an_index_has_each_run_with_its_figures(faulty: Verification, agreeing: 
     assert re.findall(r'href="([^"]*)"', text) == ["./monday/report.html"]
     assert "<dt>metric</dt><dd>the difference changes metrics, not only ranks</dd>" in text
     (cause,) = faulty.report.causes
-    assert runs[0].candidates == {"match_facts (missing)": cause.num_candidates}
+    assert runs[0]["candidates"] == {"match_facts (missing)": cause.num_candidates}
     assert f'style="--h: 1.0">{cause.num_candidates}</td>' in text
-    assert runs[0].mrr == (0.8333333333333334, pytest.approx(0.2976, abs=1e-4))
+    assert runs[0]["mrr"] == (0.8333333333333334, pytest.approx(0.2976, abs=1e-4))
 
 
 def test_the_run_time_comes_from_the_saved_run(faulty: Verification, tmp_path: Path):
@@ -59,7 +59,7 @@ def test_the_run_time_comes_from_the_saved_run(faulty: Verification, tmp_path: P
 def test_many_runs_and_causes_are_cut_and_the_page_says_so(faulty: Verification):
     run = summarize_run("night", faulty.report, written=WRITTEN)
     many = {f"made up {i}": 1 for i in range(MOST_CAUSES + 5)}
-    text = render_index([run._replace(candidates=many)] * (MOST_RUNS + 3))
+    text = render_index([run | {"candidates": many}] * (MOST_RUNS + 3))
     assert "The 3 before them are not shown" in text
     assert "… and 5 more causes" in text
     assert text.count('<strong class="DIVERGE">') == MOST_RUNS
@@ -85,7 +85,7 @@ def test_the_command_writes_an_index_beside_the_runs(faulty: Verification, tmp_p
 def test_names_of_runs_and_causes_are_inert(browser: Browser, faulty: Verification, tmp_path: Path):
     graph = change(faulty.report.run, graph=HOSTILE[0])
     hostile = change(faulty.report, run=graph)
-    runs = [summarize_run(name, hostile, written=WRITTEN)._replace(candidates={name: 1}) for name in HOSTILE]
+    runs = [summarize_run(name, hostile, written=WRITTEN) | {"candidates": {name: 1}} for name in HOSTILE]
     path = tmp_path / "index.html"
     path.write_text(render_index(runs), "utf-8")
     browser.open(path, color_scheme="dark")

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 from itertools import groupby
-from typing import Final, NamedTuple
+from typing import Final
 
 from markupsafe import Markup
 
@@ -25,57 +25,37 @@ NAME_CHARACTERS: Final = 120
 _MRR: Final = "both.realistic.mean_reciprocal_rank"
 
 
-class RunSummary(NamedTuple):
-    """The figures of a saved run.
+def summarize_run(name: str, report: Report, *, written: str, page: str = "", seconds: float | None = None) -> Values:
+    """Return the figures of a run for the page.
 
-    written:    the time at which its report was written
-    page:       the relative address of its page; empty without one
-    mrr:        expected and actual; None without metrics
-    candidates: the divergent candidates of each cause, by its stage and class
-    seconds:    the run time; None if it is unknown
+    written: the time at which its report was written
+    page:    the relative address of its own page, quoted; empty without one
+    seconds: the run time; None if it is unknown
     """
-
-    name: str
-    written: str
-    page: str
-    verdict: str
-    level: str
-    run: str
-    engine: str
-    mrr: tuple[float | None, float | None]
-    num_divergences: int
-    num_causes: int
-    candidates: dict[str, int]
-    seconds: float | None = None
-
-
-def summarize_run(
-    name: str, report: Report, *, written: str, page: str = "", seconds: float | None = None
-) -> RunSummary:
-    """Summarize a run for the page. page: the relative address of its own page, quoted."""
     candidates: Counter[str] = Counter()
     for cause in report.causes:
         candidates[f"{cause.stage} ({cause.kind.value})"] += cause.num_candidates
-    return RunSummary(
-        name=clip(name, NAME_CHARACTERS),
-        written=written,
-        page=page,
-        verdict=report.verdict.value,
-        level=report.level.value if report.level else "",
-        run=describe_run(report),
-        engine=clip(describe_engine(report.environment.actual), NAME_CHARACTERS),
-        mrr=(report.metrics.expected.get(_MRR), report.metrics.actual.get(_MRR)),
-        num_divergences=len(report.divergences),
-        num_causes=len(report.causes),
-        candidates=dict(candidates),
-        seconds=seconds,
-    )
+    return {
+        "name": clip(name, NAME_CHARACTERS),
+        "written": written,
+        "page": page,
+        "verdict": report.verdict.value,
+        "level": report.level.value if report.level else "",
+        "run": describe_run(report),
+        "engine": clip(describe_engine(report.environment.actual), NAME_CHARACTERS),
+        "mrr": (report.metrics.expected.get(_MRR), report.metrics.actual.get(_MRR)),
+        "num_divergences": len(report.divergences),
+        "num_causes": len(report.causes),
+        "candidates": dict(candidates),
+        "seconds": seconds,
+    }
 
 
-def render_index(runs: Sequence[RunSummary]) -> str:
+def render_index(runs: Sequence[Values]) -> str:
     """Render the page of several runs, in the order given. It contains no script and requests nothing."""
     shown = runs[-MOST_RUNS:]
     causes = _cause_rows(shown)
+    levels = {run["level"] for run in shown}
     return render_template(
         "index.html",
         escape=make_visible,
@@ -83,7 +63,7 @@ def render_index(runs: Sequence[RunSummary]) -> str:
         runs=shown,
         num_left_out=len(runs) - len(shown),
         charts=_charts(shown),
-        levels={level.value: text for level, text in LEVEL_MEANINGS.items() if level in {run.level for run in shown}},
+        levels={level.value: text for level, text in LEVEL_MEANINGS.items() if level in levels},
         causes=causes[:MOST_CAUSES],
         num_causes_left_out=max(0, len(causes) - MOST_CAUSES),
         version=__version__,
@@ -91,12 +71,12 @@ def render_index(runs: Sequence[RunSummary]) -> str:
     )
 
 
-def _charts(runs: Sequence[RunSummary]) -> list[Values]:
+def _charts(runs: Sequence[Values]) -> list[Values]:
     series: list[tuple[str, list[list[float | None]], str]] = [
-        ("MRR, realistic, both sides", [[run.mrr[side] for run in runs] for side in (0, 1)], ".4f"),
-        ("Divergences", [[run.num_divergences for run in runs]], ",.0f"),
-        ("Causes", [[run.num_causes for run in runs]], ",.0f"),
-        ("Run time, seconds", [[run.seconds for run in runs]], ",.1f"),
+        ("MRR, realistic, both sides", [[run["mrr"][side] for run in runs] for side in (0, 1)], ".4f"),
+        ("Divergences", [[run["num_divergences"] for run in runs]], ",.0f"),
+        ("Causes", [[run["num_causes"] for run in runs]], ",.0f"),
+        ("Run time, seconds", [[run["seconds"] for run in runs]], ",.1f"),
     ]
     return [
         {"title": title, "trends": trends, "low": format(low, shape), "high": format(high, shape)}
@@ -128,11 +108,11 @@ def build_trends(series: Sequence[Sequence[float | None]]) -> tuple[float, float
     return low, high, trends
 
 
-def _cause_rows(runs: Sequence[RunSummary]) -> list[Values]:
+def _cause_rows(runs: Sequence[Values]) -> list[Values]:
     """Return the causes, those of the most runs first: the candidates of each run, with their share of the largest number."""
     rows = []
-    for label in dict.fromkeys(label for run in runs for label in run.candidates):
-        nums = [run.candidates.get(label, 0) for run in runs]
+    for label in dict.fromkeys(label for run in runs for label in run["candidates"]):
+        nums = [run["candidates"].get(label, 0) for run in runs]
         counts = [(num, round(num / max(*nums, 1), 3)) for num in nums]
         num_runs = sum(num > 0 for num in nums)
         rows.append({"label": clip(label, NAME_CHARACTERS), "counts": counts, "num_runs": num_runs})
