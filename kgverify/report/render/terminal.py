@@ -20,7 +20,7 @@ from kgverify.errors import UserError, count_of
 from kgverify.escaping import make_visible, wrap_notebook
 from kgverify.report import wording
 from kgverify.report.derivations import StepBefore, read_before
-from kgverify.report.render.screen import FittedTable, Screen, Text
+from kgverify.report.render.screen import FittedTable, Screen, Text, list_pairs
 from kgverify.report.report import Report
 from kgverify.report.wording import MOST_OF_CONDITION, cause_label, clip, describe_size
 from kgverify.trace.model.trace import Trace
@@ -163,25 +163,24 @@ def _render_first_cause(report: Report, first: Divergence, expected: Trace | Non
     where = f" at step {first.step}" if first.step >= 0 else ""
     title = Text(f"\nfirst divergence: {make_visible(first.stage)}{where}", style="bold")
     yield title.append(f"   ({wording.describe_finding(first)}; the first of {len(report.divergences):,})", style="dim")
-    grid = Table.grid(padding=(0, 2))
-    grid.add_column(style="dim", no_wrap=True)
-    grid.add_column(overflow="fold")
-    grid.add_row("   candidate", f"{first.candidate}: {first.atom} (query {first.query}, {first.side} side)")
+    rows: list[tuple[str | Text, str | Text]] = [
+        ("   candidate", f"{first.candidate}: {first.atom} (query {first.query}, {first.side} side)")
+    ]
     # All steps before the first divergence of a candidate agree.
     for each in () if expected is None or first.step < 0 else _steps_before(first, expected):
         goal = Text(make_visible(each.goal)).append("   agrees", style="green")
-        grid.add_row(f"   step {each.step}", goal.append(f"\n  by {make_visible(each.clause)}", style="dim"))
+        rows.append((f"   step {each.step}", goal.append(f"\n  by {make_visible(each.clause)}", style="dim")))
     if first.step >= 0:
         goal = Text(clip(first.goal) or "not reached", style="bold")
-        grid.add_row(
-            Text(f"-> step {first.step}", style="bold red"),
-            goal.append(f"   {make_visible(first.stage)}", style="bold red"),
-        )
-    grid.add_row("   field", f"{first.field}, level {first.level.value}")
-    grid.add_row("   difference", f"{first.kind.value}: {first.evidence} (confidence {first.confidence:.0%})")
-    for role, value, style in (("expected", first.expected, "green"), ("actual", first.actual, "red")):
-        grid.add_row(f"   {role}", Text("\n".join(wording.value_lines(value)), style=style))
-    yield grid
+        goal.append(f"   {make_visible(first.stage)}", style="bold red")
+        rows.append((Text(f"-> step {first.step}", style="bold red"), goal))
+    rows += [
+        ("   field", f"{first.field}, level {first.level.value}"),
+        ("   difference", f"{first.kind.value}: {first.evidence} (confidence {first.confidence:.0%})"),
+        ("   expected", Text("\n".join(wording.value_lines(first.expected)), style="green")),
+        ("   actual", Text("\n".join(wording.value_lines(first.actual)), style="red")),
+    ]
+    yield list_pairs(rows)
     yield from (Text(f"   {line}") for line in _consequences(report, first))
 
 
@@ -271,15 +270,15 @@ def _render_benign(report: Report) -> Iterator[RenderableType]:
     for each in report.benign:
         yield f"  {wording.describe_benign(each)}"
         yield f"    first: candidate {each.candidate} {each.atom}, step {each.step}, {each.field}"
-        grid = Table.grid(padding=(0, 2))
-        grid.add_column(style="dim", no_wrap=True)
-        grid.add_column(overflow="fold")
-        for role, value in (("expected", each.expected), ("actual", each.actual)):
-            lines = wording.value_lines(value)
-            more = len(lines) - MOST_LINES
-            rest = [f"... and {more} more"] if more > 0 else []
-            grid.add_row(f"      {role}", Text("\n".join([*lines[:MOST_LINES], *rest])))
-        yield grid
+        yield list_pairs(
+            (f"      {role}", Text("\n".join(_cut(wording.value_lines(value)))))
+            for role, value in (("expected", each.expected), ("actual", each.actual))
+        )
+
+
+def _cut(lines: list[str]) -> list[str]:
+    more = len(lines) - MOST_LINES
+    return [*lines[:MOST_LINES], f"... and {more} more"] if more > 0 else lines
 
 
 def _render_metrics(report: Report) -> Iterator[RenderableType]:

@@ -10,7 +10,8 @@ from rich.table import Table
 from kgverify.errors import count_of
 from kgverify.escaping import make_visible
 from kgverify.report.derivations import Derivation, Line, Pair
-from kgverify.report.render.screen import FittedTable, Text
+from kgverify.report.proof_tree import TreeLine
+from kgverify.report.render.screen import FittedTable, Text, list_pairs
 from kgverify.report.stepper.stage_walk import MOVES, SEARCH, Mark, StageLine, Stepper
 from kgverify.report.wording import LEVEL_MEANINGS, cause_label, clip, describe_finding, describe_kind, value_lines
 
@@ -179,19 +180,17 @@ def _trees(stepper: Stepper) -> Iterator[RenderableType]:
         yield Text(f"  {name}", style=f"bold {style}")
         if not tree:
             yield Text("    not determined by the steps that the trace contains", style="dim")
-        table = Table.grid(padding=(0, 2))
-        table.add_column(no_wrap=True)
-        table.add_column(overflow="fold")
-        for line in tree:
-            label = f"    step {line.step}" if line.step >= 0 else f"    {line.note}"
-            differs = (line.depth, line.atom, line.clause) not in others
-            text = _text(f"{'  ' * line.depth}{line.atom}", style if differs else "")
-            text.append(
-                f"   {f'by {line.clause}' if line.clause else line.note if line.step >= 0 else ''}", style="dim"
-            )
-            is_here = line.step == stepper.position.step >= 0
-            table.add_row(Text(label, style="bold" if is_here else "dim"), text)
-        yield table
+        yield list_pairs([_tree_line(line, stepper.position.step, others, style) for line in tree], style="")
+
+
+def _tree_line(line: TreeLine, step: int, others: Sequence[tuple[int, str, str]], style: str) -> tuple[Text, Text]:
+    """Render an atom of a proof tree. step: the current one; others: the lines of the other tree."""
+    is_selected = line.step >= 0
+    label = Text(
+        f"    step {line.step}" if is_selected else f"    {line.note}", "bold" if line.step == step >= 0 else "dim"
+    )
+    text = _text(f"{'  ' * line.depth}{line.atom}", "" if (line.depth, line.atom, line.clause) in others else style)
+    return label, text.append(f"   {f'by {line.clause}' if line.clause else line.note if is_selected else ''}", "dim")
 
 
 def _one_stage(stepper: Stepper, stages: Sequence[StageLine]) -> Iterator[RenderableType]:
