@@ -17,8 +17,7 @@ from kgverify.errors import count_of
 from kgverify.escaping import make_visible
 from kgverify.interrupts import handle_signals
 from kgverify.report.render.screen import Screen, Text
-from kgverify.report.stepper.render_stepper import render_help, render_position
-from kgverify.report.stepper.stage_walk import MOVES, SEARCH, Stepper
+from kgverify.report.stepper import MOVES, SEARCH, Stepper, render_help, render_position
 
 KEYS: Final = "n p next, f b step, s S stage, o out, t tree, d c go, / search, h help, q quit"
 

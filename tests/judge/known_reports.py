@@ -19,8 +19,8 @@ from known_judge import judge_known
 from rich.console import Console
 
 from kgverify.program.limits import FILTERS, OURS, Dialect
-from kgverify.report.derivations import DerivationReader
 from kgverify.report.render.terminal import report_text
+from kgverify.report.step_document import DerivationReader
 from kgverify.report.steps import TraceView, render_derivation, render_step, render_trace
 from kgverify.runs.run import build_trace
 from kgverify.testing.checking.check import prepare_batches

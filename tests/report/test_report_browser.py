@@ -10,7 +10,7 @@ from report_runs import change, enlarged, with_many_causes, without_causes
 from kgverify.program.outcomes import DifferenceClass
 from kgverify.report.render.html import MOST_LISTED, render_html
 from kgverify.report.report import Report
-from kgverify.report.stepper.stage_walk import Position, Stepper
+from kgverify.report.stepper import Position, Stepper
 from kgverify.verification.verify import Verification
 
 SHOWN = "shown.innerText"

@@ -9,9 +9,9 @@ from kgverify.comparison.comparable import lockstep_columns
 from kgverify.comparison.step_view import Names, ResolventView, StepView
 from kgverify.program.atoms import Atom, encode_variable
 from kgverify.program.outcomes import GoalKind, Origin, Outcome
-from kgverify.report.derivations import DerivationReader
 from kgverify.report.proof_tree import build_tree, read_bodies
-from kgverify.report.stepper.stage_walk import Stepper
+from kgverify.report.step_document import DerivationReader
+from kgverify.report.stepper import Stepper
 from kgverify.trace.model.columns import select_candidates
 from kgverify.trace.model.digests import compute_digests
 from kgverify.trace.model.trace import Trace

@@ -8,8 +8,7 @@ from report_runs import change
 
 from kgverify.comparison.compare import Comparer
 from kgverify.program.outcomes import STEP_STAGES
-from kgverify.report.derivations import DerivationReader
-from kgverify.report.stepper.stage_walk import INPUT, Mark, StageLine, walk_stages
+from kgverify.report.step_document import INPUT, DerivationReader, Mark, StageLine, walk_stages
 from kgverify.trace.model.columns import select_steps
 from kgverify.trace.model.digests import compute_digests
 from kgverify.trace.model.trace import Trace

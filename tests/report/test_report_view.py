@@ -11,7 +11,6 @@ from report_runs import change, enlarged, with_many_causes, without_causes
 
 from kgverify.comparison.compare import Comparer
 from kgverify.comparison.result import Attribution, NearTie, Share
-from kgverify.report.derivations import MOST_PAIRS, Derivation, DerivationReader
 from kgverify.report.render.html import (
     MOST_BARS,
     MOST_COLUMNS,
@@ -22,6 +21,7 @@ from kgverify.report.render.html import (
     build_waterfall,
     render_html,
 )
+from kgverify.report.step_document import MOST_PAIRS, Derivation, DerivationReader
 from kgverify.trace.model.columns import select_candidates
 from kgverify.trace.model.digests import compute_digests
 from kgverify.trace.model.trace import Trace

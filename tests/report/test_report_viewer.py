@@ -10,7 +10,7 @@ from report_runs import change, enlarged, with_many_causes, without_causes
 
 from kgverify.report.render import html
 from kgverify.report.render.html import build_viewer
-from kgverify.report.stepper.stage_walk import Stepper
+from kgverify.report.stepper import Stepper
 from kgverify.verification.verify import Verification
 
 

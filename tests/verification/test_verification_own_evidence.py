@@ -23,7 +23,7 @@ from kgverify.report.render.github import render_annotations
 from kgverify.report.render.html import build_page
 from kgverify.report.render.junit import render_junit
 from kgverify.report.render.terminal import report_text
-from kgverify.report.stepper.stage_walk import Stepper
+from kgverify.report.stepper import Stepper
 from kgverify.report.wording import describe_divergence, describe_kind
 from kgverify.runs.engine_makers import evaluator_pipeline
 from kgverify.runs.run import Run, reference_pipeline

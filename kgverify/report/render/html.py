@@ -18,10 +18,17 @@ from kgverify.escaping import escape_script, make_visible
 from kgverify.program.limits import OURS
 from kgverify.program.outcomes import DifferenceClass
 from kgverify.report import wording
-from kgverify.report.derivations import Derivation, DerivationReader
 from kgverify.report.render.template import Values, read_template, render_template
 from kgverify.report.report import Report
-from kgverify.report.stepper.stage_walk import MOVES, StepDocument, count_steps, read_document, read_trees
+from kgverify.report.step_document import (
+    Derivation,
+    DerivationReader,
+    StepDocument,
+    count_steps,
+    read_document,
+    read_trees,
+)
+from kgverify.report.stepper import MOVES
 from kgverify.report.wording import clip
 from kgverify.trace.model.trace import Trace
 

@@ -19,9 +19,9 @@ from kgverify.engines.protocol import CompilerCaches
 from kgverify.errors import UserError, count_of
 from kgverify.escaping import make_visible, wrap_notebook
 from kgverify.report import wording
-from kgverify.report.derivations import StepBefore, read_before
 from kgverify.report.render.screen import FittedTable, Screen, Text, list_pairs
 from kgverify.report.report import Report
+from kgverify.report.step_document import StepBefore, read_before
 from kgverify.report.wording import MOST_OF_CONDITION, cause_label, clip, describe_size
 from kgverify.trace.model.trace import Trace
 

@@ -1,20 +1,30 @@
-"""A divergent step side by side: the steps before it, its goals and resolvents, and an arrow at the culprit."""
+"""A step of both sides, as every renderer shows it: side by side, with an arrow at the culprit, and stage by stage.
+
+Side by side are the steps before it, its goals, its resolvents and its other values.
+
+A trace of level `deep` contains the output of each stage. Any other trace contains the result of the step, from which the
+outputs of some stages can be inferred. The stage at fault shows the values of the divergence, from the replay if there was
+one. A replay has shown that the stages before it agree. Differences of stages after it are consequences.
+"""
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from difflib import SequenceMatcher
+from enum import StrEnum
 from functools import partial
 from itertools import zip_longest
 from typing import Any, Final, NamedTuple
 
 from kgverify.comparison.align import align_candidates
 from kgverify.comparison.comparable import ComparablePair, Numbering, lockstep_columns
-from kgverify.comparison.locate import is_close
+from kgverify.comparison.locate import is_close, is_same_output, render_output
 from kgverify.comparison.modulo import normalise
 from kgverify.comparison.result import NO_CANDIDATE, Divergence
-from kgverify.comparison.step_view import Names, StepReader, StepView, outcome_name
+from kgverify.comparison.step_view import Names, StepReader, StepView, canonical, outcome_name
+from kgverify.errors import count_of
+from kgverify.program.outcomes import STEP_STAGES, GoalKind, Origin, Stage
 from kgverify.report.proof_tree import Tree, build_tree, read_bodies
-from kgverify.report.wording import clip
+from kgverify.report.wording import clip, value_lines
 from kgverify.trace.model.columns import CandidateSet, Columns
 from kgverify.trace.model.stage_items import StageOutputs, StageReader
 from kgverify.trace.model.trace import Trace
@@ -472,3 +482,253 @@ def _shorten(pairs: tuple[Pair, ...]) -> tuple[Pair, ...]:
         shown += pairs[i : i + 1]
         after = i + 1
     return tuple(shown)
+
+
+INPUT: Final = "(input)"
+"""The first line of a walk: the goal that the step begins with. It is not a stage."""
+
+
+RECORDED: Final = "recorded"
+"""The note of outputs that both traces contain."""
+
+
+class Mark(StrEnum):
+    """The result of comparing a stage of both sides."""
+
+    AGREES = "agrees"
+    DIFFERS = "differs"
+    FOLLOWS = "follows"
+    NOT_HELD = "not held"
+
+
+class StageLine(NamedTuple):
+    """A stage of a step.
+
+    expected, actual: the output of each side's stage, item by item; empty if a trace does not contain it
+    note:             the source of the lines, or the reason why they are missing
+    is_culprit:       whether the divergence was found here
+    """
+
+    stage: str
+    mark: Mark
+    expected: tuple[str, ...]
+    actual: tuple[str, ...]
+    note: str
+    is_culprit: bool = False
+
+
+_WALK: Final = (INPUT, *STEP_STAGES)
+
+
+def walk_stages(
+    reader: DerivationReader,
+    candidate: int,
+    step: int,
+    divergence: Divergence | None,
+    others: Sequence[Divergence] = (),
+) -> tuple[StageLine, ...]:
+    """Return the stages of a step, its input first.
+
+    divergence: the one found at this step, if any
+    others:     further divergences of the step, in lockstep: of other stages at fault
+    """
+    expected, actual, is_same_way = reader.sides(candidate, step)
+    if expected is None or actual is None:
+        return (_of_divergence(divergence),) if divergence else ()
+    following = reader.sides(candidate, step + 1)
+    # In lockstep, the next actual step begins with the expected goal.
+    sides = (expected, following.expected), (actual, None if reader.has_stepped else following.actual)
+    outputs = expected.read_outputs(), actual.read_outputs()
+    culprit = _index_of_culprit(divergence, expected.view.goal == actual.view.goal)
+    is_of_step = culprit < len(_WALK)
+    faults = {each.stage: _of_divergence(each) for each in others}
+    for stage, line in faults.items():
+        faults[stage] = line._replace(is_culprit=False, note=f"at fault as well, a divergence of its own; {line.note}")
+    num_replayed = 0
+    if divergence is not None and is_of_step:
+        faults[_WALK[culprit]] = _of_divergence(divergence, _WALK[culprit])
+        # A replay has shown that the stages before the first one at fault agree.
+        num_replayed = min(map(_WALK.index, faults.keys() & set(_WALK))) if divergence.is_replayed else 0
+    has_differed = not is_same_way or not is_of_step
+    lines = []
+    for index, stage in enumerate(_WALK):
+        line = faults.get(stage) or _compare(stage, sides, outputs, reader.score_tolerance)
+        if stage not in faults:
+            if divergence is not None and not is_same_way:
+                # Other steps of the actual engine say nothing about the step that diverged.
+                line = _hide(line, "the saved traces do not contain the actual side of this step")._replace(actual=())
+            if 0 < index < num_replayed:
+                line = line._replace(mark=Mark.AGREES, note="both outputs were equal when the step was replayed")
+            elif line.mark is Mark.DIFFERS and index < culprit and is_of_step and line.note != RECORDED:
+                line = _hide(line, "a later stage causes the difference; a trace does not show more of this one")
+            elif line.mark is Mark.DIFFERS and has_differed:
+                line = line._replace(mark=Mark.FOLLOWS)
+        has_differed |= line.mark is Mark.DIFFERS
+        lines.append(line)
+    if divergence is not None and not is_of_step:
+        lines.append(_of_divergence(divergence))
+    return tuple(lines)
+
+
+_Sides = tuple[tuple[SideStep, SideStep | None], ...]
+"""The step of each side, with the next one if the trace contains it."""
+
+
+def _hide(line: StageLine, note: str) -> StageLine:
+    return line._replace(mark=Mark.NOT_HELD, note=note)
+
+
+def _index_of_culprit(divergence: Divergence | None, is_same_goal: bool) -> int:
+    """Return the index of the culprit in a walk: -1 without one, and after the last if it is not a stage of a step."""
+    if divergence is None:
+        return -1
+    if divergence.stage == Stage.ADVANCE and (not is_same_goal or divergence.field.startswith("steps.")):
+        # The step before made the goal that this one begins with.
+        return 0
+    return _WALK.index(divergence.stage) if divergence.stage in _WALK else len(_WALK)
+
+
+def _of_divergence(divergence: Divergence, shown_as: str = "") -> StageLine:
+    is_of_stage = divergence.field.startswith("stage.")
+    note = f"{'recorded' if is_of_stage else 'inferred from the traces'}; only the differences"
+    if divergence.is_replayed:
+        note = "replayed alone, the step is as expected: the fault depends on the steps that run beside it"
+        note = "replayed; only the differences" if is_of_stage else note
+    if shown_as == INPUT:
+        note = f"the output of {divergence.stage} in the step before; {note}"
+    values = tuple(value_lines(divergence.expected)), tuple(value_lines(divergence.actual))
+    return StageLine(shown_as or divergence.stage, Mark.DIFFERS, *values, note=note, is_culprit=True)
+
+
+def _compare(stage: str, sides: _Sides, outputs: Sequence[StageOutputs], tolerance: float) -> StageLine:
+    """Compare the outputs of a stage, as far as both sides recorded them, or as far as the traces show them."""
+    left, right = (each.get(Stage(stage)) if stage != INPUT else None for each in outputs)
+    if left is not None and right is not None:
+        is_same, note = is_same_output(Stage(stage), left, right, tolerance), RECORDED
+        shown = [
+            tuple(map(clip, render_output(Stage(stage), each, side.names)))
+            for each, (side, _) in zip((left, right), sides, strict=True)
+        ]
+        return StageLine(stage, Mark.AGREES if is_same else Mark.DIFFERS, shown[0], shown[1], note)
+    if stage == Stage.SCORE:
+        return _compare_scores([side for side, _ in sides], tolerance)
+    inferred = [_infer(stage, *side) for side in sides]
+    keys = [each[0] for each in inferred if each is not None]
+    mark = Mark.NOT_HELD
+    if len(keys) == len(inferred) and stage != Stage.SELECT:
+        mark = Mark.AGREES if keys[0] == keys[1] else Mark.DIFFERS
+    shown = [each[1] if each else () for each in inferred]
+    return StageLine(stage, mark, shown[0], shown[1], _NOTES.get(stage, ""))
+
+
+def _infer(stage: str, side: SideStep, following: SideStep | None) -> tuple[Any, tuple[str, ...]] | None:
+    """Infer the output of a stage from the result of its step: a key to compare, and lines. None if the trace lacks it."""
+    step, names = side.view, side.names
+    found = step.resolvents
+    match stage:
+        case Stage.SELECT:
+            return step.goal[:1], tuple(clip(names.atom(atom)) for atom in step.goal[:1])
+        case Stage.MATCH_RULES | Stage.MATCH_FACTS if "resolvents.origin" in side.fields:
+            kind = Origin.RULE if stage == Stage.MATCH_RULES else Origin.FACT
+            clauses = [r.clause for r in found if r.origin_kind == kind]
+            return clauses, tuple(clip(names.clause(*clause)) for clause in clauses)
+        case Stage.RESOLVE:
+            # The results of each clause, regardless of the names of variables and of the order.
+            return Counter((r.kind, canonical(r.atoms), r.clause) for r in found), ()
+        case Stage.RENAME:
+            return [(r.content, r.clause) for r in found], tuple(clip(names.resolvent(r)) for r in found)
+        case Stage.CLOSE:
+            text = _describe_closing(step)
+            return text, (text,)
+        case Stage.LIMIT if "steps.dropped_atoms" in side.fields:
+            counts = step.dropped_atoms, step.dropped_resolvents
+            return counts, (f"dropped {counts[0]:,} by max_atoms, {counts[1]:,} by max_resolvents",)
+        case Stage.CHOOSE:
+            text = "no resolvent" if step.chosen is None else clip(names.goal(step.chosen[1], step.chosen[0]))
+            return (step.choice, step.chosen), (f"{step.choice}: {text}",)
+        case Stage.ADVANCE if following is not None:
+            goal, depth = following.view.goal, following.view.depth
+            return (goal, depth), (clip(names.goal(goal)), f"depth {depth}")
+        case Stage.FINISH:
+            return step.outcome, (outcome_name(step.outcome),)
+        case _ if stage == INPUT:
+            return (step.goal, step.depth), (*(clip(names.atom(a)) for a in step.goal), f"depth {step.depth}")
+    return None
+
+
+def _describe_closing(step: StepView) -> str:
+    kinds = {r.kind for r in step.resolvents}
+    if GoalKind.TRUE in kinds:
+        return (
+            "TRUE alone" if len(step.resolvents) == 1 else f"TRUE among {count_of(len(step.resolvents), 'resolvent')}"
+        )
+    if kinds == {GoalKind.FALSE} and not (step.dropped_atoms or step.dropped_resolvents):
+        return "FALSE: no resolvent is left"
+    return "nothing to close"
+
+
+_NOTES: Final[dict[str, str]] = {
+    INPUT: "the goal that the step begins with",
+    Stage.SELECT: "a trace does not contain the selected atom; by definition it is the first one of the goal",
+    Stage.MATCH_RULES: "the rules whose resolvents `limit` kept",
+    Stage.MATCH_FACTS: "the facts whose resolvents `limit` kept",
+    Stage.RESOLVE: "the resolvents below, compared regardless of their order and the names of their variables",
+    Stage.PRUNE: "a trace does not contain the deleted atoms",
+    Stage.RENAME: "the resolvents that `limit` kept",
+    Stage.REVISIT: "a trace does not contain the resolvents that were dropped because they had been visited",
+    Stage.CLOSE: "inferred from the kinds of the resolvents",
+    Stage.ADVANCE: "the goal of the next step, if the trace contains one",
+}
+
+
+def _compare_scores(sides: Sequence[SideStep], tolerance: float) -> StageLine:
+    """Compare the scores of the resolvents that both sides have."""
+    scores = [{(r.content, r.clause): r.score for r in side.view.resolvents} for side in sides]
+    shared = scores[0].keys() & scores[1].keys()
+    if not all("resolvents.score" in side.fields for side in sides):
+        return StageLine(Stage.SCORE, Mark.NOT_HELD, (), (), "a trace does not contain scores")
+    if not shared:
+        return StageLine(Stage.SCORE, Mark.NOT_HELD, (), (), "the two sides have no resolvent in common")
+    is_same = all(is_close(scores[0][key], scores[1][key], tolerance) for key in shared)
+    left, right = (
+        tuple(f"{r.score!r} for {clip(side.names.goal(r.atoms, r.kind))}" for r in side.view.resolvents)
+        for side in sides
+    )
+    note = f"compared for the {len(shared):,} resolvents that both sides have"
+    return StageLine(Stage.SCORE, Mark.AGREES if is_same else Mark.DIFFERS, left, right, note)
+
+
+class StepDocument(NamedTuple):
+    """A step of a derivation, as every renderer shows it.
+
+    derivation: both sides beside each other; None if the divergence is not in a derivation
+    stages:     its stages on both sides; empty if it is not a step
+    """
+
+    step: int
+    derivation: Derivation | None
+    stages: tuple[StageLine, ...]
+
+
+def read_document(reader: DerivationReader, divergence: Divergence, step: int) -> StepDocument:
+    """Return a step of the derivation to which a divergence belongs, side by side and stage by stage."""
+    at = divergence.candidate, step
+    is_divergent = step == divergence.step
+    # In lockstep other steps of the candidate may be divergences of their own.
+    found = reader.divergences_at.get(at, [])
+    own = divergence if is_divergent else next(iter(found), None)
+    derivation = reader.read(divergence) if is_divergent else reader.read_step(*at)
+    stages: tuple[StageLine, ...] = ()
+    if step >= 0 and max(count_steps(reader, divergence)):
+        stages = walk_stages(reader, *at, own, [each for each in found if each is not own])
+    return StepDocument(step, derivation, stages)
+
+
+def read_trees(reader: DerivationReader, divergence: Divergence) -> tuple[Tree, Tree]:
+    """Return the proof tree of each side; empty where a tree does not help."""
+    return reader.trees(divergence.candidate) if max(count_steps(reader, divergence)) else ((), ())
+
+
+def count_steps(reader: DerivationReader, divergence: Divergence) -> tuple[int, int]:
+    """Return the number of steps of the candidate on each side; zeros if the expected side lacks it."""
+    return (0, 0) if divergence.expected == NO_CANDIDATE else reader.num_steps(divergence.candidate)
