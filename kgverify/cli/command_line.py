@@ -7,6 +7,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from importlib import import_module
 from typing import Any, Final, get_args
 
@@ -23,7 +24,7 @@ from cyclopts.exceptions import (
 )
 from cyclopts.help import HelpEntry, HelpPanel
 
-from kgverify.cli.configuration import Configuration
+from kgverify.cli.configuration import apply_configuration
 from kgverify.cli.entries import ENTRIES, MOST_COLUMNS, find_width, render_rows
 from kgverify.cli.output import END, CatalogueAsked, settings
 from kgverify.cli.progress import SafeConsole, check_writable, print_note, print_warning
@@ -52,7 +53,7 @@ def call(words: Sequence[str]) -> int:
         print_note(f"written: {path}; it is read by new shells")
         return 0
     words = _name_files(words)
-    app = make_app(words[0], configuration=Configuration(ENTRIES[words[0]].compares))
+    app = make_app(words[0], configuration=partial(apply_configuration, ENTRIES[words[0]].compares))
     _log_notes()
     if len(words) == 1 and app[words[0]].default_command is None:
         app([words[0], "--help"])
@@ -75,7 +76,7 @@ def call(words: Sequence[str]) -> int:
     return code if isinstance(code, int) else 0
 
 
-def make_app(*names: str, configuration: Configuration | None = None) -> App:
+def make_app(*names: str, configuration: Callable[..., None] | None = None) -> App:
     """Return the application with some of the commands."""
     app = App(
         name="kgverify",

@@ -541,14 +541,11 @@ def walk_stages(
     outputs = expected.read_outputs(), actual.read_outputs()
     culprit = _index_of_culprit(divergence, expected.view.goal == actual.view.goal)
     is_of_step = culprit < len(_WALK)
-    faults = {each.stage: _of_divergence(each) for each in others}
-    for stage, line in faults.items():
-        faults[stage] = line._replace(is_culprit=False, note=f"at fault as well, a divergence of its own; {line.note}")
+    faults = _list_faults(divergence if is_of_step else None, others, culprit)
     num_replayed = 0
-    if divergence is not None and is_of_step:
-        faults[_WALK[culprit]] = _of_divergence(divergence, _WALK[culprit])
+    if divergence is not None and divergence.is_replayed and is_of_step:
         # A replay has shown that the stages before the first one at fault agree.
-        num_replayed = min(map(_WALK.index, faults.keys() & set(_WALK))) if divergence.is_replayed else 0
+        num_replayed = min(map(_WALK.index, faults.keys() & set(_WALK)))
     has_differed = not is_same_way or not is_of_step
     lines = []
     for index, stage in enumerate(_WALK):
@@ -572,6 +569,14 @@ def walk_stages(
 
 _Sides = tuple[tuple[SideStep, SideStep | None], ...]
 """The step of each side, with the next one if the trace contains it."""
+
+
+def _list_faults(divergence: Divergence | None, others: Sequence[Divergence], culprit: int) -> dict[str, StageLine]:
+    """Return the lines of the stages at fault: that of the culprit, and of other divergences of the step."""
+    faults = {each.stage: _of_divergence(each)._replace(is_culprit=False) for each in others}
+    for stage, line in faults.items():
+        faults[stage] = line._replace(note=f"at fault as well, a divergence of its own; {line.note}")
+    return faults | ({_WALK[culprit]: _of_divergence(divergence, _WALK[culprit])} if divergence else {})
 
 
 def _hide(line: StageLine, note: str) -> StageLine:
