@@ -165,7 +165,8 @@ class Derivation(NamedTuple):
 class DerivationReader:
     """Aligns the two sides of divergences, and of any other step, by candidate and step of the expected trace.
 
-    `divergences_at` has the divergences of each candidate and step.
+    `divergences_at` has the divergences of each candidate and step; `has_stepped` is true if the actual steps are those of
+    lockstep.
 
     lockstep: whether the report is of a lockstep comparison
     stepped:  in lockstep, the actual engine's steps from the expected goals, each a candidate with one step, in the order
@@ -188,9 +189,10 @@ class DerivationReader:
         self._expected = _Side(pair.expected.columns, pair.names, expected)
         self._actual = _Side(pair.actual.columns, pair.actual_names, actual)
         self._actual_of = _align(pair.expected.columns, pair.actual.columns)
-        self._stepped_of: dict[int, int] | None = None
+        self._stepped_of: dict[int, int] = {}
         self._agreed: dict[int, tuple[int, bool]] = {}
         self._lockstep = lockstep
+        self.has_stepped = lockstep and stepped is not None
         if lockstep and stepped is not None:
             shared = Numbering(pair.expected, stepped).convert(1, stepped)
             columns = normalise(shared.columns, pair.modulo, pair.not_compared)
@@ -200,35 +202,32 @@ class DerivationReader:
         for each in divergences:
             self.divergences_at.setdefault((each.candidate, each.step), []).append(each)
 
-    @property
-    def has_stepped(self) -> bool:
-        """True if the actual steps are those of lockstep."""
-        return self._stepped_of is not None
-
     def actual_candidate(self, divergence: Divergence) -> int | None:
         """Return the row of a divergence's candidate in the actual trace, or None if it is missing there."""
         if divergence.expected == NO_CANDIDATE:
             return divergence.candidate
         return self._actual_of.get(divergence.candidate)
 
-    def num_steps(self, candidate: int) -> tuple[int, int]:
-        """Return the number of steps of a candidate on each side."""
-        expected = len(self._expected.rows(candidate))
-        return expected, expected if self.has_stepped else len(self._actual.rows(self._actual_of.get(candidate)))
+    def num_steps(self, divergence: Divergence) -> tuple[int, int]:
+        """Return the number of steps of the candidate on each side; zeros if the expected side lacks it."""
+        if divergence.expected == NO_CANDIDATE:
+            return 0, 0
+        expected = len(self._expected.rows(divergence.candidate))
+        actual = self._actual.rows(self._actual_of.get(divergence.candidate))
+        return expected, expected if self.has_stepped else len(actual)
 
     def sides(self, candidate: int, step: int) -> Sides:
         """Return the step of both sides."""
         is_same_way = self.has_stepped or self._agree_before(candidate, step)
         return Sides(*self._read_both(candidate, step), is_same_way)
 
-    def trees(self, candidate: int) -> tuple[Tree, Tree]:
+    def trees(self, divergence: Divergence) -> tuple[Tree, Tree]:
         """Return the proof tree of each side as in `build_tree`; in lockstep the expected one alone."""
-        steps = [self._read_both(candidate, step) for step in range(min(max(self.num_steps(candidate)), MOST_IN_TREE))]
+        num_steps = min(max(self.num_steps(divergence)), MOST_IN_TREE)
+        steps = [self._read_both(divergence.candidate, step) for step in range(num_steps)]
         expected, actual = (
-            build_tree([each.view for each in side if each is not None], own.names, own.bodies)
-            for side, own in zip(
-                zip(*steps, strict=True) if steps else ((), ()), (self._expected, self._actual), strict=True
-            )
+            build_tree([both[i].view for both in steps if both[i] is not None], side.names, side.bodies)
+            for i, side in enumerate((self._expected, self._actual))
         )
         return expected, () if self.has_stepped else actual
 
@@ -238,7 +237,7 @@ class DerivationReader:
         is_of_candidate = divergence.field.startswith("candidates.") and divergence.field != "candidates.atom"
         if (divergence.step < 0 and not is_of_candidate) or divergence.expected == NO_CANDIDATE:
             return None
-        step = divergence.step if divergence.step >= 0 else self.num_steps(candidate)[0]
+        step = divergence.step if divergence.step >= 0 else self.num_steps(divergence)[0]
         own = self._expected
         before = read_before(own.steps, own.names, candidate, step, self.divergences_at)
         if divergence.step < 0:
@@ -255,10 +254,7 @@ class DerivationReader:
             )
         elif expected is None or actual is None:
             note = f"The {'actual' if actual is None else 'expected'} derivation has no such step."
-        found = self._derive(divergence.step, expected, actual, note)._replace(before=before)
-        if not note:
-            found = _point_at_culprit(divergence, found)
-        return found._replace(pairs=_shorten(found.pairs))
+        return self._derive(step, expected, actual, note, divergence)._replace(before=before)
 
     def read_step(self, candidate: int, step: int) -> Derivation:
         """Return any step side by side, without an arrow, even if the two sides made different choices before it."""
@@ -268,17 +264,27 @@ class DerivationReader:
             note = f"The {'actual' if actual is None else 'expected'} side has no such step."
         elif not is_same_way:
             note = "The two derivations diverged before this step: differences here are consequences."
-        found = self._derive(step, expected, actual, note)
-        return found._replace(pairs=_shorten(found.pairs))
+        return self._derive(step, expected, actual, note)
 
-    def _derive(self, step: int, expected: SideStep | None, actual: SideStep | None, note: str) -> Derivation:
+    def _derive(
+        self,
+        step: int,
+        expected: SideStep | None,
+        actual: SideStep | None,
+        note: str,
+        divergence: Divergence | None = None,
+    ) -> Derivation:
+        """Align both sides, with an arrow for a divergence unless there is a note."""
         goals, pairs = _align_goals(expected, actual), _align_resolvents(expected, actual, self.score_tolerance)
         facts = zip(_FACTS, _facts_of(expected), _facts_of(actual), strict=True)
-        return Derivation((), step, tuple(goals), pairs=pairs, facts=tuple(Fact(*row) for row in facts), note=note)
+        found = Derivation((), step, tuple(goals), pairs=pairs, facts=tuple(Fact(*row) for row in facts), note=note)
+        if divergence is not None and not note:
+            found = _point_at_culprit(divergence, found)
+        return found._replace(pairs=_shorten(found.pairs))
 
     def _read_both(self, candidate: int, step: int) -> tuple[SideStep | None, SideStep | None]:
         expected = self._expected.rows(candidate)[step : step + 1] if step >= 0 else range(0)
-        if self._stepped_of is not None:
+        if self.has_stepped:
             actual = self._actual.rows(self._stepped_of.get(expected[0]) if expected else None)
         else:
             actual = self._actual.rows(self._actual_of.get(candidate))[step : step + 1] if step >= 0 else range(0)
@@ -724,16 +730,6 @@ def read_document(reader: DerivationReader, divergence: Divergence, step: int) -
     own = divergence if is_divergent else next(iter(found), None)
     derivation = reader.read(divergence) if is_divergent else reader.read_step(*at)
     stages: tuple[StageLine, ...] = ()
-    if step >= 0 and max(count_steps(reader, divergence)):
+    if step >= 0 and max(reader.num_steps(divergence)):
         stages = walk_stages(reader, *at, own, [each for each in found if each is not own])
     return StepDocument(step, derivation, stages)
-
-
-def read_trees(reader: DerivationReader, divergence: Divergence) -> tuple[Tree, Tree]:
-    """Return the proof tree of each side; empty where a tree does not help."""
-    return reader.trees(divergence.candidate) if max(count_steps(reader, divergence)) else ((), ())
-
-
-def count_steps(reader: DerivationReader, divergence: Divergence) -> tuple[int, int]:
-    """Return the number of steps of the candidate on each side; zeros if the expected side lacks it."""
-    return (0, 0) if divergence.expected == NO_CANDIDATE else reader.num_steps(divergence.candidate)

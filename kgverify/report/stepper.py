@@ -11,7 +11,7 @@ from rich.table import Table
 from kgverify.comparison.result import Divergence
 from kgverify.errors import UserError, count_of
 from kgverify.escaping import make_visible
-from kgverify.report.proof_tree import Tree, TreeLine
+from kgverify.report.proof_tree import TreeLine
 from kgverify.report.render.screen import FittedTable, Text, list_pairs
 from kgverify.report.report import Report
 from kgverify.report.step_document import (
@@ -22,9 +22,7 @@ from kgverify.report.step_document import (
     Pair,
     StageLine,
     StepDocument,
-    count_steps,
     read_document,
-    read_trees,
 )
 from kgverify.report.wording import LEVEL_MEANINGS, cause_label, clip, describe_finding, describe_kind, value_lines
 from kgverify.trace.model.trace import Trace
@@ -107,18 +105,9 @@ class Stepper:
         """The current divergence, to whose derivation the current step belongs."""
         return self.report.divergences[self.position.divergence]
 
-    @property
-    def num_steps(self) -> tuple[int, int]:
-        """The number of steps of the candidate on each side; zeros if the expected side lacks it."""
-        return count_steps(self.reader, self.divergence)
-
     def document(self) -> StepDocument:
         """Return the current step side by side, and stage by stage."""
         return read_document(self.reader, self.divergence, self.position.step)
-
-    def trees(self) -> tuple[Tree, Tree]:
-        """Return the proof tree of each side; empty where a tree does not help."""
-        return read_trees(self.reader, self.divergence)
 
     def to_divergent_stage(self) -> None:
         """Go to the stage at which the current step diverges, if it diverges at one."""
@@ -165,7 +154,7 @@ class Stepper:
                 return self._to_step(position.step + (1 if name == "f" else -1))
             case "s" | "S":
                 return self._to_stage(1 if name == "s" else -1)
-            case "t" if not position.is_tree and not any(self.trees()):
+            case "t" if not position.is_tree and not any(self.reader.trees(self.divergence)):
                 return "a tree would show no more than the steps"
             case "t":
                 self.position = position._replace(
@@ -203,7 +192,7 @@ class Stepper:
         return ""
 
     def _to_step(self, step: int) -> str:
-        if step >= max(self.num_steps):
+        if step >= max(self.reader.num_steps(self.divergence)):
             return "neither side has a further step"
         if step < min(0, self.divergence.step):
             return "this is the first step"
@@ -275,7 +264,7 @@ def _title(stepper: Stepper) -> Iterator[RenderableType]:
     line = f"  candidate {divergence.candidate}: {clip(divergence.atom)}   query {divergence.query}, {divergence.side} side"
     yield _text(line)
     if step >= 0:
-        counts = stepper.num_steps
+        counts = stepper.reader.num_steps(divergence)
         having = f"{counts[0]}" if counts[0] == counts[1] else f"{counts[0]} expected, {counts[1]} actual"
         where = Text(f"  step {step}", style="bold").append(f" of {having}", style="default")
         if step == divergence.step:
@@ -375,7 +364,7 @@ def _summary(items: Sequence[str]) -> str:
 
 
 def _trees(stepper: Stepper) -> Iterator[RenderableType]:
-    trees = stepper.trees()
+    trees = stepper.reader.trees(stepper.divergence)
     keys = [[(line.depth, line.atom, line.clause) for line in tree] for tree in trees]
     for tree, others, (name, style) in zip(trees, reversed(keys), _SIDES.items(), strict=True):
         yield Text(f"  {name}", style=f"bold {style}")

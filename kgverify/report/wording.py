@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from kgverify.comparison.exercise.exercise import ITEMS, Exercise, describe_minimum
-from kgverify.comparison.modulo import MEANINGS, describe_modulo
+from kgverify.comparison.modulo import MEANINGS
 from kgverify.comparison.result import (
     DIGEST,
     NO_CANDIDATE,
@@ -141,11 +141,6 @@ def describe_self_test(report: Report) -> str:
         num = count_of(report.self_test.columns, "column")
         parts.insert(0, f"a change planted in each of {num} was reported")
     return "; ".join(parts)
-
-
-def describe_modulo_of(report: Report) -> str:
-    """Describe the differences that were declared benign: `names of variables and the order of resolvents`; may be empty."""
-    return describe_modulo(report.modulo) if report.modulo else ""
 
 
 def describe_benign(benign: Benign) -> str:

@@ -1,7 +1,6 @@
 """`kgverify trace`: import, check, repair, join, convert and export recorded traces."""
 
 import shlex
-from enum import IntEnum
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -17,14 +16,6 @@ from kgverify.trace.maintain.repair import RepairReport, convert_trace, repair_t
 from kgverify.trace.model.schema import LevelName, TraceLevel
 from kgverify.trace.read.trace_file import read_trace
 from kgverify.verification.rebuild import rebuild_goals
-
-
-class TraceExit(IntEnum):
-    """The exit codes of `kgverify trace`; 2 if there is no trace at all."""
-
-    WHOLE = 0
-    FAULTY = 1
-
 
 Output = Annotated[Path, Parameter(alias="-o", metavar="OUT")]
 Overwrite = Annotated[bool, Parameter(alias="--force", negative="")]
@@ -128,7 +119,7 @@ def check(path: Path, /) -> int:
     report = check_trace(path)
     print_lines(make_result_console(), *_render_check(report))
     write_json(report, indent=None)
-    return TraceExit.WHOLE if report.state == WHOLE else TraceExit.FAULTY
+    return 0 if report.state == WHOLE else 1
 
 
 def repair(path: Path, /) -> int:
@@ -142,7 +133,7 @@ def repair(path: Path, /) -> int:
     report = repair_trace(path)
     print_lines(make_result_console(), *_render_repair(report))
     write_json(report, indent=None)
-    return TraceExit.FAULTY if report.losses else TraceExit.WHOLE
+    return 1 if report.losses else 0
 
 
 def join(

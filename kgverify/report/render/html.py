@@ -24,12 +24,9 @@ from kgverify.report.step_document import (
     Derivation,
     DerivationReader,
     StepDocument,
-    count_steps,
     read_document,
-    read_trees,
 )
-from kgverify.report.stepper import MOVES
-from kgverify.report.wording import clip
+from kgverify.report.stepper import MOST_ITEMS, MOVES
 from kgverify.trace.model.trace import Trace
 
 MOST_BARS: Final = 12
@@ -49,9 +46,6 @@ MOST_STEPS: Final = 60
 
 STEP_BUDGET: Final = 12_000_000
 """The characters of the embedded steps before compression."""
-
-MOST_ITEMS: Final = 40
-"""The items of a stage's output on each side."""
 
 TEXT_CHARACTERS: Final = 160
 """The maximum number of characters of a text in the list."""
@@ -150,7 +144,7 @@ def _viewer_words(report: Report) -> Values:
     causes = report.causes[:MOST_CAUSE_LABELS]
     return {
         "levels": wording.LEVEL_MEANINGS,
-        "causes": [clip(wording.cause_label(report, index), ROW_CHARACTERS) for index in range(len(causes))],
+        "causes": [wording.clip(wording.cause_label(report, index), ROW_CHARACTERS) for index in range(len(causes))],
         "firsts": [each.first for each in causes],
         "total": len(report.divergences),
     }
@@ -243,14 +237,14 @@ def build_viewer(report: Report, reader: DerivationReader) -> Values:
         if budget <= 0:
             break
         divergence = listed[index]
-        num_steps = count_steps(reader, divergence)
+        num_steps = reader.num_steps(divergence)
         begin = max(0, min(max(divergence.step, 0) - MOST_STEPS // 2, max(num_steps) - MOST_STEPS))
-        if divergence.candidate not in trees and any(both := read_trees(reader, divergence)):
+        if divergence.candidate not in trees and any(both := reader.trees(divergence)):
             trees[divergence.candidate] = encode(both)
         # `own` is the summary of a divergence that is not in a step, such as the outcome of a candidate.
         is_whole = divergence.step < 0 and max(num_steps)
         shown = {
-            "found": clip(wording.describe_finding(divergence)),
+            "found": wording.clip(wording.describe_finding(divergence)),
             "condition": wording.condition_of(report, divergence),
             "expected": _cut(wording.value_lines(divergence.expected)),
             "actual": _cut(wording.value_lines(divergence.actual)),
@@ -284,7 +278,7 @@ def _list(divergences: Sequence[Divergence]) -> Values:
     texts: dict[str, int] = {}
     columns: dict[str, list[int]] = {}
     for name, read in _TEXTS.items():
-        shown = (clip(read(each), TEXT_CHARACTERS) for each in divergences)
+        shown = (wording.clip(read(each), TEXT_CHARACTERS) for each in divergences)
         columns[name] = [texts.setdefault(text, len(texts)) for text in shown]
     for name in _NUMBERS:
         columns[name] = [getattr(each, name) for each in divergences]
@@ -352,10 +346,10 @@ def _list_rows(report: Report, reader: DerivationReader) -> list[Values]:
             "cause": cause,
             "stage": cause.stage,
             "kind": cause.kind.value,
-            "what": ": ".join(filter(None, (cause.kind.value, clip(cause.situation, ROW_CHARACTERS)))),
+            "what": ": ".join(filter(None, (cause.kind.value, wording.clip(cause.situation, ROW_CHARACTERS)))),
             "num_later": cause.num_later,
             "share": shares.get(i),
-            "condition": clip(cause.condition, wording.MOST_OF_CONDITION),
+            "condition": wording.clip(cause.condition, wording.MOST_OF_CONDITION),
         }
         for i, cause in enumerate(report.causes[:MOST_ROWS])
     ] or [
@@ -365,7 +359,7 @@ def _list_rows(report: Report, reader: DerivationReader) -> list[Values]:
             "members": [each],
             "stage": each.stage,
             "kind": "" if each.kind is DifferenceClass.UNCLASSIFIED else each.kind.value,
-            "what": clip(wording.describe_kind(each), ROW_CHARACTERS),
+            "what": wording.clip(wording.describe_kind(each), ROW_CHARACTERS),
             "num_later": each.later_steps,
             "share": None,
             "condition": "",
@@ -392,7 +386,7 @@ def _describe_first(report: Report, reader: DerivationReader, row: Values) -> Va
         found = f"{wording.describe_kind(first)} (confidence {first.confidence:.0%}); {found}"
     others = [each for each in row["members"] if each is not first]
     return {
-        "found": clip(found),
+        "found": wording.clip(found),
         "derivation": derivation,
         "members": others[:MOST_MEMBERS],
         "num_more": max(0, len(others) - MOST_MEMBERS),

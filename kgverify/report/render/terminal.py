@@ -13,6 +13,7 @@ from rich.segment import Segment
 from rich.style import Style
 from rich.table import Table
 
+from kgverify.comparison.modulo import describe_modulo
 from kgverify.comparison.result import Attribution, Cause, Condition, Divergence, Experiment, Verdict
 from kgverify.comparison.step_view import Names, StepReader
 from kgverify.engines.protocol import CompilerCaches
@@ -22,7 +23,6 @@ from kgverify.report import wording
 from kgverify.report.render.screen import FittedTable, Screen, Text, list_pairs
 from kgverify.report.report import Report
 from kgverify.report.step_document import StepBefore, read_before
-from kgverify.report.wording import MOST_OF_CONDITION, cause_label, clip, describe_size
 from kgverify.trace.model.trace import Trace
 
 STYLES = {Verdict.AGREE: "bold green", Verdict.DIVERGE: "bold red", Verdict.INCONCLUSIVE: "bold yellow"}
@@ -137,7 +137,7 @@ def _render_verdict(report: Report) -> Iterator[RenderableType]:
     yield f"  {' against '.join(map(wording.describe_engine, (report.environment.expected, report.environment.actual)))}"
     yield f"  {wording.describe_run(report)}"
     if report.modulo:
-        yield f"  equal up to {wording.describe_modulo_of(report)}"
+        yield f"  equal up to {describe_modulo(report.modulo)}"
     yield from (Text(make_visible(f"  because {reason}"), style="yellow") for reason in report.reasons)
     yield from (f"  note: {note}" for note in report.notes)
     yield from (f"  {line}" for line in wording.exercise_lines(report))
@@ -171,7 +171,7 @@ def _render_first_cause(report: Report, first: Divergence, expected: Trace | Non
         goal = Text(make_visible(each.goal)).append("   agrees", style="green")
         rows.append((f"   step {each.step}", goal.append(f"\n  by {make_visible(each.clause)}", style="dim")))
     if first.step >= 0:
-        goal = Text(clip(first.goal) or "not reached", style="bold")
+        goal = Text(wording.clip(first.goal) or "not reached", style="bold")
         goal.append(f"   {make_visible(first.stage)}", style="bold red")
         rows.append((Text(f"-> step {first.step}", style="bold red"), goal))
     rows += [
@@ -219,7 +219,7 @@ def _render_causes(report: Report) -> Iterator[RenderableType]:
         if shares:
             cells += [f"{share.share:.4f}", f"{share.repaired:.4f}"] if share else ["", ""]
         rows.append((f"{i + 1}", cause.stage, kind, *cells, wording.describe_location(report.divergences[cause.first])))
-        condition = clip(cause.condition, wording.MOST_OF_CONDITION)
+        condition = wording.clip(cause.condition, wording.MOST_OF_CONDITION)
         notes.append(Text(condition) if condition else None)
     yield Text("\ncauses", style="bold")
     table = Table(*columns, "first", box=None, padding=(0, 2, 0, 0))
@@ -255,7 +255,7 @@ def _render_near_ties(report: Report) -> RenderableType:
     lines = Text(f"\n{len(report.near_ties):,} near-ties", style="bold")
     lines.append(
         f"   choices that differ inside the error bound; {count_of(report.coverage.steps_after_near_ties, 'step')} after them"
-        f" compared from the expected choice\n  first: candidate {first.candidate} {clip(first.atom)}, step {first.step},"
+        f" compared from the expected choice\n  first: candidate {first.candidate} {wording.clip(first.atom)}, step {first.step},"
         f" gap {first.gap:.3g} <= {first.bound:.3g}",
         style="default",
     )
@@ -265,7 +265,7 @@ def _render_near_ties(report: Report) -> RenderableType:
 def _render_benign(report: Report) -> Iterator[RenderableType]:
     title = Text("\nbenign differences", style="bold")
     yield title.append(
-        f"   steps that are equal up to {wording.describe_modulo_of(report)}; none is a divergence", "default"
+        f"   steps that are equal up to {describe_modulo(report.modulo)}; none is a divergence", "default"
     )
     for each in report.benign:
         yield f"  {wording.describe_benign(each)}"
@@ -349,7 +349,7 @@ def explain_causes(report: Report, divergence: int | None = None, folder: str | 
     if not numbers:
         yield "no cause: nothing diverged, or its cause is unknown"
     for number in numbers:
-        yield f"#{number + 1} {cause_label(report, number)}: {describe_size(report.causes[number])}"
+        yield f"#{number + 1} {wording.cause_label(report, number)}: {wording.describe_size(report.causes[number])}"
         yield from (f"  {line}" for line in _explain(report.causes[number]))
         first = str(report.causes[number].first + 1)
         command = shlex.join(("kgverify", "shrink", str(folder), "--divergence", first))
@@ -359,9 +359,9 @@ def explain_causes(report: Report, divergence: int | None = None, folder: str | 
 def _explain(cause: Cause) -> Iterator[str]:
     found = cause.when
     if found is None:
-        yield clip(cause.condition, MOST_OF_CONDITION) if cause.condition else "no condition was sought"
+        yield wording.clip(cause.condition, wording.MOST_OF_CONDITION) if cause.condition else "no condition was sought"
         return
-    yield clip(found.sentence, MOST_OF_CONDITION)
+    yield wording.clip(found.sentence, wording.MOST_OF_CONDITION)
     yield f"instances: {count_of(found.num_wrong, found.unit)} wrong, {found.num_right:,} right"
     if found.tests:
         yield f"chance: at most {found.chance:.2g}, after correction for {found.num_tried:,} conditions"
@@ -375,12 +375,12 @@ def _explain(cause: Cause) -> Iterator[str]:
     ):
         if texts:
             yield f"{title}:"
-            yield from (f"  {clip(text, MOST_OF_CONDITION)}" for text in texts)
+            yield from (f"  {wording.clip(text, wording.MOST_OF_CONDITION)}" for text in texts)
     yield from _plot(found)
     if found.tried:
         yield "the best test of each feature alone: precision, recall"
         for each in found.tried:
-            yield f"  {each.precision:.3f}  {each.recall:.3f}  {clip(each.words, MOST_OF_CONDITION)}"
+            yield f"  {each.precision:.3f}  {each.recall:.3f}  {wording.clip(each.words, wording.MOST_OF_CONDITION)}"
 
 
 def _explain_experiment(tried: Experiment) -> Iterator[str]:
@@ -388,7 +388,10 @@ def _explain_experiment(tried: Experiment) -> Iterator[str]:
     num = f": {tried.num_predicted:,} of {tried.num_tried:,} instances as predicted" if tried.num_tried else ""
     yield f"experiment: {tried.verdict}{num}{f' ({tried.reason})' if tried.reason else ''}"
     titles = ("wrong", "right") if len(tried.pair) > 1 else ("not as predicted",)
-    yield from (f"  {title}: {clip(text, MOST_OF_CONDITION)}" for title, text in zip(titles, tried.pair, strict=False))
+    yield from (
+        f"  {title}: {wording.clip(text, wording.MOST_OF_CONDITION)}"
+        for title, text in zip(titles, tried.pair, strict=False)
+    )
 
 
 def _plot(found: Condition) -> Iterator[str]:
@@ -396,7 +399,7 @@ def _plot(found: Condition) -> Iterator[str]:
     if not found.values:
         return
     most = max(max(each.num_wrong, each.num_right) for each in found.values)
-    yield f"{clip(found.features[0])}: wrong (#) and right (.)"
+    yield f"{wording.clip(found.features[0])}: wrong (#) and right (.)"
     for each in found.values:
         bars = "#" * _length(each.num_wrong, most), "." * _length(each.num_right, most)
         yield f"  {each.value:>10,.6g}  {bars[0]:<{BAR}}  {bars[1]:<{BAR}}  {each.num_wrong:,} / {each.num_right:,}"
