@@ -226,9 +226,9 @@ class Report(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     def __str__(self) -> str:
         """Return the report as the terminal shows it, 120 columns wide."""
-        from kgverify.report.render.terminal import report_text
+        from kgverify.report.render.terminal import draw_text, print_report
 
-        return report_text(self)
+        return draw_text(lambda console: print_report(self, console))
 
     def __repr__(self) -> str:
         """Return the verdict, what was compared, and the first divergence."""

@@ -76,11 +76,6 @@ def _render_report(report: Report, expected: Trace | None) -> Iterator[Renderabl
         yield Text(make_visible(describe_execution(report.reasons_of_actual, report.caches)), style="dim")
 
 
-def report_text(report: Report, expected: Trace | None = None) -> str:
-    """Return the report as plain text, 120 columns wide; `expected` as for `print_report`."""
-    return draw_text(lambda console: print_report(report, console, expected=expected))
-
-
 def draw_text(draw: Callable[[Screen], None]) -> str:
     """Return what a function prints on a console 120 columns wide as plain text."""
     text = StringIO()
@@ -149,14 +144,15 @@ def _render_verdict(report: Report) -> Iterator[RenderableType]:
 
 def _coverage_line(report: Report) -> str:
     c = report.coverage
-    parts = [wording.describe_coverage(report)]
-    if c.candidates != max(c.candidates_expected, c.candidates_actual):
-        parts.append(f"{count_of(c.candidates_expected, 'candidate')} expected, {c.candidates_actual:,} actual")
-    if c.not_compared:
-        parts.append(f"not compared: {', '.join(c.not_compared)}")
-    if repeated := wording.describe_repetition(report):
-        parts.append(repeated)
-    return "; ".join(parts)
+    parts = (
+        wording.describe_coverage(report),
+        f"{count_of(c.candidates_expected, 'candidate')} expected, {c.candidates_actual:,} actual"
+        if c.candidates != max(c.candidates_expected, c.candidates_actual)
+        else "",
+        f"not compared: {', '.join(c.not_compared)}" if c.not_compared else "",
+        wording.describe_repetition(report),
+    )
+    return "; ".join(filter(None, parts))
 
 
 def _render_first_cause(report: Report, first: Divergence, expected: Trace | None) -> Iterator[RenderableType]:
