@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from difflib import SequenceMatcher
 from enum import StrEnum
 from functools import partial
-from itertools import zip_longest
+from itertools import groupby, zip_longest
 from typing import Any, Final, NamedTuple
 
 from kgverify.comparison.align import align_candidates
@@ -434,37 +434,38 @@ def _facts_of(side: SideStep | None) -> Sequence[str]:
     return [text if is_known else "unknown" for text, is_known in zip(texts, known, strict=True)]
 
 
+_TARGETS: Final[dict[str, tuple[int | str, ...]]] = {
+    "steps.goal_atoms": ("goal",),
+    "stage.select": ("goal",),
+    "steps.depth": (0,),
+    "stage.limit": (2, 3),
+    "steps.dropped_atoms": (2,),
+    "steps.dropped_resolvents": (3,),
+    "steps.choice": (4,),
+    "stage.choose": (4,),
+    "stage.finish": (5,),
+    "steps.outcome": (5,),
+}
+"""The targets of the arrow by the field of a divergence: the goals, or the index of a fact."""
+
+
 def _point_at_culprit(divergence: Divergence, found: Derivation) -> Derivation:
     """Put the arrow at the field of the divergence, or at the first difference if that field is equal."""
-    # The targets of the arrow: the goals, a pair of resolvents, or the index of a fact.
-    wanted: dict[str, tuple[int | str, ...]] = {
-        "steps.goal_atoms": ("goal",),
-        "stage.select": ("goal",),
-        "steps.depth": (0,),
-        "stage.limit": (2, 3),
-        "steps.dropped_atoms": (2,),
-        "steps.dropped_resolvents": (3,),
-        "steps.choice": (4,),
-        "stage.choose": (4,),
-        "stage.finish": (5,),
-        "steps.outcome": (5,),
-    }
-    pairs, facts = list(found.pairs), list(found.facts)
-    for target in (*wanted.get(divergence.field, ()), "goal", "pair", *range(len(facts))):
-        if target == "goal" and any(atoms.differs for atoms in found.goals):
-            return found._replace(goal_is_culprit=True)
-        if target == "pair":
-            index = next((i for i, pair in enumerate(pairs) if pair.mark != "same"), None)
-            if index is not None:
-                pairs[index] = pairs[index]._replace(is_culprit=True)
-                return found._replace(pairs=tuple(pairs))
-        if isinstance(target, int) and facts[target].differs:
-            facts[target] = facts[target]._replace(is_culprit=True)
-            return found._replace(facts=tuple(facts))
-    return found._replace(
-        note="In its own run the actual engine took this step as expected, so the saved trace does not show the difference:"
-        " it depends on the steps that run beside it. The difference is shown above."
-    )
+    pair = next((i for i, pair in enumerate(found.pairs) if pair.mark != "same"), None)
+    differing: list[int | str] = ["goal"] if any(atoms.differs for atoms in found.goals) else []
+    differing += ["pair"] if pair is not None else []
+    differing += [i for i, fact in enumerate(found.facts) if fact.differs]
+    target = next((each for each in (*_TARGETS.get(divergence.field, ()), *differing) if each in differing), None)
+    if target is None:
+        return found._replace(
+            note="In its own run the actual engine took this step as expected, so the saved trace does not show the"
+            " difference: it depends on the steps that run beside it. The difference is shown above."
+        )
+    if target == "goal":
+        return found._replace(goal_is_culprit=True)
+    if target == "pair":
+        return found._replace(pairs=tuple(each._replace(is_culprit=i == pair) for i, each in enumerate(found.pairs)))
+    return found._replace(facts=tuple(each._replace(is_culprit=i == target) for i, each in enumerate(found.facts)))
 
 
 def _shorten(pairs: tuple[Pair, ...]) -> tuple[Pair, ...]:
@@ -477,16 +478,12 @@ def _shorten(pairs: tuple[Pair, ...]) -> tuple[Pair, ...]:
         is_chosen = any(line.is_chosen for line in (pair.expected, pair.actual) if line)
         return not pair.is_culprit, not is_chosen, pair.mark == "same", i
 
-    kept = sorted(sorted(range(len(pairs)), key=importance)[:MOST_PAIRS])
+    kept = set(sorted(range(len(pairs)), key=importance)[:MOST_PAIRS])
     shown: list[Pair] = []
-    after = 0
-    for i in [*kept, len(pairs)]:
-        left_out = pairs[after:i]
-        if left_out:
-            differing = sum(pair.mark != "same" for pair in left_out)
-            shown.append(Pair("hidden", num_hidden=len(left_out), num_differing=differing))
-        shown += pairs[i : i + 1]
-        after = i + 1
+    for is_kept, places in groupby(range(len(pairs)), key=kept.__contains__):
+        members = [pairs[i] for i in places]
+        differing = sum(pair.mark != "same" for pair in members)
+        shown += members if is_kept else [Pair("hidden", num_hidden=len(members), num_differing=differing)]
     return tuple(shown)
 
 

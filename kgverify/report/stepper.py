@@ -226,10 +226,14 @@ def _as_data(value: Any) -> Any:
 
 def render_help() -> RenderableType:
     """Render the moves."""
+    more = {
+        SEARCH: "search: divergences with all these words (`/ asia score`)",
+        "h": "this help",
+        "q": "quit",
+        "arrows": "in a terminal: down and up for n and p, right and left for f and b",
+        "space": "in a terminal: scroll down; page keys scroll both ways",
+    }
     table = Table.grid(padding=(0, 3))
-    more = {SEARCH: "search: divergences with all these words (`/ asia score`)", "h": "this help", "q": "quit"}
-    more["arrows"] = "in a terminal: down and up for n and p, right and left for f and b"
-    more["space"] = "in a terminal: scroll down; page keys scroll both ways"
     for name, what in (MOVES | more).items():
         table.add_row(Text(f"  {name}", style="bold"), what)
     return table

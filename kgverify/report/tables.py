@@ -109,8 +109,8 @@ def list_steps(trace: Trace, rows: NDArray[np.int64]) -> Table:
     """
     reader, stages = _Reader(trace), StageReader(trace.columns)
     # A step has an outcome of its own.
-    of_candidate = {name: "candidate_outcome" if name == "outcome" else name for name in reader.columns["candidates"]}
-    renamed = {of_candidate[name]: kind for name, kind in reader.columns["candidates"].items()}
+    of_candidate = reader.columns["candidates"].items()
+    renamed = {("candidate_outcome" if name == "outcome" else name): kind for name, kind in of_candidate}
     columns: dict[str, Type] = {"candidate": int, **renamed, "step": int, "digest": str, **reader.columns["steps"]}
     columns |= {"goal": [str]} if "steps.goal_atoms" in trace.fields else {}
     columns |= {"resolvents": [reader.columns["resolvents"]]} if "resolvents.kind" in trace.fields else {}
@@ -118,7 +118,9 @@ def list_steps(trace: Trace, rows: NDArray[np.int64]) -> Table:
 
     def list_rows() -> Iterator[Row]:
         for candidate in rows.tolist():
-            values = {of_candidate[name]: value for name, value in reader.read("candidates", candidate).items()}
+            values = reader.read("candidates", candidate)
+            if "outcome" in values:
+                values["candidate_outcome"] = values.pop("outcome")
             for step, row in enumerate(reader.rows_of(candidate)):
                 digest = f"{int(trace.digests.sequence[row]):016x}"
                 listed = {"candidate": candidate, **values, "step": step, "digest": digest, **reader.read("steps", row)}
