@@ -114,7 +114,7 @@ def _resolve(
     return [nodes[i] for i in found[0]]
 
 
-def _embed(wanted: list[tuple[str, Atom | None]], kept: list[Atom], names: Names) -> Iterator[list[int]]:
+def _embed(wanted: Sequence[tuple[str, Atom | None]], kept: list[Atom], names: Names) -> Iterator[list[int]]:
     """Yield the ways in which the kept atoms are a part of those that a resolvent had before pruning, in order."""
     if len(kept) == len(wanted):
         yield list(range(len(kept)))

@@ -226,7 +226,7 @@ class DerivationReader:
         num_steps = min(max(self.num_steps(divergence)), MOST_IN_TREE)
         steps = [self._read_both(divergence.candidate, step) for step in range(num_steps)]
         expected, actual = (
-            build_tree([both[i].view for both in steps if both[i] is not None], side.names, side.bodies)
+            build_tree([step.view for both in steps if (step := both[i]) is not None], side.names, side.bodies)
             for i, side in enumerate((self._expected, self._actual))
         )
         return expected, () if self.has_stepped else actual

@@ -305,7 +305,7 @@ def _mark(reader: DerivationReader, candidate: int, document: StepDocument) -> s
         return "follows"
     derivation = document.derivation or Derivation((), document.step)
     differs = any(pair.num_differing or pair.mark not in ("same", "hidden") for pair in derivation.pairs)
-    differs |= any(each.differs for each in (*derivation.goals, *derivation.facts))
+    differs |= any(each.differs for each in derivation.goals) or any(each.differs for each in derivation.facts)
     return "differs" if differs or any(line.is_culprit for line in document.stages) else "agrees"
 
 
