@@ -111,7 +111,10 @@ def _resolve(
         if i not in found[0]:
             node.note = "a fact"
             node.atom = names.atom(before) if before else node.atom
-    return [nodes[i] for i in found[0]]
+    pending = [nodes[i] for i in found[0]]
+    for node, atom in zip(pending, chosen.atoms, strict=True):
+        node.atom = names.atom(atom)
+    return pending
 
 
 def _embed(wanted: Sequence[tuple[str, Atom | None]], kept: list[Atom], names: Names) -> Iterator[list[int]]:
