@@ -82,6 +82,30 @@ def render_html(report: Report, expected: Trace, actual: Trace, stepped: Trace |
     """
     script = read_template("report.js")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    labels = [wording.cause_label(report, i) for i in range(min(len(report.causes), MOST_CAUSE_LABELS))]
+    # The words that the viewer shows and the page has once, and a summary for programs.
+    words = {
+        "levels": wording.LEVEL_MEANINGS,
+        "causes": [wording.clip(label, ROW_CHARACTERS) for label in labels],
+        "firsts": [each.first for each in report.causes[:MOST_CAUSE_LABELS]],
+        "total": len(report.divergences),
+    }
+    summary = {
+        "verdict": report.verdict,
+        "level": report.level,
+        "run": report.run,
+        "coverage": report.coverage,
+        "self_test": report.self_test,
+        "metrics": report.metrics,
+        "num_divergences": len(report.divergences),
+        "num_near_ties": len(report.near_ties),
+        "modulo": report.modulo,
+        "benign": report.benign,
+        "first_cause": report.first_cause,
+        "causes": report.causes[:MOST_DETAILED],
+        "attribution": report.attribution,
+        "ranking_rules": report.ranking_rules,
+    }
     return render_template(
         "report.html",
         escape=make_visible,
@@ -92,14 +116,14 @@ def render_html(report: Report, expected: Trace, actual: Trace, stepped: Trace |
         most_steps=MOST_STEPS,
         meanings=wording.LEVEL_MEANINGS,
         moves=MOVES,
-        words=Markup(escape_script(msgspec.json.encode(_viewer_words(report)))),
+        words=Markup(escape_script(msgspec.json.encode(words))),
         most_near_ties=MOST_NEAR_TIES,
         row_characters=ROW_CHARACTERS,
         of_traces=wording.OF_TRACES,
         style=Markup(read_template("report.css")),
         script=Markup(script),
         script_hash=Markup(f"sha256-{digest}"),
-        summary=Markup(escape_script(msgspec.json.encode(summarize(report)))),
+        summary=Markup(escape_script(msgspec.json.encode(summary))),
     )
 
 
@@ -116,37 +140,6 @@ def build_page(report: Report, expected: Trace, actual: Trace, stepped: Trace | 
         "rows": rows,
         "commands": rows[0]["detail"]["commands"] if rows else ("kgverify show expected.h5",),
         "viewer": build_viewer(report, reader) if report.divergences else None,
-    }
-
-
-def summarize(report: Report) -> Values:
-    """Return the summary that the page contains as JSON, for programs."""
-    return {
-        "verdict": report.verdict,
-        "level": report.level,
-        "run": report.run,
-        "coverage": report.coverage,
-        "self_test": report.self_test,
-        "metrics": report.metrics,
-        "num_divergences": len(report.divergences),
-        "num_near_ties": len(report.near_ties),
-        "modulo": report.modulo,
-        "benign": report.benign,
-        "first_cause": report.first_cause,
-        "causes": report.causes[:MOST_DETAILED],
-        "attribution": report.attribution,
-        "ranking_rules": report.ranking_rules,
-    }
-
-
-def _viewer_words(report: Report) -> Values:
-    """Return the words that the viewer shows and the page has once: levels, causes and their first divergences."""
-    causes = report.causes[:MOST_CAUSE_LABELS]
-    return {
-        "levels": wording.LEVEL_MEANINGS,
-        "causes": [wording.clip(wording.cause_label(report, index), ROW_CHARACTERS) for index in range(len(causes))],
-        "firsts": [each.first for each in causes],
-        "total": len(report.divergences),
     }
 
 

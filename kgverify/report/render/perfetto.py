@@ -98,15 +98,17 @@ def _choose(lengths: Sequence[int], divergences: Mapping[int, list[tuple[int, Di
     return sorted(drawn)
 
 
-def _name_tracks(pid: int, name: str, slots: Sequence[int]) -> Iterator[Event]:
-    def describe(kind: str, tid: int, **args: Any) -> Event:
-        return {"ph": "M", "name": kind, "pid": pid, "tid": tid, "ts": 0, "args": args}
-
-    yield describe("process_name", 0, name=name)
-    yield describe("process_sort_index", 0, sort_index=pid)
+def _name_tracks(pid: int, name: str, slots: Sequence[int]) -> list[Event]:
+    tracks: list[tuple[str, int, Event]] = [
+        ("process_name", 0, {"name": name}),
+        ("process_sort_index", 0, {"sort_index": pid}),
+    ]
     for slot in slots:
-        yield describe("thread_name", slot + 1, name=f"slot {slot}")
-        yield describe("thread_sort_index", slot + 1, sort_index=slot)
+        tracks += [
+            ("thread_name", slot + 1, {"name": f"slot {slot}"}),
+            ("thread_sort_index", slot + 1, {"sort_index": slot}),
+        ]
+    return [{"ph": "M", "name": kind, "pid": pid, "tid": tid, "ts": 0, "args": args} for kind, tid, args in tracks]
 
 
 def _draw(
