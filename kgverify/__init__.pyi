@@ -68,8 +68,8 @@ from kgverify.program.program import NamedRule as NamedRule
 from kgverify.program.program import Program as Program
 from kgverify.program.program import Rule as Rule
 from kgverify.program.program import Symbols as Symbols
+from kgverify.report.content import ComparedTraces as ComparedTraces
 from kgverify.report.evaluation import EvaluationReport as EvaluationReport
-from kgverify.report.report import ComparedTraces as ComparedTraces
 from kgverify.runs.engine_makers import EngineSpec as EngineSpec
 from kgverify.runs.job import EngineLike as EngineLike
 from kgverify.runs.job import Engines as Engines

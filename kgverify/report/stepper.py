@@ -11,9 +11,9 @@ from rich.table import Table
 from kgverify.comparison.result import Divergence
 from kgverify.errors import UserError, count_of
 from kgverify.escaping import make_visible
+from kgverify.report.content import ReportContent
 from kgverify.report.proof_tree import TreeLine
 from kgverify.report.render.screen import FittedTable, Text, list_pairs
-from kgverify.report.report import Report
 from kgverify.report.step_document import (
     Derivation,
     DerivationReader,
@@ -85,7 +85,7 @@ class Stepper:
     stepped: as in `DerivationReader`
     """
 
-    def __init__(self, report: Report, expected: Trace, actual: Trace, stepped: Trace | None = None) -> None:
+    def __init__(self, report: ReportContent, expected: Trace, actual: Trace, stepped: Trace | None = None) -> None:
         if not report.divergences:
             raise UserError(
                 f"the run has no divergences to step through: {report.verdict.value}",

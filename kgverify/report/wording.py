@@ -21,7 +21,7 @@ from kgverify.errors import count_of
 from kgverify.escaping import make_visible
 from kgverify.program.limits import MAX_ATOMS, MAX_RESOLVENTS, DeclaredLimits
 from kgverify.program.outcomes import DifferenceClass, Stage
-from kgverify.report.report import Report
+from kgverify.report.content import ReportContent
 from kgverify.trace.model.header import EngineInfo
 
 MOST_CHARACTERS: Final = 400
@@ -108,7 +108,7 @@ def describe_values(divergence: Divergence) -> str:
     return "\n".join(lines)
 
 
-def describe_coverage(report: Report) -> str:
+def describe_coverage(report: ReportContent) -> str:
     """Describe the coverage: `1,120 candidates, 2,314 steps, 6,812 resolvents, 21 fields compared`."""
     c = report.coverage
     counts = (c.candidates, "candidate"), (c.steps, "step"), (c.resolvents, "resolvent"), (len(c.fields), "field")
@@ -120,7 +120,7 @@ def describe_coverage(report: Report) -> str:
     return f"{line}; not required, since unknown to both sides: {', '.join(waived)}" if waived else line
 
 
-def describe_repetition(report: Report) -> str:
+def describe_repetition(report: ReportContent) -> str:
     """Describe the repetition: `both engines repeat themselves to the bit on 64 of 1,120`; empty if one does not."""
     d = report.determinism
     if not (d.expected and d.actual):
@@ -134,7 +134,7 @@ def describe_repetition(report: Report) -> str:
     return f"both engines repeat themselves{how}{on}"
 
 
-def describe_self_test(report: Report) -> str:
+def describe_self_test(report: ReportContent) -> str:
     """Describe the self-tests: `a change planted in each of 21 columns was reported; kgverify doctor --self-test passed here`."""
     num = count_of(report.self_test.columns, "column") if report.self_test is not None else ""
     planted = f"a change planted in each of {num} was reported" if num else ""
@@ -146,7 +146,7 @@ def describe_benign(benign: Benign) -> str:
     return f"{MEANINGS[benign.kind]}: {count_of(benign.num_steps, 'step')} of {count_of(benign.num_candidates, 'candidate')}"
 
 
-def describe_run(report: Report) -> str:
+def describe_run(report: ReportContent) -> str:
     """Describe the run: `graph countries, 20 queries of test, 50 corruptions a side, seed 0, policy shortest`.
 
     A trace of another prover may not know its graph, or nothing of its run.
@@ -161,7 +161,7 @@ def describe_run(report: Report) -> str:
     return ", ".join([*parts, "lockstep"] if report.lockstep else parts)
 
 
-def describe_loss(report: Report) -> str:
+def describe_loss(report: ReportContent) -> str:
     """Describe the loss: `0.8200 expected, 0.4700 actual: match_facts explains 0.3100 of the 0.3500 lost`; may be empty."""
     attribution = report.attribution
     if attribution is None:
@@ -177,7 +177,7 @@ OF_TRACES: Final = "no engine was asked: a repair takes the candidates of a caus
 """The meaning of a repair, where a loss is split from two traces."""
 
 
-def describe_rules(report: Report) -> tuple[str, ...]:
+def describe_rules(report: ReportContent) -> tuple[str, ...]:
     """Describe the ranking rules of two traces, a line for each that differs: `both ranked by ...`; empty with engines."""
     rules = report.ranking_rules
     if rules is None:
@@ -211,7 +211,7 @@ def stage_order(stage: str) -> tuple[int, str]:
     return (names.index(stage) if stage in names else len(names)), stage
 
 
-def cause_label(report: Report, cause: int) -> str:
+def cause_label(report: ReportContent, cause: int) -> str:
     """Describe a cause: `match_facts (missing)`, with its situation if it has one."""
     if not 0 <= cause < len(report.causes):
         return "rounding at near-ties"
@@ -219,12 +219,12 @@ def cause_label(report: Report, cause: int) -> str:
     return make_visible(f"{found.stage} ({', '.join(filter(None, (found.kind.value, clip(found.situation))))})")
 
 
-def shares_of(report: Report) -> dict[int, Share]:
+def shares_of(report: ReportContent) -> dict[int, Share]:
     """Return the share of each cause in the loss; empty if the loss was not split."""
     return {share.cause: share for share in report.attribution.shares} if report.attribution else {}
 
 
-def condition_of(report: Report, divergence: Divergence) -> str:
+def condition_of(report: ReportContent, divergence: Divergence) -> str:
     """Return the condition of a divergence's cause; empty if it has none."""
     has_cause = 0 <= divergence.cause < len(report.causes)
     return clip(report.causes[divergence.cause].condition, MOST_OF_CONDITION) if has_cause else ""
@@ -243,7 +243,7 @@ def describe_location(divergence: Divergence) -> str:
     return f"candidate {divergence.candidate}" + (f", step {divergence.step}" if divergence.step >= 0 else "")
 
 
-def metric_rows(report: Report, lacking: str) -> Iterator[tuple[str, tuple[tuple[str, str], ...]]]:
+def metric_rows(report: ReportContent, lacking: str) -> Iterator[tuple[str, tuple[tuple[str, str], ...]]]:
     """Yield the name of each metric, and its expected and actual value over each of `SIDES`; none without metrics.
 
     lacking: the text of a value that is missing
@@ -285,7 +285,7 @@ def describe_finding(divergence: Divergence) -> str:
     return "inferred from the traces"
 
 
-def exercise_lines(report: Report) -> list[str]:
+def exercise_lines(report: ReportContent) -> list[str]:
     """Describe the exercise of both sides and the minimum, the steps of each stage, and advice; empty if it is unknown."""
     found = report.exercise
     if found is None:
@@ -305,7 +305,7 @@ def exercise_lines(report: Report) -> list[str]:
     return lines
 
 
-def limit_lines(report: Report) -> list[str]:
+def limit_lines(report: ReportContent) -> list[str]:
     """Describe the limits that decided the verdict, and those that it does not test; empty if the exercise is unknown."""
     found = report.exercise
     if found is None:

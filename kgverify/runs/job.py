@@ -21,7 +21,7 @@ from kgverify.graphs.formats.ids import PykeenObject
 from kgverify.graphs.graph import GraphFiles, KnowledgeGraph
 from kgverify.graphs.load import load_graph
 from kgverify.program.limits import Limits
-from kgverify.report.report import Report
+from kgverify.report.content import ReportContent
 from kgverify.runs.engine_makers import EAGER, PLAIN, EngineSpec
 from kgverify.runs.run import MOST, Run, load_policy
 from kgverify.trace.model.header import EngineInfo
@@ -239,7 +239,7 @@ def encode_job(job: Job) -> dict[str, Any]:
     return encoded
 
 
-def read_job(report: Report) -> Job:
+def read_job(report: ReportContent) -> Job:
     """Return the job of a report. The engines of two recorded traces, which have no job, are those that the traces name.
 
     UserError if the report was altered.
@@ -255,7 +255,7 @@ def read_job(report: Report) -> Job:
     return Job(Source(found.graph), found.queries, engines, proofs, found.equality)
 
 
-def load_run_graph(report: Report) -> KnowledgeGraph:
+def load_run_graph(report: ReportContent) -> KnowledgeGraph:
     """Load the graph of a report's job. UserError if it is not found, or was not a file of this machine."""
     source = read_job(report).source
     files = msgspec.structs.asdict(source.graph).values() if isinstance(source.graph, GraphFiles) else (source.graph,)

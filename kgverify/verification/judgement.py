@@ -18,7 +18,8 @@ from kgverify.comparison.step_view import outcome_name
 from kgverify.errors import InternalError
 from kgverify.program.outcomes import Outcome
 from kgverify.ranking.rank import compute_metrics
-from kgverify.report.report import Environment, Metrics, Outcomes, Report, find_first
+from kgverify.report.content import Environment, Metrics, Outcomes, find_first
+from kgverify.report.report import Report
 from kgverify.runs.environment import note_self_test
 from kgverify.trace.model.columns import Rankings
 from kgverify.trace.model.header import EngineInfo, Header

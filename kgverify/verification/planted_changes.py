@@ -30,7 +30,7 @@ from kgverify.errors import InternalError
 from kgverify.garbage_collection import without_garbage_collection
 from kgverify.program.outcomes import Outcome
 from kgverify.ranking.rank import MRR
-from kgverify.report.report import Metrics, Outcomes
+from kgverify.report.content import Metrics, Outcomes
 from kgverify.trace.model.columns import (
     COUNTS,
     RAGGED,

@@ -20,7 +20,8 @@ from kgverify.comparison.recorded.evidence import withhold_agreement
 from kgverify.comparison.result import Comparison, Verdict
 from kgverify.conditions.describe import describe_conditions
 from kgverify.progress import Progress, no_progress
-from kgverify.report.report import Determinism, Report
+from kgverify.report.content import Determinism
+from kgverify.report.report import Report
 from kgverify.trace.model.schema import has_goals
 from kgverify.trace.model.score_error import ScoreError
 from kgverify.trace.model.trace import Trace

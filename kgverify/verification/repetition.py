@@ -9,7 +9,7 @@ from kgverify.comparison.compare import Comparer, Options
 from kgverify.comparison.result import Comparison
 from kgverify.engines.protocol import candidate_set
 from kgverify.progress import Progress
-from kgverify.report.report import Determinism
+from kgverify.report.content import Determinism
 from kgverify.runs.run import Run, build_trace
 from kgverify.trace.model.columns import CandidateSet, Columns, are_equal, select_candidates
 from kgverify.trace.model.score_error import ScoreError

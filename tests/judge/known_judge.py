@@ -7,7 +7,8 @@ import numpy as np
 
 from kgverify.comparison.compare import Comparer, Options
 from kgverify.comparison.exercise.exercise import NO_MINIMUM, Exercised
-from kgverify.report.report import Outcomes, Report
+from kgverify.report.content import Outcomes
+from kgverify.report.report import Report
 from kgverify.trace.model.trace import Trace
 from kgverify.verification.effort import LITTLE
 from kgverify.verification.judgement import count_outcomes, judge_exercise

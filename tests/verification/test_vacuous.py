@@ -23,7 +23,7 @@ from kgverify.comparison.result import Verdict
 from kgverify.comparison.step_view import StepReader
 from kgverify.engines.reference.engine import ReferenceEngine
 from kgverify.program.outcomes import STEP_STAGES, GoalKind, Origin
-from kgverify.report.report import Outcomes
+from kgverify.report.content import Outcomes
 from kgverify.report.wording import describe_stages
 from kgverify.runs.engine_makers import compiled_maker, find_maker
 from kgverify.runs.run import reference_pipeline

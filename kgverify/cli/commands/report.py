@@ -18,6 +18,7 @@ from kgverify.report.render.github import render_annotations, render_markdown
 from kgverify.report.render.index import render_index, summarize_run
 from kgverify.report.render.template import Values
 from kgverify.report.render.terminal import print_report
+from kgverify.report.report import encode_report
 from kgverify.verification.save import REPORT, read_run, read_saved_report, read_times
 
 
@@ -62,7 +63,7 @@ def report(
         raise UserError("only one format can go to standard output", where=str(folder), fix="name files for the others")
     console = make_result_console(is_beside_file=bool(num_to_output))
     for name, path in paths.items():
-        write_result(FORMATS[name].render(run.report, run), path)
+        write_result(encode_report(run.report) if name == "json" else FORMATS[name].render(run.report, run), path)
         if path != "-" and name != "json":
             console.print(f"wrote {path}", soft_wrap=True)
     if github:

@@ -3,18 +3,18 @@
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
+from kgverify.report.content import ComparedTraces, ReportContent
 from kgverify.report.render.github import render_markdown
 from kgverify.report.render.html import render_html
 from kgverify.report.render.junit import render_junit
 from kgverify.report.render.perfetto import render_perfetto
-from kgverify.report.report import ComparedTraces, Report, encode_report
 
 
 class Format(NamedTuple):
     """A format: the default name of its file, and the function that renders a report with its traces."""
 
     file: str
-    render: Callable[[Report, ComparedTraces], bytes]
+    render: Callable[[ReportContent, ComparedTraces], bytes]
 
 
 FORMATS: Final[Mapping[str, Format]] = {
@@ -24,6 +24,5 @@ FORMATS: Final[Mapping[str, Format]] = {
     "junit": Format("junit.xml", lambda report, run: render_junit(report, run.expected)),
     "markdown": Format("report.md", lambda report, run: render_markdown(report).encode()),
     "perfetto": Format("perfetto.json", lambda report, run: render_perfetto(report, run.expected, run.actual)),
-    "json": Format("report.json", lambda report, run: encode_report(report)),
 }
 """The formats by name, in the order in which `kgverify report` writes them."""

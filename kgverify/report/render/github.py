@@ -11,8 +11,8 @@ from kgverify.escaping import (
     escape_property,
 )
 from kgverify.report import wording
+from kgverify.report.content import ReportContent
 from kgverify.report.render.template import render_template
-from kgverify.report.report import Report
 
 MOST_ERRORS: Final = 10
 """The errors that GitHub shows for one step."""
@@ -21,7 +21,7 @@ MOST_CAUSES: Final = 20
 MOST_REASONS: Final = 20
 
 
-def render_markdown(report: Report) -> str:
+def render_markdown(report: ReportContent) -> str:
     """Render the verdict, the metrics, the causes and the first divergence."""
     return render_template(
         "report.md.j2",
@@ -40,12 +40,12 @@ def render_markdown(report: Report) -> str:
     )
 
 
-def _number_of(first: Divergence, report: Report) -> int:
+def _number_of(first: Divergence, report: ReportContent) -> int:
     # A report from elsewhere may name a divergence that it does not list.
     return report.divergences.index(first) + 1 if first in report.divergences else 1
 
 
-def render_annotations(report: Report) -> str:
+def render_annotations(report: ReportContent) -> str:
     """Render an error for each cause or first divergence, a warning if inconclusive, and a notice with the verdict."""
     lines = []
     if report.verdict is Verdict.INCONCLUSIVE:

@@ -18,8 +18,8 @@ from kgverify.escaping import escape_script, make_visible
 from kgverify.program.limits import OURS
 from kgverify.program.outcomes import DifferenceClass
 from kgverify.report import wording
+from kgverify.report.content import ReportContent
 from kgverify.report.render.template import Values, read_template, render_template
-from kgverify.report.report import Report
 from kgverify.report.step_document import (
     Derivation,
     DerivationReader,
@@ -75,7 +75,7 @@ ROW_CHARACTERS: Final = 120
 """The most characters of a text in a closed row."""
 
 
-def render_html(report: Report, expected: Trace, actual: Trace, stepped: Trace | None = None) -> str:
+def render_html(report: ReportContent, expected: Trace, actual: Trace, stepped: Trace | None = None) -> str:
     """Render the page. All text is escaped, and the page forbids every request and every script but its own.
 
     stepped: in lockstep, the actual steps from the expected goals, so that both sides of each can be shown
@@ -127,7 +127,7 @@ def render_html(report: Report, expected: Trace, actual: Trace, stepped: Trace |
     )
 
 
-def build_page(report: Report, expected: Trace, actual: Trace, stepped: Trace | None = None) -> Values:
+def build_page(report: ReportContent, expected: Trace, actual: Trace, stepped: Trace | None = None) -> Values:
     """Return the parts of the page that are computed: metrics, charts, the rows of causes, commands and the viewer."""
     reader = DerivationReader(
         expected, actual, report.divergences, lockstep=report.lockstep, stepped=stepped, modulo=report.modulo
@@ -143,7 +143,7 @@ def build_page(report: Report, expected: Trace, actual: Trace, stepped: Trace | 
     }
 
 
-def build_waterfall(report: Report) -> list[Values]:
+def build_waterfall(report: ReportContent) -> list[Values]:
     """Return the bars from the expected metric to the actual one, the most expensive causes first.
 
     The kind of a bar is `expected`, `loss`, `gain` or `actual`. Positions are in thousandths of the width: its two ends, the
@@ -197,7 +197,7 @@ def build_heat_map(divergences: Sequence[Divergence]) -> Values:
     return {"columns": ["whole", *depths[1:]] if numbers[:1] == range(-1, 0) else depths, "rows": rows}
 
 
-def build_viewer(report: Report, reader: DerivationReader) -> Values:
+def build_viewer(report: ReportContent, reader: DerivationReader) -> Values:
     """Return the data of the viewer: the list; the first divergences with their steps, and the trees of their candidates.
 
     Both are JSON, compressed with deflate, in base64. Divergences of a candidate share steps, which they name by index. The
@@ -322,7 +322,7 @@ def _compress(value: Values) -> Markup:
     return Markup(base64.b64encode(zlib.compress(msgspec.json.encode(value), 9)).decode())
 
 
-def _list_rows(report: Report, reader: DerivationReader) -> list[Values]:
+def _list_rows(report: ReportContent, reader: DerivationReader) -> list[Values]:
     """Return a row for each cause in the order of the report; without causes for each divergence, by stage.
 
     A row has the details of its first divergence as long as the page does not get too large.
@@ -368,7 +368,7 @@ def _list_rows(report: Report, reader: DerivationReader) -> list[Values]:
     return rows
 
 
-def _describe_first(report: Report, reader: DerivationReader, row: Values) -> Values:
+def _describe_first(report: ReportContent, reader: DerivationReader, row: Values) -> Values:
     """Return the details of a row's first divergence: what was found and how, both sides, and others of the cause."""
     first, derivation = row["first"], reader.read(row["first"])
     # In lockstep the actual engine's own run has a different step there.

@@ -8,8 +8,8 @@ from typing import Final
 from markupsafe import Markup
 
 from kgverify.escaping import make_visible
+from kgverify.report.content import ReportContent
 from kgverify.report.render.template import Values, read_template, render_template
-from kgverify.report.report import Report
 from kgverify.report.wording import LEVEL_MEANINGS, clip, describe_engine, describe_run
 from kgverify.version import __version__
 
@@ -25,7 +25,9 @@ NAME_CHARACTERS: Final = 120
 _MRR: Final = "both.realistic.mean_reciprocal_rank"
 
 
-def summarize_run(name: str, report: Report, *, written: str, page: str = "", seconds: float | None = None) -> Values:
+def summarize_run(
+    name: str, report: ReportContent, *, written: str, page: str = "", seconds: float | None = None
+) -> Values:
     """Return the figures of a run for the page.
 
     written: the time at which its report was written

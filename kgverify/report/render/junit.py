@@ -9,7 +9,7 @@ from kgverify.comparison.step_view import Names, side_name
 from kgverify.errors import count_of
 from kgverify.escaping import make_lines_visible, make_visible
 from kgverify.report import wording
-from kgverify.report.report import Report
+from kgverify.report.content import ReportContent
 from kgverify.trace.model.trace import Trace
 
 SUITE: Final = "kgverify"
@@ -24,7 +24,7 @@ Group = tuple[int, str]
 """A query and a side."""
 
 
-def render_junit(report: Report, expected: Trace) -> bytes:
+def render_junit(report: ReportContent, expected: Trace) -> bytes:
     """Render UTF-8 XML. A case fails with its first divergence; an inconclusive run has one error and skipped cases."""
     found: dict[Group, list[Divergence]] = defaultdict(list)
     for each in report.divergences:
@@ -65,7 +65,7 @@ def render_junit(report: Report, expected: Trace) -> bytes:
     return xml + b"\n"
 
 
-def _properties(report: Report) -> dict[str, str]:
+def _properties(report: ReportContent) -> dict[str, str]:
     return {
         "verdict": report.verdict.value,
         "level": report.level.value if report.level else "none",
@@ -96,7 +96,7 @@ def _result(kind: str, message: str, text: str | None = None, **about: str) -> E
     return result
 
 
-def _fail(report: Report, divergences: list[Divergence]) -> ElementTree.Element:
+def _fail(report: ReportContent, divergences: list[Divergence]) -> ElementTree.Element:
     """Return the failure of a query and side, with the condition of the first divergence's cause."""
     first, *more = divergences
     text = make_visible(wording.describe_divergence(first))

@@ -14,7 +14,7 @@ import msgspec
 from kgverify.comparison.result import Divergence
 from kgverify.comparison.step_view import Names, StepReader, outcome_name, side_name
 from kgverify.escaping import escape_json
-from kgverify.report.report import Report
+from kgverify.report.content import ReportContent
 from kgverify.report.wording import clip, describe_engine, describe_kind
 from kgverify.trace.model.trace import Trace
 
@@ -30,7 +30,7 @@ MOST_SLOTS: Final = 32
 Event = dict[str, Any]
 
 
-def render_perfetto(report: Report, expected: Trace, actual: Trace) -> bytes:
+def render_perfetto(report: ReportContent, expected: Trace, actual: Trace) -> bytes:
     """Render the derivations of both sides, and the divergences, as JSON.
 
     Slots are refilled in the order of the candidates, as the compiled engine does. Both sides of a candidate have the same

@@ -20,8 +20,8 @@ from kgverify.engines.protocol import CompilerCaches
 from kgverify.errors import UserError, count_of
 from kgverify.escaping import make_visible, wrap_notebook
 from kgverify.report import wording
+from kgverify.report.content import ReportContent
 from kgverify.report.render.screen import FittedTable, Screen, Text, list_pairs
-from kgverify.report.report import Report
 from kgverify.report.step_document import StepBefore, read_before
 from kgverify.trace.model.trace import Trace
 
@@ -36,7 +36,7 @@ COLOURS: Final = {"red": "#d63a32", "green": "#1f8a3a", "yellow": "#97700a"}
 
 
 def print_report(
-    report: Report,
+    report: ReportContent,
     console: Screen,
     *,
     expected: Trace | None = None,
@@ -59,7 +59,7 @@ def print_report(
             console.print(line, soft_wrap=True)
 
 
-def _render_report(report: Report, expected: Trace | None) -> Iterator[RenderableType]:
+def _render_report(report: ReportContent, expected: Trace | None) -> Iterator[RenderableType]:
     yield from _render_verdict(report)
     if report.first_cause is not None:
         yield from _render_first_cause(report, report.first_cause, expected)
@@ -115,7 +115,7 @@ def _render_style(style: Style) -> str:
     return "; ".join(part for part in parts if part)
 
 
-def summary_lines(report: Report) -> list[str]:
+def summary_lines(report: ReportContent) -> list[str]:
     """Return the verdict with its coverage and reasons, and the first divergence, a line each."""
     lines = [f"{report.verdict.value}   {_coverage_line(report)}"]
     lines += [make_visible(f"  because {reason}") for reason in report.reasons]
@@ -127,7 +127,7 @@ def summary_lines(report: Report) -> list[str]:
     return lines
 
 
-def _render_verdict(report: Report) -> Iterator[RenderableType]:
+def _render_verdict(report: ReportContent) -> Iterator[RenderableType]:
     yield Text(report.verdict.value, style=STYLES[report.verdict]).append(f"   {_coverage_line(report)}", "default")
     yield f"  {' against '.join(map(wording.describe_engine, (report.environment.expected, report.environment.actual)))}"
     yield f"  {wording.describe_run(report)}"
@@ -142,7 +142,7 @@ def _render_verdict(report: Report) -> Iterator[RenderableType]:
         yield f"  self-test: {tested}"
 
 
-def _coverage_line(report: Report) -> str:
+def _coverage_line(report: ReportContent) -> str:
     c = report.coverage
     parts = (
         wording.describe_coverage(report),
@@ -155,7 +155,7 @@ def _coverage_line(report: Report) -> str:
     return "; ".join(filter(None, parts))
 
 
-def _render_first_cause(report: Report, first: Divergence, expected: Trace | None) -> Iterator[RenderableType]:
+def _render_first_cause(report: ReportContent, first: Divergence, expected: Trace | None) -> Iterator[RenderableType]:
     where = f" at step {first.step}" if first.step >= 0 else ""
     title = Text(f"\nfirst divergence: {make_visible(first.stage)}{where}", style="bold")
     yield title.append(f"   ({wording.describe_finding(first)}; the first of {len(report.divergences):,})", style="dim")
@@ -185,7 +185,7 @@ def _steps_before(first: Divergence, expected: Trace) -> Sequence[StepBefore]:
     return read_before(StepReader(expected.columns), Names(expected), row, first.step)
 
 
-def _consequences(report: Report, first: Divergence) -> list[str]:
+def _consequences(report: ReportContent, first: Divergence) -> list[str]:
     """Describe the consequences of the first divergence, and the cost of its cause."""
     lines = []
     if first.later_steps:
@@ -203,7 +203,7 @@ def _consequences(report: Report, first: Divergence) -> list[str]:
     return [*lines, f"{'; '.join(parts)}."] if parts else lines
 
 
-def _render_causes(report: Report) -> Iterator[RenderableType]:
+def _render_causes(report: ReportContent) -> Iterator[RenderableType]:
     shares = wording.shares_of(report)
     columns = ["#", "stage", "difference", "candidates", "queries", "later"]
     columns += ["MRR lost", "MRR if repaired alone"] if shares else []
@@ -232,7 +232,7 @@ def _render_causes(report: Report) -> Iterator[RenderableType]:
     yield from (Text(make_visible(text), style="dim") for text in wording.describe_rules(report))
 
 
-def _summary_of_loss(report: Report, attribution: Attribution) -> str:
+def _summary_of_loss(report: ReportContent, attribution: Attribution) -> str:
     """Describe the loss: `match_facts explains 0.31 of the 0.35 MRR lost`."""
     lost = attribution.expected - attribution.actual
     parts = [
@@ -246,7 +246,7 @@ def _summary_of_loss(report: Report, attribution: Attribution) -> str:
     return f"{', '.join(parts)} of the {lost:.4f} MRR lost{method}"
 
 
-def _render_near_ties(report: Report) -> RenderableType:
+def _render_near_ties(report: ReportContent) -> RenderableType:
     first = report.near_ties[0]
     lines = Text(f"\n{len(report.near_ties):,} near-ties", style="bold")
     lines.append(
@@ -258,7 +258,7 @@ def _render_near_ties(report: Report) -> RenderableType:
     return lines
 
 
-def _render_benign(report: Report) -> Iterator[RenderableType]:
+def _render_benign(report: ReportContent) -> Iterator[RenderableType]:
     title = Text("\nbenign differences", style="bold")
     yield title.append(
         f"   steps that are equal up to {describe_modulo(report.modulo)}; none is a divergence", "default"
@@ -277,7 +277,7 @@ def _cut(lines: list[str]) -> list[str]:
     return [*lines[:MOST_LINES], f"... and {more} more"] if more > 0 else lines
 
 
-def _render_metrics(report: Report) -> Iterator[RenderableType]:
+def _render_metrics(report: ReportContent) -> Iterator[RenderableType]:
     yield Text("\nmetrics, realistic ranks: expected, and actual where it differs", style="bold")
     yield fit_metrics(
         "",
@@ -312,7 +312,7 @@ def describe_execution(reasons: Sequence[str], caches: CompilerCaches | None) ->
     return f"settings: {text}; compiler's cache {caches.state}{graphs}"
 
 
-def _render_equality(report: Report) -> RenderableType:
+def _render_equality(report: ReportContent) -> RenderableType:
     by_rule: dict[str, list[str]] = {}
     for each in report.equality:
         by_rule.setdefault(each.rule, []).append(each.field)
@@ -326,7 +326,9 @@ BAR: Final = 30
 """The characters of the longest bar of a plot."""
 
 
-def explain_causes(report: Report, divergence: int | None = None, folder: str | Path = "RUN_DIR") -> Iterator[str]:
+def explain_causes(
+    report: ReportContent, divergence: int | None = None, folder: str | Path = "RUN_DIR"
+) -> Iterator[str]:
     """Yield the lines that explain all causes of a report, or the one of a divergence, counted from 1.
 
     folder: that of the saved run, which the commands name
