@@ -75,7 +75,9 @@ _LIMITS: Final[Kinds] = dict.fromkeys(("max_depth", "max_atoms", "max_resolvents
 def of_record(title: str | None, place: int = 0, *, without: Collection[str] = ()) -> Parameter:
     """Make a record a group of options with a title, in an order, without some fields."""
     parse = re.compile(f"^(?!(?:{'|'.join(without)})$)") if without else None
-    return Parameter(name="*", parse=parse, group=None if title is None else Group(title, sort_key=place))
+    if title is None:
+        return Parameter(name="*", parse=parse)
+    return Parameter(name="*", parse=parse, group=Group(title, sort_key=place))
 
 
 def list_faults() -> list[str]:
