@@ -73,12 +73,12 @@ def test_the_return_to_eager_past_the_limit_is_found():
     assert report.measures["calls_run_eagerly"] >= 1
 
 
-@pytest.mark.parametrize("function", [planted.reading_step, planted.listing_step, planted.choosing_step])
-def test_a_wait_of_the_host_is_found_at_its_line(function: Callable[..., Any]):
-    report = audit(function, lambda: (FOUR,))
-    assert ("syncs", line_of(function)) in found(report)
-    assert report.measures["syncs_per_step"] == 1
-    assert {where for _, where in found(report)} == {line_of(function)}
+def test_each_wait_of_the_host_is_found_at_its_line():
+    report = audit(planted.waiting_step, lambda: (FOUR,))
+    lines = {line_of(each) for each in (planted.reading_step, planted.listing_step, planted.choosing_step)}
+    assert {where for audit, where in found(report) if audit == "syncs"} == lines
+    assert report.measures["syncs_per_step"] == 3
+    assert {where for _, where in found(report)} == lines
 
 
 def test_a_buffer_that_is_returned_and_written_in_place_is_found():
@@ -99,16 +99,16 @@ def test_an_argument_that_is_returned_is_listed_without_a_finding():
     assert report.details["aliased_outputs"] == ("output[0] is or views argument [0]",)
 
 
-@pytest.mark.parametrize("function", [planted.colliding_step, planted.scattering_step])
-def test_indices_that_collide_are_found_at_the_line_of_the_write(function: Callable[..., Any]):
-    report = audit(function, lambda: (FOUR, ROWS))
-    assert found(report) == [("duplicate-scatters", line_of(function))]
+def test_indices_that_collide_are_found_at_the_line_of_the_write():
+    functions = planted.colliding_step, planted.scattering_step
+    report = audit(lambda *given: [function(*given) for function in functions], lambda: (FOUR, ROWS))
+    assert found(report) == [("duplicate-scatters", line_of(function)) for function in functions]
 
 
-@pytest.mark.parametrize(("function", "num"), [(planted.step_with_sink, 1), (planted.adding_step, 0)])
-def test_collisions_that_change_nothing_are_no_finding(function: Callable[..., Any], num: int):
-    report = audit(function, lambda: (FOUR, ROWS))
-    assert (report.findings, report.measures["colliding_scatters"]) == ((), num)
+def test_collisions_that_change_nothing_are_no_finding():
+    functions = planted.step_with_sink, planted.adding_step
+    report = audit(lambda *given: [function(*given) for function in functions], lambda: (FOUR, ROWS))
+    assert (report.findings, report.measures["colliding_scatters"]) == ((), 1)
 
 
 def test_outputs_without_memory_share_none():
