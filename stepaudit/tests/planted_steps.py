@@ -74,10 +74,6 @@ def choosing_step(values: Tensor) -> Tensor:
     return chosen.sum() + values
 
 
-def waiting_step(values: Tensor) -> Tensor:
-    return reading_step(values) + listing_step(values) + choosing_step(values)
-
-
 def make_aliasing_step() -> Callable[..., Any]:
     state = torch.zeros(4)
 
