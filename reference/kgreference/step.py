@@ -420,7 +420,7 @@ def find_resolvents(situation: Situation, stages: Stages = OUR_STAGES, num_uncou
 
 def _apply_filters(
     situation: Situation, stages: Stages, resolvents: list[Resolvent]
-) -> tuple[dict[str, list[Resolvent]], tuple[int, ...]]:
+) -> tuple[dict[str, list[Resolvent]], tuple[int, int]]:
     """Apply the filters in the order of the dialect. Return the resolvents after each, and those that each limit dropped."""
     after, num_lost = {}, {"limit_atoms": 0, "limit_resolvents": 0}
     for name in situation.dialect.filter_stages:
@@ -428,7 +428,7 @@ def _apply_filters(
         if name in num_lost:
             num_lost[name] = (Counter(resolvents) - Counter(remaining)).total()
         after[name] = resolvents = remaining
-    return after, tuple(num_lost.values())
+    return after, (num_lost["limit_atoms"], num_lost["limit_resolvents"])
 
 
 def choose_resolvent(situation: Situation, found: Found, stages: Stages = OUR_STAGES) -> Step:
