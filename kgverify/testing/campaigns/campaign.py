@@ -70,7 +70,6 @@ from kgverify.testing.problems.decode import (
     put_in_dialect,
     runs_alone,
 )
-from kgverify.testing.problems.features import ALL_FEATURES, count_features
 from kgverify.testing.problems.merge import group_problems
 from kgverify.testing.problems.problem import Problem
 from kgverify.testing.reproducers.text_format import (
@@ -93,8 +92,6 @@ PATIENCE: Final = 12
 """Confirmed problems in a row without a new signature after which the rest of a block is not confirmed."""
 MOST_DEAD: Final = 3
 """Problems that each end a process after which the rest of a block is not run: each takes several processes to find."""
-MEASURED_EVERY: Final = 64
-"""Features are counted in the first block and in every 64th: counting takes as long as comparing."""
 
 Group: TypeAlias = tuple[int, ...]
 """The problems of one run, by their indices in a block."""
@@ -190,7 +187,7 @@ def try_block(
     only_together = _find_smallest([each for each in deaths if {*each} <= run - {*dead}])
     for deadly in only_together:
         add_sighting(DIED, first + deadly[0], None)
-    block = Block(
+    return Block(
         number=number,
         num_problems=num_problems,
         num_skipped=num_problems - len(indices),
@@ -203,11 +200,6 @@ def try_block(
         sightings=list(sightings.values()),
         exercise=exercise,
     )
-    # Features are read from stages in the order of the default dialect; a scope has no others to ask for.
-    if number % MEASURED_EVERY == 0 and reference is make_reference and work.dialect == OURS and work.scope is None:
-        block.num_measured = sum(len(batch.indices) for batch in batches)
-        block.features = count_features(batches)
-    return block
 
 
 @without_garbage_collection()
@@ -660,7 +652,7 @@ class _Run:
         replayed = {str(signature) for _, signature, _ in self.replays}
         sums = {name: getattr(total, name) for name in Counts.__struct_fields__}
         return CampaignResult(
-            **sums | {"features": {name: total.features.get(name, 0) for name in ALL_FEATURES}},
+            **sums,
             engine=str(campaign.engine),
             reference=str(campaign.reference),
             dialect=campaign.dialect,

@@ -55,8 +55,6 @@ class Counts(msgspec.Struct, kw_only=True):
     num_left:      of these, problems not run, since an engine that hangs or ends its process ends its block
     num_differing: problems that differ in their run
     num_confirmed: of these, those that were run by themselves; the signatures of the others are unknown
-    num_measured:  problems whose features were counted; 0 in another dialect, and with a reference other than kgverify's
-    features:      feature to the number of these in which it occurs
     exercise:      of the problems on which both sides agree, by the reference
     """
 
@@ -68,8 +66,6 @@ class Counts(msgspec.Struct, kw_only=True):
     num_resolvents: int = 0
     num_differing: int = 0
     num_confirmed: int = 0
-    num_measured: int = 0
-    features: dict[str, int] = {}
     exercise: Exercise = NOT_EXERCISED
 
 
@@ -88,7 +84,6 @@ class Tried(Counts, kw_only=True):
             merged[each.signature] = msgspec.structs.replace(first, count=count, text=first.text or each.text)
         return Tried(
             **{name: getattr(self, name) + getattr(other, name) for name in numbers},
-            features=dict(Counter(self.features) + Counter(other.features)),
             exercise=self.exercise.plus(other.exercise),
             sightings=list(merged.values()),
         )
@@ -109,11 +104,6 @@ class Tried(Counts, kw_only=True):
     def classes(self) -> dict[str, int]:
         """The number of confirmed problems by class of difference."""
         return self.count_by(lambda signature: signature.kind)
-
-    @property
-    def met(self) -> frozenset[str]:
-        """The features that occurred."""
-        return frozenset(name for name, count in self.features.items() if count)
 
 
 class Block(Tried, kw_only=True):
@@ -379,7 +369,6 @@ class CampaignResult(Counts, kw_only=True):
     scope:       of the problems, instead of the seed's sequence
     num_resumed: of the problems, those tried by earlier campaigns
     seconds:     of trying problems, in this campaign
-    features:    every feature is listed
     stages, classes: of divergences, to the number of confirmed problems
     minimum:     the exercise required of the campaign
     """
@@ -406,11 +395,6 @@ class CampaignResult(Counts, kw_only=True):
     def new(self) -> list[FoundDivergence]:
         """The divergences that are not known."""
         return [each for each in self.divergences if each.is_new]
-
-    @property
-    def missing(self) -> list[str]:
-        """The features that never occurred."""
-        return [name for name, count in self.features.items() if not count]
 
     @property
     def is_proof(self) -> bool:
@@ -494,7 +478,9 @@ def describe_campaign(result: CampaignResult, replay: Callable[[str], str]) -> I
     if result.num_left:
         yield f"   not run     {count_of(result.num_left, 'problem')} in blocks that a hang or the end of the process ended"
     yield f"   time        {result.seconds:.1f} s, {result.problems_per_second:,.0f} problems a second"
-    yield from _coverage(result)
+    for title, counts in (("stages", result.stages), ("classes", result.classes)):
+        if counts:
+            yield f"   {title:<9}   {', '.join(f'{name} {count:,}' for name, count in sorted(counts.items()))}"
     if result.num_differing:
         unconfirmed = result.num_differing - result.num_confirmed
         yield f"   differ      {count_of(result.num_differing, 'problem')}" + (
@@ -524,18 +510,6 @@ def describe_campaign(result: CampaignResult, replay: Callable[[str], str]) -> I
     if len(new) > _MOST_LISTED:
         yield ""
         yield f"{len(new) - _MOST_LISTED:,} more in the corpus"
-
-
-def _coverage(result: CampaignResult) -> Iterator[str]:
-    if not result.num_measured:
-        return
-    met = len(result.features) - len(result.missing)
-    yield f"   features    {met} of {len(result.features)}, counted in {count_of(result.num_measured, 'problem')}"
-    if result.missing:
-        yield f"                 never: {', '.join(result.missing)}"
-    for title, counts in (("stages", result.stages), ("classes", result.classes)):
-        if counts:
-            yield f"   {title:<9}   {', '.join(f'{name} {count:,}' for name, count in sorted(counts.items()))}"
 
 
 def _describe_divergence(found: FoundDivergence, replay: Callable[[str], str]) -> Iterator[str]:
