@@ -454,17 +454,16 @@ class DialectSearch:
     def _explain(self, name: str, dialect: Dialect, asked: Sequence[_Asked], others: Sequence[str]) -> str:
         """Return why a switch is undecided; empty if it is decided."""
         need = NEEDS.get(name) if name != "memory" else None
-        has_memory = need != "revisit" or dialect.memory != NO_MEMORY
-        if need is not None and not (need in dialect.filters and has_memory):
-            return "it has no meaning without " + ("a memory of visited goals" if need == "revisit" else "this limit")
+        if need == "revisit" and (need not in dialect.filters or dialect.memory == NO_MEMORY):
+            return "it has no meaning without a memory of visited goals"
+        if need == "max_atoms" and need not in dialect.filters:
+            return "it has no meaning without this limit"
         if name in _ORDER and not self.is_ordered:
             return "its resolvents are in an order that no dialect has"
         if not others:
             return ""
         is_shown_by_steps = self._shows_in_steps(name, dialect)
         failed = next((each.error for each in asked if each.error), "")
-        # In some orders the filters do the same.
-        is_order_alone = name == "filters" and self.has_steps and all("before or after" in each for each in others)
         reasons = {
             "no derivation shows a difference, since it ends with its first proof": not asked and not is_shown_by_steps,
             _NO_VALUE_FITS: any(each.is_contradictory for each in asked),
@@ -472,7 +471,8 @@ class DialectSearch:
             "only steps show the difference, and the engine tells outcomes alone": not self.has_steps
             and is_shown_by_steps,
             "its outcomes depend on choices that are not those of the policy": not all(each.is_used for each in asked),
-            "": is_order_alone,
+            # In these orders the filters do the same.
+            "": self.has_steps and all("before or after" in each for each in others),
         }
         other = "no experiment shows a difference in the dialect of this engine"
         return next((reason for reason, holds in reasons.items() if holds), other)

@@ -269,17 +269,7 @@ class _Decoder:
                 fan = shape, block
         for at in range(16, 16 + 6 * _NUM_RULES, 6):
             rules += self._decode_rules(*data[at : at + 6])
-        goal = self._aim(*fan) if fan is not None and data[61] & 3 else None
-        is_ranked = data[1] >= 192 or setting.num_corruptions != 1
-        queries: list[NamedAtom] = []
-        unranked: list[NamedAtom] = []
-        named = self.constants + MANY[BULK - 2 : BULK + 4] if len(facts) > BULK else self.constants
-        for i, at in enumerate(range(40, 40 + 3 * _NUM_QUERIES, 3)):
-            query = self._decode_query(i, data[at : at + 3], named)
-            if not i and goal is not None:
-                query = goal
-            if query is not None:
-                (queries if query.is_ground and is_ranked and not i else unranked).append(query)
+        queries, unranked = self._decode_queries(self._aim(*fan) if fan is not None and data[61] & 3 else None)
         if data[3] & 7 == 7:
             facts += facts[: 1 + (data[3] >> 3) % 4]
         if data[3] & 7 == 6 and rules:
@@ -333,6 +323,16 @@ class _Decoder:
             return (fill_long_rule(p, q, r, min(max(1, most - 1 + rest[0] % 4), most + 1)),)
         body = [NamedAtom(predicates[(x >> 6) % num], _TERMS[x & 7], _TERMS[x >> 3 & 7]) for x in rest]
         return (NamedRule(NamedAtom(p, _TERMS[terms & 7], _TERMS[terms >> 3 & 7]), tuple(body[: 1 + (names >> 6)])),)
+
+    def _decode_queries(self, goal: NamedAtom | None) -> tuple[list[NamedAtom], list[NamedAtom]]:
+        """Return the ranked and the unranked queries; a goal comes in place of the first one."""
+        named = self.constants + MANY[BULK - 2 : BULK + 4] if len(self.facts) > BULK else self.constants
+        places = range(40, 40 + 3 * _NUM_QUERIES, 3)
+        first, *others = [self._decode_query(i, self.data[at : at + 3], named) for i, at in enumerate(places)]
+        every = [each for each in (goal or first, *others) if each is not None]
+        is_ranked = self.data[1] >= 192 or self.setting.num_corruptions != 1
+        num_ranked = int(is_ranked and every[:1] == [goal or first] and every[0].is_ground)
+        return every[:num_ranked], every[num_ranked:]
 
     def _decode_query(self, index: int, data: bytes, constants: tuple[str, ...]) -> NamedAtom | None:
         """Return a query, or None, and add facts that derive it."""
