@@ -593,9 +593,8 @@ def draw_boundary_problem(seed: int, index: int) -> Problem:
     """Return the problem that runs alone at an index of a seed's sequence, with sizes that do not fit it yet."""
     pick = _Choices(seed, index, "program")
     turn = index // ALONE_EVERY
-    for period, phase, draw in _RARE:
-        if turn % period == phase:
-            return draw(pick, turn // period)
+    if (rare := _draw_rare(_RARE, turn, pick)) is not None:
+        return rare
     if turn % 512 == 100:
         spread = Spread(_MANY_SYMBOLS[turn // 512 % 4] - pick(4), pick(2), pick(3))
         return replace(_small(seed, index, pick), spread=spread)
@@ -644,20 +643,8 @@ def draw_device_problem(seed: int, index: int) -> Problem:
     if kind < 2:
         return draw_kernel_problem(seed, 2 * number + kind)
     pick = _Choices(seed, index, "device")
-    if kind == 2:
-        return _many_clauses(pick)
-    if number % 16 == 1:
-        return _many_facts(pick)
-    if number % 128 == 2:
-        return _like_keys()
-    if number % 128 == 7:
-        return _many_resolvents(_WORD // 2 + 2, 4)
-    kind = number % 7
-    if kind == 0:
-        return _wide(pick, number // 7)
-    if kind < 3:
-        return _deep(pick, (12, _BYTE + 8)[kind - 1] + pick(8))
-    return (_without_facts, _many_variables, _many_dropped, _one_at_a_time)[kind - 3](pick)
+    rare = _draw_rare(_RARE_ON_DEVICE, number, pick) if kind == 3 else None
+    return _many_clauses(pick) if rare is None else rare
 
 
 class _Choices:
@@ -858,7 +845,10 @@ def _many_candidates() -> Problem:
     )
 
 
-_RARE: Final[tuple[tuple[int, int, Callable[[_Choices, int], Problem]], ...]] = (
+_Rare: TypeAlias = tuple[tuple[int, int, Callable[[_Choices, int], Problem]], ...]
+"""The period, the first turn, and the function of each rare problem; of several for one turn, the first is drawn."""
+
+_RARE: Final[_Rare] = (
     (2048, 120, lambda pick, number: _many_facts(pick)),
     (4096, 248, lambda pick, number: _many_resolvents(_WORD + 2, _WORD + 1)),
     (4096, 376, lambda pick, number: _deep(pick, _BYTE + 8 + pick(8))),
@@ -867,10 +857,26 @@ _RARE: Final[tuple[tuple[int, int, Callable[[_Choices, int], Problem]], ...]] = 
     (64, 42, _wide),
     (64, 10, lambda pick, number: _without_facts(pick)),
 )
-"""The period, the first turn, and the function of each rare problem that runs alone.
+"""The rare problems that run alone. The expensive ones come at fixed intervals: no two in one block, each early in a campaign."""
 
-The expensive ones come at fixed intervals, no two in one block, and each early in a campaign.
-"""
+_RARE_ON_DEVICE: Final[_Rare] = (
+    (16, 1, lambda pick, number: _many_facts(pick)),
+    (128, 2, lambda pick, number: _like_keys()),
+    (128, 7, lambda pick, number: _many_resolvents(_WORD // 2 + 2, 4)),
+    (7, 0, _wide),
+    (7, 1, lambda pick, number: _deep(pick, 12 + pick(8))),
+    (7, 2, lambda pick, number: _deep(pick, _BYTE + 8 + pick(8))),
+    (7, 3, lambda pick, number: _without_facts(pick)),
+    (7, 4, lambda pick, number: _many_variables(pick)),
+    (7, 5, lambda pick, number: _many_dropped(pick)),
+    (7, 6, lambda pick, number: _one_at_a_time(pick)),
+)
+"""The problems that run alone on a GPU; one of the last seven comes in every turn without another."""
+
+
+def _draw_rare(rare: _Rare, turn: int, pick: _Choices) -> Problem | None:
+    """Return the rare problem of a turn, if it has one."""
+    return next((draw(pick, turn // period) for period, phase, draw in rare if turn % period == phase), None)
 
 
 def fit_sizes(problem: Problem, program: Program, columns: Columns, seed: int, index: int) -> Problem:
