@@ -287,9 +287,8 @@ def _check_rounds(checker: Checker, problems: Sequence[Problem], laws: Sequence[
         if all(each.divergence is not None for each in failures):
             # An exception would break every law.
             violations = check_laws(checker.make, part, laws, most=1, confirms=not failures)
-        failures, violations = (
-            [replace(each, index=done + each.index) for each in found] for found in (failures, violations)
-        )
+        failures = [replace(each, index=done + each.index) for each in failures]
+        violations = [replace(each, index=done + each.index) for each in violations]
         done += len(part)
         if monotonic() - at < PART_SECONDS:
             size = min(2 * size, LARGEST_PART)
