@@ -470,7 +470,7 @@ class _Header:
 
 
 class _Line:
-    """The tokens of a line that are not read yet, each with its kind. UserError for text that is no token."""
+    """The tokens of a line that are not read yet, each with its kind. UserError for other text."""
 
     def __init__(self, line: str, where: str) -> None:
         self._where = where
