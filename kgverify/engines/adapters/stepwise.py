@@ -174,8 +174,8 @@ def collect(candidates: CandidateSet, derivations: list[list[TakenStep]]) -> Col
 
     return Columns(
         Candidates(*candidates, *read(derivations, _CANDIDATES)),
-        Steps(*read(steps, _STEPS), goal_atoms=join(step.goal for step in steps)),
-        Resolvents(*read(resolvents, _RESOLVENTS), atoms=join(each.atoms for each in resolvents)),
+        Steps(*[*read(steps, _STEPS), join(step.goal for step in steps)]),
+        Resolvents(*[*read(resolvents, _RESOLVENTS), join(each.atoms for each in resolvents)]),
     )
 
 
