@@ -23,7 +23,7 @@ from kgverify.ranking.rank import RANK_TOLERANCE, ranking_scores
 from kgverify.report.evaluation import CheckedAgain, CheckedModel, CheckedRankings, Difference, SpotCheck
 from kgverify.runs.run import Pipeline, Run, reference_pipeline
 from kgverify.trace.model.columns import Candidates, CandidateSet, Columns, join_candidates, starts_of
-from kgverify.trace.model.score_error import accept_score_error
+from kgverify.trace.model.score_tolerance import accept_score_error
 
 _EXACT: Final = 1e-9
 """The largest difference, for each step and in nats, between sums of float64 added in another order."""
@@ -51,13 +51,12 @@ class Endings(NamedTuple):
 
 
 def derive_endings(
-    run: Run, reference: Pipeline, atoms: NDArray[np.int32], score_error: float, progress: Progress
+    run: Run, reference: Pipeline, atoms: NDArray[np.int32], error: float, progress: Progress
 ) -> Endings:
-    """Derive each atom, int32 [n, 3], once. score_error: the error of the engine under test."""
+    """Derive each atom, int32 [n, 3], once. error: of the scores of both engines."""
     number, rows = np.unique(number_atoms(atoms, len(run.graph.program.symbols.constants)), return_index=True)
     zeros = np.zeros(len(rows), np.int32)
     columns = reference.engine.prove(CandidateSet(zeros, zeros.astype(np.int8), atoms[rows]), progress)
-    error = score_error + reference.engine.info.score_error
     bound = columns.candidates.num_steps.astype(np.float64) * (2 * error + _EXACT)
     is_unclear = (find_smallest_gaps(columns) <= 2 * error) & (error > 0)
     exercise = count_columns(columns, run.graph.program, reference.engine.info)
@@ -455,7 +454,7 @@ def check_evaluation(
         raise InternalError("the check chose no ranking, though the largest one is small enough")
     missing = find_missing_candidates(run, results, model)
     atoms = np.concatenate((single.sample_atom, missing.atom, *(each.atoms for each in sample.rankings)))
-    error = accept_score_error(pipeline.engine.info, run.policy.info)
+    error = sum(accept_score_error(each.engine.info, run.policy.info) for each in (pipeline, reference))
     endings = derive_endings(run, reference, atoms, error, progress)
     judge = Judge(run, results, reference, endings, rank_only=rank_only, may_stop=may_stop(pipeline.engine))
     candidates = judge.compare_single(single)

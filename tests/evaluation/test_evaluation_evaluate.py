@@ -245,7 +245,7 @@ def test_a_derivation_that_differs_within_the_accepted_error_is_a_near_tie(
 ):
     """Scores of `shortest` are exact, so that its bound is 0 but in this test."""
     if bound:
-        monkeypatch.setattr("kgverify.trace.model.score_error.bound_score_error", lambda policy, precision: bound)
+        monkeypatch.setattr("kgverify.trace.model.score_tolerance.bound_score_error", lambda policy, precision: bound)
     run = replace(small_run(), num_corruptions=40)
     pipeline = foreign_pipeline(run, TieBreakingEngine(run, 1e-6, declared=declared))
     found = report(run, pipeline, evaluate_all(run, pipeline), num_checked=400)

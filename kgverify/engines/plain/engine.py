@@ -29,7 +29,7 @@ from kgverify.step.plain_step import (
 )
 from kgverify.trace.model.columns import CandidateSet, Columns
 from kgverify.trace.model.header import EngineInfo
-from kgverify.trace.model.score_error import bound_score_error
+from kgverify.trace.model.score_tolerance import bound_score_error
 
 
 class PlainEngine:
