@@ -16,9 +16,10 @@ from typing import Final
 
 from kgverify.errors import UserError
 from kgverify.graphs.formats import ntriples
+from kgverify.graphs.formats.fields import NUM_SAMPLED_LINES, find_delimiter
 from kgverify.graphs.formats.plain import parse_plain_facts
 from kgverify.graphs.formats.reading import GivenColumns, Triples
-from kgverify.graphs.formats.tables import NUM_SAMPLED_LINES, find_delimiter, parse_plain, parse_table
+from kgverify.graphs.formats.tables import parse_plain, parse_table
 from kgverify.graphs.grammar import RANGE, Clause, ClauseReader
 from kgverify.graphs.text_file import is_skipped, line_error, show, split_text
 from kgverify.program.atoms import NamedAtom

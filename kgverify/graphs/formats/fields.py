@@ -1,0 +1,93 @@
+"""Split the lines of a table into fields: find the delimiter, and read quotes."""
+
+import csv
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+
+from kgverify.graphs.text_file import line_error, show
+from kgverify.program.program import Source
+
+NAMES: Final = {"\t": "<TAB>", ",": ",", ";": ";", "|": "|", " ": " "}
+"""The delimiters, as errors show them."""
+SEPARATORS: Final = {"\t": "tabs", ",": "commas", ";": "semicolons", "|": "pipes", " ": "blanks"}
+SIGNS: Final = ("%", "#")
+COMMENT: Final = re.compile(r"[ ]*[%#](?:[ \t%#!]|$)")
+_NUM_SAMPLED: Final = 100
+NUM_SAMPLED_LINES: Final = 10 * _NUM_SAMPLED
+"""The lines that determine the delimiter."""
+
+
+def find_delimiter(texts: Sequence[str], file: str) -> str:
+    """Return the delimiter of a table; an empty text for lines that are not a table.
+
+    Tabs come first, since names do not hold them, and blanks last, since names do. UserError if two others fit equally well.
+    """
+    sample = [(i, text) for i, text in enumerate(texts[:NUM_SAMPLED_LINES], 1) if is_content(text)][:_NUM_SAMPLED]
+    rows = {each: [split_line(text, each) for _, text in sample] for each in NAMES}
+    scores = {each: _score(rows[each]) for each in NAMES}
+    likely = [each for each in NAMES if scores[each][0] and 2 * scores[each][0] >= len(sample)]
+    if len(likely) < 2 or "\t" in likely:
+        return next(iter(likely), "\t" if scores["\t"][0] else "")
+    if any(field.count('"') % 2 for row in rows[" "] for field in row):
+        scores[" "] = (0, False)  # Blanks cut names in quotes.
+    best = max(scores[each] for each in likely)
+    # The delimiter is the one by which fewer different names are relations.
+    num_relations = {each: len({row[1] for row in rows[each] if len(row) > 2}) for each in likely}
+    first, *others = sorted((each for each in likely if scores[each] == best), key=num_relations.__getitem__)
+    if others and 2 * num_relations[first] > num_relations[others[0]]:
+        raise line_error(
+            Source(file, sample[0][0]),
+            "three names and what separates them",
+            f"{SEPARATORS[first]} or {SEPARATORS[others[0]]} in {show(sample[0][1])}",
+            "separate the names by tabs, or put names that hold the other sign in double quotes",
+        )
+    return first
+
+
+def _score(rows: Sequence[Sequence[str]]) -> tuple[int, bool]:
+    """Return the number of rows that have the commonest length of at least 3, and whether this is 3, without empty ends."""
+    widths = Counter(max((i for i, field in enumerate(row, 1) if i <= 3 or field.strip()), default=0) for row in rows)
+    return max(((num, width == 3) for width, num in widths.items() if width >= 3), default=(0, False))
+
+
+def is_content(text: str) -> bool:
+    """Return whether a line is neither blank nor a comment."""
+    return bool(text.strip(" \t\r\n")) and not COMMENT.match(text)
+
+
+def split_line(text: str, delimiter: str) -> tuple[str, ...]:
+    """Split a line; a line that is wrongly quoted is split at each delimiter, and not at all at blanks."""
+    if '"' in text and delimiter != "\t":
+        try:
+            return next(read_quoted([text], delimiter, '"'))
+        except Unquoted:
+            if delimiter == " ":
+                return (text,)
+    return split_plainly(text, delimiter)
+
+
+def split_plainly(text: str, delimiter: str) -> tuple[str, ...]:
+    """Split a line at each delimiter, whatever its quotes."""
+    if delimiter == " ":
+        return tuple(field for field in text.replace("\t", " ").split(" ") if field)
+    return tuple(text.split(delimiter))
+
+
+class Unquoted(Exception):
+    """A line with a quote that is not closed, or that ends inside of a name; with its row, counted from 0."""
+
+
+def read_quoted(texts: Iterable[str], delimiter: str, quote: str) -> Iterator[tuple[str, ...]]:
+    """Yield the fields of each line. Raise Unquoted for a name that is not properly quoted or goes over a line's end."""
+    lines = (text.replace("\t", " ") for text in texts) if delimiter == " " else texts
+    reader = csv.reader(lines, delimiter=delimiter, quotechar=quote, strict=True, skipinitialspace=delimiter != "\t")
+    row = -1
+    try:
+        for row, fields in enumerate(reader):
+            if reader.line_num != row + 1:
+                raise Unquoted(row)
+            yield tuple(fields[:-1] if delimiter == " " and not fields[-1] else fields)
+    except csv.Error as error:
+        raise Unquoted(row + 1) from error
