@@ -20,9 +20,9 @@ from kgverify.errors import UserError
 from kgverify.evaluation.evaluate import EvaluationSettings
 from kgverify.evaluation.evaluate import evaluate as evaluate_run
 from kgverify.evaluation.evaluation_report import report_evaluation
-from kgverify.evaluation.part_store import write_summary
+from kgverify.evaluation.judge import LEAST, choose_num_checked
+from kgverify.evaluation.parts import write_summary
 from kgverify.evaluation.proving import ProcessGroup, explain_out_of_memory
-from kgverify.evaluation.sampling import LEAST, choose_num_checked
 from kgverify.program.limits import Limits
 from kgverify.progress import Phase, silent_phase
 from kgverify.ranking.draw import count_candidates

@@ -7,9 +7,8 @@ import numpy as np
 
 from kgverify.comparison.exercise.exercise import MINIMUM, Minimum
 from kgverify.evaluation.evaluate import EvaluationResult
-from kgverify.evaluation.judge import check_evaluation
-from kgverify.evaluation.part_file import PartResult, join_results
-from kgverify.evaluation.sampling import LEAST
+from kgverify.evaluation.judge import LEAST, check_evaluation
+from kgverify.evaluation.parts import PartResult, join_results
 from kgverify.program.outcomes import Outcome
 from kgverify.progress import Phase, silent_phase
 from kgverify.ranking.rank import compute_metrics
@@ -85,7 +84,6 @@ def _compute_figures(run: Run, results: PartResult) -> dict[str, Any]:
     by_outcome = results.num_outcomes.sum(0, np.int64)
     true_outcomes = np.bincount(results.outcome, minlength=len(Outcome))
     num_candidates = int(results.num_ranked.sum(dtype=np.int64))
-    smallest_gap = float(results.smallest_gap.min())
     return {
         "num_queries": len(run.queries),
         "metrics": compute_metrics(results.rankings),
@@ -95,10 +93,13 @@ def _compute_figures(run: Run, results: PartResult) -> dict[str, Any]:
         "outcomes": _named(by_outcome.tolist()),
         "true_outcomes": _named(true_outcomes.tolist()),
         "num_limited": int(results.num_limited.sum(dtype=np.int64)),
-        "num_choices": int(results.num_choices.sum()),
-        "num_rescored": int(results.num_rescored.sum()),
-        "smallest_gap": smallest_gap if np.isfinite(smallest_gap) else None,
+        **_describe_choices(results),
     }
+
+
+def _describe_choices(results: PartResult) -> dict[str, Any]:
+    gap = results.choices.smallest_gap
+    return results.choices._asdict() | {"smallest_gap": gap if np.isfinite(gap) else None}
 
 
 def _named(counts: list[int]) -> dict[str, int]:
@@ -148,16 +149,13 @@ def _check_rankings(run: Run, results: PartResult, report: EvaluationReport) -> 
 def _check_counts(results: PartResult, report: EvaluationReport) -> list[str]:
     num_ranked, by_outcome = results.num_ranked.astype(np.int64), results.num_outcomes.astype(np.int64)
     num_proved = by_outcome.sum(1)
-    smallest = min(results.smallest_gap.tolist())
     figures = {
         "num_candidates": sum(num_ranked.tolist()),
         "num_limited": sum(results.num_limited.tolist()),
         "num_left_out": sum((num_ranked - num_proved).tolist()),
-        "num_choices": sum(results.num_choices.tolist()),
-        "num_rescored": sum(results.num_rescored.tolist()),
+        **_describe_choices(results),
         "outcomes": {each.name.lower(): sum(by_outcome[:, each].tolist()) for each in Outcome},
         "true_outcomes": {each.name.lower(): results.outcome.tolist().count(each) for each in Outcome},
-        "smallest_gap": None if smallest == float("inf") else smallest,
     }
     wrong = [
         f"{name} is reported as {actual}, and the rankings have {expected}"

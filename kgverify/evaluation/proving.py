@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from kgverify.engines.protocol import Engine
 from kgverify.engines.table import COMPILED, make_entry
 from kgverify.errors import UserError
-from kgverify.evaluation.part_file import ChoiceStatistics, PartResult, summarize_part
+from kgverify.evaluation.parts import ChoiceStatistics, PartResult, summarize_part
 from kgverify.progress import Progress, no_progress
 from kgverify.runs.dask_workers import check_same_engine
 from kgverify.runs.pool import make_once

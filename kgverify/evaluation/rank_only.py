@@ -36,7 +36,7 @@ from numpy.typing import NDArray
 from kgverify.engines.protocol import STOPPED, LeastModel
 from kgverify.engines.table import COMPILED, make_entry
 from kgverify.errors import InternalError, UserError
-from kgverify.evaluation.part_file import (
+from kgverify.evaluation.parts import (
     ChoiceStatistics,
     PartResult,
     Sample,
@@ -426,9 +426,9 @@ class RankOnly:
             1.0 + tally.above.astype(np.float64),
             1.0 + (tally.above + tally.tied).astype(np.float64),
         )
-        return PartResult.build(
-            rankings, true, tally.num_outcomes, tally.num_limited, drawn.entities, proved.sample, proved.choices
-        )
+        counts = tally.num_outcomes.astype(np.uint32), tally.num_limited.astype(np.uint32)
+        ends = true.outcome, true.log_probability
+        return PartResult(*rankings, *ends, *counts, drawn.entities, proved.sample, proved.choices)
 
     def _prove(
         self, part: Part, candidates: CandidateSet, progress: Progress, floor: NDArray[np.float64] | None = None

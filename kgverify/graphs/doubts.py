@@ -14,9 +14,8 @@ import numpy as np
 
 from kgverify.errors import count_of, suggest
 from kgverify.graphs.folder import SPLITS
-from kgverify.graphs.formats.reading import Part, Triples
+from kgverify.graphs.formats.reading import Part, Triples, line_error
 from kgverify.graphs.graph import KnowledgeGraph
-from kgverify.graphs.text_file import line_error
 from kgverify.program.atom_table import AtomTable
 from kgverify.program.atoms import NamedAtom, Term, Variable
 from kgverify.program.program import NamedRule, Source

@@ -84,17 +84,18 @@ def _find_matching(entries: list[Traversable], role: str) -> list[Traversable]:
     named = [file for file in files if _STEMS[role].fullmatch(_stem(file.name))]
     if named or role not in SPLITS:
         return named
-    # Triples that PyKEEN saved are in a folder of each split, or here for train.
-    saved = [
-        file for entry in entries if entry.is_dir() and entry.name == _PYKEEN_FOLDERS[role] for file in entry.iterdir()
-    ]
-    saved += files if role == "train" else []
     return (
         [file for file in files if (stem := _stem(file.name)).endswith("2id") and _STEMS[role].fullmatch(stem[:-3])]
-        or [file for file in saved if PYKEEN.stem.fullmatch(_stem(file.name)) and file.is_file()]
+        or [file for file in _list_saved(entries, role) if PYKEEN.stem.fullmatch(_stem(file.name)) and file.is_file()]
         # Their errors say how to convert them.
         or [file for file in files if role == "train" and _FOREIGN.fullmatch(file.name.lower())]
     )
+
+
+def _list_saved(entries: list[Traversable], split: str) -> list[Traversable]:
+    """List where the triples may be that PyKEEN saved for a split: in a folder of its own, or here for train."""
+    folders = [entry for entry in entries if entry.name == _PYKEEN_FOLDERS[split] and entry.is_dir()]
+    return [*chain(*(folder.iterdir() for folder in folders)), *(entries if split == "train" else [])]
 
 
 def name_graph(file_name: str, folder_name: str) -> str:

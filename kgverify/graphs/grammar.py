@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 from kgverify.errors import UserError, count_of
-from kgverify.graphs.text_file import line_error, show
+from kgverify.graphs.formats.reading import line_error, show
 from kgverify.program.atoms import NamedAtom
 from kgverify.program.program import Source
 

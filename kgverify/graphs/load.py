@@ -7,7 +7,7 @@ files that are given one by one; or an object of PyKEEN. All but train may be mi
 import hashlib
 import mmap
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from importlib import resources
@@ -49,11 +49,10 @@ from kgverify.graphs.folder import (
     render_list,
 )
 from kgverify.graphs.formats.ids import PykeenObject, read_pykeen
-from kgverify.graphs.formats.reading import Part, Reading, ReadingOptions, Triples
+from kgverify.graphs.formats.reading import Part, Reading, ReadingOptions, TextFile, Triples, read_text
 from kgverify.graphs.graph import GraphFile, GraphFiles, KnowledgeGraph
 from kgverify.graphs.random_graph import PREFIX, draw_graph, parse_seed
 from kgverify.graphs.rules import Rules, parse_rules
-from kgverify.graphs.text_file import TextFile, read_text
 from kgverify.graphs.triples import parse_triples
 from kgverify.program.atom_table import AtomTable
 from kgverify.program.atoms import NamedAtom
@@ -394,17 +393,22 @@ def _combine(
         domains = parse_domains(texts["domains"].text, texts["domains"].name, constants=constants)
     strangers = {each for names in domains.values() for each in names if each not in constants}
     constants |= dict.fromkeys(strangers, 0)
-    rules = Rules(())
-    if "rules" in texts:
-        predicates = {each for table in tables.values() for each in table.predicates}
-        known: dict[str, Any] = {"constants": constants, "predicates": predicates, "has_ids": has_ids}
-        rules = parse_rules(texts["rules"].text, texts["rules"].name, reading=reading, **known)
+    rules = _read_rules(texts["rules"], tables, constants, reading, has_ids=has_ids) if "rules" in texts else Rules(())
     # The lines of several files are those of no file.
     lines = of_split["train"][0].triples.lines if len(of_split["train"]) == 1 else ()
     file = files.get("train", "") if lines else ""
     graph = KnowledgeGraph(**tables, name=name, rules=rules.rules, domains=domains, facts_file=file, fact_lines=lines)
     warnings += [*rules.warnings, *find_doubts(graph, files, constants, strangers)]
     return replace(graph, warnings=tuple(warnings))
+
+
+def _read_rules(
+    text: TextFile, tables: Mapping[str, AtomTable], constants: Collection[str], reading: Reading, *, has_ids: bool
+) -> Rules:
+    predicates = {name for table in tables.values() for name in table.predicates}
+    return parse_rules(
+        text.text, text.name, constants=constants, predicates=predicates, reading=reading, has_ids=has_ids
+    )
 
 
 def _join(tables: Sequence[Sequence[NamedAtom]]) -> AtomTable:

@@ -18,10 +18,9 @@ from kgverify.errors import UserError
 from kgverify.graphs.formats import ntriples
 from kgverify.graphs.formats.fields import NUM_SAMPLED_LINES, find_delimiter
 from kgverify.graphs.formats.plain import parse_plain_facts
-from kgverify.graphs.formats.reading import GivenColumns, Triples
+from kgverify.graphs.formats.reading import GivenColumns, Triples, is_skipped, line_error, show, split_text
 from kgverify.graphs.formats.tables import parse_plain, parse_table
 from kgverify.graphs.grammar import RANGE, Clause, ClauseReader
-from kgverify.graphs.text_file import is_skipped, line_error, show, split_text
 from kgverify.program.atoms import NamedAtom
 from kgverify.program.program import Source
 

@@ -16,10 +16,8 @@ from kgverify.errors import InternalError
 from kgverify.evaluation import evaluation_report, judge, rank_only
 from kgverify.evaluation.evaluate import EvaluationResult, EvaluationSettings, evaluate
 from kgverify.evaluation.evaluation_report import report_evaluation
-from kgverify.evaluation.judge import ComparedRanking, Figure, word_outcome
-from kgverify.evaluation.part_file import PartResult, join_results
-from kgverify.evaluation.part_store import identify
-from kgverify.evaluation.sampling import RankingSample, choose_single, hash_results
+from kgverify.evaluation.judge import ComparedRanking, Figure, RankingSample, choose_single, hash_results, word_outcome
+from kgverify.evaluation.parts import PartResult, identify, join_results
 from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.graphs.load import load_graph
 from kgverify.program.atoms import NamedAtom
@@ -157,7 +155,7 @@ def test_half_of_the_single_candidates_are_true_if_there_are_enough(num: int, nu
     found = evaluate(run, eager_pipeline(run))
     assert found is not None
     sample = choose_single(found.results[0], hash_results(found), num)
-    assert (len(sample.sample_query), int(sample.sample_is_true.sum())) == (num, num_true)
+    assert (len(sample.is_true), int(sample.is_true.sum())) == (num, num_true)
 
 
 def test_an_evaluation_without_a_check_is_reported():
@@ -175,7 +173,9 @@ def test_an_evaluation_without_a_check_is_reported():
 def test_a_lost_query_is_found():
     def lose(found: EvaluationResult) -> None:
         number = max(found.results)
-        found.results[number] = PartResult(*(each[:-2] if each.ndim else each for each in found.results[number]))
+        found.results[number] = PartResult(
+            *(each[:-2] for each in found.results[number][:-2]), *found.results[number][-2:]
+        )
 
     found = report(replace(countries_run(num_queries=5, num_corruptions=9)), lose)
     assert not found.is_sound

@@ -17,7 +17,7 @@ from kgverify.errors import UserError
 from kgverify.evaluation import evaluate as evaluate_module
 from kgverify.evaluation.evaluate import EvaluationResult, EvaluationSettings, evaluate
 from kgverify.evaluation.evaluation_report import report_evaluation
-from kgverify.evaluation.part_file import PartResult
+from kgverify.evaluation.parts import PartResult, list_columns
 from kgverify.program.limits import Limits
 from kgverify.program.outcomes import Outcome
 from kgverify.progress import Progress
@@ -46,8 +46,9 @@ def report(run: Run, pipeline: Pipeline, found: EvaluationResult, num_checked: i
 def assert_same_results(expected: dict[int, PartResult], actual: dict[int, PartResult]) -> None:
     assert expected.keys() == actual.keys()
     for number, result in expected.items():
-        for name, column in result._asdict().items():
-            np.testing.assert_array_equal(getattr(actual[number], name), column, err_msg=name)
+        found = list_columns(actual[number])
+        for name, column in list_columns(result).items():
+            np.testing.assert_array_equal(found[name], column, err_msg=name)
 
 
 def files_of(folder: Path) -> dict[str, bytes]:

@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 from kgverify.errors import UserError
-from kgverify.graphs.formats.reading import Triples
-from kgverify.graphs.text_file import TextFile, line_error, show, split_lines
+from kgverify.graphs.formats.reading import TextFile, Triples, line_error, show, split_lines
 from kgverify.program.atoms import NamedAtom
 from kgverify.program.program import Source
 

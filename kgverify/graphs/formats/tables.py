@@ -22,15 +22,15 @@ from kgverify.graphs.formats.fields import (
     SEPARATORS,
     SIGNS,
     Unquoted,
+    find_ends,
+    find_roles,
     is_content,
     read_quoted,
     split_line,
     split_plainly,
 )
-from kgverify.graphs.formats.header import find_ends, find_roles
 from kgverify.graphs.formats.plain import parse_plain_table
-from kgverify.graphs.formats.reading import Columns, GivenColumns, Triples
-from kgverify.graphs.text_file import line_error, show
+from kgverify.graphs.formats.reading import Columns, GivenColumns, Triples, line_error, show
 from kgverify.program.atoms import NamedAtom
 from kgverify.program.program import Source
 
