@@ -42,7 +42,7 @@ from kgverify.evaluation.proving import (
 from kgverify.evaluation.rank_only import RankOnly, build_rank_only
 from kgverify.program.limits import OURS, Dialect
 from kgverify.progress import Phase, Progress, no_progress, silent_phase
-from kgverify.runs.dask_workers import DaskWorkers
+from kgverify.runs.fan_out import DaskWorkers
 from kgverify.runs.pool import Workers, do_all, send_maker
 from kgverify.runs.run import Part, Pipeline, Plan, Run, plan_parts
 from kgverify.trace.model.columns import CandidateSet

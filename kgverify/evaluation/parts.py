@@ -37,8 +37,7 @@ from kgverify.files.writing import (
 from kgverify.program.limits import Limits
 from kgverify.program.outcomes import Outcome, Side
 from kgverify.ranking.draw import mix
-from kgverify.ranking.groups import Groups, divide, find_groups, sort_rows, take_candidates
-from kgverify.ranking.rank import RANK_TOLERANCE
+from kgverify.ranking.rank import RANK_TOLERANCE, Groups, divide, find_groups, sort_rows, take_candidates
 from kgverify.runs.run import Part, Plan, Run
 from kgverify.trace.model.columns import Candidates, CandidateSet, Rankings, join_candidates
 
@@ -154,7 +153,8 @@ def build_result(columns: Mapping[str, NDArray[Any]]) -> PartResult:
     priority, is_true, query, side, atom, *ends = (columns[f"sample_{name}"] for name in _OF_SAMPLES)
     sample = Sample(priority, is_true, Candidates(query, side, atom, np.zeros(len(query), np.uint32), *ends))
     choices = ChoiceStatistics(*(columns[name].item() for name in _OF_CHOICES))
-    return PartResult(*(columns[name] for name in _OF_RANKINGS), sample, choices)
+    rankings: Any = {name: columns[name] for name in _OF_RANKINGS}
+    return PartResult(**rankings, sample=sample, choices=choices)
 
 
 _NOT_ARRAYS: Final = (
@@ -255,8 +255,9 @@ def _lowest(priority: NDArray[np.uint64], of: NDArray[np.bool_]) -> NDArray[np.i
 def join_results(results: Iterable[PartResult]) -> PartResult:
     """Return the results of several parts as one, with the sample of all."""
     *columns, samples, choices = zip(*results, strict=True)
+    rankings: Any = dict(zip(_OF_RANKINGS, map(np.concatenate, columns), strict=True))
     combined = reduce(ChoiceStatistics.combine, choices)
-    return PartResult(*map(np.concatenate, columns), join_samples(samples), combined)
+    return PartResult(**rankings, sample=join_samples(samples), choices=combined)
 
 
 def pack_result(result: PartResult) -> bytes:
@@ -304,7 +305,7 @@ def write_part(path: Path, result: PartResult, identity: str) -> None:
 
 
 def _save(file: IO[bytes], result: PartResult, identity: str) -> None:
-    columns = list_columns(result)
+    columns: dict[str, Any] = list_columns(result)
     np.savez(file, identity=np.array(identity), xxh3=np.array(hash_columns(columns, identity)), **columns)
 
 

@@ -15,7 +15,7 @@ from kgverify.engines.table import COMPILED, make_entry
 from kgverify.errors import UserError
 from kgverify.evaluation.parts import ChoiceStatistics, PartResult, summarize_part
 from kgverify.progress import Progress, no_progress
-from kgverify.runs.dask_workers import check_same_engine
+from kgverify.runs.fan_out import check_same_engine
 from kgverify.runs.pool import make_once
 from kgverify.runs.run import Part, Pipeline, Run
 from kgverify.trace.model.columns import Candidates, CandidateSet, find_end, join_candidates

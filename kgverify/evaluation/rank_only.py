@@ -58,8 +58,15 @@ from kgverify.ranking.draw import (
     number_atoms,
     put_entities,
 )
-from kgverify.ranking.groups import Groups, divide, take_candidates
-from kgverify.ranking.rank import RANK_TOLERANCE, compare_gaps, rank_candidates, ranking_scores
+from kgverify.ranking.rank import (
+    RANK_TOLERANCE,
+    Groups,
+    compare_gaps,
+    divide,
+    rank_candidates,
+    ranking_scores,
+    take_candidates,
+)
 from kgverify.runs.run import Part, Pipeline, Run, choose_most_work
 from kgverify.trace.model.columns import (
     Candidates,

@@ -119,15 +119,7 @@ def _find_parser(lines: _Lines, uncommented: _Lines, context: _Context) -> "_Par
 
     UserError for a template, for a comment that may be a rule, and for another format.
     """
-    constants, predicates = context.constants, context.predicates
-    for number, line in uncommented:
-        if _TEMPLATE.match(line):
-            fix = "replace each #1, #2, ... by a predicate"
-            raise line_error(Source(context.file, number), "a rule", f"the template {show(line)}", fix)
-        if _is_comment(line) and _begins_with_name(line.strip(BLANKS), constants, predicates):
-            fix = "write a blank after the sign of a comment; quote the predicate of a rule; write a tab and metrics after AMIE"
-            found = f"{show(line)}, which may be either"
-            raise line_error(Source(context.file, number), "a rule or a comment", found, fix)
+    _check_comments(uncommented, context)
     content = [(number, line) for number, line in uncommented if not _is_comment(line)]
     # All names of an AMIE file may begin as a comment does.
     content = content or [(number, line) for number, line in lines if not is_skipped(line) and _AMIE_ARROW.search(line)]
@@ -152,6 +144,18 @@ _IDS = re.compile(rf"[ \t]*{NUMBER}(?:[ \t,]+{NUMBER})+[ \t]*")
 # NTP's templates, which begin as a comment does.
 _TEMPLATE = re.compile(r"[ \t]*+#[0-9]++\(")
 _QUOTED = re.compile(r"""(?<!\w)(?:'[^'\n]*+'|"[^"\n]*+")""")
+
+
+def _check_comments(lines: _Lines, context: _Context) -> None:
+    """Raise UserError for a template, which begins as a comment does, and for a comment that may be a rule."""
+    for number, line in lines:
+        if _TEMPLATE.match(line):
+            fix = "replace each #1, #2, ... by a predicate"
+            raise line_error(Source(context.file, number), "a rule", f"the template {show(line)}", fix)
+        if _is_comment(line) and _begins_with_name(line.strip(BLANKS), context.constants, context.predicates):
+            fix = "write a blank after the sign of a comment; quote the predicate of a rule; write a tab and metrics after AMIE"
+            found = f"{show(line)}, which may be either"
+            raise line_error(Source(context.file, number), "a rule or a comment", found, fix)
 
 
 def _is_comment(line: str) -> bool:

@@ -13,7 +13,7 @@ from kgverify.engines.protocol import Engine, Positions, positions_of
 from kgverify.program.limits import Limits
 from kgverify.program.outcomes import Side, Stage
 from kgverify.program.program import Program
-from kgverify.ranking.groups import take_candidates
+from kgverify.ranking.rank import take_candidates
 from kgverify.runs.engine_makers import MakePipeline
 from kgverify.runs.run import Pipeline, Run, build_trace
 from kgverify.step.clauses import Clauses

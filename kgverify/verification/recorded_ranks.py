@@ -18,7 +18,7 @@ from kgverify.errors import count_of
 from kgverify.graphs.load import find_graph
 from kgverify.program.atom_table import AtomTable
 from kgverify.program.outcomes import Side
-from kgverify.ranking.groups import NO_TRUTH, find_truth
+from kgverify.ranking.rank import NO_TRUTH, find_truth
 from kgverify.ranking.rules import (
     Counted,
     Counts,

@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 
 from kgverify.errors import InternalError
 from kgverify.evaluation.closure import check_model
-from kgverify.evaluation.evaluation_report import find_wrong_figures
-from kgverify.evaluation.judge import ComparedCandidates, ComparedRanking, Judge, word_outcome
+from kgverify.evaluation.judge import ComparedCandidates, ComparedRanking, Judge, find_wrong_figures, word_outcome
 from kgverify.evaluation.parts import PartResult
 from kgverify.program.outcomes import Outcome
 from kgverify.program.program import Program

@@ -13,10 +13,17 @@ from run_engines import countries_run, eager_pipeline, needs_data
 
 from kgverify.comparison.exercise.exercise import MINIMUM, Minimum
 from kgverify.errors import InternalError
-from kgverify.evaluation import evaluation_report, judge, rank_only
+from kgverify.evaluation import judge, rank_only
 from kgverify.evaluation.evaluate import EvaluationResult, EvaluationSettings, evaluate
-from kgverify.evaluation.evaluation_report import report_evaluation
-from kgverify.evaluation.judge import ComparedRanking, Figure, RankingSample, choose_single, hash_results, word_outcome
+from kgverify.evaluation.judge import (
+    ComparedRanking,
+    Figure,
+    RankingSample,
+    choose_single,
+    hash_results,
+    report_evaluation,
+    word_outcome,
+)
 from kgverify.evaluation.parts import PartResult, identify, join_results
 from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.graphs.load import load_graph
@@ -183,10 +190,8 @@ def test_a_lost_query_is_found():
 
 
 def test_wrong_metrics_are_found(monkeypatch: pytest.MonkeyPatch):
-    right = evaluation_report.compute_metrics
-    monkeypatch.setattr(
-        evaluation_report, "compute_metrics", lambda rankings: right(rankings) | {"both.realistic.hits_at_3": 0.25}
-    )
+    right = judge.compute_metrics
+    monkeypatch.setattr(judge, "compute_metrics", lambda rankings: right(rankings) | {"both.realistic.hits_at_3": 0.25})
     found = report(countries_run(num_queries=2, num_corruptions=9))
     assert not found.is_sound
     assert found.wrong_figures[0].startswith("both.realistic.hits_at_3 is 0.25, by the reference ")

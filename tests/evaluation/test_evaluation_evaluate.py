@@ -16,7 +16,7 @@ from run_engines import ForeignEngine, TieBreakingEngine, countries_run, eager_p
 from kgverify.errors import UserError
 from kgverify.evaluation import evaluate as evaluate_module
 from kgverify.evaluation.evaluate import EvaluationResult, EvaluationSettings, evaluate
-from kgverify.evaluation.evaluation_report import report_evaluation
+from kgverify.evaluation.judge import report_evaluation
 from kgverify.evaluation.parts import PartResult, list_columns
 from kgverify.program.limits import Limits
 from kgverify.program.outcomes import Outcome

@@ -15,7 +15,7 @@ from kgverify.engines.protocol import STOPPED, Evaluation, Results
 from kgverify.errors import InternalError, UserError
 from kgverify.evaluation import rank_only
 from kgverify.evaluation.evaluate import EvaluationSettings, evaluate
-from kgverify.evaluation.evaluation_report import report_evaluation
+from kgverify.evaluation.judge import report_evaluation
 from kgverify.evaluation.parts import PartResult, join_results, list_columns
 from kgverify.evaluation.proving import ProcessGroup, Share
 from kgverify.evaluation.rank_only import MARGIN, AllCorruptions, DrawnCorruptions, RankOnly, build_model

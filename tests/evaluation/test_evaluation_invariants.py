@@ -19,8 +19,7 @@ from kgverify.errors import UserError
 from kgverify.evaluation import closure, judge
 from kgverify.evaluation.closure import check_model
 from kgverify.evaluation.evaluate import EvaluationResult, EvaluationSettings, _Worker, evaluate
-from kgverify.evaluation.evaluation_report import report_evaluation
-from kgverify.evaluation.judge import ComparedCandidates, Endings, choose_rankings, derive_endings
+from kgverify.evaluation.judge import ComparedCandidates, Endings, choose_rankings, derive_endings, report_evaluation
 from kgverify.evaluation.parts import (
     ChoiceStatistics,
     PartFolder,
@@ -35,8 +34,7 @@ from kgverify.program.atoms import NamedAtom, Variable
 from kgverify.program.outcomes import Outcome
 from kgverify.program.program import NamedRule, Program
 from kgverify.prover.execution import device
-from kgverify.ranking.groups import take_candidates
-from kgverify.ranking.rank import RANK_TOLERANCE
+from kgverify.ranking.rank import RANK_TOLERANCE, take_candidates
 from kgverify.runs.run import Run, plan_parts, reference_pipeline
 from kgverify.trace.model.columns import Candidates, Columns
 

@@ -11,7 +11,7 @@ from run_engines import ForeignEngine, countries_run, eager_pipeline, foreign_pi
 from kgverify.errors import UserError
 from kgverify.evaluation import rank_only
 from kgverify.evaluation.evaluate import EvaluationResult, EvaluationSettings, evaluate
-from kgverify.evaluation.evaluation_report import report_evaluation
+from kgverify.evaluation.judge import report_evaluation
 from kgverify.evaluation.proving import may_stop
 from kgverify.graphs.load import load_graph
 from kgverify.program.limits import Limits

@@ -34,9 +34,9 @@ def find_delimiter(texts: Sequence[str], file: str) -> str:
         scores[" "] = (0, False)  # Blanks cut names in quotes.
     best = max(scores[each] for each in likely)
     # The delimiter is the one by which fewer different names are relations.
-    num_relations = {each: _count_relations(rows[each]) for each in likely}
-    first, *others = sorted((each for each in likely if scores[each] == best), key=num_relations.__getitem__)
-    if others and 2 * num_relations[first] > num_relations[others[0]]:
+    fitting = (each for each in likely if scores[each] == best)
+    first, *others = sorted(fitting, key=lambda each: _count_relations(rows[each]))
+    if others and 2 * _count_relations(rows[first]) > _count_relations(rows[others[0]]):
         raise line_error(
             Source(file, sample[0][0]),
             "three names and what separates them",

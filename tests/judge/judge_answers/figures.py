@@ -17,8 +17,7 @@ from kgverify.comparison.result import NO_CANDIDATE, Attribution, Cause, Compari
 from kgverify.engines.policy import bound_score_errors
 from kgverify.program.outcomes import DifferenceClass, Outcome, Stage
 from kgverify.program.program import Symbols
-from kgverify.ranking.groups import find_truth
-from kgverify.ranking.rank import rank_candidates
+from kgverify.ranking.rank import find_truth, rank_candidates
 from kgverify.ranking.rules import RankingRule, Ties, count_above, give_ranks
 from kgverify.trace.model.columns import Candidates, CandidateSet, Rankings
 from kgverify.trace.model.digests import renumber
