@@ -88,17 +88,12 @@ class DrawnRanking(NamedTuple):
     atoms: NDArray[np.int32]
 
 
-class RankingSample(NamedTuple):
-    """The rankings to recompute, and the sizes of the strata that they are drawn from: (rankings, rankings chosen)."""
-
-    rankings: list[DrawnRanking]
-    strata: list[tuple[int, int]]
-
-
 def choose_rankings(
     run: Run, results: PartResult, key: int, num: int, model: NDArray[np.int64] | None = None
-) -> RankingSample:
+) -> tuple[list[DrawnRanking], list[tuple[int, int]]]:
     """Choose whole rankings that `num` derivations can recompute.
+
+    Returns them, and the sizes of the strata that they are drawn from: (rankings, rankings chosen).
 
     model: the keys of a model that no provable atom is missing from, ascending. If a true triple is PROVED clearly above -100,
            the corruptions outside of it rank below, and only a few of them are derived.
@@ -132,7 +127,7 @@ def choose_rankings(
             chosen.append(ranking)
     chosen.sort(key=lambda each: each.row)
     sizes = int(is_short.sum()), int((~is_short).sum())
-    return RankingSample(chosen, [*zip(sizes, num_taken, strict=True)])
+    return chosen, [*zip(sizes, num_taken, strict=True)]
 
 
 class _Drawer:
@@ -611,18 +606,18 @@ def check_evaluation(
     is_closed = model is not None and model.is_closed
     single = choose_single(results, key, num // 2)
     left = num - len(single.is_true)
-    sample = choose_rankings(run, results, key, left, keys if is_closed else None)
-    if not sample.rankings and 0 < int(results.num_ranked.max(initial=0)) <= left:
+    chosen, strata_of_rankings = choose_rankings(run, results, key, left, keys if is_closed else None)
+    if not chosen and 0 < int(results.num_ranked.max(initial=0)) <= left:
         raise InternalError("the check chose no ranking, though the largest one is small enough")
     missing = find_missing_candidates(run, results, model)
-    atoms = np.concatenate((single.candidates.atom, missing.atom, *(each.atoms for each in sample.rankings)))
+    atoms = np.concatenate((single.candidates.atom, missing.atom, *(each.atoms for each in chosen)))
     error = sum(accept_score_error(each.engine.info, run.policy.info) for each in (pipeline, reference))
     endings = derive_endings(run, reference, atoms, error, progress)
     judge = Judge(run, results, reference, endings, rank_only=rank_only, may_stop=may_stop(pipeline.engine))
     candidates = judge.compare_single(single.candidates)
     alone = _prove_alone(pipeline, single.candidates, candidates.expected)
-    ranks = judge.rank(sample.rankings)
-    rankings = judge.compare_rankings(sample.rankings, ranks)
+    ranks = judge.rank(chosen)
+    rankings = judge.compare_rankings(chosen, ranks)
     namer = Namer(run, pipeline, judge)
     again = judge.compare_single(alone)
     differences = [
@@ -651,7 +646,7 @@ def check_evaluation(
             num_checked=len(rankings),
             num_equal=num_equal,
             num_near_ties=len(rankings) - num_equal - num_wrong,
-            strength=judge_sample(sample.strata),
+            strength=judge_sample(strata_of_rankings),
         ),
         model=None if model is None else namer.describe_model(model),
         exercise=endings.exercise,

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import msgspec
 import numpy as np
@@ -32,19 +32,11 @@ OF_POLICY: Final = frozenset(
 MakeEngine = Callable[[Program, Limits, Policy], Engine]
 
 
-class Retaken(NamedTuple):
-    """The steps of an engine from the goals of a trace.
-
-    trace:    the candidates and goals of the recorded trace, with the resolvents of the engine
-    num_left: the recorded steps without a goal that an engine can start from, which are as recorded
-    """
-
-    trace: Trace
-    num_left: int
-
-
-def retake_steps(recorded: Trace, make: MakeEngine, limits: DeclaredLimits) -> Retaken:
+def retake_steps(recorded: Trace, make: MakeEngine, limits: DeclaredLimits) -> tuple[Trace, int]:
     """Let an engine take a step from each goal of a trace, with the goals that the trace visited before.
+
+    Returns the candidates and goals of the trace with the resolvents of the engine, and the number of recorded steps without a
+    goal that an engine can start from, which stay as recorded.
 
     limits: a limit that is unknown here is that of the trace, or else the default
 
@@ -89,7 +81,7 @@ def retake_steps(recorded: Trace, make: MakeEngine, limits: DeclaredLimits) -> R
         fields=column_names(columns) - unknown_columns(info) - ({"steps.depth"} - recorded.fields),
         source=f"{info.name}, from the goals of {recorded.source or 'the trace'}",
     )
-    return Retaken(trace, num_left)
+    return trace, num_left
 
 
 def _unique(facts: NDArray[np.int32]) -> NDArray[np.int32]:

@@ -18,7 +18,6 @@ from kgverify.evaluation.evaluate import EvaluationResult, EvaluationSettings, e
 from kgverify.evaluation.judge import (
     ComparedRanking,
     Figure,
-    RankingSample,
     choose_single,
     hash_results,
     report_evaluation,
@@ -290,7 +289,7 @@ def test_every_altered_value_of_a_sample_is_found(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_check_that_chooses_no_ranking_where_the_largest_is_small_enough_is_a_bug(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(judge, "choose_rankings", lambda *given: RankingSample([], []))
+    monkeypatch.setattr(judge, "choose_rankings", lambda *given: ([], []))
     run = countries_run(num_queries=1, num_corruptions=3)
     pipeline = eager_pipeline(run)
     found = evaluate(run, pipeline)

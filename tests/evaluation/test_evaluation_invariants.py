@@ -160,7 +160,7 @@ def test_a_ranking_that_costs_far_more_than_the_check_may_is_not_chosen() -> Non
     run = countries_run(num_queries=3, num_corruptions=9)
     found = evaluated(run)
     results = join_results(found.results.values())
-    sizes = {num: len(choose_rankings(run, results, 7, num).rankings) for num in (2, 8, 1000)}
+    sizes = {num: len(choose_rankings(run, results, 7, num)[0]) for num in (2, 8, 1000)}
     assert (sizes[2], sizes[8], sizes[1000]) == (0, 1, 6)
 
 

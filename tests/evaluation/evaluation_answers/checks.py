@@ -199,14 +199,14 @@ def _check_samples(run: Run, engine: FormulaEngine, results: PartResult) -> None
     model = engine.endings.model
     size = len(run.graph.program.symbols.constants)
     keys = np.sort(number_atoms(np.array(sorted(model), np.int32), size))
-    drawn = choose_rankings(run, results, _KEY, 150, keys)
+    drawn, strata = choose_rankings(run, results, _KEY, 150, keys)
     is_short = (results.outcome == Outcome.PROVED) & (results.log_probability > -99.9)
-    rows = [each.row for each in drawn.rankings]
+    rows = [each.row for each in drawn]
     taken = [sum(bool(is_short[row]) == each for row in rows) for each in (True, False)]
     members = int(is_short.sum()), int((~is_short).sum())
-    _require(drawn.strata == list(zip(members, taken, strict=True)) and all(taken), "the numbers of rankings")
+    _require(strata == list(zip(members, taken, strict=True)) and all(taken), "the numbers of rankings")
     draw = ReferenceDraw(run.graph, run.split, run.num_corruptions, run.seed)
-    for each in drawn.rankings:
+    for each in drawn:
         atoms = draw.draw(int(results.query[each.row]), int(results.side[each.row]))
         derived = [*map(tuple, each.atoms.tolist())]
         outside = [atom for atom in atoms[1:] if tuple(atom) not in model]
