@@ -17,7 +17,7 @@ from kgverify.graphs.folder import SPLITS
 from kgverify.graphs.formats.reading import Part, Triples, line_error
 from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.program.atom_table import AtomTable
-from kgverify.program.atoms import NamedAtom, Term, Variable
+from kgverify.program.atoms import Term, Variable
 from kgverify.program.program import NamedRule, Source
 
 _DEFAULT: Final = (0, 1, 2)
@@ -84,7 +84,10 @@ def _check_first_row(triples: Triples, parts: Sequence[Part], source: Source) ->
     """
     first = triples.atoms[0]
     rows = [each.atoms[each.is_table and each.header is None :] for _, _, each in parts]
-    if not any(map(len, rows)) or any(_shares_name(first, atom) for atom in chain(triples.atoms[1:], *rows)):
+    if not any(map(len, rows)) or any(
+        first.predicate == atom.predicate or not {first.first, first.second}.isdisjoint((atom.first, atom.second))
+        for atom in chain(triples.atoms[1:], *rows)
+    ):
         return
     others = list(chain(*rows))
     relations = Counter(atom.predicate for atom in others)
@@ -98,10 +101,6 @@ def _check_first_row(triples: Triples, parts: Sequence[Part], source: Source) ->
         return
     fix = "remove the line if it is a header row; if it is a triple, put it after another one"
     raise line_error(source, "a triple", found, fix)
-
-
-def _shares_name(first: NamedAtom, other: NamedAtom) -> bool:
-    return first.predicate == other.predicate or not {first.first, first.second}.isdisjoint((other.first, other.second))
 
 
 def _find_unlikely_order(triples: AtomTable, train: AtomTable, file: str) -> Iterator[str]:

@@ -424,8 +424,9 @@ def _locate(spec: str | Path) -> Traversable:
     if is_path or path.is_file():
         if path.exists():
             return path
+        holds = f"holds {render_list(_list_names(path.parent))}" if path.parent.is_dir() else "does not exist either"
         raise UserError(
-            f"no such file or folder{_describe_parent(path)}",
+            f"no such file or folder; {str(path.parent)!r} {holds}",
             where=str(spec),
             fix=suggest(path.name, _list_names(path.parent)) or "check the path",
         )
@@ -470,9 +471,3 @@ def _embedded(name: str) -> Traversable:
 def _list_names(folder: Path) -> list[str]:
     """List the visible names in a folder; none if it is not a folder."""
     return sorted(e.name for e in folder.iterdir() if not e.name.startswith(".")) if folder.is_dir() else []
-
-
-def _describe_parent(path: Path) -> str:
-    if not path.parent.is_dir():
-        return f"; {str(path.parent)!r} does not exist either"
-    return f"; {str(path.parent)!r} holds {render_list(_list_names(path.parent))}"

@@ -491,7 +491,9 @@ def _parse_amie(text: str, source: Source, context: _Context) -> Iterator[_Item]
     if len(clause_heads) != 1:
         found = f"{len(clause_heads)} in {show(sides[1].strip(' '))}"
         raise line_error(source, "one atom after '=>'", found, f"write {_AMIE_FORMAT}")
-    confidence = _pick_confidence(metrics, context.titles, source)
+    is_named, column = "std confidence" in context.titles, min(1, len(metrics) - 1)
+    column = context.titles.index("std confidence") - 1 if is_named else column
+    confidence = _read_confidence(metrics[column].replace(",", "."), source) if 0 <= column < len(metrics) else None
     yield _RawRule(source, clause_heads[0], body, _is_amie_variable, confidence=confidence)
 
 
@@ -533,12 +535,6 @@ def _respell(name: str, known: Collection[str], context: _Context) -> str:
         return name
     context.notes["names read with or without angle brackets, as the triples have them"].append(name)
     return other
-
-
-def _pick_confidence(metrics: Sequence[str], header: Sequence[str], source: Source) -> float | None:
-    is_named = "std confidence" in header
-    column = header.index("std confidence") - 1 if is_named else min(1, len(metrics) - 1)
-    return _read_confidence(metrics[column].replace(",", "."), source) if 0 <= column < len(metrics) else None
 
 
 _Parser: TypeAlias = Callable[[_Lines, _Context], Iterator[_Item]]

@@ -1,11 +1,13 @@
-"""The fields of a table: the delimiter between them, their quotes, and the columns that a header row names."""
+"""Tables as rows of fields: the delimiter between these, their quotes, comments, and the columns that a header row names."""
 
 import csv
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import compress
 from typing import Final
 
+from kgverify.errors import UserError, count_of
 from kgverify.graphs.formats.reading import Columns, line_error, show
 from kgverify.program.program import Source
 
@@ -135,3 +137,111 @@ def _match_roles(fields: Sequence[str]) -> tuple[list[str], list[list[int]]]:
     """Return the words of a row, and the columns that they call head, relation and tail."""
     words = [_NOT_ALPHANUMERIC.sub("", field.lower()) for field in fields]
     return words, [[i for i, word in enumerate(words) if pattern.fullmatch(word)] for pattern in _ROLE_PATTERNS]
+
+
+class TableRows:
+    """The rows of a table: the fields and the line of each, and warnings about what was skipped.
+
+    marked: the lines that begin as comments do
+    """
+
+    def __init__(self, texts: Sequence[str], delimiter: str, file: str) -> None:
+        self.delimiter, self.file = delimiter, file
+        self.warnings: list[str] = []
+        self.marked = self._find_lines(texts)
+        texts = texts if len(self.lines) == len(texts) else [texts[line - 1] for line in self.lines]
+        self.rows = self._split(texts)
+        self._clean(texts)
+
+    def warn(self, text: str, row: int = 0) -> None:
+        """Add a warning about a row."""
+        self.warnings.append(f"{Source(self.file, self.lines[row])}: {text}")
+
+    def error(self, row: int, expected: str, found: str, fix: str) -> UserError:
+        """Return the error for a row."""
+        return line_error(Source(self.file, self.lines[row]), expected, found, fix)
+
+    def show(self, row: Sequence[str]) -> str:
+        """Return a row in quotes, as its line has it."""
+        return show(self.delimiter.join(row))
+
+    def _find_lines(self, texts: Sequence[str]) -> set[int]:
+        """Find the lines that are neither blank nor comments, and return those that begin as comments do."""
+        dropped, marked, like_rows = set(), set(), []
+        first = next((i for i, text in enumerate(texts) if is_content(text)), len(texts))
+        for i in [i for i, text in enumerate(texts) if text[:1] in "%# \t"]:
+            text = texts[i].lstrip(" ")
+            fields = split_line(text, self.delimiter)
+            if not text.strip(" \t"):
+                dropped.add(i)
+            elif not text.startswith(SIGNS):
+                continue
+            elif i <= first and find_roles(fields):
+                first = -1
+            elif COMMENT.match(text) or len(fields) != 3:
+                dropped.add(i)
+                like_rows += [i] * (len(fields) == 3 and self.delimiter != " ")
+            else:
+                marked.add(i + 1)
+        self.lines = [*range(1, len(texts) + 1)]
+        if like_rows:
+            num = count_of(len(like_rows), "comment")
+            self.warn(f"{num} with the form of a triple skipped, the first on this line", like_rows[0])
+        if dropped:
+            self.lines = [line for line in self.lines if line - 1 not in dropped]
+        return marked
+
+    def _split(self, texts: Sequence[str]) -> list[tuple[str, ...]]:
+        quotes = [quote for quote in "\"'" if any(quote in text for text in texts)]
+        if '"' in quotes and self.delimiter != "\t":
+            try:
+                return list(read_quoted(texts, self.delimiter, '"'))
+            except Unquoted as error:
+                expected = "a name in double quotes that ends at its quote, on the same line"
+                fix = 'close the quote, and write a quote inside of a name twice: "say ""hi"""'
+                raise self.error(error.args[0], expected, show(texts[error.args[0]]), fix) from error
+        rows = [split_plainly(text, self.delimiter) for text in texts]
+        for quote in quotes:
+            rows = self._unquote(rows, texts, quote)
+        return rows
+
+    def _unquote(self, rows: list[tuple[str, ...]], texts: Sequence[str], quote: str) -> list[tuple[str, ...]]:
+        """Return the rows without quotes if whole columns are in quotes; as they are if no name is.
+
+        UserError if only some names of a column are in quotes, which may belong to them.
+        """
+        if not any(field[:1] == quote for row in rows for field in row):
+            return rows
+        try:
+            unquoted = list(read_quoted(texts, self.delimiter, quote))
+        except Unquoted:
+            return rows
+        closed = [[len(field) > 1 and field[0] == quote == field[-1] for field in row] for row in rows]
+        first = next((i for i, row in enumerate(closed) if any(row)), 0)
+        # A quoted delimiter shows that quotes do not belong to the names; a doubled quote only that those around it do not.
+        is_clear = any(len(row) != len(plain) for row, plain in zip(unquoted, rows, strict=True))
+        body = slice(find_roles(unquoted[0]) is not None, None)
+        for column, names in zip(zip(*closed[body], strict=False), zip(*rows[body], strict=False), strict=True):
+            if is_clear or all(column) or all(quote * 2 in name[1:-1] for name in compress(names, column)):
+                continue
+            expected = "quotes around all names of a column, or around none"
+            fix = "remove the quotes; if they belong to the names, write the triples as relation(head,tail)."
+            raise self.error(first, expected, show(texts[first]), fix)
+        self.warn(f"the quotes around {count_of(sum(map(sum, closed)), 'name')} removed, the first on this line", first)
+        return unquoted
+
+    def _clean(self, texts: Sequence[str]) -> None:
+        """Drop empty fields at the ends of rows that have more than three, and the blanks around names."""
+        is_blank = self.delimiter == " "
+        long = [i for i, row in enumerate(self.rows) if len(row) > 3 and not row[-1].strip(" ")]
+        for i in long:
+            width = max(3, *(num for num, field in enumerate(self.rows[i], 1) if field.strip(" ")))
+            self.rows[i] = self.rows[i][:width]
+        if long and not is_blank:
+            self.warn(f"{count_of(len(long), 'line')} with an empty field at the end, the first here", long[0])
+        spaced = [] if is_blank else [i for i, text in enumerate(texts) if " " in text]
+        changed = [i for i in spaced if any(field[:1] == " " or field[-1:] == " " for field in self.rows[i])]
+        for i in changed:
+            self.rows[i] = tuple(field.strip(" ") for field in self.rows[i])
+        if changed:
+            self.warn(f"blanks around names removed in {count_of(len(changed), 'line')}, the first here", changed[0])

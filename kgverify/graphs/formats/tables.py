@@ -12,27 +12,13 @@ that begins with `%` or `#` and a blank, or that has other than three fields, is
 import math
 from collections import Counter
 from collections.abc import Sequence
-from itertools import compress
 from typing import Final
 
-from kgverify.errors import UserError, count_of
-from kgverify.graphs.formats.fields import (
-    COMMENT,
-    NAMES,
-    SEPARATORS,
-    SIGNS,
-    Unquoted,
-    find_ends,
-    find_roles,
-    is_content,
-    read_quoted,
-    split_line,
-    split_plainly,
-)
+from kgverify.errors import count_of
+from kgverify.graphs.formats.fields import NAMES, SEPARATORS, SIGNS, TableRows, find_ends, find_roles
 from kgverify.graphs.formats.plain import parse_plain_table
-from kgverify.graphs.formats.reading import Columns, GivenColumns, Triples, line_error, show
+from kgverify.graphs.formats.reading import Columns, GivenColumns, Triples
 from kgverify.program.atoms import NamedAtom
-from kgverify.program.program import Source
 
 _SPECIAL_BEGINNINGS: Final = b" \"'%#"
 """The beginnings of names that need attention."""
@@ -67,8 +53,8 @@ def parse_plain(content: bytes, delimiter: str, first: str, given: GivenColumns 
     return parse_plain_table(content, delimiter, _SPECIAL_BEGINNINGS)
 
 
-class _Table:
-    """A table: the fields of its rows, all of the same number, the line of each, and warnings about what was skipped.
+class _Table(TableRows):
+    """A table whose rows have the same number of fields.
 
     header: the columns that a header row calls head, relation and tail; None without one
     """
@@ -76,17 +62,12 @@ class _Table:
     header: Columns | None = None
 
     def __init__(self, texts: Sequence[str], delimiter: str, file: str) -> None:
-        self._delimiter, self._file = delimiter, file
+        super().__init__(texts, delimiter, file)
         self._form = NAMES[delimiter].join(("head", "relation", "tail"))
-        self.warnings: list[str] = []
-        marked = self._find_lines(texts)
-        texts = texts if len(self.lines) == len(texts) else [texts[line - 1] for line in self.lines]
-        self.rows = self._split(texts)
-        self._clean(texts)
         if self.rows:
             self._check_widths()
             self._take_header()
-            self._check_marked(marked)
+            self._check_marked()
 
     def find_columns(self, given: GivenColumns | None) -> Columns:
         """Return the columns of the names. UserError for an empty name, and if the meaning of a column is not clear.
@@ -98,7 +79,7 @@ class _Table:
         columns = self._explain_columns() if given is None else self._check_given(*given)
         for i, row in enumerate(self.rows):
             if "" in row and not all(row[column] for column in columns):
-                raise self._error(i, self._form, f"an empty name in {self._show(row)}", "fill in the empty field")
+                raise self.error(i, self._form, f"an empty name in {self.show(row)}", "fill in the empty field")
         return columns
 
     def _explain_columns(self) -> Columns:
@@ -113,17 +94,17 @@ class _Table:
             layouts = [(1, 2, 3)] * len(numbers) + [(0, 1, 2)] * _are_weights(values[3])
         others = {*range(width)}.difference(*layouts)
         if len(layouts) != 1 or not all(i in numbers or _are_weights(values[i]) for i in others):
-            found = f"{count_of(width, 'field')} in {self._show(self.rows[0])}"
-            raise self._error(0, self._form, found, _COLUMNS)
+            found = f"{count_of(width, 'field')} in {self.show(self.rows[0])}"
+            raise self.error(0, self._form, found, _COLUMNS)
         for i in others:
             if i in numbers:
-                self._warn("a column of row numbers, which is skipped")
+                self.warn("a column of row numbers, which is skipped")
                 continue
             for row, weight in enumerate(values[i]):
                 if float(weight) <= 0:
                     fix = "remove such triples and the column"
-                    raise self._error(row, "a triple that holds", f"the weight {weight}", fix)
-            self._warn(f"a column of weights, such as {values[i][0]}, which kgverify does not use")
+                    raise self.error(row, "a triple that holds", f"the weight {weight}", fix)
+            self.warn(f"a column of weights, such as {values[i][0]}, which kgverify does not use")
         return layouts[0]
 
     def _check_given(self, columns: Columns, width: int) -> Columns:
@@ -133,108 +114,16 @@ class _Table:
             found = f"a header row with another order above {found}" if self.header else found
             fix = "leave columns out, or name the columns of this file, with - for one that is not read"
             expected = f"the {width} columns of --graph columns"
-            raise self._error(0, expected, f"{found} in {self._show(self.rows[0])}", fix)
+            raise self.error(0, expected, f"{found} in {self.show(self.rows[0])}", fix)
         return columns
 
-    def _warn(self, text: str, row: int = 0) -> None:
-        self.warnings.append(f"{Source(self._file, self.lines[row])}: {text}")
-
-    def _error(self, row: int, expected: str, found: str, fix: str) -> UserError:
-        return line_error(Source(self._file, self.lines[row]), expected, found, fix)
-
-    def _show(self, row: Sequence[str]) -> str:
-        return show(self._delimiter.join(row))
-
-    def _find_lines(self, texts: Sequence[str]) -> set[int]:
-        """Find the lines that are neither blank nor comments, and return those that begin as comments do."""
-        dropped, marked, like_rows = set(), set(), []
-        first = next((i for i, text in enumerate(texts) if is_content(text)), len(texts))
-        for i in [i for i, text in enumerate(texts) if text[:1] in "%# \t"]:
-            text = texts[i].lstrip(" ")
-            fields = split_line(text, self._delimiter)
-            if not text.strip(" \t"):
-                dropped.add(i)
-            elif not text.startswith(SIGNS):
-                continue
-            elif i <= first and find_roles(fields):
-                first = -1
-            elif COMMENT.match(text) or len(fields) != 3:
-                dropped.add(i)
-                like_rows += [i] * (len(fields) == 3 and self._delimiter != " ")
-            else:
-                marked.add(i + 1)
-        self.lines = [*range(1, len(texts) + 1)]
-        if like_rows:
-            num = count_of(len(like_rows), "comment")
-            self._warn(f"{num} with the form of a triple skipped, the first on this line", like_rows[0])
-        if dropped:
-            self.lines = [line for line in self.lines if line - 1 not in dropped]
-        return marked
-
-    def _check_marked(self, marked: set[int]) -> None:
+    def _check_marked(self) -> None:
         """Raise UserError for a row that may be a comment, if no other name of the table begins so."""
-        if marked and not any(field.startswith(SIGNS) for row in self.rows for field in row[1:]):
-            i = next(i for i, line in enumerate(self.lines) if line in marked)
+        if self.marked and not any(field.startswith(SIGNS) for row in self.rows for field in row[1:]):
+            i = next(i for i, line in enumerate(self.lines) if line in self.marked)
             fix = f"write a blank after the sign of a comment; write a triple as relation('{self.rows[i][0]}',tail)."
-            found = f"{self._show(self.rows[i])}, which may be either"
-            raise self._error(i, "a triple or a comment", found, fix)
-
-    def _split(self, texts: Sequence[str]) -> list[tuple[str, ...]]:
-        quotes = [quote for quote in "\"'" if any(quote in text for text in texts)]
-        if '"' in quotes and self._delimiter != "\t":
-            try:
-                return list(read_quoted(texts, self._delimiter, '"'))
-            except Unquoted as error:
-                expected = "a name in double quotes that ends at its quote, on the same line"
-                fix = 'close the quote, and write a quote inside of a name twice: "say ""hi"""'
-                raise self._error(error.args[0], expected, show(texts[error.args[0]]), fix) from error
-        rows = [split_plainly(text, self._delimiter) for text in texts]
-        for quote in quotes:
-            rows = self._unquote(rows, texts, quote)
-        return rows
-
-    def _unquote(self, rows: list[tuple[str, ...]], texts: Sequence[str], quote: str) -> list[tuple[str, ...]]:
-        """Return the rows without quotes if whole columns are in quotes; as they are if no name is.
-
-        UserError if only some names of a column are in quotes, which may belong to them.
-        """
-        if not any(field[:1] == quote for row in rows for field in row):
-            return rows
-        try:
-            unquoted = list(read_quoted(texts, self._delimiter, quote))
-        except Unquoted:
-            return rows
-        closed = [[len(field) > 1 and field[0] == quote == field[-1] for field in row] for row in rows]
-        first = next((i for i, row in enumerate(closed) if any(row)), 0)
-        # A quoted delimiter shows that quotes do not belong to the names; a doubled quote only that those around it do not.
-        is_clear = any(len(row) != len(plain) for row, plain in zip(unquoted, rows, strict=True))
-        body = slice(find_roles(unquoted[0]) is not None, None)
-        for column, names in zip(zip(*closed[body], strict=False), zip(*rows[body], strict=False), strict=True):
-            if is_clear or all(column) or all(quote * 2 in name[1:-1] for name in compress(names, column)):
-                continue
-            expected = "quotes around all names of a column, or around none"
-            fix = "remove the quotes; if they belong to the names, write the triples as relation(head,tail)."
-            raise self._error(first, expected, show(texts[first]), fix)
-        self._warn(
-            f"the quotes around {count_of(sum(map(sum, closed)), 'name')} removed, the first on this line", first
-        )
-        return unquoted
-
-    def _clean(self, texts: Sequence[str]) -> None:
-        """Drop empty fields at the ends of rows that have more than three, and the blanks around names."""
-        is_blank = self._delimiter == " "
-        long = [i for i, row in enumerate(self.rows) if len(row) > 3 and not row[-1].strip(" ")]
-        for i in long:
-            width = max(3, *(num for num, field in enumerate(self.rows[i], 1) if field.strip(" ")))
-            self.rows[i] = self.rows[i][:width]
-        if long and not is_blank:
-            self._warn(f"{count_of(len(long), 'line')} with an empty field at the end, the first here", long[0])
-        spaced = [] if is_blank else [i for i, text in enumerate(texts) if " " in text]
-        changed = [i for i in spaced if any(field[:1] == " " or field[-1:] == " " for field in self.rows[i])]
-        for i in changed:
-            self.rows[i] = tuple(field.strip(" ") for field in self.rows[i])
-        if changed:
-            self._warn(f"blanks around names removed in {count_of(len(changed), 'line')}, the first here", changed[0])
+            found = f"{self.show(self.rows[i])}, which may be either"
+            raise self.error(i, "a triple or a comment", found, fix)
 
     def _check_widths(self) -> None:
         """Raise UserError at the first row that has more or fewer fields than the table has columns."""
@@ -243,10 +132,10 @@ class _Table:
         if len(widths) == 1 and expected >= 3:
             return
         i, row = next((i, row) for i, row in enumerate(self.rows) if len(row) != expected or expected < 3)
-        fix = f"separate three names by single {SEPARATORS[self._delimiter]}, in every line of the file"
-        fix += "; put a name that holds one in double quotes" * (self._delimiter in ",;|")
+        fix = f"separate three names by single {SEPARATORS[self.delimiter]}, in every line of the file"
+        fix += "; put a name that holds one in double quotes" * (self.delimiter in ",;|")
         form = self._form if expected <= 3 else f"{expected} fields as in other lines"
-        raise self._error(i, form, f"{count_of(len(row), 'field')} in {self._show(row)}", fix)
+        raise self.error(i, form, f"{count_of(len(row), 'field')} in {self.show(row)}", fix)
 
     def _take_header(self) -> None:
         """Drop the header row and its repetitions, and set the columns that it names."""
@@ -262,10 +151,10 @@ class _Table:
             if header[relation].isdecimal():
                 return
             fix = "remove the line if it is a header; if it is a triple, put it after another one"
-            raise self._error(0, "a header row or a triple", f"{self._show(header)}, which may be either", fix)
+            raise self.error(0, "a header row or a triple", f"{self.show(header)}, which may be either", fix)
         num_more = len(self.rows) - len(kept) - 1
         more = f", and {count_of(num_more, 'repetition')} of it" if num_more else ""
-        self._warn(f"the header row {self._show(header)}{more} skipped")
+        self.warn(f"the header row {self.show(header)}{more} skipped")
         self.header, self.rows, self.lines = columns, [self.rows[i] for i in kept], [self.lines[i] for i in kept]
 
     def _guess_columns(self, header: Sequence[str]) -> Columns | None:
@@ -279,7 +168,7 @@ class _Table:
         relation = 3 - sum(ends)
         if len(header) != 3 or all(_is_number(row[relation]) for row in others):
             fix = "add a column with the relation of each row; without one this is no table of triples"
-            raise self._error(0, "a header row with a relation", self._show(header), fix)
+            raise self.error(0, "a header row with a relation", self.show(header), fix)
         return ends[0], relation, ends[1]
 
 
