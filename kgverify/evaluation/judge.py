@@ -722,6 +722,7 @@ def _compute_figures(run: Run, results: PartResult) -> dict[str, Any]:
     by_outcome = results.num_outcomes.sum(0, np.int64)
     true_outcomes = np.bincount(results.outcome, minlength=len(Outcome))
     num_candidates = int(results.num_ranked.sum(dtype=np.int64))
+    smallest_gap = results.choices.smallest_gap
     return {
         "num_queries": len(run.queries),
         "metrics": compute_metrics(results.rankings),
@@ -731,13 +732,9 @@ def _compute_figures(run: Run, results: PartResult) -> dict[str, Any]:
         "outcomes": _named(by_outcome.tolist()),
         "true_outcomes": _named(true_outcomes.tolist()),
         "num_limited": int(results.num_limited.sum(dtype=np.int64)),
-        **_describe_choices(results),
+        **results.choices._asdict(),
+        "smallest_gap": smallest_gap if np.isfinite(smallest_gap) else None,
     }
-
-
-def _describe_choices(results: PartResult) -> dict[str, Any]:
-    gap = results.choices.smallest_gap
-    return results.choices._asdict() | {"smallest_gap": gap if np.isfinite(gap) else None}
 
 
 def _named(counts: list[int]) -> dict[str, int]:
@@ -791,9 +788,11 @@ def _check_counts(results: PartResult, report: EvaluationReport) -> list[str]:
         "num_candidates": sum(num_ranked.tolist()),
         "num_limited": sum(results.num_limited.tolist()),
         "num_left_out": sum((num_ranked - num_proved).tolist()),
-        **_describe_choices(results),
+        "num_choices": results.choices.num_choices,
+        "num_rescored": results.choices.num_rescored,
         "outcomes": {each.name.lower(): sum(by_outcome[:, each].tolist()) for each in Outcome},
         "true_outcomes": {each.name.lower(): results.outcome.tolist().count(each) for each in Outcome},
+        "smallest_gap": None if results.choices.smallest_gap == float("inf") else results.choices.smallest_gap,
     }
     wrong = [
         f"{name} is reported as {actual}, and the rankings have {expected}"
