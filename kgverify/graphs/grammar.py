@@ -372,7 +372,7 @@ _FIXES: Final = (
     (re.compile(rf"{NUMBER}\Z"), _WEIGHT_FIX),
     (re.compile("::"), "write the weight as a number, or leave it out"),
 )
-"""What may follow an atom by mistake, and the fix."""
+"""Mistakes after an atom, and the fix of each."""
 _RULE_FIX: Final = (re.compile(":-|->|<-"), "move the rules to a file of their own, such as rules.pl")
 _SIGNS: Final = {"rules": _NECK, "backward": _BACKWARD}
 _AFTER_ATOM: Final = {

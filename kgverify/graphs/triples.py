@@ -102,7 +102,7 @@ _NO_CONSTANTS: Final = (
         "quote the name if it is a constant; facts have neither functions, lists nor alternatives",
     ),
 )
-"""The beginnings of arguments without quotes that are no constants, what is expected and found instead, and the fix."""
+"""Beginnings of arguments without quotes that are refused: pattern, expectation, words for the finding, and fix."""
 
 
 def parse_facts(text: str, file: str) -> Triples:

@@ -86,7 +86,8 @@ class Counters:
 
 def test_a_process_has_left_when_it_says_so_or_is_gone():
     group, stops = Counters(), [False]
-    worker = evaluate_module._Worker(cast(Any, None), cast(Any, group), lambda: stops[0])
+    settings = EvaluationSettings(group=cast(Any, group), should_stop=lambda: stops[0])
+    worker = evaluate_module._Worker(cast(Any, None), settings)
     # A process that has not started yet is waited for, unless the evaluation stops.
     assert not worker._has_left(1)
     with subprocess.Popen(["sleep", "60"]) as other:
