@@ -1,4 +1,4 @@
-"""The dashboard of a campaign, redrawn on a terminal: its progress, the features exercised, and the failures."""
+"""The dashboard of a campaign, redrawn on a terminal: its progress, the work compared, and the failures."""
 
 import time
 from collections import Counter
@@ -18,13 +18,12 @@ from kgverify.errors import count_of
 from kgverify.report.render.screen import Text
 from kgverify.testing.campaigns.campaign import Campaign
 from kgverify.testing.campaigns.result import Tally, Watch, name_source
-from kgverify.testing.problems.features import ALL_FEATURES, FEATURES_BY_TITLE
 
 REDRAWN: Final = 4
 """Redraws per second."""
 MOST_FAILURES: Final = 12
 """Signatures that are listed, the most frequent first."""
-LINES_WITHOUT_FAILURES: Final = 14
+LINES_WITHOUT_FAILURES: Final = 12
 _PHASES: Final = {
     "start": "starting",
     "replay": "replaying the corpus",
@@ -87,14 +86,9 @@ def draw(campaign: Campaign, tally: Tally, num_failures: int = MOST_FAILURES) ->
 
 
 def _list_counts(campaign: Campaign, tally: Tally) -> list[tuple[str | Text, RenderableType]]:
-    tried, met = tally.tried, tally.tried.met
+    tried, rate = tally.tried, _rate(tally)
     resumed = f", {tally.resumed:,} of them earlier" if tally.resumed else ""
-    rate = _rate(tally)
-    by_title = [
-        f"{title.split()[0]} {sum(name in met for name in names)}/{len(names)}"
-        for title, names in FEATURES_BY_TITLE.items()
-    ]
-    rows: list[tuple[str | Text, RenderableType]] = [
+    return [
         (
             "problems",
             f"{tally.done:,} of {name_source(campaign.seed, campaign.scope)}{resumed}; {tally.at_work:,} more in work",
@@ -105,10 +99,7 @@ def _list_counts(campaign: Campaign, tally: Tally) -> list[tuple[str | Text, Ren
             f" {count_of(tried.num_resolvents, 'resolvent')}",
         ),
         ("speed", f"{rate:,.0f} problems a second" if rate else "not known yet"),
-        ("features", f"{len(met)}/{len(ALL_FEATURES)}: {', '.join(by_title)}" if met else "not counted yet"),
     ]
-    missing = [name for name in ALL_FEATURES if name not in met]
-    return [*rows, ("", Text(f"never yet: {', '.join(missing)}", style="dim"))] if met and missing else rows
 
 
 def _list_failures(tally: Tally, num_shown: int) -> list[tuple[str | Text, RenderableType]]:

@@ -557,12 +557,7 @@ def walk_stages(
             if divergence is not None and not is_same_way:
                 # Other steps of the actual engine say nothing about the step that diverged.
                 line = _hide(line, "the saved traces do not contain the actual side of this step")._replace(actual=())
-            if 0 < index < num_replayed:
-                line = line._replace(mark=Mark.AGREES, note="both outputs were equal when the step was replayed")
-            elif line.mark is Mark.DIFFERS and index < culprit and is_of_step and line.note != RECORDED:
-                line = _hide(line, "a later stage causes the difference; a trace does not show more of this one")
-            elif line.mark is Mark.DIFFERS and has_differed:
-                line = line._replace(mark=Mark.FOLLOWS)
+            line = _judge(line, index, culprit, num_replayed, has_differed)
         has_differed |= line.mark is Mark.DIFFERS
         lines.append(line)
     if divergence is not None and not is_of_step:
@@ -572,6 +567,15 @@ def walk_stages(
 
 _Sides = tuple[tuple[SideStep, SideStep | None], ...]
 """The step of each side, with the next one if the trace contains it."""
+
+
+def _judge(line: StageLine, index: int, culprit: int, num_replayed: int, has_differed: bool) -> StageLine:
+    """Mark a stage by those around it: a replay settled it, a later one causes its difference, or it follows from one."""
+    if 0 < index < num_replayed:
+        return line._replace(mark=Mark.AGREES, note="both outputs were equal when the step was replayed")
+    if line.mark is Mark.DIFFERS and index < culprit < len(_WALK) and line.note != RECORDED:
+        return _hide(line, "a later stage causes the difference; a trace does not show more of this one")
+    return line._replace(mark=Mark.FOLLOWS) if line.mark is Mark.DIFFERS and has_differed else line
 
 
 def _list_faults(divergence: Divergence | None, others: Sequence[Divergence], culprit: int) -> dict[str, StageLine]:
