@@ -102,21 +102,19 @@ class _Confirmation:
             if better is not None and (better.is_exact or self._nearly is None):
                 is_open = is_refuted and not better.is_exact
                 self._found = better._replace(exceptions=self._experiment.pair) if is_open else better
-            # One that the run leaves inexact gets more experiments than one that it does not.
-            elif (
-                seed >= (1 if found.is_exact else MOST_UNCERTAIN) if found.condition.tests else self._is_hopeless(seed)
-            ):
+            elif self._is_done(found, seed):
                 break
         return self._nearly or Tested(self._found, self._experiment, last)
 
-    def _is_hopeless(self, seed: int) -> bool:
+    def _is_done(self, found: Found, seed: int) -> bool:
         """Return whether further experiments would say no more: all has gone wrong in the first ones, or none helped.
 
-        Further runs of candidates are not varied towards what they lack, and each of them costs a run of the engine.
+        A condition that the run leaves inexact gets more experiments than one that it does not. Further runs of candidates
+        are not varied towards what they lack, and each of them costs a run of the engine.
         """
-        is_all = all(each.is_wrong for each in self._known.instances)
-        most = MOST_WRONG - 1 if is_all else MOST_UNCERTAIN
-        return self._known.unit is Unit.CANDIDATE or seed >= most
+        is_first = found.is_exact if found.condition.tests else all(each.is_wrong for each in self._known.instances)
+        most = MOST_WRONG - 1 if is_first else MOST_UNCERTAIN
+        return seed >= most or (not found.condition.tests and self._known.unit is Unit.CANDIDATE)
 
     def _keep(self, tried: Tried) -> Tested:
         """Return the condition that an experiment has not refuted, without what rests on single instances."""

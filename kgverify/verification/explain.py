@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from kgverify.comparison.compare import Comparer, Options
+from kgverify.comparison.compare import Comparer
 from kgverify.comparison.rankings import compare_rankings
 from kgverify.comparison.result import NO_CANDIDATE, Attribution, Cause, Comparison
 from kgverify.comparison.step_view import StepReader
@@ -77,7 +77,7 @@ def rerun(
     proved = actual.engine.prove(candidate_set(columns))
     left = build_trace(run, expected.engine, columns, None)
     right = build_trace(run, actual.engine, proved, None)
-    compared = Comparer(left, right, Options(score_error=comparer.score_error, modulo=comparer.modulo))
+    compared = Comparer(left, right, comparer.alike._replace(lockstep=False))
     comparison = compared.compare()
     if comparison.near_ties:
         return None

@@ -1,6 +1,6 @@
 """The verification of a pipeline against another on the same run."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, NamedTuple
@@ -21,11 +21,11 @@ from kgverify.report.content import Determinism
 from kgverify.report.report import Report
 from kgverify.runs.run import Pipeline, Run, build_trace, describe_ranking, rank_alike
 from kgverify.trace.model.columns import CandidateSet, Columns, are_equal, select_candidates
-from kgverify.trace.model.score_error import OWN_ENGINES, ScoreError, find_float_type, name_float32
+from kgverify.trace.model.score_tolerance import OWN_ENGINES, find_float_type, name_float32
 from kgverify.trace.model.trace import Trace
 from kgverify.verification.judgement import FULL, Effort, Explained, describe_same, judge
 from kgverify.verification.lockstep import Compared, Task, compare, describe_lockstep
-from kgverify.verification.rounding import CompilationLog, EngineRun, settle_score_error
+from kgverify.verification.rounding import CompilationLog, EngineRun, measure_tolerance
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -64,15 +64,13 @@ def prove_again(side: EngineRun, asked: CandidateSet, progress: Progress) -> Eng
     return side._replace(rows=rows, again=side.engine.prove(asked.take(rows), progress))
 
 
-def judge_repetition(
-    run: Run, sides: tuple[EngineRun, EngineRun], score_error: ScoreError, modulo: Collection[str] | None
-) -> Repetition:
+def judge_repetition(run: Run, sides: tuple[EngineRun, EngineRun], options: Options) -> Repetition:
     """Return whether each engine repeats itself, and what that means for the verdict if one does not.
 
     Lists, choices and outcomes must be equal, and scores within their bound. A choice between two scores closer than the
     bound is a near-tie, as it is between two engines.
     """
-    found = [_compare_runs(run, side, score_error, modulo) for side in sides]
+    found = [_compare_runs(run, side, options) for side in sides]
     nums = [None if side.again is None else len(side.rows) for side in sides]
     (expected, expected_within, _), (actual, actual_within, _) = found
     return Repetition(
@@ -82,9 +80,7 @@ def judge_repetition(
     )
 
 
-def _compare_runs(
-    run: Run, side: EngineRun, score_error: ScoreError, modulo: Collection[str] | None
-) -> tuple[bool | None, str, str]:
+def _compare_runs(run: Run, side: EngineRun, options: Options) -> tuple[bool | None, str, str]:
     """Return whether a side repeats itself, within which difference, and why the verdict may be INCONCLUSIVE."""
     if side.again is None:
         return None, "", ""
@@ -94,7 +90,7 @@ def _compare_runs(
 
     def compare(columns: Columns, other: Columns) -> tuple[Comparer, Comparison]:
         first, second = (build_trace(run, side.engine, each, None) for each in (columns, other))
-        comparer = Comparer(first, second, Options(score_error=score_error, modulo=modulo))
+        comparer = Comparer(first, second, options)
         return comparer, comparer.compare()
 
     comparer, found = compare(first, side.again)
@@ -160,11 +156,11 @@ def verify(
     sides, declared = _run_both(run, pipelines, equality.determinism, phase, compilations)
     traces = sides[0].trace, sides[1].trace
     with phase("measuring the rounding of scores", 0):
-        score_error = settle_score_error(sides, equality.accepted_error)
-    repetition = judge_repetition(run, sides, score_error, equality.benign)
+        tolerance = measure_tolerance(sides, equality.accepted_error)
+    repetition = judge_repetition(run, sides, Options(equality=equality, tolerance=tolerance))
     hidden = _find_hidden(pipelines) if equality.lockstep else ()
     equality = replace(equality, lockstep=equality.lockstep and not hidden)
-    task = Task(run, pipelines, score_error, equality, effort, phase)
+    task = Task(run, pipelines, equality, tolerance, effort, phase)
     compared = compare(task, rank_alike(run, pipelines, traces))
     comparison, causes, attribution = _explain(task, compared, declared, is_repeating=not repetition.reasons)
     comparison = _judge_repeated(comparison, causes, repetition)

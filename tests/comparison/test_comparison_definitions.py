@@ -22,6 +22,7 @@ from kgverify.comparison.classify import Surroundings, describe_recorded, find_s
 from kgverify.comparison.comparable import Numbering, _blank, _renumber, compare_dialects, open_source, wants_content
 from kgverify.comparison.compare import Comparer, Options, compare
 from kgverify.comparison.equal_columns import has_equal_scores, has_equal_sums, has_same_bytes
+from kgverify.comparison.equality import Equality
 from kgverify.comparison.inference import step_difference
 from kgverify.comparison.inference.infer import BlockInference, ProgramInference, find_program, name_in_dialect
 from kgverify.comparison.inference.origins import MOST_ATOMS, StepOrigins
@@ -163,10 +164,10 @@ def test_equal_ids_of_other_names_are_no_agreement():
 def test_what_has_many_atoms_or_odd_ones_is_explained_by_what_is_nearest(monkeypatch: pytest.MonkeyPatch):
     trace = small_trace()
     goal = tuple(map(tuple, trace.columns.steps.goal_atoms[:1].tolist()))
-    step = ProgramInference(trace).origins.at(goal, None)
     asked = []
-    monkeypatch.setattr(StepOrigins, "explain_otherwise", lambda self, atoms: asked.append(atoms) or [])
+    monkeypatch.setattr(StepOrigins, "_explain_otherwise", lambda self, atoms: asked.append(atoms) or [])
     monkeypatch.setattr(StepOrigins, "_find_nearest", lambda self, atoms: "nearest")
+    step = ProgramInference(trace).origins.at(goal, None)
     named, odd = (0, 0, -1), (-1, 0, 0)
     for atoms in ((named,) * 2, (named,) * MOST_ATOMS, (named,) * (MOST_ATOMS + 1), (odd, named), (odd,) * 13):
         assert step.explain(atoms) == "nearest"
@@ -196,7 +197,7 @@ def test_variables_of_candidates_count_unless_names_are_benign():
 
     pair = with_atom(-1, -2), with_atom(-2, -1)
     assert compare(*pair).divergences
-    assert not compare(*pair, modulo=["names"]).divergences
+    assert not compare(*pair, equality=Equality(modulo=["names"])).divergences
 
 
 def test_dialects_differ_only_if_both_are_known():
@@ -297,7 +298,7 @@ def test_a_sum_is_compared_where_the_side_with_scores_repeats_resolvents():
     )
     right = with_column(bare, "candidates.log_probability", sums)
     wrong = with_column(bare, "candidates.log_probability", sums - 0.5)
-    assert [compare(repeated, each, modulo=[DUPLICATES]).verdict for each in (right, wrong)] == [
+    assert [compare(repeated, each, equality=Equality(modulo=[DUPLICATES])).verdict for each in (right, wrong)] == [
         Verdict.AGREE,
         Verdict.DIVERGE,
     ]
@@ -527,7 +528,9 @@ def test_an_agreement_beside_near_ties_keeps_what_each_side_made_behind_them():
     rows = np.delete(np.arange(len(score)), starts_of(counts)[row + 2] - 1)
     counts[row + 1] -= 1
     columns = select_resolvents(columns, rows, counts)
-    comparer = Comparer(expected, with_columns(expected, columns), Options(modulo=frozenset([DUPLICATES])))
+    comparer = Comparer(
+        expected, with_columns(expected, columns), Options(equality=Equality(modulo=frozenset([DUPLICATES])))
+    )
     comparison = comparer.compare()
     assert (comparison.verdict, len(comparison.near_ties)) == (Verdict.AGREE, 1)
     pair = comparer.load_pairs(np.arange(len(num_steps)))
