@@ -18,6 +18,7 @@ from judge_answers.pairs import at_level, blank
 from known_judge import judge_known
 from rich.console import Console
 
+from kgverify.comparison.equality import Equality
 from kgverify.program.limits import FILTERS, OURS, Dialect
 from kgverify.report.render.terminal import draw_text, print_report
 from kgverify.report.step_document import DerivationReader
@@ -57,8 +58,8 @@ SHOWN: Final = {
     "foreign": Shown("steps", FOREIGN),
     "deep": Shown("deep"),
     "compact": Shown("compact", UNKNOWN),
-    "ordered": Shown("steps", frozenset(), {"modulo": ("order",)}),
-    "benign": Shown("steps", UNKNOWN, {"modulo": ("order", "duplicates")}),
+    "ordered": Shown("steps", frozenset(), {"equality": Equality(modulo=("order",))}),
+    "benign": Shown("steps", UNKNOWN, {"equality": Equality(modulo=("order", "duplicates"))}),
 }
 
 

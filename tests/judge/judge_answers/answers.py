@@ -35,6 +35,7 @@ from second_opinion import can_be_checked, check_by_second, compare_again
 
 from kgverify.comparison.comparable import lockstep_columns
 from kgverify.comparison.compare import Comparer, Options
+from kgverify.comparison.equality import Equality
 from kgverify.garbage_collection import without_garbage_collection
 from kgverify.program.program import Symbols
 from kgverify.report.report import Report
@@ -176,7 +177,7 @@ def _headers(expected: Trace, actual: Trace) -> Iterator[Known]:
     sha = with_header(expected, policy=change(expected.header.policy, sha256="ab" * 32))
     for name, changes in others.items():
         yield Known(f"another {name}", sha, with_header(actual, **changes))
-    yield Known("an accepted error", expected, actual, {"score_error": 1e-9})
+    yield Known("an accepted error", expected, actual, {"equality": Equality(score_error=1e-9)})
     yield Known("not complete", expected, replace(actual, is_complete=False))
 
 

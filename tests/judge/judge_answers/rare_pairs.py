@@ -18,6 +18,7 @@ from judge_answers.pairs import (
     renumber,
 )
 
+from kgverify.comparison.equality import Equality
 from kgverify.comparison.modulo import DUPLICATES, NAMES, ORDER
 from kgverify.trace.model.trace import Trace
 
@@ -112,14 +113,14 @@ def _benign() -> Iterator[Pair]:
     expected, actual = _pair(_BENIGN)
     for number, modulo in enumerate(({NAMES}, {ORDER}, {DUPLICATES}, {NAMES, ORDER, DUPLICATES})):
         lacking = ("resolvents.score", "candidates.log_probability") if number == 3 else ()
-        options = {**_FEW, "modulo": frozenset(modulo)}
+        options = {**_FEW, "equality": Equality(modulo=frozenset(modulo))}
         name = " and ".join(sorted(modulo))
         yield Pair(f"benign {name}", expected, blank(actual, actual.fields - {*lacking}), options)
     lost = {"resolvents.origin_kind", "resolvents.origin", "resolvents.score"}
-    options = {"modulo": frozenset((ORDER, DUPLICATES))}
+    options = {"equality": Equality(modulo=frozenset((ORDER, DUPLICATES)))}
     yield Pair("benign, without clauses", expected, blank(actual, actual.fields - lost), options)
     left, right = (at_level(each, "digests") for each in (expected, actual))
-    yield Pair("benign digests", left, right, {"modulo": frozenset((ORDER, NAMES))})
+    yield Pair("benign digests", left, right, {"equality": Equality(modulo=frozenset((ORDER, NAMES)))})
 
 
 def _ranks() -> Iterator[Pair]:
@@ -147,12 +148,14 @@ def _ranks() -> Iterator[Pair]:
     expected, actual = pair_of((0, 16, 23, 0), error=ERROR, differences=RARE, is_one_query=True)
     ranks = rank(first, (0, 1, 1, 1.0, 1.0)), rank((0, 0, 2, 1.0, 2.0), (0, 1, 1, 1.0, 1.0))
     expected, actual = replace(expected, rankings=ranks[0]), replace(actual, rankings=ranks[1])
-    yield Pair("ranks by repetition", expected, actual, {"modulo": frozenset((DUPLICATES,))})
+    yield Pair("ranks by repetition", expected, actual, {"equality": Equality(modulo=frozenset((DUPLICATES,)))})
     repeated = pair_of((0, 22, 0, 0), error=ERROR, differences=RARE, is_one_query=True)
     left, right = (replace(each, rankings=rank) for each, rank in zip(repeated, ranks, strict=True))
-    yield Pair("ranks by repetition alone", left, right, {"modulo": frozenset((DUPLICATES,))})
+    yield Pair("ranks by repetition alone", left, right, {"equality": Equality(modulo=frozenset((DUPLICATES,)))})
     left, right = (blank(each, each.fields - {"resolvents.score"}) for each in (left, right))
-    yield Pair("ranks by repetition, without scores", left, right, {"modulo": frozenset((DUPLICATES,))})
+    yield Pair(
+        "ranks by repetition, without scores", left, right, {"equality": Equality(modulo=frozenset((DUPLICATES,)))}
+    )
     unknown = blank(actual, actual.fields - {"candidates.log_probability"})
     yield Pair("ranks without sums", expected, replace(unknown, rankings=ranks[1]))
 
