@@ -1,16 +1,19 @@
 """The alignment of two traces: candidates are paired by query, side and atom, never by position."""
 
-from typing import Final, NamedTuple
+from collections.abc import Sequence
+from math import prod
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from kgverify.comparison.columns import describe_identity
 from kgverify.comparison.comparable import ComparablePair, Convert, StepSource
 from kgverify.comparison.result import NO_CANDIDATE, Divergence, Level
 from kgverify.comparison.step_view import side_name
 from kgverify.errors import count_of
 from kgverify.program.outcomes import Stage
-from kgverify.trace.model.columns import CandidateSet, are_equal
+from kgverify.trace.model.columns import KNOWLEDGE_GRAPH, CandidateSet, are_equal
 
 ROWS: Final = 1 << 16
 """The candidates compared at a time while those of both traces are in the same order."""
@@ -36,10 +39,14 @@ class SourceCandidates:
         self._convert = convert
         self.num_candidates = source.num_candidates
 
-    def take(self, rows: NDArray[np.int64]) -> CandidateSet:
-        """Return query, side and atom of some candidates."""
-        query, side, atom = (self._source.gather_column(name, rows) for name in ("query", "side", "atom"))
-        return CandidateSet(query, side, self._convert(atom) if self._convert is not None else atom)
+    def take(self, rows: NDArray[np.int64]) -> Any:
+        """Return the columns of some candidates that tell which these are: a `CandidateSet` in knowledge graphs."""
+        schema = self._source.schema
+        columns = tuple(self._source.gather_column(name, rows) for name in schema.identity)
+        if schema is not KNOWLEDGE_GRAPH:
+            return columns
+        candidates = CandidateSet(*columns)
+        return candidates if self._convert is None else candidates._replace(atom=self._convert(candidates.atom))
 
 
 CandidateReader = CandidateSet | SourceCandidates
@@ -76,8 +83,8 @@ Table = tuple[NDArray[np.integer], ...]
 """Columns of numbers, [N] each."""
 
 
-def _columns(candidates: CandidateSet) -> Table:
-    return candidates.query, candidates.side, *candidates.atom.T
+def _columns(candidates: Sequence[NDArray[Any]]) -> Table:
+    return tuple(part for each in candidates for part in each.reshape(len(each), prod(each.shape[1:])).T)
 
 
 def _number_rows(left: Table, right: Table) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -109,6 +116,8 @@ def judge_unpaired(
 
     Such a candidate was drawn differently, or the batch machinery lost, doubled or invented it.
     """
+    if pair.schema is not KNOWLEDGE_GRAPH:
+        return _name_unpaired(alignment, pair), {}
     missing, extra = expected.take(alignment.missing), actual.take(alignment.extra)
     if not len(missing.query) and not len(extra.query):
         return [], {}
@@ -147,6 +156,29 @@ def judge_unpaired(
                 )
             )
     return found, draws
+
+
+def _name_unpaired(alignment: Alignment, pair: ComparablePair) -> list[Divergence]:
+    found = []
+    for trace, rows in ((pair.expected, alignment.missing), (pair.actual, alignment.extra)):
+        for row in rows.tolist():
+            text = describe_identity(trace, row)
+            values = (text, NO_CANDIDATE) if trace is pair.expected else (NO_CANDIDATE, text)
+            found.append(
+                Divergence(
+                    candidate=row,
+                    atom=text,
+                    query=row,
+                    side="none",
+                    step=-1,
+                    stage="",
+                    field=f"candidates.{trace.schema.identity[0]}",
+                    level=Level.OUTCOME,
+                    expected=values[0],
+                    actual=values[1],
+                )
+            )
+    return found
 
 
 def _group_atoms(candidates: CandidateSet) -> dict[tuple[int, int], set[tuple[int, ...]]]:

@@ -22,7 +22,7 @@ from kgverify.trace.lines.line import (
     read_lines,
 )
 from kgverify.trace.lines.survey import Survey
-from kgverify.trace.model.schema import OPTIONAL_COLUMNS
+from kgverify.trace.model.columns import KNOWLEDGE_GRAPH
 from kgverify.trace.write.loop_writer import LoopWriter
 
 _BATCH: Final = 1 << 14
@@ -87,7 +87,7 @@ def import_lines(
                     batch.write(writer)
                 batch.add(line)
             batch.write(writer)
-    return Imported(batch.num_written, survey.num_steps, tuple(sorted(OPTIONAL_COLUMNS - survey.columns)))
+    return Imported(batch.num_written, survey.num_steps, tuple(sorted(KNOWLEDGE_GRAPH.optional - survey.columns)))
 
 
 class _Encoder:
