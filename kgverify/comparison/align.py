@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from kgverify.comparison.columns import describe_identity
+from kgverify.comparison.columns import name_candidate
 from kgverify.comparison.comparable import ComparablePair, Convert, StepSource
 from kgverify.comparison.result import NO_CANDIDATE, Divergence, Level
 from kgverify.comparison.step_view import side_name
@@ -116,69 +116,55 @@ def judge_unpaired(
 
     Such a candidate was drawn differently, or the batch machinery lost, doubled or invented it.
     """
-    if pair.schema is not KNOWLEDGE_GRAPH:
-        return _name_unpaired(alignment, pair), {}
     missing, extra = expected.take(alignment.missing), actual.take(alignment.extra)
-    if not len(missing.query) and not len(extra.query):
-        return [], {}
-    groups = _group_atoms(missing), _group_atoms(extra)
-    redrawn = groups[0].keys() & groups[1].keys()
-    facts = set() if pair.expected.facts is None else {tuple(fact) for fact in pair.expected.facts.tolist()}
-    draws = {(q, side_name(s)): _describe_draw(groups[0][q, s], groups[1][q, s], facts) for q, s in redrawn}
-    paired = expected.take(alignment.expected)
-    known = _find_common(tuple(extra.atom.T), tuple(paired.atom.T))
-    seen = _find_common(_columns(extra), _columns(paired))
+    stages: list[Sequence[str]] = [[""] * len(each[0]) for each in (missing, extra)]
+    draws: Draws = {}
+    if pair.schema is KNOWLEDGE_GRAPH and (len(missing.query) or len(extra.query)):
+        stages, draws = _judge_draws(missing, extra, expected.take(alignment.expected), pair)
     found = []
-    for rows, candidates, names, is_extra in (
-        (alignment.missing, missing, pair.names, False),
-        (alignment.extra, extra, pair.actual_names, True),
+    for is_extra, (rows, candidates, names) in enumerate(
+        ((alignment.missing, missing, pair.names), (alignment.extra, extra, pair.actual_names))
     ):
-        columns = (column.tolist() for column in candidates)
-        for row, query, side, arguments in zip(rows.tolist(), *columns, strict=True):
-            atom = tuple(arguments)
-            is_doubled = is_extra and (query, side, *atom) in seen
-            is_drawn = not is_doubled and ((query, side) in redrawn or (is_extra and atom not in known))
-            if is_extra and (query, side) in redrawn:
-                seen.add((query, side, *atom))
-            text = names.atom(atom)
+        for number, row in enumerate(rows.tolist()):
+            identity = [column[number].tolist() for column in candidates]
+            named = name_candidate(pair.schema, names, identity)
             found.append(
                 Divergence(
                     candidate=row,
-                    atom=text,
-                    query=query,
-                    side=side_name(side),
+                    **named,
                     step=-1,
-                    stage=(Stage.CORRUPT if is_drawn else Stage.RECYCLE).value,
-                    field="candidates.atom",
+                    stage=stages[is_extra][number],
+                    field=f"candidates.{pair.schema.identity[-1]}",
                     level=Level.OUTCOME,
-                    expected=NO_CANDIDATE if is_extra else text,
-                    actual=text if is_extra else NO_CANDIDATE,
+                    expected=NO_CANDIDATE if is_extra else named["atom"],
+                    actual=named["atom"] if is_extra else NO_CANDIDATE,
                 )
             )
     return found, draws
 
 
-def _name_unpaired(alignment: Alignment, pair: ComparablePair) -> list[Divergence]:
-    found = []
-    for trace, rows in ((pair.expected, alignment.missing), (pair.actual, alignment.extra)):
-        for row in rows.tolist():
-            text = describe_identity(trace, row)
-            values = (text, NO_CANDIDATE) if trace is pair.expected else (NO_CANDIDATE, text)
-            found.append(
-                Divergence(
-                    candidate=row,
-                    atom=text,
-                    query=row,
-                    side="none",
-                    step=-1,
-                    stage="",
-                    field=f"candidates.{trace.schema.identity[0]}",
-                    level=Level.OUTCOME,
-                    expected=values[0],
-                    actual=values[1],
-                )
-            )
-    return found
+def _judge_draws(
+    missing: CandidateSet, extra: CandidateSet, paired: CandidateSet, pair: ComparablePair
+) -> tuple[list[Sequence[str]], Draws]:
+    """Return the stage that lost or made each unpaired candidate, and the evidence for other draws."""
+    groups = _group_atoms(missing), _group_atoms(extra)
+    redrawn = groups[0].keys() & groups[1].keys()
+    facts = set() if pair.expected.facts is None else {tuple(fact) for fact in pair.expected.facts.tolist()}
+    draws = {(q, side_name(s)): _describe_draw(groups[0][q, s], groups[1][q, s], facts) for q, s in redrawn}
+    known = _find_common(tuple(extra.atom.T), tuple(paired.atom.T))
+    seen = _find_common(_columns(extra), _columns(paired))
+    stages: list[Sequence[str]] = []
+    for is_extra, candidates in enumerate((missing, extra)):
+        of_side = []
+        for query, side, arguments in zip(*(column.tolist() for column in candidates), strict=True):
+            atom = tuple(arguments)
+            is_doubled = is_extra and (query, side, *atom) in seen
+            is_drawn = not is_doubled and ((query, side) in redrawn or (is_extra and atom not in known))
+            if is_extra and (query, side) in redrawn:
+                seen.add((query, side, *atom))
+            of_side.append((Stage.CORRUPT if is_drawn else Stage.RECYCLE).value)
+        stages.append(of_side)
+    return stages, draws
 
 
 def _group_atoms(candidates: CandidateSet) -> dict[tuple[int, int], set[tuple[int, ...]]]:

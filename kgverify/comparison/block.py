@@ -21,7 +21,7 @@ from kgverify.comparison.locate import (
 )
 from kgverify.comparison.modulo import DUPLICATES, NAMES, ORDER, BenignSteps, find_kinds, normalise_steps
 from kgverify.comparison.result import DIGEST, Benign, Divergence, Level, NearTie, Value
-from kgverify.comparison.step_view import ResolventView, StepReader, StepView, canonical, outcome_name, side_name
+from kgverify.comparison.step_view import ResolventView, StepReader, StepView, canonical, outcome_name
 from kgverify.program.outcomes import DifferenceClass, Outcome, Stage
 from kgverify.trace.model.columns import Columns, expand_rows, select_steps, starts_of
 from kgverify.trace.model.digests import compute_digests
@@ -68,11 +68,11 @@ class BlockComparer(ColumnComparer):
         has_scores = "resolvents.score" in pair.full[0].fields
         self._expected_scores = pair.full[0].columns.resolvents.score.astype(np.float64) if has_scores else None
         super().__init__(pair, lockstep=lockstep)
-
-    def _count_below(self, pairs: StepPairs, is_compared: NDArray[np.bool_]) -> tuple[int, Rounded]:
-        """Return the number of resolvents that were compared, and the rounding of their scores in steps that agree."""
-        num = int(self.pair.raw[0].columns.steps.num_resolvents[pairs.expected[is_compared]].sum())
-        return num, self._count_rounded(pairs, is_compared & ~self._is_decisive(pairs, [*self.divergences]))
+        pairs, is_compared = self._pairs, self._is_compared
+        if pair.modulo:
+            self.benign = list(self._find_benign(pairs, is_compared))
+        self.num_resolvents = int(pair.raw[0].columns.steps.num_resolvents[pairs.expected[is_compared]].sum())
+        self.rounded = self._count_rounded(pairs, is_compared & ~self._is_decisive(pairs, [*self.divergences]))
 
     @cached_property
     def _lost_sums(self) -> frozenset[int]:
@@ -281,14 +281,6 @@ class BlockComparer(ColumnComparer):
             evidence=found.evidence if found else "",
             confidence=found.confidence if found else 0.0,
         )
-
-    def _name_candidate(self, candidate: int) -> dict[str, Any]:
-        candidates = self._candidates[0]
-        return {
-            "atom": self.names.atom(tuple(candidates.atom[candidate].tolist())),
-            "query": int(candidates.query[candidate]),
-            "side": side_name(int(candidates.side[candidate])),
-        }
 
     @property
     def guesses(self) -> Mapping[tuple[int, int], Sequence[StepDifference]]:

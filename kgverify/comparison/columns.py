@@ -1,6 +1,6 @@
 """The comparison of a block by its columns, for any schema: which steps differ, and in which column first."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -9,11 +9,13 @@ from numpy.typing import NDArray
 
 from kgverify.comparison.comparable import ComparablePair
 from kgverify.comparison.equal_columns import Rounded, agree
+from kgverify.comparison.modulo import BenignSteps
 from kgverify.comparison.result import Divergence, Level, NearTie, Value
-from kgverify.comparison.step_view import StepView
+from kgverify.comparison.step_view import Names, StepView, side_name
 from kgverify.errors import count_of
-from kgverify.trace.model.columns import expand_rows, select_steps, starts_of
-from kgverify.trace.model.schema import Column, EqualityRule
+from kgverify.program.outcomes import Side
+from kgverify.trace.model.columns import KNOWLEDGE_GRAPH, expand_rows, select_steps, starts_of
+from kgverify.trace.model.schema import Column, EqualityRule, Schema
 from kgverify.trace.model.trace import Trace
 
 
@@ -41,15 +43,15 @@ class ColumnComparer:
     def __init__(self, pair: ComparablePair, *, lockstep: bool = False) -> None:
         self.pair, self.lockstep, self.schema = pair, lockstep, pair.schema
         self.views: dict[tuple[int, int], tuple[StepView, StepView]] = {}
-        pairs = self._pair_steps()
-        self.divergences, self.near_ties, is_compared = self._collect(pairs, self._find_differing(pairs))
-        self.benign = list(self._find_benign(pairs, is_compared)) if pair.modulo else []
-        self.num_steps = int(np.count_nonzero(is_compared))
-        self.num_resolvents, self.rounded = self._count_below(pairs, is_compared)
-
-    @cached_property
-    def _candidates(self) -> tuple[Any, Any]:
-        return self.pair.expected.columns.candidates, self.pair.actual.columns.candidates
+        self.benign: list[BenignSteps] = []
+        self.num_resolvents, self.rounded = 0, Rounded()
+        self._sides: tuple[Any, Any] = pair.expected.columns, pair.actual.columns
+        self._candidates = self._sides[0].candidates, self._sides[1].candidates
+        self._ends = [each for each in self.schema.compared if each.group == "candidates" and not each.is_identity]
+        self._pairs = self._pair_steps()
+        found = self._collect(self._pairs, self._find_differing(self._pairs))
+        self.divergences, self.near_ties, self._is_compared = found
+        self.num_steps = int(np.count_nonzero(self._is_compared))
 
     def _pair_steps(self) -> StepPairs:
         counts = [side.num_steps for side in self._candidates]
@@ -62,14 +64,6 @@ class ColumnComparer:
     def _find_differing(self, pairs: StepPairs) -> NDArray[np.bool_]:
         """Return which pairs of steps differ in any field, scores by tolerance."""
         return find_differing(self.pair.expected, self.pair.actual, pairs, self.pair.score_tolerance)
-
-    def _find_benign(self, pairs: StepPairs, is_compared: NDArray[np.bool_]) -> Iterator[Any]:
-        """Yield the steps, kind by kind, that agree and that differ as recorded."""
-        return iter(())
-
-    def _count_below(self, pairs: StepPairs, is_compared: NDArray[np.bool_]) -> tuple[int, Rounded]:
-        """Return the number of resolvents that were compared, and the rounding of their scores."""
-        return 0, Rounded()
 
     def _collect(
         self, pairs: StepPairs, differs: NDArray[np.bool_]
@@ -93,7 +87,7 @@ class ColumnComparer:
         num = len(self._candidates[0].num_steps)
         is_other = np.zeros(num, np.bool_)
         for each in self._ends:
-            is_other |= _differ(each, 0.0, *self._ends_of(each, slice(None)))
+            is_other |= _differ(each, 0.0, *(self.schema.values(side, each.path) for side in self._sides))
         rest = (candidate for candidate in np.flatnonzero(is_other).tolist() if candidate not in decided)
         divergences += filter(None, map(self._compare_whole, rest))
         last = np.full(num, len(differs), np.int64)
@@ -114,37 +108,23 @@ class ColumnComparer:
 
     def _compare_columns(self, candidate: int, row: int, other: int, columns: Sequence[Column]) -> Divergence | None:
         """Return the first of some columns in which two steps differ, given their rows."""
-        pair = self.pair
-        steps = [
-            select_steps(trace.columns, np.array([own]), self.schema)
-            for trace, own in ((pair.expected, row), (pair.actual, other))
-        ]
+        rows = zip(self._sides, (row, other), strict=True)
+        steps = [select_steps(side, np.array([own]), self.schema) for side, own in rows]
         for each in columns:
             left, right = (self.schema.values(step, each.path) for step in steps)
-            if not agree(each, left, right, pair.score_tolerance, np.ones(1, np.uint32))[0]:
+            if not agree(each, left, right, self.pair.score_tolerance, np.ones(1, np.uint32))[0]:
                 step = row - int(starts_of(self._candidates[0].num_steps)[candidate])
                 level = Level.OUTCOME if each.rule is EqualityRule.EQUAL else Level.TOLERANCE
                 values = _render(left), _render(right)
                 return self._name_divergence(candidate, step, each.stage, each.name, values, level)
         return None
 
-    @cached_property
-    def _ends(self) -> list[Column]:
-        """The columns of candidates that say how these ended."""
-        return [each for each in self.schema.compared if each.group == "candidates" and not each.is_identity]
-
-    def _ends_of(self, column: Column, rows: slice) -> tuple[NDArray[Any], NDArray[Any]]:
-        expected, actual = (
-            self.schema.values(trace.columns, column.path)[rows] for trace in (self.pair.expected, self.pair.actual)
-        )
-        return expected, actual
-
     def _compare_whole(self, candidate: int) -> Divergence | None:
         """Compare a candidate whose common steps agree: steps that only one side has, and how it ended."""
         at = slice(candidate, candidate + 1)
         num_steps = self._candidates[0].num_steps[at]
         for each in self._ends:
-            left, right = self._ends_of(each, at)
+            left, right = (self.schema.values(side, each.path)[at] for side in self._sides)
             if self._excuses(each, candidate) or agree(each, left, right, self.pair.score_tolerance, num_steps)[0]:
                 continue
             stage, texts, level = self._describe_end(each, left, right)
@@ -166,17 +146,15 @@ class ColumnComparer:
         # As text, since JSON has no NaN.
         return column.stage, (repr(expected[0].item()), repr(actual[0].item())), level
 
-    def _name_candidate(self, candidate: int) -> dict[str, Any]:
-        """Return the fields of a divergence that say which candidate it is in."""
-        return {"atom": describe_identity(self.pair.expected, candidate), "query": candidate, "side": "none"}
-
     def _name_divergence(
         self, candidate: int, step: int, stage: str, field: str, values: tuple[Value, Value], level: Level, **facts: Any
     ) -> Divergence:
-        num_steps = int(self._candidates[0].num_steps[candidate])
+        candidates = self._candidates[0]
+        num_steps = int(candidates.num_steps[candidate])
+        identity = [getattr(candidates, name)[candidate].tolist() for name in self.schema.identity]
         return Divergence(
             candidate=candidate,
-            **self._name_candidate(candidate),
+            **name_candidate(self.schema, self.pair.names, identity),
             step=step,
             stage=stage,
             field=field,
@@ -188,10 +166,13 @@ class ColumnComparer:
         )
 
 
-def describe_identity(trace: Trace, candidate: int) -> str:
-    """Return what tells a candidate from the others, as text: `start 3, size 4`."""
-    candidates = trace.columns.candidates
-    return ", ".join(f"{name} {getattr(candidates, name)[candidate].tolist()}" for name in trace.schema.identity)
+def name_candidate(schema: Schema, names: Names, identity: Sequence[Any]) -> dict[str, Any]:
+    """Return the fields of a divergence that name a candidate, given the values that tell it from the others."""
+    if schema is KNOWLEDGE_GRAPH:
+        query, side, atom = identity
+        return {"atom": names.atom(tuple(atom)), "query": query, "side": side_name(side)}
+    text = ", ".join(f"{name} {value}" for name, value in zip(schema.identity, identity, strict=True))
+    return {"atom": text, "query": -1, "side": side_name(Side.NONE)}
 
 
 def _render(values: NDArray[Any]) -> Value:
