@@ -108,7 +108,7 @@ class BlockComparer(ColumnComparer):
             found = [(kind, np.flatnonzero(is_alike & is_compared)) for kind, is_alike in self._alike.items()]
         else:
             own = StepPairs(*(rows[at] for rows in pairs))
-            at = at[find_differing(*pair.raw, own, pair.score_tolerance)]
+            at = at[find_differing(*pair.raw, own, pair)]
             rows = pairs.expected[at], pairs.actual[at]
             found = [(kind, at[of]) for kind, of in find_kinds(pair.raw, rows, pair.modulo, pair.not_compared)]
         for kind, of in found:

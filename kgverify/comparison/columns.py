@@ -63,7 +63,7 @@ class ColumnComparer:
 
     def _find_differing(self, pairs: StepPairs) -> NDArray[np.bool_]:
         """Return which pairs of steps differ in any field, scores by tolerance."""
-        return find_differing(self.pair.expected, self.pair.actual, pairs, self.pair.score_tolerance)
+        return find_differing(self.pair.expected, self.pair.actual, pairs, self.pair)
 
     def _collect(
         self, pairs: StepPairs, differs: NDArray[np.bool_]
@@ -99,7 +99,8 @@ class ColumnComparer:
     def _by_stage(self) -> list[Column]:
         """The columns of steps, in the order of the stages that give them."""
         order = {stage: number for number, stage in enumerate(self.schema.stages)}
-        of_steps = (each for each in self.schema.compared if each.group != "candidates")
+        compared = (each for each in self.schema.compared if each.name not in self.pair.not_compared)
+        of_steps = (each for each in compared if each.group != "candidates")
         return sorted(of_steps, key=lambda each: order.get(each.stage, -1))
 
     def _compare_step(self, candidate: int, row: int, other: int) -> Divergence | NearTie | None:
@@ -196,19 +197,22 @@ def _differ(column: Column, tolerance: float, *values: NDArray[Any]) -> NDArray[
     return in_rows
 
 
-def find_differing(expected: Trace, actual: Trace, pairs: StepPairs, score_tolerance: float) -> NDArray[np.bool_]:
+def find_differing(expected: Trace, actual: Trace, pairs: StepPairs, judged: ComparablePair) -> NDArray[np.bool_]:
     """Return which pairs of steps differ in any field, scores by tolerance.
 
     Digests stand for atoms. They do not for the other columns: those that one side lacks are not in them.
+
+    judged: names the columns that are not compared, and the tolerance
     """
-    schema = expected.schema
+    schema, score_tolerance = expected.schema, judged.score_tolerance
+    compared = [each for each in schema.compared if each.name not in judged.not_compared]
     sides = (expected.columns, pairs.expected), (actual.columns, pairs.actual)
     differs: NDArray[np.bool_] = expected.digests.sequence[pairs.expected] != actual.digests.sequence[pairs.actual]
-    for each in schema.compared:
+    for each in compared:
         if each.rows == "steps":
             differs |= _differ(each, score_tolerance, *(schema.values(side, each.path)[rows] for side, rows in sides))
     for counts in schema.counts:
-        below = [each for each in schema.compared if each.rows == counts.counts and each.rows in schema.groups]
+        below = [each for each in compared if each.rows == counts.counts and each.rows in schema.groups]
         if counts.rows != "steps" or not below:
             continue
         same = np.flatnonzero(~differs)

@@ -86,6 +86,10 @@ class Steps(NamedTuple):
     goal_atoms: NDArray[np.int32]
 
 
+STEP_COLUMNS: Final = Steps._fields[: Steps._fields.index("goal_atoms") + 1]
+"""The columns of steps that kgverify's own engines record, in their order."""
+
+
 class Resolvents(NamedTuple):
     """The resolvents from which each step could choose, after `limit`.
 
@@ -344,5 +348,10 @@ def select_steps(columns: _Columns, rows: NDArray[np.int64], schema: Schema = KN
 
     has_stages = bool(schema.deep) and len(schema.values(columns, schema.deep[0])) > 0
     found = schema.find_rows(rows, below, has_stages=has_stages) | {"candidates": slice(None)}
-    selected: _Columns = schema.build(found, lambda path, chosen: schema.values(columns, path)[chosen])
+
+    def take(path: str, chosen: Any) -> NDArray[Any]:
+        values = schema.values(columns, path)
+        return values[chosen] if len(values) else values
+
+    selected: _Columns = schema.build(found, take)
     return selected

@@ -306,12 +306,20 @@ class Schema:
         return empty
 
     def encode(self, columns: Any, absent: Iterable[str] = ()) -> Arrays:
-        """Return the columns by path, without the absent ones, named as in `Trace.fields`."""
+        """Return the columns by path, without the absent ones, named as in `Trace.fields`.
+
+        A column whose record has a default for it may be left out: it has no rows then.
+        """
         arrays: Arrays = {}
         for group, level in columns._asdict().items():
-            arrays |= encode_level(group, level)
+            unknown = [name for name in level._field_defaults if not len(getattr(level, name)) and len(level[0])]
+            arrays |= {
+                path: values
+                for path, values in encode_level(group, level).items()
+                if path.partition("/")[2] not in unknown
+            }
         for name in absent:
-            del arrays[name.replace(".", "/")]
+            arrays.pop(name.replace(".", "/"), None)
         return arrays
 
     def decode(self, arrays: Arrays) -> Any:
