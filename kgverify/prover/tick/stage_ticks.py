@@ -182,10 +182,8 @@ class Recorded:
             return collect_columns(self._candidates, [chunk.wait() for chunk in self._chunks], results), sequence
         num_steps = np.zeros(0, np.uint32) if digests is None else digests.num_steps
         empty = empty_columns(np.float32)
-        zeros: list[Any] = [
-            np.zeros(int(num_steps.sum(dtype=np.int64)), column.dtype)
-            for column in empty.steps[: len(STEP_COLUMNS) - 1]
-        ]
+        total, columns = int(num_steps.sum(dtype=np.int64)), empty.steps[: len(STEP_COLUMNS) - 1]
+        zeros: list[Any] = [np.zeros(total, column.dtype) for column in columns]
         steps = Steps(*[*zeros, empty.steps.goal_atoms])
         return Columns(_ended(self._candidates, num_steps, results), steps, empty.resolvents), sequence
 

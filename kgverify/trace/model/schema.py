@@ -312,12 +312,8 @@ class Schema:
         """
         arrays: Arrays = {}
         for group, level in columns._asdict().items():
-            unknown = [name for name in level._field_defaults if not len(getattr(level, name)) and len(level[0])]
-            arrays |= {
-                path: values
-                for path, values in encode_level(group, level).items()
-                if path.partition("/")[2] not in unknown
-            }
+            unknown = {f"{group}/{name}" for name in level._field_defaults if len(getattr(level, name)) < len(level[0])}
+            arrays |= {path: values for path, values in encode_level(group, level).items() if path not in unknown}
         for name in absent:
             arrays.pop(name.replace(".", "/"), None)
         return arrays
