@@ -200,12 +200,14 @@ def _differ(column: Column, tolerance: float, *values: NDArray[Any]) -> NDArray[
 def find_differing(expected: Trace, actual: Trace, pairs: StepPairs, judged: ComparablePair) -> NDArray[np.bool_]:
     """Return which pairs of steps differ in any field, scores by tolerance.
 
-    Digests stand for atoms. They do not for the other columns: those that one side lacks are not in them.
+    Digests stand for the columns that they count. If one side lacks columns, they only stand for atoms: a digest that cannot
+    be computed from its columns does not vouch for them.
 
     judged: names the columns that are not compared, and the tolerance
     """
     schema, score_tolerance = expected.schema, judged.score_tolerance
-    compared = [each for each in schema.compared if each.name not in judged.not_compared]
+    lacking = judged.not_compared
+    compared = [each for each in schema.compared if each.name not in lacking and (lacking or not each.is_digested)]
     sides = (expected.columns, pairs.expected), (actual.columns, pairs.actual)
     differs: NDArray[np.bool_] = expected.digests.sequence[pairs.expected] != actual.digests.sequence[pairs.actual]
     for each in compared:

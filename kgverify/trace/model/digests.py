@@ -21,7 +21,7 @@ from kgverify.trace.model.columns import (
     cut_rows,
     starts_of,
 )
-from kgverify.trace.model.schema import EqualityRule, Schema
+from kgverify.trace.model.schema import Schema
 
 Words = NDArray[np.uint64]
 
@@ -110,7 +110,7 @@ def _digest_rows(columns: Any, schema: Schema, level: str) -> Words:
 
     Numbers that may differ by a tolerance are left out.
     """
-    own = [each for each in schema.compared if each.rows == level and each.rule is EqualityRule.EQUAL]
+    own = [each for each in schema.compared if each.rows == level and each.is_digested]
     state = np.zeros(len(schema.values(columns, own[0].path)), np.uint64)
     for each in own:
         values = schema.values(columns, each.path)

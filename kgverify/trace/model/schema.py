@@ -112,6 +112,7 @@ class Column:
     rule:        its rule of equality
     codes:       the codes that its values are
     is_identity: whether it tells which candidate it is
+    is_digested: whether the digests of steps count it
     """
 
     path: str
@@ -125,6 +126,7 @@ class Column:
     rule: EqualityRule = EqualityRule.EQUAL
     codes: type[IntEnum] | None = None
     is_identity: bool = False
+    is_digested: bool = True
 
     @property
     def name(self) -> str:
@@ -149,6 +151,7 @@ def column(path: str, dtype: str, *, is_required: bool = True, rows: str = "", *
     """
     group = path.partition("/")[0]
     dtypes, _, width = dtype.partition("*")
+    facts.setdefault("is_digested", facts.get("rule", EqualityRule.EQUAL) is EqualityRule.EQUAL)
     facts.setdefault("level", TraceLevel.COMPACT if group in ("steps", "resolvents") else TraceLevel.DIGESTS)
     return Column(path, tuple(dtypes.split()), int(width or 0), is_required, rows or group, **facts)
 
