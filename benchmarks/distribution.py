@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from itertools import chain
 
 import numpy as np
+from problem_features import ALL_FEATURES, FEATURES_BY_TITLE, count_features
 
 from kgverify.testing.checking.check import Batch, prepare_batches
-from kgverify.testing.problems.features import ALL_FEATURES, FEATURES_BY_TITLE, count_features
 from kgverify.testing.problems.problem import Problem
 
 

@@ -9,7 +9,7 @@ from itertools import islice
 from math import inf
 from pathlib import Path
 from time import monotonic
-from typing import Final
+from typing import Any, Final
 
 from kgverify.arguments import checked
 from kgverify.comparison.exercise.exercise import (
@@ -147,45 +147,43 @@ class Conformance:
 
     def __str__(self) -> str:
         """Return the first cause, the laws broken, and the problem that shows it."""
+        is_own = self.reference == REFERENCE
         skipped = f", {self.num_skipped} skipped for their policy or limits" if self.num_skipped else ""
-        checked = f"{count_of(self.num_problems, 'problem')}, {count_of(len(self.laws), 'law')}{skipped}"
-        conforms = "conforms"
-        if self.reference != REFERENCE:
-            checked, conforms = f"compared with {self.reference}, {checked}", "agrees"
-        if self.dialect != OURS:
-            checked = f"dialect {self.dialect}; {checked}"
-        without = "\n".join(
-            f"laws not checked, since {reason}: {', '.join(name for name in self.left_out if self.left_out[name] == reason)}"
-            for reason in dict.fromkeys(self.left_out.values())
-        )
-        exercised = f"exercised: {describe_exercise(self.exercise)}"
-        if self.is_conforming:
-            return _join(f"{self.engine} {conforms}: {checked}", without, exercised)
         if not self.num_problems:
             return _join(f"{self.engine}: nothing was checked{skipped}")
-        if self.failure is None and not self.violations:
-            reasons = f"inconclusive: {'; '.join(self.reasons)}"
-            return _join(f"{self.engine}: {checked}", reasons, without, exercised)
-        lines = [f"{self.engine} does not {conforms.removesuffix('s')}: {checked}", *without.splitlines(), ""]
-        if self.failure is not None:
-            lines += describe_failure(self.failure)
-            if self.exception is not None:
-                frames = _list_frames(self.exception)[:MOST_FRAMES]
-                lines += [f"{'' if i else 'raised at:':<10} {frame}" for i, frame in enumerate(frames)]
-            if self.neighbour:
-                lines.append(f"agrees if: {self.neighbour}")
-            if self.violations:
-                lines += ["", f"laws broken: {', '.join(each.law for each in self.violations)}"]
-        else:
-            lines += str(self.violations[0]).splitlines()
-            lines += [f"holds if: {self.neighbour}"] if self.neighbour else []
-            others = [each.law for each in self.violations[1:]]
-            lines += ["", f"other laws broken: {', '.join(others)}"] if others else []
-        return "\n".join(map(make_visible, lines))
+        checked = f"{count_of(self.num_problems, 'problem')}, {count_of(len(self.laws), 'law')}{skipped}"
+        checked = checked if is_own else f"compared with {self.reference}, {checked}"
+        checked = checked if self.dialect == OURS else f"dialect {self.dialect}; {checked}"
+        without = [
+            f"laws not checked, since {reason}: {', '.join(name for name in self.left_out if self.left_out[name] == reason)}"
+            for reason in dict.fromkeys(self.left_out.values())
+        ]
+        exercised = f"exercised: {describe_exercise(self.exercise)}"
+        if self.is_conforming:
+            return _join(f"{self.engine} {'conforms' if is_own else 'agrees'}: {checked}", *without, exercised)
+        if self.problem is None:
+            return _join(f"{self.engine}: {checked}", f"inconclusive: {'; '.join(self.reasons)}", *without, exercised)
+        first = f"{self.engine} does not {'conform' if is_own else 'agree'}: {checked}"
+        cause = self._describe_violations() if self.failure is None else self._describe_failure(self.failure)
+        return _join(first, *without, "", *cause)
+
+    def _describe_failure(self, failure: Failure) -> list[str]:
+        lines = describe_failure(failure)
+        frames = _list_frames(self.exception)[:MOST_FRAMES] if self.exception is not None else []
+        lines += [f"{'' if i else 'raised at:':<10} {frame}" for i, frame in enumerate(frames)]
+        lines += [f"agrees if: {self.neighbour}"] if self.neighbour else []
+        broken = ", ".join(each.law for each in self.violations)
+        return [*lines, "", f"laws broken: {broken}"] if broken else lines
+
+    def _describe_violations(self) -> list[str]:
+        first, *others = self.violations
+        lines = str(first).splitlines()
+        lines += [f"holds if: {self.neighbour}"] if self.neighbour else []
+        return [*lines, "", f"other laws broken: {', '.join(each.law for each in others)}"] if others else lines
 
 
 def _join(*lines: str) -> str:
-    return "\n".join(map(make_visible, filter(None, lines)))
+    return "\n".join(map(make_visible, lines))
 
 
 @saving_bugs()
@@ -249,62 +247,75 @@ def check_engine(
         )
     required = parse_minimum(minimum)
     checker = Checker(find_maker(factory, "engine"), find_maker(reference, "reference"), lockstep)
-    make_pipeline, make_expected = checker.make, checker.reference
     own = find_dialect(factory) if dialect is None else dialect
     num = (0 if problems is not None else EXAMPLES) if examples is None else examples
     every = [*(problems or ()), *islice(draw_problems(seed, 0, own), num)]
     is_own = follows_semantics(reference)
+    makers = {"engine": checker.make} if is_own else {"engine": checker.make, "reference": checker.reference}
     for problem in [each for each in every if each.policy.name == SHORTEST.name][:1]:
-        check_made(make_pipeline, "engine", problem)
-        if not is_own:
-            check_made(make_expected, "reference", problem)
-    makers = [make_pipeline] if is_own else [make_pipeline, make_expected]
-    supported = set.intersection(*(set(find_supported(make, every)) for make in makers))
+        for where, make in makers.items():
+            check_made(make, where, problem)
+    supported = set.intersection(*(set(find_supported(make, every)) for make in makers.values()))
     kept = [every[i] for i in sorted(supported)]
-    chosen, left_out = _choose_laws(make_pipeline, kept, laws, is_own=is_own)
+    chosen, left_out = _choose_laws(checker.make, kept, laws, is_own=is_own)
+    return _shrink(
+        checker,
+        chosen,
+        Conformance(
+            engine=name_engine(factory),
+            reference=name_engine(reference),
+            left_out=left_out,
+            dialect=own,
+            num_skipped=len(every) - len(kept),
+            laws=tuple(law.name for law in chosen),
+            minimum=required,
+            **_check_rounds(checker, kept, chosen, seconds),
+        ),
+    )
+
+
+def _check_rounds(checker: Checker, problems: Sequence[Problem], laws: Sequence[Law], seconds: float) -> dict[str, Any]:
+    """Check problems in rounds, until something is wrong or the seconds are over, and return the result's fields."""
     begun, done, size = monotonic(), 0, FIRST_PART
-    failure: Failure | None = None
+    failures: list[Failure] = []
     violations: list[Violation] = []
-    neighbour, exercise = "", NOT_EXERCISED
-    while done < len(kept) and failure is None and not violations and (not done or monotonic() - begun < seconds):
-        part, at = kept[done : done + size], monotonic()
+    exercise = NOT_EXERCISED
+    while done < len(problems) and not failures and not violations and (not done or monotonic() - begun < seconds):
+        part, at = problems[done : done + size], monotonic()
         failures, counted = checker.check(part, most=1)
         exercise = exercise.plus(counted)
-        failure = next((replace(each, index=done + each.index) for each in failures), None)
-        if failure is None or failure.divergence is not None:
+        if all(each.divergence is not None for each in failures):
             # An exception would break every law.
-            broken = check_laws(make_pipeline, part, chosen, most=1, confirms=failure is None)
-            violations = [replace(each, index=done + each.index) for each in broken]
+            violations = check_laws(checker.make, part, laws, most=1, confirms=not failures)
+        failures = [replace(each, index=done + each.index) for each in failures]
+        violations = [replace(each, index=done + each.index) for each in violations]
         done += len(part)
         if monotonic() - at < PART_SECONDS:
             size = min(2 * size, LARGEST_PART)
-    # A failure that does not occur again stays as it is.
+    return {
+        "num_problems": done,
+        "failure": next(iter(failures), None),
+        "violations": tuple(violations),
+        "exercise": exercise,
+    }
+
+
+def _shrink(checker: Checker, laws: Sequence[Law], found: Conformance) -> Conformance:
+    """Return the result with its failure, or else its first violation, shrunk; one that does not occur again stays as it is."""
+    failure, violations = found.failure, found.violations
     with suppress(UserError):
         if failure is not None and failure.signature.kind != UNDECIDED:
             shrunk = shrink(failure, checker, Budget(SHRINK_CALLS, SHRINK_SECONDS))
-            failure, neighbour = shrunk.failure, shrunk.change
-        elif violations and failure is None:
-            law = next(law for law in chosen if law.name == violations[0].law)
-            shrunk, violations[0] = shrink_violation(
-                violations[0], make_pipeline, law=law, max_calls=SHRINK_CALLS, seconds=SHRINK_SECONDS
+            found = replace(found, failure=shrunk.failure, neighbour=shrunk.change)
+        elif failure is None and violations:
+            law = next(law for law in laws if law.name == violations[0].law)
+            shrunk, first = shrink_violation(
+                violations[0], checker.make, law=law, max_calls=SHRINK_CALLS, seconds=SHRINK_SECONDS
             )
-            neighbour = shrunk.change
-    is_crash = failure is not None and failure.signature.kind == CRASH
-    return Conformance(
-        engine=name_engine(factory),
-        reference=name_engine(reference),
-        left_out=left_out,
-        dialect=own,
-        num_problems=done,
-        num_skipped=len(every) - len(kept),
-        laws=tuple(law.name for law in chosen),
-        failure=failure,
-        violations=tuple(violations),
-        neighbour=neighbour,
-        exception=_find_exception(failure, make_pipeline, make_expected) if failure and is_crash else None,
-        exercise=exercise,
-        minimum=required,
-    )
+            found = replace(found, violations=(first, *violations[1:]), neighbour=shrunk.change)
+    if found.failure is None or found.failure.signature.kind != CRASH:
+        return found
+    return replace(found, exception=_find_exception(found.failure, checker))
 
 
 def check_scope(
@@ -389,10 +400,10 @@ def _shows_all(make_pipeline: MakePipeline, problems: Sequence[Problem]) -> bool
     return not any(info.unknown or (info.variables != "canonical" and forgets) for info in made)
 
 
-def _find_exception(failure: Failure, make_pipeline: MakePipeline, reference: MakePipeline) -> BaseException | None:
+def _find_exception(failure: Failure, checker: Checker) -> BaseException | None:
     """Return the exception of an engine on the problem of a crash; None if it does not occur again."""
     try:
-        verify_problems(merge(failure.group, reference), make_pipeline, ALONE[True])
+        verify_problems(merge(failure.group, checker.reference), checker.make, ALONE[True])
     except BaseException as error:
         pass_on(error)
         return error

@@ -1,4 +1,4 @@
-"""The dashboard of a campaign, redrawn on a terminal: its progress, the features exercised, and the failures."""
+"""The dashboard of a campaign, redrawn on a terminal: its progress, the work compared, and the failures."""
 
 import time
 from collections.abc import Iterator, Mapping
@@ -17,13 +17,12 @@ from kgverify.errors import count_of
 from kgverify.report.render.screen import Text
 from kgverify.testing.campaigns.campaign import Campaign
 from kgverify.testing.campaigns.result import Tally, Watch, name_source
-from kgverify.testing.problems.features import ALL_FEATURES, FEATURES_BY_TITLE
 
 REDRAWN: Final = 4
 """Redraws per second."""
 MOST_FAILURES: Final = 12
 """Signatures that are listed, the most frequent first."""
-LINES_WITHOUT_FAILURES: Final = 14
+LINES_WITHOUT_FAILURES: Final = 12
 _PHASES: Final = {
     "start": "starting",
     "replay": "replaying the corpus",
@@ -83,7 +82,7 @@ def draw(campaign: Campaign, tally: Tally, num_failures: int = MOST_FAILURES) ->
 
 
 def _add_counts(table: Table, campaign: Campaign, tally: Tally) -> None:
-    tried, met = tally.tried, tally.tried.met
+    tried = tally.tried
     resumed = f", {tally.resumed:,} of them earlier" if tally.resumed else ""
     table.add_row(
         "problems",
@@ -96,15 +95,6 @@ def _add_counts(table: Table, campaign: Campaign, tally: Tally) -> None:
     )
     rate = _rate(tally)
     table.add_row("speed", f"{rate:,.0f} problems a second" if rate else "not known yet")
-    by_title = [
-        f"{title.split()[0]} {sum(name in met for name in names)}/{len(names)}"
-        for title, names in FEATURES_BY_TITLE.items()
-    ]
-    exercised = f"{len(met)}/{len(ALL_FEATURES)}: {', '.join(by_title)}"
-    table.add_row("features", exercised if met else "not counted yet")
-    missing = [name for name in ALL_FEATURES if name not in met]
-    if met and missing:
-        table.add_row("", Text(f"never yet: {', '.join(missing)}", style="dim"))
 
 
 def _add_failures(table: Table, tally: Tally, num_shown: int) -> None:

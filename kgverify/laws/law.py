@@ -1,14 +1,14 @@
 """Laws and their violations, and the check of laws on many problems."""
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, TypeAlias
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeAlias
 
 from kgverify.engines.load_engine import pass_on
 from kgverify.errors import InternalError, UserError, count_of
 from kgverify.escaping import make_visible
 from kgverify.laws.case import Case, Finding
-from kgverify.program.limits import OURS, Dialect
+from kgverify.program.limits import OURS, RANKED, UNSEEN, Dialect
 from kgverify.runs.delta_debugging import halve
 from kgverify.runs.engine_makers import MakePipeline
 from kgverify.testing.checking.failure import LAW, Failure, Signature
@@ -16,15 +16,22 @@ from kgverify.testing.problems.merge import group_problems, merge
 from kgverify.testing.problems.problem import Problem
 
 
-class Presumption(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Presumption:
     """A condition on the dialect.
 
-    holds_in: whether a dialect fulfils it
-    reason:   the reason for which a law that presumes it is not checked in another dialect
+    reason: the reason for which a law that presumes it is not checked in another dialect
+    values: switch to the values that fulfil the condition
+    fits:   whether a dialect fulfils the rest of the condition
     """
 
-    holds_in: Callable[[Dialect], bool]
     reason: str
+    values: Mapping[str, tuple[object, ...]] = field(default_factory=dict)
+    fits: Callable[[Dialect], bool] = lambda dialect: True
+
+    def holds_in(self, dialect: Dialect) -> bool:
+        """Return whether a dialect fulfils the condition."""
+        return self.fits(dialect) and all(getattr(dialect, name) in values for name, values in self.values.items())
 
 
 Presumptions: TypeAlias = tuple[Presumption, ...]
@@ -32,64 +39,62 @@ Presumptions: TypeAlias = tuple[Presumption, ...]
 UNKNOWN: Final = "the semantics of the reference are unknown"
 """The reason for which most laws are not checked where no dialect is known."""
 
-COUNTS_EVERY_STEP: Final = Presumption(
-    lambda dialect: not dialect.skips_unary, "the depth does not count steps with one resolvent"
-)
-NEVER_STOPS: Final = Presumption(lambda dialect: dialect.stopping == "never", "stopping is offered beside resolvents")
-FORGETS_NAMES: Final = Presumption(lambda dialect: dialect.forgets_names, "variables keep their names in a derivation")
-REJECTS: Final = Presumption(
-    lambda dialect: dialect.long_resolvents == "reject" or "max_atoms" not in dialect.filters,
-    "long resolvents are truncated",
-)
-PRUNES: Final = Presumption(lambda dialect: "prune" in dialect.filters, "facts are not deleted from resolvents")
-PRUNES_FIRST: Final = Presumption(
-    lambda dialect: dialect.filters[:1] == ("prune",), "other filters are applied before facts are deleted"
-)
-KNOWS_EXCLUDED: Final = Presumption(
-    lambda dialect: dialect.exclusion != "positives_only", "only the query of a positive is excluded"
-)
-PROOF_ALONE: Final = Presumption(
-    lambda dialect: _is_last(dialect, "close", "prune"), "other resolvents stand beside a proof"
-)
-PROOF_BEFORE_LIMITS: Final = Presumption(
-    lambda dialect: (
-        "close" in dialect.filters
-        and ("max_resolvents" not in dialect.filters or _is_last(dialect, "max_resolvents", "close"))
-    ),
-    "max_resolvents may drop a proof",
-)
-LIMITS_LAST: Final = Presumption(
-    lambda dialect: dialect.filters[-3:] == ("close", "max_atoms", "max_resolvents"),
-    "the limits are not the last filters, max_atoms before max_resolvents, after close",
-)
-OUR_FILTERS: Final = Presumption(
-    lambda dialect: dialect.filters == OURS.filters, f"the filters are not {', '.join(OURS.filters)}"
-)
-OUR_CLAUSES: Final = Presumption(
-    lambda dialect: (
-        (dialect.unification, dialect.order, dialect.is_reversed) == (OURS.unification, OURS.order, OURS.is_reversed)
-    ),
-    "clauses match or are ordered otherwise",
-)
-OUR_MEMORY: Final = Presumption(
-    lambda dialect: dialect.memory == "sequence", "visited goals are not compared as sequences"
-)
-DROPS_VISITED: Final = Presumption(
-    lambda dialect: (
-        dialect.memory != "none"
-        and _is_last(dialect, "revisit", "prune", *(["max_atoms"] if dialect.long_resolvents != "reject" else []))
-    ),
-    "a visited goal may be left, or made after the comparison with visited goals",
-)
-PUSHES_DOWN: Final = Presumption(
-    lambda dialect: dialect.unproved == "subtract_100", "candidates that are not proved are ranked like others"
-)
-
 
 def _is_last(dialect: Dialect, name: str, *others: str) -> bool:
     """Return whether a dialect has a filter, and applies none of some others after it."""
     return name in dialect.filters and {*others}.isdisjoint(dialect.filters[dialect.filters.index(name) + 1 :])
 
+
+COUNTS_EVERY_STEP: Final = Presumption("the depth does not count steps with one resolvent", {"skips_unary": (False,)})
+NEVER_STOPS: Final = Presumption("stopping is offered beside resolvents", {"stopping": ("never",)})
+FORGETS_NAMES: Final = Presumption("variables keep their names in a derivation", {"forgets_names": (True,)})
+REJECTS: Final = Presumption(
+    "long resolvents are truncated",
+    {"long_resolvents": ("reject", "truncate")},
+    lambda dialect: dialect.long_resolvents == "reject" or "max_atoms" not in dialect.filters,
+)
+KNOWS_EXCLUDED: Final = Presumption("only the query of a positive is excluded", {"exclusion": ("always", "never")})
+OUR_CLAUSES: Final = Presumption(
+    "clauses match or are ordered otherwise",
+    {name: (getattr(OURS, name),) for name in ("unification", "order", "is_reversed")},
+)
+OUR_MEMORY: Final = Presumption("visited goals are not compared as sequences", {"memory": ("sequence",)})
+PUSHES_DOWN: Final = Presumption(
+    "candidates that are not proved are ranked like others", {"unproved": ("subtract_100",)}
+)
+DROPS_VISITED: Final = Presumption(
+    "a visited goal may be left, or made after the comparison with visited goals",
+    {"memory": ("sequence", "set")},
+    lambda dialect: _is_last(
+        dialect, "revisit", "prune", *(["max_atoms"] if dialect.long_resolvents != "reject" else [])
+    ),
+)
+PRUNES: Final = Presumption("facts are not deleted from resolvents", fits=lambda dialect: "prune" in dialect.filters)
+PRUNES_FIRST: Final = Presumption(
+    "other filters are applied before facts are deleted", fits=lambda dialect: dialect.filters[:1] == ("prune",)
+)
+PROOF_ALONE: Final = Presumption(
+    "other resolvents stand beside a proof", fits=lambda dialect: _is_last(dialect, "close", "prune")
+)
+PROOF_BEFORE_LIMITS: Final = Presumption(
+    "max_resolvents may drop a proof",
+    fits=lambda dialect: (
+        "close" in dialect.filters
+        and ("max_resolvents" not in dialect.filters or _is_last(dialect, "max_resolvents", "close"))
+    ),
+)
+LIMITS_LAST: Final = Presumption(
+    "the limits are not the last filters, max_atoms before max_resolvents, after close",
+    fits=lambda dialect: dialect.filters[-3:] == ("close", "max_atoms", "max_resolvents"),
+)
+OUR_FILTERS: Final = Presumption(
+    f"the filters are not {', '.join(OURS.filters)}", fits=lambda dialect: dialect.filters == OURS.filters
+)
+
+_KNOWN: Final = {"filters", *RANKED, *UNSEEN}.union(
+    *(each.values for each in list(globals().values()) if isinstance(each, Presumption))
+)
+"""The switches that laws know: a law whose presumptions hold is true for all their values. It presumes the default of others."""
 
 MOST_VIOLATIONS = 10
 """The default number of violations of one law that are confirmed."""
@@ -123,7 +128,10 @@ class Law:
             return ""
         if dialect is None:
             return UNKNOWN
-        return next((each.reason for each in self.presumes if not each.holds_in(dialect)), "")
+        reasons = [each.reason for each in self.presumes if not each.holds_in(dialect)]
+        unknown = [name for name in Dialect.__struct_fields__ if name not in _KNOWN]
+        reasons += [f"no law knows another {name}" for name in unknown if getattr(dialect, name) != getattr(OURS, name)]
+        return next(iter(reasons), "")
 
     def check(
         self, make_pipeline: MakePipeline, problems: Sequence[Problem], *, most: int = MOST_VIOLATIONS

@@ -80,7 +80,7 @@ class Dialect(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
     def __str__(self) -> str:
         """Return the switches that differ from the default: `unification one_pass, memory set`; or `default`."""
         changed = [name for name in self.__struct_fields__ if getattr(self, name) != getattr(OURS, name)]
-        return ", ".join(f"{name} {_show(getattr(self, name))}" for name in changed) or "default"
+        return ", ".join(f"{name} {show_value(getattr(self, name))}" for name in changed) or "default"
 
 
 FILTERS: Final[tuple[Filter, ...]] = get_args(Filter)
@@ -90,6 +90,12 @@ VALUES: Final[dict[str, tuple[Any, ...]]] = {
     name: get_args(kind) or (False, True) for name, kind in Dialect.__annotations__.items() if name != "filters"
 }
 """The values of each switch but `filters`, the default first where it has names."""
+
+RANKED: Final = ("unproved", "ties")
+"""The switches that only ranks show."""
+
+UNSEEN: Final = ("exempts_terminal",)
+"""The switches that show in no derivation, since it ends with its first proof."""
 
 OURS: Final = Dialect()
 """The dialect of docs/semantics.md, which kgverify's own provers have if no other one is given."""
@@ -104,7 +110,7 @@ def describe_differences(expected: Dialect, actual: Dialect) -> list[str]:
         ['memory is sequence in the expected dialect and set in the actual one']
     """
     return [
-        f"{name} is {_show(old)} in the expected dialect and {_show(new)} in the actual one"
+        f"{name} is {show_value(old)} in the expected dialect and {show_value(new)} in the actual one"
         for name in Dialect.__struct_fields__
         if (old := getattr(expected, name)) != (new := getattr(actual, name))
     ]
@@ -149,7 +155,7 @@ def render_dialect(dialect: Dialect) -> str:
         if isinstance(value, tuple):
             lines.append(f"{name} = [{', '.join(map(_quote, value))}]")
         else:
-            lines.append(f"{name} = {_show(value) if isinstance(value, bool) else _quote(value)}")
+            lines.append(f"{name} = {show_value(value) if isinstance(value, bool) else _quote(value)}")
     return "\n".join(lines) + "\n"
 
 
@@ -157,14 +163,15 @@ def _quote(value: str) -> str:
     return f'"{value}"'
 
 
-def _show(value: Any) -> str:
+def show_value(value: Any) -> str:
+    """Return the value of a switch as a message or a file names it."""
     if isinstance(value, bool):
         return str(value).lower()
     return ", ".join(value) or "none" if isinstance(value, tuple) else str(value)
 
 
 def _bad_value(name: str, found: object, values: tuple[Any, ...]) -> UserError:
-    *most, last = map(_show, values)
+    *most, last = map(show_value, values)
     expected = f"{', '.join(most)} or {last}" if most else f"names from {last}"
     return UserError(
         f"{name} is {found!r}, expected {expected}",

@@ -34,7 +34,7 @@ from kgverify.prover.execution_choice import Wanted, check_layout, choose_execut
 from kgverify.prover.probe import plain_goal, probe_layout, probe_step
 from kgverify.prover.program.tables import build_tables
 from kgverify.prover.stages.choose import SCORES, Parameters, build_parameters
-from kgverify.prover.stages.stage_functions import Stages, build_stages
+from kgverify.prover.stages.stage_functions import Stages
 from kgverify.prover.state import FAILED, GOAL, PAD, Layout
 from kgverify.prover.tick.stage_ticks import Chunk, Recorded, StageTicks, collect_columns
 from kgverify.prover.tick.tick import (
@@ -98,7 +98,7 @@ class CompiledEngine:
         self.layout = choose_layout(limits) if layout is None else layout
         check_layout(self.layout, limits)
         if stages is None:
-            stages = build_stages(SCORES[policy.name])
+            stages = Stages(SCORES[policy.name])
         self._device, self._mode, self._precision, self.reasons = choose_execution(
             limits, policy, stages, partial(why_not_fused, program, limits, policy, self.layout, stages), **wanted
         )

@@ -15,7 +15,7 @@ from kgverify.prover.execution.device import free_memory, resolve_device
 from kgverify.prover.native.choice import why_not_native
 from kgverify.prover.program.tables import round_up
 from kgverify.prover.stages.choose import SCORES, score_two_tower
-from kgverify.prover.stages.stage_functions import Stages, build_stages
+from kgverify.prover.stages.stage_functions import Stages
 from kgverify.prover.state import Layout
 from kgverify.prover.tower.launch import FLOAT32, PRECISIONS
 
@@ -58,7 +58,7 @@ def choose_execution(
     reason = _mode_reason(mode, how, on, obstacle)
     if mode == "auto" and on.type == "cpu":
         # None where an engine on tensors is made directly.
-        replaced = None if stages == build_stages(SCORES[policy.name]) else stages
+        replaced = None if stages == Stages(SCORES[policy.name]) else stages
         not_native = why_not_native("cpu", precision, limits, policy, replaced)
         if not_native is not None and not_native not in reason:
             reason = f"not native, since {not_native}; {reason}"
@@ -102,7 +102,7 @@ def why_not_fused(
     program: Program, limits: Limits, policy: Policy, layout: Layout, stages: Stages, device: torch.device
 ) -> str | None:
     """Return the obstacle to ticks of fused kernels, which replace sound stages of bounded sizes; None without one."""
-    if stages != build_stages(SCORES[policy.name]):
+    if stages != Stages(SCORES[policy.name]):
         return "there is a fault in one of the stages that it replaces"
     try:
         import triton
@@ -279,7 +279,7 @@ def choose_evaluation_layout(
     UserError if the least sizes, or those for the given slots, take more.
     """
     kind = "cuda" if device.type == "cuda" else "cpu"
-    stages = build_stages(SCORES[policy.name])
+    stages = Stages(SCORES[policy.name])
     obstacle = why_not_fused(program, limits, policy, choose_layout(limits, slots=1), stages, device)
     is_fused = demand.mode in ("auto", FUSED) and kind == "cuda" and obstacle is None
     budget = int(SHARE * free_memory(device)) if demand.memory is None else demand.memory

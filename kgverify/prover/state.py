@@ -5,7 +5,9 @@ padded; C items of a match window; L atoms of an unpruned resolvent; R rows of a
 F facts; K rules. Trailing 3: predicate, first argument, second argument.
 """
 
-from typing import Final, NamedTuple, TypeVar
+from collections import namedtuple
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple, TypeVar
 
 from torch import Tensor
 
@@ -223,6 +225,11 @@ class StepRecord(NamedTuple):
     rows: Rows
     choices: Choices
     gaps: TickGaps | None
+
+
+def make_tuple_type(name: str, fields: Sequence[str]) -> Any:
+    """Return a type of named tuples of tensors whose fields follow from those of another one."""
+    return namedtuple(name, fields)
 
 
 Record = TypeVar("Record", Derivations, Work, Pool, Segments)

@@ -168,7 +168,12 @@ def _plant_in_columns(comparer: Comparer) -> list[str]:
     copies = _copy(pair[0], rows), _copy(pair[1], rows)
     expected, actual = copies
     changes = [_Change(name, _change(comparer, copies, name, 2 * i), 2 * i) for i, name in enumerate(owners)]
-    like = comparer.like(expected, _apply(actual, changes))
+    # The digests of a trace with goals may be computed again from these: those of the other trace are changed.
+    of_expected = {DIGEST} if has_goals(actual.header.level) else set()
+    like = comparer.like(
+        _apply(expected, [each for each in changes if each.column in of_expected]),
+        _apply(actual, [each for each in changes if each.column not in of_expected]),
+    )
     found = like.compare()
     reported = {each.candidate for each in found.divergences}
     has_all = has_goals(expected.header.level) and has_goals(actual.header.level)

@@ -19,13 +19,12 @@ from kgreference.dialect import (
     Unification,
     Unproved,
 )
-from kgreference.dialect_step import OUR_STAGES, Situation, Stages, find_excluded, take_dialect_step
 from kgreference.model import least_model
 from kgreference.policy import Policy, Shortest
 from kgreference.program import NamedAtom, NamedRule, Program, Rule, Variable
 from kgreference.rank import Ranks, metrics, rank, ranking_score
 from kgreference.resolvent import FALSE, STOP, Kind, Matches, OriginKind, Resolvent
-from kgreference.step import Limits, Outcome, Step, take_step
+from kgreference.step import OUR_STAGES, Limits, Outcome, Situation, Stages, Step, find_excluded, take_step
 from kgreference.terms import Atom, Goal, canonical, substitute, unify, variable
 
 __all__ = [
@@ -76,7 +75,6 @@ __all__ = [
     "rank",
     "ranking_score",
     "substitute",
-    "take_dialect_step",
     "take_step",
     "unify",
     "variable",

@@ -6,10 +6,20 @@ from operator import add
 from typing import NamedTuple
 
 from kgreference.dialect import OURS, Dialect
-from kgreference.dialect_step import OUR_STAGES, Situation, Stages, find_excluded, take_dialect_step
 from kgreference.policy import Policy, PreparedPolicy
 from kgreference.program import Program
-from kgreference.step import Limits, Outcome, Step, choose_resolvent, find_resolvents, take_step
+from kgreference.step import (
+    OUR_STAGES,
+    Limits,
+    Outcome,
+    Stages,
+    Step,
+    choose_resolvent,
+    find_excluded,
+    find_resolvents,
+    make_situation,
+    take_step,
+)
 from kgreference.terms import Atom, Goal, Triple, canonical
 
 
@@ -41,7 +51,6 @@ def derive(
     """
     if limits.max_depth < 1 or limits.max_atoms < 1 or limits.max_resolvents < 1:
         raise ValueError(f"every limit must be 1 or more, found {limits}")
-    is_ours = (dialect is OURS or dialect == OURS) and (stages is OUR_STAGES or stages == OUR_STAGES)
     excluded = find_excluded(dialect, limits, query, is_positive)
     goal = canonical((query,))
     visited: set[Goal] = {goal}
@@ -49,12 +58,9 @@ def derive(
     outcome = opened = Outcome.OPEN
     depth = num_uncounted = 0
     while outcome is opened:
-        if is_ours:
-            step = take_step(program, limits, policy, query, goal, depth, visited)
-        else:
-            situation = Situation(dialect, program, limits, policy, excluded, goal, depth, visited)
-            step = take_dialect_step(situation, stages, num_uncounted)
-            num_uncounted = num_uncounted + 1 if step.is_uncounted else 0
+        situation = make_situation((dialect, program, limits, policy, excluded, goal, depth, visited))
+        step = take_step(situation, stages, num_uncounted)
+        num_uncounted = num_uncounted + 1 if step.is_uncounted else 0
         steps.append(step)
         outcome, depth, goal = step.outcome, step.depth, step.chosen.atoms
         visited.add(goal)
@@ -66,14 +72,19 @@ def derive_together(
 ) -> list[Derivation]:
     """Derive several queries as `derive` does, but one step of each in turn, so that the policy prepares for all of them."""
     goals = [canonical((query,)) for query in queries]
+    excluded = [find_excluded(OURS, limits, query, True) for query in queries]
     visited = [{goal} for goal in goals]
     steps: list[list[Step]] = [[] for _ in queries]
     depth, still_open = 0, list(range(len(queries)))
     while still_open:
-        found = [find_resolvents(program, limits, queries[i], goals[i], depth, visited[i]) for i in still_open]
-        policy.prepare([(goal, after_limit) for goal, *_, after_limit, _, _ in found])
-        for i, of_step in zip(still_open, found, strict=True):
-            step = choose_resolvent(limits, policy, depth, of_step)
+        at = [
+            make_situation((OURS, program, limits, policy, excluded[i], goals[i], depth, visited[i]))
+            for i in still_open
+        ]
+        found = list(map(find_resolvents, at))
+        policy.prepare([(situation.goal, offered) for situation, (_, offered, _) in zip(at, found, strict=True)])
+        for i, situation, of_step in zip(still_open, at, found, strict=True):
+            step = choose_resolvent(situation, of_step)
             steps[i].append(step)
             goals[i] = step.chosen.atoms
             visited[i].add(goals[i])

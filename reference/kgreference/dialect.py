@@ -7,6 +7,7 @@ lines; lower-case arguments are constants, and X, Y, Z are variables.
 from collections import Counter
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cached_property
 from typing import Final
 
 
@@ -74,6 +75,14 @@ class Filter(StrEnum):
     CLOSE = "close"
     MAX_ATOMS = "max_atoms"
     MAX_RESOLVENTS = "max_resolvents"
+
+
+_STAGES: Final = {
+    Filter.DUPLICATES: "remove_duplicates",
+    Filter.MAX_ATOMS: "limit_atoms",
+    Filter.MAX_RESOLVENTS: "limit_resolvents",
+}
+"""The stages whose names are not those of their filters."""
 
 
 class LongResolvents(StrEnum):
@@ -174,7 +183,7 @@ class Ties(StrEnum):
     RANDOM = "random"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Dialect:
     """The choices of one engine, each with the default of docs/semantics.md.
 
@@ -242,6 +251,13 @@ class Dialect:
         repeated = [name for name, num in Counter(self.filters).items() if num > 1]
         if repeated:
             raise ValueError(f"a filter is applied once, found {', '.join(repeated)} more often")
+
+    @cached_property
+    def filter_stages(self) -> tuple[str, ...]:
+        """The names of the stages after `resolve` in their order; renaming precedes the comparison with visited goals."""
+        names = [_STAGES.get(each, str(each)) for each in self.filters]
+        names.insert(names.index("revisit") if "revisit" in names else len(names), "rename")
+        return tuple(names)
 
 
 OURS: Final = Dialect()

@@ -16,32 +16,19 @@ from stepaudit.errors import UserError, suggest
 
 SCHEMA_VERSION: Final = 3
 
-_MEGABYTE: Final = 1e6
 _LARGEST: Final = 1 << 20
 """The bytes of a file that are read."""
 
-KEYS: Final[dict[str, tuple[str, float]]] = {
-    "max_graph_breaks": ("graph_breaks", 1),
-    "max_recompilations": ("recompilations", 1),
-    "max_calls_run_eagerly": ("calls_run_eagerly", 1),
-    "max_guard_holes": ("guard_holes", 1),
-    "max_syncs_per_step": ("syncs_per_step", 1),
-    "max_colliding_scatters": ("colliding_scatters", 1),
-    "max_aliased_outputs": ("aliased_outputs", 1),
-    "max_overwritten_outputs": ("overwritten_outputs", 1),
-    "max_unstable_inputs": ("unstable_inputs", 1),
-    "max_unstable_outputs": ("unstable_outputs", 1),
-    "max_copied_inputs_per_step": ("copied_inputs_per_step", 1),
-    "max_copied_mb_per_step": ("copied_bytes_per_step", _MEGABYTE),
-    "max_launches_per_step": ("launches_per_step", 1),
+_COUNTS: Final = (
+    *("graph_breaks", "recompilations", "calls_run_eagerly", "guard_holes", "syncs_per_step", "colliding_scatters"),
+    *("aliased_outputs", "overwritten_outputs", "unstable_inputs", "unstable_outputs", "copied_inputs_per_step"),
+    *("launches_per_step", "aten_calls_per_step", "kernels_generated", "compile_seconds", "graphs", "graph_nodes"),
+    "findings",
+)
+KEYS: Final[dict[str, tuple[str, float]]] = {f"max_{name}": (name, 1) for name in _COUNTS} | {
+    "max_copied_mb_per_step": ("copied_bytes_per_step", 1e6),
     "max_device_ms_per_step": ("device_seconds_per_step", 1e-3),
-    "max_aten_calls_per_step": ("aten_calls_per_step", 1),
-    "max_kernels_generated": ("kernels_generated", 1),
-    "max_compile_seconds": ("compile_seconds", 1),
-    "max_graphs": ("graphs", 1),
-    "max_graph_nodes": ("graph_nodes", 1),
-    "max_peak_memory_mb": ("peak_memory_bytes", _MEGABYTE),
-    "max_findings": ("findings", 1),
+    "max_peak_memory_mb": ("peak_memory_bytes", 1e6),
 }
 """The measure that each limit is for, and the unit in which the limit is given."""
 

@@ -87,17 +87,10 @@ def find_code(function: Callable[..., Any]) -> CodeType | None:
     for _ in range(_DEEPEST):
         if isinstance(function, torch.nn.Module):
             function = function.forward
-        elif hasattr(function, "func") and not hasattr(function, "__code__"):
-            function = function.func
-        elif hasattr(function, "__wrapped__") and not hasattr(function, "__code__"):
-            function = function.__wrapped__
-        elif hasattr(function, "__func__"):
-            function = function.__func__
-        elif hasattr(function, "__code__"):
-            code = function.__code__
-            return code if isinstance(code, CodeType) else None
-        else:
-            function = type(function).__call__
+        if isinstance(code := getattr(function, "__code__", None), CodeType):
+            return code
+        inner = (getattr(function, name, None) for name in ("func", "__wrapped__", "__func__"))
+        function = next(filter(None, inner), type(function).__call__)
     return None
 
 

@@ -34,6 +34,7 @@ def test_a_difference_counts_by_the_declared_precision(
 ) -> None:
     # The options concern values alone.
     monkeypatch.setattr("stepaudit.audited_step.examine_properties", lambda *given, **options: None)
+    monkeypatch.setattr("stepaudit.audited_step.warm_up_compiler", lambda: None)
     path = tmp_path / "search.py"
     path.write_text(STEP.format(change=change), "utf-8")
     words = ["audit", "step", f"{path}:step", "--inputs", f"{path}:make", "--rung", "backend-eager", "--calls", "1"]
@@ -61,6 +62,7 @@ def test_without_stepaudit_the_error_says_how_to_install_it(monkeypatch: pytest.
 def test_a_report_is_written_in_every_form(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("stepaudit.audited_step.examine_properties", lambda *given, **options: None)
+    monkeypatch.setattr("stepaudit.audited_step.warm_up_compiler", lambda: None)
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", "summary.md")
     Path("search.py").write_text(STEP.format(change="1.0"), "utf-8")
     words = ["audit", "step", "search.py:step", "--inputs", "search.py:make", "--rung", "backend-eager", "--calls", "1"]

@@ -14,8 +14,17 @@ def test_the_evaluator_without_torch_and_its_faults_pass(monkeypatch: pytest.Mon
     assert all(each.state is State.PRESENT for each in findings), findings
 
 
-@pytest.mark.deep
-def test_every_evaluator_of_this_machine_passes():
+@pytest.mark.parametrize(
+    "compiles",
+    [
+        # Compiled ticks take a minute; the deep tier compares them with eager ones in tests/prover.
+        pytest.param(True, marks=pytest.mark.exhaustive),
+        pytest.param(False, marks=pytest.mark.deep),
+    ],
+)
+def test_every_evaluator_of_this_machine_passes(compiles: bool, monkeypatch: pytest.MonkeyPatch):
+    if not compiles:
+        monkeypatch.setattr(Evaluator, "why_not_compiled", lambda self: "left out")
     findings = list(try_installation())
     assert {"self-test: mode native", "self-test: mode eager"} <= {each.name for each in findings}
     assert all(each.state is State.PRESENT for each in findings), findings

@@ -18,7 +18,6 @@ from kgverify.runs.engine_makers import EngineSpec
 from kgverify.testing.campaigns.campaign import Campaign
 from kgverify.testing.campaigns.result import Sighting, Tally, Tried
 from kgverify.testing.checking.failure import Signature
-from kgverify.testing.problems.features import ALL_FEATURES, FEATURES_BY_TITLE
 
 ENGINE = EngineSpec(faults=("last-fact-lost", "visited-leak"))
 BUSY = Tally(
@@ -36,7 +35,6 @@ BUSY = Tally(
             Sighting(signature=Signature("match_facts", "stage.match_facts", "missing"), index=0, count=41),
             Sighting(signature=Signature("recycle", "resolvents.atoms", "foreign"), index=9, count=1),
         ],
-        features=dict.fromkeys(ALL_FEATURES, 1) | {"no facts": 0},
     ),
 )
 
@@ -56,7 +54,7 @@ def value_of(lines: list[str], title: str) -> str:
     return line.removeprefix(title).strip()
 
 
-def test_the_dashboard_says_how_far_it_is_what_was_exercised_and_what_failed():
+def test_the_dashboard_says_how_far_it_is_what_was_compared_and_what_failed():
     lines = drawn(BUSY, seconds=600.0)
     assert value_of(lines, "engine") == "compiled (eager, cpu), fault last-fact-lost, fault visited-leak"
     assert value_of(lines, "now") == "trying problems"
@@ -64,12 +62,6 @@ def test_the_dashboard_says_how_far_it_is_what_was_exercised_and_what_failed():
     assert value_of(lines, "problems") == "12,288 of seed 0, 1,024 of them earlier; 3,072 more in work"
     assert value_of(lines, "compared") == "37,790 candidates, 106,080 steps, 190,112 resolvents"
     assert value_of(lines, "speed") == "136 problems a second"
-    first, *others = FEATURES_BY_TITLE.values()
-    counts = [f"{len(first) - 1}/{len(first)}", *(f"{len(each)}/{len(each)}" for each in others)]
-    shown = value_of(lines, "features")
-    assert shown.startswith(f"{len(ALL_FEATURES) - 1}/{len(ALL_FEATURES)}: program ")
-    assert re.findall(r"[a-z] (\d+/\d+)", shown) == counts
-    assert "never yet: no facts" in " ".join(lines)
     assert value_of(lines, "failures") == "2 kinds, in 1,593 problems"
     assert value_of(lines, "stages") == "match_facts 41, recycle 1"
     assert value_of(lines, "classes") == "missing 41, foreign 1"
@@ -89,7 +81,6 @@ def test_the_time_left_is_that_of_the_budget_that_is_spent_first():
 def test_at_the_start_nothing_is_said_that_is_not_known():
     lines = drawn(Tally("try", at_work=3_072), seconds=60.0)
     assert value_of(lines, "speed") == "not known yet"
-    assert value_of(lines, "features") == "not counted yet"
     assert value_of(lines, "failures") == "none yet"
     assert value_of(drawn(Tally("start")), "now") == "starting 2 processes"
     assert value_of(drawn(Tally("shrink", done=1, total=3)), "now") == "shrinking new divergences: 1 of 3"
@@ -113,7 +104,7 @@ def test_no_line_is_folded_and_there_is_room_for_the_echo_of_ctrl_c(width):
     lines = ["".join(segment.text for segment in line) for line in segments]
     assert all(len(line) <= width - ECHOED for line in lines)
     assert len(lines) < 24
-    assert "and 30 more" in lines[-1]
+    assert "and 28 more" in lines[-1]
     if width >= 80:
         assert not any("…" in line for line in lines if "stage number" not in line)
 

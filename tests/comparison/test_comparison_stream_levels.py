@@ -7,7 +7,7 @@ import msgspec
 import numpy as np
 import pytest
 from comparison_traces import with_element, with_header
-from stream_pairs import CHANGES, base_trace, cut_steps, lose, shuffle, store, tie
+from stream_pairs import CHANGES, base_trace, cut_steps, lose, rename_constants, shuffle, store, tie
 
 import kgverify
 from kgverify.comparison import stored_columns
@@ -63,6 +63,18 @@ def test_a_streamed_report_is_that_of_the_comparison_in_memory(seed, levels, tmp
         is_archived = random.random() < 0.3
         paths.append(store(each, tmp_path / name, level=level, shard_steps=shard_steps, is_archived=is_archived))
     assert_same_report(*paths, verifies_content=bool(seed % 2))
+
+
+@pytest.mark.parametrize("levels", [("digests", "steps"), ("steps", "digests")], ids="-".join)
+def test_digests_agree_with_goals_whose_constants_are_numbered_otherwise(levels, tmp_path):
+    trace = base_trace()
+    changed = rename_constants(trace, np.random.default_rng(0))
+    paths = [
+        store(each, tmp_path / name, level=level)
+        for name, each, level in zip("ab", (trace, changed), levels, strict=True)
+    ]
+    report = compare_recorded(*paths).report
+    assert report.verdict is Verdict.AGREE
 
 
 @pytest.mark.sample(3, deep=1)

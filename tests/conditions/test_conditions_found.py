@@ -115,7 +115,11 @@ def _in_own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
             "in this run, the resolvents of max_atoms atoms are dropped wrongly",
         ),
         ("max-depth-off-by-one", {"max_depth": 4}, "another goal and with 1 step left to max_depth are wrong"),
-        ("queries-beyond-slots", {"slots": 16}, "in this run, the candidates in slots used before are wrong"),
+        (
+            "queries-beyond-slots",
+            {"slots": 16, "corruptions": 20},
+            "in this run, the candidates in slots used before are wrong",
+        ),
         ("chunk-boundary-dropped", {}, "whose position among the candidates is 15 modulo 16"),
     ],
 )
@@ -178,7 +182,7 @@ def test_a_run_that_does_not_decide_is_decided_by_experiments():
     ],
 )
 def test_conditions_of_the_batch_are_confirmed_by_further_runs(fault: str, words: str):
-    cause = cause_of(fault, slots=8)
+    cause = cause_of(fault, slots=8, corruptions=20)
     assert words in cause.condition, cause.condition
     assert cause.when.experiment.verdict == "confirmed"
 
@@ -191,7 +195,7 @@ def test_where_everything_went_wrong_experiments_construct_what_is_right():
 
 
 def test_lockstep_uses_the_steps_behind_a_wrong_one_as_well():
-    report = report_on("fact-cap", lockstep=True)
+    report = report_on("fact-cap", lockstep=True, corruptions=20)
     assert "position 50 or later" in report.causes[0].condition
 
 

@@ -15,15 +15,13 @@ from kgverify.program.limits import OURS
 from kgverify.runs.engine_makers import make_reference
 from kgverify.testing.dialects.experiments import (
     ask,
-    list_choices,
-    list_controls,
     list_experiments,
     predict,
     project,
     vary,
 )
 
-EXPERIMENTS = [*list_experiments(has_steps=True), *list_experiments(has_steps=False)]
+EXPERIMENTS = list_experiments("UNARY", "STEPS", "OUTCOMES")
 
 
 def check_dependence(rng: random.Random, num: int) -> None:
@@ -46,7 +44,7 @@ def test_the_answer_to_an_experiment_depends_on_what_it_uses_alone_in_many_diale
 
 def test_every_dialect_gives_the_same_answer_to_a_control_question():
     rng = random.Random(0)
-    for experiment in (*list_controls(), *list_choices()):
+    for experiment in list_experiments("CONTROLS", "CHOICES"):
         answers = {ask(experiment, make_reference, draw_dialect(rng)).lines for _ in range(4)}
         assert answers == {predict(experiment, project(OURS, frozenset())).lines}
 

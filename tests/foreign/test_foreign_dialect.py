@@ -33,9 +33,9 @@ from kgreference import (
     canonical,
     derive,
     find_excluded,
-    take_dialect_step,
+    take_step,
 )
-from kgreference import dialect_step as ours
+from kgreference import step as ours
 from kgreference.terms import Triple
 
 pytestmark = needs_records
@@ -96,7 +96,7 @@ def expanded(graph: str, kind: str, dialect: Dialect = EXPAND, stages: Stages = 
         goal = goal_of(graph, state)
         excluded = find_excluded(dialect, LIMITS, tuple(queries[query]), True)
         situation = Situation(dialect, program, LIMITS, Shortest(), excluded, goal, 0, frozenset())
-        step = take_dialect_step(situation, stages)
+        step = take_step(situation, stages)
         answers.append([each.kind.name if each.kind else each.atoms for each in step.after_limit])
     return answers
 

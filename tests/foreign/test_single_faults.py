@@ -6,8 +6,8 @@ import pytest
 
 import kgverify as kv
 from kgreference import Stages
-from kgreference.dialect_step import close, match_facts, match_rules, resolve
 from kgreference.resolvent import Kind, Matches
+from kgreference.step import close, match_facts, match_rules, resolve
 from kgverify.dialects import ReferenceEngine
 from kgverify.program.limits import Dialect
 

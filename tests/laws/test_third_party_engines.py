@@ -282,7 +282,6 @@ def test_a_campaign_takes_an_engine_of_two_methods_and_passes_over_policies_that
     assert result.is_passed
     assert result.num_problems == 64
     assert 0 < result.num_skipped < 32
-    assert result.num_measured == 64 - result.num_skipped
 
 
 def test_a_campaign_in_which_nothing_was_compared_is_not_passed(engines):

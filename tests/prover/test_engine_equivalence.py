@@ -14,7 +14,7 @@ from kgverify.program.limits import Limits
 from kgverify.program.outcomes import GoalKind, Origin, Outcome
 from kgverify.prover.engine import CompiledEngine
 from kgverify.prover.stages.choose import SCORES
-from kgverify.prover.stages.stage_functions import build_stages
+from kgverify.prover.stages.stage_functions import Stages
 from kgverify.trace.model.columns import Columns, select_candidates
 
 SHORTEST_SEEDS = range(200)
@@ -105,7 +105,7 @@ def test_two_tower_takes_the_steps_of_the_reference_but_for_near_ties() -> None:
 @pytest.mark.deep
 def test_the_random_problems_hold_goals_that_are_revisited() -> None:
     num_different = 0
-    stages = build_stages(SCORES["shortest"])
+    stages = Stages(SCORES["shortest"])
     blind = stages._replace(
         revisit=lambda tables, atoms, visited, slot, depth: torch.zeros_like(slot, dtype=torch.bool)
     )

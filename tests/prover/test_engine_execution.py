@@ -26,7 +26,7 @@ from kgverify.prover.execution.compilation import MODES, captures_graphs, resolv
 from kgverify.prover.execution.device import PendingCopy, free_memory, products_set_to
 from kgverify.prover.execution_choice import Demand, choose_evaluation_layout, choose_layout, resolve_precision
 from kgverify.prover.stages.choose import SCORES
-from kgverify.prover.stages.stage_functions import build_stages
+from kgverify.prover.stages.stage_functions import Stages
 from kgverify.prover.tick.stage_ticks import Recorded, Results
 from kgverify.trace.model.columns import CandidateSet, Digests, empty_columns
 
@@ -75,7 +75,7 @@ def test_a_reason_for_two_choices_is_given_once(
     for name in ("TORCH_COMPILE_DISABLE", "TORCHDYNAMO_DISABLE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(execution_choice, "why_not_native", lambda *_: not_native)
-    stages = build_stages(SCORES["shortest"])
+    stages = Stages(SCORES["shortest"])
     chosen = execution_choice.choose_execution(
         Limits(), SHORTEST, stages, lambda _: "it needs a CUDA device", device="cpu"
     )
@@ -161,7 +161,7 @@ def test_an_engine_measures_its_scores_in_full_precision(monkeypatch: pytest.Mon
 def test_a_precision_is_chosen_or_refused() -> None:
     program, limits = load_graph("countries").program, Limits()
     small, wide = (make_two_tower(program, limits, seed=1, embedding=4, hidden=hidden, blocks=1) for hidden in (8, 520))
-    stages = build_stages(SCORES["two_tower"])
+    stages = Stages(SCORES["two_tower"])
     faulty = stages._replace(score=lambda *_: None)
     for policy, given, where, precision, message in (
         (small, stages, CUDA, "bf16", ""),
@@ -390,5 +390,5 @@ def test_a_narrow_network_can_be_fused() -> None:
     pytest.importorskip("triton")
     program, limits = load_graph("countries").program, Limits()
     policy, layout = make_two_tower(program, limits, seed=0), choose_layout(limits, slots=1)
-    stages = build_stages(SCORES["two_tower"])
+    stages = Stages(SCORES["two_tower"])
     assert execution_choice.why_not_fused(program, limits, policy, layout, stages, torch.device("cuda")) is None

@@ -21,7 +21,7 @@ from kgverify.prover.execution import compilation as compile_module
 from kgverify.prover.execution.compilation import CacheCounts, compile_function, describe_caches, fresh_caches
 from kgverify.prover.execution_choice import Execution, choose_execution, choose_layout, why_not_fused
 from kgverify.prover.stages.choose import SCORES
-from kgverify.prover.stages.stage_functions import build_stages
+from kgverify.prover.stages.stage_functions import Stages
 from kgverify.report.render.terminal import describe_execution
 
 LIMITS = Limits()
@@ -38,7 +38,7 @@ def choose(device: str = "cpu", mode: str = "auto", precision: str = "float32") 
     program, layout, stages = (
         load_graph("countries").program,
         choose_layout(LIMITS, slots=1),
-        build_stages(SCORES["shortest"]),
+        Stages(SCORES["shortest"]),
     )
     obstacle = partial(why_not_fused, program, LIMITS, SHORTEST, layout, stages)
     return choose_execution(LIMITS, SHORTEST, stages, obstacle, device=device, mode=mode, precision=precision)

@@ -13,7 +13,7 @@ from kgverify.prover.execution.device import on_device
 from kgverify.prover.execution_choice import choose_layout
 from kgverify.prover.program.tables import build_tables
 from kgverify.prover.stages.choose import SCORES, build_parameters
-from kgverify.prover.stages.stage_functions import build_stages
+from kgverify.prover.stages.stage_functions import Stages
 from kgverify.prover.tick.stage_ticks import build_unrecorded_tick
 from kgverify.prover.tick.tick import Setting, empty_derivations, empty_pool, empty_work
 from kgverify.ranking.draw import draw_candidates
@@ -32,7 +32,7 @@ def make_states() -> tuple[Any, list[tuple[Any, ...]]]:
     """Return the tick, and its arguments at some ticks of a run."""
     candidates = draw_candidates(RUN.graph, RUN.split, RUN.queries, RUN.num_corruptions, RUN.seed)
     layout = choose_layout(RUN.limits, slots=4, pool=len(candidates.query))
-    take_tick = build_unrecorded_tick(Setting(build_stages(SCORES[RUN.policy.name]), RUN.limits, layout))
+    take_tick = build_unrecorded_tick(Setting(Stages(SCORES[RUN.policy.name]), RUN.limits, layout))
     states = []
     with on_device(CPU, has_products=True):
         fixed = (

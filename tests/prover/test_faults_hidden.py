@@ -14,7 +14,7 @@ from kgverify.program.limits import Limits
 from kgverify.program.outcomes import STEP_STAGES, GoalKind, Origin
 from kgverify.prover.faults.plant import FAULTS
 from kgverify.prover.stages.choose import SCORES
-from kgverify.prover.stages.stage_functions import build_stages
+from kgverify.prover.stages.stage_functions import Stages
 from kgverify.prover.state import PAD
 from kgverify.report.report import Report
 from kgverify.runs.engine_makers import evaluator_pipeline
@@ -22,7 +22,7 @@ from kgverify.runs.run import Pipeline, Run, reference_pipeline
 from kgverify.trace.model.columns import Columns
 from kgverify.verification.verify import verify
 
-SOUND = build_stages(SCORES["shortest"])
+SOUND = Stages(SCORES["shortest"])
 
 
 class Silent:

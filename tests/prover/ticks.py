@@ -9,7 +9,7 @@ from random_programs import Problem
 from kgverify.prover.program.tables import Tables, build_tables
 from kgverify.prover.stages.choose import SCORES
 from kgverify.prover.stages.recycle import recycle
-from kgverify.prover.stages.stage_functions import build_stages
+from kgverify.prover.stages.stage_functions import Stages
 from kgverify.prover.state import OPEN, Derivations, Pool, StepRecord, Work
 from kgverify.prover.tick.tick import Setting, empty_derivations, empty_pool, empty_work, tick
 
@@ -42,7 +42,7 @@ def build_machine(problem: Problem, **sizes: int) -> Machine:
     pool, num = empty_pool(layout, CPU), len(problem.candidates.query)
     pool.query[:num] = torch.as_tensor(problem.candidates.atom)
     return Machine(
-        Setting(build_stages(SCORES["shortest"]), problem.limits, layout),
+        Setting(Stages(SCORES["shortest"]), problem.limits, layout),
         build_tables(problem.program, layout.atoms, CPU),
         pool._replace(size=torch.tensor(num)),
         empty_derivations(layout, problem.limits.max_depth, CPU),

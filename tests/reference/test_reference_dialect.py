@@ -38,7 +38,7 @@ from kgreference import (
     find_excluded,
     least_model,
     ranking_score,
-    take_dialect_step,
+    take_step,
 )
 from kgreference.terms import Triple, binds_in_one_pass, is_same_set, unify
 
@@ -56,7 +56,7 @@ def step_of(
     start = goal_of(program, goal)
     excluded = find_excluded(dialect, Limits(**limits), atom, is_positive)
     situation = Situation(dialect, program, Limits(**limits), Shortest(), excluded, start, 0, seen)
-    return take_dialect_step(situation, Stages())
+    return take_step(situation, Stages())
 
 
 def offered(text: str, goal: str, dialect: Dialect, visited: tuple[str, ...] = (), **limits: int) -> list[str]:
@@ -424,7 +424,7 @@ def test_a_step_starts_from_an_open_goal_above_the_depth_limit():
     program = program_of("p(a, b)")
     for goal, depth in (((), 0), ((program.facts[0],), 20)):
         with pytest.raises(ValueError, match="must start"):
-            take_dialect_step(Situation(OURS, program, Limits(), Shortest(), None, goal, depth, frozenset()), Stages())
+            take_step(Situation(OURS, program, Limits(), Shortest(), None, goal, depth, frozenset()), Stages())
 
 
 def test_a_replaced_stage_that_matches_what_does_not_unify_is_refused_where_names_are_kept():

@@ -5,15 +5,35 @@ import math
 import pytest
 from reference_programs import goal_of, program_of, text_of
 
-from kgreference import FALSE, Kind, Limits, OriginKind, Outcome, Resolvent, Shortest, take_step
-from kgreference.step import choose, close, limit, log_softmax, revisit, score
+from kgreference import (
+    FALSE,
+    OURS,
+    Kind,
+    Limits,
+    OriginKind,
+    Outcome,
+    Resolvent,
+    Shortest,
+    Situation,
+    Stages,
+    find_excluded,
+    take_step,
+)
+from kgreference.step import log_softmax
+
+STAGES = Stages()
+
+
+def situation_of(program, goal, query=(0, -1, -2), visited=(), depth=0, policy=None, **limits):
+    excluded = find_excluded(OURS, Limits(**limits), query, is_positive=True)
+    return Situation(OURS, program, Limits(**limits), policy or Shortest(), excluded, goal, depth, set(visited))
 
 
 def step_of(program, goal, query="p(X, Y)", visited=(), depth=0, **limits):
     """One step. The query has variables unless one is given, and so excludes nothing."""
     (query_atom,) = goal_of(program, query)
     seen = {goal_of(program, other) for other in visited}
-    return take_step(program, Limits(**limits), Shortest(), query_atom, goal_of(program, goal), depth, seen)
+    return take_step(situation_of(program, goal_of(program, goal), query_atom, seen, depth, **limits))
 
 
 def texts(program, resolvents):
@@ -174,7 +194,7 @@ def test_a_step_without_resolvents_is_false():
     assert step.after_close == step.after_limit == [FALSE]
     assert step.chosen == FALSE
     assert (step.scores, step.log_probability, step.outcome) == ([0.0], 0.0, Outcome.FAILED)
-    assert close([]) == [FALSE]
+    assert STAGES.close(situation_of(program, goal_of(program, "p(b, X)")), []) == [FALSE]
 
 
 def test_close_comes_before_limit_so_that_no_limit_hides_a_proof():
@@ -191,9 +211,10 @@ def test_the_limit_counts_long_resolvents_first_and_then_those_beyond_the_number
         resolvent_of(program, text, origin)
         for origin, text in enumerate(["q(X, X), q(X, X), p(X, X)", "p(X, Y)", "p(X, X)", "q(X, X), p(X, Y)"])
     ]
-    kept, dropped_atoms, dropped_resolvents = limit(Limits(max_atoms=2, max_resolvents=2), resolvents)
-    assert [resolvent.origin for resolvent in kept] == [1, 2]
-    assert (dropped_atoms, dropped_resolvents) == (1, 1)
+    stages = Stages(close=lambda situation, _: resolvents)
+    step = take_step(situation_of(program, goal_of(program, "p(b, X)"), max_atoms=2, max_resolvents=2), stages)
+    assert [resolvent.origin for resolvent in step.after_limit] == [1, 2]
+    assert (step.dropped_atoms, step.dropped_resolvents) == (1, 1)
 
 
 def test_a_limit_that_drops_everything_gives_false():
@@ -219,7 +240,8 @@ def test_shortest_prefers_fewer_atoms_and_then_fewer_variables():
 
 
 def test_of_equal_scores_the_lowest_index_is_chosen():
-    assert choose([1.0, 3.0, 3.0]) == 1
+    program = program_of("p(a, b)")
+    assert STAGES.choose(situation_of(program, goal_of(program, "p(a, b)")), [1.0, 3.0, 3.0]) == 1
     assert log_softmax([2.0, 2.0], 1) == pytest.approx(-math.log(2))
     assert log_softmax([5.0], 0) == 0.0
     assert log_softmax([-1e4, 0.0], 1) == 0.0
@@ -243,7 +265,7 @@ def test_the_depth_limit_is_reached_only_by_an_unfinished_goal():
 def test_a_step_starts_from_an_open_goal_above_the_depth_limit():
     program = program_of("p(a, b)")
     with pytest.raises(ValueError, match="found none"):
-        take_step(program, Limits(), Shortest(), program.facts[0], (), 0, set())
+        take_step(situation_of(program, ()))
     with pytest.raises(ValueError, match="found 20"):
         step_of(program, "p(a, b)", depth=20)
 
@@ -252,7 +274,8 @@ def test_it_makes_no_difference_whether_visited_holds_the_current_goal():
     program = program_of("p(X, Y) <- p(X, Y)\np(X, Y) <- q(Y, X)")
     goal = goal_of(program, "p(X, Y)")
     resolvents = [resolvent_of(program, "p(X, Y)"), resolvent_of(program, "q(X, Y)")]
-    assert revisit(goal, set(), resolvents) == revisit(goal, {goal}, resolvents) == resolvents[1:]
+    for visited in ((), (goal,)):
+        assert STAGES.revisit(situation_of(program, goal, visited=visited), resolvents) == resolvents[1:]
 
 
 def test_what_stands_alone_gets_no_score_of_the_policy():
@@ -261,5 +284,6 @@ def test_what_stands_alone_gets_no_score_of_the_policy():
             return [float(len(goal)) for _ in resolvents]
 
     goal = goal_of(program := program_of("p(a, b)"), "p(a, X)")
-    assert score(Loud(), goal, [FALSE]) == score(Loud(), goal, [FALSE._replace(kind=Kind.TRUE)]) == [0.0]
-    assert score(Loud(), goal, [resolvent_of(program, "p(a, b)")] * 2) == [1.0, 1.0]
+    situation = situation_of(program, goal, policy=Loud())
+    assert STAGES.score(situation, [FALSE]) == STAGES.score(situation, [FALSE._replace(kind=Kind.TRUE)]) == [0.0]
+    assert STAGES.score(situation, [resolvent_of(program, "p(a, b)")] * 2) == [1.0, 1.0]

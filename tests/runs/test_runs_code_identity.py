@@ -164,7 +164,7 @@ def concluded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.sample(0, deep=5)
+@pytest.mark.sample(0, deep=3)
 @pytest.mark.parametrize("name", EDITS)
 def test_no_conclusion_is_reused_after_an_edit_of_its_inputs(concluded: Path, name: str) -> None:
     edit, word, affected = EDITS[name]

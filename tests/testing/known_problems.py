@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import msgspec
 import numpy as np
+from problem_features import _batch_features, boundary_features
 
 from kgverify.program.limits import OURS, Dialect, Limits
 from kgverify.testing.checking.check import prepare_alone, prepare_batches
@@ -30,7 +31,6 @@ from kgverify.testing.problems.decode import (
     draw_problems,
     put_in_dialect,
 )
-from kgverify.testing.problems.features import _batch_features, boundary_features
 from kgverify.testing.problems.merge import Merged, group_problems, merge
 from kgverify.testing.problems.problem import SHORTEST, Spread
 

@@ -7,6 +7,7 @@ from itertools import islice
 from pathlib import Path
 
 import pytest
+from problem_features import BOUNDARY_FEATURES, count_features
 
 from kgverify.program.atoms import NamedAtom, Variable
 from kgverify.runs.engine_makers import EAGER, PLAIN, EngineSpec, Sides, compiled_maker
@@ -23,7 +24,6 @@ from kgverify.testing.problems.decode import (
     fit_sizes,
     runs_alone,
 )
-from kgverify.testing.problems.features import BOUNDARY_FEATURES, count_features
 from kgverify.testing.problems.problem import Problem
 
 OWN = """

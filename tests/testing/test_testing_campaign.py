@@ -34,7 +34,6 @@ from kgverify.testing.campaigns.result import (
 from kgverify.testing.checking import guard as guards
 from kgverify.testing.checking.check import Checker
 from kgverify.testing.checking.failure import Failure, Signature
-from kgverify.testing.problems.features import ALL_FEATURES
 from kgverify.testing.problems.problem import Problem
 from kgverify.testing.reproducers.text_format import Reproducer, make_reproducer, read_reproducer
 
@@ -62,7 +61,7 @@ def known(signature: str = LOST_SIGNATURE, expires: date = date(2026, 6, 1), wit
 def comparable(result: CampaignResult) -> tuple[object, ...]:
     """Return the results that must not depend on the clock, on the number of processes, or on the folder."""
     found = [(each.signature, each.num_problems, each.first, each.size, each.program) for each in result.divergences]
-    return result.num_problems, result.num_differing, result.num_confirmed, result.features, result.stages, found
+    return result.num_problems, result.num_differing, result.num_confirmed, result.exercise, result.stages, found
 
 
 def interrupt_after(num_problems: int) -> Callable[[Tally], None]:
@@ -81,11 +80,9 @@ def interrupt_after(num_problems: int) -> Callable[[Tally], None]:
 def test_the_evaluator_as_it_is_passes_and_reports_what_was_exercised(corpus):
     result = run_campaign(Campaign(corpus=corpus, examples=96))
     assert result.is_passed
-    assert (result.num_problems, result.num_measured, result.divergences) == (96, 32, [])
+    assert (result.num_problems, result.divergences) == (96, [])
     assert result.num_candidates > 96
-    assert list(result.features) == list(ALL_FEATURES)
-    assert result.features["PROVED"] > 10
-    assert len(result.missing) < 24
+    assert result.exercise.outcomes["PROVED"] > 10
     assert [path.suffix for path in corpus.iterdir()] == [".jsonl"]
 
 
@@ -514,11 +511,6 @@ def test_no_block_is_empty(most, blocks):
     assert list(campaigns._blocks_to_do({}, 32, most)) == blocks
 
 
-def test_features_that_did_not_occur_are_not_counted():
-    block = Block(number=0, num_problems=3, features={"a loop": 2, "a fork": 0})
-    assert block.met == {"a loop"}
-
-
 def test_a_divergence_of_the_corpus_alone_has_no_first_problem(corpus):
     x, y, z = map(Variable, "XYZ")
     rule = NamedRule(NamedAtom("q", x, z), (NamedAtom("p", x, y), NamedAtom("r", y, z)))
@@ -536,7 +528,7 @@ def describe(**given: object) -> list[str]:
     empty: dict[type, object] = {int: 0, float: 0.0, bool: False, str: ""}
     fields = {name: empty.get(kind, kind()) for name, kind in CampaignResult.__annotations__.items() if kind in empty}
     lists: dict[str, object] = {name: [] for name in ("divergences", "known", "replays")}
-    counts: dict[str, object] = {name: {} for name in ("features", "stages", "classes")}
+    counts: dict[str, object] = {name: {} for name in ("stages", "classes")}
     return str(CampaignResult(**{**fields, **lists, **counts, **given})).splitlines()
 
 
@@ -572,16 +564,9 @@ def test_the_dialect_of_a_campaign_is_named_unless_it_is_kgverifys():
     assert "   dialect     ties random" in describe(dialect=Dialect(ties="random"))
 
 
-def test_features_stages_and_classes_are_counted():
-    counts = {"features": {"PROVED": 3, "FAILED": 0, "a loop": 0}, "stages": {"select": 1, "prune": 1_200}}
-    lines = describe(num_measured=4, **counts)
-    assert lines[-3:] == [
-        "   features    1 of 3, counted in 4 problems",
-        "                 never: FAILED, a loop",
-        "   stages      prune 1,200, select 1",
-    ]
-    assert describe(num_measured=4, classes={"extra": 2})[-1] == "   classes     extra 2"
-    assert not any("features" in line for line in describe(num_measured=0, **counts))
+def test_stages_and_classes_are_counted():
+    assert describe(stages={"select": 1, "prune": 1_200})[-1] == "   stages      prune 1,200, select 1"
+    assert describe(classes={"extra": 2})[-1] == "   classes     extra 2"
 
 
 def test_a_dialect_other_than_the_default_one_is_named():

@@ -4,11 +4,11 @@ from itertools import islice
 
 import pytest
 from distribution import measure_distribution
+from problem_features import ALL_FEATURES
 
 from kgverify.program.atoms import NamedAtom
 from kgverify.testing.checking.check import prepare_alone
 from kgverify.testing.problems.decode import draw_problems, runs_alone
-from kgverify.testing.problems.features import ALL_FEATURES
 from kgverify.testing.problems.problem import Problem
 
 

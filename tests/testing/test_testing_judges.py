@@ -10,6 +10,7 @@ import shutil
 import subprocess
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final
@@ -19,8 +20,8 @@ from judges.cases import Case, NamedAtom, Term
 from judges.derivations import build_program, derive, encode_queries, judge_derivations, limits_of
 from judges.models import has_clingo, is_small, judge_models
 
-import kgreference.step
-from kgreference import Atom, Derivation, Limits, Outcome, Program, Resolvent, Shortest
+import kgreference
+from kgreference import Atom, Derivation, Limits, Outcome, Program, Resolvent, Shortest, Situation, Stages
 from kgreference.resolvent import Kind, Matches
 from kgverify.program.atoms import NamedAtom as ProblemAtom
 from kgverify.program.atoms import Variable
@@ -37,6 +38,7 @@ MOST_LOADED = 500
 MOST_FACTS: Final = 500
 """Prolog looks at the facts one by one."""
 NO_MATCHES: Final = Matches.of([])
+SOUND: Final = Stages()
 
 
 def draw_cases(seed: int) -> Iterator[Case]:
@@ -213,73 +215,59 @@ def test_clingo_finds_the_least_models_and_what_is_proved_in_them() -> None:
     assert seen["derived"] > NUM_PROGRAMS
 
 
-def _prunes_every_ground_atom(monkeypatch: pytest.MonkeyPatch) -> None:
-    prune = kgreference.step.prune
-
-    def planted(program: Program, excluded: Atom | None, resolvents: Sequence[Resolvent]) -> list[Resolvent]:
-        bare = [each._replace(atoms=tuple(a for a in each.atoms if min(a) < 0)) for each in resolvents]
-        return prune(program, excluded, bare)
-
-    monkeypatch.setattr(kgreference.step, "prune", planted)
+def plant(monkeypatch: pytest.MonkeyPatch, **stages: Any) -> None:
+    """Let the reference derive with other functions for some stages."""
+    monkeypatch.setattr(kgreference, "derive", partial(kgreference.derive, stages=Stages(**stages)))
 
 
-def _proves_at_the_depth_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    finish = kgreference.step.finish
-
-    def planted(limits: Limits, chosen: Resolvent, depth: int) -> Outcome:
-        outcome = finish(limits, chosen, depth)
-        return Outcome.PROVED if outcome is Outcome.DEPTH_LIMIT else outcome
-
-    monkeypatch.setattr(kgreference.step, "finish", planted)
+def _prunes_every_ground_atom(situation: Situation, resolvents: Sequence[Resolvent]) -> list[Resolvent]:
+    bare = [each._replace(atoms=tuple(a for a in each.atoms if min(a) < 0)) for each in resolvents]
+    return SOUND.prune(situation, bare)
 
 
-def _proves_a_goal_of_one_atom(monkeypatch: pytest.MonkeyPatch) -> None:
+def _proves_at_the_depth_limit(situation: Situation, chosen: Resolvent, depth: int) -> Outcome:
+    outcome = SOUND.finish(situation, chosen, depth)
+    return Outcome.PROVED if outcome is Outcome.DEPTH_LIMIT else outcome
+
+
+def _proves_a_goal_of_one_atom(situation: Situation, resolvents: Sequence[Resolvent]) -> list[Resolvent]:
     """False proofs, each of which a least model may well hold: an atom is taken for proved when it is reached."""
-    close = kgreference.step.close
-
-    def planted(resolvents: Sequence[Resolvent]) -> list[Resolvent]:
-        return close([each._replace(kind=Kind.TRUE, atoms=()) if len(each.atoms) == 1 else each for each in resolvents])
-
-    monkeypatch.setattr(kgreference.step, "close", planted)
+    proved = [each._replace(kind=Kind.TRUE, atoms=()) if len(each.atoms) == 1 else each for each in resolvents]
+    return SOUND.close(situation, proved)
 
 
-def _prunes_the_excluded_atom(monkeypatch: pytest.MonkeyPatch) -> None:
-    prune = kgreference.step.prune
-    monkeypatch.setattr(kgreference.step, "prune", lambda program, _, resolvents: prune(program, None, resolvents))
+def _prunes_the_excluded_atom(situation: Situation, resolvents: Sequence[Resolvent]) -> list[Resolvent]:
+    return SOUND.prune(situation._replace(excluded=None), resolvents)
 
 
 @pytest.mark.sample(1)
 @pytest.mark.usefixtures("clingo")
-@pytest.mark.parametrize("plant", [_prunes_the_excluded_atom, _prunes_every_ground_atom])
+@pytest.mark.parametrize("prune", [_prunes_the_excluded_atom, _prunes_every_ground_atom])
 def test_clingo_catches_proofs_by_what_is_no_fact(
-    plant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+    prune: Callable[..., list[Resolvent]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plant(monkeypatch)
+    plant(monkeypatch, prune=prune)
     assert any("does not follow" in each for each in judge_models(list(islice(small_cases(6), 200)), Counter()))
 
 
-def _fails_where_a_fact_has_a_variable_matched(monkeypatch: pytest.MonkeyPatch) -> None:
-    match_facts = kgreference.step.match_facts
-
-    def planted(program: Program, excluded: Atom | None, atom: Atom) -> Matches:
-        return match_facts(program, excluded, atom) if min(atom) >= 0 else NO_MATCHES
-
-    monkeypatch.setattr(kgreference.step, "match_facts", planted)
+def _fails_where_a_fact_has_a_variable_matched(situation: Situation, atom: Atom) -> Matches:
+    return SOUND.match_facts(situation, atom) if min(atom) >= 0 else NO_MATCHES
 
 
 @pytest.mark.parametrize(
-    ("plant", "message"),
+    ("stages", "message"),
     [
-        (_proves_at_the_depth_limit, "is proved in"),
-        (_proves_a_goal_of_one_atom, "is proved in"),
-        (_prunes_the_excluded_atom, "is proved in"),
-        (_fails_where_a_fact_has_a_variable_matched, "failed and can be proved"),
+        ({"finish": _proves_at_the_depth_limit}, "is proved in"),
+        ({"close": _proves_a_goal_of_one_atom}, "is proved in"),
+        ({"prune": _prunes_the_excluded_atom}, "is proved in"),
+        ({"match_facts": _fails_where_a_fact_has_a_variable_matched}, "failed and can be proved"),
     ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
 def test_prolog_catches_false_proofs_and_lost_ones(
-    plant: Callable[[pytest.MonkeyPatch], None], message: str, prolog: Prolog, monkeypatch: pytest.MonkeyPatch
+    stages: dict[str, Callable[..., Any]], message: str, prolog: Prolog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plant(monkeypatch)
+    plant(monkeypatch, **stages)
     cases = islice(draw_cases(8), 200)
     assert any(message in each for case in cases for each in prolog.judge_outcomes(case, Counter()))
 
@@ -288,7 +276,7 @@ def test_prolog_catches_false_proofs_and_lost_ones(
 def test_a_proof_that_takes_more_steps_than_allowed_is_in_the_least_model_and_caught_by_prolog_alone(
     prolog: Prolog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _proves_at_the_depth_limit(monkeypatch)
+    plant(monkeypatch, finish=_proves_at_the_depth_limit)
     only_by_prolog = 0
     for case in islice(small_cases(9), 100):
         if prolog.judge_outcomes(case, Counter()) and not judge_models([case], Counter()):

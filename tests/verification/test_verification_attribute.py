@@ -12,7 +12,7 @@ from kgverify.comparison.result import Cause, Divergence, Level
 from kgverify.program.outcomes import DifferenceClass
 from kgverify.prover.stages.choose import SCORES
 from kgverify.prover.stages.resolve import left_align
-from kgverify.prover.stages.stage_functions import build_stages
+from kgverify.prover.stages.stage_functions import Stages
 from kgverify.prover.state import PAD
 from kgverify.ranking.rank import MRR, rank_candidates
 from kgverify.runs.run import build_trace, reference_pipeline
@@ -113,7 +113,7 @@ def test_a_fault_of_ranking_alone_is_charged_to_rank():
 
 
 def test_two_faults_at_once_are_two_causes_whose_shares_add_up():
-    stages = build_stages(SCORES["shortest"])
+    stages = Stages(SCORES["shortest"])
 
     def prune_nothing(tables, atoms, query, exclude_query):
         is_left = atoms[..., 0] != PAD

@@ -12,7 +12,7 @@ from kgverify.comparison.step_view import Names
 from kgverify.program.limits import Limits
 from kgverify.program.outcomes import STEP_STAGES, Stage
 from kgverify.prover.stages.choose import SCORES
-from kgverify.prover.stages.stage_functions import build_stages
+from kgverify.prover.stages.stage_functions import Stages
 from kgverify.runs.run import build_trace, reference_pipeline
 from kgverify.verification.replay import Explainer, find_position
 from kgverify.verification.stagewise import find_later_faults
@@ -35,7 +35,7 @@ def test_both_engines_return_the_same_for_every_stage():
 
 def test_a_wrong_stage_is_named_and_shown_by_its_replay():
     run = countries_run()
-    stages = build_stages(SCORES["shortest"])
+    stages = Stages(SCORES["shortest"])
     wrong = stages._replace(score=lambda *inputs: -stages.score(*inputs))
     judged = staged_pipeline(run, wrong, faults=("score-negated",))
     report = verify(

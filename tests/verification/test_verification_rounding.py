@@ -7,7 +7,7 @@ import kgverify as kv
 from kgverify.step.clauses import resolve
 
 WIDTH = 16
-SMALL = {"queries": 2, "corruptions": 3}
+SMALL = {"queries": 2, "corruptions": 2}
 
 
 class Net(kv.StagedEngine):
@@ -131,7 +131,7 @@ def test_equal_bits_have_no_rounding():
     assert report.determinism.actual_within == "to the bit"
 
 
-@pytest.mark.parametrize("factor", [10, 30, 100])
+@pytest.mark.parametrize("factor", [10, 100])
 def test_a_fault_beyond_the_bound_is_a_fault_of_scores(right, factor):
     report = kv.verify("countries", offset_by(factor * right.rounding.bound), reference=Net, **SMALL)
     assert report.verdict is kv.Verdict.DIVERGE

@@ -21,7 +21,7 @@ from kgverify.comparison.locate import MOST_SHOWN, Difference, shorten
 from kgverify.comparison.result import Divergence
 from kgverify.comparison.step_view import Names, ResolventView, StepView, content_of, plain
 from kgverify.program.fact_index import Ids
-from kgverify.program.limits import OURS, Dialect
+from kgverify.program.limits import OURS, RANKED, UNSEEN, Dialect
 from kgverify.program.outcomes import STEP_STAGES, GoalKind, Stage
 from kgverify.program.program import Program
 from kgverify.step.clauses import Clauses, number_variables
@@ -290,7 +290,20 @@ def _describe_change(dialect: Dialect) -> str:
     usual = [name for name in OURS.filters if name in dialect.filters]
     if [*dialect.filters] != usual:
         return f"the dialect applies its filters in another order: {', '.join(dialect.filters)}"
-    for name in ("long_resolvents", "memory", "forgets_names", "skips_unary"):
-        if getattr(dialect, name) != getattr(OURS, name):
+    for name in Dialect.__struct_fields__:
+        if name not in _KNOWN_TO_INFERENCE and getattr(dialect, name) != getattr(OURS, name):
             return f"the dialect has another {name}"
     return "the dialect excludes positives only" if dialect.exclusion == "positives_only" else ""
+
+
+_KNOWN_TO_INFERENCE: Final = {
+    "unification",
+    "order",
+    "is_reversed",
+    "exclusion",
+    "filters",
+    "stopping",
+    *UNSEEN,
+    *RANKED,
+}
+"""The switches that the rules of inference know. They presume the default of any other."""

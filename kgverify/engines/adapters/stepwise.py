@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from itertools import chain, pairwise
+from operator import attrgetter
 from typing import Any, ClassVar, Final, Literal, TypeAlias
 
 import numpy as np
@@ -133,43 +134,48 @@ def read_positions(positions: Positions) -> tuple[list[AtomIds], list[list[Goal]
     return queries, [goals[a:b] for a, b in pairwise(starts_of(positions.num_goals).tolist())]
 
 
+_Fields: TypeAlias = tuple[tuple[Callable[[Any], Any], type[np.generic]], ...]
+
+_CANDIDATES: Final[_Fields] = (
+    (len, np.uint32),
+    (lambda steps: steps[-1].outcome, np.int8),
+    (lambda steps: any(each.taken.dropped_atoms or each.taken.dropped_resolvents for each in steps), np.uint8),
+    (lambda steps: math.fsum(each.log_probability for each in steps), np.float64),
+)
+_STEPS: Final[_Fields] = (
+    (attrgetter("depth"), np.uint16),
+    (lambda step: len(step.goal), np.uint16),
+    (lambda step: len(step.taken.resolvents), np.uint32),
+    (attrgetter("taken.dropped_atoms"), np.uint32),
+    (attrgetter("taken.dropped_resolvents"), np.uint32),
+    (attrgetter("choice"), np.int32),
+    (attrgetter("outcome"), np.int8),
+)
+_RESOLVENTS: Final[_Fields] = (
+    (attrgetter("kind"), np.uint8),
+    (lambda resolvent: len(resolvent.atoms), np.uint16),
+    (attrgetter("origin_kind"), np.uint8),
+    (attrgetter("origin"), np.int32),
+    (attrgetter("score"), np.float64),
+)
+"""The columns of each level up to its atoms: how a derivation, a step or a resolvent gives its value, and its type."""
+
+
 def collect(candidates: CandidateSet, derivations: list[list[TakenStep]]) -> Columns:
     """Return the steps of derivations as columns."""
     steps = list(chain.from_iterable(derivations))
     resolvents = [each for step in steps for each in step.taken.resolvents]
 
-    def atoms(goals: list[Goal]) -> "np.ndarray[tuple[int, ...], np.dtype[np.int32]]":
-        return np.array([atom for goal in goals for atom in goal], np.int32).reshape(-1, 3)
+    def read(items: Sequence[Any], fields: _Fields) -> list[Any]:
+        return [np.array(list(map(value_of, items)), kind) for value_of, kind in fields]
 
-    is_limited = [any(each.taken.dropped_atoms or each.taken.dropped_resolvents for each in d) for d in derivations]
+    def join(goals: Iterable[Goal]) -> Any:
+        return np.array(list(chain.from_iterable(goals)), np.int32).reshape(-1, 3)
+
     return Columns(
-        Candidates(
-            candidates.query,
-            candidates.side,
-            candidates.atom,
-            np.array([len(each) for each in derivations], np.uint32),
-            np.array([each[-1].outcome for each in derivations], np.int8),
-            np.array(is_limited, np.uint8),
-            np.array([math.fsum(step.log_probability for step in each) for each in derivations], np.float64),
-        ),
-        Steps(
-            np.array([step.depth for step in steps], np.uint16),
-            np.array([len(step.goal) for step in steps], np.uint16),
-            np.array([len(step.taken.resolvents) for step in steps], np.uint32),
-            np.array([step.taken.dropped_atoms for step in steps], np.uint32),
-            np.array([step.taken.dropped_resolvents for step in steps], np.uint32),
-            np.array([step.choice for step in steps], np.int32),
-            np.array([step.outcome for step in steps], np.int8),
-            atoms([step.goal for step in steps]),
-        ),
-        Resolvents(
-            np.array([each.kind for each in resolvents], np.uint8),
-            np.array([len(each.atoms) for each in resolvents], np.uint16),
-            np.array([each.origin_kind for each in resolvents], np.uint8),
-            np.array([each.origin for each in resolvents], np.int32),
-            np.array([each.score for each in resolvents], np.float64),
-            atoms([each.atoms for each in resolvents]),
-        ),
+        Candidates(*candidates, *read(derivations, _CANDIDATES)),
+        Steps(*[*read(steps, _STEPS), join(step.goal for step in steps)]),
+        Resolvents(*[*read(resolvents, _RESOLVENTS), join(each.atoms for each in resolvents)]),
     )
 
 

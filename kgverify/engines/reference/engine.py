@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from kgreference.derivation import Derivation, conclude, derive, derive_together
 from kgreference.dialect import OURS, Filter
 from kgreference.dialect import Dialect as ReferenceDialect
-from kgreference.dialect_step import OUR_STAGES, Situation, Stages, find_excluded, take_dialect_step
 from kgreference.facts import FactColumns, ListedFacts
 from kgreference.policy import Policy as ReferencePolicy
 from kgreference.policy import Shortest
@@ -21,8 +20,8 @@ from kgreference.program import Program as ReferenceProgram
 from kgreference.program import Rule as ReferenceRule
 from kgreference.program import Variable as ReferenceVariable
 from kgreference.resolvent import Resolvent
+from kgreference.step import OUR_STAGES, Situation, Stages, Step, find_excluded, take_step
 from kgreference.step import Limits as ReferenceLimits
-from kgreference.step import Step, take_step
 from kgreference.terms import Atom, Goal, Triple, canonical
 from kgreference.two_tower import TwoTower
 from kgverify.engines.adapters.stepwise import read_positions
@@ -134,7 +133,7 @@ _MOST_TOGETHER = 32
 class ReferenceEngine:
     """The pure-Python reference prover, in float64, in the dialect of its limits.
 
-    stages:  functions of `kgreference.dialect_step`, some of which may be replaced
+    stages:  functions of `kgreference.step`, some of which may be replaced
     triples: int32 [n, 3] the split of the queries, by which positives are known in a dialect that excludes these alone
 
     UserError if the policy does not fit the program.
@@ -242,13 +241,11 @@ class ReferenceEngine:
 
     def _take_step(self, query: Triple, depth: int, visited: list[Goal], is_positive: bool) -> Step:
         """Take one step from the last of the visited goals."""
-        if self._dialect == OURS and not self._replaced:
-            return take_step(self.program, self._limits, self._policy, query, visited[-1], depth, set(visited))
         excluded = find_excluded(self._dialect, self._limits, query, is_positive)
 
         def take(goals: list[Goal], depth: int, num_uncounted: int = 0) -> Step:
             given = self._dialect, self.program, self._limits, self._policy, excluded, goals[-1], depth, set(goals)
-            return take_dialect_step(Situation(*given), self._stages, num_uncounted)
+            return take_step(Situation(*given), self._stages, num_uncounted)
 
         step = take(visited, depth)
         most = self._limits.max_depth
@@ -281,7 +278,8 @@ def build_reference_dialect(dialect: Dialect) -> ReferenceDialect:
     switches: dict[str, Any] = {name: getattr(dialect, name) for name in kinds}
     for name, value in switches.items():
         switches[name] = tuple(map(Filter, value)) if isinstance(value, tuple) else kinds[name](value)
-    return ReferenceDialect(**switches)
+    built = ReferenceDialect(**switches)
+    return OURS if built == OURS else built
 
 
 def _columns(candidates: CandidateSet, derivations: Sequence[Derivation]) -> Columns:

@@ -1,13 +1,14 @@
 """Laws of the batch machinery: slots, batches, chunks, padding and order change no derivation."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
 
 import numpy as np
 from numpy.typing import NDArray
 
+from kgverify.engines.protocol import Sizes
 from kgverify.laws.case import Case, Finding
-from kgverify.laws.law import law
+from kgverify.laws.law import Law, law
 from kgverify.laws.statements.compare_runs import differing, is_same
 from kgverify.program.outcomes import Stage
 from kgverify.trace.model.columns import concatenate, select_candidates
@@ -32,68 +33,70 @@ def _repetition(case: Case) -> Iterator[Finding]:
             yield Finding(-1, -1, Stage.RECYCLE, "columns", expected, actual)
 
 
-@law("The order of the candidates changes nothing in any derivation.", presumes=None)
-def _candidate_order(case: Case) -> Iterator[Finding]:
-    num = len(case.candidates.query)
-    return _proved_in_parts(case, [np.random.default_rng(num).permutation(num)])
+def _in_parts(name: str, statement: str, divide: Callable[[int], Sequence[NDArray[np.int64]]]) -> Law:
+    """Return the law that candidates have the same derivations if they are proved in parts, given by their rows."""
+
+    def find(case: Case) -> Iterator[Finding]:
+        parts = divide(len(case.candidates.query))
+        rows = np.concatenate(parts)
+        columns = concatenate([case.engine.prove(case.candidates.take(part)) for part in parts])
+        for finding in differing(case, columns, Stage.RECYCLE, select_candidates(case.columns, rows)):
+            yield finding._replace(candidate=int(rows[finding.candidate])) if finding.candidate >= 0 else finding
+
+    return Law(name, statement, find, presumes=None)
 
 
-@law(
+_candidate_order = _in_parts(
+    "candidate-order",
+    "The order of the candidates changes nothing in any derivation.",
+    lambda num: [np.random.default_rng(num).permutation(num)],
+)
+_chunks = _in_parts(
+    "chunks",
     "Candidates proved in parts, one part after the other, have the derivations that they have together.",
-    presumes=None,
+    lambda num: np.split(np.arange(num), np.arange(num)[:: max(1, num // 3)][1:]),
 )
-def _chunks(case: Case) -> Iterator[Finding]:
-    rows = np.arange(len(case.candidates.query))
-    size = max(1, len(rows) // 3)
-    return _proved_in_parts(case, [rows[i : i + size] for i in range(0, len(rows), size)])
-
-
-@law(
+_alone = _in_parts(
+    "alone",
     f"A candidate proved alone has the derivation that it has among others (tried on up to {MOST_ALONE} of a run).",
-    presumes=None,
+    lambda num: [np.array([row]) for row in np.unique(np.linspace(0, num - 1, min(num, MOST_ALONE)).astype(np.int64))],
 )
-def _alone(case: Case) -> Iterator[Finding]:
-    num = len(case.candidates.query)
-    rows = np.unique(np.linspace(0, num - 1, min(num, MOST_ALONE)).astype(np.int64))
-    return _proved_in_parts(case, np.split(rows, len(rows)))
+_twice = _in_parts(
+    "twice",
+    "A candidate given twice has the same derivation twice.",
+    lambda num: [np.repeat(np.arange(num), 2)],
+)
 
 
-@law("A candidate given twice has the same derivation twice.", presumes=None)
-def _twice(case: Case) -> Iterator[Finding]:
-    return _proved_in_parts(case, [np.repeat(np.arange(len(case.candidates.query)), 2)])
+def _resized(name: str, statement: str, change: Callable[[Sizes], Sizes]) -> Law:
+    """Return the law that derivations are the same in a batch of other sizes."""
+
+    def find(case: Case) -> Iterator[Finding]:
+        engine = case.make_pipeline(case.run, change(case.merged.sizes)).engine
+        yield from differing(case, engine.prove(case.candidates), Stage.RECYCLE)
+
+    return Law(name, statement, find, presumes=None)
 
 
-def _proved_in_parts(case: Case, parts: Sequence[NDArray[np.int64]]) -> Iterator[Finding]:
-    """Yield the first difference of each derivation if candidates, by their rows, are proved in these parts."""
-    rows = np.concatenate(parts)
-    columns = concatenate([case.engine.prove(case.candidates.take(part)) for part in parts])
-    for finding in differing(case, columns, Stage.RECYCLE, select_candidates(case.columns, rows)):
-        yield finding._replace(candidate=int(rows[finding.candidate])) if finding.candidate >= 0 else finding
-
-
-@law(f"With {FEWER} times fewer slots (with two, where there is one) no derivation changes.", presumes=None)
-def _slots(case: Case) -> Iterator[Finding]:
-    slots = case.merged.sizes.slots
-    return _resized(case, slots=max(1, slots // FEWER) if slots > 1 else 2)
-
-
-@law("More padding of goals and of steps changes no derivation.", presumes=None)
-def _padding(case: Case) -> Iterator[Finding]:
-    sizes = case.merged.sizes
-    return _resized(case, atoms=sizes.atoms + 3, resolvents=sizes.resolvents + 9)
-
-
-@law("Smaller windows of what is matched and scored at a time change no derivation.", presumes=None)
-def _windows(case: Case) -> Iterator[Finding]:
-    sizes = case.merged.sizes
-    return _resized(case, match_window=max(1, sizes.match_window // 5), score_window=max(1, sizes.score_window // 5))
-
-
-@law("A smaller pool of candidates handed over at once changes no derivation.", presumes=None)
-def _pool(case: Case) -> Iterator[Finding]:
-    return _resized(case, pool=max(1, case.merged.sizes.pool // (2 * FEWER)))
-
-
-def _resized(case: Case, **sizes: int) -> Iterator[Finding]:
-    engine = case.make_pipeline(case.run, case.merged.sizes._replace(**sizes)).engine
-    return differing(case, engine.prove(case.candidates), Stage.RECYCLE)
+_slots = _resized(
+    "slots",
+    f"With {FEWER} times fewer slots (with two, where there is one) no derivation changes.",
+    lambda sizes: sizes._replace(slots=max(1, sizes.slots // FEWER) if sizes.slots > 1 else 2),
+)
+_padding = _resized(
+    "padding",
+    "More padding of goals and of steps changes no derivation.",
+    lambda sizes: sizes._replace(atoms=sizes.atoms + 3, resolvents=sizes.resolvents + 9),
+)
+_windows = _resized(
+    "windows",
+    "Smaller windows of what is matched and scored at a time change no derivation.",
+    lambda sizes: sizes._replace(
+        match_window=max(1, sizes.match_window // 5), score_window=max(1, sizes.score_window // 5)
+    ),
+)
+_pool = _resized(
+    "pool",
+    "A smaller pool of candidates handed over at once changes no derivation.",
+    lambda sizes: sizes._replace(pool=max(1, sizes.pool // (2 * FEWER))),
+)

@@ -57,11 +57,11 @@ def plant_faults(limits: Limits, policy: Policy, faults: Sequence[Fault], carrie
     plant = Plant(limits, plain_step.SOUND, identity, draw_candidates, rank_candidates)
     if carrier is Carrier.TENSORS:
         from kgverify.prover.stages.choose import SCORES
-        from kgverify.prover.stages.stage_functions import build_stages
+        from kgverify.prover.stages.stage_functions import Stages
 
         for name in ("step", "pool"):
             import_module(f"kgverify.prover.faults.{name}_faults")
-        plant = plant._replace(stages=build_stages(SCORES[policy.name]))
+        plant = plant._replace(stages=Stages(SCORES[policy.name]))
     planters = PLANTERS[Carrier.ANY] | PLANTERS[carrier]
     for fault in faults:
         plant = planters[fault.name](plant)

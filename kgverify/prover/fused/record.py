@@ -28,7 +28,7 @@ from kgverify.prover.fused.note_kernels import (
 )
 from kgverify.prover.fused.order_kernels import place_kernel, send_kernel
 from kgverify.prover.fused.resolve_kernels import MOST_ATOMS
-from kgverify.prover.state import Derivations, Layout, Work
+from kgverify.prover.state import Derivations, Layout, Work, make_tuple_type
 from kgverify.prover.tick.stage_ticks import Chunk, LoggedRows, LoggedSteps, fetch_columns
 from kgverify.prover.tick.tick import TICKS_PER_REPLAY
 from kgverify.trace.model.columns import FIELD_OF, STEP_COLUMNS, Digests, Resolvents, Steps
@@ -88,27 +88,14 @@ class CandidateSteps(NamedTuple):
     depth: Tensor
 
 
-class SentColumns(NamedTuple):
-    """Steps T and resolvents R in the order of the candidates: the columns of `Steps` and `Resolvents`, but signed.
+_NUM_ATOMS: Final = {"num_atoms": "num_goal_atoms"}
+SentColumns: Final = make_tuple_type(
+    "SentColumns", ("pool_index", *(_NUM_ATOMS.get(name, name) for name in STEP_COLUMNS), *Resolvents._fields)
+)
+"""Steps T and resolvents R in the order of the candidates: the columns of `Steps` and `Resolvents`, but signed.
 
-    num_goal_atoms, goal_atoms: of the steps; num_atoms, atoms: of the resolvents; the atoms int32 [., 3]
-    """
-
-    pool_index: Tensor
-    depth: Tensor
-    num_goal_atoms: Tensor
-    num_resolvents: Tensor
-    dropped_atoms: Tensor
-    dropped_resolvents: Tensor
-    choice: Tensor
-    outcome: Tensor
-    goal_atoms: Tensor
-    kind: Tensor
-    num_atoms: Tensor
-    origin_kind: Tensor
-    origin: Tensor
-    score: Tensor
-    atoms: Tensor
+num_goal_atoms, goal_atoms: of the steps; num_atoms, atoms: of the resolvents; the atoms int32 [., 3]
+"""
 
 
 def _bytes_of_tick(layout: Layout, *, has_atoms: bool) -> int:

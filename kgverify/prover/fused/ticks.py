@@ -20,7 +20,7 @@ from kgverify.prover.fused.try_kernels import form_kernel, look_up_kernel, try_k
 from kgverify.prover.program.tables import Tables
 from kgverify.prover.stages.choose import Parameters
 from kgverify.prover.stages.resolve import goal_hash
-from kgverify.prover.state import PAD, Derivations, Layout, Pool, Segments, Work
+from kgverify.prover.state import PAD, Derivations, Layout, Pool, Segments, Work, make_tuple_type
 from kgverify.prover.tick.stage_ticks import Chunk
 from kgverify.prover.tick.tick import TickLoop, restart_
 from kgverify.prover.tower.launch import build_tower_parameters, declare_error, draw_goals, launch_tower, sample_size
@@ -112,18 +112,8 @@ _LOG_SHARE: Final = 0.25
 """The share of the free memory for a log of steps."""
 
 
-class _Derivations(NamedTuple):
-    """The fields of `Derivations`, and visited_hash int64 [B, D]: the hash of each goal visited."""
-
-    pool_index: Tensor
-    query: Tensor
-    goal: Tensor
-    depth: Tensor
-    outcome: Tensor
-    is_limited: Tensor
-    log_probability: Tensor
-    visited: Tensor
-    visited_hash: Tensor
+_Derivations: Final = make_tuple_type("_Derivations", (*Derivations._fields, "visited_hash"))
+"""The fields of `Derivations`, and visited_hash int64 [B, D]: the hash of each goal visited."""
 
 
 class _Counts(NamedTuple):

@@ -209,13 +209,24 @@ _PER_THREAD: Final = 16
 
 
 class _Ran(NamedTuple):
-    """A call of the library: columns by path, counts as `native_count` gives them, and what a probe tried."""
+    """A call of the library for some candidates: columns by path, counts as `native_count` gives them, and the clauses tried."""
 
+    candidates: CandidateSet
     columns: dict[str, NDArray[Any]]
     counts: tuple[int, ...]
     smallest_gap: float
     tried: NDArray[Any]
     tried_atoms: NDArray[np.int32]
+
+    def read(self) -> tuple[Columns, NDArray[np.uint64]]:
+        """Return the candidates with their steps, and the digests of the steps."""
+
+        def group(name: str, fields: Sequence[str]) -> list[NDArray[Any]]:
+            return [self.columns[f"{name}/{field}"] for field in fields]
+
+        candidates = Candidates(*self.candidates, *group("candidates", Candidates._fields[3:]))
+        steps, resolvents = Steps(*group("steps", STEP_COLUMNS)), Resolvents(*group("resolvents", Resolvents._fields))
+        return Columns(candidates, steps, resolvents), self.columns["digests/sequence"]
 
 
 class NativeEngine:
@@ -291,14 +302,13 @@ class NativeEngine:
 
     def record(
         self, candidates: CandidateSet, progress: Progress = no_progress, *, level: TraceLevel = TraceLevel.STEPS
-    ) -> Iterator["Recorded"]:
+    ) -> Iterator[_Ran]:
         """Run every candidate to its end, part by part, with the digests of the steps.
 
         level: the columns wanted; at level `digests` the resolvents are left out, and the columns of steps are zeros
         """
         recording = DIGESTS if level is TraceLevel.DIGESTS else EVERYTHING
-        for part, ran in self._run_parts(candidates, progress, recording):
-            yield Recorded(part, ran.columns)
+        return self._run_parts(candidates, progress, recording)
 
     def evaluate(
         self,
@@ -316,7 +326,7 @@ class NativeEngine:
         results, digests = [no_results()], []
         num_choices = num_rescored = 0
         smallest = float("inf")
-        for _, ran in self._run_parts(candidates, progress, DIGESTS if has_digests else NOTHING, floor):
+        for ran in self._run_parts(candidates, progress, DIGESTS if has_digests else NOTHING, floor):
             columns = ran.columns
             ended = Results(
                 columns["candidates/outcome"].astype(np.int32),
@@ -335,13 +345,12 @@ class NativeEngine:
 
     def step(self, positions: Positions) -> Columns:
         """Take one step from each position."""
-        ran = self._run(positions.candidates, EVERYTHING, positions=positions)
-        return Recorded(positions.candidates, ran.columns).read()[0]
+        return self._run(positions.candidates, EVERYTHING, positions=positions).read()[0]
 
     def probe(self, position: Positions) -> StageOutputs:
         """Take one step, by the code of any other step, with the output of each of its stages."""
         ran = self._run(position.candidates, EVERYTHING, positions=position, is_probed=True)
-        columns = Recorded(position.candidates, ran.columns).read()[0]
+        columns, _ = ran.read()
         shown = read_step_outputs(columns)
         limited, choice = shown[Stage.LIMIT][0], shown[Stage.CHOOSE]
         kind, _, _, goal = limited[choice]
@@ -359,7 +368,7 @@ class NativeEngine:
         progress: Progress,
         recording: int,
         floor: NDArray[np.float64] | None = None,
-    ) -> Iterator[tuple[CandidateSet, _Ran]]:
+    ) -> Iterator[_Ran]:
         begin, size = 0, _FIRST_PART
         # Columns of no candidates have the same types.
         while begin < max(1, len(candidates.query)):
@@ -371,7 +380,7 @@ class NativeEngine:
             progress(len(part.query))
             begin += size
             size = max(_FIRST_PART, min(4 * size, int(size * _PART_SECONDS / seconds)))
-            yield part, ran
+            yield ran
 
     def _run(
         self,
@@ -403,7 +412,7 @@ class NativeEngine:
             raise MemoryError("there is not enough memory for the steps of these candidates")
         handle = ctypes.c_void_p(run)
         try:
-            return _copy(library, handle, num, recording)
+            return _copy(library, handle, candidates)
         finally:
             library.native_free_run(handle)
 
@@ -424,36 +433,24 @@ class NativeEngine:
         )
 
 
-class Recorded:
-    """Proved candidates with the columns that the library recorded."""
-
-    def __init__(self, candidates: CandidateSet, columns: dict[str, NDArray[Any]]) -> None:
-        self._candidates, self._columns = candidates, columns
-
-    def read(self) -> tuple[Columns, NDArray[np.uint64] | None]:
-        """Return the candidates with their steps, and the digests of the steps."""
-
-        def group(name: str, fields: Sequence[str]) -> list[NDArray[Any]]:
-            return [self._columns[f"{name}/{field}"] for field in fields]
-
-        candidates = Candidates(*self._candidates, *group("candidates", Candidates._fields[3:]))
-        steps, resolvents = Steps(*group("steps", STEP_COLUMNS)), Resolvents(*group("resolvents", Resolvents._fields))
-        return Columns(candidates, steps, resolvents), self._columns["digests/sequence"]
-
-
-def _copy(library: ctypes.CDLL, run: ctypes.c_void_p, num: int, recording: int) -> _Ran:
+def _copy(library: ctypes.CDLL, run: ctypes.c_void_p, candidates: CandidateSet) -> _Ran:
     counted, smallest = (ctypes.c_int64 * 8)(), ctypes.c_double()
     library.native_count(run, counted, ctypes.byref(smallest))
     counts = tuple(counted)
     num_steps, num_goal_atoms, num_resolvents, num_atoms, num_tried, num_tried_atoms = counts[:6]
-    lengths = {"candidates": num, "steps": num_steps, "digests": num_steps, "resolvents": num_resolvents}
+    lengths = {
+        "candidates": len(candidates.query),
+        "steps": num_steps,
+        "digests": num_steps,
+        "resolvents": num_resolvents,
+    }
     shapes: dict[str, tuple[int, ...]] = {path: (lengths[path.split("/")[0]],) for path in COLUMNS}
     shapes |= {"steps/goal_atoms": (num_goal_atoms, 3), "resolvents/atoms": (num_atoms, 3)}
     columns = {path: np.zeros(shape, COLUMNS[path]) for path, shape in shapes.items()}
     library.native_copy(run, ctypes.byref(ColumnArrays.of(*columns.values())))
     tried, atoms = np.zeros(num_tried, TRIED), np.zeros((num_tried_atoms, 3), np.int32)
     library.native_copy_probe(run, ctypes.c_void_p(tried.ctypes.data), ctypes.c_void_p(atoms.ctypes.data))
-    return _Ran(columns, counts, smallest.value, tried, atoms)
+    return _Ran(candidates, columns, counts, smallest.value, tried, atoms)
 
 
 def _read_tried(ran: _Ran) -> StageOutputs:

@@ -6,7 +6,10 @@ from typing import NamedTuple
 from torch import Tensor
 
 from kgverify.prover.program.tables import Tables
-from kgverify.prover.stages import choose, match, recycle, resolve
+from kgverify.prover.stages import choose as choose_stages
+from kgverify.prover.stages import match as match_stages
+from kgverify.prover.stages import recycle as recycle_stages
+from kgverify.prover.stages import resolve as resolve_stages
 from kgverify.prover.state import Choices, Derivations, Items, Pool, Rows, Segments, Work
 
 
@@ -16,39 +19,18 @@ class Stages(NamedTuple):
     The functions of this package document the shapes. `score` is the policy's.
     """
 
-    select: Callable[[Tensor], Tensor]
-    look_up: Callable[[Tables, Tensor], Segments]
-    match_rules: Callable[[Tables, Items, Tensor], Tensor]
-    match_facts: Callable[[Tables, Items, Tensor, bool], Tensor]
-    resolve: Callable[[Tables, Items, Tensor, Tensor, int], Tensor]
-    prune: Callable[[Tables, Tensor, Tensor, bool], tuple[Tensor, Tensor]]
-    rename: Callable[[Tensor], Tensor]
-    revisit: Callable[[Tables, Tensor, Tensor, Tensor, Tensor], Tensor]
-    close: Callable[[Tensor, Tensor, Tensor], Tensor]
-    limit: Callable[[Tensor, Tensor, Items, Tensor, Work, int, int], resolve.Placement]
-    score: choose.Score
-    choose: Callable[[Tensor, Tensor, Tensor], Choices]
-    advance: Callable[[Derivations, Work, Rows, Choices, Tensor], Derivations]
-    finish: Callable[[Tensor, Tensor, Tensor, Tensor, int], Tensor]
-    recycle: Callable[[Pool, Derivations], tuple[Pool, Derivations]]
-
-
-def build_stages(score: choose.Score) -> Stages:
-    """Return the stages as the semantics defines them, with a policy's score function."""
-    return Stages(
-        select=match.select,
-        look_up=match.look_up,
-        match_rules=match.match_rules,
-        match_facts=match.match_facts,
-        resolve=resolve.resolve,
-        prune=resolve.prune,
-        rename=resolve.rename,
-        revisit=resolve.revisit,
-        close=resolve.close,
-        limit=resolve.limit,
-        score=score,
-        choose=choose.choose,
-        advance=choose.advance,
-        finish=choose.finish,
-        recycle=recycle.recycle,
-    )
+    score: choose_stages.Score
+    select: Callable[[Tensor], Tensor] = match_stages.select
+    look_up: Callable[[Tables, Tensor], Segments] = match_stages.look_up
+    match_rules: Callable[[Tables, Items, Tensor], Tensor] = match_stages.match_rules
+    match_facts: Callable[[Tables, Items, Tensor, bool], Tensor] = match_stages.match_facts
+    resolve: Callable[[Tables, Items, Tensor, Tensor, int], Tensor] = resolve_stages.resolve
+    prune: Callable[[Tables, Tensor, Tensor, bool], tuple[Tensor, Tensor]] = resolve_stages.prune
+    rename: Callable[[Tensor], Tensor] = resolve_stages.rename
+    revisit: Callable[[Tables, Tensor, Tensor, Tensor, Tensor], Tensor] = resolve_stages.revisit
+    close: Callable[[Tensor, Tensor, Tensor], Tensor] = resolve_stages.close
+    limit: Callable[[Tensor, Tensor, Items, Tensor, Work, int, int], resolve_stages.Placement] = resolve_stages.limit
+    choose: Callable[[Tensor, Tensor, Tensor], Choices] = choose_stages.choose
+    advance: Callable[[Derivations, Work, Rows, Choices, Tensor], Derivations] = choose_stages.advance
+    finish: Callable[[Tensor, Tensor, Tensor, Tensor, int], Tensor] = choose_stages.finish
+    recycle: Callable[[Pool, Derivations], tuple[Pool, Derivations]] = recycle_stages.recycle

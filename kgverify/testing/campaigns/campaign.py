@@ -36,6 +36,7 @@ from kgverify.testing.campaigns.result import (
     Counts,
     FoundDivergence,
     Identity,
+    Known,
     KnownDivergence,
     KnownJudgement,
     ReplayedFile,
@@ -70,7 +71,6 @@ from kgverify.testing.problems.decode import (
     put_in_dialect,
     runs_alone,
 )
-from kgverify.testing.problems.features import ALL_FEATURES, count_features
 from kgverify.testing.problems.merge import group_problems
 from kgverify.testing.problems.problem import Problem
 from kgverify.testing.reproducers.text_format import (
@@ -93,8 +93,6 @@ PATIENCE: Final = 12
 """Confirmed problems in a row without a new signature after which the rest of a block is not confirmed."""
 MOST_DEAD: Final = 3
 """Problems that each end a process after which the rest of a block is not run: each takes several processes to find."""
-MEASURED_EVERY: Final = 64
-"""Features are counted in the first block and in every 64th: counting takes as long as comparing."""
 
 Group: TypeAlias = tuple[int, ...]
 """The problems of one run, by their indices in a block."""
@@ -111,103 +109,142 @@ def try_block(
 
     UserError for a third party's engine that cannot be made.
     """
-
-    def begin(group: Sequence[int]) -> None:
-        if log is not None:
-            write_file(log, json.dumps(group))
-
-    begin(())
-    first, checker = number * work.block_size, _find_checker(work.sides, work.lockstep)
-    reference = checker.reference
-    drawn, alone = _draw_block(work, first, num_problems)
-    indices = list(range(num_problems))
-    for side, each, option in zip(work.sides, (checker.make, reference), OPTIONS, strict=True):
-        if side.name != COMPILED and each is not make_reference:
-            check_made(each, f"{option} {side}", draw_simplest(work.dialect))
-            supported = find_supported(each, drawn)
-            indices = [i for i in indices if i in supported]
-    together = [i for i in indices if i not in alone]
-    groups = [[i] for i in indices if i in alone] + [
-        _end_with_open_query([together[member] for member in group], drawn, number)
-        for group in group_problems([drawn[i] for i in together])
-    ]
-    batches: list[Batch] = []
-    suspects: list[Suspect] = []
-    dead: list[int] = []
-    sightings: dict[Signature, Sighting] = {}
-    num_confirmed = patience = 0
-    exercise = NOT_EXERCISED
-
-    def prepare(group: Sequence[int], reference: MakePipeline = make_reference) -> Batch:
-        if group[0] in alone:
-            return prepare_alone(work.seed, first + group[0], group[0], drawn[group[0]], reference)
-        return prepare_batch(group, [drawn[i] for i in group], reference)
-
-    def add_sighting(signature: Signature, index: int, failure: Failure | None) -> bool:
-        """Count a failure; return whether it is the first with its signature, and so has a reproducer made."""
-        # Identified by what a shrink holds fixed, so that different signatures stay different.
-        is_new = signature.held not in sightings
-        if is_new:
-            text = "" if failure is None else _write_down(replace(failure, signature=signature.held), work, index)
-            sightings[signature.held] = Sighting(signature=signature.held, index=index, text=text)
-        sightings[signature.held].count += 1
-        return is_new
-
+    trial = _BlockTrial(work, number, num_problems, deaths, log)
+    indices = trial.list_supported()
     with nullcontext() if log is None else in_replaceable_process():
-        for group in _halve(groups, deaths):
-            if len(dead) == MOST_DEAD:
-                break
-            if tuple(group) in deaths:
-                dead += group
-                continue
-            begin(group)
-            batch = prepare(group, reference)
-            batches.append(batch)
-            found = checker.find_suspects(batch)
-            suspects += found
-            if group[0] not in alone or exercise is NOT_EXERCISED or find_missing(exercise, MINIMUM):
-                exercise = exercise.plus(count_agreeing(batch, found))
-            if any(suspect.hangs for suspect in suspects):
-                break
-        suspects.sort(key=lambda suspect: suspect.number)
-        for suspect in suspects:
-            if patience == PATIENCE:
-                break
-            if (suspect.number,) in deaths:
-                dead.append(suspect.number)
-                continue
-            begin([suspect.number])
-            failure = checker.confirm(suspect)
-            is_new = add_sighting(failure.signature, first + failure.index, failure)
-            num_confirmed, patience = num_confirmed + 1, 0 if is_new else patience + 1
-    for i in dead:
-        # Either engine may have ended the process, so that neither runs again.
-        (problem,) = prepare([i]).merged.problems
-        failure = Failure(index=i, problem=problem, group=(problem,), signature=DIED, message="the process ended")
-        add_sighting(DIED, first + i, failure)
-    run = {i for batch in batches for i in batch.indices}
-    # The halves of these groups were checked, and only their common run ends a process.
-    only_together = _find_smallest([each for each in deaths if {*each} <= run - {*dead}])
-    for deadly in only_together:
-        add_sighting(DIED, first + deadly[0], None)
-    block = Block(
+        trial.find_suspects(trial.group(indices))
+        trial.confirm_suspects()
+    deadly = trial.add_dead()
+    batches, dead = trial.batches, {*trial.dead}
+    return Block(
         number=number,
         num_problems=num_problems,
         num_skipped=num_problems - len(indices),
-        num_left=len(indices) - len(run | {*dead}),
+        num_left=len(indices) - len(trial.run | dead),
         num_candidates=sum(len(batch.columns.candidates.query) for batch in batches),
         num_steps=sum(len(batch.columns.steps.depth) for batch in batches),
         num_resolvents=sum(len(batch.columns.resolvents.kind) for batch in batches),
-        num_differing=len({*dead} | {suspect.number for suspect in suspects} | {each[0] for each in only_together}),
-        num_confirmed=num_confirmed + len(dead),
-        sightings=list(sightings.values()),
-        exercise=exercise,
+        num_differing=len(dead | {suspect.number for suspect in trial.suspects} | {each[0] for each in deadly}),
+        num_confirmed=trial.num_confirmed + len(trial.dead),
+        sightings=list(trial.sightings.values()),
+        exercise=trial.exercise,
     )
-    # Features are read from stages in the order of the default dialect; a scope has no others to ask for.
-    if number % MEASURED_EVERY == 0 and reference is make_reference and work.dialect == OURS and work.scope is None:
-        block.num_measured = sum(len(batch.indices) for batch in batches)
-        block.features = count_features(batches)
-    return block
+
+
+class _BlockTrial:
+    """A block in progress.
+
+    drawn, alone:  its problems, and which of them run alone, by their indices in the block
+    batches:       the runs that ended, with the suspects that they showed
+    dead:          the problems that each end a process
+    num_confirmed: suspects that were run by themselves
+    exercise:      of the problems on which both sides agree
+    """
+
+    def __init__(
+        self, work: Identity, number: int, num_problems: int, deaths: Collection[Group], log: Path | None
+    ) -> None:
+        self._work, self._number, self._deaths, self._log = work, number, deaths, log
+        self._first = number * work.block_size
+        self._begin(())
+        self._checker = _find_checker(work.sides, work.lockstep)
+        self.drawn, self.alone = _draw_block(work, self._first, num_problems)
+        self.batches: list[Batch] = []
+        self.suspects: list[Suspect] = []
+        self.dead: list[int] = []
+        self.sightings: dict[Signature, Sighting] = {}
+        self.num_confirmed, self.exercise = 0, NOT_EXERCISED
+
+    def _begin(self, group: Sequence[int]) -> None:
+        if self._log is not None:
+            write_file(self._log, json.dumps(group))
+
+    def list_supported(self) -> list[int]:
+        """Return the problems that both engines support."""
+        indices = list(range(len(self.drawn)))
+        makers = self._checker.make, self._checker.reference
+        for side, make, option in zip(self._work.sides, makers, OPTIONS, strict=True):
+            if side.name != COMPILED and make is not make_reference:
+                check_made(make, f"{option} {side}", draw_simplest(self._work.dialect))
+                supported = find_supported(make, self.drawn)
+                indices = [i for i in indices if i in supported]
+        return indices
+
+    def group(self, indices: Sequence[int]) -> list[list[int]]:
+        """Return the groups in which problems are run: those that run alone, and those that can share a run."""
+        together = [i for i in indices if i not in self.alone]
+        return [[i] for i in indices if i in self.alone] + [
+            _end_with_open_query([together[member] for member in group], self.drawn, self._number)
+            for group in group_problems([self.drawn[i] for i in together])
+        ]
+
+    def _prepare(self, group: Sequence[int], reference: MakePipeline = make_reference) -> Batch:
+        if group[0] in self.alone:
+            index = self._first + group[0]
+            return prepare_alone(self._work.seed, index, group[0], self.drawn[group[0]], reference)
+        return prepare_batch(group, [self.drawn[i] for i in group], reference)
+
+    def find_suspects(self, groups: Iterable[list[int]]) -> None:
+        """Run groups, until a run hangs or too many problems have ended a process."""
+        for group in _halve(groups, self._deaths):
+            if len(self.dead) == MOST_DEAD:
+                return
+            if tuple(group) in self._deaths:
+                self.dead += group
+                continue
+            self._begin(group)
+            batch = self._prepare(group, self._checker.reference)
+            self.batches.append(batch)
+            found = self._checker.find_suspects(batch)
+            self.suspects += found
+            if group[0] not in self.alone or self.exercise is NOT_EXERCISED or find_missing(self.exercise, MINIMUM):
+                self.exercise = self.exercise.plus(count_agreeing(batch, found))
+            if any(suspect.hangs for suspect in found):
+                return
+
+    def confirm_suspects(self) -> None:
+        """Run suspects by themselves, in order, until nothing new has been seen for a while."""
+        patience = 0
+        for suspect in sorted(self.suspects, key=lambda suspect: suspect.number):
+            if patience == PATIENCE:
+                return
+            if (suspect.number,) in self._deaths:
+                self.dead.append(suspect.number)
+                continue
+            self._begin([suspect.number])
+            failure = self._checker.confirm(suspect)
+            is_new = self._add_sighting(failure.signature, failure.index, failure)
+            self.num_confirmed, patience = self.num_confirmed + 1, 0 if is_new else patience + 1
+
+    def add_dead(self) -> list[Group]:
+        """Count the problems that ended a process as failures, and return groups of which only the common run ends one."""
+        for i in self.dead:
+            # Either engine may have ended the process, so that neither runs again.
+            (problem,) = self._prepare([i]).merged.problems
+            failure = Failure(index=i, problem=problem, group=(problem,), signature=DIED, message="the process ended")
+            self._add_sighting(DIED, i, failure)
+        # The halves of these groups were checked.
+        left = self.run - {*self.dead}
+        deadly = _find_smallest([each for each in self._deaths if {*each} <= left])
+        for each in deadly:
+            self._add_sighting(DIED, each[0], None)
+        return deadly
+
+    @property
+    def run(self) -> set[int]:
+        """The problems that were run."""
+        return {i for batch in self.batches for i in batch.indices}
+
+    def _add_sighting(self, signature: Signature, number: int, failure: Failure | None) -> bool:
+        """Count a failure; return whether it is the first with its signature, and so has a reproducer made."""
+        # Identified by what a shrink holds fixed, so that different signatures stay different.
+        held, index = signature.held, self._first + number
+        is_new = held not in self.sightings
+        if is_new:
+            text = "" if failure is None else _write_down(replace(failure, signature=held), self._work, index)
+            self.sightings[held] = Sighting(signature=held, index=index, text=text)
+        self.sightings[held].count += 1
+        return is_new
 
 
 @without_garbage_collection()
@@ -633,34 +670,11 @@ class _Run:
     def summarise(self, today: date) -> CampaignResult:
         """Return the result: of all blocks, and of the corpus, as replayed at first and as it is now."""
         campaign, total = self.campaign, self._sum_up()
-        seen_in = {each.signature: each for each in total.sightings}
-        allowed = {entry.signature for entry in campaign.known}
-        shown_by = {found: path for path, _, found in reversed(self.replays) if found is not None}
-        gone = {path for path, signature, found in self.replays if found != signature}
-        made_of = dict(self.corpus.reproducers())
-        path_of = {made.signature: path for path, made in reversed(made_of.items()) if path not in gone}
-        divergences = []
-        for signature in dict.fromkeys([*seen_in, *(found for _, _, found in self.replays if found)]):
-            sighting = seen_in.get(signature, Sighting(signature=signature, index=-1))
-            each = FoundDivergence(
-                signature=str(signature),
-                stage=signature.stage,
-                kind=signature.kind,
-                is_new=str(signature) not in allowed,
-                num_problems=sighting.count,
-                first=sighting.index,
-            )
-            path = path_of.get(signature) or shown_by.get(signature)
-            if path is not None:
-                made = made_of[path]
-                each.file, each.size, each.is_shrunk = str(path), made.problem.size, is_shrunk(made)
-                each.program, each.neighbour = str(made.problem), made.neighbour
-            divergences.append(each)
+        divergences = self._list_divergences(total)
         seen = {each.signature: each.num_problems for each in divergences}
         replayed = {str(signature) for _, signature, _ in self.replays}
-        sums = {name: getattr(total, name) for name in Counts.__struct_fields__}
         return CampaignResult(
-            **sums | {"features": {name: total.features.get(name, 0) for name in ALL_FEATURES}},
+            **{name: getattr(total, name) for name in Counts.__struct_fields__},
             engine=str(campaign.engine),
             reference=str(campaign.reference),
             dialect=campaign.dialect,
@@ -676,10 +690,7 @@ class _Run:
             divergences=divergences,
             known=[
                 KnownJudgement(
-                    signature=entry.signature,
-                    issue=entry.issue,
-                    reason=entry.reason,
-                    expires=entry.expires,
+                    **{name: getattr(entry, name) for name in Known.__struct_fields__},
                     status=entry.judge(seen, replayed, total.num_problems, today),
                     num_problems=seen.get(entry.signature, 0),
                 )
@@ -696,6 +707,33 @@ class _Run:
                 for path, signature, found in self.replays
             ],
         )
+
+    def _list_divergences(self, total: Tried) -> list[FoundDivergence]:
+        """Return each divergence of the problems or of the corpus, with its reproducer."""
+        seen_in = {each.signature: each for each in total.sightings}
+        allowed = {entry.signature for entry in self.campaign.known}
+        gone = {path for path, signature, found in self.replays if found != signature}
+        made_of = dict(self.corpus.reproducers())
+        # A file whose divergence is still that of its name comes before one that shows another now.
+        path_of = {found: path for path, _, found in reversed(self.replays) if found is not None}
+        path_of |= {made.signature: path for path, made in reversed(made_of.items()) if path not in gone}
+        divergences = []
+        for signature in dict.fromkeys([*seen_in, *(found for _, _, found in self.replays if found)]):
+            sighting = seen_in.get(signature, Sighting(signature=signature, index=-1))
+            each = FoundDivergence(
+                signature=str(signature),
+                stage=signature.stage,
+                kind=signature.kind,
+                is_new=str(signature) not in allowed,
+                num_problems=sighting.count,
+                first=sighting.index,
+            )
+            if path := path_of.get(signature):
+                made = made_of[path]
+                each.file, each.size, each.is_shrunk = str(path), made.problem.size, is_shrunk(made)
+                each.program, each.neighbour = str(made.problem), made.neighbour
+            divergences.append(each)
+        return divergences
 
 
 def _make_workers(campaign: Campaign) -> Workers:

@@ -55,8 +55,6 @@ class Counts(msgspec.Struct, kw_only=True):
     num_left:      of these, problems not run, since an engine that hangs or ends its process ends its block
     num_differing: problems that differ in their run
     num_confirmed: of these, those that were run by themselves; the signatures of the others are unknown
-    num_measured:  problems whose features were counted; 0 in another dialect, and with a reference other than kgverify's
-    features:      feature to the number of these in which it occurs
     exercise:      of the problems on which both sides agree, by the reference
     """
 
@@ -68,8 +66,6 @@ class Counts(msgspec.Struct, kw_only=True):
     num_resolvents: int = 0
     num_differing: int = 0
     num_confirmed: int = 0
-    num_measured: int = 0
-    features: dict[str, int] = {}
     exercise: Exercise = NOT_EXERCISED
 
 
@@ -88,7 +84,6 @@ class Tried(Counts, kw_only=True):
             merged[each.signature] = msgspec.structs.replace(first, count=count, text=first.text or each.text)
         return Tried(
             **{name: getattr(self, name) + getattr(other, name) for name in numbers},
-            features=dict(Counter(self.features) + Counter(other.features)),
             exercise=self.exercise.plus(other.exercise),
             sightings=list(merged.values()),
         )
@@ -109,11 +104,6 @@ class Tried(Counts, kw_only=True):
     def classes(self) -> dict[str, int]:
         """The number of confirmed problems by class of difference."""
         return self.count_by(lambda signature: signature.kind)
-
-    @property
-    def met(self) -> frozenset[str]:
-        """The features that occurred."""
-        return frozenset(name for name, count in self.features.items() if count)
 
 
 class Block(Tried, kw_only=True):
@@ -379,7 +369,6 @@ class CampaignResult(Counts, kw_only=True):
     scope:       of the problems, instead of the seed's sequence
     num_resumed: of the problems, those tried by earlier campaigns
     seconds:     of trying problems, in this campaign
-    features:    every feature is listed
     stages, classes: of divergences, to the number of confirmed problems
     minimum:     the exercise required of the campaign
     """
@@ -406,11 +395,6 @@ class CampaignResult(Counts, kw_only=True):
     def new(self) -> list[FoundDivergence]:
         """The divergences that are not known."""
         return [each for each in self.divergences if each.is_new]
-
-    @property
-    def missing(self) -> list[str]:
-        """The features that never occurred."""
-        return [name for name, count in self.features.items() if not count]
 
     @property
     def is_proof(self) -> bool:
@@ -459,54 +443,10 @@ class CampaignResult(Counts, kw_only=True):
 
 def describe_campaign(result: CampaignResult, replay: Callable[[str], str]) -> Iterator[str]:
     """Yield the lines of a result; `replay` returns the command that replays a file of the corpus."""
-    new, known = result.new, [each for each in result.divergences if not each.is_new]
     resumed = f", {result.num_resumed:,} of them earlier" if result.num_resumed else ""
-    first = (
-        "NOTHING NEW"
-        if result.is_passed
-        else "INCONCLUSIVE"
-        if result.verdict is Verdict.INCONCLUSIVE
-        else count_of(len(new), "NEW DIVERGENCE")
-        if new
-        else "KNOWN DIVERGENCES TO REVIEW"
-    )
     so_far = " SO FAR" if result.is_interrupted else ""
-    yield f"{first}{so_far}   {count_of(result.num_problems, 'problem')}{resumed}"
-    yield f"   engine      {result.engine}" + (", in lockstep as well" if result.lockstep else "")
-    if result.reference != REFERENCE:
-        yield f"   reference   {result.reference}"
-    if result.dialect != OURS:
-        yield f"   dialect     {result.dialect}"
-    yield (
-        f"   compared    {count_of(result.num_candidates, 'candidate')}, {count_of(result.num_steps, 'step')},"
-        f" {count_of(result.num_resolvents, 'resolvent')} of {name_source(result.seed, result.scope)}"
-    )
-    if result.is_proof:
-        yield f"   proved      no divergence exists in the scope {result.scope}"
-    for reason in result.reasons if result.verdict is Verdict.INCONCLUSIVE else ():
-        yield f"   because     {reason}"
-    if result.exercise.outcomes is not None:
-        yield f"   exercised   {describe_exercise(result.exercise)}"
-    for note in result.notes:
-        yield f"   note        {note}"
-    if result.num_skipped:
-        yield f"   skipped     {count_of(result.num_skipped, 'problem')} whose policy the engine does not know"
-    if result.num_left:
-        yield f"   not run     {count_of(result.num_left, 'problem')} in blocks that a hang or the end of the process ended"
-    yield f"   time        {result.seconds:.1f} s, {result.problems_per_second:,.0f} problems a second"
-    yield from _coverage(result)
-    if result.num_differing:
-        unconfirmed = result.num_differing - result.num_confirmed
-        yield f"   differ      {count_of(result.num_differing, 'problem')}" + (
-            f"; {unconfirmed:,} of them only in the run of their block, not confirmed one by one" if unconfirmed else ""
-        )
-    if result.replays:
-        still = sum(1 for each in result.replays if each.found)
-        yield f"   replayed    {count_of(len(result.replays), 'reproducer')} of the corpus: {still} diverge"
-        for replayed in result.replays:
-            if replayed.found != replayed.signature:
-                now = f"now {replayed.found}" if replayed.found else "no longer"
-                yield f"                 {now}: {replayed.signature}   {replayed.file}"
+    yield f"{_headline(result)}{so_far}   {count_of(result.num_problems, 'problem')}{resumed}"
+    yield from (f"   {title:<12}{text}" for title, text in _list_rows(result) if text)
     for entry in result.known:
         if entry.status is KnownStatus.EXPIRED:
             yield f"EXPIRED   {entry.signature}   on {entry.expires}   {entry.issue}: {entry.reason}"
@@ -514,10 +454,10 @@ def describe_campaign(result: CampaignResult, replay: Callable[[str], str]) -> I
         elif entry.status is KnownStatus.GONE:
             yield f"GONE      {entry.signature}   {entry.issue}: {entry.reason}"
             yield "   fix: it no longer occurs: take it out of the file"
+    new, known = result.new, [each for each in result.divergences if not each.is_new]
     if known:
         yield f"   known       {count_of(len(known), 'divergence')}"
-        for each in known:
-            yield f"                 {each.signature}   in {count_of(each.num_problems, 'problem')}"
+        yield from (f"{'':17}{each.signature}   in {count_of(each.num_problems, 'problem')}" for each in known)
     for each in new[:_MOST_LISTED]:
         yield ""
         yield from _describe_divergence(each, replay)
@@ -526,16 +466,45 @@ def describe_campaign(result: CampaignResult, replay: Callable[[str], str]) -> I
         yield f"{len(new) - _MOST_LISTED:,} more in the corpus"
 
 
-def _coverage(result: CampaignResult) -> Iterator[str]:
-    if not result.num_measured:
-        return
-    met = len(result.features) - len(result.missing)
-    yield f"   features    {met} of {len(result.features)}, counted in {count_of(result.num_measured, 'problem')}"
-    if result.missing:
-        yield f"                 never: {', '.join(result.missing)}"
+def _headline(result: CampaignResult) -> str:
+    if result.verdict is Verdict.DIVERGE:
+        return count_of(len(result.new), "NEW DIVERGENCE") if result.new else "KNOWN DIVERGENCES TO REVIEW"
+    return "NOTHING NEW" if result.is_passed else "INCONCLUSIVE"
+
+
+def _list_rows(result: CampaignResult) -> Iterator[tuple[str, str]]:
+    """Yield the titles and texts of a result; one without text is left out."""
+    yield "engine", result.engine + (", in lockstep as well" if result.lockstep else "")
+    yield "reference", result.reference if result.reference != REFERENCE else ""
+    yield "dialect", str(result.dialect) if result.dialect != OURS else ""
+    yield (
+        "compared",
+        f"{count_of(result.num_candidates, 'candidate')}, {count_of(result.num_steps, 'step')},"
+        f" {count_of(result.num_resolvents, 'resolvent')} of {name_source(result.seed, result.scope)}",
+    )
+    yield "proved", f"no divergence exists in the scope {result.scope}" if result.is_proof else ""
+    yield from (("because", each) for each in result.reasons if result.verdict is Verdict.INCONCLUSIVE)
+    yield "exercised", describe_exercise(result.exercise) if result.exercise.outcomes is not None else ""
+    yield from (("note", each) for each in result.notes)
+    skipped, left = (count_of(num, "problem") for num in (result.num_skipped, result.num_left))
+    yield "skipped", f"{skipped} whose policy the engine does not know" * (result.num_skipped > 0)
+    yield "not run", f"{left} in blocks that a hang or the end of the process ended" * (result.num_left > 0)
+    yield "time", f"{result.seconds:.1f} s, {result.problems_per_second:,.0f} problems a second"
     for title, counts in (("stages", result.stages), ("classes", result.classes)):
-        if counts:
-            yield f"   {title:<9}   {', '.join(f'{name} {count:,}' for name, count in sorted(counts.items()))}"
+        yield title, ", ".join(f"{name} {count:,}" for name, count in sorted(counts.items()))
+    alone = result.num_differing - result.num_confirmed
+    common = f"; {alone:,} of them only in the run of their block, not confirmed one by one" if alone else ""
+    yield "differ", f"{count_of(result.num_differing, 'problem')}{common}" if result.num_differing else ""
+    yield from _list_replays(result.replays)
+
+
+def _list_replays(replays: list[ReplayedFile]) -> Iterator[tuple[str, str]]:
+    if replays:
+        still = sum(1 for each in replays if each.found)
+        yield "replayed", f"{count_of(len(replays), 'reproducer')} of the corpus: {still} diverge"
+    for each in replays:
+        now = f"now {each.found}" if each.found else "no longer"
+        yield "", f"  {now}: {each.signature}   {each.file}" if each.found != each.signature else ""
 
 
 def _describe_divergence(found: FoundDivergence, replay: Callable[[str], str]) -> Iterator[str]:

@@ -11,7 +11,8 @@ from typing import Final, NamedTuple
 import msgspec
 import numpy as np
 
-from kgverify.engines.protocol import Positions
+from kgverify.comparison.step_view import StepReader
+from kgverify.engines.protocol import make_positions
 from kgverify.program.atoms import NamedAtom, Term, Variable, decode_variable, is_variable
 from kgverify.program.limits import FILTERS, VALUES, Dialect, Limits
 from kgverify.program.outcomes import GoalKind, Outcome, Side
@@ -195,10 +196,21 @@ _CONTROLS: Final = """
 control | p <- q. q. | p
 control | p <- q. q(a,c). | p
 """
+"""Queries to which every dialect has the same answer."""
+
 _CHOICES: Final = """
 control | p <- q. p <- r, s. r <- u. s <- u. u. | p
 control | p <- r, s. p <- q. q <- u. u. | p
 """
+"""Queries that show whether the engine makes the choices of the policy `shortest`, and returns to no other."""
+
+_TABLES: Final = {
+    "STEPS": _STEPS,
+    "OUTCOMES": _OUTCOMES,
+    "UNARY": _UNARY,
+    "CONTROLS": _CONTROLS,
+    "CHOICES": _CHOICES,
+}
 
 _SHORT: Final = {
     "UNARY": "stopping skips_unary",
@@ -251,23 +263,11 @@ def _read_row(row: str, *, is_step: bool) -> Experiment:
 
 
 @cache
-def _read_table(table: str, *, is_step: bool = False) -> tuple[Experiment, ...]:
-    return tuple([_read_row(row, is_step=is_step) for row in table.strip().splitlines()])
-
-
-def list_experiments(*, has_steps: bool) -> tuple[Experiment, ...]:
-    """Return the experiments in the order in which they are asked: about steps, or about outcomes alone."""
-    return (*_read_table(_UNARY), *(_read_table(_STEPS, is_step=True) if has_steps else _read_table(_OUTCOMES)))
-
-
-def list_controls() -> tuple[Experiment, ...]:
-    """Return queries to which every dialect has the same answer."""
-    return _read_table(_CONTROLS)
-
-
-def list_choices() -> tuple[Experiment, ...]:
-    """Return queries that show whether the engine makes the choices of the policy `shortest`, and returns to no other."""
-    return _read_table(_CHOICES)
+def list_experiments(*tables: str) -> tuple[Experiment, ...]:
+    """Return the experiments of some tables, in order: STEPS, OUTCOMES, UNARY, CONTROLS or CHOICES."""
+    return tuple(
+        [_read_row(row, is_step=name == "STEPS") for name in tables for row in _TABLES[name].strip().splitlines()]
+    )
 
 
 PROVED: Final = "proved"
@@ -318,13 +318,7 @@ def ask(experiment: Experiment, make: MakePipeline, dialect: Dialect | None = No
     candidate = CandidateSet(np.zeros(1, np.int32), np.array([side], np.int8), query)
     if experiment.is_step:
         goals = [encode_atoms(goal, symbols.predicate_ids, symbols.constant_ids) for goal in experiment.path]
-        position = Positions(
-            candidate,
-            np.array([len(goals) - 1], np.uint16),
-            np.array([len(goals)], np.uint32),
-            np.array([len(goal) for goal in goals], np.uint16),
-            np.array([atom for goal in goals for atom in goal], np.int32).reshape(-1, 3),
-        )
+        position = make_positions(candidate, np.array([len(goals) - 1], np.uint16), [goals])
         return _read_step(engine.step(position), engine.info, symbols)
     columns = engine.prove(candidate)
     outcome = PROVED if columns.candidates.outcome[0] == Outcome.PROVED else NOT_PROVED
@@ -352,20 +346,15 @@ def _merge(experiment: Experiment) -> Merged:
 
 def _read_step(columns: Columns, info: EngineInfo, symbols: Symbols) -> Answer:
     """Return the answer of the first step."""
-    _, steps, resolvents, _ = columns
-    num = int(steps.num_resolvents[0])
-    lines, begin = [], 0
-    for kind, num_atoms in zip(resolvents.kind[:num].tolist(), resolvents.num_atoms[:num].tolist(), strict=True):
-        atoms = number_variables(iter(map(tuple, resolvents.atoms[begin : begin + num_atoms].tolist())))
-        begin += num_atoms
-        goal = render_goal(tuple([_name(atom, symbols) for atom in atoms])) if num_atoms else ""
-        terminal = "" if kind == GoalKind.GOAL and num_atoms else GoalKind(kind).name if kind in _KINDS else str(kind)
+    step, lines = StepReader(columns).read(0), []
+    for each in step.resolvents:
+        goal = render_goal(tuple([_name(atom, symbols) for atom in number_variables(each.atoms)])) if each.atoms else ""
+        is_goal = each.kind == GoalKind.GOAL and each.atoms
+        terminal = "" if is_goal else GoalKind(each.kind).name if each.kind in _KINDS else str(each.kind)
         lines.append(": ".join(filter(None, (terminal, goal))))
     # Without resolvents the derivation ends just as with FALSE.
-    counts = (
-        () if "steps.dropped_atoms" in unknown_columns(info) else (steps.dropped_atoms[0], steps.dropped_resolvents[0])
-    )
-    return Answer(tuple(lines) or (GoalKind.FALSE.name,), tuple(map(int, counts)))
+    counts = () if "steps.dropped_atoms" in unknown_columns(info) else (step.dropped_atoms, step.dropped_resolvents)
+    return Answer(tuple(lines) or (GoalKind.FALSE.name,), counts)
 
 
 _KINDS: Final = frozenset(map(int, GoalKind))

@@ -9,7 +9,7 @@ from kgverify.comparison.result import Verdict
 from kgverify.errors import count_of
 from kgverify.escaping import make_visible
 from kgverify.files.writing import write_file
-from kgverify.program.limits import Dialect, render_dialect
+from kgverify.program.limits import Dialect, render_dialect, show_value
 from kgverify.testing.problems.problem import Problem
 
 _WIDTH: Final = 16
@@ -149,9 +149,7 @@ class Proposal:
             yield f"   note   {note}"
         for finding in self.findings:
             yield ""
-            value = ", ".join(finding.value) if isinstance(finding.value, tuple) else finding.value
-            text = str(value).lower() if isinstance(value, bool) else str(value)
-            yield f"{finding.switch:<{_WIDTH}} {text}"
+            yield f"{finding.switch:<{_WIDTH}} {show_value(finding.value)}"
             if not finding.is_decided:
                 yield f"   could not decide: {finding.describe()}"
             elif finding.others:

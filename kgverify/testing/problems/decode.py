@@ -269,17 +269,7 @@ class _Decoder:
                 fan = shape, block
         for at in range(16, 16 + 6 * _NUM_RULES, 6):
             rules += self._decode_rules(*data[at : at + 6])
-        goal = self._aim(*fan) if fan is not None and data[61] & 3 else None
-        is_ranked = data[1] >= 192 or setting.num_corruptions != 1
-        queries: list[NamedAtom] = []
-        unranked: list[NamedAtom] = []
-        named = self.constants + MANY[BULK - 2 : BULK + 4] if len(facts) > BULK else self.constants
-        for i, at in enumerate(range(40, 40 + 3 * _NUM_QUERIES, 3)):
-            query = self._decode_query(i, data[at : at + 3], named)
-            if not i and goal is not None:
-                query = goal
-            if query is not None:
-                (queries if query.is_ground and is_ranked and not i else unranked).append(query)
+        queries, unranked = self._decode_queries(self._aim(*fan) if fan is not None and data[61] & 3 else None)
         if data[3] & 7 == 7:
             facts += facts[: 1 + (data[3] >> 3) % 4]
         if data[3] & 7 == 6 and rules:
@@ -333,6 +323,16 @@ class _Decoder:
             return (fill_long_rule(p, q, r, min(max(1, most - 1 + rest[0] % 4), most + 1)),)
         body = [NamedAtom(predicates[(x >> 6) % num], _TERMS[x & 7], _TERMS[x >> 3 & 7]) for x in rest]
         return (NamedRule(NamedAtom(p, _TERMS[terms & 7], _TERMS[terms >> 3 & 7]), tuple(body[: 1 + (names >> 6)])),)
+
+    def _decode_queries(self, goal: NamedAtom | None) -> tuple[list[NamedAtom], list[NamedAtom]]:
+        """Return the ranked and the unranked queries; a goal comes in place of the first one."""
+        named = self.constants + MANY[BULK - 2 : BULK + 4] if len(self.facts) > BULK else self.constants
+        places = range(40, 40 + 3 * _NUM_QUERIES, 3)
+        first, *others = [self._decode_query(i, self.data[at : at + 3], named) for i, at in enumerate(places)]
+        every = [each for each in (goal or first, *others) if each is not None]
+        is_ranked = self.data[1] >= 192 or self.setting.num_corruptions != 1
+        num_ranked = int(is_ranked and every[:1] == [goal or first] and every[0].is_ground)
+        return every[:num_ranked], every[num_ranked:]
 
     def _decode_query(self, index: int, data: bytes, constants: tuple[str, ...]) -> NamedAtom | None:
         """Return a query, or None, and add facts that derive it."""
@@ -593,9 +593,8 @@ def draw_boundary_problem(seed: int, index: int) -> Problem:
     """Return the problem that runs alone at an index of a seed's sequence, with sizes that do not fit it yet."""
     pick = _Choices(seed, index, "program")
     turn = index // ALONE_EVERY
-    for period, phase, draw in _RARE:
-        if turn % period == phase:
-            return draw(pick, turn // period)
+    if (rare := _draw_rare(_RARE, turn, pick)) is not None:
+        return rare
     if turn % 512 == 100:
         spread = Spread(_MANY_SYMBOLS[turn // 512 % 4] - pick(4), pick(2), pick(3))
         return replace(_small(seed, index, pick), spread=spread)
@@ -644,20 +643,8 @@ def draw_device_problem(seed: int, index: int) -> Problem:
     if kind < 2:
         return draw_kernel_problem(seed, 2 * number + kind)
     pick = _Choices(seed, index, "device")
-    if kind == 2:
-        return _many_clauses(pick)
-    if number % 16 == 1:
-        return _many_facts(pick)
-    if number % 128 == 2:
-        return _like_keys()
-    if number % 128 == 7:
-        return _many_resolvents(_WORD // 2 + 2, 4)
-    kind = number % 7
-    if kind == 0:
-        return _wide(pick, number // 7)
-    if kind < 3:
-        return _deep(pick, (12, _BYTE + 8)[kind - 1] + pick(8))
-    return (_without_facts, _many_variables, _many_dropped, _one_at_a_time)[kind - 3](pick)
+    rare = _draw_rare(_RARE_ON_DEVICE, number, pick) if kind == 3 else None
+    return _many_clauses(pick) if rare is None else rare
 
 
 class _Choices:
@@ -858,7 +845,10 @@ def _many_candidates() -> Problem:
     )
 
 
-_RARE: Final[tuple[tuple[int, int, Callable[[_Choices, int], Problem]], ...]] = (
+_Rare: TypeAlias = tuple[tuple[int, int, Callable[[_Choices, int], Problem]], ...]
+"""The period, the first turn, and the function of each rare problem; of several for one turn, the first is drawn."""
+
+_RARE: Final[_Rare] = (
     (2048, 120, lambda pick, number: _many_facts(pick)),
     (4096, 248, lambda pick, number: _many_resolvents(_WORD + 2, _WORD + 1)),
     (4096, 376, lambda pick, number: _deep(pick, _BYTE + 8 + pick(8))),
@@ -867,10 +857,26 @@ _RARE: Final[tuple[tuple[int, int, Callable[[_Choices, int], Problem]], ...]] = 
     (64, 42, _wide),
     (64, 10, lambda pick, number: _without_facts(pick)),
 )
-"""The period, the first turn, and the function of each rare problem that runs alone.
+"""The rare problems that run alone. The expensive ones come at fixed intervals: no two in one block, each early in a campaign."""
 
-The expensive ones come at fixed intervals, no two in one block, and each early in a campaign.
-"""
+_RARE_ON_DEVICE: Final[_Rare] = (
+    (16, 1, lambda pick, number: _many_facts(pick)),
+    (128, 2, lambda pick, number: _like_keys()),
+    (128, 7, lambda pick, number: _many_resolvents(_WORD // 2 + 2, 4)),
+    (7, 0, _wide),
+    (7, 1, lambda pick, number: _deep(pick, 12 + pick(8))),
+    (7, 2, lambda pick, number: _deep(pick, _BYTE + 8 + pick(8))),
+    (7, 3, lambda pick, number: _without_facts(pick)),
+    (7, 4, lambda pick, number: _many_variables(pick)),
+    (7, 5, lambda pick, number: _many_dropped(pick)),
+    (7, 6, lambda pick, number: _one_at_a_time(pick)),
+)
+"""The problems that run alone on a GPU; one of the last seven comes in every turn without another."""
+
+
+def _draw_rare(rare: _Rare, turn: int, pick: _Choices) -> Problem | None:
+    """Return the rare problem of a turn, if it has one."""
+    return next((draw(pick, turn // period) for period, phase, draw in rare if turn % period == phase), None)
 
 
 def fit_sizes(problem: Problem, program: Program, columns: Columns, seed: int, index: int) -> Problem:

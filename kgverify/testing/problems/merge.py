@@ -17,7 +17,7 @@ from kgverify.program.atom_table import AtomTable
 from kgverify.program.atoms import NamedAtom, Term
 from kgverify.program.limits import Limits
 from kgverify.program.outcomes import Side
-from kgverify.program.program import NamedRule, Program
+from kgverify.program.program import NamedRule, Program, Symbols
 from kgverify.runs.engine_makers import make_reference
 from kgverify.runs.run import Pipeline, Run
 from kgverify.testing.problems.problem import VARIABLE_NAMES, PolicySpec, Problem, free_prefix
@@ -112,9 +112,7 @@ def merge(problems: Sequence[Problem], reference: Callable[[Run, Sizes], Pipelin
     )
     counts = [len(part.queries) for part in parts]
     owner = np.repeat(np.arange(len(parts)), counts)
-    first_query = np.cumsum([0, *counts])
-    atoms = [(first_query[i], atom) for i, part in enumerate(parts) for atom in part.unranked]
-    rows = np.array([graph.program.symbols.encode(atom) for _, atom in atoms], np.int32).reshape(-1, 3)
+    first_query = np.cumsum([0, *counts[:-1]])
     run = Run(
         graph,
         limits,
@@ -130,11 +128,18 @@ def merge(problems: Sequence[Problem], reference: Callable[[Run, Sizes], Pipelin
         sizes=_add_sizes(problems),
         owner=owner,
         is_ranked=np.array([bool(problems[i].queries) for i in owner.tolist()], np.bool_),
-        unranked=CandidateSet(
-            np.array([query for query, _ in atoms], np.int32), np.full(len(atoms), Side.NONE, np.int8), rows
-        ),
+        unranked=_list_unranked([part.unranked for part in parts], first_query, graph.program.symbols),
         reference=reference,
     )
+
+
+def _list_unranked(
+    unranked: Sequence[Sequence[NamedAtom]], queries: NDArray[np.int64], symbols: Symbols
+) -> CandidateSet:
+    """Return the unranked queries of each problem as candidates, each with the number of a query of its problem."""
+    rows = [symbols.encode(atom) for atoms in unranked for atom in atoms]
+    of_query = np.repeat(queries, [len(atoms) for atoms in unranked]).astype(np.int32)
+    return CandidateSet(of_query, np.full(len(rows), Side.NONE, np.int8), np.array(rows, np.int32).reshape(-1, 3))
 
 
 class _Part(NamedTuple):

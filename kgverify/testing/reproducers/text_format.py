@@ -8,7 +8,7 @@ upper-case letter or with `_` is a variable; every other name stands in single q
 import platform
 import re
 import runpy
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, version
@@ -23,13 +23,21 @@ from kgverify.escaping import MARKED
 from kgverify.files.reading import read_file
 from kgverify.files.writing import write_file
 from kgverify.program.atoms import NamedAtom, Term, Variable
-from kgverify.program.limits import NUMBERS, OURS, VALUES, Dialect, Limits
+from kgverify.program.limits import NUMBERS, OURS, Dialect, Limits
 from kgverify.program.program import NamedRule
 from kgverify.ranking.draw import ALL
 from kgverify.runs.engine_makers import EAGER, PLAIN, EngineSpec
 from kgverify.testing.checking.failure import CRASH, LAW, Failure, Signature
 from kgverify.testing.checking.guard import CheckBug
-from kgverify.testing.problems.problem import NO_SPREAD, SHORTEST, PolicySpec, Problem, Spread, rename_variables
+from kgverify.testing.problems.problem import (
+    DEFAULT_SIZES,
+    NO_SPREAD,
+    SHORTEST,
+    PolicySpec,
+    Problem,
+    Spread,
+    rename_variables,
+)
 from kgverify.version import __version__
 
 
@@ -126,20 +134,7 @@ _MAX_BYTES: Final = 16 << 20
 
 def render_reproducer(reproducer: Reproducer) -> str:
     """Return the text of a reproducer, which `parse_reproducer` reads; variables with unusual names are renamed."""
-    problem, limits, policy = reproducer.problem, reproducer.problem.limits, reproducer.problem.policy
-    stage, field, kind, situation = reproducer.signature
-    num = "all" if problem.num_corruptions == ALL else str(problem.num_corruptions)
-    switches = {name: getattr(limits.dialect, name) for name in limits.dialect.__struct_fields__}
-    weights = {} if policy.name == SHORTEST.name else policy._asdict()
-    settings = {
-        "limits": _pairs({name: getattr(limits, name) for name in NUMBERS}),
-        "dialect": _pairs({name: value for name, value in switches.items() if value != getattr(OURS, name)}),
-        "policy": _pairs(weights).removeprefix("name ") or policy.name,
-        "sizes": _pairs(problem.sizes._asdict()),
-        "spread": _pairs(problem.spread._asdict()) if problem.spread != NO_SPREAD else "",
-        "corruptions": num if problem.queries or problem.num_corruptions != 0 else "",
-        "seed": str(problem.seed or ""),
-    }
+    problem, (stage, field, kind, situation) = reproducer.problem, reproducer.signature
     difference = {
         "stage": stage,
         "field": field,
@@ -153,35 +148,49 @@ def render_reproducer(reproducer: Reproducer) -> str:
         "compared": "in lockstep" if reproducer.lockstep else "free-running",
         "neighbour": reproducer.neighbour,
     }
-    engines: dict[str, str] = {}
-    for prefix, engine in (("", reproducer.engine), ("reference_", reproducer.reference)):
-        is_compiled = engine.name == COMPILED
-        engines[prefix.strip("_") or "engine"] = engine.name
-        engines |= {f"{prefix}mode": engine.mode, f"{prefix}device": engine.device} if is_compiled else {}
-        engines[f"{prefix}faults"] = ", ".join(engine.faults)
+    rules = [_render_atoms(rule.atoms) for rule in problem.rules]
     lines = [
         FIRST_LINE,
         *(f"note: {escape_line(note)}" for note in reproducer.notes),
         "",
         *(f"{_render_atom(fact)}." for fact in problem.facts),
-        *(
-            f"{head} :- {', '.join(body)}."
-            for head, *body in map(_render_atoms, [each.atoms for each in problem.rules])
-        ),
+        *(f"{head} :- {', '.join(body)}." for head, *body in rules),
         *(f"?- ranked {_render_atom(query)}." for query in problem.queries),
         *(f"?- {_render_atoms([query])[0]}." for query in problem.unranked),
         "",
-        *_lines(settings),
-        *([f"constants: {', '.join(map(quote, problem.constants))}"] if problem.constants else []),
+        *_render_settings(problem),
         "",
         *_lines(difference),
         *(f"expected: {escape_line(line)}".rstrip() for line in reproducer.expected),
         *(f"actual: {escape_line(line)}".rstrip() for line in reproducer.actual),
         *_lines(result),
         "",
-        *_lines(engines | {"versions": _pairs(reproducer.versions)}),
+        *_lines(_list_engine("", reproducer.engine) | _list_engine("reference_", reproducer.reference)),
+        *_lines({"versions": _pairs(reproducer.versions)}),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _render_settings(problem: Problem) -> list[str]:
+    limits, policy, dialect = problem.limits, problem.policy, problem.limits.dialect
+    switches = {name: value for name in _SWITCHES if (value := getattr(dialect, name)) != _SWITCHES[name]}
+    num = "all" if problem.num_corruptions == ALL else str(problem.num_corruptions)
+    settings = {
+        "limits": _pairs({name: getattr(limits, name) for name in NUMBERS}),
+        "dialect": _pairs(switches),
+        "policy": policy.name if policy.name == SHORTEST.name else _pairs(policy._asdict()).removeprefix("name "),
+        "sizes": _pairs(problem.sizes._asdict()),
+        "spread": _pairs(problem.spread._asdict()) if problem.spread != NO_SPREAD else "",
+        "corruptions": num if problem.queries or problem.num_corruptions != 0 else "",
+        "seed": str(problem.seed or ""),
+    }
+    constants = [f"constants: {', '.join(map(quote, problem.constants))}"] if problem.constants else []
+    return _lines(settings) + constants
+
+
+def _list_engine(prefix: str, engine: EngineSpec) -> dict[str, str]:
+    where = {f"{prefix}mode": engine.mode, f"{prefix}device": engine.device} if engine.name == COMPILED else {}
+    return {prefix.strip("_") or "engine": engine.name, **where, f"{prefix}faults": ", ".join(engine.faults)}
 
 
 def _lines(values: Mapping[str, str]) -> list[str]:
@@ -194,8 +203,13 @@ def _pairs(values: Mapping[str, object]) -> str:
 
 def _show(value: object) -> str:
     if isinstance(value, bool):
-        return "yes" if value else "no"
+        return _WORDS[not value]
     return " ".join(value) or "none" if isinstance(value, tuple) else str(value)
+
+
+_WORDS: Final = ("yes", "no")
+_SWITCHES: Final = {name: getattr(OURS, name) for name in OURS.__struct_fields__}
+"""The switches of a dialect, each with its default."""
 
 
 def _render_atoms(atoms: Sequence[NamedAtom]) -> list[str]:
@@ -307,216 +321,215 @@ _TOKEN = re.compile(
 
 def parse_reproducer(text: str, file: str = "reproducer") -> Reproducer:
     """Parse the text of a reproducer. UserError, with file and line, if it is not one."""
-    return _Parser(file).parse(text)
+    lines, header = text.split("\n"), _Header(file)
+    if lines[0].rstrip() != FIRST_LINE:
+        message = f"expected {FIRST_LINE!r}, found {lines[0][:60]!r}"
+        raise UserError(message, where=f"{file}:1", fix="give a file of `kgverify shrink`")
+    clauses: dict[str, list[Any]] = {"facts": [], "rules": [], "queries": [], "unranked": []}
+    for number, raw in enumerate(lines, 1):
+        line = raw.rstrip("\r")
+        if match := _KEY.fullmatch(line):
+            header.add(match[1], match[2] or "", number)
+        elif line.strip() and not line.startswith("%"):
+            kind, item = _Line(line, f"{file}:{number}").read_clause()
+            clauses[kind].append(item)
+    problem = header.read_problem({kind: tuple(items) for kind, items in clauses.items()})
+    law = header.text("law")
+    signature = Signature(*map(header.text, ("stage", "field", "class", "situation")))
+    if not signature.kind:
+        raise header.error("expected a line `class: ...`, found none", "say what difference is expected")
+    if signature.kind == LAW:
+        signature = signature._replace(situation=law or signature.situation)
+        if not signature.situation:
+            raise header.error("expected a line `law: ...`, found none", "name the law that is broken", "class")
+    made = Reproducer(
+        problem=problem,
+        signature=signature,
+        candidate=header.text("candidate"),
+        step=header.number("step", -1),
+        expected=header.texts("expected"),
+        actual=header.texts("actual"),
+        message=header.text("message"),
+        lockstep=header.choose("compared", header.text("compared", "free-running"), "in lockstep", "free-running"),
+        neighbour=header.text("neighbour"),
+        engine=header.read_engine("", COMPILED),
+        # Earlier versions wrote no line of the reference, which was kgverify's own.
+        reference=header.read_engine("reference_", REFERENCE),
+        versions=header.pairs("versions", header.items("versions")),
+        notes=header.texts("note"),
+    )
+    for key in [each for each in header.values if each not in header.known]:
+        fix = suggest(key, header.known) or f"use one of {', '.join(header.known)}"
+        raise header.error(f"unknown key {key!r}", fix, key)
+    return made
 
 
-class _Parser:
-    """A parser that reads a text line by line.
+class _Header:
+    """The lines `key: value` of a text.
 
-    line:   the number of the current line
-    tokens: those left of a line with a clause, each with its kind
     values: key to the values of its lines
     lines:  key to the number of its last line
     known:  the keys that were asked for
     """
 
     def __init__(self, file: str) -> None:
-        self.file, self.line = file, 1
-        self.tokens: list[tuple[str, str]] = []
+        self.file = file
         self.values: dict[str, list[str]] = {}
         self.lines: dict[str, int] = {}
-        self.known: list[str] = []
+        self.known: dict[str, None] = {}
 
-    def parse(self, text: str) -> Reproducer:
-        """Parse a text."""
-        lines = text.split("\n")
-        if lines[0].rstrip() != FIRST_LINE:
-            raise self._error(f"expected {FIRST_LINE!r}, found {lines[0][:60]!r}", "give a file of `kgverify shrink`")
-        facts: list[NamedAtom] = []
-        rules: list[NamedRule] = []
-        ranked: list[NamedAtom] = []
-        unranked: list[NamedAtom] = []
-        for self.line, raw in enumerate(lines, 1):
-            line = raw.rstrip("\r")
-            if not line.strip() or line.startswith("%"):
-                continue
-            if match := _KEY.fullmatch(line):
-                self.lines[match[1]] = self.line
-                self.values.setdefault(match[1], []).append(match[2] or "")
-                continue
-            self.tokens = self._scan(line)
-            if self._take("?-"):
-                is_ranked = self.tokens[:1] == [("bare", "ranked")] and self.tokens[1:2] != [("sign", "(")]
-                del self.tokens[:is_ranked]
-                (ranked if is_ranked else unranked).append(self._atom())
-            else:
-                head = self._atom()
-                if self._take(":-"):
-                    rules.append(NamedRule(head, self._list(self._atom)))
-                elif head.is_ground:
-                    facts.append(head)
-                else:
-                    raise self._error("expected a fact without variables", "give it a body, or name constants")
-            self._expect(".")
-            if self.tokens:
-                raise self._error(f"expected the end of the line, found {self._next!r}", "write one clause a line")
-        problem = self._problem(facts, rules, ranked, unranked)
-        signature = Signature(*(self._text(key) for key in ("stage", "field", "class", "situation")))
-        if not signature.kind:
-            raise self._error("expected a line `class: ...`, found none", "say what difference is expected")
-        if signature.kind == LAW:
-            signature = signature._replace(situation=self._text("law") or signature.situation)
-            if not signature.situation:
-                raise self._error("expected a line `law: ...`, found none", "name the law that is broken", "class")
-        compared = self._text("compared", "free-running")
-        # Earlier versions wrote no line of the reference, which was kgverify's own.
-        engine, reference = (
-            EngineSpec(
-                self._text(key, name),
-                self._text(f"{prefix}mode", EAGER.mode),
-                self._text(f"{prefix}device", EAGER.device),
-                tuple(self._items(f"{prefix}faults")),
-            )
-            for key, prefix, name in (("engine", "", COMPILED), ("reference", "reference_", REFERENCE))
-        )
-        made = Reproducer(
-            problem=problem,
-            signature=signature,
-            candidate=self._text("candidate"),
-            step=self._number("step", -1),
-            expected=self._texts("expected"),
-            actual=self._texts("actual"),
-            message=self._text("message"),
-            lockstep=not self._choose("compared", compared, "'free-running'", "'in lockstep'"),
-            neighbour=self._text("neighbour"),
-            engine=engine,
-            reference=reference,
-            versions=self._pairs("versions", ()),
-            notes=self._texts("note"),
-        )
-        for key in (each for each in self.values if each not in (*self.known, "law")):
-            fix = suggest(key, self.known) or f"use one of {', '.join(self.known)}"
-            raise self._error(f"unknown key {key!r}", fix, key)
-        return made
+    def add(self, key: str, value: str, line: int) -> None:
+        self.values.setdefault(key, []).append(value)
+        self.lines[key] = line
 
-    def _problem(
-        self, facts: list[NamedAtom], rules: list[NamedRule], ranked: list[NamedAtom], unranked: list[NamedAtom]
-    ) -> Problem:
-        policy, *weights = self._items("policy") or ["shortest"]
+    def read_problem(self, clauses: dict[str, Any]) -> Problem:
+        policy, *weights = self.items("policy") or [SHORTEST.name]
+        switches = self.pairs("dialect", self.items("dialect"), _SWITCHES)
+        numbers = self.pairs("limits", self.items("limits"), {name: getattr(Limits(), name) for name in NUMBERS})
+        written = self._single("constants")
         try:
             return Problem(
-                facts=tuple(facts),
-                rules=tuple(rules),
-                queries=tuple(ranked),
-                unranked=tuple(unranked),
-                constants=self._constants(),
-                limits=Limits(**self._numbers("limits", NUMBERS), dialect=self._dialect()),
-                policy=PolicySpec(policy, **self._numbers("policy", PolicySpec._fields[1:], weights)),
-                num_corruptions=ALL if self._text("corruptions") == "all" else self._number("corruptions", 0),
-                seed=self._number("seed", 0),
-                sizes=Sizes(**self._numbers("sizes", Sizes._fields)),
-                spread=Spread(**self._numbers("spread", Spread._fields)),
+                **clauses,
+                constants=_Line(written, self._locate("constants")).read_names() if written else (),
+                limits=Limits(**numbers, dialect=Dialect(**switches)),
+                policy=PolicySpec(policy, **self.pairs("policy", weights, SHORTEST._asdict())),
+                num_corruptions=ALL if self.text("corruptions") == "all" else self.number("corruptions", 0),
+                seed=self.number("seed", 0),
+                sizes=Sizes(**self.pairs("sizes", self.items("sizes"), DEFAULT_SIZES._asdict())),
+                spread=Spread(**self.pairs("spread", self.items("spread"), NO_SPREAD._asdict())),
             )
         except UserError as error:
+            if error.where in _SWITCHES:
+                raise self.error(error.message, error.fix, "dialect") from None
             where = error.where if error.where.startswith(self.file) else f"{self.file}: {error.where}"
             raise UserError(error.message, where=where, fix=error.fix) from None
 
-    def _texts(self, key: str) -> tuple[str, ...]:
-        self.known.append(key)
+    def read_engine(self, prefix: str, name: str) -> EngineSpec:
+        """Return the engine whose keys have a prefix; `name` stands for one that is not named."""
+        return EngineSpec(
+            self.text(prefix.strip("_") or "engine", name),
+            self.text(f"{prefix}mode", EAGER.mode),
+            self.text(f"{prefix}device", EAGER.device),
+            tuple(self.items(f"{prefix}faults")),
+        )
+
+    def texts(self, key: str) -> tuple[str, ...]:
+        self.known[key] = None
         return tuple(map(unescape, self.values.get(key, ())))
+
+    def text(self, key: str, default: str = "") -> str:
+        return unescape(self._single(key)) or default
 
     def _single(self, key: str) -> str:
         """Return the value of a key as it is written; an empty one if it has no line."""
-        self.known.append(key)
+        self.known[key] = None
         value, *others = self.values.get(key, [""])
         if others:
-            raise self._error(f"a second line {key!r}", "leave one of them out", key)
+            raise self.error(f"a second line {key!r}", "leave one of them out", key)
         return value
 
-    def _text(self, key: str, default: str = "") -> str:
-        return unescape(self._single(key)) or default
+    def items(self, key: str) -> list[str]:
+        return [item.strip() for item in self._single(key).split(",") if item.strip()]
 
-    def _items(self, key: str) -> list[str]:
-        value = self._single(key)
-        return [item.strip() for item in value.split(",")] if value.strip() else []
-
-    def _pairs(self, key: str, known: Sequence[str], items: list[str] | None = None) -> dict[str, str]:
-        """Return names with their values; any name is allowed if none are known."""
-        found = {}
-        for item in self._items(key) if items is None else items:
+    def pairs(self, key: str, items: Iterable[str], defaults: Mapping[str, object] | None = None) -> dict[str, Any]:
+        """Return items, each a name and a value, by name. Each value has the type of the default; without, any name is text."""
+        found: dict[str, Any] = {}
+        for item in items:
             name, _, value = item.partition(" ")
             if not value:
-                raise self._error(f"expected a name and a value, found {item!r}", f"write {key}: NAME VALUE, ...", key)
-            if known and name not in known:
-                raise self._error(f"unknown {name!r}", suggest(name, known) or f"use {', '.join(known)}", key)
-            found[name] = value.strip()
+                raise self.error(f"expected a name and a value, found {item!r}", f"write {key}: NAME VALUE, ...", key)
+            if defaults is not None and name not in defaults:
+                raise self.error(f"unknown {name!r}", suggest(name, defaults) or f"use {', '.join(defaults)}", key)
+            found[name] = self._convert(key, value.strip(), defaults[name] if defaults else "")
         return found
 
-    def _numbers(self, key: str, names: Sequence[str], items: list[str] | None = None) -> dict[str, Any]:
-        return {
-            name: self._choose(key, value, "yes", "no") if name == "exclude_query" else self._integer(key, value)
-            for name, value in self._pairs(key, names, items).items()
-        }
+    def _convert(self, key: str, value: str, like: object) -> Any:
+        """Return a value as the type of another one."""
+        if isinstance(like, bool):
+            return self.choose(key, value, *_WORDS)
+        if isinstance(like, int):
+            if not re.fullmatch(r"-?[0-9]{1,20}", value):
+                raise self.error(f"expected a number, found {value!r}", "write digits", key)
+            return int(value)
+        return value if isinstance(like, str) else tuple(value.split()) if value != "none" else ()
 
-    def _choose(self, key: str, value: str, one: str, other: str) -> bool:
-        """Return whether a value is the first one of two; both may be quoted."""
-        if value not in (one.strip("'"), other.strip("'")):
-            raise self._error(f"expected {one} or {other}, found {value!r}", "choose one of the two", key)
-        return value == one.strip("'")
+    def choose(self, key: str, value: str, one: str, other: str) -> bool:
+        """Return whether a value is the first one of two."""
+        if value not in (one, other):
+            raise self.error(f"expected {one!r} or {other!r}, found {value!r}", "choose one of the two", key)
+        return value == one
 
-    def _number(self, key: str, default: int) -> int:
-        return self._integer(key, self._text(key, str(default)))
+    def number(self, key: str, default: int) -> int:
+        return int(self._convert(key, self.text(key, str(default)), default))
 
-    def _integer(self, key: str, value: str) -> int:
-        if not re.fullmatch(r"-?[0-9]{1,20}", value):
-            raise self._error(f"expected a number, found {value!r}", "write digits", key)
-        return int(value)
+    def error(self, message: str, fix: str, key: str = "") -> UserError:
+        return UserError(message, where=self._locate(key), fix=fix)
 
-    def _dialect(self) -> Dialect:
-        """Return the dialect; a switch that is not named has its default."""
-        found: dict[str, Any] = {**self._pairs("dialect", (*VALUES, "filters"))}
-        for name, text in found.items():
-            found[name] = next((value for value in VALUES.get(name, ()) if _show(value) == text), text)
-        if "filters" in found:
-            found["filters"] = () if found["filters"] == "none" else tuple(found["filters"].split())
-        try:
-            return Dialect(**found)
-        except UserError as error:
-            raise self._error(error.message, error.fix, "dialect") from None
+    def _locate(self, key: str) -> str:
+        return f"{self.file}:{self.lines[key]}" if key in self.lines else self.file
 
-    def _constants(self) -> tuple[str, ...]:
-        self.line = self.lines.get("constants", self.line)
-        self.tokens = self._scan(self._single("constants"))
-        if "constants" not in self.values:
-            return ()
-        found = self._list(lambda: self._name("constant"))
-        if self.tokens:
+
+class _Line:
+    """The tokens of a line that are not read yet, each with its kind. UserError for other text."""
+
+    def __init__(self, line: str, where: str) -> None:
+        self._where = where
+        self._tokens: list[tuple[str, str]] = []
+        at, end = 0, len(line.rstrip())
+        while at < end:
+            match = _TOKEN.match(line, at)
+            if match is None:
+                raise self._error(f"cannot read {line[at:].strip()[:40]!r}", "put unusual names in single quotes")
+            self._tokens.append((str(match.lastgroup), match[str(match.lastgroup)]))
+            at = match.end()
+
+    def read_clause(self) -> tuple[str, NamedAtom | NamedRule]:
+        """Return the field of a problem to which the line belongs, and its fact, rule or query."""
+        item: NamedAtom | NamedRule
+        if self._take("?-"):
+            is_ranked = self._tokens[:1] == [("bare", "ranked")] and self._tokens[1:2] != [("sign", "(")]
+            del self._tokens[:is_ranked]
+            kind, item = "queries" if is_ranked else "unranked", self._read_atom()
+        else:
+            kind, item = "facts", self._read_atom()
+            if self._take(":-"):
+                kind, item = "rules", NamedRule(item, self._read_list(self._read_atom))
+            elif not item.is_ground:
+                raise self._error("expected a fact without variables", "give it a body, or name constants")
+        self._expect(".")
+        if self._tokens:
+            raise self._error(f"expected the end of the line, found {self._next!r}", "write one clause a line")
+        return kind, item
+
+    def read_names(self) -> tuple[str, ...]:
+        found = self._read_list(lambda: self._read_name("constant"))
+        if self._tokens:
             raise self._error(f"expected a comma, found {self._next!r}", "separate the constants by commas")
         return found
 
-    def _list(self, parse: Callable[[], T]) -> tuple[T, ...]:
-        found = [parse()]
+    def _read_list(self, read: Callable[[], T]) -> tuple[T, ...]:
+        found = [read()]
         while self._take(","):
-            found.append(parse())
+            found.append(read())
         return tuple(found)
 
-    def _atom(self) -> NamedAtom:
-        predicate = self._name("predicate")
+    def _read_atom(self) -> NamedAtom:
+        predicate = self._read_name("predicate")
         self._expect("(")
-        first = self._term()
+        first = self._read_term()
         self._expect(",")
-        second = self._term()
+        second = self._read_term()
         self._expect(")")
         return NamedAtom(predicate, first, second)
 
-    def _name(self, role: str) -> str:
-        term = self._term()
+    def _read_name(self, role: str) -> str:
+        term = self._read_term()
         if isinstance(term, Variable):
             raise self._error(f"expected a {role}, found the variable {term.name}", "quote the name")
         return term
 
-    def _term(self) -> Term:
-        kind, text = self.tokens.pop(0) if self.tokens else ("end", self._next)
+    def _read_term(self) -> Term:
+        text, kind = self._next, self._tokens.pop(0)[0] if self._tokens else "end"
         if kind == "quoted":
             return unescape(text[1:-1])
         if kind != "bare":
@@ -527,32 +540,20 @@ class _Parser:
 
     @property
     def _next(self) -> str:
-        return self.tokens[0][1] if self.tokens else "the end of the line"
+        return self._tokens[0][1] if self._tokens else "the end of the line"
 
     def _take(self, sign: str) -> bool:
-        is_next = self.tokens[:1] == [("sign", sign)]
-        del self.tokens[:is_next]
+        is_next = self._tokens[:1] == [("sign", sign)]
+        del self._tokens[:is_next]
         return is_next
 
     def _expect(self, sign: str) -> None:
         if not self._take(sign):
-            raise self._error(
-                f"expected {sign!r}, found {self._next!r}", "write clauses as p(X, Y) :- q(X, Z), r(Z, Y)."
-            )
+            fix = "write clauses as p(X, Y) :- q(X, Z), r(Z, Y)."
+            raise self._error(f"expected {sign!r}, found {self._next!r}", fix)
 
-    def _scan(self, line: str) -> list[tuple[str, str]]:
-        tokens, at, end = [], 0, len(line.rstrip())
-        while at < end:
-            match = _TOKEN.match(line, at)
-            if match is None:
-                raise self._error(f"cannot read {line[at:].strip()[:40]!r}", "put unusual names in single quotes")
-            kind = str(match.lastgroup)
-            tokens.append((kind, match[kind]))
-            at = match.end()
-        return tokens
-
-    def _error(self, message: str, fix: str, key: str = "") -> UserError:
-        return UserError(message, where=f"{self.file}:{self.lines.get(key, self.line)}", fix=fix)
+    def _error(self, message: str, fix: str) -> UserError:
+        return UserError(message, where=self._where, fix=fix)
 
 
 _TEMPLATE: Final = '''"""{title}

@@ -62,16 +62,12 @@ MAX_SECONDS: Final = 60.0
 """The default limit on the seconds of a shrink."""
 
 
-def silent_progress(name: str, problem: Problem, calls: int) -> None:
-    """Report nothing."""
-
-
 class Budget(NamedTuple):
     """The limits on the runs of the engine under test and on the seconds of a shrink, and the callback after each pass."""
 
     max_calls: int = 2000
     seconds: float = MAX_SECONDS
-    progress: Progress = silent_progress
+    progress: Progress = lambda name, problem, calls: None
 
 
 DEFAULT_BUDGET: Final = Budget()

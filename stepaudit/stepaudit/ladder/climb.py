@@ -221,15 +221,7 @@ def climb(subject: Subject, options: AuditOptions = USUALLY, rungs: Sequence[Run
 
     A rung runs as users run it, with the compiler's caches in that folder; again, from these caches; and without caches.
     """
-    options.announce(f"{subject.name} on rung {EAGER.name}")
-    again = watch_isolated(subject, EAGER, options)
-    if end := next((each.end for each in again.values() if each.end), ""):
-        raise UserError(
-            f"ends the process without the compiler: {end}", where=subject.name, fix="audit a step that returns"
-        )
-    judge = Judge(subject, options)
-    pairs = ((before, again[call], call) for call, before in judge.expected.items())
-    unsteady = tuple(found for pair in pairs for found in compare_observations(*pair, options.precision))
+    judge, unsteady = _judge_eager(subject, options)
     climbs: list[Climb] = []
     impossible = []
     is_cuda = is_on_cuda((subject.inputs(0), [each.get() for each in find_captured_values(subject.function)]))
@@ -250,6 +242,19 @@ def climb(subject: Subject, options: AuditOptions = USUALLY, rungs: Sequence[Run
             fix="check the function and the arguments that make_inputs makes",
         )
     return Ladder(unsteady, tuple(climbs), tuple(impossible), judge)
+
+
+def _judge_eager(subject: Subject, options: AuditOptions) -> tuple[Judge, tuple[Deviation, ...]]:
+    """Run a function twice in eager. Return the judge of its calls, and how they differ from themselves."""
+    options.announce(f"{subject.name} on rung {EAGER.name}")
+    again = watch_isolated(subject, EAGER, options)
+    if end := next((each.end for each in again.values() if each.end), ""):
+        raise UserError(
+            f"ends the process without the compiler: {end}", where=subject.name, fix="audit a step that returns"
+        )
+    judge = Judge(subject, options)
+    pairs = ((before, again[call], call) for call, before in judge.expected.items())
+    return judge, tuple(found for pair in pairs for found in compare_observations(*pair, options.precision))
 
 
 def _climb_rung(judge: Judge, rung: Rung, *, is_seeded: bool) -> Climb:
@@ -337,8 +342,8 @@ def _restored(subject: Subject, number: int) -> Iterator[tuple[Inputs, CapturedS
 
 def _put_results(held: Inputs, state: CapturedState, before: Observation) -> None:
     leaves = [leaf for _, leaf in list_leaves(held)]
-    pairs = [*zip(leaves, before.arguments.values(), strict=False)]
-    pairs += [(captured.get(), before.captureds.get(captured.path)) for captured in state]
+    pairs = [*zip(leaves, before.leaves("argument").values(), strict=False)]
+    pairs += [(captured.get(), before.leaves("captured").get(captured.path)) for captured in state]
     for leaf, value in pairs:
         if isinstance(leaf, Tensor) and isinstance(value, Tensor):
             set_tensor(leaf, value.detach())

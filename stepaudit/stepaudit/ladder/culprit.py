@@ -9,7 +9,7 @@ the others of their kind: passes that changed a graph, and a few switches.
 import re
 import tomllib
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from functools import cache
@@ -256,8 +256,7 @@ class _Search:
         return Culprit(tuple(items), num, tuple(items) or tuple(each for each in all_items if each in untried))
 
 
-@contextmanager
-def _tracing(meet: Callable[[str, str], None]) -> Iterator[None]:
+def _tracing(meet: Callable[[str, str], None]) -> AbstractContextManager[None]:
     """Call a function with the `file:line` and the name of the function of each instruction that Dynamo traces."""
     from torch._dynamo import symbolic_convert
 
@@ -271,11 +270,16 @@ def _tracing(meet: Callable[[str, str], None]) -> Iterator[None]:
         return run
 
     kinds: list[Any] = [each for each in vars(symbolic_convert).values() if isclass(each)]
+    tables = ((kind, kind.dispatch_table) for kind in kinds if "dispatch_table" in vars(kind))
+    return _patching((kind, "dispatch_table", [trace and watched(trace) for trace in table]) for kind, table in tables)
+
+
+@contextmanager
+def _patching(changes: Iterable[tuple[Any, str, Any]]) -> Iterator[None]:
+    """Replace attributes: each an owner, a name and the value."""
     with ExitStack() as stack:
-        for kind in kinds:
-            if "dispatch_table" in vars(kind):
-                table = [trace and watched(trace) for trace in kind.dispatch_table]
-                stack.enter_context(patch.object(kind, "dispatch_table", table))
+        for change in changes:
+            stack.enter_context(patch.object(*change))
         yield
 
 
@@ -290,20 +294,17 @@ def _ending_traces(line: str) -> AbstractContextManager[None]:
     return _tracing(end)
 
 
-@contextmanager
-def _answering(answer: Callable[[str, str], bool]) -> Iterator[None]:
+def _answering(answer: Callable[[str, str], bool]) -> AbstractContextManager[None]:
     """Answer the compiler's question whether to leave something out: (subsystem, name) -> bool."""
     from torch._inductor.compiler_bisector import CompilerBisector
 
     def disable_subsystem(backend: str, subsystem: str, debug_info: Callable[[], str] | None = None) -> bool:
         return answer(subsystem, debug_info() if debug_info else "")
 
-    with patch.object(CompilerBisector, "disable_subsystem", staticmethod(disable_subsystem)):
-        yield
+    return _patching([(CompilerBisector, "disable_subsystem", staticmethod(disable_subsystem))])
 
 
-@contextmanager
-def _watching_passes(meet: Callable[[str], None]) -> Iterator[None]:
+def _watching_passes(meet: Callable[[str], None]) -> AbstractContextManager[None]:
     """Call a function with the name of each pass that changes its graph."""
     from torch.fx.passes.graph_transform_observer import GraphTransformObserver
 
@@ -317,11 +318,8 @@ def _watching_passes(meet: Callable[[str], None]) -> Iterator[None]:
 
         return run
 
-    with ExitStack() as stack:
-        for name in ("apply_gm_pass", "apply_graph_pass"):
-            watching = watched(getattr(GraphTransformObserver, name))
-            stack.enter_context(patch.object(GraphTransformObserver, name, watching))
-        yield
+    names = "apply_gm_pass", "apply_graph_pass"
+    return _patching((GraphTransformObserver, name, watched(getattr(GraphTransformObserver, name))) for name in names)
 
 
 def _read_setting(module: str, setting: str, missing: Any) -> Any:

@@ -25,7 +25,8 @@ from stepaudit.values import (
     list_leaves,
 )
 
-KINDS: Final = ("output", "argument", "captured", "gradient")
+VALUES: Final = ("output", "argument", "captured", "gradient")
+"""The kinds of effects whose leaves are compared as values. The other kinds are `class` and `aliasing`."""
 _USUAL: Final = (Tensor, torch.nn.Parameter, torch.nn.Buffer)
 
 
@@ -33,30 +34,22 @@ _USUAL: Final = (Tensor, torch.nn.Parameter, torch.nn.Buffer)
 class Observation:
     """The effects of one call.
 
-    outputs, arguments: copies of the leaves after the call, by path
-    captureds:          copies of what the function reads without receiving it, after the call, by path
-    gradients:          of the outputs, with fixed weights, by the path of the tensor that requires them
-    aliases:            for every leaf that shares memory with an earlier one, the first one that does
-    classes:            of the tensors that are not plain ones, by path
-    error:              its type and the first line of its message; empty where nothing was raised
-    end:                how the call ended the process, such as `SIGABRT`; empty where it did not
-    draws:              whether the call drew random numbers
+    effects: by kind, then by path: copies of the leaves of outputs, arguments and captured values after the call; gradients
+             of the outputs, with fixed weights, for the tensors that require them; classes of tensors that are not plain ones;
+             for every leaf that shares memory with an earlier one, the first one that does
+    error:   its type and the first line of its message; empty where nothing was raised
+    end:     how the call ended the process, such as `SIGABRT`; empty where it did not
+    draws:   whether the call drew random numbers
     """
 
-    outputs: dict[str, Any] = field(default_factory=dict)
-    arguments: dict[str, Any] = field(default_factory=dict)
-    captureds: dict[str, Any] = field(default_factory=dict)
-    gradients: dict[str, Any] = field(default_factory=dict)
-    aliases: dict[str, str] = field(default_factory=dict)
-    classes: dict[str, str] = field(default_factory=dict)
+    effects: dict[str, dict[str, Any]] = field(default_factory=dict)
     error: str = ""
     end: str = ""
     draws: bool = False
 
     def leaves(self, kind: str) -> dict[str, Any]:
         """Return the leaves of a kind, by path."""
-        found: dict[str, Any] = getattr(self, f"{kind}s")
-        return found
+        return self.effects.get(kind, {})
 
 
 class Deviation(NamedTuple):
@@ -115,22 +108,27 @@ def observe(
             outputs, arguments = _name_leaves("output", output), _name_leaves("argument", inputs)
             captured = find_captured_values(captures).read_data() if captures is not None else {}
             others = {f"captured {path}": leaf for path, leaf in captured.items()} | outputs
-            aliases = find_aliases(_locate(arguments), _locate(others))
             classes = {
                 path: type(leaf).__qualname__
                 for path, leaf in (arguments | outputs).items()
                 if isinstance(leaf, Tensor) and type(leaf) not in _USUAL
             }
-            copies = _copy(outputs, convert), _copy(arguments, convert), _copy(captured, convert)
-            gradients = _differentiate(outputs, arguments | captured, convert)
+            effects = {
+                "output": _copy(outputs, convert),
+                "argument": _copy(arguments, convert),
+                "captured": _copy(captured, convert),
+                "aliasing": find_aliases(_locate(arguments), _locate(others)),
+                "class": classes,
+                "gradient": _differentiate(outputs, arguments | captured, convert),
+            }
             # The call that made a kernel reports its failure.
             if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
                 torch.cuda.synchronize()
-            return Observation(*copies, gradients, aliases, classes, draws=draws)
+            return Observation(effects, draws=draws)
     except Exception as raised:
         error = describe_error(raised)
         try:
-            return Observation(arguments=_copy(_name_leaves("argument", inputs), lambda leaf: leaf), error=error)
+            return Observation({"argument": _copy(_name_leaves("argument", inputs), lambda leaf: leaf)}, error=error)
         except RuntimeError:
             raise DeviceLost(error) from raised
 
@@ -195,7 +193,7 @@ def compare_observations(
             before, after = (each or "no error" for each in (expected.error, actual.error))
             yield Deviation(call, "error", "", f"expected {before}, found {after}")
         return
-    for kind in KINDS:
+    for kind in VALUES:
         leaves, found = expected.leaves(kind), actual.leaves(kind)
         if list(leaves) != list(found):
             only = [path for path in (*leaves, *found) if (path in leaves) != (path in found)]
@@ -205,14 +203,15 @@ def compare_observations(
         for path, leaf in leaves.items():
             if detail := describe_difference(leaf, found[path], precision):
                 yield Deviation(call, kind, path, detail)
-    for path in sorted(expected.classes.keys() | actual.classes.keys()):
-        before, after = (each.classes.get(path, "Tensor") for each in (expected, actual))
-        if before != after:
-            yield Deviation(call, "class", path, f"expected a {before}, found a {after}")
-    for path in sorted(expected.aliases.keys() | actual.aliases.keys()):
-        before, after = (each.aliases.get(path, "nothing") for each in (expected, actual))
-        if before != after:
-            yield Deviation(call, "aliasing", path, f"shares memory with {after}, expected {before}")
+    for kind, usual, text in (
+        ("class", "Tensor", "expected a {}, found a {}"),
+        ("aliasing", "nothing", "shares memory with {1}, expected {0}"),
+    ):
+        leaves, found = expected.leaves(kind), actual.leaves(kind)
+        for path in sorted(leaves.keys() | found.keys()):
+            pair = leaves.get(path, usual), found.get(path, usual)
+            if pair[0] != pair[1]:
+                yield Deviation(call, kind, path, text.format(*pair))
 
 
 def _name_leaves(kind: str, tree: Any) -> dict[str, Any]:

@@ -31,6 +31,7 @@ from stepaudit.ladder.climb import COLD, OFF, Climb
 from stepaudit.ladder.culprit import Culprit
 from stepaudit.ladder.minimal_graph import MinimalGraph
 from stepaudit.ladder.observation import Deviation
+from stepaudit.properties.captured_values import is_plain
 from stepaudit.render import fill_template
 from stepaudit.source_lines import find_node_line, list_codes
 
@@ -133,27 +134,17 @@ class Bundle:
         return name
 
     def _write(self, value: Any) -> str:
-        if value is None or (
-            isinstance(value, (bool, int, float, complex, str, bytes)) and type(value).__module__ == "builtins"
-        ):
+        kind: Any = type(value)
+        if is_plain(value) and kind.__module__ == "builtins":
             text = repr(value)
             return f"float({text!r})" if text in ("inf", "-inf", "nan") else text
         if isinstance(value, (torch.dtype, torch.device)):
             return f"torch.{value!r}" if isinstance(value, torch.device) else repr(value)
         if isinstance(value, Tensor):
-            own = ""
-            if type(value) is not Tensor and not _is_installed(type(value)):
-                own = f".as_subclass({self._add(type(value), type(value).__name__)})"
-            if value.numel() <= MOST_WRITTEN:
-                return _write_tensor(value) + own
-            self.tensors.append(value)
-            return f"TENSORS[{len(self.tensors) - 1}]{own}"
-        kind: Any = type(value)
+            return self._write_tensor(value)
         if isinstance(value, enum.Enum):
             return f"{self._add(kind, kind.__name__)}.{value.name}"
-        names = (
-            getattr(kind, "_fields", None) if isinstance(value, tuple) else getattr(kind, "__dataclass_fields__", None)
-        )
+        names = getattr(kind, "_fields" if isinstance(value, tuple) else "__dataclass_fields__", None)
         if names is not None and not isinstance(value, type):
             given = (f"{name}={self._write(getattr(value, name))}" for name in names)
             return f"{self._add(kind, kind.__name__)}({', '.join(given)})"
@@ -164,7 +155,15 @@ class Bundle:
             return repr({_Source(self._write(key)): _Source(self._write(each)) for key, each in value.items()})
         if callable(value) and hasattr(value, "__name__"):
             return self._add(value, value.__name__)
-        raise NotStandalone(f"a {type(value).__module__}.{type(value).__name__} cannot be written as source")
+        raise NotStandalone(f"a {kind.__module__}.{kind.__name__} cannot be written as source")
+
+    def _write_tensor(self, tensor: Tensor) -> str:
+        kind = type(tensor)
+        own = "" if kind is Tensor or _is_installed(kind) else f".as_subclass({self._add(kind, kind.__name__)})"
+        if tensor.numel() <= MOST_WRITTEN:
+            return _write_tensor(tensor) + own
+        self.tensors.append(tensor)
+        return f"TENSORS[{len(self.tensors) - 1}]{own}"
 
     def _add_function(self, function: types.FunctionType, name: str, *, is_decorated: bool = False) -> None:
         found = _parse(function, name)

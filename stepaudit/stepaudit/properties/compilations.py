@@ -37,38 +37,28 @@ def measure_graphs(run: CompiledRun) -> None:
 
 def find_graph_breaks(run: CompiledRun) -> None:
     """Find every break with its line, a function of which nothing was compiled, and a compilation that failed."""
-    report = run.report
-    seen: dict[tuple[str, str], str] = {}
-    for reason, where in run.breaks:
-        seen.setdefault((where, first_line(reason)), reason)
-    for each in run.compilations:
-        if each.fail_reason and not each.is_past_limit:
-            where = each.fail_where or find_line_in_text(each.fail_reason) or each.function
-            if not any(known == where for known, _ in seen):
-                seen[where, first_line(each.fail_reason)] = each.fail_reason
-    if run.error is not None:
-        line = find_stack_line(traceback.extract_tb(run.error.__traceback__))
+    report, error = run.report, run.error
+    if error is not None:
+        line = find_stack_line(traceback.extract_tb(error.__traceback__))
         report.find(
             "compilation",
             mechanism="the compiled function raised where it should have returned",
-            finding=describe_error(run.error),
-            where=find_line_in_text(str(run.error)) or line or find_definition(run.function),
+            finding=describe_error(error),
+            where=find_line_in_text(str(error)) or line or find_definition(run.function),
             remedy="call it without the compiler; if it returns there, the values on the rungs say what fails",
         )
-        for key in [key for key, reason in seen.items() if first_line(str(run.error)) in reason]:
-            del seen[key]
-    for (where, first), reason in seen.items():
+    reasons = [each for each in _list_breaks(run) if error is None or first_line(str(error)) not in each[1]]
+    for where, reason in reasons:
         report.find(
             BREAKS,
             mechanism="Dynamo ends a graph at what it cannot trace: Python runs it, and another graph begins after it; "
             "nothing is fused or captured across, and a frame that cannot be resumed there runs without the compiler",
-            finding=first or "unknown",
+            finding=first_line(reason) or "unknown",
             where=where or find_definition(run.function),
             remedy=_fix_break(reason),
         )
-    num = len(seen)
-    is_idle = report.measures["aten_calls_per_step"] == 0
-    if num == 0 and run.error is None and not is_idle and not any(call.num_runs for call in run.calls):
+    has_run = error is not None or any(call.num_runs for call in run.calls)
+    if is_skipped := not (reasons or has_run or report.measures["aten_calls_per_step"] == 0):
         report.find(
             BREAKS,
             mechanism="a frame that Dynamo skips, or is ordered to skip, runs without the compiler and without a word",
@@ -76,8 +66,21 @@ def find_graph_breaks(run: CompiledRun) -> None:
             where=find_definition(run.function),
             remedy="look for torch.compiler.disable, a generator, or a function that torch takes for its own",
         )
-        num = 1
-    report.measures["graph_breaks"] = num
+    report.measures["graph_breaks"] = len(reasons) + is_skipped
+
+
+def _list_breaks(run: CompiledRun) -> list[tuple[str, str]]:
+    """List the breaks, and the frames that could not be compiled at another line, each with its line and its reason."""
+    seen: dict[tuple[str, str], str] = {}
+    for reason, where in run.breaks:
+        seen.setdefault((where, first_line(reason)), reason)
+    lines = {where for where, _ in seen}
+    for each in run.compilations:
+        where = each.fail_where or find_line_in_text(each.fail_reason) or each.function
+        if each.fail_reason and not each.is_past_limit and where not in lines:
+            lines.add(where)
+            seen[where, ""] = each.fail_reason
+    return [(where, reason) for (where, _), reason in seen.items()]
 
 
 def _fix_break(reason: str) -> str:

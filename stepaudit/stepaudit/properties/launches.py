@@ -180,6 +180,14 @@ def _recording_copies() -> Iterator[list[tuple[int, int]]]:
         yield copies
 
 
+def _name_tensors(run: CompiledRun) -> list[dict[int, tuple[str, str]]]:
+    """Return the captured tensors, and the inputs of graphs, by address, each with its name and its line."""
+    captured = {tensor.data_ptr(): (each.path, each.where) for each, tensor in run.list_captured_tensors()}
+    rows = ((row, graph.inputs) for graph in run.graphs for row in graph.addresses)
+    pairs = (pair for row in rows for pair in zip(*row, strict=True))
+    return [captured, {address: (each.source, each.where) for address, each in pairs if each is not None}]
+
+
 def find_copied_inputs(run: CompiledRun) -> None:
     """Find captured tensors that are copied before each replay; measure the copies of arguments."""
     from torch._inductor import cudagraph_trees
@@ -197,28 +205,19 @@ def find_copied_inputs(run: CompiledRun) -> None:
     report.measures["copied_bytes_per_step"] = sum(size for _, size in copies) / len(inputs)
     copied = dict(copies)
     arguments = {t.data_ptr(): path for given in inputs for path, t in list_tensors(given, "argument ")}
-    captured = {tensor.data_ptr(): each for each, tensor in run.list_captured_tensors()}
-    sources = {
-        address: each
-        for graph in run.graphs
-        for row in graph.addresses
-        for address, each in zip(row, graph.inputs, strict=True)
-        if each is not None
-    }
+    captured, sources = _name_tensors(run)
     report.details["copied_inputs"] = tuple(
-        f"{arguments.get(address) or (captured[address].path if address in captured else 'tensor')}: {size} bytes"
+        f"{arguments.get(address) or captured.get(address, ('tensor', ''))[0]}: {size} bytes"
         for address, size in copied.items()
     )
     for address, size in copied.items():
-        source, value = sources.get(address), captured.get(address)
-        if address in arguments or (source is None and value is None):
+        known = [held[address] for held in (captured, sources) if address in held]
+        if address in arguments or not known:
             continue
-        name = value.path if value is not None else source.source if source is not None else ""
-        where = (source.where if source is not None else "") or (value.where if value is not None else "")
         report.find(
             COPIES,
             mechanism="a tensor of a closure, a global or an attribute is not a static input: each replay copies it first",
-            finding=f"{name}, {size} bytes, is copied before each replay",
-            where=where or find_definition(run.function),
+            finding=f"{known[0][0]}, {size} bytes, is copied before each replay",
+            where=known[-1][1] or known[0][1] or find_definition(run.function),
             remedy="torch._dynamo.mark_static_address(tensor) before compiling, or a buffer or parameter of a module",
         )

@@ -219,7 +219,10 @@ def _judge_case(case: Case, answer: Answer) -> str:
     for position, expected in zip(case.positions, answers[len(encoded) :], strict=True):
         goal, *visited = (_encode_goal(each, predicates, constants) for each in (position.goal, *position.visited))
         query = encoded[position.query]
-        step = kgreference.take_step(program, limits_of(case), policy, query, goal, position.depth, frozenset(visited))
+        ours, limits = kgreference.OURS, limits_of(case)
+        excluded = kgreference.find_excluded(ours, limits, query, is_positive=True)
+        given = ours, program, limits, policy, excluded, goal, position.depth, frozenset(visited)
+        step = kgreference.take_step(kgreference.Situation(*given))
         message = _judge_step(step, expected, None)
         if message:
             return f"from {position}: {message}"

@@ -1,4 +1,4 @@
-"""Features: what a problem contains and what its steps do, as names that campaigns count."""
+"""Features: what a problem contains and what its steps do, as names that a distribution counts."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
