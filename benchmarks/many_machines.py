@@ -23,7 +23,7 @@ import distributed
 
 import kgverify as kv
 from kgverify.evaluation.evaluate import EvaluationSettings, evaluate
-from kgverify.runs.dask_workers import DaskWorkers
+from kgverify.runs.fan_out import DaskWorkers
 from kgverify.runs.run import Run, plan_parts, reference_pipeline
 
 Results = dict[int, Any]

@@ -20,10 +20,10 @@ from scale_model import Costs, Load, simulate
 
 import kgverify as kv
 from kgverify.evaluation import evaluate as module
-from kgverify.evaluation.part_file import PartResult, hash_result, join_results, write_part
+from kgverify.evaluation.parts import PartResult, hash_result, join_results, write_part
 from kgverify.evaluation.proving import FullWork, do_part
 from kgverify.files.writing import write_file
-from kgverify.runs.dask_workers import DaskWorkers
+from kgverify.runs.fan_out import DaskWorkers
 from kgverify.runs.run import Part, Run, plan_parts, reference_pipeline
 
 NUM_EMPTY = 400

@@ -19,7 +19,7 @@ from kgverify.comparison.equality import Equality
 from kgverify.engines.policy import SHORTEST, make_two_tower
 from kgverify.engines.protocol import Engine, Positions, Results
 from kgverify.evaluation.evaluate import EvaluationSettings, evaluate
-from kgverify.evaluation.evaluation_report import report_evaluation
+from kgverify.evaluation.judge import report_evaluation
 from kgverify.program.outcomes import GoalKind, Outcome
 from kgverify.progress import Progress, no_progress
 from kgverify.prover.engine import CompiledEngine

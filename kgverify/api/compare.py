@@ -83,8 +83,13 @@ def compare(
             equality=equality,
             progress=progress,
         )
-        if num_left:
-            recorded.report = _leave_open(recorded.report, describe_left(num_left))
+        report, left = recorded.report, [describe_left(num_left)] * bool(num_left)
+        if left and report.verdict is Verdict.DIVERGE:
+            recorded.report = msgspec.structs.replace(report, notes=(*report.notes, *left))
+        elif left:
+            # It cannot say AGREE.
+            reasons = (*report.reasons, *left)
+            recorded.report = msgspec.structs.replace(report, verdict=Verdict.INCONCLUSIVE, reasons=reasons)
         if save is not None:
             save_verification(recorded, Path(save), RunTimes(perf_counter() - started))
         return recorded.report.with_traces(recorded)
@@ -94,10 +99,3 @@ def _load(trace: str | Path | TraceFile | Trace) -> Trace:
     if isinstance(trace, Trace):
         return trace
     return trace.load() if isinstance(trace, TraceFile) else read_trace(trace)
-
-
-def _leave_open(report: Report, reason: str) -> Report:
-    """Return the report with a reason why it cannot say AGREE."""
-    if report.verdict is Verdict.DIVERGE:
-        return msgspec.structs.replace(report, notes=(*report.notes, reason))
-    return msgspec.structs.replace(report, verdict=Verdict.INCONCLUSIVE, reasons=(*report.reasons, reason))

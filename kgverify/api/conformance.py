@@ -3,7 +3,6 @@
 import sys
 from pathlib import Path
 
-from kgverify.api.inputs import describe_engine
 from kgverify.api.verify import verify_job
 from kgverify.arguments import checked
 from kgverify.comparison.equality import Equality
@@ -15,7 +14,7 @@ from kgverify.engines.table import REFERENCE
 from kgverify.errors import UserError
 from kgverify.program.limits import Dialect, Limits
 from kgverify.runs.engine_makers import AnyEngine, find_dialect, find_maker, name_engine
-from kgverify.runs.job import Engines, GraphLike, Job, Proofs, Queries, Source, job_of
+from kgverify.runs.job import Engines, GraphLike, Job, Proofs, Queries, Source, job_of, write_down
 from kgverify.runs.run import Run
 from kgverify.testing.checking.check import Checker
 from kgverify.testing.checking.guard import find_supported
@@ -157,6 +156,6 @@ def assert_agrees(
     failure = Checker(make, make_expected, lockstep).judge(problem)
     if failure is not None:
         if save is not None:
-            sides = describe_engine(engine), describe_engine(reference)
+            sides = [write_down(each, default=name_engine(each)) for each in (engine, reference)]
             write_reproducer(make_reproducer(failure, sides[0], reference=sides[1], lockstep=lockstep), Path(save))
         raise AssertionError("\n".join([f"{name_engine(engine)} does not agree", *describe_failure(failure)]))

@@ -19,19 +19,17 @@ from kgverify.engines.table import COMPILED, REFERENCE, Capability
 from kgverify.errors import UserError
 from kgverify.evaluation.evaluate import EvaluationSettings
 from kgverify.evaluation.evaluate import evaluate as evaluate_run
-from kgverify.evaluation.evaluation_report import report_evaluation
-from kgverify.evaluation.part_store import write_summary
+from kgverify.evaluation.judge import LEAST, choose_num_checked, report_evaluation
+from kgverify.evaluation.parts import write_summary
 from kgverify.evaluation.proving import ProcessGroup, explain_out_of_memory
-from kgverify.evaluation.sampling import LEAST, choose_num_checked
 from kgverify.program.limits import Limits
 from kgverify.progress import Phase, silent_phase
 from kgverify.ranking.draw import count_candidates
 from kgverify.ranking.rank import describe_hits
 from kgverify.report.evaluation import EvaluationReport
 from kgverify.report.report import encode_report
-from kgverify.runs.dask_workers import DaskWorkers
 from kgverify.runs.engine_makers import list_capabilities
-from kgverify.runs.fan_out import reference_beside
+from kgverify.runs.fan_out import DaskWorkers, reference_beside
 from kgverify.runs.job import EngineLike, Engines, GraphLike, Job, Proofs, Queries, Reference, Source
 from kgverify.runs.run import Pipeline, Run, describe_work
 

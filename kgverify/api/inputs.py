@@ -21,8 +21,6 @@ from kgverify.program.program import Program
 from kgverify.ranking.draw import draw_candidates
 from kgverify.ranking.rank import rank_candidates
 from kgverify.runs.engine_makers import (
-    AnyEngine,
-    EngineSpec,
     MakePipeline,
     adapt_pipeline,
     as_maker,
@@ -32,7 +30,7 @@ from kgverify.runs.engine_makers import (
     make_reference,
     name_engine,
 )
-from kgverify.runs.job import EngineLike, Reference, name_again, write_down
+from kgverify.runs.job import EngineLike, Reference, write_down
 from kgverify.runs.run import Pipeline, Run, reference_pipeline, with_reference_ranking
 from kgverify.trace.model.header import EngineInfo
 
@@ -104,7 +102,7 @@ def make_pipeline(engine: EngineLike, run: Run, *, where: str = "engine", work: 
     if where == "reference" and pipeline.draw is draw_candidates and pipeline.rank is rank_candidates:
         # Both sides would share these functions: the expected side takes the second implementation of both.
         pipeline = with_reference_ranking(pipeline.engine)
-    return pipeline._replace(engines=(name_again(engine).name or f"an engine {name_engine(given)}",))
+    return pipeline._replace(engines=(write_down(engine, default=f"an engine {name_engine(given)}").name,))
 
 
 def names_engine(given: object) -> bool:
@@ -120,11 +118,3 @@ def make_engine(engine: EngineLike, program: Program, limits: Limits, policy: Po
     # The value of the cached property: names alone would number the symbols otherwise.
     graph.__dict__["program"] = program
     return make_pipeline(engine, Run(graph, limits, policy), where=where).engine
-
-
-def describe_engine(engine: AnyEngine) -> EngineSpec:
-    """Return an engine as text, by which it can be made again unless it is a local function."""
-    try:
-        return write_down(engine)
-    except UserError:
-        return EngineSpec(name_engine(engine))

@@ -21,8 +21,8 @@ from kgverify.runs.job import (
     Queries,
     Source,
     encode_job,
-    name_again,
     of_info,
+    write_down,
 )
 from kgverify.verification.verify import Verification
 from kgverify.verification.verify import verify as verify_pipelines
@@ -118,8 +118,7 @@ def _verify(job: Job, command: str, phase: Phase) -> tuple[Report, Verification]
     with running(sides.engine, run) as actual, running(sides.reference, run, where="reference") as expected:
         found = verify_pipelines(run, expected, actual, equality=job.equality, phase=phase)
     made = found.report.environment
-    engines = Engines(
-        of_info(name_again(sides.engine), made.actual), of_info(name_again(sides.reference), made.expected)
-    )
-    written = encode_job(replace(job, source=Source(run.graph), engines=engines))
-    return found.report.with_traces(found, command=command, job=written), found
+    written = zip((sides.engine, sides.reference), (made.actual, made.expected), strict=True)
+    engines = Engines(*(of_info(write_down(each, default=""), info) for each, info in written))
+    encoded = encode_job(replace(job, source=Source(run.graph), engines=engines))
+    return found.report.with_traces(found, command=command, job=encoded), found

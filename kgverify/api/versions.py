@@ -4,7 +4,6 @@ import re
 import sys
 from importlib.util import find_spec
 from pathlib import Path
-from typing import NamedTuple
 
 from kgverify.errors import describe_error
 from kgverify.version import __version__
@@ -21,24 +20,18 @@ def describe_versions() -> list[str]:
     return lines
 
 
-class _Installed(NamedTuple):
-    """A package: the folder of its modules, and its version."""
-
-    folder: Path
-    version: str
-
-
-def _find(package: str) -> _Installed | None:
+def _find(package: str) -> tuple[Path, str] | None:
+    """Return the folder of a package's modules, and its version; None for one that is not installed."""
     spec = find_spec(package)
     if spec is None or spec.origin is None:
         return None
     folder = Path(spec.origin).parent
     for described in folder.parent.glob(f"{package}-*.dist-info"):
-        return _Installed(folder, described.name.removesuffix(".dist-info").removeprefix(f"{package}-"))
+        return folder, described.name.removesuffix(".dist-info").removeprefix(f"{package}-")
     # Its import takes as long as all else.
     from importlib.metadata import version
 
-    return _Installed(folder, version(package))
+    return folder, version(package)
 
 
 def _describe_hdf5() -> str:
@@ -46,10 +39,11 @@ def _describe_hdf5() -> str:
     h5py = _find("h5py")
     if h5py is None:
         return "HDF5 not found, h5py not installed"
+    folder, version = h5py
     wheels = {
-        "h5py.libs/libhdf5-*.so*": h5py.folder.parent,
-        ".dylibs/libhdf5.*.dylib": h5py.folder,
-        "hdf5.dll": h5py.folder,
+        "h5py.libs/libhdf5-*.so*": folder.parent,
+        ".dylibs/libhdf5.*.dylib": folder,
+        "hdf5.dll": folder,
     }
     libraries = [path for pattern, folder in wheels.items() for path in folder.glob(pattern)]
     if len(libraries) != 1:
@@ -60,12 +54,13 @@ def _describe_hdf5() -> str:
 
     numbers = [ctypes.c_uint() for _ in range(3)]
     ctypes.CDLL(str(libraries[0])).H5get_libversion(*map(ctypes.byref, numbers))
-    return f"HDF5 {'.'.join(str(each.value) for each in numbers)}, h5py {h5py.version}"
+    return f"HDF5 {'.'.join(str(each.value) for each in numbers)}, h5py {version}"
 
 
 def _describe_torch() -> str:
     torch = _find("torch")
     if torch is None:
         return "torch not installed"
-    stated = re.search(r"^cuda\b[^=]*= *'([\d.]+)'", (torch.folder / "version.py").read_text("utf-8"), re.MULTILINE)
-    return f"torch {torch.version}, {f'CUDA {stated[1]}' if stated else 'without CUDA'}"
+    folder, version = torch
+    stated = re.search(r"^cuda\b[^=]*= *'([\d.]+)'", (folder / "version.py").read_text("utf-8"), re.MULTILINE)
+    return f"torch {version}, {f'CUDA {stated[1]}' if stated else 'without CUDA'}"

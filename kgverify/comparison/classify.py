@@ -13,7 +13,7 @@ from kgverify.comparison.step_view import StepReader, StepView, canonical
 from kgverify.errors import count_of
 from kgverify.program.atoms import Atom, Goal
 from kgverify.program.outcomes import DifferenceClass, GoalKind, Origin, Stage
-from kgverify.trace.model.score_error import name_coarser_type
+from kgverify.trace.model.score_tolerance import name_coarser_type
 
 SCORE_ROUNDING = 2.0**-6
 """Scores that differ by less than this, relative to the larger, look like the rounding of a short float."""

@@ -42,7 +42,7 @@ from kgverify.trace.model.columns import (
 from kgverify.trace.model.digests import COUNTED, Words, compute_digests
 from kgverify.trace.model.header import NUM_STEPS, EngineInfo
 from kgverify.trace.model.schema import EqualityRule, TraceLevel, has_goals
-from kgverify.trace.model.score_error import ScoreError, judge_tolerance
+from kgverify.trace.model.score_tolerance import ScoreError, judge_tolerance
 from kgverify.trace.model.trace import Rebuild, Trace
 
 if TYPE_CHECKING:
@@ -364,8 +364,8 @@ class ComparablePair:
     tolerance:        of scores, with notes about errors that were declared
     score_tolerance:  the largest difference between two scores that count as equal
 
-    score_error: the error of the actual scores to accept, in nats; None: the judge's bound
-    modulo:      the kinds of differences that are benign
+    accepted: the error of the actual scores to accept, in nats, or a tolerance; None: the judge's bound
+    modulo:   the kinds of differences that are benign
     """
 
     def __init__(
@@ -374,7 +374,7 @@ class ComparablePair:
         actual: Trace,
         numbering: Numbering | None = None,
         *,
-        score_error: ScoreError = None,
+        accepted: ScoreError = None,
         modulo: Modulo = NOTHING,
     ) -> None:
         self.modulo, self.schema = modulo, expected.schema
@@ -395,7 +395,7 @@ class ComparablePair:
             self.by_digest = not reasons
             self.expected, self.actual = self.raw = self._prepare_for_digests()
         self.reasons = (*check_preconditions(expected, actual), *reasons)
-        self.tolerance = judge_tolerance(expected.header, actual.header, score_error)
+        self.tolerance = judge_tolerance(expected.header, actual.header, accepted)
         self.score_tolerance = self.tolerance.value
         self.names = Names(self.expected)
         self.actual_names = Names(self.actual)

@@ -1,6 +1,6 @@
 """The comparison of two traces, each in memory or on disk, block by block in bounded memory."""
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
@@ -31,6 +31,7 @@ from kgverify.comparison.comparable import (
     wants_content,
 )
 from kgverify.comparison.equal_columns import Rounded, count_rounded, has_equal_columns, has_same_bytes
+from kgverify.comparison.equality import DEFAULT_EQUALITY, Equality
 from kgverify.comparison.inference.infer import (
     ProgramInference,
     adopt_guess,
@@ -67,7 +68,7 @@ from kgverify.program.limits import OURS
 from kgverify.program.outcomes import STEP_STAGES, DifferenceClass, Stage
 from kgverify.trace.model.columns import KNOWLEDGE_GRAPH, Candidates, Columns, Range
 from kgverify.trace.model.schema import EqualityRule, has_goals
-from kgverify.trace.model.score_error import ScoreError
+from kgverify.trace.model.score_tolerance import ScoreTolerance
 from kgverify.trace.model.stage_items import StageReader
 from kgverify.trace.model.trace import Trace
 
@@ -99,9 +100,8 @@ class Options(NamedTuple):
     kept:             the number of divergences to list; the verdict, the level and the coverage are those of all
     rebuilding:       gives compact traces that differ their goals; None to compare them by their digests
     explains:         whether to name the stages that both traces recorded, and to classify the divergences that are listed
-    score_error:      the error of the actual scores to accept, in nats; None: the judge's bound
-    modulo:           the kinds of differences that are benign; None: names, if an engine numbers variables its own way
-    allows_dialects:  whether traces of different dialects are compared; else the verdict is INCONCLUSIVE
+    equality:         what counts as equal
+    tolerance:        of scores, if it was measured; None: by the equality and the headers of the traces
     progress:         receives the number of bytes compared since the last call
     block_steps:      the steps of a block, which has one candidate at least; None for the size that suits the traces
     piece_bytes:      the bytes of a piece of a column on disk; like `block_steps`, it changes no result
@@ -112,9 +112,8 @@ class Options(NamedTuple):
     kept: int | None = None
     rebuilding: Rebuilding | None = None
     explains: bool = False
-    score_error: ScoreError = None
-    modulo: Collection[str] | None = None
-    allows_dialects: bool = False
+    equality: Equality = DEFAULT_EQUALITY
+    tolerance: ScoreTolerance | None = None
     progress: Progress = lambda num_bytes: None
     block_steps: int | None = None
     piece_bytes: int | None = None
@@ -150,11 +149,13 @@ class Comparer:
     """
 
     def __init__(self, expected: TraceLike, actual: TraceLike, options: Options = _DEFAULT) -> None:
-        self._options, self.lockstep, self.score_error = options, options.lockstep, options.score_error
+        self._options, self.lockstep = options, options.lockstep
         self.recorded = open_source(expected), open_source(actual)
         self.sources = drop_unknown_steps(self.recorded)
         self._steps_notes = describe_unknown_steps(self.sources)
-        self.modulo, self._modulo_notes = resolve_modulo(options.modulo, *(source.header for source in self.sources))
+        self.modulo, self._modulo_notes = resolve_modulo(
+            options.equality.benign, *(source.header for source in self.sources)
+        )
         self.draws: dict[tuple[int, str], str] = {}
         self._has_goals = all(has_goals(source.header.level) for source in self.sources)
         self._files = [source for source in self.sources if not isinstance(source, MemorySource)]
@@ -245,7 +246,7 @@ class Comparer:
     def _list_reasons(self, coverage: Coverage, faults: Sequence[str]) -> list[str]:
         """Return why the verdict is INCONCLUSIVE; nothing if the comparison decides."""
         reasons = [
-            *(() if self._options.allows_dialects else self._dialects),
+            *(() if self._options.equality.allow_dialects else self._dialects),
             *(f"a shard is not there: {fault}" for fault in faults),
             *self._pair.reasons,
             *self._pair.explain_undecided(self._found.num_by_digest, self._found.num_open),
@@ -267,7 +268,7 @@ class Comparer:
             *self._modulo_notes,
             *(self._pair.tolerance.notes if has_tolerance else ()),
             *note_unknown(*self._shells),
-            *(self._dialects if self._options.allows_dialects else ()),
+            *(self._dialects if self._options.equality.allow_dialects else ()),
             *(() if all(source.is_verified for source in self.sources) else (SKIPPED,)),
         ]
         for num, num_kept, what in (
@@ -310,11 +311,18 @@ class Comparer:
 
     def like(self, expected: Trace, actual: Trace) -> "Comparer":
         """Return a comparer of other traces that judges alike, and explains nothing."""
+        return Comparer(expected, actual, self.alike)
+
+    @property
+    def alike(self) -> Options:
+        """The options of a comparer that judges alike, and explains nothing."""
         own = self._options
-        alike = Options(
-            own.lockstep, score_error=own.score_error, modulo=self.modulo, allows_dialects=own.allows_dialects
-        )
-        return Comparer(expected, actual, alike)
+        return Options(own.lockstep, equality=replace(own.equality, modulo=self.modulo), tolerance=own.tolerance)
+
+    @property
+    def accepted(self) -> ScoreTolerance | float | str | None:
+        """The tolerance of scores that was measured, or the error that the user accepts; None: the judge's bound."""
+        return self._options.tolerance or self._options.equality.accepted_error
 
     @property
     def paired_rows(self) -> NDArray[np.int64]:
@@ -476,7 +484,7 @@ class Comparer:
         return self._compared(self.rebuilds.apply(0, expected), self.rebuilds.apply(1, actual))
 
     def _compared(self, expected: Trace, actual: Trace) -> ComparablePair:
-        return ComparablePair(expected, actual, self._numbering, score_error=self.score_error, modulo=self.modulo)
+        return ComparablePair(expected, actual, self._numbering, accepted=self.accepted, modulo=self.modulo)
 
     def _load(
         self, columns: tuple[Columns, Columns], rows: NDArray[np.int64], others: NDArray[np.int64]

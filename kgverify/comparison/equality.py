@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from kgverify.arguments import check_fields
 from kgverify.comparison.exercise.exercise import Minimum, parse_minimum
 from kgverify.comparison.modulo import Modulo, parse_modulo
-from kgverify.trace.model.score_error import parse_score_error
+from kgverify.trace.model.score_tolerance import parse_score_error
 
 
 @dataclass(frozen=True)

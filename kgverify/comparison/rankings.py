@@ -11,7 +11,7 @@ from kgverify.comparison.result import Comparison, Divergence, Level, Verdict, h
 from kgverify.comparison.step_view import Names, side_name
 from kgverify.program.outcomes import NOT_PROVED_PENALTY, Outcome, Stage
 from kgverify.trace.model.columns import Candidates, Rankings
-from kgverify.trace.model.score_error import ScoreError, judge_tolerance
+from kgverify.trace.model.score_tolerance import judge_tolerance
 from kgverify.trace.model.trace import Trace
 
 NO_ROWS: Final[NDArray[np.int64]] = np.zeros(0, np.int64)
@@ -27,7 +27,7 @@ def compare_rankings(
     actual: Trace,
     ranks: tuple[RankCandidates, RankCandidates] | None = None,
     *,
-    score_error: ScoreError = None,
+    tolerance: float | None = None,
     unexplained: Collection[tuple[int, int]] = (),
     repeating: NDArray[np.int64] = NO_ROWS,
 ) -> Comparison:
@@ -36,7 +36,7 @@ def compare_rankings(
     ranks: the ranking functions of the expected and the actual side. Each ranks the other side's candidates again, which
            separates faults of ranking from consequences of other faults. Without them only the groups whose candidates
            all agree are judged.
-    score_error: the error of the actual scores to accept, in nats; None: the judge's bound
+    tolerance:   the largest difference between two scores that count as equal, in nats; None: the judge's bound
     unexplained: without ranking functions, further groups whose ranks do not follow from their candidates by one rule
     repeating:   the expected candidates whose recorded sums count resolvents that one side repeats: ranks follow from them
     """
@@ -57,7 +57,7 @@ def compare_rankings(
         touched = {(each.query, each.side) for each in comparison.divergences}
         for row in (*(tie.candidate for tie in comparison.near_ties), *repeating.tolist()):
             touched.add((int(candidates.query[row]), side_name(int(candidates.side[row]))))
-        error = judge_tolerance(expected.header, actual.header, score_error).value
+        error = judge_tolerance(expected.header, actual.header).value if tolerance is None else tolerance
         for group in sorted({**left, **right}):
             wanted, got = left.get(group), right.get(group)
             is_touched = (group[0], side_name(group[1])) in touched

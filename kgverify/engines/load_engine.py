@@ -70,15 +70,16 @@ def load_factory(name: str, where: str, kind: str = "") -> Any:
             where=where,
             fix="repair the module; importing it must neither raise an exception nor exit",
         ) from None
-    found: Any = module
+    return _find_attribute(module, path, module_name, where, kind or SIGNATURE)
+
+
+def _find_attribute(module: Any, path: str, name: str, where: str, kind: str) -> Any:
     for part in path.split("."):
-        known = dir(found)
-        found = getattr(found, part, None)
-        if found is None:
-            raise UserError(
-                f"{module_name!r} has no {path!r}", where=where, fix=suggest(part, known) or f"name {kind or SIGNATURE}"
-            )
-    return found
+        known = dir(module)
+        module = getattr(module, part, None)
+        if module is None:
+            raise UserError(f"{name!r} has no {path!r}", where=where, fix=suggest(part, known) or f"name {kind}")
+    return module
 
 
 @contextmanager

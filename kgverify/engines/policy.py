@@ -18,7 +18,7 @@ from kgverify.files.writing import write_file
 from kgverify.program.limits import Limits
 from kgverify.program.program import Program
 from kgverify.trace.model.header import PolicyInfo
-from kgverify.trace.model.score_error import LEAST, UNIT_ROUNDOFF, round_up
+from kgverify.trace.model.score_tolerance import LEAST, UNIT_ROUNDOFF, round_up
 
 NUM_PAIRS: Final = 64
 """The pairs of a goal and a resolvent in the sample."""

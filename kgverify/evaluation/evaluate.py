@@ -16,8 +16,17 @@ import numpy as np
 
 from kgverify.engines.protocol import LeastModel
 from kgverify.errors import UserError
-from kgverify.evaluation.part_file import PartResult, join_shares, pack_result, unpack_result
-from kgverify.evaluation.part_store import Identity, PartStore, Warn, identify, opened_folder
+from kgverify.evaluation.parts import (
+    Identity,
+    PartResult,
+    PartStore,
+    Warn,
+    identify,
+    join_shares,
+    opened_folder,
+    pack_result,
+    unpack_result,
+)
 from kgverify.evaluation.proving import (
     FullWork,
     PartWork,
@@ -31,9 +40,9 @@ from kgverify.evaluation.proving import (
     warm_up,
 )
 from kgverify.evaluation.rank_only import RankOnly, build_rank_only
-from kgverify.program.limits import OURS
+from kgverify.program.limits import OURS, Dialect
 from kgverify.progress import Phase, Progress, no_progress, silent_phase
-from kgverify.runs.dask_workers import DaskWorkers
+from kgverify.runs.fan_out import DaskWorkers
 from kgverify.runs.pool import Workers, do_all, send_maker
 from kgverify.runs.run import Part, Pipeline, Plan, Run, plan_parts
 from kgverify.trace.model.columns import CandidateSet
@@ -114,58 +123,34 @@ def evaluate(run: Run, pipeline: Pipeline, settings: EvaluationSettings | None =
     UserError for a folder of another evaluation or other code, log-probabilities that are not finite, or too little memory.
     """
     settings = EvaluationSettings() if settings is None else settings
-    group, workers, rank_only = settings.group, settings.workers, settings.rank_only
-    dialect = run.limits.dialect
-    if dialect.unproved != OURS.unproved or (rank_only and dialect != OURS):
-        raise UserError(
-            f"{'--rank-only rests' if rank_only else 'ranks rest'} on the default dialect, found {dialect}",
-            where="dialect",
-            fix="compare the engines with kgverify diff, which ranks as the dialect says",
-        )
+    group, workers = settings.group, settings.workers
+    _check_dialect(run.limits.dialect, rank_only=settings.rank_only)
     leads, info = group.index == 0, pipeline.engine.info
     if isinstance(workers, DaskWorkers):
         workers.engines = pipeline.engines
     opened = nullcontext() if settings.folder is None else opened_folder(settings.folder, is_locked=leads)
     with opened as part_folder, explain_out_of_memory(info):
-        plan = plan_parts(run, info.device, settings.part_size, rank_only=rank_only)
+        plan = plan_parts(run, info.device, settings.part_size, rank_only=settings.rank_only)
         identity = identify(run, pipeline.engine, plan, pipeline.identify_code())
         store = PartStore(part_folder, identity, settings.accept_changed)
         if leads:
             store.open(plan.parts, settings.warn)
         numbers = msgspec.json.decode(group.broadcast(msgspec.json.encode(store.missing)), type=list[int])
         missing = [plan.parts[i] for i in numbers]
-        build: Callable[[Run, Pipeline], PartWork] = build_rank_only if rank_only and missing else FullWork
-        model, began = None, time.monotonic()
-        with _Worker(store, group, settings.should_stop) as worker:
+        build: Callable[[Run, Pipeline], PartWork] = build_rank_only if settings.rank_only and missing else FullWork
+        began = time.monotonic()
+        with _Worker(store, settings) as worker:
             work = build(run, pipeline)
-            ranking = work if isinstance(work, RankOnly) else None
-            if ranking is not None:
-                ranking.should_stop = settings.should_stop
+            if isinstance(work, RankOnly):
+                work.should_stop = settings.should_stop
             if missing and workers is None:
                 warm_up(run, pipeline, missing[0])
             warmed_up = time.monotonic()
             if not leads:
                 worker.work(work, missing, no_progress)
                 return None
-            try:
-                with settings.phase("evaluating", sum(part.num_candidates for part in missing)) as progress:
-                    if workers is None or settings.make is None:
-                        worker.work(work, missing, progress)
-                        worker.wait_for_others(progress)
-                    else:
-                        made = send_maker(partial(make_work, run, settings.make, build, info), workers)
-                        _send_parts(workers, made, work, missing, store, progress, settings.should_stop)
-                model = None if ranking is None else ranking.model
-            except KeyboardInterrupt:
-                if not settings.should_stop():
-                    raise
-            finally:
-                if ranking is not None:
-                    ranking.stop.set()
-        if ranking is not None and ranking.is_given_up:
-            settings.warn(
-                "--rank-only skipped nothing: its least model takes more work or memory than to prove every candidate"
-            )
+            make = None if settings.make is None else partial(make_work, run, settings.make, build, info)
+            model = worker.lead(work, missing, make)
         seconds = time.monotonic() - warmed_up
         results = store.collect(plan.parts, settings.warn)
     return EvaluationResult(
@@ -182,59 +167,14 @@ def evaluate(run: Run, pipeline: Pipeline, settings: EvaluationSettings | None =
     )
 
 
-def _send_parts(
-    workers: Workers,
-    made: tuple[Any, str],
-    work: PartWork,
-    missing: Sequence[Part],
-    store: PartStore,
-    progress: Progress,
-    should_stop: Callable[[], bool],
-) -> None:
-    """Send parts to workers and store their results as they arrive, until all are stored or the evaluation stops.
-
-    The last parts are cut into pieces if the engine proves each candidate by itself. Several results are stored at the same
-    time: an object store takes long for each.
-
-    made: what `send_maker` returned for the work
-    """
-    is_divisible = isinstance(work, FullWork) and work.is_divisible
-    # What is known of each part under way: the proved pieces of one that is cut.
-    proved: dict[int, list[Any]] = {}
-    storing: dict[Future[None], Part] = {}
-
-    def find_calls() -> Iterator[tuple[tuple[Part, int], Callable[..., Any], tuple[object, ...]]]:
-        for i, part in enumerate(missing):
-            num_threads = workers.count()
-            num_cut = min(PARTS_CUT * num_threads, _MOST_CUT, len(missing))
-            if is_divisible and len(missing) - i <= num_cut:
-                pieces = _cut(work.draw(part), PIECES * max(1, num_threads // num_cut))
-                proved[part.number] = [None] * len(pieces)
-                yield from (((part, k), do_piece, (*made, part, piece)) for k, piece in enumerate(pieces))
-            else:
-                yield (part, 0), do_part, (*made, part)
-
-    def store_part(part: Part, pieces: list[Any], *, is_cut: bool) -> None:
-        store.put(part, work.summarize(part, join_proved(pieces)) if is_cut else pieces[0])
-
-    def note_stored(*, waits: bool) -> None:
-        for future in [each for each in storing if waits or each.done()]:
-            future.result()
-            progress(storing.pop(future).num_candidates)
-
-    with ThreadPoolExecutor(STORING_THREADS) as threads:
-        for ended in do_all(workers, find_calls(), lambda: PARTS_AHEAD * workers.count() - len(storing)):
-            if ended is not None:
-                (part, k), found = ended
-                pieces = proved.get(part.number, [None])
-                pieces[k] = found
-                if None not in pieces:
-                    is_cut = proved.pop(part.number, None) is not None
-                    storing[threads.submit(store_part, part, pieces, is_cut=is_cut)] = part
-            note_stored(waits=False)
-            if should_stop():
-                break
-        note_stored(waits=True)
+def _check_dialect(dialect: Dialect, *, rank_only: bool) -> None:
+    """Raise UserError for a dialect in which candidates are ranked otherwise."""
+    if dialect.unproved != OURS.unproved or (rank_only and dialect != OURS):
+        raise UserError(
+            f"{'--rank-only rests' if rank_only else 'ranks rest'} on the default dialect, found {dialect}",
+            where="dialect",
+            fix="compare the engines with kgverify diff, which ranks as the dialect says",
+        )
 
 
 def _cut(drawn: CandidateSet, num: int) -> list[CandidateSet]:
@@ -246,9 +186,8 @@ def _cut(drawn: CandidateSet, num: int) -> list[CandidateSet]:
 class _Worker:
     """The work of one process: while the engine proves, it draws the next part and ranks the previous one."""
 
-    def __init__(self, store: PartStore, group: ProcessGroup, should_stop: Callable[[], bool]) -> None:
-        self._store, self._group = store, group
-        self._should_stop = should_stop
+    def __init__(self, store: PartStore, settings: EvaluationSettings) -> None:
+        self._store, self._settings, self._group = store, settings, settings.group
         self._num_own = self._num_reported = 0
 
     def __enter__(self) -> Self:
@@ -259,6 +198,81 @@ class _Worker:
     def __exit__(self, *_: object) -> None:
         """Announce that this process has finished, or failed."""
         self._group.add(f"left {self._group.index}", 1)
+
+    def lead(self, work: PartWork, missing: Sequence[Part], make: Callable[[], PartWork] | None) -> LeastModel | None:
+        """Work until all parts are done or the evaluation stops. Return the least model that the work needed.
+
+        make: makes the work on workers, if there are any
+        """
+        settings, ranking = self._settings, work if isinstance(work, RankOnly) else None
+        model = None
+        try:
+            with settings.phase("evaluating", sum(part.num_candidates for part in missing)) as progress:
+                if settings.workers is None or make is None:
+                    self.work(work, missing, progress)
+                    self._wait_for_others(progress)
+                else:
+                    self._send_parts(settings.workers, send_maker(make, settings.workers), work, missing, progress)
+            model = None if ranking is None else ranking.model
+        except KeyboardInterrupt:
+            if not settings.should_stop():
+                raise
+        finally:
+            if ranking is not None:
+                ranking.stop.set()
+        if ranking is not None and ranking.is_given_up:
+            settings.warn(
+                "--rank-only skipped nothing: its least model takes more work or memory than to prove every candidate"
+            )
+        return model
+
+    def _send_parts(
+        self, workers: Workers, made: tuple[Any, str], work: PartWork, missing: Sequence[Part], progress: Progress
+    ) -> None:
+        """Send parts to workers and store their results as they arrive, until all are stored or the evaluation stops.
+
+        The last parts are cut into pieces if the engine proves each candidate by itself. Several results are stored at the same
+        time: an object store takes long for each.
+
+        made: what `send_maker` returned for the work
+        """
+        is_divisible = isinstance(work, FullWork) and work.is_divisible
+        # What is known of each part under way: the proved pieces of one that is cut.
+        proved: dict[int, list[Any]] = {}
+        storing: dict[Future[None], Part] = {}
+
+        def find_calls() -> Iterator[tuple[tuple[Part, int], Callable[..., Any], tuple[object, ...]]]:
+            for i, part in enumerate(missing):
+                num_threads = workers.count()
+                num_cut = min(PARTS_CUT * num_threads, _MOST_CUT, len(missing))
+                if is_divisible and len(missing) - i <= num_cut:
+                    pieces = _cut(work.draw(part), PIECES * max(1, num_threads // num_cut))
+                    proved[part.number] = [None] * len(pieces)
+                    yield from (((part, k), do_piece, (*made, part, piece)) for k, piece in enumerate(pieces))
+                else:
+                    yield (part, 0), do_part, (*made, part)
+
+        def store_part(part: Part, pieces: list[Any], *, is_cut: bool) -> None:
+            self._store.put(part, work.summarize(part, join_proved(pieces)) if is_cut else pieces[0])
+
+        def note_stored(*, waits: bool) -> None:
+            for future in [each for each in storing if waits or each.done()]:
+                future.result()
+                progress(storing.pop(future).num_candidates)
+
+        with ThreadPoolExecutor(STORING_THREADS) as threads:
+            for ended in do_all(workers, find_calls(), lambda: PARTS_AHEAD * workers.count() - len(storing)):
+                if ended is not None:
+                    (part, k), found = ended
+                    pieces = proved.get(part.number, [None])
+                    pieces[k] = found
+                    if None not in pieces:
+                        is_cut = proved.pop(part.number, None) is not None
+                        storing[threads.submit(store_part, part, pieces, is_cut=is_cut)] = part
+                note_stored(waits=False)
+                if self._settings.should_stop():
+                    break
+            note_stored(waits=True)
 
     def work(self, work: PartWork, missing: Sequence[Part], progress: Progress) -> None:
         """Take parts until none is left or the evaluation stops.
@@ -309,7 +323,9 @@ class _Worker:
                 proved = work.prove(part, its_input, progress)
                 if stored is not None:
                     stored.result()
-                stored = beside.submit(self._store_part, work, part, proved)
+                stored = beside.submit(
+                    lambda part, proved: self._store.put(part, work.summarize(part, proved)), part, proved
+                )
                 self._num_own += part.num_candidates
                 self._group.add("candidates", part.num_candidates)
                 self._report_others(progress)
@@ -317,9 +333,6 @@ class _Worker:
                     break
             if stored is not None:
                 stored.result()
-
-    def _store_part(self, work: PartWork, part: Part, proved: Any) -> None:
-        self._store.put(part, work.summarize(part, proved))
 
     def _take(self, missing: Sequence[Part]) -> Iterator[Part]:
         while not self._must_stop():
@@ -330,9 +343,9 @@ class _Worker:
 
     def _must_stop(self) -> bool:
         """Return whether any process wants to stop: then all stop."""
-        return self._group.add("stop", int(self._should_stop())) > 0
+        return self._group.add("stop", int(self._settings.should_stop())) > 0
 
-    def wait_for_others(self, progress: Progress) -> None:
+    def _wait_for_others(self, progress: Progress) -> None:
         """Wait until every other process has finished or is gone."""
         others = [index for index in range(self._group.size) if index != self._group.index]
         while not all(self._has_left(index) for index in others):

@@ -1,29 +1,212 @@
-"""The comparison of an evaluation's results with what the reference derives, and the names of the wrong candidates."""
+"""The check and the report of an evaluation: a sample of its results, compared with what the reference derives.
 
-from collections.abc import Iterable, Sequence
-from typing import Final, NamedTuple
+The results themselves select the sample: a hash of all of them orders the rankings and the candidates. Nobody knows the order
+before the last part is finished, and everybody who has the results can repeat it. The figures of the report are recomputed from
+its rankings.
+"""
 
+import hashlib
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
+from typing import Any, Final, NamedTuple
+
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from kgverify.comparison.exercise.count import count_columns
-from kgverify.comparison.exercise.exercise import Exercise
+from kgverify.comparison.exercise.exercise import MINIMUM, Exercise, Minimum
 from kgverify.errors import InternalError
 from kgverify.evaluation.closure import ModelCheck, check_model
 from kgverify.evaluation.evaluate import EvaluationResult
-from kgverify.evaluation.part_file import PartResult, Sample
+from kgverify.evaluation.parts import PartResult, Sample, hash_result, join_results
 from kgverify.evaluation.proving import may_stop, prove_candidates
 from kgverify.evaluation.rank_only import build_model, ranks_above_unproved
-from kgverify.evaluation.sampling import DrawnRanking, choose_rankings, choose_single, hash_results, judge_sample
 from kgverify.program.outcomes import Outcome, Side
-from kgverify.progress import Progress, no_progress
-from kgverify.ranking.draw import ALL, may_be_drawn, number_atoms
-from kgverify.ranking.groups import take_candidates
-from kgverify.ranking.rank import RANK_TOLERANCE, ranking_scores
-from kgverify.report.evaluation import CheckedAgain, CheckedModel, CheckedRankings, Difference, SpotCheck
+from kgverify.progress import Phase, Progress, no_progress, silent_phase
+from kgverify.ranking.draw import ALL, may_be_drawn, mix, number_atoms
+from kgverify.ranking.rank import RANK_TOLERANCE, compute_metrics, ranking_scores, take_candidates
+from kgverify.report.evaluation import (
+    CheckedAgain,
+    CheckedModel,
+    CheckedRankings,
+    Difference,
+    EvaluationReport,
+    SpotCheck,
+    Strength,
+)
 from kgverify.runs.run import Pipeline, Run, reference_pipeline
 from kgverify.trace.model.columns import Candidates, CandidateSet, Columns, join_candidates, starts_of
-from kgverify.trace.model.score_error import accept_score_error
+from kgverify.trace.model.score_tolerance import accept_score_error
+from kgverify.version import __version__
+
+LEAST, MOST = 2048, 8192
+"""The limits of the default number of candidates that the reference derives: a 64th of all."""
+
+_DRAWS: Final = 32
+"""The candidates that are drawn in the time of one derivation."""
+
+_NUM_OUTSIDE: Final = 2
+"""The candidates outside of the least model that are derived for each ranking."""
+
+
+def choose_num_checked(num_candidates: int) -> int:
+    """Return the default number of candidates that the reference derives."""
+    return min(max(num_candidates // 64, LEAST), MOST)
+
+
+def hash_results(result: EvaluationResult) -> int:
+    """Return a hash of the evaluation's identity and of the results of all parts, below 2^64."""
+    identity = result.identity.sha256
+    digest = hashlib.sha256(identity.encode())
+    for part in result.plan.parts:
+        digest.update(hash_result(result.results[part.number], identity).encode())
+    return int.from_bytes(digest.digest()[:8])
+
+
+def choose_single(results: PartResult, key: int, num: int) -> Sample:
+    """Return `num` of the candidates that the parts keep, half of them true triples, half corruptions, if possible."""
+    sample = results.sample
+    order = _order(key, sample.priority)
+    strata = [order[sample.is_true[order] == is_true] for is_true in (True, False)]
+    num_true = max(min(len(strata[0]), num // 2), min(len(strata[0]), num - len(strata[1])))
+    return sample.take(np.sort(np.concatenate((strata[0][:num_true], strata[1][: num - num_true]))))
+
+
+class DrawnRanking(NamedTuple):
+    """A ranking as the reference draws it.
+
+    row:          its index among the results
+    num, entities: the number of its candidates, and the sum of `mix` over their entities, modulo 2^64
+    atoms:        int32 [n, 3]  those to derive, the true triple first; the others cannot be PROVED or affect a rank
+    """
+
+    row: int
+    num: int
+    entities: int
+    atoms: NDArray[np.int32]
+
+
+def choose_rankings(
+    run: Run, results: PartResult, key: int, num: int, model: NDArray[np.int64] | None = None
+) -> tuple[list[DrawnRanking], list[tuple[int, int]]]:
+    """Choose whole rankings that `num` derivations can recompute.
+
+    Returns them, and the sizes of the strata that they are drawn from: (rankings, rankings chosen).
+
+    model: the keys of a model that no provable atom is missing from, ascending. If a true triple is PROVED clearly above -100,
+           the corruptions outside of it rank below, and only a few of them are derived.
+
+    Rankings that need few derivations and those that need all are two strata, since a prefix of both together would end at the
+    first expensive one. Each is taken in the order of the key, until the next one is too expensive.
+    """
+    group = results.query.astype(np.int64) * 2 + results.side
+    order = _order(key, group.astype(np.uint64))
+    is_short = np.zeros(len(group), np.bool_)
+    if model is not None:
+        is_short = ranks_above_unproved(results.outcome, results.log_probability)
+    drawer = _Drawer(run, results, key, model)
+    strata = [iter(drawer.draw(order[is_short[order] == each].tolist(), is_short=each)) for each in (True, False)]
+    known: set[int] = set()
+    chosen: list[DrawnRanking] = []
+    num_taken = [0, 0]
+    spent = 0.0
+    # What the expensive rankings do not need is left for further short ones.
+    for i, limit in ((0, num / 2), (1, num), (0, num)):
+        for ranking in strata[i]:
+            numbers = set(number_atoms(ranking.atoms, drawer.num_constants).tolist()) - known
+            cost = len(numbers) + ranking.num / _DRAWS
+            is_first = not num_taken[i] and cost <= 2 * num
+            if spent + cost > limit and not is_first:
+                strata[i] = chain((ranking,), strata[i])
+                break
+            spent += cost
+            known |= numbers
+            num_taken[i] += 1
+            chosen.append(ranking)
+    chosen.sort(key=lambda each: each.row)
+    sizes = int(is_short.sum()), int((~is_short).sum())
+    return chosen, [*zip(sizes, num_taken, strict=True)]
+
+
+class _Drawer:
+    """The draw of the reference, and the choice of the candidates to derive."""
+
+    def __init__(self, run: Run, results: PartResult, key: int, model: NDArray[np.int64] | None) -> None:
+        from kgverify.engines.reference.ranking import ReferenceDraw
+
+        self._reference = ReferenceDraw(run.graph, run.split, run.num_corruptions, run.seed)
+        self._results, self._key, self._model = results, key, model
+        self.num_constants = len(run.graph.program.symbols.constants)
+
+    def draw(self, rows: list[int], *, is_short: bool) -> Iterator[DrawnRanking]:
+        """Draw rankings of the results."""
+        from kgverify.engines.reference.ranking import sum_mixed
+
+        for row in rows:
+            side = int(self._results.side[row])
+            atoms = np.array(self._reference.draw(int(self._results.query[row]), side), np.int32).reshape(-1, 3)
+            entities = sum_mixed(atoms[:, 1 + side].tolist())
+            needed = self._select(atoms, row) if is_short else atoms
+            yield DrawnRanking(row, len(atoms), entities, needed)
+
+    def _select(self, atoms: NDArray[np.int32], row: int) -> NDArray[np.int32]:
+        """Return the true triple, the corruptions inside of the model, and a few others."""
+        assert self._model is not None
+        is_inside = np.isin(number_atoms(atoms, self.num_constants), self._model)
+        is_inside[0] = True
+        outside = np.flatnonzero(~is_inside)
+        order = _order(self._key ^ row, outside.astype(np.uint64))
+        is_inside[outside[order[:_NUM_OUTSIDE]]] = True
+        return atoms[is_inside]
+
+
+def _order(key: int, values: NDArray[np.uint64]) -> NDArray[np.int64]:
+    """Return an order of values that the key determines."""
+    return np.argsort(mix(mix(np.array([key], np.uint64)) ^ values), kind="stable")
+
+
+SHARE: Final = 0.01
+"""The share of defective members whose chance of being seen is reported."""
+
+CONFIDENCE: Final = 0.99
+"""The chance for which the smallest share is reported."""
+
+_LEAST_LOG: Final = math.log(1e-6)
+
+_MOST_UNITS: Final = 1 << 20
+"""The steps in which defective members are added; several at once in a larger population."""
+
+
+def judge_sample(strata: Iterable[tuple[int, int]]) -> Strength:
+    """Judge a sample that was drawn uniformly in each stratum: (members, members drawn).
+
+    The defect is assumed to be spread over the strata in the way that is hardest to see. Each further defective member of a
+    stratum multiplies the chance to miss all by a falling factor, so the largest factors of all strata come first.
+    """
+    strata = [(members, drawn) for members, drawn in strata if members]
+    population = sum(members for members, _ in strata)
+    if not population:
+        return Strength(1.0, 0.0)
+    unit = 1 + population // _MOST_UNITS
+    unseen = sum(-(-members // unit) for members, drawn in strata if not drawn)
+    logs = [_log_factors(members, drawn, unit) for members, drawn in strata if drawn]
+    missed = np.cumsum(np.sort(np.concatenate([np.zeros(0), *logs]))[::-1])
+    num = math.ceil(SHARE * population / unit) - unseen
+    chance = 0.0 if num <= 0 or not len(missed) else -math.expm1(missed[min(num, len(missed)) - 1])
+    enough = int(np.searchsorted(-missed, -math.log1p(-CONFIDENCE) - 1e-12)) + 1
+    return Strength(chance, min(1.0, (unseen + enough) * unit / population) if len(missed) else 1.0)
+
+
+def _log_factors(members: int, drawn: int, unit: int) -> NDArray[np.float64]:
+    """Return the logarithms of the factors until their product is negligible: ((N - n - i) / (N - i)), i = 0, 1, 2 ..."""
+    num = -(-(members - drawn) // unit)
+    most = math.ceil(-_LEAST_LOG * members / drawn / unit) + 1
+    earlier = np.arange(min(num, most), dtype=np.float64) * unit
+    logs = unit * np.log1p(-drawn / (members - earlier))
+    return logs if num > most else np.append(logs, -np.inf)
+
 
 _EXACT: Final = 1e-9
 """The largest difference, for each step and in nats, between sums of float64 added in another order."""
@@ -51,13 +234,12 @@ class Endings(NamedTuple):
 
 
 def derive_endings(
-    run: Run, reference: Pipeline, atoms: NDArray[np.int32], score_error: float, progress: Progress
+    run: Run, reference: Pipeline, atoms: NDArray[np.int32], error: float, progress: Progress
 ) -> Endings:
-    """Derive each atom, int32 [n, 3], once. score_error: the error of the engine under test."""
+    """Derive each atom, int32 [n, 3], once. error: of the scores of both engines."""
     number, rows = np.unique(number_atoms(atoms, len(run.graph.program.symbols.constants)), return_index=True)
     zeros = np.zeros(len(rows), np.int32)
     columns = reference.engine.prove(CandidateSet(zeros, zeros.astype(np.int8), atoms[rows]), progress)
-    error = score_error + reference.engine.info.score_error
     bound = columns.candidates.num_steps.astype(np.float64) * (2 * error + _EXACT)
     is_unclear = (find_smallest_gaps(columns) <= 2 * error) & (error > 0)
     exercise = count_columns(columns, run.graph.program, reference.engine.info)
@@ -157,24 +339,13 @@ class Judge:
         number = number_atoms(atoms, len(self._run.graph.program.symbols.constants))
         return self._endings.take(np.searchsorted(self._endings.number, number))
 
-    def compare_single(self, sample: Sample) -> ComparedCandidates:
-        """Compare single candidates."""
-        return self.compare_endings(
-            sample.sample_atom, sample.sample_outcome, sample.sample_is_limited, sample.sample_log_probability
-        )
-
-    def compare_endings(
-        self,
-        atoms: NDArray[np.int32],
-        outcome: NDArray[np.int8],
-        is_limited: NDArray[np.uint8],
-        log_probability: NDArray[np.float64],
-    ) -> ComparedCandidates:
-        """Compare the endings of atoms, int32 [n, 3], with those that the reference derived."""
-        endings = self.find_endings(atoms)
+    def compare_single(self, actual: Candidates) -> ComparedCandidates:
+        """Compare the endings of single candidates with those that the reference derived."""
+        endings = self.find_endings(actual.atom)
         expected = endings.candidates
-        apart = np.abs(log_probability - expected.log_probability)
-        is_equal = (outcome == expected.outcome) & (is_limited == expected.is_limited) & (apart <= endings.bound)
+        apart = np.abs(actual.log_probability - expected.log_probability)
+        is_equal = (actual.outcome == expected.outcome) & (actual.is_limited == expected.is_limited)
+        is_equal &= apart <= endings.bound
         return ComparedCandidates(is_equal, ~is_equal & endings.is_unclear, apart, endings.bound, expected)
 
     def rank(self, rankings: Sequence[DrawnRanking]) -> list[tuple[float, float]]:
@@ -295,21 +466,13 @@ class Namer:
     def __init__(self, run: Run, pipeline: Pipeline, judge: Judge) -> None:
         self._run, self._pipeline, self._judge = run, pipeline, judge
 
-    def name_single(self, sample: Sample, compared: ComparedCandidates) -> list[Difference]:
-        """Describe the wrong candidates of a sample, by query and side."""
+    def name_single(self, actual: Candidates, compared: ComparedCandidates) -> list[Difference]:
+        """Describe the wrong ones of some candidates, by query and side."""
         rows = compared.wrong
-        rows = rows[np.lexsort((sample.sample_side[rows], sample.sample_query[rows]))]
-        actual = sample.sample_outcome, sample.sample_is_limited, sample.sample_log_probability
-        return [
-            self._describe(
-                sample.sample_query[row],
-                sample.sample_side[row],
-                sample.sample_atom[row],
-                _word(compared.expected, row),
-                _word_ending(*(column[row].item() for column in actual)),
-            )
-            for row in rows.tolist()
-        ]
+        rows = rows[np.lexsort((actual.side[rows], actual.query[rows]))]
+        words = [(_word(compared.expected, row), _word(actual, row)) for row in rows.tolist()]
+        places = zip(actual.query[rows], actual.side[rows], actual.atom[rows], strict=True)
+        return [self._describe(*place, *ends) for place, ends in zip(places, words, strict=True)]
 
     def name_rankings(self, compared: list[ComparedRanking]) -> list[Difference]:
         """Describe the wrong rankings, the first one by its first wrong candidate if there is one."""
@@ -363,7 +526,7 @@ class Namer:
         atoms = atoms[:_MOST_REPEATED]
         candidates = CandidateSet(np.full(len(atoms), query, np.int32), np.full(len(atoms), side, np.int8), atoms)
         actual = prove_candidates(self._pipeline.engine, candidates)[0]
-        compared = self._judge.compare_endings(atoms, actual.outcome, actual.is_limited, actual.log_probability)
+        compared = self._judge.compare_single(actual)
         if not len(compared.wrong):
             return None
         row = compared.wrong[0]
@@ -399,26 +562,19 @@ def find_missing_candidates(run: Run, results: PartResult, model: ModelCheck | N
 
 
 def _word(of: Candidates, row: int) -> str:
-    return _word_ending(of.outcome[row].item(), of.is_limited[row].item(), of.log_probability[row].item())
-
-
-def _word_ending(outcome: int, is_limited: int, log_probability: float) -> str:
-    return f"{word_outcome(outcome)}{', limited' if is_limited else ''}, {log_probability:.6g} nats"
+    limited = ", limited" if of.is_limited[row] else ""
+    return f"{word_outcome(of.outcome[row].item())}{limited}, {of.log_probability[row].item():.6g} nats"
 
 
 NUM_ALONE: Final = 2
 """The candidates that are proved again by themselves."""
 
 
-def _prove_alone(pipeline: Pipeline, sample: Sample, expected: Candidates) -> Sample:
+def _prove_alone(pipeline: Pipeline, candidates: Candidates, expected: Candidates) -> Candidates:
     """Let the engine prove the candidates of the longest derivations again, each by itself: a batch hides a loop's last turn."""
     rows = np.argsort(-expected.num_steps.astype(np.int64), kind="stable")[:NUM_ALONE]
-    longest = sample.take(rows)
-    if not len(rows):
-        return longest
-    alone = [longest.candidates.take(np.array([i])) for i in range(len(rows))]
-    *_, outcome, is_limited, score = join_candidates([prove_candidates(pipeline.engine, each)[0] for each in alone])
-    return longest._replace(sample_outcome=outcome, sample_is_limited=is_limited, sample_log_probability=score)
+    every = CandidateSet(*candidates[:3])
+    return join_candidates([prove_candidates(pipeline.engine, every.take(rows[[i]]))[0] for i in range(len(rows))])
 
 
 def check_evaluation(
@@ -449,32 +605,32 @@ def check_evaluation(
         model = check_model(run.graph.program, keys)
     is_closed = model is not None and model.is_closed
     single = choose_single(results, key, num // 2)
-    left = num - len(single.sample_query)
-    sample = choose_rankings(run, results, key, left, keys if is_closed else None)
-    if not sample.rankings and 0 < int(results.num_ranked.max(initial=0)) <= left:
+    left = num - len(single.is_true)
+    chosen, strata_of_rankings = choose_rankings(run, results, key, left, keys if is_closed else None)
+    if not chosen and 0 < int(results.num_ranked.max(initial=0)) <= left:
         raise InternalError("the check chose no ranking, though the largest one is small enough")
     missing = find_missing_candidates(run, results, model)
-    atoms = np.concatenate((single.sample_atom, missing.atom, *(each.atoms for each in sample.rankings)))
-    error = accept_score_error(pipeline.engine.info, run.policy.info)
+    atoms = np.concatenate((single.candidates.atom, missing.atom, *(each.atoms for each in chosen)))
+    error = sum(accept_score_error(each.engine.info, run.policy.info) for each in (pipeline, reference))
     endings = derive_endings(run, reference, atoms, error, progress)
     judge = Judge(run, results, reference, endings, rank_only=rank_only, may_stop=may_stop(pipeline.engine))
-    candidates = judge.compare_single(single)
-    alone = _prove_alone(pipeline, single, candidates.expected)
-    ranks = judge.rank(sample.rankings)
-    rankings = judge.compare_rankings(sample.rankings, ranks)
+    candidates = judge.compare_single(single.candidates)
+    alone = _prove_alone(pipeline, single.candidates, candidates.expected)
+    ranks = judge.rank(chosen)
+    rankings = judge.compare_rankings(chosen, ranks)
     namer = Namer(run, pipeline, judge)
     again = judge.compare_single(alone)
     differences = [
         *namer.name_missing(missing),
-        *namer.name_single(single, candidates),
+        *namer.name_single(single.candidates, candidates),
         *namer.name_single(alone, again),
         *namer.name_rankings(rankings),
     ]
     num_equal = sum(each.is_equal for each in rankings)
     num_wrong = sum(each.wrong is not None for each in rankings)
-    num_rankings, num_true = len(results.query), int(single.sample_is_true.sum())
+    num_rankings, num_true = len(results.query), int(single.is_true.sum())
     num_proved = int(results.num_outcomes.sum(dtype=np.int64))
-    strata = [(num_rankings, num_true), (num_proved - num_rankings, len(single.sample_query) - num_true)]
+    strata = [(num_rankings, num_true), (num_proved - num_rankings, len(single.is_true) - num_true)]
     return SpotCheck(
         num_asked=num,
         key=f"{key:016x}",
@@ -490,10 +646,164 @@ def check_evaluation(
             num_checked=len(rankings),
             num_equal=num_equal,
             num_near_ties=len(rankings) - num_equal - num_wrong,
-            strength=judge_sample(sample.strata),
+            strength=judge_sample(strata_of_rankings),
         ),
         model=None if model is None else namer.describe_model(model),
         exercise=endings.exercise,
         again=CheckedAgain(len(again.is_equal), int(again.is_equal.sum()), int(again.is_near_tie.sum())),
         differences=tuple(sorted(differences, key=lambda each: (each.query, each.side))),
     )
+
+
+def report_evaluation(
+    run: Run,
+    result: EvaluationResult,
+    pipeline: Pipeline,
+    *,
+    num_checked: int = LEAST,
+    reference: Pipeline | None = None,
+    minimum: Minimum = MINIMUM,
+    phase: Phase = silent_phase,
+) -> EvaluationReport:
+    """Return the report of an evaluation without missing parts.
+
+    num_checked: the candidates that the reference derives
+    reference:   the reference's pipeline, if it runs on other processes
+    minimum:     the exercise that is required of these candidates
+    """
+    from kgverify.engines.reference.ranking import compute_metrics as compute_by_reference
+
+    results = join_results(result.results[part.number] for part in result.plan.parts)
+    engine = pipeline.engine.info
+    check = None
+    if num_checked:
+        with phase("checking a sample", num_checked) as progress:
+            check = check_evaluation(
+                run,
+                pipeline,
+                result,
+                results,
+                num_checked,
+                reference=reference,
+                progress=progress,
+            )
+    report = EvaluationReport(
+        kgverify=__version__,
+        graph=run.graph.name,
+        split=run.split,
+        num_corruptions=run.num_corruptions,
+        seed=run.seed,
+        policy=run.policy.name,
+        policy_sha256=run.policy.info.sha256,
+        limits=run.limits,
+        engine=engine,
+        identity=result.identity.sha256,
+        rank_only=result.plan.rank_only,
+        **_compute_figures(run, results),
+        num_parts=len(result.plan.parts),
+        num_parts_resumed=result.num_resumed,
+        num_processes=result.num_processes,
+        seconds=result.seconds,
+        warm_up_seconds=result.warm_up_seconds,
+        candidates_per_second=result.num_candidates / result.seconds if result.num_candidates else None,
+        check=check,
+        minimum=dict(minimum),
+        accepted=result.accepted,
+    )
+    metrics = compute_by_reference(results.rankings)
+    if reference is not None:
+        report = msgspec.structs.replace(report, reference=reference.engine.info.name)
+    wrong = find_wrong_figures(run, results, report, metrics)
+    return msgspec.structs.replace(report, wrong_figures=wrong)
+
+
+def _compute_figures(run: Run, results: PartResult) -> dict[str, Any]:
+    """Compute the figures of a report that follow from the results of all parts, by field."""
+    by_outcome = results.num_outcomes.sum(0, np.int64)
+    true_outcomes = np.bincount(results.outcome, minlength=len(Outcome))
+    num_candidates = int(results.num_ranked.sum(dtype=np.int64))
+    smallest_gap = results.choices.smallest_gap
+    return {
+        "num_queries": len(run.queries),
+        "metrics": compute_metrics(results.rankings),
+        "num_rankings": len(results.query),
+        "num_candidates": num_candidates,
+        "num_left_out": num_candidates - int(by_outcome.sum()),
+        "outcomes": _named(by_outcome.tolist()),
+        "true_outcomes": _named(true_outcomes.tolist()),
+        "num_limited": int(results.num_limited.sum(dtype=np.int64)),
+        **results.choices._asdict(),
+        "smallest_gap": smallest_gap if np.isfinite(smallest_gap) else None,
+    }
+
+
+def _named(counts: list[int]) -> dict[str, int]:
+    return {outcome.name.lower(): counts[outcome] for outcome in (*list(Outcome)[1:], Outcome.OPEN)}
+
+
+def find_wrong_figures(
+    run: Run, results: PartResult, report: EvaluationReport, metrics: dict[str, float]
+) -> tuple[str, ...]:
+    """Describe every figure of the report that does not follow from its rankings, the results of all parts.
+
+    metrics: the reference's, of the same rankings
+    """
+    return (
+        *_check_rankings(run, results, report),
+        *_check_counts(results, report),
+        *(
+            f"{name} is {report.metrics.get(name)}, by the reference {metrics.get(name)}"
+            for name in sorted({*metrics, *report.metrics})
+            if metrics.get(name) != report.metrics.get(name)
+        ),
+    )
+
+
+def _check_rankings(run: Run, results: PartResult, report: EvaluationReport) -> list[str]:
+    num = min(run.num_queries, len(run.graph.queries(run.split)))
+    asked = np.arange(2 * num)
+    found = results.query.astype(np.int64) * 2 + results.side
+    wrong = []
+    if not np.array_equal(found, asked):
+        odd = np.setxor1d(found, asked)
+        which = f"; the first: query {odd[0] // 2}, side {odd[0] % 2}" if len(odd) else ", repeated or in another order"
+        wrong.append(f"{len(asked):,} rankings were asked for and {len(found):,} were computed{which}")
+    if (report.num_queries, report.num_rankings) != (num, len(asked)):
+        wrong.append(f"{report.num_rankings:,} rankings of {report.num_queries:,} queries are reported")
+    best, worst = results.optimistic, results.pessimistic
+    is_rank = (best >= 1) & (best <= worst) & (worst <= results.num_ranked) & (best % 1 == 0) & (worst % 1 == 0)
+    if not is_rank.all():
+        row = int(np.argmin(is_rank))
+        wrong.append(
+            f"query {results.query[row]}, side {results.side[row]} has rank {best[row]:g} to {worst[row]:g}"
+            f" among {results.num_ranked[row]}"
+        )
+    return wrong
+
+
+def _check_counts(results: PartResult, report: EvaluationReport) -> list[str]:
+    num_ranked, by_outcome = results.num_ranked.astype(np.int64), results.num_outcomes.astype(np.int64)
+    num_proved = by_outcome.sum(1)
+    figures = {
+        "num_candidates": sum(num_ranked.tolist()),
+        "num_limited": sum(results.num_limited.tolist()),
+        "num_left_out": sum((num_ranked - num_proved).tolist()),
+        "num_choices": results.choices.num_choices,
+        "num_rescored": results.choices.num_rescored,
+        "outcomes": {each.name.lower(): sum(by_outcome[:, each].tolist()) for each in Outcome},
+        "true_outcomes": {each.name.lower(): results.outcome.tolist().count(each) for each in Outcome},
+        "smallest_gap": None if results.choices.smallest_gap == float("inf") else results.choices.smallest_gap,
+    }
+    wrong = [
+        f"{name} is reported as {actual}, and the rankings have {expected}"
+        for name, expected in figures.items()
+        if expected != (actual := getattr(report, name))
+    ]
+    is_counted = num_proved <= num_ranked if report.rank_only else num_proved == num_ranked
+    if not is_counted.all():
+        row = int(np.argmin(is_counted))
+        wrong.append(
+            f"query {results.query[row]}, side {results.side[row]} has {num_ranked[row]:,} candidates,"
+            f" and outcomes of {num_proved[row]:,}"
+        )
+    return wrong

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from kgverify.engines.protocol import Engine
 from kgverify.engines.table import COMPILED, make_entry
 from kgverify.errors import UserError
-from kgverify.evaluation.part_file import ChoiceStatistics, PartResult, summarize_part
+from kgverify.evaluation.parts import ChoiceStatistics, PartResult, summarize_part
 from kgverify.progress import Progress, no_progress
-from kgverify.runs.dask_workers import check_same_engine
+from kgverify.runs.fan_out import check_same_engine
 from kgverify.runs.pool import make_once
 from kgverify.runs.run import Part, Pipeline, Run
 from kgverify.trace.model.columns import Candidates, CandidateSet, find_end, join_candidates
@@ -197,23 +197,14 @@ _PIECE: Final = 1 << 21
 """The bytes of a message that are sent at once: the store takes no more than four times as many."""
 
 
-class _Store(Protocol):
-    """The key-value store of torch by which the processes found each other."""
-
-    def add(self, key: str, num: int) -> int: ...
-    def set(self, key: str, value: str) -> None: ...
-    def get(self, key: str) -> bytes: ...
-    def check(self, keys: list[str]) -> bool: ...
-
-
 class ProcessGroup:
     """The processes that share an evaluation. Process 0 leads: it chooses the parts and collects the results.
 
-    store: of the processes; None for a single process
+    store: the key-value store of torch by which the processes found each other; None for a single process
     index: the number of this process; size: the number of processes
     """
 
-    def __init__(self, store: _Store | None = None, index: int = 0, size: int = 1) -> None:
+    def __init__(self, store: Any = None, index: int = 0, size: int = 1) -> None:
         self._store, self.index, self.size = store, index, size
         self._counters: Counter[str] = Counter()
 
@@ -236,7 +227,6 @@ class ProcessGroup:
 
     def send(self, name: str, message: bytes) -> None:
         """Send a message to the leader."""
-        assert self._store is not None
         key = f"kgverify/message {name}"
         pieces = [message[i : i + _PIECE] for i in range(0, len(message), _PIECE)]
         for i, piece in enumerate(pieces):
@@ -245,7 +235,6 @@ class ProcessGroup:
 
     def receive(self, name: str) -> bytes | None:
         """Return the message of a name, if it has arrived."""
-        assert self._store is not None
         key = f"kgverify/message {name}"
         if not self._store.check([key]):
             return None

@@ -36,7 +36,7 @@ from numpy.typing import NDArray
 from kgverify.engines.protocol import STOPPED, LeastModel
 from kgverify.engines.table import COMPILED, make_entry
 from kgverify.errors import InternalError, UserError
-from kgverify.evaluation.part_file import (
+from kgverify.evaluation.parts import (
     ChoiceStatistics,
     PartResult,
     Sample,
@@ -58,8 +58,15 @@ from kgverify.ranking.draw import (
     number_atoms,
     put_entities,
 )
-from kgverify.ranking.groups import Groups, divide, take_candidates
-from kgverify.ranking.rank import RANK_TOLERANCE, compare_gaps, rank_candidates, ranking_scores
+from kgverify.ranking.rank import (
+    RANK_TOLERANCE,
+    Groups,
+    compare_gaps,
+    divide,
+    rank_candidates,
+    ranking_scores,
+    take_candidates,
+)
 from kgverify.runs.run import Part, Pipeline, Run, choose_most_work
 from kgverify.trace.model.columns import (
     Candidates,
@@ -329,16 +336,6 @@ class Tally(NamedTuple):
     num_outcomes: NDArray[np.int64]
 
 
-class Ranked(NamedTuple):
-    """A part's rankings before they are summarized."""
-
-    drawn: Drawn
-    true: Candidates
-    tally: Tally
-    sample: Sample
-    choices: ChoiceStatistics
-
-
 class RankOnly:
     """The work that proves the true triples of a part, then the corruptions that can affect a rank, and compares them.
 
@@ -372,7 +369,7 @@ class RankOnly:
         """Draw the true triples."""
         return self._source.draw(part)
 
-    def prove(self, part: Part, drawn: Drawn, progress: Progress, share: Share | None = None) -> Ranked:
+    def prove(self, part: Part, drawn: Drawn, progress: Progress, share: Share | None = None) -> PartResult:
         """Prove what can affect a rank. share: of this process, if others prove the same part; else all of it."""
         share = Share(ProcessGroup(), part.number) if share is None else share
         distinct, choices = self._prove(part, drawn.true, progress)
@@ -414,11 +411,7 @@ class RankOnly:
                 choices = choices.combine(of_block)
                 samples.append(beside.submit(self._compare, block, proved, true_score, tally))
         progress(part.num_candidates - num_proved)
-        return Ranked(drawn, true, tally, join_samples(each.result() for each in samples), choices)
-
-    def summarize(self, part: Part, proved: Ranked) -> PartResult:
-        """Return the ranks among all candidates, and the counts of those that were proved."""
-        drawn, true, tally = proved.drawn, proved.true, proved.tally
+        sample = join_samples(each.result() for each in samples)
         rankings = Rankings(
             drawn.query,
             drawn.side.astype(np.int8),
@@ -426,9 +419,13 @@ class RankOnly:
             1.0 + tally.above.astype(np.float64),
             1.0 + (tally.above + tally.tied).astype(np.float64),
         )
-        return PartResult.build(
-            rankings, true, tally.num_outcomes, tally.num_limited, drawn.entities, proved.sample, proved.choices
-        )
+        counts = tally.num_outcomes.astype(np.uint32), tally.num_limited.astype(np.uint32)
+        ends = true.outcome, true.log_probability
+        return PartResult(*rankings, *ends, *counts, drawn.entities, sample, choices)
+
+    def summarize(self, part: Part, proved: PartResult) -> PartResult:
+        """Return the ranks among all candidates, and the counts of those that were proved."""
+        return proved
 
     def _prove(
         self, part: Part, candidates: CandidateSet, progress: Progress, floor: NDArray[np.float64] | None = None

@@ -366,10 +366,13 @@ class _Source:
         path = self._evaluate(sources[0])
         if not isinstance(path, Path if is_method else (str, Path)):
             return False
-        key = os.path.relpath(path, self._path.parent)
+        if _add_file(Path(path).resolve(), os.path.relpath(path, self._path.parent), code):
+            return True
         # A file that does not exist is known to be absent, if the call takes nothing but paths.
-        is_path = isinstance(path, Path) or (name == "open" and isinstance(call.func, ast.Name))
-        return _add_file(Path(path).resolve(), key, code) or (is_path and not Path(path).exists())
+        return self._takes_paths(call, path) and not Path(path).exists()
+
+    def _takes_paths(self, call: ast.Call, path: str | Path) -> bool:
+        return isinstance(path, Path) or (isinstance(call.func, ast.Name) and self._name_of(call.func) == "open")
 
     def _is_file(self, node: ast.AST | None) -> bool:
         """Return whether an expression is an open file; the call that opened it is checked by itself."""

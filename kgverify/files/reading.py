@@ -39,6 +39,15 @@ _MAX_EXTENTS: Final = 1 << 10
 _PIECE: Final = 1 << 20
 
 
+_KINDS: Final = {
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFDIR: "a folder",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
+
+
 def read_file(path: Traversable, *, purpose: str, max_bytes: int = MAX_BYTES, standard_input: bool = False) -> bytes:
     """Return the content of a file.
 
@@ -106,9 +115,8 @@ def _check_descriptor(descriptor: int, where: str, purpose: str, max_bytes: int 
     """Raise a UserError unless an open file is a regular one whose bytes are on disk."""
     status = os.fstat(descriptor)
     if not stat.S_ISREG(status.st_mode):
-        raise UserError(
-            f"is {_name_kind(status.st_mode)}, expected a regular file", where=where, fix=f"give the path of {purpose}"
-        )
+        kind = _KINDS.get(stat.S_IFMT(status.st_mode), "a special file")
+        raise UserError(f"is {kind}, expected a regular file", where=where, fix=f"give the path of {purpose}")
     if status.st_dev in _devices_without_files() or (not status.st_size and os.pread(descriptor, 1, 0)):
         raise UserError(
             "is made by the system while it is read, expected a file on disk",
@@ -131,17 +139,6 @@ def _devices_without_files() -> set[int]:
     found = {os.stat(folder).st_dev for folder in ("/proc", "/sys") if os.path.isdir(folder)}
     # Without such a file system the folder, if there is one, lies on the disk.
     return found - {os.stat("/").st_dev}
-
-
-def _name_kind(mode: int) -> str:
-    kinds = {
-        stat.S_IFIFO: "a pipe",
-        stat.S_IFSOCK: "a socket",
-        stat.S_IFDIR: "a folder",
-        stat.S_IFCHR: "a device",
-        stat.S_IFBLK: "a device",
-    }
-    return kinds.get(stat.S_IFMT(mode), "a special file")
 
 
 def _is_sparse(descriptor: int, size: int) -> bool:

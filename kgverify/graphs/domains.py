@@ -6,7 +6,7 @@ with the same name continues a domain. Lines that begin with `%` or `#` and hold
 
 from collections.abc import Collection
 
-from kgverify.graphs.text_file import is_skipped, line_error, show, split_lines
+from kgverify.graphs.formats.reading import is_skipped, line_error, show, split_lines
 from kgverify.program.program import Source
 
 _EXPECTED = "domain constant constant ..."

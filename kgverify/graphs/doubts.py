@@ -13,10 +13,11 @@ from typing import Final
 import numpy as np
 
 from kgverify.errors import count_of, suggest
-from kgverify.graphs.formats.reading import Part, Triples
-from kgverify.graphs.text_file import line_error
+from kgverify.graphs.folder import SPLITS
+from kgverify.graphs.formats.reading import Part, Triples, line_error
+from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.program.atom_table import AtomTable
-from kgverify.program.atoms import NamedAtom, Term, Variable
+from kgverify.program.atoms import Term, Variable
 from kgverify.program.program import NamedRule, Source
 
 _DEFAULT: Final = (0, 1, 2)
@@ -26,21 +27,53 @@ _MAX_SINGLE: Final = 0.1
 _MIN_RATIO: Final = 4
 
 
-def check_columns(parts: Sequence[Part]) -> Iterator[str]:
-    """Warn about first rows of tables that may be headers.
+def check_parts(parts: Sequence[Part], train: AtomTable, *, has_columns: bool) -> Iterator[str]:
+    """Return the warnings about files of triples. has_columns: whether the user names the columns of tables.
 
-    UserError for a first row that is most probably one, and for tables whose columns may be in different orders.
+    UserError for a first row that is most probably a header, and for tables whose columns may be in different orders.
     """
     tables = [part for part in parts if part.triples.is_table and part.triples.atoms]
     named = next((part.file for part in tables if part.triples.header not in (None, _DEFAULT)), "")
-    for part in tables:
-        if part.triples.header is not None:
-            continue
+    for part in (each for each in tables if each.triples.header is None):
         source = Source(part.file, part.triples.lines[0])
         if named:
             found = f"none, while that of {named} is in another order than head, relation, tail"
             raise line_error(source, "a header row", found, f"add the header row of {named}, if it is that of this")
         yield from _check_first_row(part.triples, parts, source)
+    for _, file, triples in parts:
+        yield from triples.warnings
+        if file and not triples.atoms:
+            yield f"{file}: no triple in it"
+        if triples.is_table and triples.header is None and not has_columns:
+            yield from _find_unlikely_order(AtomTable.of(triples.atoms), train, file)
+
+
+def find_doubts(
+    graph: KnowledgeGraph, files: Mapping[str, str], constants: Collection[str], strangers: Collection[str]
+) -> Iterator[str]:
+    """Return the warnings about a graph whose files are read.
+
+    Args:
+        graph: The graph.
+        files: The name of the file of each role, or of several files.
+        constants: The constants of the triples and the domains.
+        strangers: Those of the domains that no triple has.
+    """
+    tables = {split: AtomTable.of(getattr(graph, split)) for split in SPLITS}
+    predicates = {name for table in tables.values() for name in table.predicates}
+    train = files.get("train", graph.name)
+    num_repeated, row = tables["train"].find_repeated()
+    if num_repeated:
+        lines = graph.fact_lines
+        line, first = (f":{lines[row]}", ", the first on this line") if lines else ("", "")
+        yield f"{train}{line}: {count_of(num_repeated, 'repeated fact')}{first}"
+    yield from _find_rule_warnings(graph.rules, tables["train"].predicates, predicates, constants)
+    if strangers:
+        number = count_of(len(strangers), "constant")
+        yield f"{files['domains']}: {number} that no triple has, such as {min(strangers)!r}"
+    yield from _find_split_warnings(tables, files)
+    for names in (constants, predicates):
+        yield from _find_similar_names(names, train)
 
 
 def _check_first_row(triples: Triples, parts: Sequence[Part], source: Source) -> Iterator[str]:
@@ -51,7 +84,10 @@ def _check_first_row(triples: Triples, parts: Sequence[Part], source: Source) ->
     """
     first = triples.atoms[0]
     rows = [each.atoms[each.is_table and each.header is None :] for _, _, each in parts]
-    if not any(map(len, rows)) or any(_shares_name(first, atom) for atom in chain(triples.atoms[1:], *rows)):
+    if not any(map(len, rows)) or any(
+        first.predicate == atom.predicate or not {first.first, first.second}.isdisjoint((atom.first, atom.second))
+        for atom in chain(triples.atoms[1:], *rows)
+    ):
         return
     others = list(chain(*rows))
     relations = Counter(atom.predicate for atom in others)
@@ -67,11 +103,7 @@ def _check_first_row(triples: Triples, parts: Sequence[Part], source: Source) ->
     raise line_error(source, "a triple", found, fix)
 
 
-def _shares_name(first: NamedAtom, other: NamedAtom) -> bool:
-    return first.predicate == other.predicate or not {first.first, first.second}.isdisjoint((other.first, other.second))
-
-
-def find_unlikely_order(triples: AtomTable, train: AtomTable, file: str) -> Iterator[str]:
+def _find_unlikely_order(triples: AtomTable, train: AtomTable, file: str) -> Iterator[str]:
     """Warn about a table without a header row whose names say that its columns are not head, relation and tail."""
     relations = triples.names_in(0)
     # Names that are both head and tail are entities.
@@ -108,13 +140,8 @@ _IN_TRAIN: Final = (
 _SAME, _REVERSED, _OTHER, _NAMED, _UNKNOWN = _IN_TRAIN
 
 
-def find_split_warnings(tables: Mapping[str, AtomTable], files: Mapping[str, str]) -> Iterator[str]:
-    """Describe each split in one sentence, if an evaluation on it may mislead.
-
-    Args:
-        tables: The triples of train, valid and test.
-        files: The names of their files, as warnings show them.
-    """
+def _find_split_warnings(tables: Mapping[str, AtomTable], files: Mapping[str, str]) -> Iterator[str]:
+    """Describe each split in one sentence, if an evaluation on it may mislead."""
     relations = {name for table in tables.values() for name in table.predicates}
     for split, table in tables.items():
         counts = {} if split == "train" else _compare_with_train(table, tables["train"])
@@ -157,7 +184,7 @@ def _invert(name: str) -> str:
 _MAX_SIMILAR: Final = 10
 
 
-def find_similar_names(names: Collection[str], file: str) -> Iterator[str]:
+def _find_similar_names(names: Collection[str], file: str) -> Iterator[str]:
     """Warn about names that differ in nothing that a reader sees: kinds of blanks, marks, and ways to write an accent."""
     similar: dict[str, list[str]] = defaultdict(list)
     for name in names:
@@ -180,16 +207,12 @@ _MAX_LISTED: Final = 20
 _LIKE_CONSTANT: Final = re.compile(r"[^\W\d_][^\W\d]\w*")  # Not `X`, `X1`, `_x` or `?x`.
 
 
-def find_rule_warnings(
-    rules: Sequence[NamedRule], *, facts: Collection[str], triples: Collection[str], constants: Collection[str]
+def _find_rule_warnings(
+    rules: Sequence[NamedRule], facts: Collection[str], triples: Collection[str], constants: Collection[str]
 ) -> Iterator[str]:
     """Warn about names of rules that lead nowhere.
 
-    Args:
-        rules: The rules of the graph.
-        facts: The predicates of train.
-        triples: The predicates of all splits.
-        constants: The constants of the triples and the domains.
+    facts: the predicates of train; triples: those of all splits; constants: of the triples and the domains
     """
     proved = {*facts, *(rule.clause_head.predicate for rule in rules)}
     asked = {*triples, *(atom.predicate for rule in rules for atom in rule.body)}

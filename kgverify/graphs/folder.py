@@ -16,11 +16,12 @@ be OpenKE's `train2id.txt`, and those that PyKEEN saves: `numeric_triples.tsv.gz
 import re
 from collections.abc import Collection
 from importlib.resources.abc import Traversable
+from itertools import chain
 from pathlib import Path
 from typing import Final
 
 from kgverify.errors import UserError
-from kgverify.graphs.formats.ids import OPENKE_NAMES, OPENKE_SUFFIX, PYKEEN_NAMES, PYKEEN_TRIPLES
+from kgverify.graphs.formats.ids import OPENKE, PYKEEN, IdFormat
 
 ROLES: Final = ("train", "valid", "test", "rules", "domains")
 SPLITS: Final = ROLES[:3]
@@ -52,32 +53,16 @@ def find_files(folder: Traversable, shown: str, given: Collection[str]) -> tuple
     UserError for two files of one role, and for a folder without train.
     """
     entries = sorted(folder.iterdir(), key=lambda entry: entry.name)
-    # A pipe or a link to nowhere is refused when it is read, not passed over.
-    files = [entry for entry in entries if not entry.is_dir()]
     found: dict[str, Traversable] = {}
-    taken: set[str] = set()
-    for role in ROLES:
-        matching = [file for file in files if _STEMS[role].fullmatch(_stem(file.name))]
-        if role in given:
-            continue
-        taken.update(file.name for file in matching)
-        if role in SPLITS and not matching:
-            matching = [file for file in files if _is_ids_of(file.name, role)] or _find_pykeen(entries, role)
-        if role == "train" and not matching:
-            # Their errors say how to convert them.
-            matching = [file for file in files if _FOREIGN.fullmatch(file.name.lower())]
+    for role in (each for each in ROLES if each not in given):
+        matching = _find_matching(entries, role)
         if len(matching) > 1:
             raise UserError(
                 f"expected one file for {role}, found {' and '.join(file.name for file in matching)}",
                 where=shown,
                 fix=f"say which with --graph {role}=FILE, or keep one of them in the folder",
             )
-        if matching:
-            found[role] = matching[0]
-            taken.add(matching[0].name)
-            if names_ids(matching[0].name):
-                taken.update(file.name for file in find_id_files(matching[0]))
-                taken.add("base.pth")
+        found.update((role, file) for file in matching)
     if "train" not in found and "train" not in given:
         raise UserError(
             f"expected a train file (train or facts, with .txt, .tsv, .csv, .pl, .nt or nothing, train2id.txt or "
@@ -85,8 +70,32 @@ def find_files(folder: Traversable, shown: str, given: Collection[str]) -> tuple
             where=shown,
             fix="name the file of the facts train.txt, or give its path with --graph train=FILE",
         )
-    unread = [file.name for file in files if file.name not in taken and not _NOT_DATA.fullmatch(file.name)]
-    return found, unread
+    of_ids = [file for file in found.values() if find_id_format(file.name) is not None]
+    taken = {file.name for file in (*found.values(), *chain(*map(find_id_files, of_ids)))}
+    taken |= {"base.pth"} if of_ids else set()
+    names = [entry.name for entry in entries if not entry.is_dir() and entry.name not in taken]
+    return found, [name for name in names if not _NOT_DATA.fullmatch(name)]
+
+
+def _find_matching(entries: list[Traversable], role: str) -> list[Traversable]:
+    """Find the files of a role: by its names; else triples of ids; else, for train, files of formats that are refused."""
+    # A pipe or a link to nowhere is refused when it is read, not passed over.
+    files = [entry for entry in entries if not entry.is_dir()]
+    named = [file for file in files if _STEMS[role].fullmatch(_stem(file.name))]
+    if named or role not in SPLITS:
+        return named
+    return (
+        [file for file in files if (stem := _stem(file.name)).endswith("2id") and _STEMS[role].fullmatch(stem[:-3])]
+        or [file for file in _list_saved(entries, role) if PYKEEN.stem.fullmatch(_stem(file.name)) and file.is_file()]
+        # Their errors say how to convert them.
+        or [file for file in files if role == "train" and _FOREIGN.fullmatch(file.name.lower())]
+    )
+
+
+def _list_saved(entries: list[Traversable], split: str) -> list[Traversable]:
+    """List where the triples may be that PyKEEN saved for a split: in a folder of its own, or here for train."""
+    folders = [entry for entry in entries if entry.name == _PYKEEN_FOLDERS[split] and entry.is_dir()]
+    return [*chain(*(folder.iterdir() for folder in folders)), *(entries if split == "train" else [])]
 
 
 def name_graph(file_name: str, folder_name: str) -> str:
@@ -96,38 +105,33 @@ def name_graph(file_name: str, folder_name: str) -> str:
     return folder_name if folder_name and _STEMS["train"].fullmatch(stem.lower()) else Path(stem).stem
 
 
-def names_ids(name: str) -> bool:
-    """Return whether a file's triples are ids, by its name."""
-    return is_openke(name) or _stem(name) == PYKEEN_TRIPLES
+def find_id_format(name: str) -> IdFormat | None:
+    """Return the format of a file whose triples are ids, by its name; None for any other file."""
+    return next((each for each in (OPENKE, PYKEEN) if each.stem.fullmatch(_stem(name))), None)
 
 
 def has_dictionaries(file: Traversable) -> bool:
     """Return whether files that name ids are beside a file."""
     folder = Path(str(file)).parent
     names = {_stem(entry.name) for entry in folder.iterdir()} if folder.is_dir() else set()
-    return any(names.issuperset(each) for each in (OPENKE_NAMES, PYKEEN_NAMES))
-
-
-def is_openke(name: str) -> bool:
-    """Return whether a file of ids is one of OpenKE, by its name."""
-    return _stem(name).endswith(OPENKE_SUFFIX)
+    return any(names.issuperset(each.names) for each in (OPENKE, PYKEEN))
 
 
 def find_id_files(file: Traversable) -> tuple[Path, Path]:
     """Find the files beside a file of ids that name its entities and relations. UserError unless there is one of each."""
-    names = OPENKE_NAMES if is_openke(file.name) else PYKEEN_NAMES
-    folder = Path(str(file)).parent
-    files = [entry for entry in sorted(folder.iterdir()) if entry.is_file()]
-    beside = {name: [entry for entry in files if _stem(entry.name) == name] for name in names}
-    for name, matching in beside.items():
+    form = find_id_format(file.name)
+    assert form is not None
+    entries = sorted(Path(str(file)).parent.iterdir())
+    beside = [[entry for entry in entries if _stem(entry.name) == name and entry.is_file()] for name in form.names]
+    for name, matching in zip(form.names, beside, strict=True):
         if len(matching) != 1:
             found = " and ".join(each.name for each in matching) or "none"
             raise UserError(
                 f"expected one file {name} beside it, with the name of each id, found {found}",
                 where=str(file),
-                fix=f"put {' and '.join(names)} into its folder",
+                fix=f"put {' and '.join(form.names)} into its folder",
             )
-    (entities,), (relations,) = beside.values()
+    (entities,), (relations,) = beside
     return entities, relations
 
 
@@ -141,17 +145,3 @@ def render_list(names: list[str]) -> str:
 def _stem(name: str) -> str:
     match = _NAME.fullmatch(name)
     return match["stem"].lower() if match else name.lower()
-
-
-def _is_ids_of(name: str, split: str) -> bool:
-    stem = _stem(name)
-    return stem.endswith(OPENKE_SUFFIX) and bool(_STEMS[split].fullmatch(stem.removesuffix(OPENKE_SUFFIX)))
-
-
-def _find_pykeen(entries: list[Traversable], split: str) -> list[Traversable]:
-    """Find the triples that PyKEEN saved for a split: in a folder of its own, or here for train."""
-    found = [entry for entry in entries if split == "train" and _stem(entry.name) == PYKEEN_TRIPLES and entry.is_file()]
-    for entry in entries:
-        if entry.name == _PYKEEN_FOLDERS[split] and entry.is_dir():
-            found += [file for file in entry.iterdir() if _stem(file.name) == PYKEEN_TRIPLES]
-    return found

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 from kgverify.errors import UserError, count_of
-from kgverify.graphs.text_file import line_error, show
+from kgverify.graphs.formats.reading import line_error, show
 from kgverify.program.atoms import NamedAtom
 from kgverify.program.program import Source
 
@@ -336,14 +336,8 @@ class ClauseReader:
         """Return the error for what follows an atom. has_sign: whether the sign of the rule came before it."""
         expected, fix = _AFTER_ATOM[self._form, has_sign]
         rest = self.find_rest()
-        if rest.startswith((";", "|")):
-            fix = "write one clause for each alternative"
-        elif re.fullmatch(NUMBER, rest):
-            fix = _WEIGHT_FIX
-        elif rest.startswith("::"):
-            fix = "write the weight as a number, or leave it out"
-        elif self._form == "facts" and rest.startswith((":-", "->", "<-")):
-            fix = "move the rules to a file of their own, such as rules.pl"
+        known = [*_FIXES, *([_RULE_FIX] if self._form == "facts" else [])]
+        fix = next((each for pattern, each in known if pattern.match(rest)), fix)
         return self._error(expected, show(rest) if rest else _AT_END, fix)
 
 
@@ -373,6 +367,13 @@ _WEIGHT_FIX: Final = "write a weight before its clause, as in 0.9::h(X,Y) :- b(X
 _COMPARISON: Final = re.compile(r"[^(]*?(?:[=<>\\]| is )")
 _BACKWARD_FIX: Final = "write h(X,Y) <= b1(X,Z), b2(Z,Y)"
 _PROLOG_FIX: Final = "write h(X,Y) :- b1(X,Z), b2(Z,Y)."
+_FIXES: Final = (
+    (re.compile("[;|]"), "write one clause for each alternative"),
+    (re.compile(rf"{NUMBER}\Z"), _WEIGHT_FIX),
+    (re.compile("::"), "write the weight as a number, or leave it out"),
+)
+"""Mistakes after an atom, and the fix of each."""
+_RULE_FIX: Final = (re.compile(":-|->|<-"), "move the rules to a file of their own, such as rules.pl")
 _SIGNS: Final = {"rules": _NECK, "backward": _BACKWARD}
 _AFTER_ATOM: Final = {
     ("facts", False): ("the end of the line after relation(head,tail).", "write one triple a line"),

@@ -7,7 +7,7 @@ files that are given one by one; or an object of PyKEEN. All but train may be mi
 import hashlib
 import mmap
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from importlib import resources
@@ -36,34 +36,26 @@ from kgverify.files.remote import fetched, names_url
 from kgverify.files.writing import replaced
 from kgverify.garbage_collection import without_garbage_collection
 from kgverify.graphs.domains import parse_domains
-from kgverify.graphs.doubts import (
-    check_columns,
-    find_rule_warnings,
-    find_similar_names,
-    find_split_warnings,
-    find_unlikely_order,
-)
+from kgverify.graphs.doubts import check_parts, find_doubts
 from kgverify.graphs.embedded import list_embedded
 from kgverify.graphs.folder import (
     ROLES,
     SPLITS,
     find_files,
     find_id_files,
+    find_id_format,
     has_dictionaries,
-    is_openke,
     name_graph,
-    names_ids,
     render_list,
 )
-from kgverify.graphs.formats.ids import PykeenObject, parse_openke, parse_pykeen, read_pykeen
-from kgverify.graphs.formats.reading import Part, Reading, ReadingOptions, Triples
+from kgverify.graphs.formats.ids import PykeenObject, read_pykeen
+from kgverify.graphs.formats.reading import Part, Reading, ReadingOptions, TextFile, Triples, read_text
 from kgverify.graphs.graph import GraphFile, GraphFiles, KnowledgeGraph
 from kgverify.graphs.random_graph import PREFIX, draw_graph, parse_seed
-from kgverify.graphs.rules import parse_rules
-from kgverify.graphs.text_file import TextFile, read_text
+from kgverify.graphs.rules import Rules, parse_rules
 from kgverify.graphs.triples import parse_triples
 from kgverify.program.atom_table import AtomTable
-from kgverify.program.program import NamedRule
+from kgverify.program.atoms import NamedAtom
 from kgverify.progress import LOGGER
 
 SMALLEST: Final = 4 << 20
@@ -324,7 +316,8 @@ def _find_source(spec: str | Path | None, explicit: Mapping[str, Sequence[Path]]
 
 def _read_triples(text: TextFile, file: Traversable, reading: Reading) -> tuple[Triples, tuple[TextFile, ...]]:
     """Return the triples of a file, and the files that name their ids."""
-    if not names_ids(text.name):
+    form = find_id_format(text.name)
+    if form is None:
         triples = parse_triples(text.content, text.name, reading.find_columns())
         if reading.columns is not None and triples.atoms and not triples.is_table:
             raise _no_columns(text.name, "facts or N-Triples, which name them")
@@ -336,8 +329,7 @@ def _read_triples(text: TextFile, file: Traversable, reading: Reading) -> tuple[
     if reading.columns is not None:
         raise _no_columns(text.name, "ids, whose columns their format determines")
     entities, relations = (read_text(each) for each in find_id_files(file))
-    parse = parse_openke if is_openke(text.name) else parse_pykeen
-    return parse(text, entities, relations), (entities, relations)
+    return form.parse(text, entities, relations), (entities, relations)
 
 
 def _no_columns(file: str, found: str) -> UserError:
@@ -348,75 +340,19 @@ def _no_columns(file: str, found: str) -> UserError:
 @without_garbage_collection()
 def _build(source: _Source, parts: Sequence[Part], reading: Reading) -> KnowledgeGraph:
     """Build a graph from its files, and from triples that no file holds. UserError at the first line that is wrong."""
-    name = source.name
     read = [(role, file, read_text(file, standard_input=True)) for role in ROLES for file in source.files.get(role, ())]
     files = [GraphFile(text.name, text.sha256) for _, _, text in read]
     # Triples of an object have no digest, and those in numbers have further files.
-    has_ids = any(names_ids(text.name) for role, _, text in read if role in SPLITS)
-    key = None if has_ids or parts else find_key(f"{name} {reading}", [(role, text) for role, _, text in read])
-    if key is not None and (stored := read_stored(key)) is not None:
-        return replace(stored, warnings=(*source.warnings, *stored.warnings))
-    texts = {role: text for role, _, text in read if role not in SPLITS}
-    more, dictionaries = _read_parts(read, reading)
-    parts = [*parts, *more]
-    of_split = {split: [part for part in parts if part.split == split] for split in SPLITS}
-    names = {split: " and ".join(part.file for part in each) for split, each in of_split.items()}
-    names = {split: files for split, files in names.items() if files}
-    tables: dict[str, Any] = {split: _join(each) for split, each in of_split.items()}
-    train = tables["train"]
-    if not train:
-        raise UserError(
-            "expected at least one triple, found none",
-            where=names.get("train", name),
-            fix="write one triple a line: relation(head,tail). or head<TAB>relation<TAB>tail",
-        )
-    warnings = list(check_columns(parts))
-    for part in parts:
-        warnings += _check_part(part, train, reading)
-    constants = train.constant_ids | tables["valid"].constant_ids
-    constants |= tables["test"].constant_ids
-    domains = (
-        parse_domains(texts["domains"].text, texts["domains"].name, constants=constants) if "domains" in texts else {}
-    )
-    strangers = {name: 0 for names in domains.values() for name in names if name not in constants}
-    declared = constants | strangers
-    predicates = {name for each in tables.values() for name in each.predicates}
-    rules: tuple[NamedRule, ...] = ()
-    if "rules" in texts:
-        rules, rule_warnings = parse_rules(
-            texts["rules"].text,
-            texts["rules"].name,
-            constants=declared,
-            predicates=predicates,
-            reading=reading,
-            has_ids=has_ids,
-        )
-        warnings += rule_warnings
-    # The lines of several files are those of no file.
-    lines = of_split["train"][0].triples.lines if len(of_split["train"]) == 1 else ()
-    num_repeated, row = train.find_repeated()
-    if num_repeated:
-        line, first = (f":{lines[row]}", ", the first on this line") if lines else ("", "")
-        warnings.append(f"{names.get('train', name)}{line}: {count_of(num_repeated, 'repeated fact')}{first}")
-    warnings += find_rule_warnings(rules, facts=train.predicates, triples=predicates, constants=declared)
-    if strangers:
-        number = count_of(len(strangers), "constant")
-        warnings.append(f"{texts['domains'].name}: {number} that no triple has, such as {min(strangers)!r}")
-    warnings += find_split_warnings(tables, names)
-    for each in (declared, predicates):
-        warnings += find_similar_names(each, names.get("train", name))
-    graph = KnowledgeGraph(
-        **tables,
-        name=name,
-        rules=rules,
-        domains=domains,
-        files=(*files, *dictionaries),
-        facts_file=names.get("train", "") if lines else "",
-        fact_lines=lines,
-        warnings=tuple(warnings),
-    )
-    if key is not None:
-        store(key, graph)
+    has_ids = any(find_id_format(text.name) for role, _, text in read if role in SPLITS)
+    key = None if has_ids or parts else find_key(f"{source.name} {reading}", [(role, text) for role, _, text in read])
+    graph = None if key is None else read_stored(key)
+    if graph is None:
+        texts = {role: text for role, _, text in read if role not in SPLITS}
+        more, dictionaries = _read_parts(read, reading)
+        graph = _combine(source.name, [*parts, *more], texts, reading, has_ids=has_ids)
+        graph = replace(graph, files=(*files, *dictionaries))
+        if key is not None:
+            store(key, graph)
     return replace(graph, warnings=(*source.warnings, *graph.warnings))
 
 
@@ -434,20 +370,50 @@ def _read_parts(read: list[_Read], reading: Reading) -> tuple[list[Part], Iterab
     return parts, dictionaries.values()
 
 
-def _join(parts: Sequence[Part]) -> AtomTable:
+def _combine(
+    name: str, parts: Sequence[Part], texts: Mapping[str, TextFile], reading: Reading, *, has_ids: bool
+) -> KnowledgeGraph:
+    """Return the graph of triples, rules and domains, with warnings about likely mistakes.
+
+    texts: those of rules and domains; has_ids: whether triples are written in ids
+    """
+    of_split = {split: [part for part in parts if part.split == split] for split in SPLITS}
+    files = {split: " and ".join(part.file for part in each) for split, each in of_split.items()}
+    files = {role: file for role, file in files.items() if file} | {role: text.name for role, text in texts.items()}
+    tables: dict[str, Any] = {split: _join([part.triples.atoms for part in each]) for split, each in of_split.items()}
+    if not tables["train"]:
+        fix = "write one triple a line: relation(head,tail). or head<TAB>relation<TAB>tail"
+        raise UserError("expected at least one triple, found none", where=files.get("train", name), fix=fix)
+    warnings = list(check_parts(parts, tables["train"], has_columns=reading.columns is not None))
+    constants: dict[str, int] = {}
+    for table in tables.values():
+        constants |= table.constant_ids
+    domains = {}
+    if "domains" in texts:
+        domains = parse_domains(texts["domains"].text, texts["domains"].name, constants=constants)
+    strangers = {each for names in domains.values() for each in names if each not in constants}
+    constants |= dict.fromkeys(strangers, 0)
+    rules = _read_rules(texts["rules"], tables, constants, reading, has_ids=has_ids) if "rules" in texts else Rules(())
+    # The lines of several files are those of no file.
+    lines = of_split["train"][0].triples.lines if len(of_split["train"]) == 1 else ()
+    file = files.get("train", "") if lines else ""
+    graph = KnowledgeGraph(**tables, name=name, rules=rules.rules, domains=domains, facts_file=file, fact_lines=lines)
+    warnings += [*rules.warnings, *find_doubts(graph, files, constants, strangers)]
+    return replace(graph, warnings=tuple(warnings))
+
+
+def _read_rules(
+    text: TextFile, tables: Mapping[str, AtomTable], constants: Collection[str], reading: Reading, *, has_ids: bool
+) -> Rules:
+    predicates = {name for table in tables.values() for name in table.predicates}
+    return parse_rules(
+        text.text, text.name, constants=constants, predicates=predicates, reading=reading, has_ids=has_ids
+    )
+
+
+def _join(tables: Sequence[Sequence[NamedAtom]]) -> AtomTable:
     """Return the triples of the files of a split."""
-    atoms = [part.triples.atoms for part in parts]
-    return AtomTable.of(atoms[0] if len(atoms) == 1 else tuple(chain(*atoms)))
-
-
-def _check_part(part: Part, train: AtomTable, reading: Reading) -> Iterator[str]:
-    """Return the warnings about a file of triples."""
-    triples = part.triples
-    yield from triples.warnings
-    if part.file and not triples.atoms:
-        yield f"{part.file}: no triple in it"
-    if triples.is_table and triples.header is None and reading.columns is None:
-        yield from find_unlikely_order(AtomTable.of(triples.atoms), train, part.file)
+    return AtomTable.of(tables[0] if len(tables) == 1 else tuple(chain(*tables)))
 
 
 def _locate(spec: str | Path) -> Traversable:
@@ -458,8 +424,9 @@ def _locate(spec: str | Path) -> Traversable:
     if is_path or path.is_file():
         if path.exists():
             return path
+        holds = f"holds {render_list(_list_names(path.parent))}" if path.parent.is_dir() else "does not exist either"
         raise UserError(
-            f"no such file or folder{_describe_parent(path)}",
+            f"no such file or folder; {str(path.parent)!r} {holds}",
             where=str(spec),
             fix=suggest(path.name, _list_names(path.parent)) or "check the path",
         )
@@ -504,9 +471,3 @@ def _embedded(name: str) -> Traversable:
 def _list_names(folder: Path) -> list[str]:
     """List the visible names in a folder; none if it is not a folder."""
     return sorted(e.name for e in folder.iterdir() if not e.name.startswith(".")) if folder.is_dir() else []
-
-
-def _describe_parent(path: Path) -> str:
-    if not path.parent.is_dir():
-        return f"; {str(path.parent)!r} does not exist either"
-    return f"; {str(path.parent)!r} holds {render_list(_list_names(path.parent))}"

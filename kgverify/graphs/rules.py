@@ -18,9 +18,8 @@ from itertools import count
 from typing import Final, NamedTuple, TypeAlias
 
 from kgverify.errors import UserError, count_of, suggest
-from kgverify.graphs.formats.reading import AS_WRITTEN, Reading
+from kgverify.graphs.formats.reading import AS_WRITTEN, Reading, is_skipped, line_error, show, split_lines
 from kgverify.graphs.grammar import BLANKS, NO_BODY, NUMBER, RANGE, ClauseReader, RawAtom, RawTerm
-from kgverify.graphs.text_file import is_skipped, line_error, show, split_lines
 from kgverify.program.atoms import NamedAtom, Term, Variable
 from kgverify.program.program import NamedRule, Source
 
@@ -42,6 +41,7 @@ class _Context:
     titles:  the fields of the title row
     widths:  the numbers of fields of the rules
     notes:   what was read otherwise than the format says, or left out: the names or rules of each kind
+    warnings: about lines that were skipped
     """
 
     file: str
@@ -52,6 +52,7 @@ class _Context:
     titles: list[str] = field(default_factory=list)
     widths: set[int] = field(default_factory=set)
     notes: defaultdict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
+    warnings: list[str] = field(default_factory=list)
 
 
 class _RawRule(NamedTuple):
@@ -87,56 +88,53 @@ def parse_rules(
     Raises:
         UserError: With file and line, at the first line that is not a rule of the file's format.
     """
-    lines = split_lines(text)
-    no_rule = f"{file}: no rule in it"
-    uncommented = list(_drop_comments(lines, file)) if "/*" in text else lines
-    for number, line in uncommented:
-        if _TEMPLATE.match(line):
-            fix = "replace each #1, #2, ... by a predicate"
-            raise line_error(Source(file, number), "a rule", f"the template {show(line)}", fix)
-        if _is_comment(line) and _begins_with_name(line.strip(BLANKS), constants, predicates):
-            fix = "write a blank after the sign of a comment; quote the predicate of a rule; write a tab and metrics after AMIE"
-            raise line_error(Source(file, number), "a rule or a comment", f"{show(line)}, which may be either", fix)
-    content = [(number, line) for number, line in uncommented if not _is_comment(line)]
-    # All names of an AMIE file may begin as a comment does.
-    content = content or [(number, line) for number, line in lines if not is_skipped(line) and _AMIE_ARROW.search(line)]
-    if not content:
-        return Rules((), (no_rule,))
-    parse = _find_format(_QUOTED.sub("q", line) for _, line in content) or _find_format(line for _, line in content)
-    number, line = content[0]
-    if _PATHS.match(line) or _IDS.fullmatch(line):
-        found = f"{show(line)}, a path of relations or of their ids, as RNNLogic, RulE, NCRL and Neural-LP write rules"
-        fix = "write each rule with names, as in b1(X,Z), b2(Z,Y) -> h(X,Y), and the inverse of a relation as b(Y,X)"
-        raise line_error(Source(file, number), "a rule with atoms", found, fix)
-    if parse is None:
-        expected = "a rule in the arrow, Prolog, AnyBURL or AMIE format"
-        raise line_error(Source(file, number), expected, show(line), "write b1(X,Z), b2(Z,Y) -> h(X,Y)")
     context = _Context(file, constants, predicates, reading, has_ids)
+    lines = split_lines(text)
+    uncommented = list(_drop_comments(lines, file)) if "/*" in text else lines
+    parse = _find_parser(lines, uncommented, context)
     rules: list[NamedRule] = []
-    warnings: list[str] = []
     unusable: list[str] = []
     # AMIE has no quotes, so that any name may begin as a comment does.
-    for item in parse(lines if parse is _AMIE else uncommented, context):
+    for item in () if parse is None else parse(lines if parse is _AMIE else uncommented, context):
         try:
             if isinstance(item, UserError):
                 raise item
-            if isinstance(item, str):
-                warnings.append(item)
-            else:
-                rules.append(_build_rule(item, context))
+            rules.append(_build_rule(item, context))
         except UserError as error:
             if not reading.skip_rules:
                 fix = f"{error.fix}; or leave such rules out: --graph skip_rules=true"
                 raise UserError(error.message, where=error.where, fix=fix) from None
             unusable.append(f"{error.where}: left out: {error.message}")
+    warnings = context.warnings
     warnings += [f"{file}: {kind}: {len(set(each)):,}, such as {each[0]!r}" for kind, each in context.notes.items()]
     if unusable:
-        num_more = len(unusable) - _MAX_LISTED
-        warnings.append(
-            f"{file}: --graph skip_rules=true left out {count_of(len(unusable), 'rule')}, and kept {len(rules):,}"
-        )
-        warnings += [*unusable[:_MAX_LISTED], *[f"{file}: and {num_more:,} more"] * (num_more > 0)]
-    return Rules(tuple(rules), tuple(warnings if rules else [*warnings, no_rule]))
+        left_out = f"left out {count_of(len(unusable), 'rule')}, and kept {len(rules):,}"
+        warnings += [f"{file}: --graph skip_rules=true {left_out}", *unusable[:_MAX_LISTED]]
+        warnings += [f"{file}: and {num:,} more" for num in (len(unusable) - _MAX_LISTED,) if num > 0]
+    return Rules(tuple(rules), tuple(warnings if rules else [*warnings, f"{file}: no rule in it"]))
+
+
+def _find_parser(lines: _Lines, uncommented: _Lines, context: _Context) -> "_Parser | None":
+    """Return the parser of the format that the first line with a sign has; None for a file without rules.
+
+    UserError for a template, for a comment that may be a rule, and for another format.
+    """
+    _check_comments(uncommented, context)
+    content = [(number, line) for number, line in uncommented if not _is_comment(line)]
+    # All names of an AMIE file may begin as a comment does.
+    content = content or [(number, line) for number, line in lines if not is_skipped(line) and _AMIE_ARROW.search(line)]
+    if not content:
+        return None
+    number, line = content[0]
+    if _PATHS.match(line) or _IDS.fullmatch(line):
+        found = f"{show(line)}, a path of relations or of their ids, as RNNLogic, RulE, NCRL and Neural-LP write rules"
+        fix = "write each rule with names, as in b1(X,Z), b2(Z,Y) -> h(X,Y), and the inverse of a relation as b(Y,X)"
+        raise line_error(Source(context.file, number), "a rule with atoms", found, fix)
+    for texts in ([_QUOTED.sub("q", line) for _, line in content], [line for _, line in content]):
+        if parse := next((parse for text in texts for sign, parse in _SIGNS if sign.search(text)), None):
+            return parse
+    expected = "a rule in the arrow, Prolog, AnyBURL or AMIE format"
+    raise line_error(Source(context.file, number), expected, show(line), "write b1(X,Z), b2(Z,Y) -> h(X,Y)")
 
 
 _MAX_LISTED: Final = 20
@@ -148,9 +146,16 @@ _TEMPLATE = re.compile(r"[ \t]*+#[0-9]++\(")
 _QUOTED = re.compile(r"""(?<!\w)(?:'[^'\n]*+'|"[^"\n]*+")""")
 
 
-def _find_format(lines: Iterable[str]) -> "_Parser | None":
-    """Return the parser of the format that the first line with a sign has."""
-    return next((parse for line in lines for sign, parse in _SIGNS if sign.search(line)), None)
+def _check_comments(lines: _Lines, context: _Context) -> None:
+    """Raise UserError for a template, which begins as a comment does, and for a comment that may be a rule."""
+    for number, line in lines:
+        if _TEMPLATE.match(line):
+            fix = "replace each #1, #2, ... by a predicate"
+            raise line_error(Source(context.file, number), "a rule", f"the template {show(line)}", fix)
+        if _is_comment(line) and _begins_with_name(line.strip(BLANKS), context.constants, context.predicates):
+            fix = "write a blank after the sign of a comment; quote the predicate of a rule; write a tab and metrics after AMIE"
+            found = f"{show(line)}, which may be either"
+            raise line_error(Source(context.file, number), "a rule or a comment", found, fix)
 
 
 def _is_comment(line: str) -> bool:
@@ -183,8 +188,8 @@ def _drop_comments(lines: _Lines, file: str) -> Iterator[tuple[int, str]]:
 _BEGIN_COMMENT = re.compile(r"[ \t]*+/\*")
 
 
-_Item: TypeAlias = _RawRule | UserError | str
-"""A rule as written, an error about one, or a warning."""
+_Item: TypeAlias = _RawRule | UserError
+"""A rule as written, or an error about one."""
 
 
 def _line_by_line(parse_line: "Callable[[str, Source, _Context], Iterator[_Item]]") -> "_Parser":
@@ -390,7 +395,7 @@ def _parse_prolog(lines: _Lines, context: _Context) -> Iterator[_Item]:
         else:
             source = Source(context.file, clause.line)
             yield _RawRule(source, clause.clause_head, clause.body, _is_prolog_variable, "", clause.weight)
-    yield from reader.describe_ignored()
+    context.warnings.extend(reader.describe_ignored())
 
 
 def _is_prolog_variable(term: str) -> bool:
@@ -413,7 +418,7 @@ def _parse_anyburl(text: str, source: Source, context: _Context) -> Iterator[_It
     rules = [field for field in fields if "<=" in field]
     if not rules and "(" not in text and (fields == context.titles or not context.widths | set(context.titles)):
         context.titles[:] = fields
-        yield f"{source}: the title row {show(text)} skipped"
+        context.warnings.append(f"{source}: the title row {show(text)} skipped")
         return
     if _COMMA_COLUMNS.match(text):
         raise line_error(source, _ANYBURL_FORMAT, show(text), "separate the columns by tabs rather than by commas")
@@ -486,7 +491,9 @@ def _parse_amie(text: str, source: Source, context: _Context) -> Iterator[_Item]
     if len(clause_heads) != 1:
         found = f"{len(clause_heads)} in {show(sides[1].strip(' '))}"
         raise line_error(source, "one atom after '=>'", found, f"write {_AMIE_FORMAT}")
-    confidence = _pick_confidence(metrics, context.titles, source)
+    is_named, column = "std confidence" in context.titles, min(1, len(metrics) - 1)
+    column = context.titles.index("std confidence") - 1 if is_named else column
+    confidence = _read_confidence(metrics[column].replace(",", "."), source) if 0 <= column < len(metrics) else None
     yield _RawRule(source, clause_heads[0], body, _is_amie_variable, confidence=confidence)
 
 
@@ -495,27 +502,30 @@ def _is_amie_variable(term: str) -> bool:
 
 
 def _parse_amie_atoms(text: str, source: Source, context: _Context) -> list[RawAtom]:
+    names = _split_amie_names(text, source)
+    known = (context.constants, context.predicates, context.constants) * (len(names) // 3)
+    for name, others in zip(names, known, strict=True):
+        if _NUMBER_FIELD.search(name) and name not in others:
+            raise line_error(source, _AMIE_ATOMS, f"the name {show(name)}, which the graph lacks", _TABS_FIX)
+    for predicate in names[1::3]:
+        if _COMPARISON.fullmatch(predicate) and predicate not in context.predicates:
+            fix = "leave the condition out: a rule consists of atoms"
+            raise line_error(source, "a relation", f"the condition {show(predicate)}", fix)
+    names = [_respell(name, others, context) for name, others in zip(names, known, strict=True)]
+    terms = [RawTerm(name, not _is_amie_variable(name)) for name in names]
+    return [RawAtom(names[i + 1], terms[i], terms[i + 2], is_quoted=True) for i in range(0, len(names), 3)]
+
+
+def _split_amie_names(text: str, source: Source) -> list[str]:
+    """Return the names of atoms, three of each. UserError for other text."""
     names = _SPACES.split(text)
     if len(names) % 3 or any(name.startswith("?") and " " in name for name in names):
         names = [name for name in text.split(" ") if name]
     elif mixed := next((name for name in names if " ?" in name), ""):
         raise line_error(source, _AMIE_ATOMS, f"the name {show(mixed)}", f"write {_AMIE_FORMAT}")
     if not names or len(names) % 3 or any(name.startswith("?") for name in names[1::3]):
-        found = f"{len(names)} names in {show(text)}"
-        raise line_error(source, _AMIE_ATOMS, found, f"write {_AMIE_FORMAT}")
-    known = (context.constants, context.predicates, context.constants)
-    for i, name in enumerate(names):
-        if _NUMBER_FIELD.search(name) and name not in known[i % 3]:
-            raise line_error(source, _AMIE_ATOMS, f"the name {show(name)}, which the graph lacks", _TABS_FIX)
-    for predicate in names[1::3]:
-        if _COMPARISON.fullmatch(predicate) and predicate not in context.predicates:
-            fix = "leave the condition out: a rule consists of atoms"
-            raise line_error(source, "a relation", f"the condition {show(predicate)}", fix)
-    names = [
-        _respell(name, context.constants if i % 3 != 1 else context.predicates, context) for i, name in enumerate(names)
-    ]
-    terms = [RawTerm(name, not _is_amie_variable(name)) for name in names]
-    return [RawAtom(names[i + 1], terms[i], terms[i + 2], is_quoted=True) for i in range(0, len(names), 3)]
+        raise line_error(source, _AMIE_ATOMS, f"{len(names)} names in {show(text)}", f"write {_AMIE_FORMAT}")
+    return names
 
 
 def _respell(name: str, known: Collection[str], context: _Context) -> str:
@@ -525,12 +535,6 @@ def _respell(name: str, known: Collection[str], context: _Context) -> str:
         return name
     context.notes["names read with or without angle brackets, as the triples have them"].append(name)
     return other
-
-
-def _pick_confidence(metrics: Sequence[str], header: Sequence[str], source: Source) -> float | None:
-    is_named = "std confidence" in header
-    column = header.index("std confidence") - 1 if is_named else min(1, len(metrics) - 1)
-    return _read_confidence(metrics[column].replace(",", "."), source) if 0 <= column < len(metrics) else None
 
 
 _Parser: TypeAlias = Callable[[_Lines, _Context], Iterator[_Item]]

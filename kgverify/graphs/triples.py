@@ -16,11 +16,11 @@ from typing import Final
 
 from kgverify.errors import UserError
 from kgverify.graphs.formats import ntriples
+from kgverify.graphs.formats.fields import NUM_SAMPLED_LINES, find_delimiter
 from kgverify.graphs.formats.plain import parse_plain_facts
-from kgverify.graphs.formats.reading import GivenColumns, Triples
-from kgverify.graphs.formats.tables import NUM_SAMPLED_LINES, find_delimiter, parse_plain, parse_table
+from kgverify.graphs.formats.reading import GivenColumns, Triples, is_skipped, line_error, show, split_text
+from kgverify.graphs.formats.tables import parse_plain, parse_table
 from kgverify.graphs.grammar import RANGE, Clause, ClauseReader
-from kgverify.graphs.text_file import is_skipped, line_error, show, split_text
 from kgverify.program.atoms import NamedAtom
 from kgverify.program.program import Source
 
@@ -86,9 +86,23 @@ def _is_functional(text: str) -> bool:
     return text.lstrip(" \t").startswith((":-", "?-", "/*"))
 
 
-_RANGE: Final = re.compile(RANGE)
-_NO_NAME: Final = re.compile(r"[a-z](?:\w*[^\W_])?\(|[\[{]|[^;]*;")
-"""Functions, lists, sets and alternatives, at the beginning of an argument without quotes."""
+_NO_CONSTANTS: Final = (
+    (re.compile("[^,]*,"), "a name", "the compound term ", "quote a name that contains a comma"),
+    (
+        re.compile(RANGE),
+        "a constant",
+        "",
+        "write one fact for each number of the range; quote the name if it is a constant",
+    ),
+    # Functions, lists, sets and alternatives.
+    (
+        re.compile(r"[a-z](?:\w*[^\W_])?\(|[\[{]|[^;]*;"),
+        "a constant",
+        "",
+        "quote the name if it is a constant; facts have neither functions, lists nor alternatives",
+    ),
+)
+"""Beginnings of arguments without quotes that are refused: pattern, expectation, words for the finding, and fix."""
 
 
 def parse_facts(text: str, file: str) -> Triples:
@@ -138,16 +152,8 @@ def _build_fact(clause: Clause, file: str) -> NamedAtom:
     if not is_quoted and predicate.startswith("-") and predicate != "-":
         fix = "remove negated facts; quote the predicate if this is its name"
         raise line_error(source, "a predicate", f"the negation {show(predicate)}", fix)
-    for term in (first, second):
-        if term.is_quoted:
-            continue
-        if "," in term.text:
-            found, fix = f"the compound term {show(term.text)}", "quote a name that contains a comma"
-            raise line_error(source, "a name", found, fix)
-        if _RANGE.match(term.text):
-            fix = "write one fact for each number of the range; quote the name if it is a constant"
-            raise line_error(source, "a constant", show(term.text), fix)
-        if _NO_NAME.match(term.text):
-            fix = "quote the name if it is a constant; facts have neither functions, lists nor alternatives"
-            raise line_error(source, "a constant", show(term.text), fix)
+    for term in (each.text for each in (first, second) if not each.is_quoted):
+        for pattern, expected, found, fix in _NO_CONSTANTS:
+            if pattern.match(term):
+                raise line_error(source, expected, f"{found}{show(term)}", fix)
     return NamedAtom(predicate, first.text, second.text)

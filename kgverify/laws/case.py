@@ -13,13 +13,13 @@ from kgverify.engines.protocol import Engine, Positions, positions_of
 from kgverify.program.limits import Limits
 from kgverify.program.outcomes import Side, Stage
 from kgverify.program.program import Program
-from kgverify.ranking.groups import take_candidates
+from kgverify.ranking.rank import take_candidates
 from kgverify.runs.engine_makers import MakePipeline
 from kgverify.runs.run import Pipeline, Run, build_trace
 from kgverify.step.clauses import Clauses
 from kgverify.testing.problems.merge import Merged
 from kgverify.trace.model.columns import Candidates, CandidateSet, Columns, Rankings, starts_of
-from kgverify.trace.model.score_error import accept_score_error
+from kgverify.trace.model.score_tolerance import accept_score_error
 from kgverify.trace.model.trace import Trace
 from kgverify.trace.model.validate import check_ids
 
@@ -162,7 +162,7 @@ class Case:
         return Clauses(self.program, exclude_query=excludes)
 
     @cached_property
-    def score_error(self) -> float:
+    def rounding(self) -> float:
         """The bound on a score's rounding error, absolute: what the engine declares, up to the judge's bound."""
         return accept_score_error(self.engine.info, self.run.policy.info)
 

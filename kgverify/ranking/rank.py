@@ -1,16 +1,220 @@
-"""The stage `rank`: the rank of the true triple among its corruptions, with ties won, shared and lost."""
+"""The stage `rank`: the rank of the true triple among its corruptions, with ties won, shared and lost.
+
+Candidates are grouped by query and side, in the order in which they are drawn: the true triple comes first.
+"""
 
 import math
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kgverify.errors import InternalError, count_of
 from kgverify.program.outcomes import NOT_PROVED_PENALTY, Outcome, Side
-from kgverify.ranking.groups import divide, drop_repeated, find_groups, sort_rows
 from kgverify.trace.model.columns import Candidates, CandidateSet, Rankings, count_where
+
+
+class Truth(NamedTuple):
+    """The true triples by query and side.
+
+    key:  int64 [n], ascending  of query and side (`group_keys`)
+    atom: int32 [n, 3]
+    how:  how they were found, for people to read; empty without any
+    """
+
+    key: NDArray[np.int64]
+    atom: NDArray[np.int32]
+    how: tuple[str, ...] = ()
+
+    def mark(self, candidates: Candidates | CandidateSet) -> NDArray[np.bool_]:
+        """Return which candidates are true triples: bool [N]."""
+        key = group_keys(candidates)
+        if not len(self.key):
+            return np.zeros(len(key), np.bool_)
+        nearest = np.searchsorted(self.key, key).clip(max=len(self.key) - 1)
+        is_true: NDArray[np.bool_] = (self.key[nearest] == key) & (self.atom[nearest] == candidates.atom).all(1)
+        return is_true
+
+    def join(self, other: "Truth") -> "Truth":
+        """Return these true triples, and the other ones for the groups that have none here."""
+        is_new = ~np.isin(other.key, self.key)
+        key, atom = np.append(self.key, other.key[is_new]), np.concatenate((self.atom, other.atom[is_new]))
+        order = np.argsort(key)
+        return Truth(key[order], atom[order], tuple(dict.fromkeys(self.how + other.how * bool(is_new.any()))))
+
+
+NO_TRUTH = Truth(np.zeros(0, np.int64), np.zeros((0, 3), np.int32))
+
+
+def group_keys(of: Any) -> NDArray[np.int64]:
+    """Return a number of each row's query and side, in their order: int64 [n]. Takes candidates or rankings."""
+    keys: NDArray[np.int64] = of.query.astype(np.int64) * 4 + of.side
+    return keys
+
+
+def find_truth(candidates: Candidates | CandidateSet, labels: NDArray[Any] | None, rankings: Rankings | None) -> Truth:
+    """Return the true triples that the candidates of one trace show without doubt.
+
+    labels: not 0 where a candidate is a true triple, [N]; None where the trace has none
+
+    Without labels they are, for a query with both sides, the only candidate that both have; in a group of one candidate that
+    was ranked, this one; and, where every group of a trace is in ascending order but for its first candidate, which stands
+    out in one of them at least, the first.
+    """
+    key = group_keys(candidates)
+    if labels is not None:
+        rows = np.flatnonzero(labels)
+        alone, first, counts = np.unique(key[rows], return_index=True, return_counts=True)
+        is_sure = counts == 1
+        return Truth(alone[is_sure], candidates.atom[rows][first[is_sure]], ("as labelled",))
+    found = _find_shared(candidates)
+    if rankings is None:
+        return found
+    is_ranked = np.isin(key, group_keys(rankings))
+    only, first, counts = np.unique(key, return_index=True, return_counts=True)
+    alone = first[(counts == 1) & is_ranked[first]]
+    found = found.join(Truth(key[alone], candidates.atom[alone], ("the only candidate of a query and side",)))
+    if np.isin(only[is_ranked[first]], found.key).all():
+        return found
+    return found.join(_find_first(candidates, found))
+
+
+def _find_shared(candidates: Candidates | CandidateSet) -> Truth:
+    """Return the candidates that the head side and the tail side of a query have in common, where there is only one."""
+    rows = np.column_stack((candidates.query, candidates.atom, candidates.side))
+    rows = np.unique(rows[candidates.side != Side.NONE], axis=0)
+    if len(rows) < 2:
+        return NO_TRUTH
+    is_shared = (rows[1:, :4] == rows[:-1, :4]).all(1)
+    query, counts = np.unique(rows[1:][is_shared, 0], return_counts=True)
+    shared = rows[1:][is_shared]
+    shared = shared[np.isin(shared[:, 0], query[counts == 1])]
+    key = np.concatenate([shared[:, 0].astype(np.int64) * 4 + side for side in (Side.HEAD, Side.TAIL)])
+    atom = np.concatenate((shared[:, 1:4], shared[:, 1:4])).astype(np.int32)
+    order = np.argsort(key)
+    return Truth(key[order], atom[order], ("the candidate that both sides of a query share",) * bool(len(key)))
+
+
+def _find_first(candidates: Candidates | CandidateSet, known: Truth) -> Truth:
+    """Return the first candidate of each group, if in every group the others ascend and in some it is out of this order."""
+    key = group_keys(candidates)
+    is_first = np.ones(len(key), np.bool_)
+    is_first[1:] = key[1:] != key[:-1]
+    first = np.flatnonzero(is_first)
+    if len(np.unique(key[first])) != len(first):
+        return NO_TRUTH
+    atoms = [tuple(atom) for atom in candidates.atom.tolist()]
+    ascends = np.array([i > 0 and atoms[i] > atoms[i - 1] for i in range(len(atoms))], np.bool_)
+    is_second = np.zeros(len(key), np.bool_)
+    is_second[1:] = is_first[:-1] & ~is_first[1:]
+    is_drawn = ascends[~is_first & ~is_second].all() and not ascends[is_second].all()
+    agrees = not known.mark(candidates)[~is_first].any()
+    if not (is_drawn and agrees):
+        return NO_TRUTH
+    first = first[np.argsort(key[first])]
+    return Truth(key[first], candidates.atom[first], ("the first of each query and side: the others ascend",))
+
+
+class Groups(NamedTuple):
+    """Candidates N by query and side, G of them, ascending.
+
+    starts:   int64 [G + 1]
+    query:    int32 [G]; side: int8 [G]
+    has_true: bool  [G]  whether the first of the group is the true triple; no other is
+    """
+
+    starts: NDArray[np.int64]
+    query: NDArray[np.int32]
+    side: NDArray[np.int8]
+    has_true: NDArray[np.bool_]
+
+    @property
+    def counts(self) -> NDArray[np.int64]:
+        """The number of candidates of each group: int64 [G]."""
+        counts: NDArray[np.int64] = np.diff(self.starts)
+        return counts
+
+    @property
+    def true(self) -> NDArray[np.int64]:
+        """The rows of the true triples."""
+        return self.starts[:-1][self.has_true]
+
+    def repeat(self, values: NDArray[Any]) -> NDArray[Any]:
+        """Return the value of each candidate's group: [N] from [G]."""
+        return np.repeat(values, self.counts, axis=0)
+
+    def count_where(self, mask: NDArray[np.bool_]) -> NDArray[np.int64]:
+        """Count the candidates of each group for which the mask, bool [N], holds: int64 [G]."""
+        return count_where(mask, self.starts)
+
+
+def find_groups(candidates: Candidates | CandidateSet, triples: NDArray[np.int32]) -> Groups | None:
+    """Return the groups of candidates that are in the order in which they are drawn, each once; None for another order.
+
+    triples: int32 [n, 3], the split that `candidates.query` points into. In a group the corruptions ascend, of one predicate.
+    """
+    groups = divide(candidates, triples)
+    if not len(candidates.query):
+        return groups
+    atom, first, counts = candidates.atom, groups.starts[:-1], groups.counts
+    group = group_keys(groups)
+    predicate, arguments = atom[:, 0], _pack(atom)
+    triple = triples[groups.query]
+    is_first = np.zeros(len(atom), np.bool_)
+    is_first[first] = True
+    # A true triple in front is not one of the ascending corruptions.
+    is_apart = is_first.copy()
+    is_apart[(first + 1)[groups.has_true & (counts > 1)]] = True
+    is_ascending = arguments[1:] > arguments[:-1]
+    is_ascending |= is_apart[1:]
+    is_true = arguments == groups.repeat(_pack(triple))
+    is_true &= ~is_first
+    is_drawn = (
+        (group[1:] > group[:-1]).all()
+        and is_ascending.all()
+        and (predicate == groups.repeat(predicate[first])).all()
+        and not (is_true & (predicate == groups.repeat(triple[:, 0]))).any()
+    )
+    return groups if is_drawn else None
+
+
+def divide(candidates: Candidates | CandidateSet, triples: NDArray[np.int32]) -> Groups:
+    """Return the groups of candidates that are in such an order, except that their corruptions need not ascend."""
+    query, side = candidates.query, candidates.side
+    is_next = np.ones(len(query), np.bool_)
+    is_next[1:] = query[1:] != query[:-1]
+    is_next[1:] |= side[1:] != side[:-1]
+    first = np.flatnonzero(is_next)
+    has_true = (candidates.atom[first] == triples[query[first]]).all(1)
+    return Groups(np.append(first, len(query)), query[first], side[first], has_true)
+
+
+def sort_rows(candidates: Candidates | CandidateSet, triples: NDArray[np.int32]) -> NDArray[np.int64]:
+    """Sort the rows by query and side, a true triple in front of its group: int64 [N]."""
+    is_corruption = (candidates.atom != triples[candidates.query]).any(1)
+    return np.lexsort((is_corruption, group_keys(candidates)))
+
+
+def drop_repeated(candidates: Candidates | CandidateSet) -> NDArray[np.int64]:
+    """Return the first row of each distinct candidate: int64 [m]."""
+    keys = np.column_stack((group_keys(candidates), candidates.atom))
+    rows: NDArray[np.int64] = np.unique(keys, axis=0, return_index=True)[1]
+    return rows
+
+
+def take_candidates(candidates: Candidates, rows: Any) -> Candidates:
+    """Select candidates; `rows` are indices, a mask or a slice."""
+    columns: Any = candidates
+    return Candidates(*(column[rows] for column in columns))
+
+
+def _pack(atoms: NDArray[np.int32]) -> NDArray[np.int64]:
+    """Pack the arguments of atoms, int32 [n, 3], into numbers of the same order: int64 [n]."""
+    packed: NDArray[np.int64] = atoms[:, 1].astype(np.int64) << 32
+    packed += atoms[:, 2]
+    return packed
+
 
 Rank = Callable[[Candidates, NDArray[np.int32], float], Rankings]
 """(candidates, triples of the split int32 [n, 3], tolerance in nats) -> rankings."""

@@ -8,8 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kgverify.program.outcomes import Outcome
-from kgverify.ranking.groups import Truth, drop_repeated, group_keys
-from kgverify.ranking.rank import RANK_TOLERANCE, count_gaps, ranking_scores
+from kgverify.ranking.rank import RANK_TOLERANCE, Truth, count_gaps, drop_repeated, group_keys, ranking_scores
 from kgverify.trace.model.columns import Candidates, CandidateSet, Rankings
 from kgverify.trace.model.digests import candidate_keys
 

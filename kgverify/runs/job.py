@@ -1,6 +1,7 @@
 """A job: everything that decides a comparison, as one record that is handed on whole."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Final, Literal, TypeAlias
@@ -229,8 +230,8 @@ def encode_job(job: Job) -> dict[str, Any]:
     written = _WrittenJob(
         graph.loaded or GraphFiles(graph.name),
         job.queries,
-        name_again(job.engines.engine),
-        name_again(job.engines.reference),
+        write_down(job.engines.engine, default=""),
+        write_down(job.engines.reference, default=""),
         job.proofs.limits or Limits(),
         policy if isinstance(policy, str) else policy.name,
         job.equality,
@@ -281,18 +282,10 @@ def of_info(spec: EngineSpec, info: EngineInfo) -> EngineSpec:
     return EngineSpec(spec.name, info.mode, info.device, info.faults) if spec.name == COMPILED else spec
 
 
-def name_again(engine: EngineLike) -> EngineSpec:
-    """Return an engine as text, by which it can be made again; without a name if it cannot."""
-    try:
-        return write_down(engine)
-    except UserError:
-        return EngineSpec("")
-
-
-def write_down(engine: EngineLike, where: str = "engine") -> EngineSpec:
+def write_down(engine: EngineLike, where: str = "engine", *, default: str | None = None) -> EngineSpec:
     """Return the engine as text, by which other processes and reproducers make it again.
 
-    UserError for an engine that cannot be imported by its name.
+    default: the name of an engine that cannot be imported by its own; without it, this is a UserError
     """
     if isinstance(engine, EngineSpec):
         return engine
@@ -303,18 +296,16 @@ def write_down(engine: EngineLike, where: str = "engine") -> EngineSpec:
     if isinstance(engine, EngineMaker):
         options = engine.options
         return EngineSpec(engine.name, **{name: options[name] for name in vars(EAGER) if name in options})
-    name = f"{getattr(engine, '__module__', '')}:{(path := getattr(engine, '__qualname__', ''))}"
-    if not path or "<" in path or not _is_importable(name, engine):
-        raise UserError(
-            "expected an engine that can be imported by its name",
-            where=where,
-            fix="define the class or function at the top level of a module",
-        )
-    return EngineSpec(name)
-
-
-def _is_importable(name: str, engine: EngineLike) -> bool:
-    try:
-        return load_factory(name, "engine") is engine
-    except UserError:
-        return False
+    path = getattr(engine, "__qualname__", "")
+    name = f"{getattr(engine, '__module__', '')}:{path}"
+    if path and "<" not in path:
+        with suppress(UserError):
+            if load_factory(name, "engine") is engine:
+                return EngineSpec(name)
+    if default is not None:
+        return EngineSpec(default)
+    raise UserError(
+        "expected an engine that can be imported by its name",
+        where=where,
+        fix="define the class or function at the top level of a module",
+    )

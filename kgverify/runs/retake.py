@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import msgspec
 import numpy as np
@@ -24,7 +24,7 @@ from kgverify.trace.model.columns import (
     starts_of,
 )
 from kgverify.trace.model.digests import compute_digests, renumber
-from kgverify.trace.model.header import EngineInfo, Header, unknown_columns
+from kgverify.trace.model.header import unknown_columns
 from kgverify.trace.model.schema import has_goals
 from kgverify.trace.model.trace import Trace
 
@@ -39,19 +39,11 @@ OF_POLICY: Final = frozenset(
 MakeEngine = Callable[[Program, Limits, Policy], Engine]
 
 
-class Retaken(NamedTuple):
-    """The steps of an engine from the goals of a trace.
-
-    trace:    the candidates and goals of the recorded trace, with the resolvents of the engine
-    num_left: the recorded steps without a goal that an engine can start from, which are as recorded
-    """
-
-    trace: Trace
-    num_left: int
-
-
-def retake_steps(recorded: Trace, make: MakeEngine, limits: DeclaredLimits) -> Retaken:
+def retake_steps(recorded: Trace, make: MakeEngine, limits: DeclaredLimits) -> tuple[Trace, int]:
     """Let an engine take a step from each goal of a trace, with the goals that the trace visited before.
+
+    Returns the candidates and goals of the trace with the resolvents of the engine, and the number of recorded steps without a
+    goal that an engine can start from, which stay as recorded.
 
     limits: a limit that is unknown here is that of the trace, or else the default
 
@@ -65,7 +57,8 @@ def retake_steps(recorded: Trace, make: MakeEngine, limits: DeclaredLimits) -> R
             fix="record it at level steps, with its facts and rules",
         )
     known = {**_known(header.limits), **_known(limits)}
-    program = Program(recorded.symbols, _unique(recorded.facts), recorded.rules or (), (), (), ())
+    first = np.sort(np.unique(recorded.facts, axis=0, return_index=True)[1])
+    program = Program(recorded.symbols, recorded.facts[first], recorded.rules or (), (), (), ())
     has_policy = header.policy.name == SHORTEST.name
     complete = DeclaredLimits(**known).with_defaults()
     engine = make(program, complete, SHORTEST)
@@ -87,7 +80,7 @@ def retake_steps(recorded: Trace, make: MakeEngine, limits: DeclaredLimits) -> R
     info = msgspec.structs.replace(info, unknown=tuple({*info.unknown, *(() if has_policy else OF_POLICY)}))
     trace = replace(
         recorded,
-        header=_describe(header, complete, info),
+        header=msgspec.structs.replace(header, limits=complete, engine=info, recording="", absent=()),
         columns=columns,
         digests=compute_digests(columns),
         rankings=None,
@@ -96,13 +89,7 @@ def retake_steps(recorded: Trace, make: MakeEngine, limits: DeclaredLimits) -> R
         fields=KNOWLEDGE_GRAPH.compared_names - unknown_columns(info) - ({"steps.depth"} - recorded.fields),
         source=f"{info.name}, from the goals of {recorded.source or 'the trace'}",
     )
-    return Retaken(trace, num_left)
-
-
-def _unique(facts: NDArray[np.int32]) -> NDArray[np.int32]:
-    """Return the facts without repetitions, in their order."""
-    _, first = np.unique(facts, axis=0, return_index=True)
-    return facts[np.sort(first)]
+    return trace, num_left
 
 
 def describe_left(num: int) -> str:
@@ -113,10 +100,6 @@ def describe_left(num: int) -> str:
 
 def _known(limits: DeclaredLimits) -> dict[str, Any]:
     return {name: value for name, value in msgspec.structs.asdict(limits).items() if value is not None}
-
-
-def _describe(header: Header, limits: Limits, info: EngineInfo) -> Header:
-    return msgspec.structs.replace(header, limits=limits, engine=info, recording="", absent=())
 
 
 def _retake(columns: Columns, engine: Engine, max_depth: int, *, canonical: bool) -> tuple[Columns, int]:

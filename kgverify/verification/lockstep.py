@@ -1,6 +1,6 @@
 """The comparison of steps from the same goals: in lockstep, and after near-ties."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -22,41 +22,28 @@ from kgverify.program.outcomes import Stage
 from kgverify.progress import Phase
 from kgverify.runs.run import Pipeline, Run, build_trace
 from kgverify.trace.model.columns import Columns, select_candidates, starts_of
-from kgverify.trace.model.score_error import ScoreError
+from kgverify.trace.model.score_tolerance import ScoreTolerance
 from kgverify.trace.model.trace import Trace
 from kgverify.verification.effort import Effort
 
 
-def lockstep_comparer(
-    run: Run,
-    expected: Trace,
-    actual: Pipeline,
-    phase: Phase,
-    score_error: ScoreError = None,
-    modulo: Collection[str] | None = None,
-) -> Comparer:
+def lockstep_comparer(run: Run, expected: Trace, actual: Pipeline, phase: Phase, options: Options) -> Comparer:
     """Return the comparer of every step of the expected trace with the actual engine's step from the same goal."""
     positions = positions_of(expected.columns)
     with phase("one step from each expected goal", 0):
         stepped = actual.engine.step(positions)
-    return _compare_steps(run, actual, expected, lockstep_columns(expected.columns), stepped, score_error, modulo)
+    return _compare_steps(run, actual, expected, lockstep_columns(expected.columns), stepped, options)
 
 
 def _compare_steps(
-    run: Run,
-    actual: Pipeline,
-    expected: Trace,
-    steps: Columns,
-    stepped: Columns,
-    score_error: ScoreError,
-    modulo: Collection[str] | None,
+    run: Run, actual: Pipeline, expected: Trace, steps: Columns, stepped: Columns, options: Options
 ) -> Comparer:
     """Return the comparer of steps of the expected trace with the actual engine's, each a candidate with one step."""
     left, right = (build_trace(run, actual.engine, columns, None) for columns in (steps, stepped))
     no_sum = {"candidates.log_probability"}
     left = replace(left, header=expected.header, fields=expected.fields - no_sum)
     right = replace(right, fields=right.fields - no_sum)
-    return Comparer(left, right, Options(lockstep=True, score_error=score_error, modulo=modulo))
+    return Comparer(left, right, options._replace(lockstep=True))
 
 
 def compare_in_lockstep(stepper: Comparer, free: Comparer) -> tuple[Comparison, Views]:
@@ -149,7 +136,7 @@ def follow_near_ties(
         )
     stepped = select_candidates(stepped, np.flatnonzero(follows))
     owner = np.repeat(rows, num_steps)[follows]
-    later = _compare_steps(run, actual, comparer.expected, lock, stepped, comparer.score_error, comparer.modulo)
+    later = _compare_steps(run, actual, comparer.expected, lock, stepped, comparer.alike)
     named, views = restore_candidates(later.compare(), later.views, owner) if len(owner) else (None, {})
     benign = BenignCount()
     benign.join(comparer.benign, np.arange(len(comparer.expected.columns.candidates.query)))
@@ -188,14 +175,19 @@ def restore_candidates(comparison: Comparison, views: Views, owner: NDArray[np.i
 
 
 class Task(NamedTuple):
-    """Two pipelines to compare on a run, and what counts as equal. score_error: settled for these two."""
+    """Two pipelines to compare on a run, and what counts as equal. tolerance: of scores, if it was measured."""
 
     run: Run
     pipelines: tuple[Pipeline, Pipeline]
-    score_error: ScoreError
     equality: Equality
+    tolerance: ScoreTolerance | None
     effort: Effort
     phase: Phase
+
+    @property
+    def options(self) -> Options:
+        """The options of a comparison."""
+        return Options(equality=self.equality, tolerance=self.tolerance)
 
     @property
     def engines(self) -> tuple[Engine, Engine]:
@@ -229,11 +221,10 @@ class Compared(NamedTuple):
 
 def compare(task: Task, traces: tuple[Trace, ...]) -> Compared:
     """Compare the traces: every step from the expected goals, or the free runs and what follows near-ties in them."""
-    modulo = task.equality.benign
-    comparer = Comparer(traces[0], traces[1], Options(score_error=task.score_error, modulo=modulo))
+    comparer = Comparer(traces[0], traces[1], task.options)
     actual = task.pipelines[1]
     if not task.equality.lockstep:
         found = follow_near_ties(comparer, comparer.compare(), task.run, actual, task.phase)
         return Compared(traces, comparer, None, *found)
-    stepper = lockstep_comparer(task.run, traces[0], actual, task.phase, task.score_error, modulo)
+    stepper = lockstep_comparer(task.run, traces[0], actual, task.phase, task.options)
     return Compared(traces, comparer, stepper, *compare_in_lockstep(stepper, comparer))

@@ -23,7 +23,6 @@ from kgverify.progress import Progress, no_progress
 from kgverify.report.content import Determinism
 from kgverify.report.report import Report
 from kgverify.trace.model.schema import has_goals
-from kgverify.trace.model.score_error import ScoreError
 from kgverify.trace.model.trace import Trace
 from kgverify.trace.read.trace_file import TraceFile, read_trace
 from kgverify.verification.effort import FULL, Effort
@@ -85,27 +84,24 @@ def compare_recorded(
         kept=KEPT,
         rebuilding=Rebuilder,
         explains=True,
-        score_error=equality.accepted_error,
-        modulo=equality.benign,
-        allows_dialects=equality.allow_dialects,
+        equality=equality,
         progress=progress,
     )
     comparer = Comparer(expected, actual, options)
     tolerance = bound_recorded(comparer, comparer.compare(), equality.accepted_error)
     if tolerance is not None:
-        comparer = Comparer(expected, actual, options._replace(score_error=tolerance))
+        comparer = Comparer(expected, actual, options._replace(tolerance=tolerance))
         comparer.compare()
     return RecordedComparison(judge_recorded(comparer, equality.required), comparer.sources, comparer.rebuilds)
 
 
 def judge_recorded(comparer: Comparer, minimum: Minimum, *, effort: Effort = FULL) -> Report:
     """Return the report of two recorded traces that were compared."""
-    score_error = comparer.score_error
     compared = _admit_unfollowed(comparer.comparison)
     repeating = comparer.benign.candidates(DUPLICATES)
-    ranked = recognise_ranks(compared, comparer, score_error)
+    ranked = recognise_ranks(compared, comparer)
     unexplained = ranked.unexplained if ranked is not None else frozenset()
-    comparison = _compare_recorded_rankings(compared, *comparer.sources, score_error, repeating, unexplained)
+    comparison = _compare_recorded_rankings(compared, comparer, repeating, unexplained)
     nothing = Surroundings(None, None)
     of_ranking = comparison.divergences[len(comparer.findings) :]
     findings = (*comparer.findings, *(judge_ranks(classify(each, nothing), ranked) for each in of_ranking))
@@ -129,13 +125,12 @@ def judge_recorded(comparer: Comparer, minimum: Minimum, *, effort: Effort = FUL
 
 def _compare_recorded_rankings(
     comparison: Comparison,
-    expected: StepSource,
-    actual: StepSource,
-    score_error: ScoreError,
+    comparer: Comparer,
     repeating: NDArray[np.int64] = NO_ROWS,
     unexplained: Collection[tuple[int, int]] = (),
 ) -> Comparison:
     """Compare rankings like `compare_rankings`, but read no candidates if all ranks are equal."""
+    expected, actual = comparer.sources
     left, right = expected.rankings, actual.rankings
     if left is not None and right is not None:
         if not unexplained and all(np.array_equal(left[i], right[i]) for i in range(len(left))):
@@ -144,7 +139,8 @@ def _compare_recorded_rankings(
             note = "ranks were not compared: not all divergences that may explain them are listed"
             return msgspec.structs.replace(comparison, notes=(*comparison.notes, note))
     shells = expected.shell(has_candidates=True), actual.shell()
-    return compare_rankings(comparison, *shells, score_error=score_error, repeating=repeating, unexplained=unexplained)
+    tolerance = comparer.score_tolerance
+    return compare_rankings(comparison, *shells, tolerance=tolerance, repeating=repeating, unexplained=unexplained)
 
 
 def _admit_unfollowed(comparison: Comparison) -> Comparison:

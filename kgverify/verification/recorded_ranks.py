@@ -18,7 +18,7 @@ from kgverify.errors import count_of
 from kgverify.graphs.load import find_graph
 from kgverify.program.atom_table import AtomTable
 from kgverify.program.outcomes import Side
-from kgverify.ranking.groups import NO_TRUTH, find_truth
+from kgverify.ranking.rank import NO_TRUTH, find_truth
 from kgverify.ranking.rules import (
     Counted,
     Counts,
@@ -35,7 +35,6 @@ from kgverify.ranking.rules import (
     ranks_of,
 )
 from kgverify.trace.model.columns import LABELS, Candidates
-from kgverify.trace.model.score_error import ScoreError, judge_tolerance
 from kgverify.trace.model.trace import Trace
 from kgverify.verification.attribute import attribute_loss
 from kgverify.verification.effort import FULL, Effort
@@ -73,11 +72,8 @@ class RecordedRanks:
     notes: tuple[str, ...] = ()
 
 
-def recognise_ranks(comparison: Comparison, comparer: Comparer, score_error: ScoreError) -> RecordedRanks | None:
-    """Recognise how two traces were ranked; None if nothing differs, so that nobody needs to know.
-
-    score_error: the error of the actual scores to accept, in nats; None: the judge's bound
-    """
+def recognise_ranks(comparison: Comparison, comparer: Comparer) -> RecordedRanks | None:
+    """Recognise how two traces were ranked; None if nothing differs, so that nobody needs to know."""
     sources = comparer.sources
     left, right = sources[0].rankings, sources[1].rankings
     has_others = False
@@ -96,7 +92,7 @@ def recognise_ranks(comparison: Comparison, comparer: Comparer, score_error: Sco
     )
     if any("are listed" in note for note in comparison.notes):
         return RecordedRanks((expected, actual), reason="not all divergences are listed")
-    margin = 4 * judge_tolerance(expected.header, actual.header, score_error).value
+    margin = 4 * comparer.score_tolerance
     return _Recognition((expected, actual), [source.labels for source in sources], margin).judge(comparison)
 
 

@@ -1,6 +1,5 @@
 """The repetition of an engine: it proves a sample of its candidates again, and must give the same up to rounding."""
 
-from collections.abc import Collection
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -12,7 +11,6 @@ from kgverify.progress import Progress
 from kgverify.report.content import Determinism
 from kgverify.runs.run import Run, build_trace
 from kgverify.trace.model.columns import CandidateSet, Columns, are_equal, select_candidates
-from kgverify.trace.model.score_error import ScoreError
 from kgverify.verification.rounding import EngineRun
 
 TO_THE_BIT: Final = "to the bit"
@@ -50,15 +48,13 @@ def prove_again(side: EngineRun, asked: CandidateSet, progress: Progress) -> Eng
     return side._replace(rows=rows, again=side.engine.prove(asked.take(rows), progress))
 
 
-def judge_repetition(
-    run: Run, sides: tuple[EngineRun, EngineRun], score_error: ScoreError, modulo: Collection[str] | None
-) -> Repetition:
+def judge_repetition(run: Run, sides: tuple[EngineRun, EngineRun], options: Options) -> Repetition:
     """Return whether each engine repeats itself, and what that means for the verdict if one does not.
 
     Lists, choices and outcomes must be equal, and scores within their bound. A choice between two scores closer than the
     bound is a near-tie, as it is between two engines.
     """
-    found = [_compare_runs(run, side, score_error, modulo) for side in sides]
+    found = [_compare_runs(run, side, options) for side in sides]
     nums = [None if side.again is None else len(side.rows) for side in sides]
     (expected, expected_within, _), (actual, actual_within, _) = found
     return Repetition(
@@ -68,9 +64,7 @@ def judge_repetition(
     )
 
 
-def _compare_runs(
-    run: Run, side: EngineRun, score_error: ScoreError, modulo: Collection[str] | None
-) -> tuple[bool | None, str, str]:
+def _compare_runs(run: Run, side: EngineRun, options: Options) -> tuple[bool | None, str, str]:
     """Return whether a side repeats itself, within which difference, and why the verdict may be INCONCLUSIVE."""
     if side.again is None:
         return None, "", ""
@@ -80,7 +74,7 @@ def _compare_runs(
 
     def compare(columns: Columns, other: Columns) -> tuple[Comparer, Comparison]:
         first, second = (build_trace(run, side.engine, each, None) for each in (columns, other))
-        comparer = Comparer(first, second, Options(score_error=score_error, modulo=modulo))
+        comparer = Comparer(first, second, options)
         return comparer, comparer.compare()
 
     comparer, found = compare(first, side.again)

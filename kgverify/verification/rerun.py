@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from kgverify.comparison.compare import Comparer, Options
+from kgverify.comparison.compare import Comparer
 from kgverify.comparison.result import NO_CANDIDATE
 from kgverify.comparison.step_view import StepReader
 from kgverify.conditions.batch import Actual, CandidateReader
@@ -26,7 +26,7 @@ def rerun(
     proved = actual.engine.prove(candidate_set(columns))
     left = build_trace(run, expected.engine, columns, None)
     right = build_trace(run, actual.engine, proved, None)
-    compared = Comparer(left, right, Options(score_error=comparer.score_error, modulo=comparer.modulo))
+    compared = Comparer(left, right, comparer.alike._replace(lockstep=False))
     comparison = compared.compare()
     if comparison.near_ties:
         return None

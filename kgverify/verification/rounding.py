@@ -16,17 +16,16 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from kgverify.comparison.compare import Comparer, Options
+from kgverify.comparison.compare import Comparer
 from kgverify.comparison.rankings import NO_ROWS
 from kgverify.comparison.result import Comparison, Divergence, Verdict
 from kgverify.engines.protocol import Engine, Positions, positions_of, take_positions
 from kgverify.errors import count_of
 from kgverify.interrupts import is_interrupt
 from kgverify.trace.model.columns import Columns, expand_rows, select_candidates, starts_of
-from kgverify.trace.model.score_error import (
+from kgverify.trace.model.score_tolerance import (
     OWN_ENGINES,
     UNIT_ROUNDOFF,
-    ScoreError,
     ScoreTolerance,
     bound_by_type,
     bound_score_error,
@@ -98,8 +97,8 @@ def _find_most(expected: _Measured | None, scores: NDArray[np.floating], float_t
     return MAX_RATIO * expected.bound * UNIT_ROUNDOFF[float_types[1]] / UNIT_ROUNDOFF[float_types[0]]
 
 
-def settle_score_error(sides: tuple[EngineRun, EngineRun], accepted: float | str | None) -> ScoreError:
-    """Return the tolerance of scores between two engines that ran, or what the user accepts where no measurement is needed.
+def measure_tolerance(sides: tuple[EngineRun, EngineRun], accepted: float | str | None = None) -> ScoreTolerance | None:
+    """Return the tolerance of scores between two engines that ran; None if no measurement is needed.
 
     accepted: the error of the actual scores that the user accepts, in nats, or the float type whose errors are accepted
     """
@@ -107,7 +106,7 @@ def settle_score_error(sides: tuple[EngineRun, EngineRun], accepted: float | str
     is_known = all(side.trace.header.engine.name in OWN_ENGINES for side in sides)
     lacks_scores = any(SCORES not in side.trace.fields for side in sides)
     if isinstance(accepted, float | int) or is_known or lacks_scores or _are_all_equal(sides):
-        return accepted
+        return None
     float_types = [_name_float_type(side) for side in sides]
     if accepted is not None:
         float_types[1] = accepted
@@ -389,13 +388,13 @@ def name_way_out(comparer: Comparer, comparison: Comparison) -> list[str]:
         return []
     sides = comparer.load_pairs(rows)
     notes: list[str] = []
-    given = comparer.score_error
+    given = comparer.accepted
     is_accepted = (
         any("the user accepts" in each for each in given.evidence) if isinstance(given, ScoreTolerance) else given
     )
     accepted = comparer.score_tolerance
     for _ in range(MAX_ROUNDS):
-        tried = Comparer(*sides, Options(score_error=ScoreTolerance(accepted), modulo=comparer.modulo))
+        tried = Comparer(*sides, comparer.alike._replace(tolerance=ScoreTolerance(accepted)))
         found = tried.compare()
         if not notes and not is_accepted and (short := _name_helpful_type(tried)):
             notes.append(

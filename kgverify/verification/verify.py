@@ -7,6 +7,7 @@ from functools import partial
 import msgspec
 
 from kgverify.comparison.comparable import MemorySource, StepSource, has_steps
+from kgverify.comparison.compare import Options
 from kgverify.comparison.equality import DEFAULT_EQUALITY, Equality
 from kgverify.comparison.rankings import compare_rankings
 from kgverify.comparison.result import ROLES, Attribution, Cause, Comparison, Verdict
@@ -15,13 +16,13 @@ from kgverify.progress import Phase, silent_phase
 from kgverify.ranking.rank import describe_hits
 from kgverify.report.report import Report
 from kgverify.runs.run import Pipeline, Run, build_trace, describe_ranking, rank_alike
-from kgverify.trace.model.score_error import OWN_ENGINES, find_float_type, name_float32
+from kgverify.trace.model.score_tolerance import OWN_ENGINES, find_float_type, name_float32
 from kgverify.trace.model.trace import Trace
 from kgverify.verification.effort import FULL, Effort
 from kgverify.verification.judgement import Explained, describe_same, judge
 from kgverify.verification.lockstep import Compared, Task, compare, describe_lockstep
 from kgverify.verification.repetition import Repetition, judge_repetition, prove_again
-from kgverify.verification.rounding import CompilationLog, EngineRun, settle_score_error
+from kgverify.verification.rounding import CompilationLog, EngineRun, measure_tolerance
 from kgverify.verification.score_sources import SCORES_BEFORE
 
 TYPE_CHECKING = False
@@ -66,11 +67,11 @@ def verify(
     sides, declared = _run_both(run, pipelines, equality.determinism, phase, compilations)
     traces = sides[0].trace, sides[1].trace
     with phase("measuring the rounding of scores", 0):
-        score_error = settle_score_error(sides, equality.accepted_error)
-    repetition = judge_repetition(run, sides, score_error, equality.benign)
+        tolerance = measure_tolerance(sides, equality.accepted_error)
+    repetition = judge_repetition(run, sides, Options(equality=equality, tolerance=tolerance))
     hidden = _find_hidden(pipelines) if equality.lockstep else ()
     equality = replace(equality, lockstep=equality.lockstep and not hidden)
-    task = Task(run, pipelines, score_error, equality, effort, phase)
+    task = Task(run, pipelines, equality, tolerance, effort, phase)
     compared = compare(task, rank_alike(run, pipelines, traces))
     comparison, causes, attribution = _explain(task, compared, declared, is_repeating=not repetition.reasons)
     comparison = _judge_repeated(comparison, causes, repetition)

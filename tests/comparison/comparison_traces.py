@@ -17,7 +17,7 @@ from kgverify.runs.run import Run, build_trace, reference_pipeline
 from kgverify.trace.model.columns import Columns, Rankings, starts_of
 from kgverify.trace.model.digests import compute_digests
 from kgverify.trace.model.header import Header
-from kgverify.trace.model.score_error import UNIT_ROUNDOFF
+from kgverify.trace.model.score_tolerance import UNIT_ROUNDOFF
 from kgverify.trace.model.trace import Trace
 from kgverify.verification.record import prove_deep
 

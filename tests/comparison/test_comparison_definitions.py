@@ -22,6 +22,7 @@ from kgverify.comparison.classify import Surroundings, describe_recorded, find_s
 from kgverify.comparison.comparable import Numbering, _blank, _renumber, compare_dialects, open_source, wants_content
 from kgverify.comparison.compare import Comparer, Options, compare
 from kgverify.comparison.equal_columns import has_equal_scores, has_equal_sums, has_same_bytes
+from kgverify.comparison.equality import Equality
 from kgverify.comparison.inference import step_difference
 from kgverify.comparison.inference.infer import BlockInference, ProgramInference, find_program, name_in_dialect
 from kgverify.comparison.inference.origins import MOST_ATOMS, StepOrigins
@@ -197,7 +198,7 @@ def test_variables_of_candidates_count_unless_names_are_benign():
 
     pair = with_atom(-1, -2), with_atom(-2, -1)
     assert compare(*pair).divergences
-    assert not compare(*pair, modulo=["names"]).divergences
+    assert not compare(*pair, equality=Equality(modulo=["names"])).divergences
 
 
 def test_dialects_differ_only_if_both_are_known():
@@ -298,7 +299,7 @@ def test_a_sum_is_compared_where_the_side_with_scores_repeats_resolvents():
     )
     right = with_column(bare, "candidates.log_probability", sums)
     wrong = with_column(bare, "candidates.log_probability", sums - 0.5)
-    assert [compare(repeated, each, modulo=[DUPLICATES]).verdict for each in (right, wrong)] == [
+    assert [compare(repeated, each, equality=Equality(modulo=[DUPLICATES])).verdict for each in (right, wrong)] == [
         Verdict.AGREE,
         Verdict.DIVERGE,
     ]
@@ -528,7 +529,9 @@ def test_an_agreement_beside_near_ties_keeps_what_each_side_made_behind_them():
     rows = np.delete(np.arange(len(score)), starts_of(counts)[row + 2] - 1)
     counts[row + 1] -= 1
     columns = select_resolvents(columns, rows, counts)
-    comparer = Comparer(expected, with_columns(expected, columns), Options(modulo=frozenset([DUPLICATES])))
+    comparer = Comparer(
+        expected, with_columns(expected, columns), Options(equality=Equality(modulo=frozenset([DUPLICATES])))
+    )
     comparison = comparer.compare()
     assert (comparison.verdict, len(comparison.near_ties)) == (Verdict.AGREE, 1)
     pair = comparer.load_pairs(np.arange(len(num_steps)))

@@ -55,7 +55,7 @@ def counted(comparison) -> dict[str, int]:
 
 
 def differing(expected: Trace, actual: Trace, modulo: str) -> set[tuple[int, int]]:
-    comparison = compare(expected, actual, modulo=modulo.split(",") if modulo else ())
+    comparison = compare(expected, actual, equality=Equality(modulo=modulo.split(",") if modulo else ()))
     ties = {(each.candidate, each.step) for each in comparison.near_ties}
     return ties | {(each.candidate, each.step) for each in comparison.divergences}
 
@@ -76,17 +76,17 @@ def test_twins_agree_up_to_what_makes_them_differ(kinds: str):
 def test_one_kind_does_not_excuse_another(kind: str):
     expected = shallow_trace()
     others = [each for each in ("names", "order", "duplicates") if each != kind]
-    assert compare(expected, twin(expected, 4, kinds=kind), modulo=others).verdict is Verdict.DIVERGE
+    assert compare(expected, twin(expected, 4, kinds=kind), equality=Equality(modulo=others)).verdict is Verdict.DIVERGE
 
 
 def test_equal_traces_have_no_benign_differences():
-    comparison = compare(small_trace(), small_trace(), modulo=["names", "order", "duplicates"])
+    comparison = compare(small_trace(), small_trace(), equality=Equality(modulo=["names", "order", "duplicates"]))
     assert comparison.verdict is Verdict.AGREE
     assert comparison.benign == ()
 
 
 def test_a_benign_difference_shows_both_sides_without_those_of_other_kinds():
-    comparison = compare(shallow_trace(), twin(shallow_trace(), 3), modulo=["names", "order"])
+    comparison = compare(shallow_trace(), twin(shallow_trace(), 3), equality=Equality(modulo=["names", "order"]))
     names, order = comparison.benign
     assert order.field == "resolvents.order"
     assert sorted(order.expected) == sorted(order.actual)
@@ -104,7 +104,8 @@ def test_none_declares_that_no_difference_is_benign():
 
 def test_the_rule_of_each_field_says_what_was_declared():
     rules = {
-        each.field: each.rule for each in compare(small_trace(), small_trace(), modulo=["names", "order"]).equality
+        each.field: each.rule
+        for each in compare(small_trace(), small_trace(), equality=Equality(modulo=["names", "order"])).equality
     }
     assert rules["resolvents.atoms"] == "equal up to names of variables and the order of resolvents"
     assert rules["steps.goal_atoms"] == "equal up to names of variables"
@@ -118,7 +119,7 @@ def test_a_real_difference_beside_benign_ones_is_found_in_its_step():
     outcome = steps.outcome.copy()
     outcome[step] = (outcome[step] + 1) % 4
     actual = twin(with_column(expected, "steps.outcome", outcome), 5)
-    comparison = compare(expected, actual, modulo=["names", "order"])
+    comparison = compare(expected, actual, equality=Equality(modulo=["names", "order"]))
     (found,) = comparison.divergences
     assert (found.field, found.candidate) == ("steps.outcome", len(expected.columns.candidates.query) - 1)
     assert comparison.benign
@@ -132,7 +133,9 @@ def test_atoms_of_a_goal_in_another_order_are_a_difference():
     begin, end = starts_of(counts)[row : row + 2]
     atoms[begin:end] = atoms[begin:end][::-1]
     actual = with_column(expected, "steps.goal_atoms", atoms)
-    assert compare(expected, actual, modulo=["names", "order", "duplicates"]).verdict is Verdict.DIVERGE
+    assert (
+        compare(expected, actual, equality=Equality(modulo=["names", "order", "duplicates"])).verdict is Verdict.DIVERGE
+    )
 
 
 def test_a_tie_that_another_order_breaks_otherwise_is_a_near_tie():
@@ -153,7 +156,7 @@ def test_a_tie_that_another_order_breaks_otherwise_is_a_near_tie():
     choice[step] = int(np.argmax(scores[rows[begin:end]]))
     turned = select_resolvents(columns, rows, steps.num_resolvents)
     turned = turned._replace(steps=turned.steps._replace(choice=choice))
-    comparison = compare(expected, with_columns(expected, turned), lockstep=True, modulo=["order"])
+    comparison = compare(expected, with_columns(expected, turned), lockstep=True, equality=Equality(modulo=["order"]))
     assert comparison.divergences == ()
     (tie,) = comparison.near_ties
     assert (tie.candidate, tie.gap) == (step, 0.0)
@@ -169,7 +172,7 @@ def test_names_do_not_count_where_an_engine_has_its_own():
     assert comparison.verdict is Verdict.AGREE
     assert comparison.modulo == ("names",)
     assert any("variables of theirs have numbers of their own" in note for note in comparison.notes)
-    assert compare(expected, actual, modulo=()).verdict is Verdict.DIVERGE
+    assert compare(expected, actual, equality=Equality(modulo=())).verdict is Verdict.DIVERGE
 
 
 def test_origins_of_repeated_resolvents_agree_if_they_have_one_in_common():
@@ -186,9 +189,9 @@ def test_origins_of_repeated_resolvents_agree_if_they_have_one_in_common():
     # Each score counts twice.
     sums = columns.candidates.log_probability - np.log(2) * columns.candidates.num_steps
     actual = with_column(actual, "candidates.log_probability", sums)
-    assert compare(expected, actual, modulo=["duplicates"]).verdict is Verdict.AGREE
+    assert compare(expected, actual, equality=Equality(modulo=["duplicates"])).verdict is Verdict.AGREE
     wrong = with_column(actual, "resolvents.origin", np.where(resolvents.origin_kind == 1, 7, origin).astype(np.int32))
-    assert compare(expected, wrong, modulo=["duplicates"]).verdict is Verdict.DIVERGE
+    assert compare(expected, wrong, equality=Equality(modulo=["duplicates"])).verdict is Verdict.DIVERGE
 
 
 def test_sums_that_count_repeated_resolvents_without_scores_are_not_compared():
@@ -198,13 +201,13 @@ def test_sums_that_count_repeated_resolvents_without_scores_are_not_compared():
         with_column(repeated, "resolvents.score", np.zeros_like(repeated.columns.resolvents.score)),
         fields=repeated.fields - {"resolvents.score"},
     )
-    assert compare(expected, actual, modulo=["duplicates"]).verdict is Verdict.AGREE
+    assert compare(expected, actual, equality=Equality(modulo=["duplicates"])).verdict is Verdict.AGREE
     # The sums of the others are.
     is_repeated = repeated.columns.steps.num_resolvents != expected.columns.steps.num_resolvents
     owner = np.repeat(np.arange(len(expected.columns.candidates.query)), expected.columns.candidates.num_steps)
     alone = int(np.setdiff1d(owner, owner[is_repeated])[0])
     wrong = with_element(actual, "candidates.log_probability", alone, lambda value: value - 1)
-    (found,) = compare(expected, wrong, modulo=["duplicates"]).divergences
+    (found,) = compare(expected, wrong, equality=Equality(modulo=["duplicates"])).divergences
     assert (found.candidate, found.field) == (alone, "candidates.log_probability")
 
 
@@ -233,7 +236,7 @@ def test_digests_decide_what_they_are_blind_to_and_leave_the_rest_open(
         without_goals(trace, tmp_path / f"{i}.h5", keeps_all=keeps_all)
         for i, trace in enumerate((shallow_trace(), twin(shallow_trace(), 8, kinds=kinds)))
     )
-    comparison = compare(expected, actual, modulo=kinds.split(","))
+    comparison = compare(expected, actual, equality=Equality(modulo=kinds.split(",")))
     assert comparison.verdict is verdict
     if verdict is Verdict.AGREE:
         assert counted(comparison).keys() == {kinds}
@@ -252,7 +255,9 @@ def test_an_unknown_kind_is_refused():
 def test_random_problems_give_no_false_alarm(num: int):
     for seed, batch in enumerate(prepare_batches(list(islice(draw_problems(11), num)))):
         for kinds in KINDS:
-            comparison = compare(batch.expected, twin(batch.expected, seed, kinds=kinds), modulo=kinds.split(","))
+            comparison = compare(
+                batch.expected, twin(batch.expected, seed, kinds=kinds), equality=Equality(modulo=kinds.split(","))
+            )
             assert comparison.verdict is Verdict.AGREE
             assert comparison.coverage.steps == len(batch.expected.columns.steps.depth)
 

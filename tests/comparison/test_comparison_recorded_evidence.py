@@ -30,7 +30,7 @@ from kgverify.program.outcomes import Outcome
 from kgverify.report.report import Report
 from kgverify.trace.maintain.check import check_trace
 from kgverify.trace.model.columns import Candidates, select_candidates, starts_of
-from kgverify.trace.model.score_error import explain_bound
+from kgverify.trace.model.score_tolerance import explain_bound
 from kgverify.trace.model.trace import Trace
 from kgverify.verification.recorded import compare_recorded
 

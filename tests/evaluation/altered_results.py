@@ -10,29 +10,29 @@ from numpy.typing import NDArray
 
 from kgverify.errors import InternalError
 from kgverify.evaluation.closure import check_model
-from kgverify.evaluation.evaluation_report import find_wrong_figures
-from kgverify.evaluation.judge import ComparedCandidates, ComparedRanking, Judge, word_outcome
-from kgverify.evaluation.part_file import PartResult, Sample
+from kgverify.evaluation.judge import ComparedCandidates, ComparedRanking, Judge, find_wrong_figures, word_outcome
+from kgverify.evaluation.parts import PartResult
 from kgverify.program.outcomes import Outcome
 from kgverify.program.program import Program
 from kgverify.report.evaluation import EvaluationReport
 from kgverify.runs.run import Run
+from kgverify.trace.model.columns import Candidates
 
 
-def find_altered_candidates(judge: Judge, sample: Sample, compared: ComparedCandidates) -> int:
+def find_altered_candidates(judge: Judge, sample: Candidates, compared: ComparedCandidates) -> int:
     """Alter the first and the last equal candidate of a sample, and return the number of alterations, all of them found.
 
     InternalError for one that is not found.
     """
-    rows = np.flatnonzero(compared.is_equal & ~judge.find_endings(sample.sample_atom).is_unclear)
+    rows = np.flatnonzero(compared.is_equal & ~judge.find_endings(sample.atom).is_unclear)
     altered = [
         (name, row, sample._replace(**{name: _set(getattr(sample, name), row, change)}))
         for row in dict.fromkeys(rows[[0, -1]].tolist() if len(rows) else [])
         for name, change in (
-            ("sample_outcome", (sample.sample_outcome[row] + 1) % len(Outcome)),
-            ("sample_is_limited", 1 - sample.sample_is_limited[row]),
-            ("sample_log_probability", sample.sample_log_probability[row] + 2 * compared.bound[row] + 1e-6),
-            ("sample_log_probability", sample.sample_log_probability[row] - 2 * compared.bound[row] - 1e-6),
+            ("outcome", (sample.outcome[row] + 1) % len(Outcome)),
+            ("is_limited", 1 - sample.is_limited[row]),
+            ("log_probability", sample.log_probability[row] + 2 * compared.bound[row] + 1e-6),
+            ("log_probability", sample.log_probability[row] - 2 * compared.bound[row] - 1e-6),
         )
     ]
     for name, row, other in altered:

@@ -24,8 +24,17 @@ from run_engines import memory_folder
 from kgverify.engines.policy import make_two_tower
 from kgverify.errors import InternalError, UserError
 from kgverify.evaluation.evaluate import EvaluationSettings, evaluate
-from kgverify.evaluation.part_file import PartResult, hash_result, join_results
-from kgverify.evaluation.part_store import Identity, PartFolder, PartStore, identify
+from kgverify.evaluation.parts import (
+    Identity,
+    PartFolder,
+    PartResult,
+    PartStore,
+    build_result,
+    hash_result,
+    identify,
+    join_results,
+    list_columns,
+)
 from kgverify.evaluation.proving import FullWork
 from kgverify.program.atoms import NamedAtom
 from kgverify.program.limits import Limits
@@ -146,10 +155,12 @@ def _alter_identity(run: Run, engine: FormulaEngine, identity: Identity) -> Iter
 
 def _check_checksums(results: PartResult) -> None:
     """InternalError if a change of the last value of a large column does not change the checksum."""
-    for name, column in results._asdict().items():
-        altered = column.copy()
+    columns = list_columns(results)
+    for name, column in columns.items():
+        altered = np.atleast_1d(column).copy()
         altered.view(np.uint8)[..., -1].flat[-1] ^= 1
-        if hash_result(results._replace(**{name: altered}), "") == hash_result(results, ""):
+        changed = columns | {name: altered.reshape(column.shape)}
+        if hash_result(build_result(changed), "") == hash_result(results, ""):
             raise InternalError(f"the checksum of a known evaluation does not hold all of {name}")
 
 

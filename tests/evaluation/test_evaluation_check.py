@@ -13,13 +13,17 @@ from run_engines import countries_run, eager_pipeline, needs_data
 
 from kgverify.comparison.exercise.exercise import MINIMUM, Minimum
 from kgverify.errors import InternalError
-from kgverify.evaluation import evaluation_report, judge, rank_only
+from kgverify.evaluation import judge, rank_only
 from kgverify.evaluation.evaluate import EvaluationResult, EvaluationSettings, evaluate
-from kgverify.evaluation.evaluation_report import report_evaluation
-from kgverify.evaluation.judge import ComparedRanking, Figure, word_outcome
-from kgverify.evaluation.part_file import PartResult, join_results
-from kgverify.evaluation.part_store import identify
-from kgverify.evaluation.sampling import RankingSample, choose_single, hash_results
+from kgverify.evaluation.judge import (
+    ComparedRanking,
+    Figure,
+    choose_single,
+    hash_results,
+    report_evaluation,
+    word_outcome,
+)
+from kgverify.evaluation.parts import PartResult, identify, join_results
 from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.graphs.load import load_graph
 from kgverify.program.atoms import NamedAtom
@@ -157,7 +161,7 @@ def test_half_of_the_single_candidates_are_true_if_there_are_enough(num: int, nu
     found = evaluate(run, eager_pipeline(run))
     assert found is not None
     sample = choose_single(found.results[0], hash_results(found), num)
-    assert (len(sample.sample_query), int(sample.sample_is_true.sum())) == (num, num_true)
+    assert (len(sample.is_true), int(sample.is_true.sum())) == (num, num_true)
 
 
 def test_an_evaluation_without_a_check_is_reported():
@@ -175,7 +179,9 @@ def test_an_evaluation_without_a_check_is_reported():
 def test_a_lost_query_is_found():
     def lose(found: EvaluationResult) -> None:
         number = max(found.results)
-        found.results[number] = PartResult(*(each[:-2] if each.ndim else each for each in found.results[number]))
+        found.results[number] = PartResult(
+            *(each[:-2] for each in found.results[number][:-2]), *found.results[number][-2:]
+        )
 
     found = report(replace(countries_run(num_queries=5, num_corruptions=9)), lose)
     assert not found.is_sound
@@ -183,10 +189,8 @@ def test_a_lost_query_is_found():
 
 
 def test_wrong_metrics_are_found(monkeypatch: pytest.MonkeyPatch):
-    right = evaluation_report.compute_metrics
-    monkeypatch.setattr(
-        evaluation_report, "compute_metrics", lambda rankings: right(rankings) | {"both.realistic.hits_at_3": 0.25}
-    )
+    right = judge.compute_metrics
+    monkeypatch.setattr(judge, "compute_metrics", lambda rankings: right(rankings) | {"both.realistic.hits_at_3": 0.25})
     found = report(countries_run(num_queries=2, num_corruptions=9))
     assert not found.is_sound
     assert found.wrong_figures[0].startswith("both.realistic.hits_at_3 is 0.25, by the reference ")
@@ -285,7 +289,7 @@ def test_every_altered_value_of_a_sample_is_found(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_check_that_chooses_no_ranking_where_the_largest_is_small_enough_is_a_bug(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(judge, "choose_rankings", lambda *given: RankingSample([], []))
+    monkeypatch.setattr(judge, "choose_rankings", lambda *given: ([], []))
     run = countries_run(num_queries=1, num_corruptions=3)
     pipeline = eager_pipeline(run)
     found = evaluate(run, pipeline)

@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from kgverify.evaluation.sampling import judge_sample
+from kgverify.evaluation.judge import judge_sample
 from kgverify.report.evaluation import Strength
 
 

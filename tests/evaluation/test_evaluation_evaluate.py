@@ -16,8 +16,8 @@ from run_engines import ForeignEngine, TieBreakingEngine, countries_run, eager_p
 from kgverify.errors import UserError
 from kgverify.evaluation import evaluate as evaluate_module
 from kgverify.evaluation.evaluate import EvaluationResult, EvaluationSettings, evaluate
-from kgverify.evaluation.evaluation_report import report_evaluation
-from kgverify.evaluation.part_file import PartResult
+from kgverify.evaluation.judge import report_evaluation
+from kgverify.evaluation.parts import PartResult, list_columns
 from kgverify.program.limits import Limits
 from kgverify.program.outcomes import Outcome
 from kgverify.progress import Progress
@@ -46,8 +46,9 @@ def report(run: Run, pipeline: Pipeline, found: EvaluationResult, num_checked: i
 def assert_same_results(expected: dict[int, PartResult], actual: dict[int, PartResult]) -> None:
     assert expected.keys() == actual.keys()
     for number, result in expected.items():
-        for name, column in result._asdict().items():
-            np.testing.assert_array_equal(getattr(actual[number], name), column, err_msg=name)
+        found = list_columns(actual[number])
+        for name, column in list_columns(result).items():
+            np.testing.assert_array_equal(found[name], column, err_msg=name)
 
 
 def files_of(folder: Path) -> dict[str, bytes]:
@@ -85,7 +86,8 @@ class Counters:
 
 def test_a_process_has_left_when_it_says_so_or_is_gone():
     group, stops = Counters(), [False]
-    worker = evaluate_module._Worker(cast(Any, None), cast(Any, group), lambda: stops[0])
+    settings = EvaluationSettings(group=cast(Any, group), should_stop=lambda: stops[0])
+    worker = evaluate_module._Worker(cast(Any, None), settings)
     # A process that has not started yet is waited for, unless the evaluation stops.
     assert not worker._has_left(1)
     with subprocess.Popen(["sleep", "60"]) as other:
@@ -245,7 +247,7 @@ def test_a_derivation_that_differs_within_the_accepted_error_is_a_near_tie(
 ):
     """Scores of `shortest` are exact, so that its bound is 0 but in this test."""
     if bound:
-        monkeypatch.setattr("kgverify.trace.model.score_error.bound_score_error", lambda policy, precision: bound)
+        monkeypatch.setattr("kgverify.trace.model.score_tolerance.bound_score_error", lambda policy, precision: bound)
     run = replace(small_run(), num_corruptions=40)
     pipeline = foreign_pipeline(run, TieBreakingEngine(run, 1e-6, declared=declared))
     found = report(run, pipeline, evaluate_all(run, pipeline), num_checked=400)

@@ -15,8 +15,8 @@ from kgverify.engines.protocol import STOPPED, Evaluation, Results
 from kgverify.errors import InternalError, UserError
 from kgverify.evaluation import rank_only
 from kgverify.evaluation.evaluate import EvaluationSettings, evaluate
-from kgverify.evaluation.evaluation_report import report_evaluation
-from kgverify.evaluation.part_file import PartResult, join_results
+from kgverify.evaluation.judge import report_evaluation
+from kgverify.evaluation.parts import PartResult, join_results, list_columns
 from kgverify.evaluation.proving import ProcessGroup, Share
 from kgverify.evaluation.rank_only import MARGIN, AllCorruptions, DrawnCorruptions, RankOnly, build_model
 from kgverify.graphs.load import load_graph
@@ -142,7 +142,7 @@ def assert_same_ranks(run: Run) -> int:
     assert (floored.num_outcomes <= ranked.num_outcomes).all()
     assert (floored.num_limited <= ranked.num_limited).all()
     np.testing.assert_array_equal(floored.num_outcomes[:, Outcome.PROVED], ranked.num_outcomes[:, Outcome.PROVED])
-    assert floored.sample_outcome.max() < STOPPED
+    assert floored.sample.candidates.outcome.max() < STOPPED
     return int(ranked.num_outcomes.sum()) - int(floored.num_outcomes.sum())
 
 
@@ -286,7 +286,7 @@ def test_corruptions_of_what_is_not_proved_do_not_wait_for_the_model_and_no_resu
         results.append(work.summarize(part, work.prove(part, work.draw(part), no_progress)))
         num_stopped.append(engine.num_stopped)
         num_floored.append(engine.num_floored)
-    for name, left, right in zip(PartResult._fields, *results, strict=True):
+    for (name, left), right in zip(list_columns(results[0]).items(), list_columns(results[1]).values(), strict=True):
         np.testing.assert_array_equal(left, right, err_msg=name)
     assert num_stopped[0] == num_stopped[1]
     assert (num_stopped[0] > 0) == (num_floored[0] > 1) == (num_corruptions == ALL)

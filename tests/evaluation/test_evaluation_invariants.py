@@ -19,21 +19,24 @@ from kgverify.errors import UserError
 from kgverify.evaluation import closure, judge
 from kgverify.evaluation.closure import check_model
 from kgverify.evaluation.evaluate import EvaluationResult, EvaluationSettings, _Worker, evaluate
-from kgverify.evaluation.evaluation_report import report_evaluation
-from kgverify.evaluation.judge import ComparedCandidates, Endings, derive_endings
-from kgverify.evaluation.part_file import ChoiceStatistics, Sample, join_results, summarize_part
-from kgverify.evaluation.part_store import PartFolder, opened_folder
+from kgverify.evaluation.judge import ComparedCandidates, Endings, choose_rankings, derive_endings, report_evaluation
+from kgverify.evaluation.parts import (
+    ChoiceStatistics,
+    PartFolder,
+    join_results,
+    list_columns,
+    opened_folder,
+    summarize_part,
+)
 from kgverify.evaluation.proving import ProcessGroup, Share, join_process_group
 from kgverify.evaluation.rank_only import DrawnCorruptions, choose_num_outside
-from kgverify.evaluation.sampling import choose_rankings
 from kgverify.program.atoms import NamedAtom, Variable
 from kgverify.program.outcomes import Outcome
 from kgverify.program.program import NamedRule, Program
 from kgverify.prover.execution import device
-from kgverify.ranking.groups import take_candidates
-from kgverify.ranking.rank import RANK_TOLERANCE
+from kgverify.ranking.rank import RANK_TOLERANCE, take_candidates
 from kgverify.runs.run import Run, plan_parts, reference_pipeline
-from kgverify.trace.model.columns import Columns
+from kgverify.trace.model.columns import Candidates, Columns
 
 X, Y, Z, W = (Variable(name) for name in "XYZW")
 
@@ -124,15 +127,15 @@ def test_the_order_of_candidates_changes_no_result_of_a_part() -> None:
     run = countries_run(num_queries=3, num_corruptions=9)
     pipeline = reference_pipeline(run)
     candidates = pipeline.engine.prove(pipeline.draw_for(run)).candidates
-    choices = ChoiceStatistics(*(np.asarray(0) for _ in ChoiceStatistics._fields))
+    choices = ChoiceStatistics()
     rng = np.random.default_rng(1)
     results = []
     for rows in (np.arange(len(candidates.query)), rng.permutation(len(candidates.query))):
         given = take_candidates(candidates, rows)
         rankings = pipeline.rank(candidates, run.triples, RANK_TOLERANCE)
-        results.append(summarize_part(given, rankings, run.triples, 5, choices))
-    for name, left, right in zip(results[0]._fields, *results, strict=True):
-        assert np.array_equal(left, right), name
+        results.append(list_columns(summarize_part(given, rankings, run.triples, 5, choices)))
+    for name, left in results[0].items():
+        assert np.array_equal(left, results[1][name]), name
 
 
 def test_some_candidates_outside_of_the_model_are_proved_all_the_same() -> None:
@@ -157,7 +160,7 @@ def test_a_ranking_that_costs_far_more_than_the_check_may_is_not_chosen() -> Non
     run = countries_run(num_queries=3, num_corruptions=9)
     found = evaluated(run)
     results = join_results(found.results.values())
-    sizes = {num: len(choose_rankings(run, results, 7, num).rankings) for num in (2, 8, 1000)}
+    sizes = {num: len(choose_rankings(run, results, 7, num)[0]) for num in (2, 8, 1000)}
     assert (sizes[2], sizes[8], sizes[1000]) == (0, 1, 6)
 
 
@@ -174,7 +177,7 @@ def test_a_choice_is_unclear_within_twice_the_errors(
 class _Judge:
     """Compares a sample with the endings that it was made of."""
 
-    def __init__(self, sample: Sample) -> None:
+    def __init__(self, sample: Candidates) -> None:
         self._sample, self.num = sample, 0
         self.scores: set[float] = set()
 
@@ -182,20 +185,20 @@ class _Judge:
         unclear: Any = SimpleNamespace(is_unclear=np.zeros(len(atoms), np.bool_))
         return unclear
 
-    def compare_single(self, other: Sample) -> Any:
+    def compare_single(self, other: Candidates) -> Any:
         self.num += 1
-        differs = np.zeros(len(other.sample_outcome), np.bool_)
+        differs = np.zeros(len(other.outcome), np.bool_)
         for left, right in zip(self._sample, other, strict=True):
             differs |= (left != right).reshape(len(differs), -1).any(1)
         assert differs.sum() == 1
-        self.scores.update(other.sample_log_probability.tolist())
+        self.scores.update(other.log_probability.tolist())
         return SimpleNamespace(wrong=np.flatnonzero(differs))
 
 
 @pytest.mark.parametrize("num", [0, 1, 2, 5])
 def test_the_first_and_the_last_candidate_of_a_sample_are_altered(num: int) -> None:
-    arrays = {name: np.ones((num, 3) if name == "sample_atom" else num, np.float64) for name in Sample._fields}
-    sample, trues = Sample(**arrays), np.ones(num, np.bool_)
+    arrays: Any = [np.ones((num, 3) if name == "atom" else num, np.float64) for name in Candidates._fields]
+    sample, trues = Candidates(*arrays), np.ones(num, np.bool_)
     comparing: Any = _Judge(sample)
     compared = ComparedCandidates(trues, ~trues, trues * 0.0, trues * 0.5, None)  # type: ignore[arg-type]
     assert altered_results.find_altered_candidates(comparing, sample, compared) == comparing.num == 4 * min(num, 2)

@@ -8,7 +8,7 @@ import pytest
 
 import kgverify as kv
 from kgverify.errors import UserError
-from kgverify.evaluation.part_store import RUN, PartFolder, write_summary
+from kgverify.evaluation.parts import RUN, PartFolder, write_summary
 from kgverify.report.evaluation import EvaluationReport
 
 pytest.importorskip("fsspec", reason="kgverify[storage] is not installed")

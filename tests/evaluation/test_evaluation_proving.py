@@ -6,7 +6,7 @@ from run_engines import countries_run, eager_pipeline
 
 from kgverify.errors import UserError
 from kgverify.evaluation.evaluate import EvaluationSettings, evaluate
-from kgverify.evaluation.part_file import ChoiceStatistics
+from kgverify.evaluation.parts import ChoiceStatistics
 from kgverify.evaluation.proving import explain_out_of_memory
 from kgverify.ranking.draw import draw_candidates
 from kgverify.ranking.rank import rank_candidates

@@ -11,7 +11,7 @@ from run_engines import ForeignEngine, countries_run, eager_pipeline, foreign_pi
 from kgverify.errors import UserError
 from kgverify.evaluation import rank_only
 from kgverify.evaluation.evaluate import EvaluationResult, EvaluationSettings, evaluate
-from kgverify.evaluation.evaluation_report import report_evaluation
+from kgverify.evaluation.judge import report_evaluation
 from kgverify.evaluation.proving import may_stop
 from kgverify.graphs.load import load_graph
 from kgverify.program.limits import Limits
@@ -52,7 +52,7 @@ def assert_same_ranks(run: Run, pipeline: Pipeline, part_size: int) -> int:
         assert is_stopping or of_all[needs_all].all(), "all are needed where the true triple is not proved"
         np.testing.assert_array_equal(other.num_outcomes[of_all], part.num_outcomes[of_all])
         np.testing.assert_array_equal(other.num_limited[of_all], part.num_limited[of_all])
-        sample = np.column_stack((other.sample_query, other.sample_side, other.sample_atom))
+        sample = np.column_stack(other.sample.candidates[:3])
         assert len(np.unique(sample, axis=0)) == len(sample), "a candidate is kept once"
     assert count_left_out(every) == 0
     return count_left_out(ranked)

@@ -12,9 +12,9 @@ import pytest
 import kgverify as kv
 from kgverify.engines.protocol import Engine
 from kgverify.errors import UserError
-from kgverify.evaluation import part_store
+from kgverify.evaluation import parts
 from kgverify.evaluation.evaluate import EvaluationResult, EvaluationSettings, evaluate
-from kgverify.evaluation.part_file import hash_result
+from kgverify.evaluation.parts import hash_result
 from kgverify.evaluation.proving import do_piece
 from kgverify.runs.pool import Workers
 from kgverify.runs.run import Pipeline, Run, reference_pipeline
@@ -44,7 +44,7 @@ def hashes(found: EvaluationResult) -> dict[int, str]:
 
 
 def test_several_parts_are_stored_at_the_same_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    together, write = threading.Barrier(4), part_store.write_part
+    together, write = threading.Barrier(4), parts.write_part
     first = iter(range(4))
 
     def write_together(*arguments: Any) -> None:
@@ -53,7 +53,7 @@ def test_several_parts_are_stored_at_the_same_time(tmp_path: Path, monkeypatch: 
             together.wait(timeout=20)
         write(*arguments)
 
-    monkeypatch.setattr(part_store, "write_part", write_together)
+    monkeypatch.setattr(parts, "write_part", write_together)
     found = evaluate_by_threads(tmp_path / "run")
     alone = evaluate(RUN, reference_pipeline(RUN), EvaluationSettings(part_size=6))
     assert alone is not None
@@ -62,14 +62,14 @@ def test_several_parts_are_stored_at_the_same_time(tmp_path: Path, monkeypatch: 
 
 
 def test_a_part_that_cannot_be_stored_ends_the_evaluation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write = part_store.write_part
+    write = parts.write_part
 
     def refuse(path: Path, *arguments: Any) -> None:
         if path.name == "part-000003.npz":
             raise UserError("no room")
         write(path, *arguments)
 
-    monkeypatch.setattr(part_store, "write_part", refuse)
+    monkeypatch.setattr(parts, "write_part", refuse)
     with pytest.raises(UserError, match="no room"):
         evaluate_by_threads(tmp_path / "run")
     monkeypatch.undo()
@@ -169,13 +169,13 @@ def test_parts_of_an_engine_with_slots_are_sent_whole() -> None:
 def test_no_part_is_read_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     evaluate_by_threads(tmp_path / "run")
     (tmp_path / "run" / "part-000002.npz").unlink()
-    read, names = part_store.read_part, []
+    read, names = parts.read_part, []
 
     def count(path: Path, *arguments: Any) -> Any:
         names.append(path.name)
         return read(path, *arguments)
 
-    monkeypatch.setattr(part_store, "read_part", count)
+    monkeypatch.setattr(parts, "read_part", count)
     found = evaluate_by_threads(tmp_path / "run")
     assert (len(found.results), found.num_resumed) == (6, 5)
     assert sorted(names) == [f"part-{number:06d}.npz" for number in (0, 1, 3, 4, 5)]

@@ -13,7 +13,7 @@ from run_engines import countries_run, needs_compiler
 from kgverify.errors import InternalError
 from kgverify.evaluation import rank_only
 from kgverify.evaluation.evaluate import EvaluationResult, EvaluationSettings, evaluate
-from kgverify.evaluation.part_file import PartResult, join_shares, pack_result, unpack_result
+from kgverify.evaluation.parts import PartResult, join_shares, list_columns, pack_result, unpack_result
 from kgverify.evaluation.proving import UNITS, ProcessGroup, Share, cut_units
 from kgverify.prover.native.engine import NativeEngine
 from kgverify.ranking.draw import ALL, draw_candidates
@@ -81,7 +81,7 @@ def evaluate_by(
 
 
 def assert_same(found: PartResult, expected: PartResult) -> None:
-    for name, left, right in zip(PartResult._fields, found, expected, strict=True):
+    for (name, left), right in zip(list_columns(found).items(), list_columns(expected).values(), strict=True):
         np.testing.assert_array_equal(left, right, err_msg=name)
         assert left.dtype == right.dtype, name
         assert left.shape == right.shape, name

@@ -12,8 +12,8 @@ from evaluation_answers.known_models import check_known_models
 from known_folder import check_known_folder
 
 from kgverify.errors import InternalError
-from kgverify.evaluation import judge, part_file, part_store, proving, sampling
-from kgverify.evaluation.part_file import PartResult
+from kgverify.evaluation import judge, parts, proving
+from kgverify.evaluation.parts import PartResult
 from kgverify.prover.program import least_model
 from kgverify.runs.run import Part
 
@@ -27,10 +27,10 @@ def test_known_answers_hold():
 @pytest.mark.parametrize(
     ("owner", "name", "wrong"),
     [
-        (sampling, "_NUM_OUTSIDE", 1),
-        (sampling, "SHARE", 0.02),
+        (judge, "_NUM_OUTSIDE", 1),
+        (judge, "SHARE", 0.02),
         (judge, "_EXACT", 1e-6),
-        (judge, "ranks_above_unproved", lambda outcome, score: np.ones(1, np.bool_)),
+        (judge, "ranks_above_unproved", lambda outcome, score: np.ones(len(outcome), np.bool_)),
         (judge, "RANK_TOLERANCE", 2.0),
     ],
 )
@@ -51,7 +51,7 @@ def test_a_least_model_without_its_last_round_is_found(monkeypatch: pytest.Monke
 
 def test_endings_counted_for_other_rankings_are_found(monkeypatch: pytest.MonkeyPatch):
     def summarize(*arguments: object) -> PartResult:
-        result = part_file.summarize_part(*arguments)  # type: ignore[arg-type]  # the arguments as they are
+        result = parts.summarize_part(*arguments)  # type: ignore[arg-type]  # the arguments as they are
         return result._replace(num_limited=np.roll(result.num_limited, 1))
 
     monkeypatch.setattr(proving, "summarize_part", summarize)
@@ -62,14 +62,14 @@ def test_endings_counted_for_other_rankings_are_found(monkeypatch: pytest.Monkey
 def test_a_file_that_is_read_for_another_part_is_found(monkeypatch: pytest.MonkeyPatch):
     def read(path: Path, part: Part, identities: Collection[str]) -> PartResult:
         with np.load(path) as file:
-            return PartResult(**{name: file[name] for name in PartResult._fields})
+            return parts.build_result(file)
 
-    monkeypatch.setattr(part_store, "read_part", read)
+    monkeypatch.setattr(parts, "read_part", read)
     with pytest.raises(InternalError, match="resumed with another"):
         check_known_folder()
 
 
 def test_a_folder_that_opens_for_any_evaluation_is_found(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(part_store, "_list_differences", lambda found, given: [])
+    monkeypatch.setattr(parts, "_list_differences", lambda found, given: [])
     with pytest.raises(InternalError, match="resumed with another"):
         check_known_folder()

@@ -12,7 +12,7 @@ import pytest
 
 from kgverify.errors import UserError
 from kgverify.files.reading import MAX_BYTES, MIN_EXPANDED_BYTES, open_file, read_file
-from kgverify.graphs.text_file import read_text
+from kgverify.graphs.formats.reading import read_text
 
 
 def _refused(path: Path, max_bytes: int = MAX_BYTES) -> UserError:

@@ -16,7 +16,6 @@ UNUSED = (
     "trace.read.",
     "trace.write.",
     "report.render.",
-    "runs.dask_workers",
     "runs.fan_out",
     "verification.explain",
     "verification.recorded",

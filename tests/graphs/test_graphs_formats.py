@@ -146,11 +146,10 @@ NAMES = st.text(st.characters(exclude_characters="\t\n\r", exclude_categories=["
 def test_the_quick_reader_of_plain_tables_agrees_with_the_other(lines: list[tuple[str, str, str]]) -> None:
     texts = ["\t".join(line) for line in lines]
     if plain := tables.parse_plain("\n".join(texts).encode(), "\t", texts[0]):
-        table = tables._Table("\t", "train.tsv")
-        found, header = table.read_rows(texts)
-        assert (found.fields, header, table.warnings) == (lines, None, [])
+        table = tables.parse_table(texts, "\t", "train.tsv")
+        assert (table.header, table.warnings) == (None, ())
         assert [(str(a.first), a.predicate, str(a.second)) for a in plain.atoms] == lines
-        assert list(plain.lines) == found.lines
+        assert (plain.atoms, list(plain.lines)) == (table.atoms, list(table.lines))
 
 
 def test_ntriples_have_iris_blank_nodes_and_literals() -> None:

@@ -13,8 +13,7 @@ from kgverify.engines.reference.ranking import compute_metrics as compute_by_ref
 from kgverify.engines.reference.ranking import rank_candidates as rank_by_reference
 from kgverify.errors import InternalError
 from kgverify.program.outcomes import Outcome
-from kgverify.ranking.groups import drop_repeated, find_groups
-from kgverify.ranking.rank import MRR, RANK_TOLERANCE, compute_metrics, rank_candidates
+from kgverify.ranking.rank import MRR, RANK_TOLERANCE, compute_metrics, drop_repeated, find_groups, rank_candidates
 from kgverify.trace.model.columns import Candidates, CandidateSet, Rankings
 
 NUM_CONSTANTS = 30

@@ -9,8 +9,7 @@ from ranking_graphs import make_graph
 from kgverify.graphs.load import load_graph
 from kgverify.program.outcomes import Outcome
 from kgverify.ranking.draw import BOTH_SIDES, draw_candidates
-from kgverify.ranking.groups import Truth, find_truth
-from kgverify.ranking.rank import rank_candidates
+from kgverify.ranking.rank import Truth, find_truth, rank_candidates
 from kgverify.ranking.rules import (
     Counted,
     RankedBy,

@@ -36,7 +36,7 @@ ALLOWED = {
         ("compile", "eval"),
         "operations on paths and texts, without builtins, in the source of an engine that the user named",
     ),
-    "kgverify/runs/dask_workers.py": {"import_module": "dask and distributed"},
+    "kgverify/runs/fan_out.py": {"import_module": "dask and distributed"},
     "kgverify/engines/load_engine.py": dict.fromkeys(
         ("import_module", "spec_from_file_location", "exec_module"), "engines that the user named, or trusts"
     ),

@@ -13,9 +13,8 @@ from run_engines import assert_same_columns, countries_run
 
 import kgverify as kv
 from kgverify.errors import UserError
-from kgverify.runs import dask_workers, pool
-from kgverify.runs.dask_workers import DaskWorkers, check_address
-from kgverify.runs.fan_out import reference_over
+from kgverify.runs import fan_out, pool
+from kgverify.runs.fan_out import DaskWorkers, check_address, reference_over
 from kgverify.runs.pool import do_all
 from kgverify.runs.run import reference_pipeline
 
@@ -94,8 +93,8 @@ def test_an_error_of_a_call_is_raised_here(address: str) -> None:
 def test_a_worker_with_other_code_is_refused(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with DaskWorkers(address) as workers, monkeypatch.context() as changed:
         # What this process sends; its workers are threads, and find their own code.
-        code = dask_workers.identify_code(()) | {"kgverify/*.h": "other"}
-        changed.setattr(dask_workers, "_identify", lambda engines: code)
+        code = fan_out.identify_code(()) | {"kgverify/*.h": "other"}
+        changed.setattr(fan_out, "_identify", lambda engines: code)
         with pytest.raises(UserError, match=r"has other code: kgverify/\*\.h changed: other there"):
             workers.submit(sum, [1]).result(60)
 
@@ -190,7 +189,7 @@ def _end_all(machines: Machines) -> None:
 
 @pytest.mark.deep
 def test_a_scheduler_that_stays_away_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dask_workers, "RECONNECT_SECONDS", 0.5)
+    monkeypatch.setattr(fan_out, "RECONNECT_SECONDS", 0.5)
     with start_machines() as machines:
         machines.start_worker()
         with DaskWorkers(machines.address) as workers:

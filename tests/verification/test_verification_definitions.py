@@ -49,7 +49,7 @@ def test_the_rule_of_a_side_without_ranks_is_the_other_sides(trace: Trace):
         candidates = trace.columns.candidates._replace(outcome=outcomes)
         pair[1] = replace(pair[1], columns=trace.columns._replace(candidates=candidates))
         comparer = Comparer(*pair)
-        found = recognise_ranks(comparer.compare(), comparer, None)
+        found = recognise_ranks(comparer.compare(), comparer)
         assert found is not None
         assert found.rules is not None
         assert (found.rules.expected.is_recorded, found.rules.actual.is_recorded) == has_ranks

@@ -82,7 +82,7 @@ def test_traces_of_different_dialects_are_compared_only_if_the_user_allows_it():
     reason = "the dialects differ: ties is realistic in the expected dialect and random in the actual one"
     found = Comparer(expected, actual).compare()
     assert (found.verdict.value, found.reasons) == ("INCONCLUSIVE", (reason,))
-    allowed = Comparer(expected, actual, Options(allows_dialects=True)).compare()
+    allowed = Comparer(expected, actual, Options(equality=kv.Equality(allow_dialects=True))).compare()
     assert (allowed.verdict.value, reason in allowed.notes) == ("AGREE", True)
     free = [trace_in(Dialect(exclusion=each), exclude_query=False) for each in ("always", "never")]
     assert Comparer(*free).compare().verdict.value == "AGREE"

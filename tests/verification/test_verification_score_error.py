@@ -12,7 +12,7 @@ from kgverify.program.limits import Limits
 from kgverify.runs.engine_makers import evaluator_pipeline
 from kgverify.runs.run import Pipeline, Run, reference_pipeline
 from kgverify.trace.model.header import EngineInfo, Header, PolicyInfo
-from kgverify.trace.model.score_error import UNIT_ROUNDOFF, bound_score_error, judge_tolerance
+from kgverify.trace.model.score_tolerance import UNIT_ROUNDOFF, bound_score_error, judge_tolerance
 from kgverify.verification.verify import verify
 
 

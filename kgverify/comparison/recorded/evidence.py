@@ -24,7 +24,7 @@ from kgverify.trace.model.columns import KNOWLEDGE_GRAPH, Candidates, CandidateS
 from kgverify.trace.model.consistency import Contradictions, count_repeated, describe_rankings
 from kgverify.trace.model.digests import Words
 from kgverify.trace.model.schema import TraceLevel
-from kgverify.trace.model.score_error import bound_score_error, explain_bound
+from kgverify.trace.model.score_tolerance import bound_score_error, explain_bound
 from kgverify.trace.model.stage_items import StageReader
 from kgverify.trace.read.trace_file import TraceFile
 
@@ -181,7 +181,7 @@ def _check_ends(source: FileSource, sampled: Contradictions) -> Contradictions:
 
 def _judge_score_errors(comparer: Comparer) -> list[str]:
     """Return why the arithmetic does not explain the tolerance of scores, unless the user accepts one."""
-    if comparer.score_error is not None or "resolvents.score" in comparer.not_compared:
+    if comparer.accepted is not None or "resolvents.score" in comparer.not_compared:
         return []
     policy = comparer.sources[0].header.policy
     reasons = []

@@ -29,7 +29,7 @@ from kgverify.step.plain_step import (
 )
 from kgverify.trace.model.columns import CandidateSet, Columns
 from kgverify.trace.model.header import EngineInfo
-from kgverify.trace.model.score_error import bound_score_error
+from kgverify.trace.model.score_tolerance import bound_score_error
 
 
 class PlainEngine:
@@ -56,8 +56,6 @@ class PlainEngine:
         check_policy(policy, program, limits)
         scores: Scores = score_shortest
         if policy.name != "shortest":
-            from kgverify.engines.plain.engine import score_two_tower
-
             scores = score_two_tower(policy.weights, policy.num_blocks)
         clauses = Clauses(program, exclude_query=limits.exclude_query, dialect=limits.dialect)
         self._start = Situation(clauses, limits, None, (), scores=scores)

@@ -7,103 +7,97 @@ PyKEEN in memory are read by their attributes: PyKEEN itself is not imported.
 """
 
 import csv
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 from kgverify.errors import UserError
-from kgverify.graphs.formats.reading import Triples
-from kgverify.graphs.text_file import TextFile, line_error, show, split_text
+from kgverify.graphs.formats.reading import TextFile, Triples, line_error, show, split_lines
 from kgverify.program.atoms import NamedAtom
 from kgverify.program.program import Source
 
-OPENKE_SUFFIX: Final = "2id"
-OPENKE_NAMES: Final = ("entity2id", "relation2id")
-PYKEEN_TRIPLES: Final = "numeric_triples"
-PYKEEN_NAMES: Final = ("entity_to_id", "relation_to_id")
 _MOST_DIGITS: Final = 18
 
-
-class _Row(NamedTuple):
-    """A line with its fields."""
-
-    line: int
-    fields: list[str]
+_Rows: TypeAlias = Sequence[tuple[int, list[str]]]
+"""The line and the fields of each row."""
+_Names: TypeAlias = tuple[str, Mapping[int, str]]
+"""A file that names ids, and the name of each id."""
 
 
-class _Names(NamedTuple):
-    """The name of each id, and the file that holds them."""
+class IdFormat(NamedTuple):
+    """A format of triples of ids.
 
-    file: str
-    ids: Mapping[int, str]
+    stem:  the names of its files, in lower case and without endings
+    names: the same of the files that name entities and relations
+    parse: parses the triples by these two files; UserError at the first line that is wrong
+    """
+
+    stem: re.Pattern[str]
+    names: tuple[str, str]
+    parse: Callable[[TextFile, TextFile, TextFile], Triples]
 
 
 def parse_openke(triples: TextFile, entities: TextFile, relations: TextFile) -> Triples:
     """Parse the triples of an OpenKE file by the names of two others. UserError at the first line that is wrong."""
     names = [_read_names(file, _read_openke_names(file)) for file in (entities, relations)]
-    listed = [_Row(i, text.split()) for i, text in enumerate(split_text(triples.text), 1) if text.strip()]
+    listed = [(line, text.split()) for line, text in split_lines(triples.text) if text.strip()]
     rows = _drop_count(listed, triples.name, "triple")
     named = _name_ids(triples.name, rows, "head tail relation", names)
     is_train = triples.name.lower().startswith("train")  # Few other triples may fit by chance.
-    if (
-        rows
-        and is_train
-        and all(int(row.fields[1]) in names[1].ids and int(row.fields[2]) in names[0].ids for row in rows)
-    ):
+    fits = all(int(second) in names[1][1] and int(third) in names[0][1] for _, (_, second, third) in rows)
+    if rows and is_train and fits:
         doubt = "read as head, tail, relation; by their ids, the columns may also be head, relation, tail"
-        named = named._replace(warnings=(f"{Source(triples.name, rows[0].line)}: {doubt}",))
+        named = named._replace(warnings=(f"{Source(triples.name, rows[0][0])}: {doubt}",))
     return named
 
 
 def parse_pykeen(triples: TextFile, entities: TextFile, relations: TextFile) -> Triples:
     """Parse saved triples of PyKEEN by the labels of two other files. UserError at the first line that is wrong."""
     names = [_read_names(file, _read_pykeen_names(file)) for file in (entities, relations)]
-    header, *rows = [_Row(i, text.split("\t")) for i, text in enumerate(split_text(triples.text), 1)] or [_Row(1, [])]
-    if header.fields != ["head", "relation", "tail"]:
-        raise _wrong_row(triples.name, header, "the header row head<TAB>relation<TAB>tail")
+    header, *rows = [(line, text.split("\t")) for line, text in split_lines(triples.text)] or [(1, [])]
+    if header[1] != ["head", "relation", "tail"]:
+        raise _wrong_row(triples.name, *header, "the header row head<TAB>relation<TAB>tail")
     return _name_ids(triples.name, rows, "head<TAB>relation<TAB>tail", names)
+
+
+OPENKE: Final = IdFormat(re.compile(r".*2id"), ("entity2id", "relation2id"), parse_openke)
+PYKEEN: Final = IdFormat(re.compile("numeric_triples"), ("entity_to_id", "relation_to_id"), parse_pykeen)
 
 
 def _read_openke_names(file: TextFile) -> Iterator[tuple[int, str, str]]:
     """Return the line, the id and the name of each row."""
-    rows = [
-        _Row(i, [part.strip(" \t") for part in line.rsplit("\t" if "\t" in line else " ", 1)])
-        for i, text in enumerate(split_text(file.text), 1)
-        if (line := text.strip(" \t"))
-    ]
-    for row in _drop_count(rows, file.name, "name"):
-        if len(row.fields) != 2 or not row.fields[0]:
-            raise _wrong_row(file.name, row, "name<TAB>id")
-        yield row.line, row.fields[1], row.fields[0]
+    lines = [(number, text.strip(" \t")) for number, text in split_lines(file.text)]
+    rows = [(number, line.rsplit("\t" if "\t" in line else " ", 1)) for number, line in lines if line]
+    for number, fields in _drop_count(rows, file.name, "name"):
+        if len(fields) != 2 or not fields[0].strip(" \t"):
+            raise _wrong_row(file.name, number, fields, "name<TAB>id")
+        yield number, fields[1].strip(" \t"), fields[0].strip(" \t")
 
 
 def _read_pykeen_names(file: TextFile) -> Iterator[tuple[int, str, str]]:
     """Return the line, the id and the label of each row."""
-    reader = csv.reader(split_text(file.text), delimiter="\t", strict=True)
+    reader = csv.reader((text for _, text in split_lines(file.text)), delimiter="\t", strict=True)
     try:
         for i, fields in enumerate(reader, 1):
             if len(fields) != 2 or not all(fields) or reader.line_num != i:
-                raise _wrong_row(file.name, _Row(i, fields), "id<TAB>label")
+                raise _wrong_row(file.name, i, fields, "id<TAB>label")
             if i > 1:
                 yield i, fields[0], fields[1]
             elif fields != ["id", "label"]:
-                raise _wrong_row(file.name, _Row(i, fields), "the header row id<TAB>label")
+                raise _wrong_row(file.name, i, fields, "the header row id<TAB>label")
     except csv.Error as error:
-        raise line_error(
-            Source(file.name, reader.line_num), "id<TAB>label", str(error), "save the triples with PyKEEN again"
-        ) from error
+        fix = "save the triples with PyKEEN again"
+        raise line_error(Source(file.name, reader.line_num), "id<TAB>label", str(error), fix) from error
 
 
-def _drop_count(rows: Sequence[_Row], file: str, noun: str) -> Sequence[_Row]:
+def _drop_count(rows: _Rows, file: str, noun: str) -> _Rows:
     """Return the rows after the line with their number. UserError if it is another number."""
-    if not rows or len(rows[0].fields) != 1 or (number := _parse_id(rows[0].fields[0])) is None:
+    if not rows or len(rows[0][1]) != 1 or (number := _parse_id(rows[0][1][0])) is None:
         return rows
     if number != len(rows) - 1:
-        raise line_error(
-            Source(file, rows[0].line),
-            f"the number of {noun}s below, {len(rows) - 1:,}",
-            f"{number:,}",
-            "the file may be cut off: get it again, or correct the number",
-        )
+        expected = f"the number of {noun}s below, {len(rows) - 1:,}"
+        fix = "the file may be cut off: get it again, or correct the number"
+        raise line_error(Source(file, rows[0][0]), expected, f"{number:,}", fix)
     return rows[1:]
 
 
@@ -120,27 +114,25 @@ def _read_names(file: TextFile, rows: Iterable[tuple[int, str, str]]) -> _Names:
                 found += f" of line {earlier}"
                 raise line_error(Source(file.name, line), "a new id and a new name", found, "give each name one id")
         ids[number] = name
-    return _Names(file.name, ids)
+    return file.name, ids
 
 
-def _name_ids(file: str, rows: Sequence[_Row], form: str, names: Sequence[_Names]) -> Triples:
+def _name_ids(file: str, rows: _Rows, form: str, names: Sequence[_Names]) -> Triples:
     """Return triples of ids with the names of entities and relations."""
-    words = form.replace("<TAB>", " ").split()
-    for row in rows:
-        if len(row.fields) != 3:
-            raise _wrong_row(file, row, form)
-
-    def look_up(row: _Row, word: str) -> str:
-        name_file, ids = names[word == "relation"]
-        written = row.fields[words.index(word)]
-        number = _parse_id(written)
-        if number is None or number not in ids:
-            fix = f"write the columns in the order {', '.join(words)}, with ids that {name_file} lists"
-            raise line_error(Source(file, row.line), f"an id of {name_file} as {word}", show(written), fix)
-        return ids[number]
-
-    atoms = tuple(NamedAtom(*(look_up(row, word) for word in ("relation", "head", "tail"))) for row in rows)
-    return Triples(atoms, tuple(row.line for row in rows))
+    words, atoms = form.replace("<TAB>", " ").split(), []
+    for line, fields in rows:
+        if len(fields) != 3:
+            raise _wrong_row(file, line, fields, form)
+        found = {}
+        for word, written in zip(words, fields, strict=True):
+            name_file, ids = names[word == "relation"]
+            number = _parse_id(written)
+            if number is None or number not in ids:
+                fix = f"write the columns in the order {', '.join(words)}, with ids that {name_file} lists"
+                raise line_error(Source(file, line), f"an id of {name_file} as {word}", show(written), fix)
+            found[word] = ids[number]
+        atoms.append(NamedAtom(found["relation"], found["head"], found["tail"]))
+    return Triples(tuple(atoms), tuple(line for line, _ in rows))
 
 
 def _parse_id(text: str) -> int | None:
@@ -148,8 +140,8 @@ def _parse_id(text: str) -> int | None:
     return int(text) if text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS else None
 
 
-def _wrong_row(file: str, row: _Row, expected: str) -> UserError:
-    return line_error(Source(file, row.line), expected, show("\t".join(row.fields)), "correct the line")
+def _wrong_row(file: str, line: int, fields: Sequence[str], expected: str) -> UserError:
+    return line_error(Source(file, line), expected, show("\t".join(fields)), "correct the line")
 
 
 class TriplesFactory(Protocol):

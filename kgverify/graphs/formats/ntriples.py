@@ -10,8 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from kgverify.errors import UserError
-from kgverify.graphs.formats.reading import Triples
-from kgverify.graphs.text_file import line_error, show
+from kgverify.graphs.formats.reading import Triples, line_error, show
 from kgverify.program.atoms import NamedAtom
 from kgverify.program.program import Source
 

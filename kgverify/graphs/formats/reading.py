@@ -1,10 +1,124 @@
-"""The triples of one file, as every reader returns them, and the choices of a user about files that have several readings."""
+"""Files for the readers of graphs: text with a digest, numbered lines and errors that name a line, and what readers return.
 
+Also the choices of a user about files that have several readings.
+"""
+
+import codecs
+import hashlib
 from collections.abc import Sequence
+from importlib.resources.abc import Traversable
 from typing import Final, NamedTuple, TypeAlias, TypedDict
 
 from kgverify.errors import UserError, suggest
+from kgverify.files.reading import decompress, read_file
 from kgverify.program.atoms import NamedAtom
+from kgverify.program.program import Source
+
+_SHOWN_CHARACTERS = 80
+_MAX_LINE_BYTES: Final = 16 << 20
+"""Bytes of a line: all constants of a domain may be on one."""
+_MARK: Final = "\ufeff".encode()
+_BINARY: Final = {
+    b"PAR1": "Parquet",
+    b"ARROW1": "Arrow",
+    b"\x89HDF": "HDF5",
+    b"\x80\x04": "pickle",
+    b"\x80\x05": "pickle",
+}
+"""The beginnings of files in which tables are kept, and their formats."""
+
+
+class TextFile(NamedTuple):
+    """A file's name without its folder, its text in UTF-8 without a byte order mark, and the sha256 of its bytes."""
+
+    name: str
+    content: bytes
+    sha256: str
+
+    @property
+    def text(self) -> str:
+        """The text."""
+        return self.content.decode()
+
+
+def read_text(file: Traversable, *, standard_input: bool = False) -> TextFile:
+    """Read a file as UTF-8, or UTF-16 if it begins with its mark; packed files are unpacked.
+
+    Args:
+        file: The file, or a resource of a package.
+        standard_input: Whether the user typed the path: then `-` is standard input.
+
+    Raises:
+        UserError: The file cannot be read or unpacked, or a line is not text.
+    """
+    stored = read_file(file, purpose="a file of the graph", standard_input=standard_input)
+    content = decompress(stored, where=str(file))
+    if binary := next((name for start, name in _BINARY.items() if content.startswith(start)), None):
+        fix = "write its table as text with tabs, such as by pandas's `to_csv(path, sep='\\t', index=False)`"
+        raise UserError(f"expected UTF-8 text, found {binary}", where=file.name, fix=fix)
+    _check_lines(content, file.name)
+    return TextFile(file.name, _check_text(content, file.name), hashlib.sha256(stored).hexdigest())
+
+
+def _check_lines(content: bytes, file: str) -> None:
+    """Raise a UserError for a line that takes seconds to read."""
+    begin = 0
+    while begin + _MAX_LINE_BYTES < len(content):
+        bounds = begin, begin + _MAX_LINE_BYTES
+        end = max(content.rfind(b"\n", *bounds), content.rfind(b"\r", *bounds))
+        if end < 0:
+            line_number = content.count(b"\n", 0, begin) + 1
+            found = f"one of more than {_MAX_LINE_BYTES:,} bytes"
+            raise line_error(Source(file, line_number), "a shorter line", found, "check that the file is a text")
+        begin = end + 1
+
+
+def _check_text(content: bytes, file: str) -> bytes:
+    """Return a text in UTF-8 without byte order marks. UserError, with the line, for what is not text."""
+    is_ascii = content.isascii()
+    encoding = "utf-16" if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else "utf-8"
+    try:
+        if not is_ascii:
+            decoded = content.decode(encoding)
+            content = content if encoding == "utf-8" else decoded.encode()
+    except UnicodeDecodeError as error:
+        line_number = max(1, len(split_text(content[: error.start].decode(encoding, "replace") + "|")))
+        found = f"the byte 0x{content[error.start]:02x}"
+        raise line_error(Source(file, line_number), "UTF-8 text", found, "save the file in UTF-8") from error
+    if (position := content.find(b"\0")) >= 0:
+        line_number = len(split_text(content[: position + 1].decode()))
+        raise line_error(Source(file, line_number), "text", "the character NUL", "save the file as text in UTF-8")
+    # Files that were put one after the other have a mark at the beginning of each.
+    return content if is_ascii else content.removeprefix(_MARK).replace(b"\n" + _MARK, b"\n")
+
+
+def split_text(text: str) -> list[str]:
+    """Split a text at LF, CRLF and CR, and at nothing else, since names may hold any other separator."""
+    if "\r" in text:
+        text = text.replace("\r\n", "\n").replace("\r", "\n")
+    return text.removesuffix("\n").split("\n") if text else []
+
+
+def split_lines(text: str) -> list[tuple[int, str]]:
+    """Split a text as `split_text` does, and number the lines from 1."""
+    return list(enumerate(split_text(text), 1))
+
+
+def is_skipped(line: str) -> bool:
+    """Return whether a line is blank or a comment, which begins with `%` or `#`; one with a tab is a row of a table."""
+    return "\t" not in line and (not line.strip() or line.lstrip(" ").startswith(("%", "#")))
+
+
+def line_error(source: Source, expected: str, found: str, fix: str) -> UserError:
+    """Return the error for a line, with what was expected and found there and how to fix it."""
+    return UserError(f"expected {expected}, found {found}", where=str(source), fix=fix)
+
+
+def show(text: str) -> str:
+    """Return a text in quotes, cut to a length that fits an error message."""
+    text = text if len(text) <= _SHOWN_CHARACTERS else text[: _SHOWN_CHARACTERS - 3] + "..."
+    return repr(text)
+
 
 Columns: TypeAlias = tuple[int, int, int]
 """The columns of head, relation and tail in a table; 0 is the first."""

@@ -3,11 +3,12 @@
 import math
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
 from kgverify.comparison.compare import Comparer, Options
+from kgverify.comparison.equality import Equality
 from kgverify.comparison.locate import Difference, locate_difference
 from kgverify.comparison.result import Divergence
 from kgverify.comparison.step_view import StepView
@@ -16,8 +17,10 @@ from kgverify.program.outcomes import Stage
 from kgverify.step.plain_step import Taken
 from kgverify.trace.model.columns import Columns
 from kgverify.trace.model.digests import compute_digests
-from kgverify.trace.model.score_error import ScoreTolerance
+from kgverify.trace.model.score_tolerance import ScoreTolerance
 from kgverify.trace.model.trace import Trace
+
+_EXACT: Final = Equality(modulo=())
 
 
 def differing(
@@ -48,8 +51,8 @@ def differing(
     ):
         yield from misplaced
         return
-    tolerance = ScoreTolerance(0.0 if exactly else 2 * case.score_error)
-    comparer = Comparer(sides[0], sides[1], Options(lockstep=lockstep, score_error=tolerance, modulo=()))
+    tolerance = ScoreTolerance(0.0 if exactly else 2 * case.rounding)
+    comparer = Comparer(sides[0], sides[1], Options(lockstep=lockstep, equality=_EXACT, tolerance=tolerance))
     for each in comparer.compare().divergences:
         yield _find((each.candidate, each.step), stage, each)
 

@@ -10,8 +10,7 @@ from kgverify.laws.law import PUSHES_DOWN, law
 from kgverify.program.fact_index import Ids
 from kgverify.program.outcomes import Outcome, Side, Stage
 from kgverify.ranking.draw import ALL, BOTH_SIDES
-from kgverify.ranking.groups import take_candidates
-from kgverify.ranking.rank import RANK_TOLERANCE
+from kgverify.ranking.rank import RANK_TOLERANCE, take_candidates
 from kgverify.trace.model.columns import CandidateSet, Rankings
 
 Key = tuple[int, int]

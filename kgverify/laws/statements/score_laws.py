@@ -23,7 +23,7 @@ def _score_of_step(case: Case) -> Iterator[Finding]:
         for each in step.resolvents:
             if each.kind == GoalKind.GOAL:
                 first = seen.setdefault((step.goal, each.atoms), each.score)
-                if not abs(first - each.score) <= 2 * case.score_error:
+                if not abs(first - each.score) <= 2 * case.rounding:
                     actual = f"{each.score!r} for {case.names.goal(each.atoms)}"
                     yield Finding(*at, Stage.SCORE, "score", f"{first!r}, as elsewhere", actual)
 
@@ -35,7 +35,7 @@ def _score_of_step(case: Case) -> Iterator[Finding]:
 def _score_formula(case: Case) -> Iterator[Finding]:
     policy = case.run.policy
     formula = score_shortest if policy.name == "shortest" else score_two_tower(policy.weights, policy.num_blocks)
-    allowed = case.score_error + (ROUNDING if policy.weights else 0.0)
+    allowed = case.rounding + (ROUNDING if policy.weights else 0.0)
     for at, step in case.walk():
         # Where names are kept, scores are those of canonical goals all the same.
         goals = [number_variables(each.atoms) if step.goal else () for each in step.resolvents]

@@ -45,7 +45,7 @@ from kgverify.trace.model.columns import (
 )
 from kgverify.trace.model.header import EngineInfo
 from kgverify.trace.model.schema import TraceLevel
-from kgverify.trace.model.score_error import bound_score_error
+from kgverify.trace.model.score_tolerance import bound_score_error
 from kgverify.trace.model.stage_items import read_step_outputs
 
 MOST: Final = 2**31 - 1
@@ -110,7 +110,7 @@ PolicyArrays = _structure(
         ),
         c_void_p,
     ),
-    score_error=c_double,
+    rounding=c_double,
 )
 PositionArrays = _structure("PositionArrays", **dict.fromkeys(("depth", "goal_start", "atom_start", "atoms"), c_void_p))
 
@@ -166,8 +166,8 @@ def limit_numbers(limits: Limits) -> Arrays:
     return LimitNumbers.of(limits.max_depth, limits.max_atoms, limits.max_resolvents, int(limits.exclude_query))
 
 
-def policy_arrays(policy: Policy, score_error: float) -> Arrays:
-    """Return the weights of a `two_tower`. score_error: the bound of its scores in float32, nats."""
+def policy_arrays(policy: Policy, rounding: float) -> Arrays:
+    """Return the weights of a `two_tower`. rounding: the bound of its scores in float32, nats."""
     weights = policy.weights
     names = ("embedding.predicate", "embedding.constant", "embedding.variable")
     dtype = np.result_type(np.float32, *(weights[name].dtype for name in names))
@@ -187,7 +187,7 @@ def policy_arrays(policy: Policy, score_error: float) -> Arrays:
         np.ascontiguousarray(weights["input.weight"], np.float64),
         np.ascontiguousarray(weights["input.bias"], np.float64),
         *map(blocks, ("weight", "bias", "norm.weight", "norm.bias")),
-        score_error,
+        rounding,
     )
 
 

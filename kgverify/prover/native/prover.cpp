@@ -59,7 +59,7 @@ struct Run {
 struct Engine {
     Program program;
     Limits limits;
-    double score_error = 0;
+    double rounding = 0;
     std::unique_ptr<const Tower<float>> fast;
     std::unique_ptr<const Tower<double>> exact;
 };
@@ -184,7 +184,7 @@ class Worker {
             if (!(step.goal_of(resolvent) == winner)) second = std::max(second, resolvent.score);
         gaps.num_choices++;
         gaps.smallest = std::min(gaps.smallest, highest - second);
-        const double margin = 2 * engine_.score_error;
+        const double margin = 2 * engine_.rounding;
         if (highest - second > margin) return;
         gaps.num_rescored++;
         std::vector<Goal> goals{slot.derivation.goal()};
@@ -273,7 +273,7 @@ extern "C" {
 Engine *native_make(const ProgramArrays *program, const Limits *limits, const PolicyArrays *policy) noexcept try {
     auto engine = std::make_unique<Engine>(Engine{Program(*program), *limits, 0, nullptr, nullptr});
     if (policy) {
-        engine->score_error = policy->score_error;
+        engine->rounding = policy->rounding;
         engine->fast = std::make_unique<Tower<float>>(*policy);
         engine->exact = std::make_unique<Tower<double>>(*policy);
     }

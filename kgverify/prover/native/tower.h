@@ -18,7 +18,7 @@ struct PolicyArrays {
     const void *predicates, *constants, *variables;
     const double *input_weight, *input_bias;
     const double *weights, *biases, *scales, *shifts;  // of all blocks
-    double score_error;              // of a score in float32, nats
+    double rounding;              // of a score in float32, nats
 };
 
 template <class Real> class Tower {

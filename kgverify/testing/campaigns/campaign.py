@@ -24,8 +24,8 @@ from kgverify.files.writing import locked_folder, temporary_folder, write_file
 from kgverify.garbage_collection import skip_existing_objects, without_garbage_collection
 from kgverify.program.atoms import Variable
 from kgverify.program.limits import OURS, Dialect
-from kgverify.runs.dask_workers import DaskWorkers
 from kgverify.runs.engine_makers import EAGER, PLAIN, EngineSpec, MakePipeline, Sides, make_reference
+from kgverify.runs.fan_out import DaskWorkers
 from kgverify.runs.pool import MOST_KILLS, Calls, Here, Processes, Workers, describe_end, weigh_end
 from kgverify.testing.campaigns.result import (
     NOT_SHRUNK,

@@ -28,11 +28,10 @@ from kgverify.testing.problems.decode import draw_boundary_problem, fit_sizes
 from kgverify.testing.problems.merge import Merged, group_problems, merge
 from kgverify.testing.problems.problem import Problem
 from kgverify.trace.model.columns import Columns, Rankings, are_equal, empty_columns, select_candidates
-from kgverify.trace.model.score_error import ScoreError
 from kgverify.trace.model.trace import Trace
 from kgverify.verification.effort import FULL, Effort
 from kgverify.verification.lockstep import follow_near_ties, lockstep_comparer
-from kgverify.verification.rounding import EngineRun, settle_score_error
+from kgverify.verification.rounding import EngineRun, measure_tolerance
 from kgverify.verification.verify import Verification, verify
 
 UNEXPLAINED: Final = FULL._replace(explained=0)
@@ -192,7 +191,7 @@ class Checker:
         pipeline = merged.with_unranked(self.make(run, merged.sizes))
         columns = pipeline.engine.prove(pipeline.draw_for(run))
         found: set[int] = set()
-        accepted: ScoreError = None
+        options = Options()
         build = partial(build_trace, run, pipeline.engine, columns, None)
         # Only consistent columns can be ranked.
         trace = None if is_quick and are_equal(batch.columns, columns) else build()
@@ -203,13 +202,13 @@ class Checker:
                 EngineRun("expected", batch.pipeline.engine, traces[0]),
                 EngineRun("actual", pipeline.engine, traces[1]),
             )
-            accepted = settle_score_error(sides, None)
+            options = Options(tolerance=measure_tolerance(sides))
             expected, actual = rank_alike(run, (batch.pipeline, pipeline), traces)
-            comparer = Comparer(expected, actual, Options(score_error=accepted))
+            comparer = Comparer(expected, actual, options)
             comparison, _ = follow_near_ties(comparer, comparer.compare(), run, pipeline, silent_phase)
             found = _find_differing(merged, compare_rankings(comparison, expected, actual))
         if self.lockstep and all(has_steps(each.engine.info) for each in (batch.pipeline, pipeline)):
-            stepper = lockstep_comparer(run, batch.expected, pipeline, silent_phase, accepted)
+            stepper = lockstep_comparer(run, batch.expected, pipeline, silent_phase, options)
             found |= _find_differing(merged, stepper.compare())
         return found
 

@@ -18,7 +18,7 @@ from kgverify.trace.model.columns import Candidates, CandidateSet, Columns, Rank
 from kgverify.trace.model.digests import Words, candidate_keys, fold, renumber
 from kgverify.trace.model.header import Header
 from kgverify.trace.model.schema import has_goals
-from kgverify.trace.model.score_error import UNIT_ROUNDOFF, bound_score_error, name_precision
+from kgverify.trace.model.score_tolerance import UNIT_ROUNDOFF, bound_score_error, name_precision
 
 Rows = NDArray[np.int64]
 

@@ -19,18 +19,21 @@ from kgverify.engines.reference.ranking import ReferenceDraw, sum_mixed
 from kgverify.errors import InternalError
 from kgverify.evaluation.closure import check_model
 from kgverify.evaluation.evaluate import EvaluationResult
-from kgverify.evaluation.judge import Endings, Judge, derive_endings, find_smallest_gaps, word_outcome
-from kgverify.evaluation.part_file import PartResult
-from kgverify.evaluation.part_store import identify
-from kgverify.evaluation.sampling import (
+from kgverify.evaluation.judge import (
     CONFIDENCE,
     SHARE,
     DrawnRanking,
+    Endings,
+    Judge,
     choose_rankings,
     choose_single,
+    derive_endings,
+    find_smallest_gaps,
     hash_results,
     judge_sample,
+    word_outcome,
 )
+from kgverify.evaluation.parts import PartResult, identify
 from kgverify.program.outcomes import Outcome
 from kgverify.program.program import Rule
 from kgverify.ranking.draw import ALL, may_be_drawn, number_atoms
@@ -171,20 +174,20 @@ def _check_known_triples(run: Run) -> None:
 def _check_samples(run: Run, engine: FormulaEngine, results: PartResult) -> None:
     """Check what is sampled of an evaluation, and that it depends on every result."""
     sample = results.sample
-    num_true = int(sample.sample_is_true.sum())
-    num_others = len(sample.sample_query) - num_true
+    num_true = int(sample.is_true.sum())
+    num_others = len(sample.candidates.query) - num_true
     for num in (10, 2 * min(num_true, num_others) + 20, num_true + num_others):
         chosen = choose_single(results, _KEY, num)
         wanted = max(min(num_true, num // 2), min(num_true, num - num_others))
-        found = int(chosen.sample_is_true.sum()), len(chosen.sample_query)
+        found = int(chosen.is_true.sum()), len(chosen.candidates.query)
         _require(found == (wanted, wanted + min(num - wanted, num_others)), "the number of single candidates")
         _require(
-            len({*zip(chosen.sample_priority.tolist(), chosen.sample_is_true.tolist(), strict=True)}) == found[1],
+            len({*zip(chosen.priority.tolist(), chosen.is_true.tolist(), strict=True)}) == found[1],
             "single candidates are chosen twice",
         )
     _require(
-        choose_single(results, _KEY, 10).sample_query.tolist()
-        != choose_single(results, _KEY + 1, 10).sample_query.tolist(),
+        choose_single(results, _KEY, 10).candidates.query.tolist()
+        != choose_single(results, _KEY + 1, 10).candidates.query.tolist(),
         "single candidates do not depend on the key",
     )
     plan = plan_parts(run, "cpu", 1 << 20)
@@ -196,14 +199,14 @@ def _check_samples(run: Run, engine: FormulaEngine, results: PartResult) -> None
     model = engine.endings.model
     size = len(run.graph.program.symbols.constants)
     keys = np.sort(number_atoms(np.array(sorted(model), np.int32), size))
-    drawn = choose_rankings(run, results, _KEY, 150, keys)
+    drawn, strata = choose_rankings(run, results, _KEY, 150, keys)
     is_short = (results.outcome == Outcome.PROVED) & (results.log_probability > -99.9)
-    rows = [each.row for each in drawn.rankings]
+    rows = [each.row for each in drawn]
     taken = [sum(bool(is_short[row]) == each for row in rows) for each in (True, False)]
     members = int(is_short.sum()), int((~is_short).sum())
-    _require(drawn.strata == list(zip(members, taken, strict=True)) and all(taken), "the numbers of rankings")
+    _require(strata == list(zip(members, taken, strict=True)) and all(taken), "the numbers of rankings")
     draw = ReferenceDraw(run.graph, run.split, run.num_corruptions, run.seed)
-    for each in drawn.rankings:
+    for each in drawn:
         atoms = draw.draw(int(results.query[each.row]), int(results.side[each.row]))
         derived = [*map(tuple, each.atoms.tolist())]
         outside = [atom for atom in atoms[1:] if tuple(atom) not in model]

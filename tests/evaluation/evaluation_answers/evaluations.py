@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from kgverify.engines.protocol import STOPPED, Positions
 from kgverify.engines.reference.ranking import ReferenceDraw, sum_mixed
 from kgverify.errors import InternalError, UserError
-from kgverify.evaluation.part_file import SALT, SAMPLED, PartResult
+from kgverify.evaluation.parts import SALT, SAMPLED, PartResult
 from kgverify.evaluation.proving import FullWork, PartWork
 from kgverify.evaluation.rank_only import build_rank_only
 from kgverify.graphs.graph import KnowledgeGraph
@@ -256,8 +256,7 @@ def _find_wrong_values(run: Run, engine: FormulaEngine, result: PartResult, *, r
     if bool(num_stopped) != engine.takes_floors:
         yield f"{num_stopped} candidates that were stopped"
     yield from _find_wrong_samples(run, result, of_group)
-    statistics = result.num_choices.item(), result.num_rescored.item(), result.smallest_gap.item()
-    if statistics != (engine.num_choices, engine.num_rescored, min(engine.gaps)):
+    if result.choices != (engine.num_choices, engine.num_rescored, min(engine.gaps)):
         yield "the closeness of the choices"
     if not rank_only and engine.num_choices != sum(
         each.num_choices for of in of_group.values() for each in of.values()
@@ -272,20 +271,20 @@ def _find_wrong_samples(
     sample = result.sample
     seen = set()
     for query, side, atom, *ending, is_true in zip(
-        sample.sample_query.tolist(),
-        sample.sample_side.tolist(),
-        map(tuple, sample.sample_atom.tolist()),
-        sample.sample_outcome.tolist(),
-        sample.sample_is_limited.tolist(),
-        sample.sample_log_probability.tolist(),
-        sample.sample_is_true.tolist(),
+        sample.candidates.query.tolist(),
+        sample.candidates.side.tolist(),
+        map(tuple, sample.candidates.atom.tolist()),
+        sample.candidates.outcome.tolist(),
+        sample.candidates.is_limited.tolist(),
+        sample.candidates.log_probability.tolist(),
+        sample.is_true.tolist(),
         strict=True,
     ):
         expected = of_group[query, side].get(atom)
         if expected is None or list(expected[:3]) != ending or is_true != (atom == tuple(run.triples[query].tolist())):
             yield f"the sampled candidate {atom} of query {query}, side {Side(side).name}"
         seen.add((query, side, atom))
-    num_true = int(sample.sample_is_true.sum())
+    num_true = int(sample.is_true.sum())
     if int(result.num_outcomes.sum()) == sum(map(len, of_group.values())):
         # Those of lowest priority among all; a priority depends on the seed, the query, the side and the entity alone.
         key = sum_mixed([(run.seed ^ SALT) % 2**64])
@@ -294,7 +293,7 @@ def _find_wrong_samples(
             for (query, side), atoms in of_group.items()
             for atom in [*atoms][1:]
         )
-        if sorted(sample.sample_priority[~sample.sample_is_true].tolist()) != lowest[:SAMPLED]:
+        if sorted(sample.priority[~sample.is_true].tolist()) != lowest[:SAMPLED]:
             yield "the sampled candidates are not those of lowest priority"
-    if len(seen) < len(sample.sample_query) or num_true != len(of_group) or num_true == len(seen):
+    if len(seen) < len(sample.candidates.query) or num_true != len(of_group) or num_true == len(seen):
         yield "the number of sampled candidates"

@@ -17,13 +17,12 @@ from kgverify.comparison.result import NO_CANDIDATE, Attribution, Cause, Compari
 from kgverify.engines.policy import bound_score_errors
 from kgverify.program.outcomes import DifferenceClass, Outcome, Stage
 from kgverify.program.program import Symbols
-from kgverify.ranking.groups import find_truth
-from kgverify.ranking.rank import rank_candidates
+from kgverify.ranking.rank import find_truth, rank_candidates
 from kgverify.ranking.rules import RankingRule, Ties, count_above, give_ranks
 from kgverify.trace.model.columns import Candidates, CandidateSet, Rankings
 from kgverify.trace.model.digests import renumber
 from kgverify.trace.model.header import EngineInfo, PolicyInfo
-from kgverify.trace.model.score_error import accept_score_error, judge_tolerance, name_precision
+from kgverify.trace.model.score_tolerance import accept_score_error, judge_tolerance, name_precision
 from kgverify.verification.attribute import attribute_loss
 from kgverify.verification.planted_changes import require
 
@@ -184,7 +183,7 @@ def _of_rounding() -> Iterator[tuple[str, object, object]]:
         ]
         coverage: Any = None
         agreed = Comparison(verdict=Verdict.AGREE, coverage=coverage)
-        found = compare_rankings(agreed, *sides, score_error=0.1)
+        found = compare_rankings(agreed, *sides, tolerance=0.1)
         yield f"rounding of {wanted} to {got}", len(found.divergences) > 0, differs
 
 
