@@ -3,11 +3,12 @@
 import os
 import platform
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from enum import StrEnum
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, requires, version
+from itertools import chain, starmap
 from pathlib import Path
 from time import perf_counter
 from typing import Any, Final
@@ -78,30 +79,27 @@ def examine_installation() -> list[Finding]:
         Finding("kgverify", State.PRESENT, __version__),
         Finding("Python", State.PRESENT, f"{platform.python_version()} on {platform.platform(terse=True)}"),
     ]
-    return [*own, *_look_at_packages(), *_look_at_tools(), *_look_at_devices(), *_look_at_caches(), *_look_at_data()]
+    packages, tools = starmap(_examine_package, _required().items()), starmap(_examine_tool, TOOLS.items())
+    return [*own, *packages, *tools, *_look_at_devices(), *_look_at_caches(), _examine_data()]
 
 
-def _look_at_packages() -> Iterator[Finding]:
-    for package, asked in _required().items():
-        try:
-            found = version(package)
-        except PackageNotFoundError:
-            # A module of that name in the current folder is somebody else's.
-            extra, needs = EXTRAS.get(package, ("", "kgverify needs"))
-            fix = f"pip install 'kgverify[{extra}]'" if extra else f"pip install {package}"
-            yield Finding(package, State.ABSENT if extra else State.BROKEN, f"{needs} it", fix)
-            continue
-        try:
-            # The distribution backports-zstd is the module backports.zstd.
-            import_module(package.replace("-", "."))
-        except Exception as error:
-            yield Finding(package, State.BROKEN, describe_error(error), f"pip install --force-reinstall {package}")
-            continue
-        if asked and not asked.contains(found, prereleases=True):
-            fix = f"pip install '{package}{asked}'"
-            yield Finding(package, State.BROKEN, f"{found}; kgverify works with {asked}", fix)
-        else:
-            yield Finding(package, State.PRESENT, found)
+def _examine_package(package: str, required: SpecifierSet) -> Finding:
+    try:
+        installed = version(package)
+    except PackageNotFoundError:
+        # A module of that name in the current folder is somebody else's.
+        extra, needs = EXTRAS.get(package, ("", "kgverify needs"))
+        fix = f"pip install 'kgverify[{extra}]'" if extra else f"pip install {package}"
+        return Finding(package, State.ABSENT if extra else State.BROKEN, f"{needs} it", fix)
+    try:
+        # The distribution backports-zstd is the module backports.zstd.
+        import_module(package.replace("-", "."))
+    except Exception as error:
+        return Finding(package, State.BROKEN, describe_error(error), f"pip install --force-reinstall {package}")
+    if required and not required.contains(installed, prereleases=True):
+        fix = f"pip install '{package}{required}'"
+        return Finding(package, State.BROKEN, f"{installed}; kgverify works with {required}", fix)
+    return Finding(package, State.PRESENT, installed)
 
 
 def _required() -> dict[str, SpecifierSet]:
@@ -115,13 +113,10 @@ def _required() -> dict[str, SpecifierSet]:
     return always | {package: optional.get(package, SpecifierSet()) for package in EXTRAS}
 
 
-def _look_at_tools() -> Iterator[Finding]:
-    for name, (programs, what, fix) in TOOLS.items():
-        found = next((path for program in programs if (path := shutil.which(program))), None)
-        if found:
-            yield Finding(name, State.PRESENT, found)
-        else:
-            yield Finding(name, State.ABSENT, f"for {what}", fix)
+def _examine_tool(name: str, tool: tuple[Sequence[str], str, str]) -> Finding:
+    programs, what, fix = tool
+    found = next((path for program in programs if (path := shutil.which(program))), None)
+    return Finding(name, State.PRESENT, found) if found else Finding(name, State.ABSENT, f"for {what}", fix)
 
 
 def _look_at_devices() -> Iterator[Finding]:
@@ -161,17 +156,14 @@ def _look_at_caches() -> Iterator[Finding]:
         yield Finding("cache of compiled code", State.PRESENT, f"{folder}, {size / 1e6:,.1f} MB")
 
 
-def _look_at_data() -> Iterator[Finding]:
-    folder = os.environ.get(DATA_VARIABLE)
+def _examine_data() -> Finding:
+    name, folder = f"${DATA_VARIABLE}", os.environ.get(DATA_VARIABLE)
     if folder is None:
-        yield Finding(f"${DATA_VARIABLE}", State.ABSENT, "names a folder of graphs, which --graph then takes by name")
-    elif Path(folder).is_dir():
-        graphs = sorted(path.name for path in Path(folder).iterdir() if path.is_dir())
-        yield Finding(f"${DATA_VARIABLE}", State.PRESENT, f"{folder}: {', '.join(graphs) or 'no graph'}")
-    else:
-        yield Finding(
-            f"${DATA_VARIABLE}", State.BROKEN, f"there is no folder {folder!r}", f"set or unset {DATA_VARIABLE}"
-        )
+        return Finding(name, State.ABSENT, "names a folder of graphs, which --graph then takes by name")
+    if not Path(folder).is_dir():
+        return Finding(name, State.BROKEN, f"there is no folder {folder!r}", f"set or unset {DATA_VARIABLE}")
+    graphs = sorted(path.name for path in Path(folder).iterdir() if path.is_dir())
+    return Finding(name, State.PRESENT, f"{folder}: {', '.join(graphs) or 'no graph'}")
 
 
 GRAPH: Final = "countries"
@@ -186,16 +178,13 @@ def try_installation() -> Iterator[Finding]:
     Yields:
         One finding for each evaluator and each fault; BROKEN if the evaluator differs, or the fault is not found.
     """
-    states = []
     modes = make_entry(COMPILED).list_modes()
-    for mode in modes:
-        states.append(found := _try_mode(mode))
-        yield found
     mode = "eager" if "eager" in modes else "plain"
-    for fault, split in FAULTS.items():
-        states.append(found := _find_fault(fault, mode, split))
+    has_passed = bool(modes)
+    for found in chain(map(_try_mode, modes), (_find_fault(fault, mode, split) for fault, split in FAULTS.items())):
+        has_passed &= found.state is State.PRESENT
         yield found
-    if states and all(each.state is State.PRESENT for each in states):
+    if has_passed:
         keep_mark(find_result(), "passed")
 
 
@@ -206,32 +195,34 @@ def describe_last_test() -> Finding:
     return Finding("self-test", State.ABSENT, "has not passed in this environment", SELF_TEST)
 
 
-def _try_mode(mode: str) -> Finding:
+def _verify(evaluator: Any, split: Split = "test") -> Any:
     # The list of what is installed is shown whatever is broken.
     from kgverify.api.verify import verify
 
-    began, before = perf_counter(), count_compilations()[1]
+    return verify(GRAPH, evaluator, queries=Queries(**SIZE, split=split))
+
+
+def _try_mode(mode: str) -> Finding:
+    name, began, before = f"self-test: mode {mode}", perf_counter(), count_compilations()[1]
     try:
-        report = verify(GRAPH, make_entry(COMPILED, mode=mode), queries=Queries(**SIZE))
+        report = _verify(make_entry(COMPILED, mode=mode))
     except UserError as error:
-        return Finding(f"self-test: mode {mode}", State.BROKEN, error.message, error.fix or "")
+        return Finding(name, State.BROKEN, error.message, error.fix or "")
     compiling = count_compilations()[1] - before
     took = f"{perf_counter() - began - compiling:.1f} s, and {compiling:.1f} s of compilation"
     if report.verdict.value == "AGREE":
-        return Finding(f"self-test: mode {mode}", State.PRESENT, f"agrees with the reference: {took}")
+        return Finding(name, State.PRESENT, f"agrees with the reference: {took}")
     first = report.first_divergence
     what = f"first in {first.stage}" if first is not None else "; ".join(report.reasons)
-    return Finding(f"self-test: mode {mode}", State.BROKEN, f"{report.verdict.value}: {what}", "report this")
+    return Finding(name, State.BROKEN, f"{report.verdict.value}: {what}", "report this")
 
 
-def _find_fault(name: str, mode: str, split: Split) -> Finding:
-    from kgverify.api.verify import verify
-
-    began = perf_counter()
-    evaluator = make_entry(COMPILED, mode=mode, faults=name)
-    stage = next(fault.stage for fault, _ in evaluator.catalogue()[0] if fault.name == name)
-    first = verify(GRAPH, evaluator, queries=Queries(**SIZE, split=split)).first_divergence
+def _find_fault(fault: str, mode: str, split: Split) -> Finding:
+    name, began = f"self-test: fault {fault}", perf_counter()
+    evaluator = make_entry(COMPILED, mode=mode, faults=fault)
+    stage = next(each.stage for each, _ in evaluator.catalogue()[0] if each.name == fault)
+    first = _verify(evaluator, split).first_divergence
     if first is None or first.stage != stage:
         seen = "nothing" if first is None else f"another stage, {first.stage}"
-        return Finding(f"self-test: fault {name}", State.BROKEN, f"expected {stage}, found {seen}", "report this")
-    return Finding(f"self-test: fault {name}", State.PRESENT, f"found in {stage}: {perf_counter() - began:.1f} s")
+        return Finding(name, State.BROKEN, f"expected {stage}, found {seen}", "report this")
+    return Finding(name, State.PRESENT, f"found in {stage}: {perf_counter() - began:.1f} s")

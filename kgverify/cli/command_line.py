@@ -7,11 +7,12 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from importlib import import_module
 from typing import Any, Final, get_args
 
 from cyclopts import App, Parameter
-from cyclopts.argument import Argument
+from cyclopts.argument import Argument, Token
 from cyclopts.exceptions import (
     CoercionError,
     ConsumeMultipleError,
@@ -23,7 +24,7 @@ from cyclopts.exceptions import (
 )
 from cyclopts.help import HelpEntry, HelpPanel
 
-from kgverify.cli.configuration import Configuration
+from kgverify.cli.configuration import apply_configuration
 from kgverify.cli.entries import ENTRIES, MOST_COLUMNS, find_width, render_rows
 from kgverify.cli.output import END, CatalogueAsked, settings
 from kgverify.cli.progress import SafeConsole, check_writable, print_note, print_warning
@@ -31,13 +32,6 @@ from kgverify.errors import UserError, first_line, suggest
 from kgverify.progress import LOGGER
 from kgverify.report.render.screen import Text
 
-DEFAULT_NAMES: Final = {
-    "--html": "report.html",
-    "--junit": "junit.xml",
-    "--markdown": "report.md",
-    "--perfetto": "perfetto.json",
-}
-"""The default file names of the formats of `kgverify report`, in the current folder."""
 FORMER: Final = {
     "--graph": ("train", "valid", "test", "domains", "rule_variables", "skip_rules", "columns"),
     "--limits": ("max_depth", "max_atoms", "max_resolvents", "exclude_query", "dialect"),
@@ -59,7 +53,7 @@ def call(words: Sequence[str]) -> int:
         print_note(f"written: {path}; it is read by new shells")
         return 0
     words = _name_files(words)
-    app = make_app(words[0], configuration=Configuration(ENTRIES[words[0]].compares))
+    app = make_app(words[0], configuration=partial(apply_configuration, ENTRIES[words[0]].compares))
     _log_notes()
     if len(words) == 1 and app[words[0]].default_command is None:
         app([words[0], "--help"])
@@ -82,7 +76,7 @@ def call(words: Sequence[str]) -> int:
     return code if isinstance(code, int) else 0
 
 
-def make_app(*names: str, configuration: Configuration | None = None) -> App:
+def make_app(*names: str, configuration: Callable[..., None] | None = None) -> App:
     """Return the application with some of the commands."""
     app = App(
         name="kgverify",
@@ -144,14 +138,20 @@ def name_option(where: str, app: App, words: Sequence[str]) -> str:
     """
     typed = {word.split("=")[0] for word in words}
     where, space, value = where.partition(" ")
-    _, apps, _ = app.parse_commands(list(words))
-    for each in list_options(apps[-1]) if apps[-1].default_command else ():
+    for each in _find_options(app, words):
         options = [name for name in each.names if name.startswith("-")]
         if options and where in (each.field_info.name, options[0].lstrip("-").replace("-", "_")):
             return next((name for name in options if name in typed), options[0]) + space + value
-        if former := f"--{where.replace('_', '-')}" if options and where in FORMER.get(options[0], ()) else "":
+        if options and where in FORMER.get(options[0], ()):
+            former = f"--{where.replace('_', '-')}"
             return former if former in typed else f"{options[0]} {where}"
     return where + space + value
+
+
+def _find_options(app: App, words: Sequence[str]) -> list[Argument]:
+    """Return the arguments and options of the command in some words."""
+    _, apps, _ = app.parse_commands(list(words))
+    return list_options(apps[-1]) if apps[-1].default_command else []
 
 
 def _show_default(value: Any) -> str | None:
@@ -162,30 +162,35 @@ def _replace_former(words: Sequence[str], app: App) -> list[str]:
     """Replace options of earlier versions, which are keys of others now, where a command has no option of that name."""
     if {"--help", "-h"} & set(words):
         return list(words)
-    _, apps, _ = app.parse_commands(list(words))
-    known = {name for each in (list_options(apps[-1]) if apps[-1].default_command else ()) for name in each.names}
+    known = {name for each in _find_options(app, words) for name in each.names}
     replaced: list[str] = []
     given = iter(words)
     for word in given:
         option, sign, value = word.partition("=")
-        key = option.removeprefix("--").replace("-", "_")
-        name = next((name for name, keys in FORMER.items() if key.removeprefix("no_") in keys and name in known), None)
+        key = option.removeprefix("--no-").removeprefix("--").replace("-", "_")
+        name = next((name for name, keys in FORMER.items() if key in keys and name in known), None)
         if not option.startswith("--") or option in known or name is None:
             replaced.append(word)
-        elif key.removeprefix("no_") in SWITCHES:
-            truth = str(not key.startswith("no_")).lower()
-            replaced += [name, f"{key.removeprefix('no_')}={truth}"]
-        else:
-            replaced += [name, f"{key}={value if sign else next(given, '')}"]
+            continue
+        if key in SWITCHES:
+            value = str(not option.startswith("--no-")).lower()
+        elif not sign:
+            value = next(given, "")
+        replaced += [name, f"{key}={value}"]
     return replaced
 
 
 def _name_files(words: Sequence[str]) -> list[str]:
     """Insert the file names of the formats of `kgverify report` that are given without one, and join `-` to its option."""
+    files = {}
+    if words[0] == "report":
+        from kgverify.report.render.formats import FORMATS
+
+        files = {f"--{name}": each.file for name, each in FORMATS.items()}
     named: list[str] = []
     for word, following in zip(words, [*words[1:], END], strict=True):
-        if word in DEFAULT_NAMES and words[0] == "report" and following.startswith("--"):
-            named.append(f"{word}={DEFAULT_NAMES[word]}")
+        if word in files and following.startswith("--"):
+            named.append(f"{word}={files[word]}")
         elif word == "-" and named and named[-1].startswith("--") and "=" not in named[-1]:
             named[-1] += "=-"
         else:
@@ -209,43 +214,47 @@ def _log_notes() -> None:
 
 def _as_user_error(error: CycloptsError) -> UserError:
     """Return the error in the words of all others: where, what, and how to fix it."""
+    help_text = f"{' '.join(['kgverify', *(error.command_chain or ()), '--help'])} lists the options"
+    unused = getattr(error, "unused_tokens", None)
     if isinstance(error, UnknownOptionError):
-        names = [name for each in error.argument_collection for name in each.names if name.startswith("-")]
-        token = error.token
-        where = token.keyword or token.value
-        if token.source != "cli":
-            return _of_file(token.source, where, "unknown key", [name.lstrip("-") for name in names])
-        return UserError("unknown option", where=where, fix=suggest(where, names) or _help_of(error))
-    if isinstance(error, UnknownCommandError) and error.unused_tokens:
+        return _explain_option(error, help_text)
+    if isinstance(error, UnknownCommandError) and unused:
         known = [name for name in error.app or () if not name.startswith("-")]
-        where = error.unused_tokens[0]
-        return UserError("unknown command", where=where, fix=suggest(where, known) or f"choose {', '.join(known)}")
+        return UserError(
+            "unknown command", where=unused[0], fix=suggest(unused[0], known) or f"choose {', '.join(known)}"
+        )
     if isinstance(error, CoercionError) and error.token is not None:
-        token, choices = error.token, [str(each) for each in get_args(error.target_type)]
-        where = token.keyword or (error.argument.name if error.argument else "")
-        if token.source not in ("", "cli"):
-            where = f"{token.source}: {where.strip('[]')}"
-        if choices:
-            fix = suggest(token.value, choices) or f"choose one of {', '.join(choices)}"
-            return UserError(f"unknown value {token.value!r}", where=where, fix=fix)
-        kind = _KINDS.get(error.target_type, "another value")
-        return UserError(f"expected {kind}, found {token.value!r}", where=where, fix=_help_of(error))
+        return _explain_value(error, error.token, help_text)
     if isinstance(error, MissingArgumentError) and error.argument is not None:
         is_empty = not error.argument.tokens and error.keyword is None and not isinstance(error, ConsumeMultipleError)
         where = error.keyword or error.argument.name
-        return UserError("is missing" if is_empty else "needs a value", where=where, fix=_help_of(error))
-    if isinstance(error, UnusedCliTokensError) and error.unused_tokens:
-        return UserError("unexpected argument", where=error.unused_tokens[0], fix=_help_of(error))
-    return UserError(str(error), fix=_help_of(error))
+        return UserError("is missing" if is_empty else "needs a value", where=where, fix=help_text)
+    if isinstance(error, UnusedCliTokensError) and unused:
+        return UserError("unexpected argument", where=unused[0], fix=help_text)
+    return UserError(str(error), fix=help_text)
 
 
-def _of_file(file: str, key: str, what: str, known: Sequence[str]) -> UserError:
-    key = key.strip("[]").replace("][", ".").lstrip("-")
-    return UserError(what, where=f"{file}: {key}", fix=suggest(key, known) or "remove it")
+def _explain_option(error: UnknownOptionError, help_text: str) -> UserError:
+    """Explain an option of the command line, or a key of a configuration file, that the command does not have."""
+    names = [name for each in error.argument_collection for name in each.names if name.startswith("-")]
+    where = error.token.keyword or error.token.value
+    if error.token.source == "cli":
+        return UserError("unknown option", where=where, fix=suggest(where, names) or help_text)
+    key = where.strip("[]").replace("][", ".").lstrip("-")
+    fix = suggest(key, [name.lstrip("-") for name in names]) or "remove it"
+    return UserError("unknown key", where=f"{error.token.source}: {key}", fix=fix)
 
 
-def _help_of(error: CycloptsError) -> str:
-    return f"{' '.join(['kgverify', *(error.command_chain or ()), '--help'])} lists the options"
+def _explain_value(error: CoercionError, token: Token, help_text: str) -> UserError:
+    """Explain a value of another type, or one that is not among the choices."""
+    where = token.keyword or (error.argument.name if error.argument else "")
+    if token.source not in ("", "cli"):
+        where = f"{token.source}: {where.strip('[]')}"
+    if choices := [str(each) for each in get_args(error.target_type)]:
+        fix = suggest(token.value, choices) or f"choose one of {', '.join(choices)}"
+        return UserError(f"unknown value {token.value!r}", where=where, fix=fix)
+    kind = _KINDS.get(error.target_type, "another value")
+    return UserError(f"expected {kind}, found {token.value!r}", where=where, fix=help_text)
 
 
 class HelpText:

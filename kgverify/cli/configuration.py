@@ -47,52 +47,47 @@ def _is_owned(folder: str) -> bool:
         return False
 
 
-class Configuration:
-    """The options of the configuration file, for cyclopts; those of the command line win.
+def apply_configuration(compares: bool, app: Any, commands: tuple[str, ...], arguments: Any) -> None:
+    """Set the options that were not typed, for cyclopts. UserError for a file that cannot be read, and for an unknown key.
 
     compares: whether the command takes the options that stand under no command
     """
+    path = find_file()
+    if path is None:
+        return
+    from cyclopts.config import Dict
 
-    def __init__(self, compares: bool) -> None:
-        self._compares = compares
+    from kgverify.progress import LOGGER
 
-    def __call__(self, app: Any, commands: tuple[str, ...], arguments: Any) -> None:
-        """Set the options that were not typed. UserError for a file that cannot be read, and for an unknown key."""
-        path = find_file()
-        if path is None:
-            return
-        from cyclopts.config import Dict
+    LOGGER.info("configuration: %s", path)
+    values = _choose(path, compares, commands, arguments)
+    folder = os.path.dirname(path)
+    values = {key: _from_folder(folder, value) if key in _OF_FILES else value for key, value in values.items()}
+    Dict(values, source=path, use_commands_as_keys=False)(app, commands, arguments)
 
-        from kgverify.progress import LOGGER
 
-        LOGGER.info("configuration: %s", path)
-        values = self._choose(path, _read(path), commands, arguments)
-        folder = os.path.dirname(path)
-        values = {key: _from_folder(folder, value) if key in _OF_FILES else value for key, value in values.items()}
-        Dict(values, source=path, use_commands_as_keys=False)(app, commands, arguments)
+def _choose(path: str, compares: bool, commands: tuple[str, ...], arguments: Any) -> dict[str, Any]:
+    """Return the values for a command: those under no command, and those under this one."""
+    from kgverify.cli.entries import ENTRIES
+    from kgverify.cli.options import SHARED_KEYS
+    from kgverify.errors import UserError, suggest
 
-    def _choose(self, path: str, table: dict[str, Any], commands: tuple[str, ...], arguments: Any) -> dict[str, Any]:
-        """Return the values for a command: those under no command, and those under this one."""
-        from kgverify.cli.entries import ENTRIES
-        from kgverify.cli.options import SHARED_KEYS
-        from kgverify.errors import UserError, suggest
-
-        values = {}
-        own = {name.lstrip("-").replace("-", "_") for each in arguments for name in each.names}
-        for key, value in table.items():
-            if key in ENTRIES:
-                continue
-            if key.replace("-", "_") not in SHARED_KEYS:
-                fix = suggest(key, (*SHARED_KEYS, *ENTRIES)) or "move it to the table of its command, or remove it"
-                raise UserError("unknown key", where=f"{path}: {key}", fix=fix)
-            if self._compares and key.replace("-", "_") in own:
-                values[key] = value
-        section: Any = table
-        for word in commands:
-            section = section.get(word, {})
-            if not isinstance(section, dict):
-                raise UserError("expected a table of options", where=f"{path}: {word}", fix=f"write [{word}]")
-        return {**values, **section}
+    section = table = _read(path)
+    values = {}
+    own = {name.lstrip("-").replace("-", "_") for each in arguments for name in each.names}
+    for key, value in table.items():
+        if key in ENTRIES:
+            continue
+        if key.replace("-", "_") not in SHARED_KEYS:
+            fix = suggest(key, (*SHARED_KEYS, *ENTRIES)) or "move it to the table of its command, or remove it"
+            raise UserError("unknown key", where=f"{path}: {key}", fix=fix)
+        if compares and key.replace("-", "_") in own:
+            values[key] = value
+    for word in commands:
+        section = section.get(word, {})
+        if not isinstance(section, dict):
+            raise UserError("expected a table of options", where=f"{path}: {word}", fix=f"write [{word}]")
+    return {**values, **section}
 
 
 def _read(path: str) -> dict[str, Any]:

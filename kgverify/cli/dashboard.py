@@ -1,12 +1,13 @@
 """The dashboard of a campaign, redrawn on a terminal: its progress, the work compared, and the failures."""
 
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Final
 
-from rich.console import Console, ConsoleOptions, RenderResult  # noqa: TID251  the type in rich's protocol
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult  # noqa: TID251  the type in rich's protocol
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
@@ -70,49 +71,51 @@ def draw(campaign: Campaign, tally: Tally, num_failures: int = MOST_FAILURES) ->
     table = Table.grid(padding=(0, 2, 0, 0), expand=True)
     table.add_column(no_wrap=True, style="dim")
     table.add_column(no_wrap=True, overflow="ellipsis", ratio=1)
-    table.add_row("engine", str(campaign.engine))
-    table.add_row("now", Text(_phase(campaign, tally), style="yellow" if tally.is_ending else "bold"))
+    rows: list[tuple[str | Text, RenderableType]] = [
+        ("engine", str(campaign.engine)),
+        ("now", Text(_phase(campaign, tally), style="yellow" if tally.is_ending else "bold")),
+        ("time", _time(campaign, tally)),
+    ]
     if (share := _share(campaign, tally)) is not None:
-        table.add_row("", ProgressBar(total=1.0, completed=share, width=24))
-    table.add_row("time", _time(campaign, tally))
+        rows.insert(2, ("", ProgressBar(total=1.0, completed=share, width=24)))
     if tally.phase == "try":
-        _add_counts(table, campaign, tally)
-        _add_failures(table, tally, min(num_failures, MOST_FAILURES))
+        rows += _list_counts(campaign, tally) + _list_failures(tally, min(num_failures, MOST_FAILURES))
+    for row in rows:
+        table.add_row(*row)
     return table
 
 
-def _add_counts(table: Table, campaign: Campaign, tally: Tally) -> None:
-    tried = tally.tried
+def _list_counts(campaign: Campaign, tally: Tally) -> list[tuple[str | Text, RenderableType]]:
+    tried, rate = tally.tried, _rate(tally)
     resumed = f", {tally.resumed:,} of them earlier" if tally.resumed else ""
-    table.add_row(
-        "problems",
-        f"{tally.done:,} of {name_source(campaign.seed, campaign.scope)}{resumed}; {tally.at_work:,} more in work",
-    )
-    table.add_row(
-        "compared",
-        f"{count_of(tried.num_candidates, 'candidate')}, {count_of(tried.num_steps, 'step')},"
-        f" {count_of(tried.num_resolvents, 'resolvent')}",
-    )
-    rate = _rate(tally)
-    table.add_row("speed", f"{rate:,.0f} problems a second" if rate else "not known yet")
+    return [
+        (
+            "problems",
+            f"{tally.done:,} of {name_source(campaign.seed, campaign.scope)}{resumed}; {tally.at_work:,} more in work",
+        ),
+        (
+            "compared",
+            f"{count_of(tried.num_candidates, 'candidate')}, {count_of(tried.num_steps, 'step')},"
+            f" {count_of(tried.num_resolvents, 'resolvent')}",
+        ),
+        ("speed", f"{rate:,.0f} problems a second" if rate else "not known yet"),
+    ]
 
 
-def _add_failures(table: Table, tally: Tally, num_shown: int) -> None:
-    found = tally.tried.count_by(str)
+def _list_failures(tally: Tally, num_shown: int) -> list[tuple[str | Text, RenderableType]]:
+    tried = tally.tried
+    found = Counter(tried.count_by(str)).most_common()
     if not found:
-        table.add_row("failures", "none" if tally.done else "none yet")
-        return
-    table.add_row(
-        "failures",
-        Text(f"{count_of(len(found), 'kind')}, in {count_of(tally.tried.num_differing, 'problem')}", style="bold red"),
-    )
-    table.add_row("stages", _counted(tally.tried.stages))
-    table.add_row("classes", _counted(tally.tried.classes))
-    most = sorted(found.items(), key=lambda item: -item[1])
-    for signature, count in most[:num_shown]:
-        table.add_row(Text(f"{count:>8,}", style="red"), signature)
-    if len(most) > num_shown:
-        table.add_row("", Text(f"and {len(most) - num_shown:,} more", style="dim"))
+        return [("failures", "none" if tally.done else "none yet")]
+    num = f"{count_of(len(found), 'kind')}, in {count_of(tried.num_differing, 'problem')}"
+    more = len(found) - num_shown
+    return [
+        ("failures", Text(num, style="bold red")),
+        ("stages", _counted(tried.stages)),
+        ("classes", _counted(tried.classes)),
+        *((Text(f"{count:>8,}", style="red"), signature) for signature, count in found[:num_shown]),
+        *([("", Text(f"and {more:,} more", style="dim"))] if more > 0 else []),
+    ]
 
 
 def _phase(campaign: Campaign, tally: Tally) -> str:
@@ -155,7 +158,7 @@ def _rate(tally: Tally) -> float:
 
 
 def _counted(counts: Mapping[str, int]) -> str:
-    return ", ".join(f"{name} {count:,}" for name, count in sorted(counts.items(), key=lambda item: -item[1]))
+    return ", ".join(f"{name} {count:,}" for name, count in Counter(counts).most_common())
 
 
 def _clock(seconds: float) -> str:

@@ -56,8 +56,10 @@ ENTRIES: Final = {
     "dialect": Entry(
         _LOOK, "commands.dialect:dialect", "Propose the dialect of an engine by experiments.", compares=True
     ),
-    "shrink": Entry(_LOOK, "commands.shrink:shrink", "Shrink a divergence to a minimal reproducer.", has_json=False),
-    "replay": Entry(_LOOK, "commands.replay:replay", "Run a reproducer again.", has_json=False),
+    "shrink": Entry(
+        _LOOK, "commands.reproducers:shrink", "Shrink a divergence to a minimal reproducer.", has_json=False
+    ),
+    "replay": Entry(_LOOK, "commands.reproducers:replay", "Run a reproducer again.", has_json=False),
     "trace": Entry(_LOOK, "commands.trace:COMMANDS", "Import, check, repair, join, convert, export traces."),
     "audit": Entry(_LOOK, "commands.audit:COMMANDS", "Is it the compiler? Examine a compiled step."),
     "doctor": Entry(_LOOK, "commands.doctor:doctor", "List what is installed, missing or broken."),

@@ -6,20 +6,11 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Final, NamedTuple, TextIO
+from typing import Final, TextIO
 
 from kgverify.errors import UserError
 
 _WRITE_ERRORS: Final = {errno.ENOSPC, errno.EIO, errno.EBADF, errno.EFBIG, errno.EDQUOT}
-
-
-class _Stream(NamedTuple):
-    """A standard stream at the start: its name in `sys`, its descriptor, a duplicate of that (-1 if closed), the object."""
-
-    name: str
-    number: int
-    duplicate: int
-    stream: TextIO | None
 
 
 QUIET: Final = ("--quiet", "-q")
@@ -49,7 +40,8 @@ class Settings:
 
 
 settings: Final = Settings()
-_streams: list[_Stream] = []
+_streams: list[tuple[str, int, int, TextIO | None]] = []
+"""The standard streams at the start: the name in `sys`, the descriptor, a duplicate of it (-1 if closed), and the object."""
 
 
 def take_settings(words: Sequence[str]) -> list[str]:
@@ -88,18 +80,17 @@ def keep_output() -> Iterator[None]:
     try:
         yield
     finally:
-        for each in _streams:
-            if each.duplicate >= 0:
-                with suppress(OSError):
-                    os.close(each.duplicate)
+        for _, _, duplicate, _ in _streams:
+            with suppress(OSError):
+                os.close(duplicate)
         _streams[:] = before
 
 
-def _remember(name: str, number: int) -> _Stream:
+def _remember(name: str, number: int) -> tuple[str, int, int, TextIO | None]:
     duplicate = -1
     with suppress(OSError):
         duplicate = os.dup(number)
-    return _Stream(name, number, duplicate, getattr(sys, name))
+    return name, number, duplicate, getattr(sys, name)
 
 
 def restore_output() -> None:
@@ -136,6 +127,3 @@ def flush_output() -> None:
             # Python would try again when it ends, and print a second error.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise
-
-
-_START, _LOOK, _MEASURE = "Start here", "Look closer", "Measure and train"

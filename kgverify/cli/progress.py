@@ -113,19 +113,14 @@ class Phase:
         self._progress.update(self._task, description=make_visible(title), refresh=True)
 
 
-def _make_bar(console: Screen, *further: ProgressColumn) -> Progress:
-    """Return a progress bar, which shows nothing before it is started."""
-    columns = SpinnerColumn(), TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn()
-    times = TimeElapsedColumn(), TimeRemainingColumn()
-    return Progress(*columns, *further, *times, console=console, transient=True)
-
-
 @contextmanager
-def show_phase(title: str, total: int) -> Iterator[Phase]:
-    """Show a progress bar until the context ends; on a terminal only."""
+def show_phase(title: str, total: int, *further: ProgressColumn) -> Iterator[Phase]:
+    """Show a progress bar, perhaps with further columns, until the context ends; on a terminal only."""
     console = make_error_console()
     console.width = max(1, console.width - ECHOED)
-    bar = _make_bar(console)
+    columns = SpinnerColumn(), TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn()
+    times = TimeElapsedColumn(), TimeRemainingColumn()
+    bar = Progress(*columns, *further, *times, console=console, transient=True)
     with bar if console.is_terminal and not settings.is_quiet else nullcontext():
         yield Phase(bar, title, total)
 
@@ -143,12 +138,9 @@ class Rate(ProgressColumn):
 def show_work(title: str, total: int) -> Iterator[Callable[[int], None]]:
     """Show the progress of long work: on a terminal a bar with rate and time left, else a line every minute."""
     console = make_error_console()
-    if settings.is_quiet:
-        yield lambda num_finished: None
-        return
-    if console.is_terminal:
-        with _make_bar(console, Rate()) as progress:
-            yield Phase(progress, title, total)
+    if settings.is_quiet or console.is_terminal:
+        with show_phase(title, total, Rate()) as phase:
+            yield phase
         return
     started = printed = time.monotonic()
     num_done = 0

@@ -6,7 +6,6 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import ModuleType
 from typing import Final
 
 from rich.console import Group, RenderableType, ScreenContext
@@ -17,8 +16,14 @@ from kgverify.errors import count_of
 from kgverify.escaping import make_visible
 from kgverify.interrupts import handle_signals
 from kgverify.report.render.screen import Screen, Text
-from kgverify.report.stepper.render_stepper import render_help, render_position
-from kgverify.report.stepper.stage_walk import MOVES, SEARCH, Stepper
+from kgverify.report.stepper import MOVES, SEARCH, Stepper, render_help, render_position
+
+try:
+    import termios
+    import tty
+except ImportError:
+    # On systems without it, commands are lines.
+    termios = None  # type: ignore[assignment]
 
 KEYS: Final = "n p next, f b step, s S stage, o out, t tree, d c go, / search, h help, q quit"
 
@@ -34,10 +39,9 @@ _KEY: Final = re.compile(r"\x1b\[[0-9;]*[A-Za-z~]|.", re.DOTALL)
 
 def step_through(stepper: Stepper, console: Screen) -> None:
     """Show the position after each command, until `q` or the end of the input."""
-    termios = _find_termios()
     if termios and sys.stdin.isatty() and console.is_terminal and not console.is_dumb_terminal:
         stepper.to_divergent_stage()
-        with _keys_at_once(termios), console.screen(hide_cursor=True) as screen:
+        with _keys_at_once(), console.screen(hide_cursor=True) as screen:
             view = _LiveView(stepper, console, screen)
             with handle_signals([signal.SIGWINCH], view.draw):
                 view.obey_keys()
@@ -150,10 +154,8 @@ class _LiveView:
 
 
 @contextmanager
-def _keys_at_once(termios: ModuleType) -> Iterator[None]:
+def _keys_at_once() -> Iterator[None]:
     """Receive every key at once, without echo."""
-    import tty
-
     usual = termios.tcgetattr(sys.stdin)
     # TCSANOW, so that earlier input is not discarded.
     tty.setcbreak(sys.stdin, termios.TCSANOW)
@@ -161,12 +163,3 @@ def _keys_at_once(termios: ModuleType) -> Iterator[None]:
         yield
     finally:
         termios.tcsetattr(sys.stdin, termios.TCSADRAIN, usual)
-
-
-def _find_termios() -> ModuleType | None:
-    """Return the module that controls terminals; None on systems without it, where commands are lines."""
-    try:
-        import termios
-    except ImportError:
-        return None
-    return termios

@@ -78,21 +78,17 @@ class ComparedTraces(Protocol):
     @property
     def expected(self) -> Trace:
         """The expected trace in memory."""
-        ...
 
     @property
     def actual(self) -> Trace:
         """The actual trace in memory."""
-        ...
 
     @property
     def stepped(self) -> Trace | None:
         """The actual engine's steps from the expected goals in lockstep; else None."""
-        ...
 
     def excerpt(self) -> Trace | None:
         """Return the expected trace, or its candidate of the first divergence alone; None without its goals."""
-        ...
 
 
 class ReportContent(msgspec.Struct, frozen=True, kw_only=True, dict=True):

@@ -238,30 +238,36 @@ def _metrics(report: EvaluationReport) -> FittedTable:
 
 
 def _facts(report: EvaluationReport) -> Text:
+    faults, gap = ", ".join(report.engine.faults), report.smallest_gap
+    of_check = describe_limits(report.check.exercise, report.limits) if report.check is not None else []
     lines = {
         "outcomes": f"{_counts(report.outcomes)}; {report.num_limited:,} limited",
         "true triples": _counts(report.true_outcomes),
+        "note": f"the planted {faults} changed no result that was checked"
+        if faults and report.verdict is not Verdict.DIVERGE
+        else "",
+        "left out": f"{report.num_left_out:,} of {count_of(report.num_candidates, 'candidate')}, which are not provable"
+        " and cannot affect a rank"
+        if report.rank_only
+        else "",
+        "choices": f"{report.num_choices:,}, of which {report.num_rescored:,} repeated in higher precision;"
+        f" smallest gap {gap:.3g} nats"
+        if gap is not None
+        else "",
+        "limits": f";\n{'':<13} ".join(of_check),
+        "reused": _describe_reuse(report),
+        "speed": _speed(report),
+        **_check(report.check, make_visible(report.prover)),
     }
-    if report.engine.faults and report.verdict is not Verdict.DIVERGE:
-        lines["note"] = f"the planted {', '.join(report.engine.faults)} changed no result that was checked"
-    if report.rank_only:
-        lines["left out"] = (
-            f"{report.num_left_out:,} of {count_of(report.num_candidates, 'candidate')}, which are not provable"
-            " and cannot affect a rank"
-        )
-    if report.smallest_gap is not None:
-        lines["choices"] = (
-            f"{report.num_choices:,}, of which {report.num_rescored:,} repeated in higher precision;"
-            f" smallest gap {report.smallest_gap:.3g} nats"
-        )
-    if report.check is not None and (limits := describe_limits(report.check.exercise, report.limits)):
-        lines["limits"] = f";\n{'':<13} ".join(limits)
-    if report.num_parts_resumed:
-        code = "other code, as accepted" if report.accepted else "the same code"
-        parts = f"{report.num_parts_resumed:,} of {count_of(report.num_parts, 'part')}, finished before by {code}"
-        lines["reused"] = f"\n{'':<13} ".join([parts, *report.accepted])
-    lines |= {"speed": _speed(report), **_check(report.check, make_visible(report.prover))}
     return Text("".join(f"\n{name:<13} {make_lines_visible(text)}" for name, text in lines.items() if text))
+
+
+def _describe_reuse(report: EvaluationReport) -> str:
+    if not report.num_parts_resumed:
+        return ""
+    code = "other code, as accepted" if report.accepted else "the same code"
+    parts = f"{report.num_parts_resumed:,} of {count_of(report.num_parts, 'part')}, finished before by {code}"
+    return f"\n{'':<13} ".join([parts, *report.accepted])
 
 
 def _counts(counts: dict[str, int]) -> str:
@@ -272,42 +278,38 @@ def _counts(counts: dict[str, int]) -> str:
 def _speed(report: EvaluationReport) -> str:
     if report.candidates_per_second is None:
         return "every part was finished before"
+    rate = report.candidates_per_second
+    each = f"{1e6 / rate:,.0f}" if rate < 1e4 else f"{1e6 / rate:.3g}"
     processes = "" if report.num_processes == 1 else f" by {count_of(report.num_processes, 'process')}"
     parts = f"{report.num_parts - report.num_parts_resumed:,} of {count_of(report.num_parts, 'part')}"
     rest = f"; {report.num_parts_resumed:,} were finished before" if report.num_parts_resumed else ""
     return (
-        f"{report.candidates_per_second:,.0f} candidates/s, {_microseconds(report.candidates_per_second)} µs each{processes}:"
+        f"{rate:,.0f} candidates/s, {each} µs each{processes}:"
         f" {parts} in {report.seconds:,.1f} s after {report.warm_up_seconds:,.1f} s of warm-up{rest}"
     )
-
-
-def _microseconds(rate: float) -> str:
-    return f"{1e6 / rate:,.0f}" if rate < 1e4 else f"{1e6 / rate:.3g}"
 
 
 def _check(check: SpotCheck | None, prover: str) -> dict[str, str]:
     if check is None:
         return {"check": "none"}
     rankings, model = check.rankings, check.model
-    lines = {
+    return {
         "check": f"{check.num_checked:,} also proved by {prover}: {_compared(check)};"
         f" scores {check.largest_error:.2g} nats apart, {check.bound:.2g} allowed",
         "proved again": f"{check.again.num_checked:,} by themselves: {_compared(check.again)}",
         "exercised": describe_exercise(check.exercise),
         "rankings": f"{rankings.num_checked:,} of {rankings.num_rankings:,} recomputed by {prover}: {_compared(rankings)}",
+        "least model": f"{count_of(model.num_atoms, 'atom')}, {model.num_missing:,} missing"
+        f" and {model.num_unsupported:,} unsupported by the rules"
+        f"{'' if model.is_complete else '; too large to be checked completely'}"
+        if model is not None
+        else "",
+        "confidence": (
+            f"a defect in 1 % of the rankings would have been seen with {_percent(rankings.strength.chance)},"
+            f" in 1 % of the candidates with {_percent(check.strength.chance)};\n{'':<13} "
+            f"with 99 %, one in {_percent(rankings.strength.share)} or {_percent(check.strength.share)}"
+        ),
     }
-    if model is not None:
-        lines["least model"] = (
-            f"{count_of(model.num_atoms, 'atom')}, {model.num_missing:,} missing"
-            f" and {model.num_unsupported:,} unsupported by the rules"
-            f"{'' if model.is_complete else '; too large to be checked completely'}"
-        )
-    lines["confidence"] = (
-        f"a defect in 1 % of the rankings would have been seen with {_percent(rankings.strength.chance)},"
-        f" in 1 % of the candidates with {_percent(check.strength.chance)};\n{'':<13} "
-        f"with 99 %, one in {_percent(rankings.strength.share)} or {_percent(check.strength.share)}"
-    )
-    return lines
 
 
 def _compared(check: SpotCheck | CheckedRankings | CheckedAgain) -> str:
@@ -322,15 +324,13 @@ def _percent(share: float) -> str:
 
 def _differences(report: EvaluationReport, diff_command: str) -> Text:
     check = report.check
-    text = Text()
-    for figure in report.wrong_figures:
-        text.append(f"\nwrong figure: {make_visible(figure)}")
-    if check and check.model and check.model.num_missing:
-        text.append(f"\nthe least model misses {make_visible(check.model.missing)}, which follows from its atoms")
-    if check and check.model and check.model.num_unsupported:
-        text.append(
-            f"\nthe least model has {make_visible(check.model.unsupported)}, which does not follow from its atoms"
-        )
+    model = check.model if check else None
+    lines = [f"wrong figure: {figure}" for figure in report.wrong_figures]
+    if model and model.num_missing:
+        lines.append(f"the least model misses {model.missing}, which follows from its atoms")
+    if model and model.num_unsupported:
+        lines.append(f"the least model has {model.unsupported}, which does not follow from its atoms")
+    text = Text("".join(f"\n{make_visible(line)}" for line in lines))
     if not check or not check.differences:
         return text
     first = check.differences[0]
@@ -341,7 +341,7 @@ def _differences(report: EvaluationReport, diff_command: str) -> Text:
         f"  actual     {first.actual}",
     ):
         text.append(f"\n{make_visible(line)}")
-    if check.model and check.model.num_missing:
+    if model and model.num_missing:
         text.append("\n\nnext\n  leave --rank-only out: without the least model all candidates are proved")
     elif diff_command:
         text.append(f"\n\nnext\n  {make_visible(diff_command)}   # shows the step and the stage")

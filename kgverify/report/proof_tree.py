@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import NamedTuple
 
-from kgverify.comparison.step_view import Names, StepView
+from kgverify.comparison.step_view import Names, ResolventView, StepView
 from kgverify.program.atoms import Atom, is_variable
 from kgverify.program.outcomes import Origin
 from kgverify.report.wording import clip
@@ -78,40 +78,46 @@ def build_tree(steps: Sequence[StepView], names: Names, bodies: Bodies) -> Tree:
         if chosen is None or chosen.origin_kind not in (Origin.RULE, Origin.FACT):
             selected.note = "no clause"
             break
-        is_rule = chosen.origin_kind == Origin.RULE
-        if is_rule and not 0 <= chosen.origin < len(bodies):
+        kept = _resolve(step, chosen, selected, rest, names, bodies)
+        if kept is None:
             return ()
-        predicates = bodies[chosen.origin] if is_rule else ()
-        selected.clause = names.clause(*chosen.clause)
-        selected.children = [_Node(selected.depth + 1, f"{name}(…)") for name in predicates]
-        has_branches |= len(predicates) > 1
-        wanted: list[tuple[str, Atom | None]] = [(name, None) for name in predicates]
-        values = {} if is_rule else _match(step.goal[0], names.fact(chosen.origin))
-        remaining = [Atom(atom[0], *(values.get(each, each) for each in atom[1:])) for atom in step.goal[1:]]
-        wanted += [(names.predicate(atom[0]), atom) for atom in remaining]
-        found = list(islice(_embed(wanted, list(chosen.atoms), names), 2))
-        if len(found) != 1:
-            return ()
-        candidates = [*selected.children, *rest]
-        pending = [candidates[i] for i in found[0]]
-        for node, atom in zip(pending, chosen.atoms, strict=True):
-            node.atom = names.atom(atom)
-        for node, (_, before) in zip(candidates, wanted, strict=True):
-            if node not in pending:
-                node.note = "a fact"
-                node.atom = names.atom(before) if before else node.atom
+        has_branches |= len(selected.children) > 1
+        pending = kept
         if not pending:
             break
     return tuple(line for root in roots for line in root.lines()) if has_branches else ()
 
 
-def _match(atom: Atom, fact: Atom | None) -> dict[int, int]:
-    """Return the constants that a fact gives to the variables of an atom."""
-    pairs = zip(atom[1:], fact[1:], strict=True) if fact else ()
-    return {variable: constant for variable, constant in pairs if is_variable(variable)}
+def _resolve(
+    step: StepView, chosen: ResolventView, selected: _Node, rest: list[_Node], names: Names, bodies: Bodies
+) -> list[_Node] | None:
+    """Put the atoms of the chosen clause below the selected one. Return the atoms that pruning left, or None if unknown."""
+    is_rule = chosen.origin_kind == Origin.RULE
+    if is_rule and not 0 <= chosen.origin < len(bodies):
+        return None
+    predicates = bodies[chosen.origin] if is_rule else ()
+    fact = None if is_rule else names.fact(chosen.origin)
+    pairs = zip(step.goal[0][1:], fact[1:], strict=True) if fact else ()
+    values = {variable: constant for variable, constant in pairs if is_variable(variable)}
+    remaining = [Atom(atom[0], *(values.get(each, each) for each in atom[1:])) for atom in step.goal[1:]]
+    wanted = [(name, None) for name in predicates] + [(names.predicate(atom[0]), atom) for atom in remaining]
+    found = list(islice(_embed(wanted, list(chosen.atoms), names), 2))
+    if len(found) != 1:
+        return None
+    selected.clause = names.clause(*chosen.clause)
+    selected.children = [_Node(selected.depth + 1, f"{name}(…)") for name in predicates]
+    nodes = [*selected.children, *rest]
+    for i, (node, (_, before)) in enumerate(zip(nodes, wanted, strict=True)):
+        if i not in found[0]:
+            node.note = "a fact"
+            node.atom = names.atom(before) if before else node.atom
+    pending = [nodes[i] for i in found[0]]
+    for node, atom in zip(pending, chosen.atoms, strict=True):
+        node.atom = names.atom(atom)
+    return pending
 
 
-def _embed(wanted: list[tuple[str, Atom | None]], kept: list[Atom], names: Names) -> Iterator[list[int]]:
+def _embed(wanted: Sequence[tuple[str, Atom | None]], kept: list[Atom], names: Names) -> Iterator[list[int]]:
     """Yield the ways in which the kept atoms are a part of those that a resolvent had before pruning, in order."""
     if len(kept) == len(wanted):
         yield list(range(len(kept)))

@@ -8,7 +8,7 @@ import msgspec
 from kgverify.errors import UserError
 from kgverify.escaping import escape_json
 from kgverify.files.writing import write_file
-from kgverify.report.content import ComparedTraces, ReportContent
+from kgverify.report.content import ReportContent
 
 
 class Report(ReportContent, frozen=True, kw_only=True, dict=True):
@@ -63,11 +63,7 @@ class Report(ReportContent, frozen=True, kw_only=True, dict=True):
         Raises:
             UserError: If the file cannot be written, or if the report was read from a file and has no traces.
         """
-        from kgverify.report.render.html import render_html
-
-        traces = self._need_traces(path, "--html")
-        write_file(path, render_html(self, traces.expected, traces.actual, traces.stepped))
-        return Path(path)
+        return self._write(path, "html")
 
     def to_perfetto(self, path: str | Path) -> Path:
         """Write the run as a timeline that ui.perfetto.dev and chrome://tracing open: JSON of the Trace Event Format.
@@ -81,26 +77,25 @@ class Report(ReportContent, frozen=True, kw_only=True, dict=True):
         Raises:
             UserError: If the file cannot be written, or if the report was read from a file and has no traces.
         """
-        from kgverify.report.render.perfetto import render_perfetto
+        return self._write(path, "perfetto")
 
-        traces = self._need_traces(path, "--perfetto")
-        write_file(path, render_perfetto(self, traces.expected, traces.actual))
-        return Path(path)
+    def _write(self, path: str | Path, name: str) -> Path:
+        from kgverify.report.render.formats import FORMATS
 
-    def _need_traces(self, path: str | Path, option: str) -> ComparedTraces:
         if self.traces is None:
             raise UserError(
                 "this report was read without its traces, which the file shows",
                 where=str(path),
-                fix=f"save the run with `save=`, and render it with `kgverify report RUN_DIR {option}`",
+                fix=f"save the run with `save=`, and render it with `kgverify report RUN_DIR --{name}`",
             )
-        return self.traces
+        write_file(path, FORMATS[name].render(self, self.traces))
+        return Path(path)
 
     def __str__(self) -> str:
         """Return the report as the terminal shows it, 120 columns wide."""
-        from kgverify.report.render.terminal import report_text
+        from kgverify.report.render.terminal import draw_text, print_report
 
-        return report_text(self)
+        return draw_text(lambda console: print_report(self, console))
 
     def __repr__(self) -> str:
         """Return the verdict, what was compared, and the first divergence."""

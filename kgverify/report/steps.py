@@ -1,7 +1,7 @@
 """A trace, a derivation or a single step, in names: as data for `--json`, and for the terminal."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final, TypeVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -24,8 +24,6 @@ MOST_RESOLVENTS = 40
 MOST_READ: Final = 16 << 20
 """The largest trace, in bytes of memory, that is read as a whole."""
 
-_Value = TypeVar("_Value")
-
 
 class TraceView:
     """Looks up candidates and steps of a trace. UserError for a candidate or a step that it does not have."""
@@ -33,13 +31,26 @@ class TraceView:
     def __init__(self, trace: Trace) -> None:
         self.trace = trace
         self.names = Names(trace)
-        self._reader = StepReader(trace.columns)
-        self._stage_reader = StageReader(trace.columns)
+        self._readers = StepReader(trace.columns), StageReader(trace.columns)
 
     @property
     def num_candidates(self) -> int:
         """The number of candidates."""
         return len(self.trace.columns.candidates.query)
+
+    def sizes(self) -> tuple[int, int, int]:
+        """Return the number of steps and of resolvents, and the root digest."""
+        return len(self.trace.columns.steps.depth), len(self.trace.columns.resolvents.kind), self.trace.root
+
+    def _find(self, candidate: int) -> tuple[Candidates, int]:
+        """Return columns of candidates, and the row of one in them."""
+        return self.trace.columns.candidates, candidate
+
+    def _read(self, candidate: int, step: int) -> tuple[StepView, StageOutputs]:
+        """Return a step, and the outputs of its stages."""
+        steps, stages = self._readers
+        row = steps.first_step[candidate] + step
+        return steps.read(row), stages.read(row)
 
     def candidate(self, candidate: int) -> dict[str, Any]:
         """Return a candidate and its outcome."""
@@ -52,20 +63,23 @@ class TraceView:
                 fix="choose a candidate that the trace has" if self.num_candidates else "record some candidates",
             )
         c, row = self._find(candidate)
-        fields = self.trace.fields
+
+        def known(name: str, show: Callable[[Any], Any]) -> Any:
+            return show(getattr(c, name)[row].item()) if f"candidates.{name}" in self.trace.fields else None
+
         return {
             "candidate": candidate,
             "atom": self.names.atom(tuple(c.atom[row].tolist())),
             "query": int(c.query[row]),
             "side": side_name(int(c.side[row])),
-            "outcome": outcome_name(int(c.outcome[row])) if "candidates.outcome" in fields else None,
-            "is_limited": bool(c.is_limited[row]) if "candidates.is_limited" in fields else None,
-            "log_probability": float(c.log_probability[row]) if "candidates.log_probability" in fields else None,
+            "outcome": known("outcome", outcome_name),
+            "is_limited": known("is_limited", bool),
+            "log_probability": known("log_probability", float),
             "num_steps": int(c.num_steps[row]),
         }
 
-    def view(self, candidate: int, step: int) -> StepView:
-        """Return a step of a candidate."""
+    def step(self, candidate: int, step: int) -> dict[str, Any]:
+        """Return a step in names, with the outputs of its stages if the trace contains them."""
         num_steps = self.candidate(candidate)["num_steps"]
         if not 0 <= step < num_steps:
             raise UserError(
@@ -85,29 +99,10 @@ class TraceView:
                 if level == TraceLevel.COMPACT
                 else "record it again at level steps",
             )
-        return self._read(candidate, step)
-
-    def derivation(self, candidate: int) -> dict[str, Any]:
-        """Return a candidate with its steps."""
-        found = self.candidate(candidate)
-        return {**found, "steps": [self.step(candidate, step) for step in range(found["num_steps"])]}
-
-    def sizes(self) -> tuple[int, int, int]:
-        """Return the number of steps and of resolvents, and the root digest."""
-        return len(self.trace.columns.steps.depth), len(self.trace.columns.resolvents.kind), self.trace.root
-
-    def _find(self, candidate: int) -> tuple[Candidates, int]:
-        return self.trace.columns.candidates, candidate
-
-    def _read(self, candidate: int, step: int) -> StepView:
-        return self._reader.read(self._reader.first_step[candidate] + step)
-
-    def step(self, candidate: int, step: int) -> dict[str, Any]:
-        """Return a step in names."""
-        view, outputs = self.view(candidate, step), self.outputs(candidate, step)
+        view, outputs = self._read(candidate, step)
         stages = {stage.value: list(render_output(stage, given, self.names)) for stage, given in outputs.items()}
 
-        def known(name: str, value: _Value) -> _Value | None:
+        def known(name: str, value: Any) -> Any:
             return value if name in self.trace.fields else None
 
         return {
@@ -128,9 +123,10 @@ class TraceView:
             "outcome": known("steps.outcome", outcome_name(view.outcome)),
         } | ({"stages": stages} if stages else {})
 
-    def outputs(self, candidate: int, step: int) -> StageOutputs:
-        """Return the outputs of the stages of a step; empty if the trace does not contain them."""
-        return self._stage_reader.read(self._reader.first_step[candidate] + step)
+    def derivation(self, candidate: int) -> dict[str, Any]:
+        """Return a candidate with its steps."""
+        found = self.candidate(candidate)
+        return {**found, "steps": [self.step(candidate, step) for step in range(found["num_steps"])]}
 
     def summary(self) -> dict[str, Any]:
         """Return the header and the sizes."""
@@ -168,15 +164,8 @@ class LazyTraceView(TraceView):
     def _find(self, candidate: int) -> tuple[Candidates, int]:
         return self._mapped.candidate_columns(candidate, candidate + 1), 0
 
-    def outputs(self, candidate: int, step: int) -> StageOutputs:
-        """Return the outputs of the stages of a step, after checking that they are possible."""
-        if "stages.told" not in self.trace.fields:
-            return {}
-        columns, _ = self._mapped.read_step(candidate, step)
-        check_stages(columns.stages, self.trace.source)
-        return StageReader(columns).read(0)
-
-    def _read(self, candidate: int, step: int) -> StepView:
+    def _read(self, candidate: int, step: int) -> tuple[StepView, StageOutputs]:
+        """Return a step, and the outputs of its stages, after checking that they are possible."""
         columns, stored = self._mapped.read_step(candidate, step)
         computed = compute_digests(columns)
         for name, found in stored.items():
@@ -188,7 +177,10 @@ class LazyTraceView(TraceView):
                     where=f"{self.trace.source}:digests/{name}",
                     fix=RECORD_AGAIN,
                 )
-        return StepReader(columns).read(0)
+        if "stages.told" not in self.trace.fields:
+            return StepReader(columns).read(0), {}
+        check_stages(columns.stages, self.trace.source)
+        return StepReader(columns).read(0), StageReader(columns).read(0)
 
 
 def view_trace(trace: TraceFile) -> TraceView:

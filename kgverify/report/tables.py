@@ -33,13 +33,17 @@ class Table(NamedTuple):
     rows: Iterator[Row]
 
 
-_CANDIDATE: Final[Mapping[str, Type]] = {
-    "query": int, "side": str, "atom": str, "outcome": str, "is_limited": bool, "log_probability": float,
+_COLUMNS: Final[Mapping[str, Mapping[str, Type]]] = {
+    "candidates": {
+        "query": int, "side": str, "atom": str, "outcome": str, "is_limited": bool, "log_probability": float,
+    },
+    "steps": {
+        "depth": int, "num_resolvents": int, "dropped_atoms": int, "dropped_resolvents": int, "choice": int,
+        "outcome": str,
+    },
+    "resolvents": {"goal": [str], "kind": str, "clause": str, "score": float},
 }  # fmt: skip
-_STEP: Final[Mapping[str, Type]] = {
-    "depth": int, "num_resolvents": int, "dropped_atoms": int, "dropped_resolvents": int, "choice": int, "outcome": str,
-}  # fmt: skip
-_RESOLVENT: Final[Mapping[str, Type]] = {"goal": [str], "kind": str, "clause": str, "score": float}
+"""The columns of each level of a trace."""
 _RANKING: Final[Mapping[str, Type]] = {
     "query": int, "side": str, "num_ranked": int, "optimistic": float, "pessimistic": float,
 }  # fmt: skip
@@ -52,41 +56,36 @@ class _Reader:
 
     def __init__(self, trace: Trace) -> None:
         self.trace, self.names, self.steps = trace, Names(trace), StepReader(trace.columns)
-        self.candidate = self.hold("candidates", _CANDIDATE)
-        self.step, self.resolvent = self.hold("steps", _STEP), self.hold("resolvents", _RESOLVENT)
-        shown: dict[str, Callable[[Any], Any]] = {
+        self.columns: dict[str, dict[str, Type]] = {
+            level: {
+                name: kind
+                for name, kind in columns.items()
+                if _FIELDS.get(f"{level}.{name}", f"{level}.{name}") in trace.fields
+            }
+            for level, columns in _COLUMNS.items()
+        }
+        self._shown: dict[str, Callable[[Any], Any]] = {
             "atom": lambda atom: self.names.atom(tuple(atom)),
             "side": side_name,
             "outcome": outcome_name,
             "is_limited": bool,
         }
-        self._candidate_columns, self._step_columns = (
-            [(name, getattr(group, name), shown.get(name, lambda value: value)) for name in held]
-            for group, held in ((trace.columns.candidates, self.candidate), (trace.columns.steps, self.step))
-        )
-        self._choosing: dict[str, Callable[[ResolventView], Any]] = {
-            "goal": lambda each: [self.names.atom(atom) for atom in each.atoms],
-            "kind": lambda each: GoalKind(each.kind).name,
-            "clause": lambda each: self.names.clause(*each.clause),
-            "score": lambda each: each.score,
-        }
 
-    def hold(self, group: str, columns: Mapping[str, Type]) -> dict[str, Type]:
-        """Return the columns that the trace has."""
-        fields = {name: f"{group}.{name}" for name in columns}
-        return {name: columns[name] for name, field in fields.items() if _FIELDS.get(field, field) in self.trace.fields}
-
-    def read_candidate(self, row: int) -> Row:
-        """Return the values of a candidate."""
-        return {name: show(column[row].tolist()) for name, column, show in self._candidate_columns}
-
-    def read_step(self, row: int) -> Row:
-        """Return the values of a step."""
-        return {name: show(column[row].tolist()) for name, column, show in self._step_columns}
+    def read(self, level: str, row: int) -> Row:
+        """Return the values of a candidate or of a step."""
+        columns = getattr(self.trace.columns, level)
+        values = {name: getattr(columns, name)[row].tolist() for name in self.columns[level]}
+        return {name: self._shown[name](value) if name in self._shown else value for name, value in values.items()}
 
     def read_resolvent(self, resolvent: ResolventView) -> Row:
         """Return the values of a resolvent."""
-        return {name: self._choosing[name](resolvent) for name in self.resolvent}
+        values = {
+            "goal": [self.names.atom(atom) for atom in resolvent.atoms],
+            "kind": GoalKind(resolvent.kind).name,
+            "clause": self.names.clause(*resolvent.clause),
+            "score": resolvent.score,
+        }
+        return {name: values[name] for name in self.columns["resolvents"]}
 
     def rows_of(self, candidate: int) -> range:
         """Return the rows of the steps of a candidate."""
@@ -95,12 +94,11 @@ class _Reader:
 
 def list_candidates(trace: Trace, rows: NDArray[np.int64]) -> Table:
     """Return a row for each of the given candidates."""
-    reader = _Reader(trace)
-    num_steps = trace.columns.candidates.num_steps
+    reader, num_steps = _Reader(trace), trace.columns.candidates.num_steps
     listed = (
-        {"candidate": row, **reader.read_candidate(row), "num_steps": int(num_steps[row])} for row in rows.tolist()
+        {"candidate": row, **reader.read("candidates", row), "num_steps": int(num_steps[row])} for row in rows.tolist()
     )
-    return Table({"candidate": int, **reader.candidate, "num_steps": int}, listed)
+    return Table({"candidate": int, **reader.columns["candidates"], "num_steps": int}, listed)
 
 
 def list_steps(trace: Trace, rows: NDArray[np.int64]) -> Table:
@@ -111,20 +109,21 @@ def list_steps(trace: Trace, rows: NDArray[np.int64]) -> Table:
     """
     reader, stages = _Reader(trace), StageReader(trace.columns)
     # A step has an outcome of its own.
-    renamed = {("candidate_outcome" if name == "outcome" else name): kind for name, kind in reader.candidate.items()}
-    columns: dict[str, Type] = {"candidate": int, **renamed, "step": int, "digest": str, **reader.step}
+    of_candidate = reader.columns["candidates"].items()
+    renamed = {("candidate_outcome" if name == "outcome" else name): kind for name, kind in of_candidate}
+    columns: dict[str, Type] = {"candidate": int, **renamed, "step": int, "digest": str, **reader.columns["steps"]}
     columns |= {"goal": [str]} if "steps.goal_atoms" in trace.fields else {}
-    columns |= {"resolvents": [reader.resolvent]} if "resolvents.kind" in trace.fields else {}
+    columns |= {"resolvents": [reader.columns["resolvents"]]} if "resolvents.kind" in trace.fields else {}
     columns |= {"stages": [{"stage": str, "gave": [str]}]} if "stages.told" in trace.fields else {}
 
     def list_rows() -> Iterator[Row]:
         for candidate in rows.tolist():
-            values = reader.read_candidate(candidate)
+            values = reader.read("candidates", candidate)
             if "outcome" in values:
                 values["candidate_outcome"] = values.pop("outcome")
             for step, row in enumerate(reader.rows_of(candidate)):
                 digest = f"{int(trace.digests.sequence[row]):016x}"
-                listed = {"candidate": candidate, **values, "step": step, "digest": digest, **reader.read_step(row)}
+                listed = {"candidate": candidate, **values, "step": step, "digest": digest, **reader.read("steps", row)}
                 view = reader.steps.read(row)
                 if "goal" in columns:
                     listed["goal"] = [reader.names.atom(atom) for atom in view.goal]
@@ -151,9 +150,11 @@ def list_resolvents(trace: Trace, rows: NDArray[np.int64]) -> Table:
                 view = reader.steps.read(row)
                 for i, each in enumerate(view.resolvents):
                     listed = {"candidate": candidate, "step": step, "resolvent": i, **reader.read_resolvent(each)}
-                    yield listed | ({"is_chosen": i == view.choice} if chosen else {})
+                    yield listed | dict.fromkeys(chosen, i == view.choice)
 
-    return Table({"candidate": int, "step": int, "resolvent": int, **reader.resolvent, **chosen}, list_rows())
+    return Table(
+        {"candidate": int, "step": int, "resolvent": int, **reader.columns["resolvents"], **chosen}, list_rows()
+    )
 
 
 def list_rankings(trace: Trace, rows: NDArray[np.int64]) -> Table:

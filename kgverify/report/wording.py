@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from kgverify.comparison.exercise.exercise import ITEMS, Exercise, describe_minimum
-from kgverify.comparison.modulo import MEANINGS, describe_modulo
+from kgverify.comparison.modulo import MEANINGS
 from kgverify.comparison.result import (
     DIGEST,
     NO_CANDIDATE,
@@ -136,16 +136,9 @@ def describe_repetition(report: ReportContent) -> str:
 
 def describe_self_test(report: ReportContent) -> str:
     """Describe the self-tests: `a change planted in each of 21 columns was reported; kgverify doctor --self-test passed here`."""
-    parts = [report.environment.self_test] if report.environment.self_test else []
-    if report.self_test is not None:
-        num = count_of(report.self_test.columns, "column")
-        parts.insert(0, f"a change planted in each of {num} was reported")
-    return "; ".join(parts)
-
-
-def describe_modulo_of(report: ReportContent) -> str:
-    """Describe the differences that were declared benign: `names of variables and the order of resolvents`; may be empty."""
-    return describe_modulo(report.modulo) if report.modulo else ""
+    num = count_of(report.self_test.columns, "column") if report.self_test is not None else ""
+    planted = f"a change planted in each of {num} was reported" if num else ""
+    return "; ".join(filter(None, (planted, report.environment.self_test)))
 
 
 def describe_benign(benign: Benign) -> str:
@@ -196,16 +189,19 @@ def describe_rules(report: ReportContent) -> tuple[str, ...]:
 
 
 def _describe_rule(rule: RecognisedRule) -> str:
-    text = f"ranked {rule.rule}"
-    if rule.num_unexplained:
-        text = f"ranked by an unknown rule; the closest, {rule.rule}, leaves {count_of(rule.num_unexplained, 'rank')} unexplained"
     parts = dict.fromkeys(part for each in rule.also for part in each.split("; ") if part not in rule.rule)
-    if parts:
-        text += f" (other rules explain the ranks as well: {' / '.join(parts)})"
-    if not rule.is_recorded:
-        text += ", computed, since the trace has no ranks"
-    if rule.num_known_triples:
-        text += f"; not filtered: {count_of(rule.num_known_triples, 'known triple')} among the candidates"
+    text = "".join(
+        (
+            f"ranked by an unknown rule; the closest, {rule.rule}, leaves {count_of(rule.num_unexplained, 'rank')} unexplained"
+            if rule.num_unexplained
+            else f"ranked {rule.rule}",
+            f" (other rules explain the ranks as well: {' / '.join(parts)})" if parts else "",
+            "" if rule.is_recorded else ", computed, since the trace has no ranks",
+            f"; not filtered: {count_of(rule.num_known_triples, 'known triple')} among the candidates"
+            if rule.num_known_triples
+            else "",
+        )
+    )
     return "; ".join((text, *rule.remarks))
 
 
@@ -237,10 +233,9 @@ def condition_of(report: ReportContent, divergence: Divergence) -> str:
 def describe_size(cause: Cause) -> str:
     """Describe the size of a cause: `774 divergences of 380 candidates and 12 queries in all, 453 not replayed`."""
     sizes = count_of(cause.num_candidates, "candidate"), count_of(cause.num_queries, "query")
-    text = f"{count_of(cause.num_divergences, 'divergence')} of {sizes[0]} and {sizes[1]} in all"
-    if cause.num_later:
-        text += f", {count_of(cause.num_later, 'later difference')}"
-    return f"{text}, {cause.num_assumed:,} not replayed" if cause.num_assumed else text
+    later = f", {count_of(cause.num_later, 'later difference')}" if cause.num_later else ""
+    assumed = f", {cause.num_assumed:,} not replayed" if cause.num_assumed else ""
+    return f"{count_of(cause.num_divergences, 'divergence')} of {sizes[0]} and {sizes[1]} in all{later}{assumed}"
 
 
 def describe_location(divergence: Divergence) -> str:
@@ -313,11 +308,9 @@ def exercise_lines(report: ReportContent) -> list[str]:
 def limit_lines(report: ReportContent) -> list[str]:
     """Describe the limits that decided the verdict, and those that it does not test; empty if the exercise is unknown."""
     found = report.exercise
-    return (
-        []
-        if found is None
-        else describe_limits(found.expected if found.expected.limits else found.actual, report.limits)
-    )
+    if found is None:
+        return []
+    return describe_limits(found.expected if found.expected.limits else found.actual, report.limits)
 
 
 def describe_exercise(exercise: Exercise) -> str:
@@ -328,16 +321,17 @@ def describe_exercise(exercise: Exercise) -> str:
             return f"{what} unknown"
         return f"{num:,} {what}" if every is None else f"{num:,} of {every:,} {what}"
 
-    proved = (
-        "candidates proved unknown" if exercise.proved is None else f"{count_of(exercise.proved, 'candidate')} proved"
+    proved = exercise.proved
+    parts = (
+        "candidates proved unknown" if proved is None else f"{count_of(proved, 'candidate')} proved",
+        of(exercise.rules, exercise.num_rules, "rules used"),
+        of(exercise.facts, exercise.num_facts, "facts used") if exercise.facts is not None else "",
+        of(exercise.choices, exercise.counted or None, "steps with a choice"),
+        f"{' and '.join(ITEMS[name] for name in exercise.inferred)} inferred from the other side"
+        if exercise.inferred
+        else "",
     )
-    parts = [proved, of(exercise.rules, exercise.num_rules, "rules used")]
-    if exercise.facts is not None:
-        parts.append(of(exercise.facts, exercise.num_facts, "facts used"))
-    parts.append(of(exercise.choices, exercise.counted or None, "steps with a choice"))
-    if exercise.inferred:
-        parts.append(f"{' and '.join(ITEMS[name] for name in exercise.inferred)} inferred from the other side")
-    return ", ".join(parts)
+    return ", ".join(filter(None, parts))
 
 
 def describe_stages(exercise: Exercise) -> str:
@@ -364,20 +358,18 @@ def describe_limits(exercise: Exercise, limits: DeclaredLimits) -> list[str]:
 
 def advise(exercise: Exercise) -> str:
     """Return how to exercise what was not, with options of the command line; empty if everything was."""
-    parts = []
     never = [name for name in _OPTIONS if exercise.limits.get(name) == 0]
-    if never:
-        reached = [(name, exercise.largest.get(name, 0)) for name in never]
-        lower = " or ".join(f"{_OPTIONS[name]}{most - 1}" for name, most in reached if most > 1)
-        parts.append(f"{f'lower a limit with {lower}, or ' if lower else ''}raise --queries")
-    if exercise.num_rules == 0:
-        parts.append("the program has no rules: give a file of rules with --rules")
-    if exercise.rules is not None and exercise.num_rules and exercise.rules < exercise.num_rules:
-        parts.append(f"{_describe_unused(exercise)}: raise --queries or --corruptions")
+    reached = [(name, exercise.largest.get(name, 0)) for name in never]
+    lower = " or ".join(f"{_OPTIONS[name]}{most - 1}" for name, most in reached if most > 1)
+    has_unused = exercise.rules is not None and exercise.num_rules and exercise.rules < exercise.num_rules
     idle = [name for name, num in exercise.stages.items() if not num and name not in (Stage.LIMIT, Stage.CHOOSE)]
-    if idle and exercise.counted:
-        parts.append(f"never acted: {', '.join(idle)}")
-    return "; ".join(parts)
+    parts = (
+        f"{f'lower a limit with {lower}, or ' if lower else ''}raise --queries" if never else "",
+        "the program has no rules: give a file of rules with --rules" if exercise.num_rules == 0 else "",
+        f"{_describe_unused(exercise)}: raise --queries or --corruptions" if has_unused else "",
+        f"never acted: {', '.join(idle)}" if idle and exercise.counted else "",
+    )
+    return "; ".join(filter(None, parts))
 
 
 def _describe_unused(exercise: Exercise) -> str:

@@ -19,8 +19,8 @@ from known_judge import judge_known
 from rich.console import Console
 
 from kgverify.program.limits import FILTERS, OURS, Dialect
-from kgverify.report.derivations import DerivationReader
-from kgverify.report.render.terminal import report_text
+from kgverify.report.render.terminal import draw_text, print_report
+from kgverify.report.step_document import DerivationReader
 from kgverify.report.steps import TraceView, render_derivation, render_step, render_trace
 from kgverify.runs.run import build_trace
 from kgverify.testing.checking.check import prepare_batches
@@ -156,7 +156,7 @@ def _pretend(actual: Trace, expected: Trace) -> Trace:
 
 def _pages(report: Any, expected: Trace, actual: Trace) -> Iterator[str]:
     """Yield the report as text, the divergences side by side, and the listings of both traces."""
-    yield _words(report_text(report, expected))
+    yield _words(draw_text(lambda console: print_report(report, console, expected=expected)))
     reader = DerivationReader(expected, actual, report.divergences, lockstep=False, modulo=report.modulo)
     for divergence in report.divergences[:6]:
         yield msgspec.json.encode(reader.read(divergence)).decode()

@@ -25,7 +25,6 @@ from kgverify.comparison.equality import Equality
 from kgverify.comparison.result import Comparison, Verdict
 from kgverify.conditions import experiment, features, find, instances, sentence
 from kgverify.errors import InternalError
-from kgverify.report.render.terminal import report_text
 from kgverify.report.report import Report, encode_report
 from kgverify.runs.run import Run, build_trace, reference_pipeline
 from kgverify.trace.model import digests
@@ -77,7 +76,7 @@ def test_agree_names_the_changes_that_were_seen(run: Run, lockstep: bool):
     assert report.verdict is Verdict.AGREE
     assert report.self_test is not None
     assert report.self_test.columns == 22
-    assert "a change planted in each of 22 columns was reported" in report_text(report)
+    assert "a change planted in each of 22 columns was reported" in str(report)
     assert msgspec.json.decode(encode_report(report))["self_test"] == {"columns": 22}
 
 

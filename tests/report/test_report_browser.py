@@ -10,7 +10,7 @@ from report_runs import change, enlarged, with_many_causes, without_causes
 from kgverify.program.outcomes import DifferenceClass
 from kgverify.report.render.html import MOST_LISTED, render_html
 from kgverify.report.report import Report
-from kgverify.report.stepper.stage_walk import Position, Stepper
+from kgverify.report.stepper import Position, Stepper
 from kgverify.verification.verify import Verification
 
 SHOWN = "shown.innerText"
@@ -163,7 +163,8 @@ def test_an_address_opens_its_step_with_both_sides_in_sight(browser: Browser, fa
 def test_the_proof_tree_opens_by_key_and_leads_to_its_steps(browser: Browser, faulty: Verification, tmp_path: Path):
     open_page(browser, faulty, tmp_path)
     browser.press("t")
-    tree = Stepper(faulty.report, faulty.expected, faulty.actual).trees()[0]
+    stepper = Stepper(faulty.report, faulty.expected, faulty.actual)
+    tree = stepper.reader.trees(stepper.divergence)[0]
     shown = "[...document.querySelectorAll('.tree .left li')].map(e => e.querySelector('code').innerText)"
     assert browser.evaluate(shown) == [line.atom for line in tree]
     assert browser.evaluate("document.querySelectorAll('.tree .left ul ul').length") == max(line.depth for line in tree)

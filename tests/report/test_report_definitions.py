@@ -13,7 +13,7 @@ from kgverify.comparison.step_view import ResolventView, StepView
 from kgverify.program.atoms import Atom
 from kgverify.program.limits import Limits
 from kgverify.program.outcomes import GoalKind, Origin
-from kgverify.report import derivations
+from kgverify.report import step_document
 from kgverify.report.evaluation import EvaluationReport, _counts, _differences, _speed
 from kgverify.report.render.screen import Screen
 from kgverify.report.steps import (
@@ -40,21 +40,21 @@ def step(*predicates: int, resolvents: tuple[ResolventView, ...] = (), choice: i
     return StepView(**{name: fields.get(name, 0) for name in StepView._fields})
 
 
-def side_of(view: StepView) -> derivations.SideStep:
-    return derivations.SideStep(view, NAMES, {"resolvents.score"}, dict)
+def side_of(view: StepView) -> step_document.SideStep:
+    return step_document.SideStep(view, NAMES, {"resolvents.score"}, dict)
 
 
 def test_goals_side_by_side_keep_the_atoms_of_both_in_order():
     goals = [each for num in range(4) for each in product(range(2), repeat=num)]
     for left, right in product(goals, repeat=2):
-        pairs = list(derivations._align_goals(side_of(step(*left)), side_of(step(*right))))
+        pairs = list(step_document._align_goals(side_of(step(*left)), side_of(step(*right))))
         assert [pair[0] for pair in pairs if pair[0] is not None] == [f"p{each}" for each in left]
         assert [pair[1] for pair in pairs if pair[1] is not None] == [f"p{each}" for each in right]
         if left == right:
             assert all(pair[0] == pair[1] for pair in pairs)
         num_paired = sum(pair[0] is not None and pair[1] is not None for pair in pairs)
         assert len(pairs) == len(left) + len(right) - num_paired
-    assert [pair[0] for pair in derivations._align_goals(side_of(step(1)), None)] == ["p1"]
+    assert [pair[0] for pair in step_document._align_goals(side_of(step(1)), None)] == ["p1"]
 
 
 def resolvent(predicate: int, score: float = 0.0) -> ResolventView:
@@ -66,7 +66,7 @@ def test_nothing_is_missing_on_a_side_that_is_not_shown(has_both: bool):
     shown = side_of(step(1, resolvents=(resolvent(1), resolvent(2))))
     other = side_of(step(1)) if has_both else None
     for pair, mark in (((shown, other), "missing"), ((other, shown), "extra")):
-        found = derivations._align_resolvents(*pair, 0.0)
+        found = step_document._align_resolvents(*pair, 0.0)
         assert [each.mark for each in found] == [mark if has_both else "same"] * 2
 
 
@@ -75,7 +75,7 @@ def test_nothing_is_missing_on_a_side_that_is_not_shown(has_both: bool):
 )
 def test_scores_that_look_alike_and_differ_are_written_out(score: float, texts: list[str]):
     steps = [side_of(step(1, resolvents=(resolvent(1, each),))) for each in (-1.0, score)]
-    (pair,) = derivations._align_resolvents(*steps, 0.0)
+    (pair,) = step_document._align_resolvents(*steps, 0.0)
     assert pair.mark == ("same" if score == -1.0 else "score")
     assert [line.score for line in pair[1:3]] == texts
 
@@ -84,7 +84,7 @@ def test_a_step_that_chose_nothing_leads_to_nothing():
     resolvents = (resolvent(3), resolvent(4))
     for choice, by in ((-1, "nothing"), (0, "p3"), (1, "p4"), (2, "nothing")):
         view = step(1, resolvents=resolvents, choice=choice)
-        assert derivations.describe_step(5, view, NAMES, agrees=True)[:3] == (5, "p1", by)
+        assert step_document.describe_step(5, view, NAMES, agrees=True)[:3] == (5, "p1", by)
 
 
 def test_outcomes_without_candidates_are_left_out_but_proofs_are_always_counted():
@@ -229,6 +229,6 @@ def test_the_side_without_a_step_is_named_before_choices_that_differ():
     ):
         reader = SimpleNamespace(
             sides=lambda *_, found=(*sides, is_same_way): found,
-            _derive=lambda step, expected, actual, note: derivations.Derivation((), step, note=note),
+            _derive=lambda step, expected, actual, note: step_document.Derivation((), step, note=note),
         )
-        assert derivations.DerivationReader.read_step(reader, 0, 1).note == note
+        assert step_document.DerivationReader.read_step(reader, 0, 1).note == note

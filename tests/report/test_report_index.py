@@ -9,8 +9,7 @@ from report_runs import HOSTILE, change
 
 from kgverify.cli.commands.report import report as report_command
 from kgverify.errors import UserError
-from kgverify.report.render.html import build_trends
-from kgverify.report.render.index import MOST_CAUSES, MOST_RUNS, render_index, summarize_run
+from kgverify.report.render.index import MOST_CAUSES, MOST_RUNS, build_trends, render_index, summarize_run
 from kgverify.verification.save import TIMES, RunTimes, read_times, save_verification
 from kgverify.verification.verify import Verification
 
@@ -18,13 +17,11 @@ WRITTEN = "2026-01-02 03:04 UTC"
 
 
 def test_trends_share_a_scale_with_0_and_a_missing_value_breaks_the_line():
-    expected, actual = build_trends([[1.0, 1.0, 1.0, 1.0], [0.5, None, 0.25, 0.0]])
-    assert (expected.low, expected.high) == (actual.low, actual.high) == (0.0, 1.0)
-    assert expected.lines == ("0.0,0.0 333.33,0.0 666.67,0.0 1000.0,0.0",)
-    assert actual.lines == ("666.67,75.0 1000.0,100.0",)
-    assert actual.points == ((0.0, 50.0), (666.67, 75.0), (1000.0, 100.0))
-    (flat,) = build_trends([[0.0]])
-    assert (flat.lines, flat.points) == ((), ((0.0, 100.0),))
+    low, high, (expected, actual) = build_trends([[1.0, 1.0, 1.0, 1.0], [0.5, None, 0.25, 0.0]])
+    assert (low, high) == (0.0, 1.0)
+    assert expected["lines"] == ["0.0,0.0 333.33,0.0 666.67,0.0 1000.0,0.0"]
+    assert actual == {"lines": ["666.67,75.0 1000.0,100.0"], "points": [(0.0, 50.0), (666.67, 75.0), (1000.0, 100.0)]}
+    assert build_trends([[0.0]]) == (0.0, 0.0, [{"lines": [], "points": [(0.0, 100.0)]}])
 
 
 def test_an_index_has_each_run_with_its_figures(faulty: Verification, agreeing: Verification):
@@ -38,9 +35,9 @@ def test_an_index_has_each_run_with_its_figures(faulty: Verification, agreeing: 
     assert re.findall(r'href="([^"]*)"', text) == ["./monday/report.html"]
     assert "<dt>metric</dt><dd>the difference changes metrics, not only ranks</dd>" in text
     (cause,) = faulty.report.causes
-    assert runs[0].candidates == {"match_facts (missing)": cause.num_candidates}
+    assert runs[0]["candidates"] == {"match_facts (missing)": cause.num_candidates}
     assert f'style="--h: 1.0">{cause.num_candidates}</td>' in text
-    assert runs[0].mrr == (0.8333333333333334, pytest.approx(0.2976, abs=1e-4))
+    assert runs[0]["mrr"] == (0.8333333333333334, pytest.approx(0.2976, abs=1e-4))
 
 
 def test_the_run_time_comes_from_the_saved_run(faulty: Verification, tmp_path: Path):
@@ -62,7 +59,7 @@ def test_the_run_time_comes_from_the_saved_run(faulty: Verification, tmp_path: P
 def test_many_runs_and_causes_are_cut_and_the_page_says_so(faulty: Verification):
     run = summarize_run("night", faulty.report, written=WRITTEN)
     many = {f"made up {i}": 1 for i in range(MOST_CAUSES + 5)}
-    text = render_index([run._replace(candidates=many)] * (MOST_RUNS + 3))
+    text = render_index([run | {"candidates": many}] * (MOST_RUNS + 3))
     assert "The 3 before them are not shown" in text
     assert "… and 5 more causes" in text
     assert text.count('<strong class="DIVERGE">') == MOST_RUNS
@@ -88,7 +85,7 @@ def test_the_command_writes_an_index_beside_the_runs(faulty: Verification, tmp_p
 def test_names_of_runs_and_causes_are_inert(browser: Browser, faulty: Verification, tmp_path: Path):
     graph = change(faulty.report.run, graph=HOSTILE[0])
     hostile = change(faulty.report, run=graph)
-    runs = [summarize_run(name, hostile, written=WRITTEN)._replace(candidates={name: 1}) for name in HOSTILE]
+    runs = [summarize_run(name, hostile, written=WRITTEN) | {"candidates": {name: 1}} for name in HOSTILE]
     path = tmp_path / "index.html"
     path.write_text(render_index(runs), "utf-8")
     browser.open(path, color_scheme="dark")

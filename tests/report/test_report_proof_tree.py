@@ -9,9 +9,9 @@ from kgverify.comparison.comparable import lockstep_columns
 from kgverify.comparison.step_view import Names, ResolventView, StepView
 from kgverify.program.atoms import Atom, encode_variable
 from kgverify.program.outcomes import GoalKind, Origin, Outcome
-from kgverify.report.derivations import DerivationReader
 from kgverify.report.proof_tree import build_tree, read_bodies
-from kgverify.report.stepper.stage_walk import Stepper
+from kgverify.report.step_document import DerivationReader
+from kgverify.report.stepper import Stepper
 from kgverify.trace.model.columns import select_candidates
 from kgverify.trace.model.digests import compute_digests
 from kgverify.trace.model.trace import Trace
@@ -25,7 +25,7 @@ def shown(tree):
 def test_the_atoms_of_a_clause_are_below_the_atom_that_it_resolved(faulty: Verification):
     stepper = Stepper(faulty.report, faulty.expected, faulty.actual)
     rule = "locatedInCR(X, Z) <- neighborOf(X, Y), locatedInCR(Y, Z)"
-    expected, actual = stepper.trees()
+    expected, actual = stepper.reader.trees(stepper.divergence)
     assert shown(expected) == [
         (0, "locatedInCR(armenia, asia)", rule, 0, ""),
         (1, "neighborOf(armenia, X0)", "fact neighborOf(armenia, iran)", 1, ""),
@@ -40,10 +40,9 @@ def test_the_atoms_of_a_clause_are_below_the_atom_that_it_resolved(faulty: Verif
 
 
 def test_in_lockstep_the_expected_side_alone_has_a_tree(in_lockstep: Verification):
-    candidate = in_lockstep.report.divergences[0].candidate
     for stepped in (in_lockstep.stepped, take_sound_steps(in_lockstep)):
         reader = DerivationReader(in_lockstep.expected, in_lockstep.actual, lockstep=True, stepped=stepped)
-        expected, actual = reader.trees(candidate)
+        expected, actual = reader.trees(in_lockstep.report.divergences[0])
         assert expected
         assert actual == ()
 
@@ -76,7 +75,9 @@ def test_what_the_steps_do_not_determine_has_no_tree(faulty: Verification):
     x, y = (encode_variable(i) for i in range(2))
     first, second = (faulty.expected.symbols.predicates.index(name) for name in bodies[rule])
     query, left, right = Atom(second, 0, 1), Atom(first, 0, x), Atom(second, x, 1)
-    assert [line.depth for line in build_tree([step_of((query,), rule, (left, right))], names, bodies)] == [0, 1, 1]
+    lines = build_tree([step_of((query,), rule, (left, right))], names, bodies)
+    # The atoms that no step selected are those of the last resolvent.
+    assert [(line.depth, line.atom) for line in lines[1:]] == [(1, names.atom(left)), (1, names.atom(right))]
     assert build_tree([], names, bodies) == ()
     # Without rules, after a rule with one atom, and after a step whose goal is not the resolvent before it.
     assert build_tree([step_of((query,), rule, (left, right))], names, []) == ()

@@ -1,6 +1,7 @@
 """A step stage by stage: what agrees, what differs, what follows, and what a trace does not hold."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -8,8 +9,7 @@ from report_runs import change
 
 from kgverify.comparison.compare import Comparer
 from kgverify.program.outcomes import STEP_STAGES
-from kgverify.report.derivations import DerivationReader
-from kgverify.report.stepper.stage_walk import INPUT, Mark, StageLine, walk_stages
+from kgverify.report.step_document import INPUT, DerivationReader, Mark, StageLine, walk_stages
 from kgverify.trace.model.columns import select_steps
 from kgverify.trace.model.digests import compute_digests
 from kgverify.trace.model.trace import Trace
@@ -51,7 +51,7 @@ def test_each_side_has_a_number_of_steps_of_its_own(agreeing: Verification):
     columns = select_steps(trace.columns, kept)
     columns = columns._replace(candidates=columns.candidates._replace(num_steps=num_steps))
     reader = DerivationReader(trace, replace(trace, columns=columns, digests=compute_digests(columns)))
-    assert reader.num_steps(0) == (num_steps[0] + 1, num_steps[0])
+    assert reader.num_steps(SimpleNamespace(candidate=0, expected="p(a, b)")) == (num_steps[0] + 1, num_steps[0])
 
 
 def test_a_step_behind_another_choice_is_not_reached_the_same_way(agreeing: Verification):

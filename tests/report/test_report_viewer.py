@@ -10,7 +10,7 @@ from report_runs import change, enlarged, with_many_causes, without_causes
 
 from kgverify.report.render import html
 from kgverify.report.render.html import build_viewer
-from kgverify.report.stepper.stage_walk import Stepper
+from kgverify.report.stepper import Stepper
 from kgverify.verification.verify import Verification
 
 
@@ -19,10 +19,10 @@ def read(data: str) -> Any:
 
 
 def view(verification: Verification, report=None) -> tuple[Any, Any]:
-    made = build_viewer(
-        Stepper(report or verification.report, verification.expected, verification.actual, verification.stepped)
-    )
-    return read(made.divergences), read(made.steps)
+    report, run = report or verification.report, verification
+    stepper = Stepper(report, run.expected, run.actual, run.stepped)
+    made = build_viewer(report, stepper.reader)
+    return read(made["divergences"]), read(made["steps"])
 
 
 def test_the_list_has_every_divergence_and_each_has_all_of_its_steps(faulty: Verification):

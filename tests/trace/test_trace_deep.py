@@ -229,8 +229,8 @@ def test_what_stages_cannot_give_is_not_shown_either(tmp_path):
     step = int(np.argmax(COLUMNS.stages.told > 0))
     candidate = int(np.repeat(np.arange(30), COLUMNS.candidates.num_steps)[step])
     number = step - int(np.cumsum(COLUMNS.candidates.num_steps)[candidate] - COLUMNS.candidates.num_steps[candidate])
-    assert LazyTraceView(TraceFile(path)).outputs(candidate, number)
+    assert LazyTraceView(TraceFile(path)).step(candidate, number)["stages"]
     with h5py.File(path, "r+") as file:
         file["stages/told"][step] = 0
     with pytest.raises(UserError, match="stage"):
-        LazyTraceView(TraceFile(path)).outputs(candidate, number)
+        LazyTraceView(TraceFile(path)).step(candidate, number)["stages"]

@@ -66,7 +66,7 @@ def record(
         _explain_interruption(output, resume=recording.resume)
         if isinstance(error, Ended):
             print_note(f"ended by {signal.Signals(error.number).name}")
-            return error.exit_code
+            return 128 + error.number
         raise
     if written.reasons:
         print_note(describe_execution(written.reasons, written.caches), style="dim")
@@ -105,11 +105,6 @@ class Ended(KeyboardInterrupt):
     def __init__(self, number: int) -> None:
         super().__init__()
         self.number = number
-
-    @property
-    def exit_code(self) -> int:
-        """The exit code of a process that ends by this signal, as in a shell."""
-        return 128 + self.number
 
 
 def _end(number: int, frame: FrameType | None) -> NoReturn:

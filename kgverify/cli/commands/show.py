@@ -11,8 +11,7 @@ from kgverify.cli.progress import make_result_console, print_lines, write_json
 from kgverify.cli.stepping import step_through
 from kgverify.errors import UserError
 from kgverify.report.render.terminal import explain_causes
-from kgverify.report.stepper.render_stepper import render_position
-from kgverify.report.stepper.stage_walk import Stepper
+from kgverify.report.stepper import Stepper, render_position
 from kgverify.report.steps import TraceView, render_derivation, render_step, render_trace, view_trace
 from kgverify.trace.files.manifest import MANIFEST
 from kgverify.trace.read.trace_file import TraceFile

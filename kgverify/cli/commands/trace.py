@@ -1,7 +1,6 @@
 """`kgverify trace`: import, check, repair, join, convert and export recorded traces."""
 
 import shlex
-from enum import IntEnum
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -17,14 +16,6 @@ from kgverify.trace.maintain.repair import RepairReport, convert_trace, repair_t
 from kgverify.trace.model.schema import LevelName, TraceLevel
 from kgverify.trace.read.trace_file import read_trace
 from kgverify.verification.rebuild import rebuild_goals
-
-
-class TraceExit(IntEnum):
-    """The exit codes of `kgverify trace`; 2 if there is no trace at all."""
-
-    WHOLE = 0
-    FAULTY = 1
-
 
 Output = Annotated[Path, Parameter(alias="-o", metavar="OUT")]
 Overwrite = Annotated[bool, Parameter(alias="--force", negative="")]
@@ -128,7 +119,7 @@ def check(path: Path, /) -> int:
     report = check_trace(path)
     print_lines(make_result_console(), *_render_check(report))
     write_json(report, indent=None)
-    return TraceExit.WHOLE if report.state == WHOLE else TraceExit.FAULTY
+    return 0 if report.state == WHOLE else 1
 
 
 def repair(path: Path, /) -> int:
@@ -142,7 +133,7 @@ def repair(path: Path, /) -> int:
     report = repair_trace(path)
     print_lines(make_result_console(), *_render_repair(report))
     write_json(report, indent=None)
-    return TraceExit.FAULTY if report.losses else TraceExit.WHOLE
+    return 1 if report.losses else 0
 
 
 def join(
@@ -189,33 +180,39 @@ def _refuse_existing(path: Path, overwrite: bool) -> None:
 
 def _render_check(report: CheckReport) -> list[str]:
     width = max((len(part.name) for part in report.parts), default=0)
-    lines = []
-    for part in report.parts:
-        counts = "" if part.num_candidates is None else f", {_count(part.num_candidates, part.num_steps)}"
-        lines.append(f"{part.name:{width}}  {part.problem or 'ok'}{counts}")
-    lines += [f"note: {note}" for note in report.notes]
+    counts = [
+        "" if part.num_candidates is None else f", {_count(part.num_candidates, part.num_steps)}"
+        for part in report.parts
+    ]
     root = f", root {report.root}" if report.root else ""
-    lines.append(f"{report.path}: {report.state}, {_count(report.num_candidates, report.num_steps)} readable{root}")
+    lines = [
+        *(
+            f"{part.name:{width}}  {part.problem or 'ok'}{held}"
+            for part, held in zip(report.parts, counts, strict=True)
+        ),
+        *(f"note: {note}" for note in report.notes),
+        f"{report.path}: {report.state}, {_count(report.num_candidates, report.num_steps)} readable{root}",
+    ]
     if report.state != WHOLE and not report.root:
         lines.append(f"see what can be recovered: kgverify trace repair {shlex.quote(str(report.path))}")
     return lines
 
 
 def _render_repair(report: RepairReport) -> list[str]:
-    lines = []
-    for loss in report.losses:
-        lost = "an unknown amount" if loss.num_candidates is None else _count(loss.num_candidates, loss.num_steps)
-        lines.append(f"lost from {loss.name}: {lost} ({loss.reason})")
-    lines += [f"note: {note}" for note in report.notes]
+    lost = [
+        "an unknown amount" if loss.num_candidates is None else _count(loss.num_candidates, loss.num_steps)
+        for loss in report.losses
+    ]
     what = "repaired" if report.is_changed else "nothing to repair"
-    lines.append(f"{report.path}: {what}, {_count(report.num_candidates, report.num_steps)} kept")
-    if report.is_changed and not report.losses:
-        lines.append("nothing that was committed is lost")
-    if report.original:
-        lines.append(f"the unrepaired trace: {report.original}")
-    if report.is_resumable:
-        lines.append("to resume it, run the command that recorded it again with --resume")
-    return lines
+    is_whole = report.is_changed and not report.losses
+    return [
+        *(f"lost from {loss.name}: {num} ({loss.reason})" for loss, num in zip(report.losses, lost, strict=True)),
+        *(f"note: {note}" for note in report.notes),
+        f"{report.path}: {what}, {_count(report.num_candidates, report.num_steps)} kept",
+        *(["nothing that was committed is lost"] if is_whole else []),
+        *([f"the unrepaired trace: {report.original}"] if report.original else []),
+        *(["to resume it, run the command that recorded it again with --resume"] if report.is_resumable else []),
+    ]
 
 
 def _count(num_candidates: int, num_steps: int | None) -> str:

@@ -11,9 +11,7 @@ from kgverify.engines.policy import write_policy
 from kgverify.engines.table import COMPILED, make_entry
 from kgverify.errors import count_of
 
-EMBEDDING: Final = 32
-HIDDEN: Final = 64
-BLOCKS: Final = 2
+SIZES: Final = {"embedding": 32, "hidden": 64, "blocks": 2}
 """The sizes of the network."""
 
 
@@ -36,8 +34,9 @@ def train(
     """
     check_writable(str(output))
     limits = proofs.read_limits()
-    sizes = {"embedding": EMBEDDING, "hidden": HIDDEN, "blocks": BLOCKS, "epochs": epochs, "rounds": rounds}
-    trained = make_entry(COMPILED).train(source.load(), limits, seed=seed, phase=show_phase, **sizes)
+    trained = make_entry(COMPILED).train(
+        source.load(), limits, seed=seed, phase=show_phase, epochs=epochs, rounds=rounds, **SIZES
+    )
     write_policy(trained.policy, output)
     print_lines(
         make_result_console(),

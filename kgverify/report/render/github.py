@@ -13,7 +13,6 @@ from kgverify.escaping import (
 from kgverify.report import wording
 from kgverify.report.content import ReportContent
 from kgverify.report.render.template import render_template
-from kgverify.report.wording import clip
 
 MOST_ERRORS: Final = 10
 """The errors that GitHub shows for one step."""
@@ -50,7 +49,7 @@ def render_annotations(report: ReportContent) -> str:
     """Render an error for each cause or first divergence, a warning if inconclusive, and a notice with the verdict."""
     lines = []
     if report.verdict is Verdict.INCONCLUSIVE:
-        lines.append(annotate("warning", "kgverify: INCONCLUSIVE", "\n".join(map(clip, report.reasons))))
+        lines.append(annotate("warning", "kgverify: INCONCLUSIVE", "\n".join(map(wording.clip, report.reasons))))
     errors = [
         (
             wording.cause_label(report, i),
@@ -62,7 +61,7 @@ def render_annotations(report: ReportContent) -> str:
     for title, about, first in errors or [(each.stage, "", each) for each in report.divergences[:MOST_ERRORS]]:
         text = f"{about}{wording.describe_divergence(first)}\n{wording.describe_values(first)}"
         lines.append(annotate("error", f"kgverify: {title}", text))
-    summary = [wording.describe_coverage(report), *map(clip, wording.exercise_lines(report))]
+    summary = [wording.describe_coverage(report), *map(wording.clip, wording.exercise_lines(report))]
     summary += filter(None, [wording.describe_loss(report)])
     lines.append(annotate("notice", f"kgverify: {report.verdict.value}", "\n".join(summary)))
     return "".join(f"{line}\n" for line in lines)

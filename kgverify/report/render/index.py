@@ -1,15 +1,15 @@
 """The index page of several saved runs: a table, and the trends of their figures."""
 
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+from itertools import groupby
+from typing import Final
 
 from markupsafe import Markup
 
 from kgverify.escaping import make_visible
 from kgverify.report.content import ReportContent
-from kgverify.report.render.html import Trend, build_trends
-from kgverify.report.render.template import read_template, render_template
+from kgverify.report.render.template import Values, read_template, render_template
 from kgverify.report.wording import LEVEL_MEANINGS, clip, describe_engine, describe_run
 from kgverify.version import __version__
 
@@ -25,74 +25,39 @@ NAME_CHARACTERS: Final = 120
 _MRR: Final = "both.realistic.mean_reciprocal_rank"
 
 
-class RunSummary(NamedTuple):
-    """The figures of a saved run.
-
-    written:    the time at which its report was written
-    page:       the relative address of its page; empty without one
-    mrr:        expected and actual; None without metrics
-    candidates: the divergent candidates of each cause, by its stage and class
-    seconds:    the run time; None if it is unknown
-    """
-
-    name: str
-    written: str
-    page: str
-    verdict: str
-    level: str
-    run: str
-    engine: str
-    mrr: tuple[float | None, float | None]
-    num_divergences: int
-    num_causes: int
-    candidates: dict[str, int]
-    seconds: float | None = None
-
-
-class CauseRow(NamedTuple):
-    """A cause over the runs. counts: its candidates in each run, with the share of the largest number, 0 to 1."""
-
-    label: str
-    counts: tuple[tuple[int, float], ...]
-    num_runs: int
-
-
-class Chart(NamedTuple):
-    """A chart of one or two figures; the second is the actual one of two sides."""
-
-    title: str
-    trends: tuple[Trend, ...]
-    low: str
-    high: str
-
-
 def summarize_run(
     name: str, report: ReportContent, *, written: str, page: str = "", seconds: float | None = None
-) -> RunSummary:
-    """Summarize a run for the page. page: the relative address of its own page, quoted."""
-    candidates: dict[str, int] = defaultdict(int)
+) -> Values:
+    """Return the figures of a run for the page.
+
+    written: the time at which its report was written
+    page:    the relative address of its own page, quoted; empty without one
+    seconds: the run time; None if it is unknown
+    """
+    candidates: Counter[str] = Counter()
     for cause in report.causes:
         candidates[f"{cause.stage} ({cause.kind.value})"] += cause.num_candidates
-    return RunSummary(
-        name=clip(name, NAME_CHARACTERS),
-        written=written,
-        page=page,
-        verdict=report.verdict.value,
-        level=report.level.value if report.level else "",
-        run=describe_run(report),
-        engine=clip(describe_engine(report.environment.actual), NAME_CHARACTERS),
-        mrr=(report.metrics.expected.get(_MRR), report.metrics.actual.get(_MRR)),
-        num_divergences=len(report.divergences),
-        num_causes=len(report.causes),
-        candidates=dict(candidates),
-        seconds=seconds,
-    )
+    return {
+        "name": clip(name, NAME_CHARACTERS),
+        "written": written,
+        "page": page,
+        "verdict": report.verdict.value,
+        "level": report.level.value if report.level else "",
+        "run": describe_run(report),
+        "engine": clip(describe_engine(report.environment.actual), NAME_CHARACTERS),
+        "mrr": (report.metrics.expected.get(_MRR), report.metrics.actual.get(_MRR)),
+        "num_divergences": len(report.divergences),
+        "num_causes": len(report.causes),
+        "candidates": dict(candidates),
+        "seconds": seconds,
+    }
 
 
-def render_index(runs: Sequence[RunSummary]) -> str:
+def render_index(runs: Sequence[Values]) -> str:
     """Render the page of several runs, in the order given. It contains no script and requests nothing."""
     shown = runs[-MOST_RUNS:]
     causes = _cause_rows(shown)
+    levels = {run["level"] for run in shown}
     return render_template(
         "index.html",
         escape=make_visible,
@@ -100,7 +65,7 @@ def render_index(runs: Sequence[RunSummary]) -> str:
         runs=shown,
         num_left_out=len(runs) - len(shown),
         charts=_charts(shown),
-        levels={level.value: text for level, text in LEVEL_MEANINGS.items() if level in {run.level for run in shown}},
+        levels={level.value: text for level, text in LEVEL_MEANINGS.items() if level in levels},
         causes=causes[:MOST_CAUSES],
         num_causes_left_out=max(0, len(causes) - MOST_CAUSES),
         version=__version__,
@@ -108,30 +73,49 @@ def render_index(runs: Sequence[RunSummary]) -> str:
     )
 
 
-def _charts(runs: Sequence[RunSummary]) -> list[Chart]:
+def _charts(runs: Sequence[Values]) -> list[Values]:
     series: list[tuple[str, list[list[float | None]], str]] = [
-        ("MRR, realistic, both sides", [[run.mrr[side] for run in runs] for side in (0, 1)], ".4f"),
-        ("Divergences", [[run.num_divergences for run in runs]], ",.0f"),
-        ("Causes", [[run.num_causes for run in runs]], ",.0f"),
-        ("Run time, seconds", [[run.seconds for run in runs]], ",.1f"),
+        ("MRR, realistic, both sides", [[run["mrr"][side] for run in runs] for side in (0, 1)], ".4f"),
+        ("Divergences", [[run["num_divergences"] for run in runs]], ",.0f"),
+        ("Causes", [[run["num_causes"] for run in runs]], ",.0f"),
+        ("Run time, seconds", [[run["seconds"] for run in runs]], ",.1f"),
     ]
-    charts = []
-    for title, values, shape in series:
-        trends = build_trends(values)
-        if any(trend.points for trend in trends):
-            charts.append(Chart(title, trends, format(trends[0].low, shape), format(trends[0].high, shape)))
-    return charts
+    return [
+        {"title": title, "trends": trends, "low": format(low, shape), "high": format(high, shape)}
+        for title, values, shape in series
+        for low, high, trends in [build_trends(values)]
+        if any(trend["points"] for trend in trends)
+    ]
 
 
-def _cause_rows(runs: Sequence[RunSummary]) -> list[CauseRow]:
-    """Return the causes, those of the most runs first."""
-    counts: dict[str, Any] = {}
-    for index, run in enumerate(runs):
-        for label, num in run.candidates.items():
-            counts.setdefault(label, [0] * len(runs))[index] = num
+def build_trends(series: Sequence[Sequence[float | None]]) -> tuple[float, float, list[Values]]:
+    """Return the ends of one scale for all series, which contains 0, and each series drawn in a box of 1000 by 100.
+
+    A value is None where a run lacks the figure, which breaks the line. A trend has its unbroken lines as SVG has them, and the
+    horizontal and vertical position of each value.
+    """
+    known = [value for values in series for value in values if value is not None]
+    low, high = min([0.0, *known]), max([0.0, *known])
+    scale = 100 / (high - low) if high > low else 0.0
+    trends = []
+    for values in series:
+        width = 1000 / max(1, len(values) - 1)
+        placed = [
+            None if value is None else (round(index * width, 2), round(100 - (value - low) * scale, 2))
+            for index, value in enumerate(values)
+        ]
+        parts = [[point for point in part if point] for _, part in groupby(placed, key=bool)]
+        lines = [" ".join(f"{x},{y}" for x, y in part) for part in parts if len(part) > 1]
+        trends.append({"lines": lines, "points": [point for point in placed if point]})
+    return low, high, trends
+
+
+def _cause_rows(runs: Sequence[Values]) -> list[Values]:
+    """Return the causes, those of the most runs first: the candidates of each run, with their share of the largest number."""
     rows = []
-    for label, nums in counts.items():
-        most = max(*nums, 1)
-        cells = tuple((num, round(num / most, 3)) for num in nums)
-        rows.append(CauseRow(clip(label, NAME_CHARACTERS), cells, sum(num > 0 for num in nums)))
-    return sorted(rows, key=lambda row: (-row.num_runs, row.label))
+    for label in dict.fromkeys(label for run in runs for label in run["candidates"]):
+        nums = [run["candidates"].get(label, 0) for run in runs]
+        counts = [(num, round(num / max(*nums, 1), 3)) for num in nums]
+        num_runs = sum(num > 0 for num in nums)
+        rows.append({"label": clip(label, NAME_CHARACTERS), "counts": counts, "num_runs": num_runs})
+    return sorted(rows, key=lambda row: (-row["num_runs"], row["label"]))

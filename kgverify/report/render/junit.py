@@ -10,7 +10,6 @@ from kgverify.errors import count_of
 from kgverify.escaping import make_lines_visible, make_visible
 from kgverify.report import wording
 from kgverify.report.content import ReportContent
-from kgverify.report.wording import clip
 from kgverify.trace.model.trace import Trace
 
 SUITE: Final = "kgverify"
@@ -35,7 +34,7 @@ def render_junit(report: ReportContent, expected: Trace) -> bytes:
     by_need = sorted(groups, key=lambda each: each not in found)
     listed, left = set(by_need[:MOST_CASES]), by_need[MOST_CASES:]
     is_inconclusive = report.verdict is Verdict.INCONCLUSIVE
-    reasons = "\n".join(map(clip, report.reasons))
+    reasons = "\n".join(map(wording.clip, report.reasons))
     skipped = _result("skipped", "inconclusive: no divergence found, nothing proved") if is_inconclusive else None
     error = _result("error", reasons, reasons, type="INCONCLUSIVE") if is_inconclusive else None
     cases = [_case("verdict", "the comparison decides", error)]
@@ -49,9 +48,12 @@ def render_junit(report: ReportContent, expected: Trace) -> bytes:
         cases.append(_case("others", f"{count_of(len(left), 'further ranking')}, not listed", failure))
     suites = ElementTree.Element("testsuites", name=SUITE)
     kinds = Counter(result.tag for case in cases for result in case)
-    counts = {"tests": len(cases), "failures": kinds["failure"], "errors": kinds["error"], "skipped": kinds["skipped"]}
-    about = {"name": make_visible(f"{SUITE}: {wording.describe_run(report)}")} | {
-        k: str(num) for k, num in counts.items()
+    about = {
+        "name": make_visible(f"{SUITE}: {wording.describe_run(report)}"),
+        "tests": f"{len(cases)}",
+        "failures": f"{kinds['failure']}",
+        "errors": f"{kinds['error']}",
+        "skipped": f"{kinds['skipped']}",
     }
     suite = ElementTree.SubElement(suites, "testsuite", about)
     properties = ElementTree.SubElement(suite, "properties")
@@ -68,14 +70,14 @@ def _properties(report: ReportContent) -> dict[str, str]:
         "verdict": report.verdict.value,
         "level": report.level.value if report.level else "none",
         "coverage": wording.describe_coverage(report),
-        "expected": clip(wording.describe_engine(report.environment.expected)),
-        "actual": clip(wording.describe_engine(report.environment.actual)),
-        "exercise": "\n".join(map(clip, wording.exercise_lines(report))),
+        "expected": wording.clip(wording.describe_engine(report.environment.expected)),
+        "actual": wording.clip(wording.describe_engine(report.environment.actual)),
+        "exercise": "\n".join(map(wording.clip, wording.exercise_lines(report))),
         "near_ties": str(len(report.near_ties)),
         **({"modulo": ", ".join(report.modulo)} if report.modulo else {}),
         **{f"benign_{each.kind}": str(each.num_steps) for each in report.benign},
         **{
-            f"condition_{i}": f"{wording.cause_label(report, i)}: {clip(cause.condition, wording.MOST_OF_CONDITION)}"
+            f"condition_{i}": f"{wording.cause_label(report, i)}: {wording.clip(cause.condition, wording.MOST_OF_CONDITION)}"
             for i, cause in enumerate(report.causes[:MOST_CONDITIONS])
             if cause.condition
         },
@@ -112,5 +114,5 @@ def _first_atoms(expected: Trace) -> dict[Group, str]:
     for row, (query, side) in enumerate(zip(candidates.query.tolist(), candidates.side.tolist(), strict=True)):
         group = query, side_name(side)
         if group not in atoms:
-            atoms[group] = clip(names.atom(tuple(candidates.atom[row].tolist())))
+            atoms[group] = wording.clip(names.atom(tuple(candidates.atom[row].tolist())))
     return atoms

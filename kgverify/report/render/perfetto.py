@@ -5,11 +5,11 @@ A process is a side, a thread a slot, a slice a derivation with its steps inside
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from heapq import heappop, heappush
-from typing import Any, Final, NamedTuple
+from heapq import heapreplace
+from itertools import zip_longest
+from typing import Any, Final
 
 import msgspec
-import numpy as np
 
 from kgverify.comparison.result import Divergence
 from kgverify.comparison.step_view import Names, StepReader, outcome_name, side_name
@@ -30,13 +30,6 @@ MOST_SLOTS: Final = 32
 Event = dict[str, Any]
 
 
-class _Place(NamedTuple):
-    """The slot of a candidate, from 0, and the step of the timeline at which it begins."""
-
-    slot: int
-    begin: int
-
-
 def render_perfetto(report: ReportContent, expected: Trace, actual: Trace) -> bytes:
     """Render the derivations of both sides, and the divergences, as JSON.
 
@@ -44,7 +37,8 @@ def render_perfetto(report: ReportContent, expected: Trace, actual: Trace) -> by
     slot and begin at the same time: where one derivation is longer, the slot waits for it.
     """
     lengths = _longest(expected, actual)
-    num_slots = min(_count_slots(expected, actual), len(lengths))
+    layouts = (trace.header.engine.layout.get("slots", 0) for trace in (actual, expected))
+    num_slots = min(next((slots for slots in layouts if slots > 0), MOST_SLOTS), len(lengths))
     places = _place(lengths, num_slots)
     divergences: dict[int, list[tuple[int, Divergence]]] = defaultdict(list)
     for number, each in enumerate(report.divergences, 1):
@@ -54,7 +48,7 @@ def render_perfetto(report: ReportContent, expected: Trace, actual: Trace) -> by
     sides = (("expected", expected, report.environment.expected), ("actual", actual, report.environment.actual))
     # A thread with the number of its process would be its main thread.
     for pid, (role, trace, engine) in enumerate(sides, num_slots + 1):
-        slots = sorted({places[row].slot for row in drawn if row < len(trace.columns.candidates.query)})
+        slots = sorted({places[row][0] for row in drawn if row < len(trace.columns.candidates.query)})
         events += _name_tracks(pid, f"{role}: {describe_engine(engine)}", slots)
         # In lockstep they are steps from the expected goals, which the actual derivation need not have.
         marked = {} if report.lockstep and trace is actual else divergences
@@ -73,28 +67,22 @@ def render_perfetto(report: ReportContent, expected: Trace, actual: Trace) -> by
 
 def _longest(expected: Trace, actual: Trace) -> list[int]:
     """Return the steps of the longer side of each candidate."""
-    counts = [trace.columns.candidates.num_steps.astype(np.int64) for trace in (expected, actual)]
-    longest = np.zeros(max(map(len, counts)), np.int64)
-    for each in counts:
-        longest[: len(each)] = np.maximum(longest[: len(each)], each)
-    found: list[int] = longest.tolist()
-    return found
+    counts = [trace.columns.candidates.num_steps.tolist() for trace in (expected, actual)]
+    return [max(each) for each in zip_longest(*counts, fillvalue=0)]
 
 
-def _count_slots(expected: Trace, actual: Trace) -> int:
-    layouts = (trace.header.engine.layout.get("slots", 0) for trace in (actual, expected))
-    return next((slots for slots in layouts if slots > 0), MOST_SLOTS)
+def _place(lengths: Sequence[int], num_slots: int) -> list[tuple[int, int]]:
+    """Give each candidate the slot that is free first; of several, the one with the lowest number.
 
-
-def _place(lengths: Sequence[int], num_slots: int) -> list[_Place]:
-    """Give each candidate the slot that is free first; of several, the one with the lowest number."""
+    Return the slot of each candidate, from 0, and the step of the timeline at which it begins.
+    """
     free: list[tuple[int, int]] = [(0, slot) for slot in range(num_slots)]
     places = []
     for length in lengths:
-        begin, slot = heappop(free)
-        places.append(_Place(slot, begin))
+        begin, slot = free[0]
+        places.append((slot, begin))
         # A candidate without steps takes the time of one.
-        heappush(free, (begin + max(1, length), slot))
+        heapreplace(free, (begin + max(1, length), slot))
     return places
 
 
@@ -110,22 +98,24 @@ def _choose(lengths: Sequence[int], divergences: Mapping[int, list[tuple[int, Di
     return sorted(drawn)
 
 
-def _name_tracks(pid: int, name: str, slots: Sequence[int]) -> Iterator[Event]:
-    def describe(kind: str, tid: int, **args: Any) -> Event:
-        return {"ph": "M", "name": kind, "pid": pid, "tid": tid, "ts": 0, "args": args}
-
-    yield describe("process_name", 0, name=name)
-    yield describe("process_sort_index", 0, sort_index=pid)
+def _name_tracks(pid: int, name: str, slots: Sequence[int]) -> list[Event]:
+    tracks: list[tuple[str, int, Event]] = [
+        ("process_name", 0, {"name": name}),
+        ("process_sort_index", 0, {"sort_index": pid}),
+    ]
     for slot in slots:
-        yield describe("thread_name", slot + 1, name=f"slot {slot}")
-        yield describe("thread_sort_index", slot + 1, sort_index=slot)
+        tracks += [
+            ("thread_name", slot + 1, {"name": f"slot {slot}"}),
+            ("thread_sort_index", slot + 1, {"sort_index": slot}),
+        ]
+    return [{"ph": "M", "name": kind, "pid": pid, "tid": tid, "ts": 0, "args": args} for kind, tid, args in tracks]
 
 
 def _draw(
     trace: Trace,
     pid: int,
     rows: Sequence[int],
-    places: Sequence[_Place],
+    places: Sequence[tuple[int, int]],
     divergences: Mapping[int, list[tuple[int, Divergence]]],
 ) -> Iterator[Event]:
     """Yield the events of one side: of each candidate its slice, those of its steps, and its divergences."""
@@ -162,20 +152,17 @@ def _draw(
             goal = names.goal(view.goal) if "steps.goal_atoms" in fields else f"step {step}"
             yield slice_of(goal, "step", begin + step, 1, args)
         for number, each in divergences.get(row, ()):
+            described = {
+                "divergence": number,
+                "step": each.step,
+                "stage": each.stage,
+                "field": each.field,
+                "level": each.level.value,
+                "difference": clip(describe_kind(each)),
+                "cause": each.cause + 1,
+            }
             at = begin + min(max(0, each.step), num_steps)
             yield {
                 "ph": "i", "s": "t", "name": clip(f"divergence {number}: {each.stage}"), "cat": "divergence",
-                **track, "ts": at * STEP, "args": _describe(number, each),
+                **track, "ts": at * STEP, "args": described,
             }  # fmt: skip
-
-
-def _describe(number: int, each: Divergence) -> Event:
-    return {
-        "divergence": number,
-        "step": each.step,
-        "stage": each.stage,
-        "field": each.field,
-        "level": each.level.value,
-        "difference": clip(describe_kind(each)),
-        "cause": each.cause + 1,
-    }

@@ -113,6 +113,16 @@ def _replace(segments: list[Segment], escapes: dict[int, str]) -> Iterator[Segme
         start += len(text)
 
 
+def list_pairs(rows: Iterable[tuple[str | AnyText, str | AnyText]], style: StyleType = "dim") -> Table:
+    """Return names beside values, which are folded."""
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style=style, no_wrap=True)
+    grid.add_column(overflow="fold")
+    for row in rows:
+        grid.add_row(*row)
+    return grid
+
+
 _WIDE: Final = 1000
 _SIDES: Final = ["expected", "actual"]
 

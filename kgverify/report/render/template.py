@@ -1,16 +1,22 @@
 """The templates of a report."""
 
 from collections.abc import Callable, Iterable
-from functools import partial
 from importlib.resources import files
 from typing import Any, Final
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from kgverify.comparison.modulo import describe_modulo
 from kgverify.report import wording
 
-_PHRASES: Final = [each for each in vars(wording).values() if getattr(each, "__module__", "") == wording.__name__]
+Values = dict[str, Any]
+"""Values for a template, or for a part of one, by name."""
+
+_PHRASES: Final = [
+    describe_modulo,
+    *(each for each in vars(wording).values() if getattr(each, "__module__", "") == wording.__name__),
+]
 
 
 def read_template(name: str) -> str:
@@ -36,11 +42,7 @@ def render_template(
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
-        finalize=partial(_finalize, escape),
+        finalize=lambda value: escape(value) if isinstance(value, str) and not isinstance(value, Markup) else value,
     )
     environment.filters.update({each.__name__: each for each in (*_PHRASES, *filters)})
     return environment.get_template(name).render(**values)
-
-
-def _finalize(escape: Callable[[str], str], value: Any) -> Any:
-    return escape(value) if isinstance(value, str) and not isinstance(value, Markup) else value

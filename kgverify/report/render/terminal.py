@@ -13,6 +13,7 @@ from rich.segment import Segment
 from rich.style import Style
 from rich.table import Table
 
+from kgverify.comparison.modulo import describe_modulo
 from kgverify.comparison.result import Attribution, Cause, Condition, Divergence, Experiment, Verdict
 from kgverify.comparison.step_view import Names, StepReader
 from kgverify.engines.protocol import CompilerCaches
@@ -20,9 +21,8 @@ from kgverify.errors import UserError, count_of
 from kgverify.escaping import make_visible, wrap_notebook
 from kgverify.report import wording
 from kgverify.report.content import ReportContent
-from kgverify.report.derivations import StepBefore, read_before
-from kgverify.report.render.screen import FittedTable, Screen, Text
-from kgverify.report.wording import MOST_OF_CONDITION, cause_label, clip, describe_size
+from kgverify.report.render.screen import FittedTable, Screen, Text, list_pairs
+from kgverify.report.step_document import StepBefore, read_before
 from kgverify.trace.model.trace import Trace
 
 STYLES = {Verdict.AGREE: "bold green", Verdict.DIVERGE: "bold red", Verdict.INCONCLUSIVE: "bold yellow"}
@@ -74,11 +74,6 @@ def _render_report(report: ReportContent, expected: Trace | None) -> Iterator[Re
     yield _render_equality(report)
     if report.reasons_of_actual:
         yield Text(make_visible(describe_execution(report.reasons_of_actual, report.caches)), style="dim")
-
-
-def report_text(report: ReportContent, expected: Trace | None = None) -> str:
-    """Return the report as plain text, 120 columns wide; `expected` as for `print_report`."""
-    return draw_text(lambda console: print_report(report, console, expected=expected))
 
 
 def draw_text(draw: Callable[[Screen], None]) -> str:
@@ -137,7 +132,7 @@ def _render_verdict(report: ReportContent) -> Iterator[RenderableType]:
     yield f"  {' against '.join(map(wording.describe_engine, (report.environment.expected, report.environment.actual)))}"
     yield f"  {wording.describe_run(report)}"
     if report.modulo:
-        yield f"  equal up to {wording.describe_modulo_of(report)}"
+        yield f"  equal up to {describe_modulo(report.modulo)}"
     yield from (Text(make_visible(f"  because {reason}"), style="yellow") for reason in report.reasons)
     yield from (f"  note: {note}" for note in report.notes)
     yield from (f"  {line}" for line in wording.exercise_lines(report))
@@ -149,39 +144,39 @@ def _render_verdict(report: ReportContent) -> Iterator[RenderableType]:
 
 def _coverage_line(report: ReportContent) -> str:
     c = report.coverage
-    parts = [wording.describe_coverage(report)]
-    if c.candidates != max(c.candidates_expected, c.candidates_actual):
-        parts.append(f"{count_of(c.candidates_expected, 'candidate')} expected, {c.candidates_actual:,} actual")
-    if c.not_compared:
-        parts.append(f"not compared: {', '.join(c.not_compared)}")
-    if repeated := wording.describe_repetition(report):
-        parts.append(repeated)
-    return "; ".join(parts)
+    parts = (
+        wording.describe_coverage(report),
+        f"{count_of(c.candidates_expected, 'candidate')} expected, {c.candidates_actual:,} actual"
+        if c.candidates != max(c.candidates_expected, c.candidates_actual)
+        else "",
+        f"not compared: {', '.join(c.not_compared)}" if c.not_compared else "",
+        wording.describe_repetition(report),
+    )
+    return "; ".join(filter(None, parts))
 
 
 def _render_first_cause(report: ReportContent, first: Divergence, expected: Trace | None) -> Iterator[RenderableType]:
     where = f" at step {first.step}" if first.step >= 0 else ""
     title = Text(f"\nfirst divergence: {make_visible(first.stage)}{where}", style="bold")
     yield title.append(f"   ({wording.describe_finding(first)}; the first of {len(report.divergences):,})", style="dim")
-    grid = Table.grid(padding=(0, 2))
-    grid.add_column(style="dim", no_wrap=True)
-    grid.add_column(overflow="fold")
-    grid.add_row("   candidate", f"{first.candidate}: {first.atom} (query {first.query}, {first.side} side)")
+    rows: list[tuple[str | Text, str | Text]] = [
+        ("   candidate", f"{first.candidate}: {first.atom} (query {first.query}, {first.side} side)")
+    ]
     # All steps before the first divergence of a candidate agree.
     for each in () if expected is None or first.step < 0 else _steps_before(first, expected):
         goal = Text(make_visible(each.goal)).append("   agrees", style="green")
-        grid.add_row(f"   step {each.step}", goal.append(f"\n  by {make_visible(each.clause)}", style="dim"))
+        rows.append((f"   step {each.step}", goal.append(f"\n  by {make_visible(each.clause)}", style="dim")))
     if first.step >= 0:
-        goal = Text(clip(first.goal) or "not reached", style="bold")
-        grid.add_row(
-            Text(f"-> step {first.step}", style="bold red"),
-            goal.append(f"   {make_visible(first.stage)}", style="bold red"),
-        )
-    grid.add_row("   field", f"{first.field}, level {first.level.value}")
-    grid.add_row("   difference", f"{first.kind.value}: {first.evidence} (confidence {first.confidence:.0%})")
-    for role, value, style in (("expected", first.expected, "green"), ("actual", first.actual, "red")):
-        grid.add_row(f"   {role}", Text("\n".join(wording.value_lines(value)), style=style))
-    yield grid
+        goal = Text(wording.clip(first.goal) or "not reached", style="bold")
+        goal.append(f"   {make_visible(first.stage)}", style="bold red")
+        rows.append((Text(f"-> step {first.step}", style="bold red"), goal))
+    rows += [
+        ("   field", f"{first.field}, level {first.level.value}"),
+        ("   difference", f"{first.kind.value}: {first.evidence} (confidence {first.confidence:.0%})"),
+        ("   expected", Text("\n".join(wording.value_lines(first.expected)), style="green")),
+        ("   actual", Text("\n".join(wording.value_lines(first.actual)), style="red")),
+    ]
+    yield list_pairs(rows)
     yield from (Text(f"   {line}") for line in _consequences(report, first))
 
 
@@ -220,7 +215,7 @@ def _render_causes(report: ReportContent) -> Iterator[RenderableType]:
         if shares:
             cells += [f"{share.share:.4f}", f"{share.repaired:.4f}"] if share else ["", ""]
         rows.append((f"{i + 1}", cause.stage, kind, *cells, wording.describe_location(report.divergences[cause.first])))
-        condition = clip(cause.condition, wording.MOST_OF_CONDITION)
+        condition = wording.clip(cause.condition, wording.MOST_OF_CONDITION)
         notes.append(Text(condition) if condition else None)
     yield Text("\ncauses", style="bold")
     table = Table(*columns, "first", box=None, padding=(0, 2, 0, 0))
@@ -256,7 +251,7 @@ def _render_near_ties(report: ReportContent) -> RenderableType:
     lines = Text(f"\n{len(report.near_ties):,} near-ties", style="bold")
     lines.append(
         f"   choices that differ inside the error bound; {count_of(report.coverage.steps_after_near_ties, 'step')} after them"
-        f" compared from the expected choice\n  first: candidate {first.candidate} {clip(first.atom)}, step {first.step},"
+        f" compared from the expected choice\n  first: candidate {first.candidate} {wording.clip(first.atom)}, step {first.step},"
         f" gap {first.gap:.3g} <= {first.bound:.3g}",
         style="default",
     )
@@ -266,20 +261,20 @@ def _render_near_ties(report: ReportContent) -> RenderableType:
 def _render_benign(report: ReportContent) -> Iterator[RenderableType]:
     title = Text("\nbenign differences", style="bold")
     yield title.append(
-        f"   steps that are equal up to {wording.describe_modulo_of(report)}; none is a divergence", "default"
+        f"   steps that are equal up to {describe_modulo(report.modulo)}; none is a divergence", "default"
     )
     for each in report.benign:
         yield f"  {wording.describe_benign(each)}"
         yield f"    first: candidate {each.candidate} {each.atom}, step {each.step}, {each.field}"
-        grid = Table.grid(padding=(0, 2))
-        grid.add_column(style="dim", no_wrap=True)
-        grid.add_column(overflow="fold")
-        for role, value in (("expected", each.expected), ("actual", each.actual)):
-            lines = wording.value_lines(value)
-            more = len(lines) - MOST_LINES
-            rest = [f"... and {more} more"] if more > 0 else []
-            grid.add_row(f"      {role}", Text("\n".join([*lines[:MOST_LINES], *rest])))
-        yield grid
+        yield list_pairs(
+            (f"      {role}", Text("\n".join(_cut(wording.value_lines(value)))))
+            for role, value in (("expected", each.expected), ("actual", each.actual))
+        )
+
+
+def _cut(lines: list[str]) -> list[str]:
+    more = len(lines) - MOST_LINES
+    return [*lines[:MOST_LINES], f"... and {more} more"] if more > 0 else lines
 
 
 def _render_metrics(report: ReportContent) -> Iterator[RenderableType]:
@@ -352,7 +347,7 @@ def explain_causes(
     if not numbers:
         yield "no cause: nothing diverged, or its cause is unknown"
     for number in numbers:
-        yield f"#{number + 1} {cause_label(report, number)}: {describe_size(report.causes[number])}"
+        yield f"#{number + 1} {wording.cause_label(report, number)}: {wording.describe_size(report.causes[number])}"
         yield from (f"  {line}" for line in _explain(report.causes[number]))
         first = str(report.causes[number].first + 1)
         command = shlex.join(("kgverify", "shrink", str(folder), "--divergence", first))
@@ -362,9 +357,9 @@ def explain_causes(
 def _explain(cause: Cause) -> Iterator[str]:
     found = cause.when
     if found is None:
-        yield clip(cause.condition, MOST_OF_CONDITION) if cause.condition else "no condition was sought"
+        yield wording.clip(cause.condition, wording.MOST_OF_CONDITION) if cause.condition else "no condition was sought"
         return
-    yield clip(found.sentence, MOST_OF_CONDITION)
+    yield wording.clip(found.sentence, wording.MOST_OF_CONDITION)
     yield f"instances: {count_of(found.num_wrong, found.unit)} wrong, {found.num_right:,} right"
     if found.tests:
         yield f"chance: at most {found.chance:.2g}, after correction for {found.num_tried:,} conditions"
@@ -378,12 +373,12 @@ def _explain(cause: Cause) -> Iterator[str]:
     ):
         if texts:
             yield f"{title}:"
-            yield from (f"  {clip(text, MOST_OF_CONDITION)}" for text in texts)
+            yield from (f"  {wording.clip(text, wording.MOST_OF_CONDITION)}" for text in texts)
     yield from _plot(found)
     if found.tried:
         yield "the best test of each feature alone: precision, recall"
         for each in found.tried:
-            yield f"  {each.precision:.3f}  {each.recall:.3f}  {clip(each.words, MOST_OF_CONDITION)}"
+            yield f"  {each.precision:.3f}  {each.recall:.3f}  {wording.clip(each.words, wording.MOST_OF_CONDITION)}"
 
 
 def _explain_experiment(tried: Experiment) -> Iterator[str]:
@@ -391,7 +386,10 @@ def _explain_experiment(tried: Experiment) -> Iterator[str]:
     num = f": {tried.num_predicted:,} of {tried.num_tried:,} instances as predicted" if tried.num_tried else ""
     yield f"experiment: {tried.verdict}{num}{f' ({tried.reason})' if tried.reason else ''}"
     titles = ("wrong", "right") if len(tried.pair) > 1 else ("not as predicted",)
-    yield from (f"  {title}: {clip(text, MOST_OF_CONDITION)}" for title, text in zip(titles, tried.pair, strict=False))
+    yield from (
+        f"  {title}: {wording.clip(text, wording.MOST_OF_CONDITION)}"
+        for title, text in zip(titles, tried.pair, strict=False)
+    )
 
 
 def _plot(found: Condition) -> Iterator[str]:
@@ -399,7 +397,7 @@ def _plot(found: Condition) -> Iterator[str]:
     if not found.values:
         return
     most = max(max(each.num_wrong, each.num_right) for each in found.values)
-    yield f"{clip(found.features[0])}: wrong (#) and right (.)"
+    yield f"{wording.clip(found.features[0])}: wrong (#) and right (.)"
     for each in found.values:
         bars = "#" * _length(each.num_wrong, most), "." * _length(each.num_right, most)
         yield f"  {each.value:>10,.6g}  {bars[0]:<{BAR}}  {bars[1]:<{BAR}}  {each.num_wrong:,} / {each.num_right:,}"

@@ -1,0 +1,28 @@
+"""The formats of a report's files: the one list behind `Report.to_html` and the like, and `kgverify report`."""
+
+from collections.abc import Callable, Mapping
+from typing import Final, NamedTuple
+
+from kgverify.report.content import ComparedTraces, ReportContent
+from kgverify.report.render.github import render_markdown
+from kgverify.report.render.html import render_html
+from kgverify.report.render.junit import render_junit
+from kgverify.report.render.perfetto import render_perfetto
+
+
+class Format(NamedTuple):
+    """A format: the default name of its file, and the function that renders a report with its traces."""
+
+    file: str
+    render: Callable[[ReportContent, ComparedTraces], bytes]
+
+
+FORMATS: Final[Mapping[str, Format]] = {
+    "html": Format(
+        "report.html", lambda report, run: render_html(report, run.expected, run.actual, run.stepped).encode()
+    ),
+    "junit": Format("junit.xml", lambda report, run: render_junit(report, run.expected)),
+    "markdown": Format("report.md", lambda report, run: render_markdown(report).encode()),
+    "perfetto": Format("perfetto.json", lambda report, run: render_perfetto(report, run.expected, run.actual)),
+}
+"""The formats by name, in the order in which `kgverify report` writes them."""

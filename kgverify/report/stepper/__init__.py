@@ -1,1 +1,0 @@
-"""Step through the divergences of a saved run in a terminal."""
