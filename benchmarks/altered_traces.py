@@ -36,9 +36,9 @@ from trace_damage import SECONDS, run_jobs
 import kgverify as kv
 from kgverify.comparison.recorded import evidence
 from kgverify.errors import UserError
-from kgverify.trace.model.columns import COUNTS, STAGE_COUNTS, Digests, select_candidates, starts_of
+from kgverify.trace.model.columns import FIELD_OF, KNOWLEDGE_GRAPH, Digests, select_candidates, starts_of
 from kgverify.trace.model.digests import compute_digests, root_digest
-from kgverify.trace.model.schema import TraceLevel, decode_columns
+from kgverify.trace.model.schema import TraceLevel
 from kgverify.trace.write.writer import Clauses, Storage, TraceWriter
 from kgverify.verification.recorded import compare_recorded
 
@@ -271,7 +271,7 @@ def select_rows(arrays: Arrays, candidates: list[int], steps: np.ndarray | None 
 def alter_structure(arrays: Arrays, random: np.random.Generator) -> None:
     """Remove, double or move candidates, remove a step, or drop a column."""
     num = len(arrays["candidates/query"])
-    counts = [arrays[name] for name in (*COUNTS, *STAGE_COUNTS) if name in arrays]
+    counts = [arrays[each.path] for each in KNOWLEDGE_GRAPH.counts if each.path in arrays]
     if not num or any(int(each.sum(dtype=np.uint64)) > MAX_ROWS for each in counts):
         return
     every, row = list(range(num)), int(random.integers(num))
@@ -317,17 +317,20 @@ WAYS: dict[str, tuple[float, Callable[[Arrays, np.random.Generator], None]]] = {
 
 def repair(arrays: Arrays, random: np.random.Generator) -> None:
     """Make counts mostly, and digests mostly, right again."""
-    for counts, below in (*COUNTS.items(), *STAGE_COUNTS.items()):
-        if counts in arrays and below in arrays and random.random() < 0.5:
-            total, rows = int(arrays[counts].sum(dtype=np.uint64)), len(arrays[below])
-            surplus = total - rows
+    for each in KNOWLEDGE_GRAPH.counts:
+        counts = each.path
+        lengths = [
+            len(array) for path, array in arrays.items() if path in FIELD_OF and FIELD_OF[path].rows == each.counts
+        ]
+        if counts in arrays and lengths and random.random() < 0.5:
+            surplus = int(arrays[counts].sum(dtype=np.uint64)) - lengths[0]
             at = int(random.integers(len(arrays[counts]))) if len(arrays[counts]) else 0
             if surplus and len(arrays[counts]) and 0 <= int(arrays[counts][at]) - surplus < 1 << 15:
                 arrays[counts] = arrays[counts].copy()
                 arrays[counts][at] = int(arrays[counts][at]) - surplus
     if "steps/goal_atoms" in arrays and random.random() < 0.9:
         try:
-            digests = compute_digests(decode_columns(arrays))
+            digests = compute_digests(KNOWLEDGE_GRAPH.decode(arrays))
         except (ValueError, IndexError, OverflowError):
             return
         for name in Digests._fields:
@@ -403,7 +406,7 @@ def _alter_shard(path: Path, manifest: dict[str, Any], ways: list[str], random: 
         entry["size"], entry["xxh3"] = file.stat().st_size, f"{xxhash.xxh3_64_intdigest(file.read_bytes()):016x}"
         entry["num_candidates"] = len(arrays["candidates/query"])
         try:
-            columns = decode_columns(arrays)
+            columns = KNOWLEDGE_GRAPH.decode(arrays)
             sequence = arrays.get("digests/sequence")
             entry["num_steps"] = int(arrays["candidates/num_steps"].sum(dtype=np.int64))
             if sequence is None:

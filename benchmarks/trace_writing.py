@@ -24,10 +24,10 @@ from kgverify.program.limits import Limits
 from kgverify.program.program import Symbols
 from kgverify.trace.files.manifest import Part
 from kgverify.trace.maintain.join import unite
-from kgverify.trace.model.columns import Columns, select_candidates
+from kgverify.trace.model.columns import KNOWLEDGE_GRAPH, Columns, select_candidates
 from kgverify.trace.model.digests import compute_sequence
 from kgverify.trace.model.header import EngineInfo, Header, PolicyInfo
-from kgverify.trace.model.schema import SEQUENCE, encode_columns
+from kgverify.trace.model.schema import SEQUENCE
 from kgverify.trace.write.writer import Storage, TraceWriter
 
 HEADER = Header(EngineInfo("synthetic"), Limits(), PolicyInfo("none"), "")
@@ -38,7 +38,7 @@ Words = NDArray[np.uint64]
 
 
 def write_raw(path: Path, columns: Columns, sequence: Words) -> None:
-    arrays = encode_columns(columns) | {SEQUENCE: sequence}
+    arrays = KNOWLEDGE_GRAPH.encode(columns) | {SEQUENCE: sequence}
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     for array in arrays.values():
         view = memoryview(array.reshape(-1).view(np.uint8))
@@ -124,7 +124,7 @@ def main() -> None:
     given = [(batch, compute_sequence(batch)) for batch in batches]
     computed = [(batch, None) for batch in batches]
     whole = np.concatenate([sequence for _, sequence in given])
-    arrays = encode_columns(columns) | {SEQUENCE: whole}
+    arrays = KNOWLEDGE_GRAPH.encode(columns) | {SEQUENCE: whole}
     print(f"{options.steps:,} steps, {sum(a.nbytes for a in arrays.values()) / options.steps:.0f} bytes a step")
     with tempfile.TemporaryDirectory(dir=options.folder) as name:
         folder = Path(name)

@@ -5,9 +5,9 @@
     >>> report.verdict.value
     'AGREE'
 
-Everything public is here, and in `kgverify.strategies`, `kgverify.laws` and `kgverify.dialects`. Other modules
-are internal: they may change without notice. `import kgverify` loads neither torch nor h5py nor numpy; each name loads what it
-needs.
+Everything public is here, and in `kgverify.strategies`, `kgverify.laws`, `kgverify.dialects` and `kgverify.kinds`. Other
+modules are internal: they may change without notice. `import kgverify` loads neither torch nor h5py nor numpy; each name
+loads what it needs.
 """
 
 from kgverify.version import __version__ as __version__
@@ -32,7 +32,7 @@ __all__ = sorted(_OFFERED)
 def __getattr__(name):
     from importlib import import_module
 
-    if name in ("dialects", "laws", "strategies"):
+    if name in ("dialects", "kinds", "laws", "strategies"):
         return import_module(f"{__name__}.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -95,6 +95,9 @@ from kgverify.trace.model.columns import Rankings as Rankings
 from kgverify.trace.model.header import Header as Header
 from kgverify.trace.model.header import PolicyInfo as PolicyInfo
 from kgverify.trace.model.header import RunInfo as RunInfo
+from kgverify.trace.model.schema import Column as Column
+from kgverify.trace.model.schema import EqualityRule as EqualityRule
+from kgverify.trace.model.schema import Schema as Schema
 from kgverify.trace.model.schema import TraceLevel as TraceLevel
 from kgverify.trace.model.stage_items import StageOutputs as StageOutputs
 from kgverify.trace.model.trace import Trace as Trace

@@ -1,16 +1,19 @@
 """The alignment of two traces: candidates are paired by query, side and atom, never by position."""
 
-from typing import Final, NamedTuple
+from collections.abc import Sequence
+from math import prod
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from kgverify.comparison.columns import name_candidate
 from kgverify.comparison.comparable import ComparablePair, Convert, StepSource
 from kgverify.comparison.result import NO_CANDIDATE, Divergence, Level
 from kgverify.comparison.step_view import side_name
 from kgverify.errors import count_of
 from kgverify.program.outcomes import Stage
-from kgverify.trace.model.columns import CandidateSet, are_equal
+from kgverify.trace.model.columns import KNOWLEDGE_GRAPH, CandidateSet, are_equal
 
 ROWS: Final = 1 << 16
 """The candidates compared at a time while those of both traces are in the same order."""
@@ -36,10 +39,14 @@ class SourceCandidates:
         self._convert = convert
         self.num_candidates = source.num_candidates
 
-    def take(self, rows: NDArray[np.int64]) -> CandidateSet:
-        """Return query, side and atom of some candidates."""
-        query, side, atom = (self._source.gather_column(name, rows) for name in ("query", "side", "atom"))
-        return CandidateSet(query, side, self._convert(atom) if self._convert is not None else atom)
+    def take(self, rows: NDArray[np.int64]) -> Any:
+        """Return the columns of some candidates that tell which these are: a `CandidateSet` in knowledge graphs."""
+        schema = self._source.schema
+        columns = tuple(self._source.gather_column(name, rows) for name in schema.identity)
+        if schema is not KNOWLEDGE_GRAPH:
+            return columns
+        candidates = CandidateSet(*columns)
+        return candidates if self._convert is None else candidates._replace(atom=self._convert(candidates.atom))
 
 
 CandidateReader = CandidateSet | SourceCandidates
@@ -76,8 +83,8 @@ Table = tuple[NDArray[np.integer], ...]
 """Columns of numbers, [N] each."""
 
 
-def _columns(candidates: CandidateSet) -> Table:
-    return candidates.query, candidates.side, *candidates.atom.T
+def _columns(candidates: Sequence[NDArray[Any]]) -> Table:
+    return tuple(part for each in candidates for part in each.reshape(len(each), prod(each.shape[1:])).T)
 
 
 def _number_rows(left: Table, right: Table) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -110,43 +117,54 @@ def judge_unpaired(
     Such a candidate was drawn differently, or the batch machinery lost, doubled or invented it.
     """
     missing, extra = expected.take(alignment.missing), actual.take(alignment.extra)
-    if not len(missing.query) and not len(extra.query):
-        return [], {}
+    stages: list[Sequence[str]] = [[""] * len(each[0]) for each in (missing, extra)]
+    draws: Draws = {}
+    if pair.schema is KNOWLEDGE_GRAPH and (len(missing.query) or len(extra.query)):
+        stages, draws = _judge_draws(missing, extra, expected.take(alignment.expected), pair)
+    found = []
+    for is_extra, (rows, candidates, names) in enumerate(
+        ((alignment.missing, missing, pair.names), (alignment.extra, extra, pair.actual_names))
+    ):
+        for number, row in enumerate(rows.tolist()):
+            identity = [column[number].tolist() for column in candidates]
+            named = name_candidate(pair.schema, names, identity)
+            found.append(
+                Divergence(
+                    candidate=row,
+                    **named,
+                    step=-1,
+                    stage=stages[is_extra][number],
+                    field=f"candidates.{pair.schema.identity[-1]}",
+                    level=Level.OUTCOME,
+                    expected=NO_CANDIDATE if is_extra else named["atom"],
+                    actual=named["atom"] if is_extra else NO_CANDIDATE,
+                )
+            )
+    return found, draws
+
+
+def _judge_draws(
+    missing: CandidateSet, extra: CandidateSet, paired: CandidateSet, pair: ComparablePair
+) -> tuple[list[Sequence[str]], Draws]:
+    """Return the stage that lost or made each unpaired candidate, and the evidence for other draws."""
     groups = _group_atoms(missing), _group_atoms(extra)
     redrawn = groups[0].keys() & groups[1].keys()
     facts = set() if pair.expected.facts is None else {tuple(fact) for fact in pair.expected.facts.tolist()}
     draws = {(q, side_name(s)): _describe_draw(groups[0][q, s], groups[1][q, s], facts) for q, s in redrawn}
-    paired = expected.take(alignment.expected)
     known = _find_common(tuple(extra.atom.T), tuple(paired.atom.T))
     seen = _find_common(_columns(extra), _columns(paired))
-    found = []
-    for rows, candidates, names, is_extra in (
-        (alignment.missing, missing, pair.names, False),
-        (alignment.extra, extra, pair.actual_names, True),
-    ):
-        columns = (column.tolist() for column in candidates)
-        for row, query, side, arguments in zip(rows.tolist(), *columns, strict=True):
+    stages: list[Sequence[str]] = []
+    for is_extra, candidates in enumerate((missing, extra)):
+        of_side = []
+        for query, side, arguments in zip(*(column.tolist() for column in candidates), strict=True):
             atom = tuple(arguments)
             is_doubled = is_extra and (query, side, *atom) in seen
             is_drawn = not is_doubled and ((query, side) in redrawn or (is_extra and atom not in known))
             if is_extra and (query, side) in redrawn:
                 seen.add((query, side, *atom))
-            text = names.atom(atom)
-            found.append(
-                Divergence(
-                    candidate=row,
-                    atom=text,
-                    query=query,
-                    side=side_name(side),
-                    step=-1,
-                    stage=(Stage.CORRUPT if is_drawn else Stage.RECYCLE).value,
-                    field="candidates.atom",
-                    level=Level.OUTCOME,
-                    expected=NO_CANDIDATE if is_extra else text,
-                    actual=text if is_extra else NO_CANDIDATE,
-                )
-            )
-    return found, draws
+            of_side.append((Stage.CORRUPT if is_drawn else Stage.RECYCLE).value)
+        stages.append(of_side)
+    return stages, draws
 
 
 def _group_atoms(candidates: CandidateSet) -> dict[tuple[int, int], set[tuple[int, ...]]]:

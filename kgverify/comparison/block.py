@@ -1,15 +1,16 @@
-"""The comparison of a block: paired candidates of two traces in memory, step by step."""
+"""The comparison of a block of derivations: paired candidates of two traces in memory, step by step."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from kgverify.comparison.columns import ColumnComparer, StepPairs, find_differing
 from kgverify.comparison.comparable import ComparablePair, is_decidable
-from kgverify.comparison.equal_columns import Rounded, count_rounded, has_equal_sums
+from kgverify.comparison.equal_columns import Rounded, count_rounded
 from kgverify.comparison.inference.infer import BlockInference, ProgramInference
 from kgverify.comparison.inference.step_difference import StepDifference
 from kgverify.comparison.locate import (
@@ -19,38 +20,23 @@ from kgverify.comparison.locate import (
     render_choice,
 )
 from kgverify.comparison.modulo import DUPLICATES, NAMES, ORDER, BenignSteps, find_kinds, normalise_steps
-from kgverify.comparison.result import DIGEST, Benign, Divergence, Level, NearTie
-from kgverify.comparison.step_view import StepReader, StepView, canonical, outcome_name, side_name
-from kgverify.errors import count_of
-from kgverify.program.outcomes import DifferenceClass, Stage
+from kgverify.comparison.result import DIGEST, Benign, Divergence, Level, NearTie, Value
+from kgverify.comparison.step_view import ResolventView, StepReader, StepView, canonical, outcome_name
+from kgverify.program.outcomes import DifferenceClass, Outcome, Stage
 from kgverify.trace.model.columns import Columns, expand_rows, select_steps, starts_of
 from kgverify.trace.model.digests import compute_digests
 from kgverify.trace.model.header import NUM_STEPS
+from kgverify.trace.model.schema import Column, EqualityRule
 from kgverify.trace.model.trace import Trace
 
 _DROPPED: Final = frozenset({"steps.dropped_atoms", "steps.dropped_resolvents"})
-_ENDS: Final = ("num_steps", "outcome", "is_limited", "log_probability")
-"""The columns of candidates that say how these ended."""
+
+_VIEWED: Final = frozenset(StepView._fields) | frozenset(ResolventView._fields)
+"""The columns that the views of steps show, beside counts and atoms."""
 
 
-class StepPairs(NamedTuple):
-    """The steps that both sides have: their rows on each side, and the candidate of each."""
-
-    expected: NDArray[np.int64]
-    actual: NDArray[np.int64]
-    candidate: NDArray[np.int64]
-
-
-class BlockComparer:
-    """Compares a block: row i of the expected candidates with row i of the actual ones.
-
-    Free-running, the first difference decides a candidate. In lockstep each candidate has one step.
-
-    divergences, near_ties:     in the order of candidates
-    num_steps, num_resolvents:  what was compared
-    rounded:                    the scores of the steps that agree
-    views:                      both steps of each step that differs, by (candidate, step)
-    benign:                     the steps that are equal only up to what was declared
+class BlockComparer(ColumnComparer):
+    """Compares a block of derivations in a knowledge graph.
 
     program:  infers the clauses of resolvents where origins are not compared
     explains: whether to find the stage of a step whose origins are known, since no engine will be asked
@@ -64,13 +50,11 @@ class BlockComparer:
         program: ProgramInference | None = None,
         explains: bool = False,
     ) -> None:
-        self.pair = pair
-        self.lockstep = lockstep
+        self.pair, self.lockstep = pair, lockstep
         self.names = pair.names
         self.readers = StepReader(pair.expected.columns), StepReader(pair.actual.columns)
         self._raw_readers = StepReader(pair.raw[0].columns), StepReader(pair.raw[1].columns)
         self._alike: dict[str, NDArray[np.bool_]] = {}
-        self.views: dict[tuple[int, int], tuple[StepView, StepView]] = {}
         self._inference = None
         if not pair.by_digest and (explains or not pair.has_origins):
             self._inference = BlockInference(
@@ -83,14 +67,11 @@ class BlockComparer:
             )
         has_scores = "resolvents.score" in pair.full[0].fields
         self._expected_scores = pair.full[0].columns.resolvents.score.astype(np.float64) if has_scores else None
-        pairs = self._pair_steps()
-        found, near_ties, is_compared = self._collect(pairs, self._find_differing(pairs))
-        self.divergences = sorted(found, key=lambda each: (each.candidate, each.step))
-        self.near_ties = near_ties
-        self.benign = list(self._find_benign(pairs, is_compared)) if pair.modulo else []
-        rows = pairs.expected[is_compared], pairs.actual[is_compared]
-        self.num_steps = len(rows[0])
-        self.num_resolvents = int(pair.raw[0].columns.steps.num_resolvents[rows[0]].sum())
+        super().__init__(pair, lockstep=lockstep)
+        pairs, is_compared = self._pairs, self._is_compared
+        if pair.modulo:
+            self.benign = list(self._find_benign(pairs, is_compared))
+        self.num_resolvents = int(pair.raw[0].columns.steps.num_resolvents[pairs.expected[is_compared]].sum())
         self.rounded = self._count_rounded(pairs, is_compared & ~self._is_decisive(pairs, [*self.divergences]))
 
     @cached_property
@@ -106,18 +87,9 @@ class BlockComparer:
                 lost.update(owner[is_shorter].tolist())
         return frozenset(lost)
 
-    def _pair_steps(self) -> StepPairs:
-        counts = [trace.columns.candidates.num_steps for trace in (self.pair.expected, self.pair.actual)]
-        common = np.minimum(*(count.astype(np.int64) for count in counts))
-        candidate = np.repeat(np.arange(len(common)), common)
-        ordinal = np.arange(len(candidate)) - np.repeat(np.cumsum(common) - common, common)
-        first = [starts_of(count)[:-1] for count in counts]
-        return StepPairs(first[0][candidate] + ordinal, first[1][candidate] + ordinal, candidate)
-
     def _find_differing(self, pairs: StepPairs) -> NDArray[np.bool_]:
         """Return which pairs of steps differ in any field, scores by tolerance."""
-        pair = self.pair
-        differs = find_differing(pair.expected, pair.actual, pairs, pair.not_compared, pair.score_tolerance)
+        pair, differs = self.pair, super()._find_differing(pairs)
         if pair.by_digest and pair.modulo:
             for kind, name in ((ORDER, "multiset"), (NAMES, "renaming")):
                 words = [getattr(t.digests, name)[own] for t, own in zip(pair.raw, pairs[:2], strict=True)]
@@ -136,7 +108,7 @@ class BlockComparer:
             found = [(kind, np.flatnonzero(is_alike & is_compared)) for kind, is_alike in self._alike.items()]
         else:
             own = StepPairs(*(rows[at] for rows in pairs))
-            at = at[find_differing(*pair.raw, own, pair.not_compared, pair.score_tolerance)]
+            at = at[find_differing(*pair.raw, own, pair)]
             rows = pairs.expected[at], pairs.actual[at]
             found = [(kind, at[of]) for kind, of in find_kinds(pair.raw, rows, pair.modulo, pair.not_compared)]
         for kind, of in found:
@@ -182,36 +154,6 @@ class BlockComparer:
             actual=found.actual,
         )
 
-    def _collect(
-        self, pairs: StepPairs, differs: NDArray[np.bool_]
-    ) -> tuple[list[Divergence], list[NearTie], NDArray[np.bool_]]:
-        """Return divergences, near-ties, and which pairs were compared: none after the one that decides a candidate."""
-        divergences: list[Divergence] = []
-        near_ties: list[NearTie] = []
-        decided: dict[int, int] = {}
-        for i in np.flatnonzero(differs).tolist():
-            candidate = int(pairs.candidate[i])
-            if candidate in decided:
-                continue
-            found = self._compare_step(candidate, int(pairs.expected[i]), int(pairs.actual[i]))
-            if found is None:
-                continue
-            decided[candidate] = i
-            if isinstance(found, NearTie):
-                near_ties.append(found)
-            else:
-                divergences.append(found)
-        expected, actual = (trace.columns.candidates for trace in (self.pair.expected, self.pair.actual))
-        num = len(expected.query)
-        is_other = np.zeros(num, np.bool_)
-        for name in _ENDS:
-            is_other |= getattr(expected, name) != getattr(actual, name)
-        rest = (candidate for candidate in np.flatnonzero(is_other).tolist() if candidate not in decided)
-        divergences += filter(None, map(self._compare_whole, rest))
-        last = np.full(num, len(differs), np.int64)
-        last[list(decided)] = list(decided.values())
-        return divergences, near_ties, np.arange(len(differs)) <= last[pairs.candidate]
-
     def _compare_step(self, candidate: int, row: int, other: int) -> Divergence | NearTie | None:
         """Return how two steps differ, given their rows; None if they agree after all."""
         pair = self.pair
@@ -231,7 +173,7 @@ class BlockComparer:
             texts = [f"{digest:016x}" for digest in digests]
             difference = Difference(Stage.SELECT, DIGEST, texts[0], texts[1])
         if difference is None:
-            return None
+            return self._compare_columns(candidate, row, other, self._unseen)
         if is_digest_alone:
             gap = _find_tie_gap(pair.full, (row, other), digests, pair.score_tolerance)
         else:
@@ -252,6 +194,12 @@ class BlockComparer:
         elif pair.by_digest:
             level = _level_without_goals(expected, actual, level, is_same_digest=digests[0] == digests[1])
         return self._divergence(candidate, step, difference, level, expected)
+
+    @cached_property
+    def _unseen(self) -> list[Column]:
+        """The columns of steps that the views do not show."""
+        of_rows = (each for each in self._by_stage if each.rows in self.schema.groups and not each.counts)
+        return [each for each in of_rows if each.path.partition("/")[2] not in _VIEWED]
 
     def _share_origins(self, expected: StepView, actual: StepView, row: int, other: int) -> StepView:
         """Return the actual step with the expected origins of resolvents that, repeated, have an origin in common."""
@@ -317,24 +265,18 @@ class BlockComparer:
     def _divergence(
         self, candidate: int, step: int, difference: Difference, level: Level, expected: StepView | None
     ) -> Divergence:
-        candidates, others = self.pair.expected.columns.candidates, self.pair.actual.columns.candidates
+        candidates, others = self._candidates
         if not self.lockstep and candidates.outcome[candidate] != others.outcome[candidate]:
             level = Level.OUTCOME
-        num_steps = int(candidates.num_steps[candidate])
         found = difference.found
-        return Divergence(
-            candidate=candidate,
-            atom=self.names.atom(tuple(candidates.atom[candidate].tolist())),
-            query=int(candidates.query[candidate]),
-            side=side_name(int(candidates.side[candidate])),
-            step=step,
-            stage=difference.stage.value,
-            field=difference.field,
-            level=level,
-            expected=difference.expected,
-            actual=difference.actual,
+        return self._name_divergence(
+            candidate,
+            step,
+            difference.stage.value,
+            difference.field,
+            (difference.expected, difference.actual),
+            level,
             goal=self.names.goal(expected.goal) if expected else "",
-            later_steps=0 if self.lockstep or step < 0 else max(0, num_steps - step - 1),
             kind=found.kind if found else DifferenceClass.UNCLASSIFIED,
             evidence=found.evidence if found else "",
             confidence=found.confidence if found else 0.0,
@@ -349,38 +291,24 @@ class BlockComparer:
         """Return the steps of a candidate before one of them; in lockstep they belong to other candidates."""
         return () if self.lockstep else self.readers[0].read_earlier(candidate, step)
 
-    def _compare_whole(self, candidate: int) -> Divergence | None:
-        """Compare a candidate whose common steps agree: steps that only one side has, and how it ended."""
-        expected, actual = self.pair.expected.columns.candidates, self.pair.actual.columns.candidates
-        num = int(expected.num_steps[candidate]), int(actual.num_steps[candidate])
-        if num[0] != num[1]:
-            difference = Difference(
-                Stage.RECYCLE, "candidates.num_steps", count_of(num[0], "step"), count_of(num[1], "step")
-            )
-            return self._divergence(candidate, min(num), difference, Level.OUTCOME, None)
+    def _excuses(self, column: Column, candidate: int) -> bool:
+        return column.rule is EqualityRule.SUM and candidate in self._lost_sums
 
-        def differ(stage: Stage, name: str, values: Sequence[str], level: Level) -> Divergence:
-            difference = Difference(stage, f"candidates.{name}", values[0], values[1])
-            return self._divergence(candidate, -1, difference, level, None)
-
+    def _describe_end(
+        self, column: Column, expected: NDArray[Any], actual: NDArray[Any]
+    ) -> tuple[str, tuple[Value, Value], Level]:
+        stage, texts, level = super()._describe_end(column, expected, actual)
         has_steps = NUM_STEPS not in self.pair.not_compared
-        outcomes = [outcome_name(int(side.outcome[candidate])) for side in (expected, actual)]
-        if outcomes[0] != outcomes[1]:
+        if column.codes is Outcome:
             # The end of a derivation whose steps are unknown may follow from any stage.
-            return differ(Stage.RECYCLE if has_steps else Stage.FINISH, "outcome", outcomes, Level.OUTCOME)
-        flags = [("not limited", "limited")[bool(side.is_limited[candidate])] for side in (expected, actual)]
-        if flags[0] != flags[1]:
+            texts = outcome_name(int(expected[0])), outcome_name(int(actual[0]))
+            return Stage.RECYCLE if has_steps else stage, texts, level
+        if column.stage == Stage.LIMIT:
             # What the limits dropped in each step agrees, if both sides counted it: the flag was not carried on.
             is_counted = has_steps and not _DROPPED & set(self.pair.not_compared)
-            return differ(Stage.ADVANCE if is_counted else Stage.LIMIT, "is_limited", flags, Level.RENAMING)
-        at = slice(candidate, candidate + 1)
-        sums = expected.log_probability[at], actual.log_probability[at]
-        tolerance = self.pair.score_tolerance
-        if candidate in self._lost_sums or has_equal_sums(*sums, expected.num_steps[at], tolerance):
-            return None
-        # As text, since JSON has no NaN.
-        stage, texts = Stage.ADVANCE if has_steps else Stage.FINISH, [repr(float(each[0])) for each in sums]
-        return differ(stage, "log_probability", texts, Level.TOLERANCE)
+            flags = [("not limited", "limited")[bool(side[0])] for side in (expected, actual)]
+            return Stage.ADVANCE if is_counted else stage, (flags[0], flags[1]), Level.RENAMING
+        return Stage.ADVANCE if has_steps and column.rule is EqualityRule.SUM else stage, texts, level
 
     def _count_rounded(self, pairs: StepPairs, agrees: NDArray[np.bool_]) -> Rounded:
         """Count the scores of pairs of steps that agree, and those of them that differ in bits."""
@@ -399,29 +327,6 @@ def _resolvents_of(
         for columns, steps in ((expected, pairs.expected), (actual, pairs.actual))
     )
     return rows, others
-
-
-def find_differing(
-    expected: Trace, actual: Trace, pairs: StepPairs, not_compared: tuple[str, ...], score_tolerance: float
-) -> NDArray[np.bool_]:
-    """Return which pairs of steps differ in any field, scores by tolerance."""
-    e, a = expected.columns, actual.columns
-    differs: NDArray[np.bool_] = expected.digests.sequence[pairs.expected] != actual.digests.sequence[pairs.actual]
-    # A digest that cannot be computed from its columns does not vouch for them.
-    for name in e.steps._fields[:-1] if not_compared else ():
-        differs |= getattr(e.steps, name)[pairs.expected] != getattr(a.steps, name)[pairs.actual]
-    same = np.flatnonzero(~differs)
-    rows_e, rows_a = _resolvents_of(e, a, pairs, same)
-    counts = e.steps.num_resolvents[pairs.expected[same]].astype(np.int64)
-    r, s = e.resolvents, a.resolvents
-    wrong = (r.origin_kind[rows_e] != s.origin_kind[rows_a]) | (r.origin[rows_e] != s.origin[rows_a])
-    if not_compared:
-        wrong |= r.kind[rows_e] != s.kind[rows_a]
-    score_e, score_a = r.score[rows_e].astype(np.float64), s.score[rows_a].astype(np.float64)
-    with np.errstate(invalid="ignore"):  # infinity less infinity
-        wrong |= ~((score_e == score_a) | (np.abs(score_e - score_a) <= score_tolerance))
-    differs[same[np.repeat(np.arange(len(same)), counts)[wrong]]] = True
-    return differs
 
 
 def _level_without_goals(expected: StepView, actual: StepView, level: Level, *, is_same_digest: bool) -> Level:

@@ -4,7 +4,7 @@ A trace without goals cannot be renumbered, and its digests cannot be computed a
 other trace, if it has goals, takes its numbering and loses the columns that its digests do not count.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -21,7 +21,7 @@ from kgverify.comparison.step_view import UNNAMED, Names
 from kgverify.errors import UserError
 from kgverify.program.atoms import Atom, Goal
 from kgverify.program.limits import NUMBERS, describe_differences
-from kgverify.program.outcomes import Origin, Outcome
+from kgverify.program.outcomes import Origin, Outcome, Stage
 from kgverify.program.program import Rule, Symbols
 from kgverify.trace.model.columns import (
     LABELS,
@@ -41,7 +41,7 @@ from kgverify.trace.model.columns import (
 )
 from kgverify.trace.model.digests import COUNTED, Words, compute_digests
 from kgverify.trace.model.header import NUM_STEPS, EngineInfo
-from kgverify.trace.model.schema import TraceLevel, has_goals
+from kgverify.trace.model.schema import EqualityRule, TraceLevel, has_goals
 from kgverify.trace.model.score_tolerance import ScoreError, judge_tolerance
 from kgverify.trace.model.trace import Rebuild, Trace
 
@@ -65,8 +65,9 @@ class MemorySource:
     def __init__(self, trace: Trace) -> None:
         self.trace = trace
         self.header, self.fields, self.rankings = trace.header, trace.fields, trace.rankings
-        self.num_candidates = len(trace.columns.candidates.query)
-        self.num_steps = len(trace.columns.steps.depth)
+        self.schema = trace.schema
+        rows = trace.schema.count_rows(trace.columns)
+        self.num_candidates, self.num_steps = rows["candidates"], rows["steps"]
 
     def shell(self, *, has_candidates: bool = False) -> Trace:
         """Return the whole trace."""
@@ -88,15 +89,18 @@ class MemorySource:
 
     def read_rows(self, rows: NDArray[np.int64]) -> Columns:
         """Return candidates with all their steps, without the outputs of stages, which decide nothing."""
-        columns = self.trace.columns._replace(stages=no_stage_items())
-        return columns if self._is_all(rows) else select_candidates(columns, rows)
+        columns = self.trace.columns
+        if self.schema.deep:
+            columns = columns._replace(stages=no_stage_items())
+        return columns if self._is_all(rows) else select_candidates(columns, rows, self.schema)
 
     def load(self, columns: Columns, rows: NDArray[np.int64]) -> Trace:
         """Return some candidates as a trace, with the outputs of stages."""
         if self._is_all(rows):
             return self.trace
         steps = expand_rows(starts_of(self.trace.columns.candidates.num_steps), rows)
-        columns = columns._replace(stages=select_steps(self.trace.columns, steps).stages)
+        if self.schema.deep:
+            columns = columns._replace(stages=select_steps(self.trace.columns, steps).stages)
         return replace(self.trace, columns=columns, digests=Digests(*(words[steps] for words in self.trace.digests)))
 
     def stored_digests(self, rows: NDArray[np.int64]) -> dict[str, Words]:
@@ -373,10 +377,10 @@ class ComparablePair:
         accepted: ScoreError = None,
         modulo: Modulo = NOTHING,
     ) -> None:
-        self.modulo = modulo
+        self.modulo, self.schema = modulo, expected.schema
         numbering = numbering or Numbering(expected, actual)
         self.full = numbering.convert(0, expected), numbering.convert(1, actual)
-        every = column_names(expected.columns)
+        every = self.schema.compared_names
         self.not_compared = tuple(sorted((every - self.full[0].fields) | (every - self.full[1].fields)))
         reasons: list[str] = []
         if all(has_goals(trace.header.level) for trace in (expected, actual)):
@@ -417,15 +421,13 @@ class ComparablePair:
             # Digests that cannot be compared are set to zeros. The reason makes the verdict INCONCLUSIVE.
             zeros = [trace.digests._replace(sequence=np.zeros_like(trace.digests.sequence)) for trace in traces]
             traces = [replace(trace, digests=digests) for trace, digests in zip(traces, zeros, strict=True)]
-        expected, actual = (
-            replace(t, columns=_blank(t.columns, self.not_compared, removes_atoms=True)) for t in traces
-        )
+        expected, actual = (replace(t, columns=_blank(t, self.not_compared, removes_atoms=True)) for t in traces)
         return expected, actual
 
     @cached_property
     def compared_fields(self) -> tuple[str, ...]:
         """The columns that are compared, and the digest where it stands for goals."""
-        compared = column_names(self.expected.columns) - set(self.not_compared)
+        compared = self.schema.compared_names - set(self.not_compared)
         return tuple(sorted(compared | {DIGEST} if self.by_digest else compared))
 
     @property
@@ -441,16 +443,14 @@ class ComparablePair:
     def equality(self) -> tuple[FieldRule, ...]:
         """Return the rule of equality of each field that is compared."""
         tolerance = self.score_tolerance
-        rules = {
-            "resolvents.score": "equal",
-            "candidates.log_probability": "within 1e-9, relative",
-            "steps.choice": "equal",
-            DIGEST: "equal: 64 bits of goal, resolvents, counts, choice, outcome and depth",
-        }
-        if tolerance:
-            rules["resolvents.score"] = f"within {tolerance:.3g}"
-            rules["candidates.log_probability"] = f"within {tolerance:.3g} a step"
-            rules["steps.choice"] = f"equal, unless the scores' gap is at most {2 * tolerance:.3g}"
+        rules = {DIGEST: "equal: 64 bits of goal, resolvents, counts, choice, outcome and depth"}
+        for each in self.schema.compared:
+            if each.rule is EqualityRule.SUM:
+                rules[each.name] = f"within {tolerance:.3g} a step" if tolerance else "within 1e-9, relative"
+            elif each.rule is EqualityRule.SCORE and tolerance:
+                rules[each.name] = f"within {tolerance:.3g}"
+            elif each.stage == Stage.CHOOSE and tolerance:
+                rules[each.name] = f"equal, unless the scores' gap is at most {2 * tolerance:.3g}"
         for field in self.compared_fields:
             kinds = _FORGIVEN.get(field, NOTHING) & self.modulo
             if kinds:
@@ -477,12 +477,6 @@ class ComparablePair:
             f"the digests of {num} candidates differ, which scores within their error bound {self.score_tolerance:.3g}"
             " may explain; neither trace keeps the goals that would decide it: record one at level steps"
         ]
-
-
-def column_names(columns: Columns) -> frozenset[str]:
-    """Return the names of all columns that are compared, such as `steps.choice`."""
-    compared = (level for level in columns._fields if level != "stages")
-    return frozenset(f"{level}.{field}" for level in compared for field in getattr(columns, level)._fields)
 
 
 def lockstep_columns(columns: Columns) -> Columns:
@@ -514,24 +508,23 @@ def _blank_and_digest(trace: Trace, fields: tuple[str, ...]) -> Trace:
     """Set some columns to zeros and compute the digests again."""
     if not fields:
         return trace
-    columns = _blank(trace.columns, fields)
-    counted = columns
+    columns = counted = _blank(trace, fields)
     if "steps.choice" in fields:
         # Digests count what is unknown as 0.
         counted = columns._replace(steps=columns.steps._replace(choice=np.zeros_like(columns.steps.choice)))
-    return replace(trace, columns=columns, digests=compute_digests(counted))
+    return replace(trace, columns=columns, digests=compute_digests(counted, trace.schema))
 
 
-def _blank(columns: Columns, fields: tuple[str, ...], *, removes_atoms: bool = False) -> Columns:
+def _blank(trace: Trace, fields: tuple[str, ...], *, removes_atoms: bool = False) -> Columns:
     """Set some columns to zeros, or remove the atoms, and the resolvents if they are not counted; a choice becomes none."""
+    schema, columns = trace.schema, trace.columns
     if removes_atoms and "steps.num_resolvents" in fields:
         columns = columns._replace(resolvents=empty_columns().resolvents)
     for name in fields:
-        level, field = name.split(".")
-        column = getattr(getattr(columns, level), field)
-        is_removed = removes_atoms and field in ("goal_atoms", "atoms")
-        zeros = np.full_like(column[:0] if is_removed else column, -1 if name == "steps.choice" else 0)
-        columns = columns._replace(**{level: getattr(columns, level)._replace(**{field: zeros})})
+        values = schema.values(columns, name)
+        is_removed = removes_atoms and schema.column_of[name.replace(".", "/")].rows not in schema.groups
+        zeros = np.full_like(values[:0] if is_removed else values, -1 if name == "steps.choice" else 0)
+        columns = schema.replaced(columns, name, zeros)
     return columns
 
 
@@ -557,28 +550,33 @@ def check_preconditions(expected: Trace, actual: Trace) -> tuple[str, ...]:
 
     What the header of one of them leaves unknown counts as equal: `note_unknown` names it.
     """
-    reasons = []
-    for trace, role in ((expected, "expected"), (actual, "actual")):
-        if not trace.is_complete:
-            reasons.append(f"the {role} trace is not complete: {trace.source or 'its recording did not finish'}")
     e, a = expected.header, actual.header
-    known = [name for name in NUMBERS if name not in (*e.limits.unknown, *a.limits.unknown)]
-    if any(getattr(e.limits, name) != getattr(a.limits, name) for name in known):
+    reasons = [
+        f"the {role} trace is not complete: {trace.source or 'its recording did not finish'}"
+        for trace, role in ((expected, "expected"), (actual, "actual"))
+        if not trace.is_complete
+    ]
+    if _differ_where_known([(getattr(e.limits, name), getattr(a.limits, name)) for name in NUMBERS], None):
         reasons.append(f"the limits differ: expected {e.limits.describe()}, actual {a.limits.describe()}")
-    if e.program_sha256 and a.program_sha256 and e.program_sha256 != a.program_sha256:
+    if _differ_where_known([(e.program_sha256, a.program_sha256)], ""):
         reasons.append("the programs differ: facts, rules or the numbering of symbols")
-    hashes = e.policy.sha256, a.policy.sha256
-    names = e.policy.name, a.policy.name
-    if all(names) and (names[0] != names[1] or (all(hashes) and hashes[0] != hashes[1])):
+    # Weights without a policy say nothing.
+    policies = [(e.policy.name, a.policy.name), (e.policy.sha256, a.policy.sha256)]
+    if all(policies[0]) and _differ_where_known(policies, ""):
         reasons.append(f"the policies differ: expected {_policy(expected)}, actual {_policy(actual)}")
-    for field in _OF_RUN:
+    fields = [field for field in _OF_RUN if field not in (*e.run.unknown, *a.run.unknown)]
+    if expected.rankings is not None and actual.rankings is not None:
+        fields.append("rank_tolerance")
+    for field in fields:
         values = getattr(e.run, field), getattr(a.run, field)
-        if values[0] != values[1] and field not in (*e.run.unknown, *a.run.unknown):
+        if values[0] != values[1]:
             reasons.append(f"the runs differ in {field}: expected {values[0]!r}, actual {values[1]!r}")
-    tolerances = e.run.rank_tolerance, a.run.rank_tolerance
-    if tolerances[0] != tolerances[1] and expected.rankings is not None and actual.rankings is not None:
-        reasons.append(f"the runs differ in rank_tolerance: expected {tolerances[0]}, actual {tolerances[1]}")
     return tuple(reasons)
+
+
+def _differ_where_known(pairs: Sequence[tuple[Any, Any]], unknown: Any) -> bool:
+    """Return whether a pair of values differs, neither of which is the one that stands for unknown."""
+    return any(left != right and unknown not in (left, right) for left, right in pairs)
 
 
 def compare_dialects(expected: Trace, actual: Trace) -> list[str]:

@@ -1,6 +1,6 @@
 """The comparison of two traces, each in memory or on disk, block by block in bounded memory."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from kgverify.comparison.align import Alignment, SourceCandidates, align_candidates, judge_unpaired
 from kgverify.comparison.block import BlockComparer
 from kgverify.comparison.classify import Finding, Surroundings, classify, find_surroundings
+from kgverify.comparison.columns import ColumnComparer
 from kgverify.comparison.comparable import (
     ClauseIds,
     ComparablePair,
@@ -19,7 +20,6 @@ from kgverify.comparison.comparable import (
     Numbering,
     Rebuilding,
     TraceLike,
-    column_names,
     compare_dialects,
     counts_alike,
     describe_unknown_steps,
@@ -66,8 +66,8 @@ from kgverify.errors import count_of
 from kgverify.program.atoms import Goal
 from kgverify.program.limits import OURS
 from kgverify.program.outcomes import STEP_STAGES, DifferenceClass, Stage
-from kgverify.trace.model.columns import Candidates, Columns, Range
-from kgverify.trace.model.schema import has_goals
+from kgverify.trace.model.columns import KNOWLEDGE_GRAPH, Candidates, Columns, Range
+from kgverify.trace.model.schema import EqualityRule, has_goals
 from kgverify.trace.model.score_tolerance import ScoreTolerance
 from kgverify.trace.model.stage_items import StageReader
 from kgverify.trace.model.trace import Trace
@@ -87,9 +87,6 @@ Progress = Callable[[int], None]
 """Receives the number of bytes compared since the last call."""
 
 _Located = TypeVar("_Located", Divergence, NearTie)
-
-_SCORES: Final = frozenset({"resolvents.score", "candidates.log_probability"})
-"""The columns to which the tolerance of scores applies."""
 
 
 class Options(NamedTuple):
@@ -179,7 +176,7 @@ class Comparer:
         self.names, self.score_tolerance, self.not_compared = pair.names, pair.score_tolerance, pair.not_compared
         self.has_origins, self.has_scores = pair.has_origins, pair.has_scores
         self._ignored = frozenset(self.not_compared)
-        self._lacking = column_names(self.expected.columns) - (self.sources[0].fields & self.sources[1].fields)
+        self._lacking = pair.schema.compared_names - (self.sources[0].fields & self.sources[1].fields)
         # Equal stored digests mean equal steps if both are of the same ids and count the same columns.
         self.has_like_digests = self._numbering.is_same and counts_alike(shells[0], shells[1])
 
@@ -226,32 +223,7 @@ class Comparer:
             candidates_expected=self.sources[0].num_candidates,
             candidates_actual=self.sources[1].num_candidates,
         )
-        dialects, allows_dialects = compare_dialects(*self._shells), self._options.equality.allow_dialects
-        reasons = [
-            *(() if allows_dialects else dialects),
-            *(f"a shard is not there: {fault}" for fault in faults),
-            *self._pair.reasons,
-            *self._pair.explain_undecided(found.num_by_digest, found.num_open),
-        ]
-        if not coverage.candidates or not (coverage.steps or self._steps_notes):
-            reasons.append(
-                f"nothing was compared: {count_of(coverage.candidates_expected, 'candidate')} expected,"
-                f" {coverage.candidates_actual} actual, {count_of(coverage.steps, 'step')} in common"
-            )
-        notes = [
-            *self._steps_notes,
-            *self._modulo_notes,
-            *(() if self._ignored >= _SCORES else self._pair.tolerance.notes),
-            *note_unknown(*self._shells),
-            *(dialects if allows_dialects else ()),
-            *(() if all(source.is_verified for source in self.sources) else (SKIPPED,)),
-        ]
-        for num, num_listed, what in (
-            (found.num, len(listed), "divergences"),
-            (found.num_ties, len(found.near_ties), "near-ties"),
-        ):
-            if num_listed < num:
-                notes.append(f"{num:,} {what} were found, and the first {num_listed:,} are listed")
+        reasons = self._list_reasons(coverage, faults)
         self.comparison = Comparison(
             verdict=Verdict.INCONCLUSIVE if reasons else Verdict.DIVERGE if found.num else Verdict.AGREE,
             coverage=coverage,
@@ -260,12 +232,52 @@ class Comparer:
             level=highest_level(found.levels) or (Level.BITS if self._rounded.num_differing else None),
             reasons=tuple(reasons),
             equality=self._pair.equality(),
-            notes=tuple(notes),
+            notes=tuple(self._list_notes(len(listed))),
             modulo=order_kinds(self.modulo),
             benign=self.benign.listed(),
             rounding=self._describe_rounding() if self.has_scores else None,
         )
         return self.comparison
+
+    @property
+    def _dialects(self) -> list[str]:
+        return compare_dialects(*self._shells)
+
+    def _list_reasons(self, coverage: Coverage, faults: Sequence[str]) -> list[str]:
+        """Return why the verdict is INCONCLUSIVE; nothing if the comparison decides."""
+        reasons = [
+            *(() if self._options.equality.allow_dialects else self._dialects),
+            *(f"a shard is not there: {fault}" for fault in faults),
+            *self._pair.reasons,
+            *self._pair.explain_undecided(self._found.num_by_digest, self._found.num_open),
+        ]
+        if not coverage.candidates or not (coverage.steps or self._steps_notes):
+            reasons.append(
+                f"nothing was compared: {count_of(coverage.candidates_expected, 'candidate')} expected,"
+                f" {coverage.candidates_actual} actual, {count_of(coverage.steps, 'step')} in common"
+            )
+        return reasons
+
+    def _list_notes(self, num_listed: int) -> list[str]:
+        """Return what a reader should know beside the verdict, given the number of divergences listed."""
+        has_tolerance = {
+            each.name for each in self._pair.schema.compared if each.rule is not EqualityRule.EQUAL
+        } - self._ignored
+        notes = [
+            *self._steps_notes,
+            *self._modulo_notes,
+            *(self._pair.tolerance.notes if has_tolerance else ()),
+            *note_unknown(*self._shells),
+            *(self._dialects if self._options.equality.allow_dialects else ()),
+            *(() if all(source.is_verified for source in self.sources) else (SKIPPED,)),
+        ]
+        for num, num_kept, what in (
+            (self._found.num, num_listed, "divergences"),
+            (self._found.num_ties, len(self._found.near_ties), "near-ties"),
+        ):
+            if num_kept < num:
+                notes.append(f"{num:,} {what} were found, and the first {num_kept:,} are listed")
+        return notes
 
     def _explain(self, listed: list["_Listed"]) -> list["_Listed"]:
         """Return the divergences with their stages, and classify them."""
@@ -391,15 +403,14 @@ class Comparer:
 
     def _count_agreeing(self, expected: "FileSource", suspects: list[Range]) -> None:
         """Count the steps of all candidates but the suspects, which are compared one by one."""
-        self._count(expected.num_steps, expected.trace.num_resolvents)
+        self._count({level: expected.trace.num_rows(level) for level in ("steps", "resolvents")})
         for begin, end in suspects:
-            columns = expected.trace.read_candidates(begin, end)
-            self._count(-len(columns.steps.depth), -len(columns.resolvents.kind))
+            self._count(self._pair.schema.count_rows(expected.trace.read_candidates(begin, end)), -1)
 
-    def _count(self, num_steps: int, num_resolvents: int) -> None:
+    def _count(self, rows: Mapping[str, int], sign: int = 1) -> None:
         """Count what was compared; resolvents only if both traces have them."""
-        self._num_steps += num_steps
-        self._num_resolvents += 0 if "steps.num_resolvents" in self._ignored else num_resolvents
+        self._num_steps += sign * rows["steps"]
+        self._num_resolvents += 0 if "steps.num_resolvents" in self._ignored else sign * rows.get("resolvents", 0)
 
     def _candidates(self) -> tuple[SourceCandidates, SourceCandidates]:
         expected, actual = (SourceCandidates(source, self._converter(i)) for i, source in enumerate(self.sources))
@@ -448,12 +459,16 @@ class Comparer:
             self.agrees(columns, rows, others) if blocks is None else self._agrees_by_digest(columns, blocks)
         )
         if is_equal:
-            self._count(len(columns[0].steps.depth), len(columns[0].resolvents.kind))
+            self._count(self._pair.schema.count_rows(columns[0]))
             if has_other_bits:
                 self._rounded = self._rounded.plus(count_rounded(*(each.resolvents.score for each in columns)))
             return
         pair = self._make_pair(*(blocks or self._load(columns, rows, others)))
-        block = BlockComparer(pair, lockstep=self.lockstep, program=self.program, explains=self._options.explains)
+        block: ColumnComparer
+        if pair.schema is KNOWLEDGE_GRAPH:
+            block = BlockComparer(pair, lockstep=self.lockstep, program=self.program, explains=self._options.explains)
+        else:
+            block = ColumnComparer(pair, lockstep=self.lockstep)
         self._num_steps += block.num_steps
         self._num_resolvents += block.num_resolvents
         self._rounded = self._rounded.plus(block.rounded)
@@ -487,7 +502,7 @@ class Comparer:
                 actual.load(columns[1], others)
             left, right = (self._numbering.convert_columns(side, each) for side, each in enumerate(columns))
             columns = left, right
-        found = has_equal_columns(*columns, self._ignored, self.score_tolerance)
+        found = has_equal_columns(*columns, self._ignored, self.score_tolerance, self._pair.schema)
         if found[0] and self.has_like_digests:
             stored = expected.stored_digests(rows), actual.stored_digests(others)
             if not all(
@@ -501,7 +516,7 @@ class Comparer:
         """Return the same as `agrees` if a trace has no goals: for the columns that both have, and the digests."""
         if not self.has_like_digests or not has_same_bytes(*(block.digests.sequence for block in blocks)):
             return False, False
-        return has_equal_columns(*columns, self._lacking, self.score_tolerance)
+        return has_equal_columns(*columns, self._lacking, self.score_tolerance, self._pair.schema)
 
 
 def _with_origins(trace: Trace, other: Trace) -> Trace:
@@ -549,6 +564,29 @@ class _StageNamer:
         self._stages = StageReader(block.pair.expected.columns), StageReader(block.pair.actual.columns)
         self._is_recorded = all(reader.has_stages for reader in self._stages)
 
+    def explain(self, found: Divergence, rows: NDArray[np.int64]) -> _Listed:
+        """Return a divergence of the block with its class, given the rows of its candidates in the whole trace."""
+        block = self._block
+        named, outputs = self.name(found)
+        guesses = block.guesses.get((found.candidate, found.step), ())
+        if guesses and named is not found:
+            # What the stages gave says more than a guess.
+            guesses = ()
+            named = msgspec.structs.replace(named, kind=DifferenceClass.UNCLASSIFIED, evidence="", confidence=0.0)
+        around = find_surroundings(
+            found,
+            block.readers[0],
+            block.views.get((found.candidate, found.step)),
+            error_bound=2 * block.pair.score_tolerance,
+            has_history=not block.lockstep,
+            has_scores=block.pair.has_scores,
+        )._replace(outputs=outputs)
+        expected, actual = around.expected, around.actual
+        moved = _move(named, rows)
+        if expected is not None and actual is not None and expected.goal != actual.goal:
+            return _Listed(moved, None, around)
+        return _Listed(moved, classify(named, around), guesses=guesses)
+
     def name(self, divergence: Divergence) -> tuple[Divergence, tuple[Any, Any] | None]:
         """Return the divergence with the earliest stage that both sides recorded and that differs, and its outputs.
 
@@ -590,7 +628,7 @@ class _Found:
         self._divergences: list[_Listed] = []
         self._unpaired: list[_Listed] = []
 
-    def add(self, block: BlockComparer, rows: NDArray[np.int64]) -> None:
+    def add(self, block: ColumnComparer, rows: NDArray[np.int64]) -> None:
         """Add what one block has, given the rows of its candidates in the whole expected trace."""
         self.num += len(block.divergences)
         self.num_ties += len(block.near_ties)
@@ -598,31 +636,11 @@ class _Found:
         self.num_open += sum(block.pair.leaves_open(each.field) for each in block.divergences)
         self.levels |= {each.level for each in block.divergences}
         self.near_ties += [_move(tie, rows) for tie in self._cut(block.near_ties, len(self.near_ties))]
-        namer = _StageNamer(block)
+        namer = _StageNamer(block) if self._explains and isinstance(block, BlockComparer) else None
         for found in self._cut(block.divergences, len(self._divergences)):
             listed = _Listed(_move(found, rows))
-            if self._explains:
-                named, outputs = namer.name(found)
-                guesses = block.guesses.get((found.candidate, found.step), ())
-                if guesses and named is not found:
-                    # What the stages gave says more than a guess.
-                    guesses = ()
-                    named = msgspec.structs.replace(
-                        named, kind=DifferenceClass.UNCLASSIFIED, evidence="", confidence=0.0
-                    )
-                around = find_surroundings(
-                    found,
-                    block.readers[0],
-                    block.views.get((found.candidate, found.step)),
-                    error_bound=2 * block.pair.score_tolerance,
-                    has_history=not block.lockstep,
-                    has_scores=block.pair.has_scores,
-                )._replace(outputs=outputs)
-                expected, actual = around.expected, around.actual
-                is_open = expected is not None and actual is not None and expected.goal != actual.goal
-                moved = _move(named, rows)
-                listed = _Listed(moved, None, around) if is_open else _Listed(moved, classify(named, around))
-                listed = listed._replace(guesses=() if is_open else guesses)
+            if namer is not None:
+                listed = namer.explain(found, rows)
             self._divergences.append(listed)
 
     def add_unpaired(self, divergence: Divergence, finding: Finding | None) -> None:

@@ -6,7 +6,8 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from kgverify.trace.model.columns import Columns
+from kgverify.trace.model.columns import KNOWLEDGE_GRAPH, Columns
+from kgverify.trace.model.schema import Column, EqualityRule, Schema
 
 
 def _find_memcmp() -> Any:
@@ -35,26 +36,27 @@ def has_same_bytes(expected: NDArray[Any], actual: NDArray[Any]) -> bool:
 
 
 def has_equal_columns(
-    expected: Columns, actual: Columns, ignored: frozenset[str], score_tolerance: float
+    expected: Columns,
+    actual: Columns,
+    ignored: frozenset[str],
+    score_tolerance: float,
+    schema: Schema = KNOWLEDGE_GRAPH,
 ) -> tuple[bool, bool]:
     """Return whether every field agrees, and whether scores that agree differ in bits. Outputs of stages are not compared."""
     has_other_bits = False
-    for level in Columns._fields[:-1]:
-        left, right = getattr(expected, level), getattr(actual, level)
-        for name in left._fields:
-            if f"{level}.{name}" in ignored:
-                continue
-            columns = getattr(left, name), getattr(right, name)
-            is_equal, is_rounded = agree(level, name, *columns, score_tolerance, expected.candidates.num_steps)
-            if not is_equal:
-                return False, False
-            has_other_bits |= is_rounded
+    for each in schema.compared:
+        if each.name in ignored:
+            continue
+        left, right = schema.values(expected, each.path), schema.values(actual, each.path)
+        is_equal, is_rounded = agree(each, left, right, score_tolerance, expected.candidates.num_steps)
+        if not is_equal:
+            return False, False
+        has_other_bits |= is_rounded
     return True, has_other_bits
 
 
 def agree(
-    level: str,
-    name: str,
+    column: Column,
     expected: NDArray[Any],
     actual: NDArray[Any],
     score_tolerance: float,
@@ -64,9 +66,9 @@ def agree(
 
     num_steps: of the candidates, if the column is one of theirs
     """
-    if (level, name) == ("resolvents", "score"):
+    if column.rule is EqualityRule.SCORE:
         return has_equal_scores(expected, actual, score_tolerance)
-    if (level, name) == ("candidates", "log_probability"):
+    if column.rule is EqualityRule.SUM:
         return has_equal_sums(expected, actual, num_steps, score_tolerance), False
     return has_same_bytes(expected, actual) or np.array_equal(expected, actual), False
 

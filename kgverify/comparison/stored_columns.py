@@ -12,7 +12,8 @@ import xxhash
 from numpy.typing import NDArray
 
 from kgverify.comparison.equal_columns import Rounded, agree, count_rounded, has_same_bytes
-from kgverify.trace.model.columns import COUNTS, LABELS, NO_DIGESTS, Columns, Range, Rankings, are_neighbours
+from kgverify.trace.model.columns import LABELS, NO_DIGESTS, Columns, Range, Rankings, are_neighbours
+from kgverify.trace.model.schema import SEQUENCE, Column, EqualityRule
 from kgverify.trace.model.trace import Trace
 from kgverify.trace.model.validate import check_codes
 from kgverify.trace.read.data_file import BLOCK_STEPS, DataFile, StoredDigests
@@ -26,9 +27,6 @@ _RELEASE_BYTES: Final = 128 << 20
 _THREADS: Final = 2
 _AHEAD: Final = 8
 
-_IDENTITY: Final = ("candidates/query", "candidates/side", "candidates/atom")
-_COLUMN_GROUPS: Final = ("candidates/", "steps/", "resolvents/", "digests/")
-
 Position = tuple[DataFile, int]
 """A file and a row in it."""
 
@@ -36,7 +34,7 @@ Position = tuple[DataFile, int]
 class FileSource:
     """A trace that stays on disk, read block by block.
 
-    header, fields: as in `Trace`
+    header, fields, schema: as in `Trace`
     faults:         shards that are missing or doubled, described
     is_verified:    whether every value and digest was verified
     block_steps:    the steps to read at a time
@@ -44,7 +42,7 @@ class FileSource:
 
     def __init__(self, opened: TraceFile | Path | str) -> None:
         self.trace = trace = opened if isinstance(opened, TraceFile) else TraceFile(opened, tolerates_shards=True)
-        self.header, self.fields, self.faults = trace.header, trace.fields, trace.faults
+        self.header, self.fields, self.schema, self.faults = trace.header, trace.fields, trace.schema, trace.faults
         self.num_candidates, self.num_steps = trace.num_candidates, trace.num_steps
         self.is_verified, self.block_steps = False, BLOCK_STEPS
 
@@ -67,10 +65,11 @@ class FileSource:
         """Return the trace without its steps, and without its candidates unless these are wanted."""
         columns = self.trace.files[0].read_steps(0, 0)
         if has_candidates:
-            candidates = self.trace.candidate_columns()
+            columns = columns._replace(candidates=self.trace.candidate_columns())
             # A report cannot name a side that does not exist; the other codes are checked with the values.
-            check_codes("candidates/side", candidates.side, self.trace.source)
-            columns = columns._replace(candidates=candidates)
+            for name in self.schema.identity:
+                path = f"candidates/{name}"
+                check_codes(path, self.schema.values(columns, path), self.trace.source, self.schema)
         return self.trace.with_columns(columns, NO_DIGESTS, self.trace.rankings)
 
     def split(self) -> Iterator[Range]:
@@ -117,18 +116,11 @@ class FileSource:
         if self.is_verified:
             return
         for file in self.trace.files:
-            for name in file.stored:
-                if name not in done and name.startswith(_COLUMN_GROUPS):
-                    file.verify(name)
-            check_counts(file)
-
-
-def check_counts(file: DataFile) -> None:
-    """UserError unless the counts of a file add up."""
-    for name in COUNTS:
-        if name in file.stored:
-            file.offsets(name).build()
-    file.release()
+            for each in (SEQUENCE, *(each.path for each in self.schema.compared)):
+                if each in file.stored and each not in done:
+                    file.verify(each)
+            file.check_counts()
+            file.release()
 
 
 class StoredColumns:
@@ -152,7 +144,7 @@ class StoredColumns:
     ) -> None:
         self._piece_bytes = piece_bytes or PIECE_BYTES
         self.found: dict[str, list[Range]] = {}
-        self._sources = sources
+        self._sources, self._schema = sources, sources[0].schema
         self._expected, self._actual = (source.trace for source in sources)
         self._score_tolerance = score_tolerance
         self._has_digests = has_digests
@@ -164,33 +156,41 @@ class StoredColumns:
         """Return whether both traces have the same candidates in the same order."""
         if self._expected.num_candidates != self._actual.num_candidates:
             return False
-        return not any(self._find_differing(name) for name in _IDENTITY)
+        return not any(self._find_differing(f"candidates/{name}") for name in self._schema.identity)
 
     def has_same_shape(self) -> bool:
         """Return whether all counts are the same, so that a row of any column is of the same element in both."""
         left, right = self._expected, self._actual
-        counts = [name for name in COUNTS if all(name in source.stored for source in self._sources)]
+        counts = [each for each in self._counts if all(each.path in source.stored for source in self._sources)]
         return all(
-            left.length(name) == right.length(name) and not self._find_differing(name) for name in counts
-        ) and all(left.length(COUNTS[name]) == right.length(COUNTS[name]) for name in counts)
+            left.length(each.path) == right.length(each.path) and not self._find_differing(each.path) for each in counts
+        ) and all(left.num_rows(each.counts) == right.num_rows(each.counts) for each in counts)
+
+    @property
+    def _counts(self) -> list[Column]:
+        return [each for each in self._schema.counts if each in self._schema.compared]
 
     def find_suspects(self) -> list[Range]:
         """Return the candidates that may differ, given that both traces have the same shape."""
         expected, actual = self._expected, self._actual
-        lengths = [[[f.length(n) for n in COUNTS.values()] for f in trace.files] for trace in (expected, actual)]
+        lengths = [
+            [[file.num_rows(each.counts) for each in self._counts] for file in trace.files]
+            for trace in (expected, actual)
+        ]
         # Equal counts have equal sums where both traces are divided into files alike.
         for file in expected.files if lengths[0] == lengths[1] else (*expected.files, *actual.files):
-            check_counts(file)
+            file.check_counts()
+            file.release()
         suspects: list[Range] = []
-        names = {*self._sources[0].stored, *self._sources[1].stored} - self.verified
-        for name in sorted(name for name in names if name.startswith(_COLUMN_GROUPS)):
+        names = {SEQUENCE, *(each.path for each in self._schema.compared)} - self.verified
+        for name in sorted(names & (self._sources[0].stored | self._sources[1].stored)):
             if not all(name in source.stored for source in self._sources):
                 for source in self._sources:
                     if name in source.stored and not source.is_verified:
                         source.trace.verify(name)
                 continue
             found = self._find_differing(name)
-            if self._has_digests or not name.startswith("digests/"):
+            if self._has_digests or name != SEQUENCE:
                 suspects += [self._candidates_of(name, each) for each in found]
         return join_ranges(suspects)
 
@@ -213,7 +213,7 @@ class StoredColumns:
     def _find_differing(self, name: str) -> list[Range]:
         """Return the rows of a column that may differ, and verify its checksums unless all values were verified."""
         self.verified.add(name)
-        level, column = name.split("/")
+        column = self._schema.column_of[name]
         traces = expected, actual = self._expected, self._actual
         checksums = None if all(source.is_verified for source in self._sources) else _PairedChecksums(name)
         found: list[Range] = []
@@ -223,12 +223,12 @@ class StoredColumns:
             if checksums is not None:
                 checksums.add(a, b, x, y, is_same)
                 for (file, row), values in ((a, x),) if is_same else ((a, x), (b, y)):
-                    check_codes(name, values, f"{file.path}, from row {row} on")
+                    check_codes(name, values, f"{file.path}, from row {row} on", self._schema)
             # NaN equals nothing, not even the same bytes.
             if not is_same or x.dtype.kind == "f":
-                if column == "log_probability":
+                if column.rule is EqualityRule.SUM:
                     num_steps = self._sources[0].gather_column("num_steps", np.arange(*rows))
-                is_same, is_rounded = agree(level, column, x, y, self._score_tolerance, num_steps)
+                is_same, is_rounded = agree(column, x, y, self._score_tolerance, num_steps)
                 if is_rounded:
                     self._bit_ranges.append(rows)
             if not is_same:

@@ -159,7 +159,7 @@ class LazyTraceView(TraceView):
 
     def sizes(self) -> tuple[int, int, int]:
         """Return the number of steps and of resolvents, and the root of the stored digests."""
-        return self._mapped.num_steps, self._mapped.num_resolvents, self._mapped.compute_root()
+        return self._mapped.num_steps, self._mapped.num_rows("resolvents"), self._mapped.compute_root()
 
     def _find(self, candidate: int) -> tuple[Candidates, int]:
         return self._mapped.candidate_columns(candidate, candidate + 1), 0

@@ -8,14 +8,21 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from kgverify.comparison.comparable import column_names, lockstep_columns
+from kgverify.comparison.comparable import lockstep_columns
 from kgverify.engines.policy import SHORTEST, Policy
 from kgverify.engines.protocol import Engine, positions_of, take_positions
 from kgverify.errors import UserError, count_of
 from kgverify.program.limits import MAX_DEPTH, DeclaredLimits, Limits
 from kgverify.program.outcomes import GoalKind, Outcome
 from kgverify.program.program import Program
-from kgverify.trace.model.columns import Columns, concatenate, expand_rows, select_candidates, starts_of
+from kgverify.trace.model.columns import (
+    KNOWLEDGE_GRAPH,
+    Columns,
+    concatenate,
+    expand_rows,
+    select_candidates,
+    starts_of,
+)
 from kgverify.trace.model.digests import compute_digests, renumber
 from kgverify.trace.model.header import unknown_columns
 from kgverify.trace.model.schema import has_goals
@@ -79,7 +86,7 @@ def retake_steps(recorded: Trace, make: MakeEngine, limits: DeclaredLimits) -> t
         rankings=None,
         facts=program.facts,
         fact_lines=None,
-        fields=column_names(columns) - unknown_columns(info) - ({"steps.depth"} - recorded.fields),
+        fields=KNOWLEDGE_GRAPH.compared_names - unknown_columns(info) - ({"steps.depth"} - recorded.fields),
         source=f"{info.name}, from the goals of {recorded.source or 'the trace'}",
     )
     return trace, num_left

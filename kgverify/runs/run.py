@@ -11,7 +11,6 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from kgverify.comparison.comparable import column_names
 from kgverify.engines.policy import POLICY_NAMES, SHORTEST, Policy, make_two_tower, read_policy
 from kgverify.engines.protocol import Engine, Workload
 from kgverify.engines.table import EngineMaker
@@ -24,7 +23,15 @@ from kgverify.program.limits import Limits
 from kgverify.program.outcomes import Outcome
 from kgverify.ranking.draw import ALL, Draw, count_candidates
 from kgverify.ranking.rank import RANK_TOLERANCE, Rank
-from kgverify.trace.model.columns import Candidates, CandidateSet, Columns, Rankings, cut_rows, empty_columns, starts_of
+from kgverify.trace.model.columns import (
+    KNOWLEDGE_GRAPH,
+    Candidates,
+    CandidateSet,
+    Columns,
+    Rankings,
+    cut_rows,
+    starts_of,
+)
 from kgverify.trace.model.digests import compute_digests
 from kgverify.trace.model.header import ClauseTexts, Header, InputFile, RunInfo, check_unknown, unknown_columns
 from kgverify.trace.model.trace import Trace
@@ -209,11 +216,11 @@ def build_header(run: Run, engine: Engine, level: str = "steps") -> Header:
     """Return the header of a trace of this run by this engine."""
     program, info = run.graph.program, engine.info
     check_unknown(info)
-    if odd := sorted({*info.unknown} - column_names(empty_columns())):
+    if odd := sorted({*info.unknown} - KNOWLEDGE_GRAPH.compared_names):
         raise UserError(
             f"EngineInfo.unknown names {odd[0]!r}, which is not a column",
             where=f"engine {info.name}",
-            fix=suggest(odd[0], column_names(empty_columns())) or "name it as docs/trace-format.md does: steps.choice",
+            fix=suggest(odd[0], KNOWLEDGE_GRAPH.compared_names) or "name it as docs/trace-format.md does: steps.choice",
         )
     return Header(
         engine=info,
@@ -244,7 +251,7 @@ def build_trace(run: Run, engine: Engine, columns: Columns, rankings: Rankings |
     program = run.graph.program
     where = f"engine {engine.info.name}"
     check_columns(columns, where, num_rules=len(program.rules), num_facts=len(program.facts))
-    fields = column_names(columns) - unknown_columns(engine.info)
+    fields = KNOWLEDGE_GRAPH.compared_names - unknown_columns(engine.info)
     return Trace(
         header=build_header(run, engine),
         symbols=program.symbols,

@@ -32,9 +32,6 @@ from kgverify.program.outcomes import Outcome
 from kgverify.ranking.rank import MRR
 from kgverify.report.content import Metrics, Outcomes
 from kgverify.trace.model.columns import (
-    COUNTS,
-    RAGGED,
-    Columns,
     Digests,
     Rankings,
     count_where,
@@ -134,8 +131,6 @@ MAX_GROUPS: Final = 5
 """The groups of candidates in whose ranks changes are planted."""
 
 CHOICE: Final = "steps.choice"
-COUNTED: Final = {below: counts.split("/")[1] for counts, below in COUNTS.items() if below in RAGGED}
-"""The column of counts of each ragged column."""
 
 _NOTHING_DIFFERS: Final = Comparison(
     verdict=Verdict.AGREE, coverage=Coverage(candidates=0, steps=0, resolvents=0, fields=())
@@ -212,36 +207,35 @@ def _load_pair(comparer: Comparer) -> tuple[Trace, Trace] | None:
 
 def _copy(trace: Trace, rows: NDArray[np.int64]) -> Trace:
     """Return copies of some candidates, each one with a query of its own, so that equal ones are paired in order."""
-    columns = select_candidates(trace.columns, rows)
-    candidates = columns.candidates._replace(query=np.arange(len(rows), dtype=np.int32))
+    path = f"candidates/{trace.schema.identity[0]}"
+    numbers = np.arange(len(rows), dtype=trace.schema.values(trace.columns, path).dtype)
+    columns = trace.schema.replaced(select_candidates(trace.columns, rows, trace.schema), path, numbers)
     steps = expand_rows(starts_of(trace.columns.candidates.num_steps), rows)
     digests = Digests(*(words[steps] for words in trace.digests))
-    return replace(trace, columns=columns._replace(candidates=candidates), digests=digests, rankings=None)
+    return replace(trace, columns=columns, digests=digests, rankings=None)
 
 
 def _values(trace: Trace, name: str) -> NDArray[Any]:
     if name == DIGEST:
         return trace.digests.sequence
-    group, column = name.split(".")
-    values: NDArray[Any] = getattr(getattr(trace.columns, group), column)
-    return values
+    return trace.schema.values(trace.columns, name)
 
 
-def _starts(columns: Columns, name: str) -> NDArray[np.int64]:
+def _starts(trace: Trace, name: str) -> NDArray[np.int64]:
     """Return the first row of each candidate in a column, and the end of the last one."""
-    group, column = name.split(".")
-    if group == "candidates":
-        return np.arange(len(columns.candidates.query) + 1)
-    first = starts_of(columns.candidates.num_steps)
-    if group == "resolvents":
-        first = starts_of(columns.steps.num_resolvents)[first]
-    counts = COUNTED.get(f"{group}/{column}")
-    return first if counts is None else starts_of(getattr(getattr(columns, group), counts))[first]
+    return _starts_of_level(trace, trace.schema.column_of[name.replace(".", "/")].rows)
+
+
+def _starts_of_level(trace: Trace, level: str) -> NDArray[np.int64]:
+    counts = next((each for each in trace.schema.counts if each.counts == level), None)
+    if counts is None:
+        return np.arange(len(trace.columns.candidates.num_steps) + 1)
+    return starts_of(trace.schema.values(trace.columns, counts.path))[_starts_of_level(trace, counts.rows)]
 
 
 def _find_owner(trace: Trace, name: str, turn: int) -> int | None:
     """Return a candidate with a value that can be changed, another one at every turn; None without one."""
-    starts = _starts(trace.columns, name)
+    starts = _starts(trace, name)
     owners = np.flatnonzero(count_where(_is_changeable(trace, name), starts))
     return int(owners[turn % len(owners)]) if len(owners) else None
 
@@ -250,11 +244,11 @@ def _is_changeable(trace: Trace, name: str) -> NDArray[np.bool_]:
     values = _values(trace, name)
     if values.ndim > 1:
         return values[:, _place_of_symbol(trace)] >= 0
-    return values > 0 if _is_count(name) else np.ones(len(values), np.bool_)
+    return values > 0 if _is_count(trace, name) else np.ones(len(values), np.bool_)
 
 
-def _is_count(name: str) -> bool:
-    return name.replace(".", "/") in COUNTS
+def _is_count(trace: Trace, name: str) -> bool:
+    return bool(trace.schema.column_of[name.replace(".", "/")].counts)
 
 
 def _place_of_symbol(trace: Trace) -> int:
@@ -265,10 +259,10 @@ def _place_of_symbol(trace: Trace) -> int:
 def _change(comparer: Comparer, pair: tuple[Trace, Trace], name: str, owner: int) -> NDArray[Any]:
     """Return a column of the actual side in which the last value of a candidate that can be changed is another one."""
     expected, actual = pair
-    begin, end = _starts(actual.columns, name)[owner : owner + 2].tolist()
+    begin, end = _starts(actual, name)[owner : owner + 2].tolist()
     row = begin + int(np.flatnonzero(_is_changeable(actual, name)[begin:end])[-1])
     values = _values(actual, name).copy()
-    if _is_count(name):
+    if _is_count(actual, name):
         values[row : row + 2] += np.array([-1, 1]).astype(values.dtype)
     elif values.ndim > 1:
         place = _place_of_symbol(actual)
@@ -298,11 +292,10 @@ def _apply(trace: Trace, changes: Sequence[_Change]) -> Trace:
     columns, digests = trace.columns, trace.digests
     for each in changes:
         if each.column != DIGEST:
-            group, name = each.column.split(".")
-            columns = columns._replace(**{group: getattr(columns, group)._replace(**{name: each.values})})
+            columns = trace.schema.replaced(columns, each.column, each.values)
     is_known = has_goals(trace.header.level)
     if is_known:
-        digests = compute_digests(columns)
+        digests = compute_digests(columns, trace.schema)
     starts, is_other = starts_of(trace.columns.candidates.num_steps), np.zeros(len(digests.sequence), np.uint64)
     for each in changes:
         # Without goals, other steps have any other digests.

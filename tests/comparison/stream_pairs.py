@@ -10,8 +10,14 @@ import numpy as np
 from comparison_traces import column_of, small_trace, with_column, with_columns, with_header_error, with_rankings
 
 from kgverify.program.program import Symbols
-from kgverify.trace.model.columns import concatenate, expand_rows, select_candidates, select_steps, starts_of
-from kgverify.trace.model.schema import OPTIONAL_COLUMNS
+from kgverify.trace.model.columns import (
+    KNOWLEDGE_GRAPH,
+    concatenate,
+    expand_rows,
+    select_candidates,
+    select_steps,
+    starts_of,
+)
 from kgverify.trace.model.trace import Trace
 from kgverify.trace.write.writer import Clauses, Storage, TraceWriter
 
@@ -178,7 +184,7 @@ def store(
     is_archived: bool = False,
 ) -> Path:
     """Write a trace as one file, or as a folder of shards of `shard_steps` steps; chunked as other writers may do it."""
-    absent = OPTIONAL_COLUMNS - trace.fields
+    absent = KNOWLEDGE_GRAPH.optional - trace.fields
     with TraceWriter(
         path,
         trace.header,

@@ -39,6 +39,7 @@ from kgverify.program.outcomes import GoalKind, Origin
 from kgverify.program.program import Symbols
 from kgverify.step.clauses import number_variables
 from kgverify.trace.model.columns import (
+    KNOWLEDGE_GRAPH,
     CandidateSet,
     expand_rows,
     no_stage_items,
@@ -619,7 +620,7 @@ def test_facts_in_another_order_do_not_forbid_digests_of_the_same_names():
 
 
 def test_a_trace_without_atoms_has_none_of_a_trace_with_atoms():
-    columns = _blank(small_trace().columns, ("steps.goal_atoms", "resolvents.atoms"), removes_atoms=True)
+    columns = _blank(small_trace(), ("steps.goal_atoms", "resolvents.atoms"), removes_atoms=True)
     assert (columns.steps.goal_atoms.shape, columns.resolvents.atoms.shape) == ((0, 3), (0, 3))
 
 
@@ -634,6 +635,7 @@ def test_every_stored_digest_of_equal_steps_must_be_equal(name: str | None):
         sources=sources,
         _numbering=SimpleNamespace(is_same=True),
         _ignored=frozenset(),
+        _pair=SimpleNamespace(schema=KNOWLEDGE_GRAPH),
         score_tolerance=0.0,
         has_like_digests=True,
     )

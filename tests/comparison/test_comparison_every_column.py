@@ -15,13 +15,12 @@ from comparison_traces import (
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from kgverify.comparison.comparable import column_names
 from kgverify.comparison.compare import compare
 from kgverify.comparison.result import Level, Verdict
-from kgverify.trace.model.columns import starts_of
+from kgverify.trace.model.columns import KNOWLEDGE_GRAPH, starts_of
 from kgverify.trace.model.trace import Trace
 
-EVERY_COLUMN = sorted(column_names(small_trace().columns))
+EVERY_COLUMN = sorted(KNOWLEDGE_GRAPH.compared_names)
 NOT_IN_LOCKSTEP = ("candidates.log_probability",)
 
 STAGES = {

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from comparison_traces import first_step_with, small_trace, with_columns, with_element, with_header, with_header_error
 
-from kgverify.comparison.comparable import column_names
 from kgverify.comparison.compare import compare
 from kgverify.comparison.result import DIGEST, Level, Verdict
 from kgverify.graphs.load import load_graph
@@ -15,9 +14,9 @@ from kgverify.program.limits import Limits
 from kgverify.program.program import Symbols
 from kgverify.runs.run import Run, build_trace, reference_pipeline
 from kgverify.trace.maintain.repair import convert_trace
-from kgverify.trace.model.columns import starts_of
+from kgverify.trace.model.columns import KNOWLEDGE_GRAPH, starts_of
 from kgverify.trace.model.digests import compute_digests
-from kgverify.trace.model.schema import TraceLevel, columns_kept
+from kgverify.trace.model.schema import TraceLevel
 from kgverify.trace.model.trace import Trace
 from kgverify.trace.read.trace_file import read_trace
 from kgverify.trace.write.writer import write_again
@@ -44,10 +43,10 @@ def test_equal_traces_of_any_levels_agree_and_say_what_was_compared(lower, expec
     full = small_trace()
     comparison = compare(lower(full, expected), lower(full, actual))
     assert comparison.verdict is Verdict.AGREE, comparison.reasons
-    kept = columns_kept(expected) & columns_kept(actual)
+    kept = KNOWLEDGE_GRAPH.columns_kept(expected) & KNOWLEDGE_GRAPH.columns_kept(actual)
     coverage = comparison.coverage
     assert set(coverage.fields) - {DIGEST} == kept
-    assert set(coverage.not_compared) == column_names(full.columns) - kept
+    assert set(coverage.not_compared) == KNOWLEDGE_GRAPH.compared_names - kept
     assert (DIGEST in coverage.fields) == (set(LOW) >= {expected, actual} or bool({expected, actual} & set(LOW)))
     assert coverage.steps == len(full.columns.steps.depth)
     assert {rule.field for rule in comparison.equality} == set(coverage.fields)

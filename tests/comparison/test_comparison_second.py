@@ -15,7 +15,7 @@ from kgreference import compare
 from kgverify.comparison.compare import Comparer, Options
 from kgverify.comparison.result import Verdict
 from kgverify.program.outcomes import GoalKind, Origin
-from kgverify.trace.model.schema import OPTIONAL_COLUMNS
+from kgverify.trace.model.columns import KNOWLEDGE_GRAPH
 from kgverify.trace.model.trace import Trace
 
 NUM_SEEDS = 8
@@ -39,7 +39,7 @@ def count_on(trace: Trace, random: np.random.Generator) -> Trace:
 
 def forget(trace: Trace, random: np.random.Generator) -> Trace:
     """A column is declared unknown, whatever it holds."""
-    name = str(random.choice(sorted(OPTIONAL_COLUMNS)))
+    name = str(random.choice(sorted(KNOWLEDGE_GRAPH.optional)))
     held = column_of(trace, name)
     trace = with_column(trace, name, random.integers(0, 2, len(held)).astype(held.dtype))
     return replace(trace, fields=trace.fields - {name, *(ORIGIN if name in ORIGIN else ())})

@@ -18,7 +18,7 @@ import kgverify as kv
 from kgverify.engines.table import OwnEvaluator
 
 ROOT = Path(__file__).resolve().parents[2]
-SUB_NAMESPACES = {"kgverify.dialects", "kgverify.laws", "kgverify.strategies"}
+SUB_NAMESPACES = {"kgverify.dialects", "kgverify.kinds", "kgverify.laws", "kgverify.strategies"}
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "examples").glob("**/*.md")])
 WRONG = """
 import kgverify as kv

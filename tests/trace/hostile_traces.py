@@ -17,7 +17,7 @@ import numpy as np
 import xxhash
 from trace_builders import open_writer
 
-from kgverify.trace.model.columns import FIELDS
+from kgverify.trace.model.columns import KNOWLEDGE_GRAPH
 from kgverify.trace.model.schema import file_checksum
 
 Construct = Callable[[Path, Path], Path]
@@ -37,7 +37,7 @@ def reseal(path):
     """Make every checksum right again, as an attacker would."""
     with h5py.File(path, "r+") as file:
         sums = {}
-        for field in FIELDS:
+        for field in KNOWLEDGE_GRAPH.columns:
             if isinstance(file.get(field.path), h5py.Dataset):
                 try:
                     content = file[field.path][()].tobytes()
@@ -330,7 +330,11 @@ def forged(name: str):
             path = folder / f"{name.replace(chr(47), chr(45))}.h5"
             content = bytearray(good.read_bytes())
             with h5py.File(good) as file:
-                places = {f.path: file[f.path].id.get_offset() for f in FIELDS if f.path in file and file[f.path].size}
+                places = {
+                    f.path: file[f.path].id.get_offset()
+                    for f in KNOWLEDGE_GRAPH.columns
+                    if f.path in file and file[f.path].size
+                }
             path.write_bytes(edit(content, places))
             return path
 

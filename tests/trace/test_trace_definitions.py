@@ -22,9 +22,9 @@ from kgverify.trace.hdf5.reading import FLETCHER32, most_bytes
 from kgverify.trace.hdf5.stored_array import check_extents
 from kgverify.trace.hdf5.writing import Packing, write_arrays
 from kgverify.trace.model import trace, validate
-from kgverify.trace.model.columns import are_equal, select_candidates
+from kgverify.trace.model.columns import KNOWLEDGE_GRAPH, are_equal, select_candidates
 from kgverify.trace.model.header import decode_header
-from kgverify.trace.model.schema import TraceLevel, check_level, left_out, parse_level, required
+from kgverify.trace.model.schema import TraceLevel, parse_level
 from kgverify.trace.model.trace import Unknown, join_unknown, merge_fields
 from kgverify.trace.model.validate import check_columns
 from kgverify.trace.read.data_file import DataFile
@@ -140,18 +140,24 @@ def test_a_header_without_a_dialect_has_the_default_one_where_all_limits_are_kno
 
 
 def test_datasets_that_belong_together_are_required():
-    check_level(required(TraceLevel.STEPS) | {"resolvents/origin_kind", "resolvents/origin"}, TraceLevel.STEPS, "file")
+    KNOWLEDGE_GRAPH.check_level(
+        KNOWLEDGE_GRAPH.required(TraceLevel.STEPS) | {"resolvents/origin_kind", "resolvents/origin"},
+        TraceLevel.STEPS,
+        "file",
+    )
     with pytest.raises(UserError, match="missing, while resolvents/origin is there") as caught:
-        check_level(required(TraceLevel.STEPS) | {"resolvents/origin"}, TraceLevel.STEPS, "file")
+        KNOWLEDGE_GRAPH.check_level(
+            KNOWLEDGE_GRAPH.required(TraceLevel.STEPS) | {"resolvents/origin"}, TraceLevel.STEPS, "file"
+        )
     assert caught.value.where.startswith("file:resolvents/")
 
 
 def test_the_first_dataset_that_a_level_leaves_out_is_named():
-    odd = left_out(parse_level("compact", "file:header"))
+    odd = KNOWLEDGE_GRAPH.left_out(parse_level("compact", "file:header"))
     assert len(odd) > 2
     for each in (odd, sorted(odd), sorted(odd)[::-1]):
         with pytest.raises(UserError, match="found, but the level is") as caught:
-            check_level({*each, "steps/depth"}, TraceLevel.COMPACT, "file")
+            KNOWLEDGE_GRAPH.check_level({*each, "steps/depth"}, TraceLevel.COMPACT, "file")
         assert caught.value.where == f"file:{min(odd)}"
 
 
@@ -299,9 +305,15 @@ def test_an_id_that_no_symbol_has_is_refused_in_every_column(num: int, column: i
 
 
 def test_what_belongs_together_is_named_by_what_is_there():
-    check_level(required(TraceLevel.STEPS) | {"program/rule_lengths", "program/rule_atoms"}, TraceLevel.STEPS, "file")
+    KNOWLEDGE_GRAPH.check_level(
+        KNOWLEDGE_GRAPH.required(TraceLevel.STEPS) | {"program/rule_lengths", "program/rule_atoms"},
+        TraceLevel.STEPS,
+        "file",
+    )
     with pytest.raises(UserError, match="missing, while program/rule_atoms is there") as caught:
-        check_level(required(TraceLevel.STEPS) | {"program/rule_atoms"}, TraceLevel.STEPS, "file")
+        KNOWLEDGE_GRAPH.check_level(
+            KNOWLEDGE_GRAPH.required(TraceLevel.STEPS) | {"program/rule_atoms"}, TraceLevel.STEPS, "file"
+        )
     assert caught.value.where == "file:program/rule_lengths"
 
 

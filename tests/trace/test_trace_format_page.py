@@ -11,9 +11,8 @@ import pytest
 from trace_builders import FACTS, HEADER, RANKINGS, SYMBOLS, make_columns, open_writer
 
 from kgverify.program.program import Symbols
-from kgverify.trace.model.columns import FIELDS, select_candidates
+from kgverify.trace.model.columns import KNOWLEDGE_GRAPH, select_candidates
 from kgverify.trace.model.digests import compute_digests
-from kgverify.trace.model.schema import OPTIONAL_COLUMNS
 from kgverify.trace.read.trace_file import read_trace
 
 ROOT = Path(__file__).parents[2]
@@ -30,7 +29,7 @@ def test_the_example_writes_a_trace(tmp_path, monkeypatch):
     assert trace.columns.candidates.atom.tolist() == [[0, 0, 1]]
     assert trace.columns.resolvents.kind.tolist() == [1]
     known = {"candidates.outcome", "steps.depth", "steps.choice", "steps.outcome"}
-    assert trace.fields & OPTIONAL_COLUMNS == known
+    assert trace.fields & KNOWLEDGE_GRAPH.optional == known
     for stored, computed in zip(trace.digests, compute_digests(trace.columns), strict=True):
         np.testing.assert_array_equal(stored, computed)
 
@@ -38,9 +37,11 @@ def test_the_example_writes_a_trace(tmp_path, monkeypatch):
 def test_the_page_lists_every_dataset_as_the_code_has_it():
     listed = re.findall(r"^\| `/([a-z_/]+)` \| ([^|]+) \| \[([^\]]+)\] \| (MUST|SHOULD|MAY) \|", PAGE, re.MULTILINE)
     assert [(path, dtype.strip(), must == "MUST") for path, dtype, _, must in listed] == [
-        (f.path, " or ".join(np.dtype(d).name for d in f.dtypes), f.is_required) for f in FIELDS
+        (f.path, " or ".join(np.dtype(d).name for d in f.dtypes), f.is_required) for f in KNOWLEDGE_GRAPH.columns
     ]
-    assert all(("3" in shape) == bool(f.width) for (_, _, shape, _), f in zip(listed, FIELDS, strict=True))
+    assert all(
+        ("3" in shape) == bool(f.width) for (_, _, shape, _), f in zip(listed, KNOWLEDGE_GRAPH.columns, strict=True)
+    )
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ import tracemalloc
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
@@ -32,7 +33,7 @@ from kgverify.report.steps import LazyTraceView
 from kgverify.trace.hdf5.reading import MIN_TOTAL_BYTES, StoredFile, locate_arrays
 from kgverify.trace.maintain.check import check_trace
 from kgverify.trace.maintain.repair import repair_trace
-from kgverify.trace.model.columns import FIELDS
+from kgverify.trace.model.columns import KNOWLEDGE_GRAPH
 from kgverify.trace.model.schema import file_checksum
 from kgverify.trace.read.trace_file import TraceFile, read_trace
 
@@ -108,7 +109,9 @@ def test_what_hdf5_itself_would_inflate_is_not_inflated(good: Path, tmp_path: Pa
     with h5py.File(path, "r+") as file:
         num_steps = len(file["steps/depth"])
         with_filters(file, (1,), (num_steps,), (num_steps,), raw)
-        sums = {field.path: int(file[field.path].attrs["xxh3"]) for field in FIELDS if field.path in file}
+        sums = {
+            field.path: int(file[field.path].attrs["xxh3"]) for field in KNOWLEDGE_GRAPH.columns if field.path in file
+        }
         file.attrs["xxh3"] = np.uint64(file_checksum(sums))
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         assert "inflates to another size" in pool.apply(read_in_little_memory, (str(path),))
@@ -246,8 +249,8 @@ def test_a_file_that_is_replaced_or_cut_after_it_was_checked_is_refused(
         shutil.copy(whole, path)
         shutil.copy(whole, tmp_path / "b.h5")
 
-        def locate_and_change(given: Path, change: Callable[[], object] = change) -> StoredFile:
-            found = locate_arrays(given)
+        def locate_and_change(*given: Any, change: Callable[[], object] = change) -> StoredFile:
+            found = locate_arrays(*given)
             change()
             return found
 

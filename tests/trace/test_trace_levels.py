@@ -24,8 +24,8 @@ from trace_builders import (
 from kgverify.errors import UserError
 from kgverify.trace.hdf5.writing import write_arrays
 from kgverify.trace.maintain.repair import convert_trace
-from kgverify.trace.model.columns import select_candidates
-from kgverify.trace.model.schema import Packing, TraceLevel, columns_kept, encode_level, left_out, required
+from kgverify.trace.model.columns import KNOWLEDGE_GRAPH, select_candidates
+from kgverify.trace.model.schema import Packing, TraceLevel, encode_level
 from kgverify.trace.read.trace_file import read_trace
 from kgverify.trace.write.writer import encode_trace, write_again
 
@@ -47,7 +47,7 @@ def test_a_level_holds_its_columns_and_says_so(tmp_path, level, is_archived):
     trace = write(tmp_path / "a", level, is_archived=is_archived)
     assert trace.header.level == level
     held = {name for name in trace.fields if name.startswith(("candidates", "steps", "resolvents"))}
-    assert held == columns_kept(level)
+    assert held == KNOWLEDGE_GRAPH.columns_kept(level)
     for name in held:
         group, column = name.split(".")
         np.testing.assert_array_equal(
@@ -101,7 +101,7 @@ def test_a_trace_is_written_again_as_it_is(tmp_path, level):
 @of_every_level
 def test_what_a_level_requires_is_required(tmp_path, level):
     trace = write(tmp_path / "a", level)
-    for field in sorted(required(level)):
+    for field in sorted(KNOWLEDGE_GRAPH.required(level)):
         arrays = encode_trace(trace)
         del arrays[field]
         write_arrays(tmp_path / "b", arrays, "test")
@@ -114,7 +114,7 @@ def test_what_a_level_requires_is_required(tmp_path, level):
 def test_what_a_level_leaves_out_may_not_be_there(tmp_path, level):
     trace, full = write(tmp_path / "a", level), write(tmp_path / "full", "deep")
     every = encode_trace(full) | encode_level("digests", full.digests)
-    for field in sorted(left_out(level)):
+    for field in sorted(KNOWLEDGE_GRAPH.left_out(level)):
         arrays = encode_trace(trace) | {field: every[field]}
         write_arrays(tmp_path / "b", arrays, "test")
         with pytest.raises(UserError, match=f"the level is '{level}'|missing, while"):

@@ -16,7 +16,7 @@ from kgverify.program.atoms import Atom
 from kgverify.program.limits import DeclaredLimits
 from kgverify.program.program import Program, Rule, Symbols
 from kgverify.trace.lines.import_lines import import_lines
-from kgverify.trace.model.schema import OPTIONAL_COLUMNS
+from kgverify.trace.model.columns import KNOWLEDGE_GRAPH
 from kgverify.trace.read.trace_file import read_trace
 
 PAGE = (Path(__file__).parents[2] / "docs" / "trace-lines.md").read_text(encoding="utf-8")
@@ -32,7 +32,7 @@ def imported(folder, *lines, **options):
         len(trace.columns.candidates.query),
         len(trace.columns.steps.depth),
     )
-    assert set(done.unknown) == OPTIONAL_COLUMNS - trace.fields
+    assert set(done.unknown) == KNOWLEDGE_GRAPH.optional - trace.fields
     return trace
 
 
@@ -41,13 +41,13 @@ def test_the_page_s_example_is_read(tmp_path):
     trace = imported(tmp_path, example)
     assert trace.columns.candidates.outcome.tolist() == [1]
     assert trace.columns.resolvents.kind.tolist() == [0, 0, 1]
-    assert trace.fields & OPTIONAL_COLUMNS == {"candidates.outcome", "steps.choice"}
+    assert trace.fields & KNOWLEDGE_GRAPH.optional == {"candidates.outcome", "steps.choice"}
     assert (trace.header.limits, trace.header.policy.name, trace.facts) == (DeclaredLimits(), "", None)
 
 
 def test_goals_and_successors_are_enough(tmp_path):
     trace = imported(tmp_path, STEP, STEP)
-    assert not trace.fields & OPTIONAL_COLUMNS
+    assert not trace.fields & KNOWLEDGE_GRAPH.optional
     assert trace.columns.candidates.num_steps.tolist() == [1, 1]
     assert trace.columns.candidates.atom.tolist() == [[0, 0, 1]] * 2
     assert compare(tmp_path / "out.h5", tmp_path / "out.h5").verdict is Verdict.AGREE

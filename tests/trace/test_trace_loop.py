@@ -9,7 +9,7 @@ import torch
 from trace_builders import FACTS, RULES, SYMBOLS, make_columns
 
 from kgverify.errors import UserError
-from kgverify.trace.model.schema import OPTIONAL_COLUMNS
+from kgverify.trace.model.columns import KNOWLEDGE_GRAPH
 from kgverify.trace.read.trace_file import read_trace
 from kgverify.trace.write.loop_writer import LoopWriter
 
@@ -64,7 +64,7 @@ def test_a_short_float_of_torch_is_widened(tmp_path):
 
 def test_what_is_left_out_is_absent(tmp_path):
     given = [
-        {n: c for n, c in level.items() if f"{g}.{n}" not in OPTIONAL_COLUMNS}
+        {n: c for n, c in level.items() if f"{g}.{n}" not in KNOWLEDGE_GRAPH.optional}
         for g, level in zip(COLUMNS._fields, levels(np.asarray), strict=True)
     ]
     del given[0]["query"], given[0]["side"]
@@ -72,7 +72,7 @@ def test_what_is_left_out_is_absent(tmp_path):
         trace.append(*given)
         trace.append(*given)
     read = read_trace(tmp_path / "a")
-    assert not read.fields & OPTIONAL_COLUMNS
+    assert not read.fields & KNOWLEDGE_GRAPH.optional
     assert read.columns.candidates.query.tolist() == list(range(18))
     assert set(read.columns.candidates.side.tolist()) == {2}
 

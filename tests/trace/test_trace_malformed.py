@@ -31,9 +31,10 @@ from kgverify.report.tables import export_trace
 from kgverify.trace.maintain.check import WHOLE, check_trace
 from kgverify.trace.maintain.join import unite
 from kgverify.trace.maintain.repair import convert_trace, repair_trace
+from kgverify.trace.model.columns import KNOWLEDGE_GRAPH
 from kgverify.trace.model.consistency import Contradictions
 from kgverify.trace.model.header import PolicyInfo
-from kgverify.trace.model.schema import OPTIONAL_COLUMNS, TraceLevel
+from kgverify.trace.model.schema import TraceLevel
 from kgverify.trace.read.trace_file import TraceFile, read_trace
 from kgverify.verification.rebuild import rebuild_goals
 
@@ -150,7 +151,7 @@ def test_limits_may_be_null_or_missing(tmp_path):
     assert read_trace(tmp_path / "none").header.limits == DeclaredLimits()
 
 
-@pytest.mark.parametrize("name", sorted(OPTIONAL_COLUMNS))
+@pytest.mark.parametrize("name", sorted(KNOWLEDGE_GRAPH.optional))
 def test_an_unknown_column_survives_and_is_not_compared(tmp_path, name):
     together = [{"resolvents.origin", "resolvents.origin_kind"}, {"steps.dropped_atoms", "steps.dropped_resolvents"}]
     absent = next((group for group in together if name in group), {name})
@@ -210,14 +211,14 @@ def test_a_loop_that_tells_nothing_but_goals_and_resolvents(tmp_path):
     with kv.LoopWriter(tmp_path / "a", engine="mine", predicates=["p", "q"], constants=["a", "b"]) as trace:
         trace.append({"atom": [[0, 0, 1]], "num_steps": [1]}, steps, resolvents)
     read = read_trace(tmp_path / "a")
-    assert not read.fields & OPTIONAL_COLUMNS
+    assert not read.fields & KNOWLEDGE_GRAPH.optional
     header = read.header
     assert (header.limits, header.policy.name, header.program_sha256) == (DeclaredLimits(), "", "")
     # The first goal of a candidate need not be its atom.
     assert read.columns.steps.num_atoms.tolist() == [2]
 
 
-@pytest.mark.parametrize("absent", [{"candidates.outcome"}, {"steps.choice"}, OPTIONAL_COLUMNS], ids=len)
+@pytest.mark.parametrize("absent", [{"candidates.outcome"}, {"steps.choice"}, KNOWLEDGE_GRAPH.optional], ids=len)
 def test_the_judges_of_a_verdict_agree_about_what_is_unknown(tmp_path, absent):
     kv.record("countries", tmp_path / "full", "reference", queries=2, corruptions=5)
     trace = read_trace(tmp_path / "full")

@@ -12,8 +12,9 @@ from trace_builders import FACT_LINES, FACTS, HEADER, RANKINGS, SYMBOLS, make_co
 from kgverify.errors import UserError
 from kgverify.trace.hdf5 import reading
 from kgverify.trace.hdf5.writing import write_arrays
-from kgverify.trace.model.columns import FIELDS, Rankings
-from kgverify.trace.model.schema import STAGES, encode_columns, encode_level, encode_symbols
+from kgverify.trace.model.codec import encode_symbols
+from kgverify.trace.model.columns import KNOWLEDGE_GRAPH, Rankings
+from kgverify.trace.model.schema import encode_level
 from kgverify.trace.read.trace_file import TraceFile, read_trace
 
 
@@ -22,7 +23,11 @@ def make_arrays(seed=1):
     return {
         "header": np.frombuffer(msgspec.json.encode(HEADER), np.uint8),
         **encode_symbols(SYMBOLS, ""),
-        **{path: array for path, array in encode_columns(make_columns(seed, 8)).items() if path not in STAGES},
+        **{
+            path: array
+            for path, array in KNOWLEDGE_GRAPH.encode(make_columns(seed, 8)).items()
+            if path not in KNOWLEDGE_GRAPH.deep
+        },
         **encode_level("rankings", RANKINGS),
         "program/facts": FACTS,
         "program/fact_lines": FACT_LINES,
@@ -95,7 +100,7 @@ def test_attributes_of_variable_length(path):
     refuse(path, "that is one string of fixed length")
 
 
-@pytest.mark.parametrize("field", [f.path for f in FIELDS if f.is_required])
+@pytest.mark.parametrize("field", [f.path for f in KNOWLEDGE_GRAPH.columns if f.is_required])
 def test_every_required_dataset_is_required(tmp_path, field):
     arrays = make_arrays()
     del arrays[field]
@@ -403,7 +408,7 @@ def test_another_filter_is_not_run(path, options):
 def test_chunks_and_the_built_in_filters_are_read(path):
     expected = read_trace(path)
     with h5py.File(path, "r+") as file:
-        for field in FIELDS:
+        for field in KNOWLEDGE_GRAPH.columns:
             if field.path in file and file[field.path].size:
                 array = file[field.path][()]
                 del file[field.path]

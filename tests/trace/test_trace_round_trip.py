@@ -22,8 +22,7 @@ from trace_builders import (
 from kgverify.errors import UserError
 from kgverify.trace.hdf5.stored_array import StoredArray
 from kgverify.trace.hdf5.writing import _shuffled
-from kgverify.trace.model.columns import empty_columns
-from kgverify.trace.model.schema import OPTIONAL_COLUMNS
+from kgverify.trace.model.columns import KNOWLEDGE_GRAPH, empty_columns
 from kgverify.trace.read.trace_file import read_trace
 
 
@@ -61,9 +60,9 @@ def test_scores_may_be_any_floating_point_value(tmp_path):
 def test_absent_columns_are_zeros_and_told_apart(tmp_path):
     columns = make_columns(3, 10)
     write_file(tmp_path / "full", HEADER, SYMBOLS, columns)
-    write_file(tmp_path / "bare", HEADER, SYMBOLS, columns, absent=OPTIONAL_COLUMNS)
+    write_file(tmp_path / "bare", HEADER, SYMBOLS, columns, absent=KNOWLEDGE_GRAPH.optional)
     full, bare = read_trace(tmp_path / "full"), read_trace(tmp_path / "bare")
-    assert full.fields - bare.fields == OPTIONAL_COLUMNS
+    assert full.fields - bare.fields == KNOWLEDGE_GRAPH.optional
     assert "resolvents.kind" in bare.fields
     assert not bare.columns.resolvents.score.any()
     assert not bare.columns.steps.dropped_atoms.any()

@@ -26,9 +26,9 @@ from trace_builders import (
 
 from kgverify.errors import UserError
 from kgverify.trace.files import manifest as module
-from kgverify.trace.model.columns import select_candidates
+from kgverify.trace.model.columns import KNOWLEDGE_GRAPH, select_candidates
 from kgverify.trace.model.digests import compute_sequence, root_digest
-from kgverify.trace.model.schema import SEQUENCE, encode_columns
+from kgverify.trace.model.schema import SEQUENCE
 from kgverify.trace.read.trace_file import TraceFile, check_same_run, read_trace
 from kgverify.trace.write.writer import _root_of
 
@@ -76,7 +76,7 @@ def test_a_recording_interrupted_before_its_first_shard_is_not_complete(tmp_path
 def test_the_root_of_a_shard_in_parts_is_that_of_all_its_steps():
     for num in range(2, 12):
         parts = [select_candidates(COLUMNS, np.array([row])) for row in range(num)]
-        arrays = [{**encode_columns(part), SEQUENCE: compute_sequence(part)} for part in parts]
+        arrays = [{**KNOWLEDGE_GRAPH.encode(part), SEQUENCE: compute_sequence(part)} for part in parts]
         whole = select_candidates(COLUMNS, np.arange(num))
         root = root_digest(whole.candidates, compute_sequence(whole))
         assert _root_of({name: [each[name] for each in arrays] for name in arrays[0]}) == root
@@ -246,7 +246,7 @@ import os, signal, sys
 import numpy as np
 sys.path[:0] = {paths!r}
 from trace_builders import *
-from kgverify.trace.model.columns import select_candidates
+from kgverify.trace.model.columns import (select_candidates)
 
 from kgverify.trace.files import manifest
 from kgverify.trace.write import writer as module

@@ -11,8 +11,9 @@ from kgverify.program.atoms import Atom
 from kgverify.program.limits import Limits
 from kgverify.program.outcomes import STEP_STAGES, Stage
 from kgverify.program.program import Program, Rule, Symbols
+from kgverify.trace.model.codec import uncounted
 from kgverify.trace.model.columns import (
-    FIELDS,
+    KNOWLEDGE_GRAPH,
     NO_DIGESTS,
     Candidates,
     Columns,
@@ -25,7 +26,7 @@ from kgverify.trace.model.columns import (
 )
 from kgverify.trace.model.digests import compute_sequence
 from kgverify.trace.model.header import ClauseTexts, EngineInfo, Header, InputFile, PolicyInfo, RunInfo, unknown_columns
-from kgverify.trace.model.schema import OPTIONAL_COLUMNS, has_goals, parse_level, uncounted
+from kgverify.trace.model.schema import has_goals, parse_level
 from kgverify.trace.model.stage_items import encode_stage_outputs
 from kgverify.trace.model.trace import NOTHING_UNKNOWN, Trace
 from kgverify.trace.write.writer import Clauses, Storage, TraceWriter, write_again
@@ -253,7 +254,7 @@ def write_file(
     """Write a trace as one file, without an id of its recording, with the options of any of a writer's records."""
     grouped = group_options(options)
     clauses, storage = grouped["clauses"], grouped["storage"]
-    absent = frozenset(storage.absent) | (OPTIONAL_COLUMNS & unknown_columns(header.engine))
+    absent = frozenset(storage.absent) | (KNOWLEDGE_GRAPH.optional & unknown_columns(header.engine))
     level = parse_level(storage.level or header.level, str(path))
     header = msgspec.structs.replace(header, level=level.value, absent=tuple(uncounted(level, absent)))
     digests = [compute_sequence(columns, absent)] * 3 if not has_goals(level) else NO_DIGESTS
@@ -265,7 +266,7 @@ def write_file(
         rankings=rankings,
         facts=clauses.facts,
         fact_lines=clauses.fact_lines,
-        fields=frozenset(field.name for field in FIELDS) - absent,
+        fields=frozenset(field.name for field in KNOWLEDGE_GRAPH.columns) - absent,
         is_complete=True,
         source=str(path),
         rules=clauses.rules,

@@ -16,8 +16,9 @@ import kgverify
 from kgverify.cli import main
 from kgverify.comparison.result import Verdict
 from kgverify.trace.maintain.repair import convert_trace
+from kgverify.trace.model.columns import KNOWLEDGE_GRAPH
 from kgverify.trace.model.header import SCHEMA_VERSION
-from kgverify.trace.model.schema import TraceLevel, columns_kept
+from kgverify.trace.model.schema import TraceLevel
 from kgverify.trace.read.trace_file import read_trace
 from kgverify.verification.recorded import compare_recorded
 
@@ -42,7 +43,7 @@ def test_a_golden_trace_is_the_one_of_the_manifest(entry: dict):
     assert (trace.header.engine.name, trace.header.level) == (entry["engine"], entry["level"])
     assert f"{trace.root:016x}" == entry["root"]
     assert trace.is_complete
-    assert columns_kept(TraceLevel(trace.header.level)) <= trace.fields
+    assert KNOWLEDGE_GRAPH.columns_kept(TraceLevel(trace.header.level)) <= trace.fields
     assert (len(trace.columns.candidates.query), len(trace.columns.steps.depth)) == (22, entry["num_steps"])
     assert entry["num_candidates"] == 22
 

@@ -10,18 +10,17 @@ import numpy as np
 import pytest
 
 import kgverify as kv
-from kgverify.comparison.comparable import column_names
 from kgverify.comparison.exercise.exercise import ITEMS
 from kgverify.comparison.result import DIGEST
 from kgverify.trace.hdf5.writing import write_arrays
-from kgverify.trace.model.columns import empty_columns
+from kgverify.trace.model.columns import KNOWLEDGE_GRAPH
 from kgverify.trace.model.header import Header
 from kgverify.trace.model.schema import Arrays, TraceLevel, packing_of
 from kgverify.trace.read.data_file import DataFile
 
 TRACES: Final = Path(__file__).parents[2] / "traces"
 NAMES: Final = ("reference", "compact", "digests", "archive", "deep", "compiled")
-COLUMNS: Final = tuple(sorted(column_names(empty_columns())))
+COLUMNS: Final = tuple(sorted(KNOWLEDGE_GRAPH.compared_names))
 ABSENT: Final = object()
 WRONG: Final = (ABSENT, None, "", "x", 0, -1, 7, 1e300, [], ["x"], {}, {"x": 1}, True)
 

@@ -7,19 +7,18 @@ import msgspec
 import pytest
 from run_engines import ForeignEngine, countries_run, foreign_pipeline
 
-from kgverify.comparison.comparable import column_names
 from kgverify.comparison.equality import Equality
 from kgverify.comparison.result import Verdict
 from kgverify.errors import UserError
 from kgverify.runs.run import Run, build_trace, reference_pipeline
-from kgverify.trace.model.columns import empty_columns
+from kgverify.trace.model.columns import KNOWLEDGE_GRAPH
 from kgverify.trace.model.header import NUM_STEPS, EngineInfo, unknown_columns
 from kgverify.trace.model.trace import Trace
 from kgverify.trace.write.writer import write_again
 from kgverify.verification.recorded import compare_recorded
 from kgverify.verification.verify import verify
 
-COLUMNS = column_names(empty_columns())
+COLUMNS = KNOWLEDGE_GRAPH.compared_names
 NEEDED = {"candidates.query", "candidates.side", "candidates.atom"}
 COUNTS = {"steps.num_atoms", "steps.num_resolvents", "resolvents.num_atoms"}
 

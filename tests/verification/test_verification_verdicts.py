@@ -16,7 +16,6 @@ from run_engines import (
     needs_data,
 )
 
-from kgverify.comparison.comparable import column_names
 from kgverify.comparison.equality import Equality
 from kgverify.comparison.result import Level, Verdict
 from kgverify.engines.protocol import ProbedEngine
@@ -25,7 +24,7 @@ from kgverify.graphs.load import load_graph
 from kgverify.program.limits import Limits
 from kgverify.ranking.rank import MRR, rank_candidates
 from kgverify.runs.run import Run, load_policy, reference_pipeline
-from kgverify.trace.model.columns import Columns, select_candidates
+from kgverify.trace.model.columns import KNOWLEDGE_GRAPH, Columns, select_candidates
 from kgverify.trace.read.trace_file import read_trace
 from kgverify.verification.recorded import compare_recorded
 from kgverify.verification.save import save_verification
@@ -43,7 +42,7 @@ def assert_everything_was_compared(verification: Verification) -> None:
     assert coverage.candidates == len(expected.candidates.query) > 0
     assert coverage.steps == len(expected.steps.depth) > 0
     assert coverage.resolvents == len(expected.resolvents.kind) > 0
-    assert set(coverage.fields) == column_names(expected)
+    assert set(coverage.fields) == KNOWLEDGE_GRAPH.compared_names
     assert coverage.not_compared == ()
 
 

@@ -7,12 +7,12 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from kgverify.comparison.comparable import MemorySource, StepSource, column_names, has_steps
+from kgverify.comparison.comparable import MemorySource, StepSource, has_steps
 from kgverify.comparison.exercise.exercise import MOST_UNUSED, NO_MINIMUM, Exercise, Minimum, find_missing
 from kgverify.comparison.step_view import outcome_name
 from kgverify.program.outcomes import STEP_STAGES, GoalKind, Origin, Outcome, Stage
 from kgverify.program.program import Program, Rule
-from kgverify.trace.model.columns import Columns, StageItems, starts_of
+from kgverify.trace.model.columns import KNOWLEDGE_GRAPH, Columns, StageItems, starts_of
 from kgverify.trace.model.header import NUM_STEPS, EngineInfo, unknown_columns
 
 COUNTED_STEPS: Final = 1 << 14
@@ -53,7 +53,7 @@ def count_exercise(source: StepSource, outcomes: Mapping[str, int], minimum: Min
 
 def count_columns(columns: Columns, program: Program, engine: EngineInfo) -> Exercise:
     """Return what columns in memory exercise, made by an engine from a program."""
-    fields = column_names(columns) - unknown_columns(engine)
+    fields = KNOWLEDGE_GRAPH.compared_names - unknown_columns(engine)
     num_steps = len(columns.steps.depth) if has_steps(engine) else None
     values, counts = np.unique(columns.candidates.outcome, return_counts=True)
     named = dict(zip(map(outcome_name, values.tolist()), counts.tolist(), strict=True))

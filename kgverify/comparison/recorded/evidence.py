@@ -20,10 +20,10 @@ from kgverify.comparison.result import ROLES, Comparison, Verdict
 from kgverify.comparison.stored_columns import FileSource
 from kgverify.program.outcomes import STEP_STAGES, Stage
 from kgverify.trace.files.manifest import MANIFEST
-from kgverify.trace.model.columns import Candidates, CandidateSet, Range, are_equal, starts_of
+from kgverify.trace.model.columns import KNOWLEDGE_GRAPH, Candidates, CandidateSet, Range, are_equal, starts_of
 from kgverify.trace.model.consistency import Contradictions, count_repeated, describe_rankings
 from kgverify.trace.model.digests import Words
-from kgverify.trace.model.schema import STAGES, TraceLevel
+from kgverify.trace.model.schema import TraceLevel
 from kgverify.trace.model.score_tolerance import bound_score_error, explain_bound
 from kgverify.trace.model.stage_items import StageReader
 from kgverify.trace.model.trace import Trace
@@ -317,7 +317,7 @@ def _has_same_stages(comparer: Comparer) -> bool:
     if not all(isinstance(source, FileSource) for source in comparer.sources):
         return False
     left, right = (
-        [file.stored[name].checksum for file in source.trace.files for name in STAGES]
+        [file.stored[name].checksum for file in source.trace.files for name in KNOWLEDGE_GRAPH.deep]
         for source in comparer.sources
         if isinstance(source, FileSource)
     )

@@ -12,9 +12,9 @@ from kgverify.program.limits import Limits
 from kgverify.program.outcomes import Outcome
 from kgverify.program.program import Program
 from kgverify.progress import Progress, no_progress
-from kgverify.trace.model.columns import Candidates, CandidateSet, Columns, empty_columns
+from kgverify.trace.model.columns import KNOWLEDGE_GRAPH, Candidates, CandidateSet, Columns, empty_columns
 from kgverify.trace.model.header import EngineInfo
-from kgverify.trace.model.schema import TraceLevel, columns_kept
+from kgverify.trace.model.schema import TraceLevel
 
 Answer: TypeAlias = bool | tuple[bool, float]
 """True for a proved triple, else False; alone or with its log-probability in nats."""
@@ -77,7 +77,7 @@ class OutcomeEngine:
             name=type(self).__name__,
             mode="outcomes",
             score_error=self.score_error,
-            unknown=tuple(sorted(columns_kept(TraceLevel.STEPS) - known)),
+            unknown=tuple(sorted(KNOWLEDGE_GRAPH.columns_kept(TraceLevel.STEPS) - known)),
             variables="own",
         )
 

@@ -31,7 +31,7 @@ from kgverify.prover.fused.resolve_kernels import MOST_ATOMS
 from kgverify.prover.state import Derivations, Layout, Work, make_tuple_type
 from kgverify.prover.tick.stage_ticks import Chunk, LoggedRows, LoggedSteps, fetch_columns
 from kgverify.prover.tick.tick import TICKS_PER_REPLAY
-from kgverify.trace.model.columns import FIELD_OF, Digests, Resolvents, Steps
+from kgverify.trace.model.columns import FIELD_OF, STEP_COLUMNS, Digests, Resolvents, Steps
 
 _LANES: Final = 128
 _WARP: Final = 32
@@ -90,7 +90,7 @@ class CandidateSteps(NamedTuple):
 
 _NUM_ATOMS: Final = {"num_atoms": "num_goal_atoms"}
 SentColumns: Final = make_tuple_type(
-    "SentColumns", ("pool_index", *(_NUM_ATOMS.get(name, name) for name in Steps._fields), *Resolvents._fields)
+    "SentColumns", ("pool_index", *(_NUM_ATOMS.get(name, name) for name in STEP_COLUMNS), *Resolvents._fields)
 )
 """Steps T and resolvents R in the order of the candidates: the columns of `Steps` and `Resolvents`, but signed.
 
@@ -142,7 +142,7 @@ class StepLog:
             types = (signed_type(FIELD_OF[f"{level}/{name}"].dtypes[0]) for name in fields[:-1])
             return [empty(num, dtype=dtype) for dtype in types]
 
-        of_steps = flat("steps", Steps._fields, num_steps)
+        of_steps = flat("steps", STEP_COLUMNS, num_steps)
         of_resolvents = flat("resolvents", Resolvents._fields, num_steps + num_rows)
         goal_atoms, atoms = (empty(num * most_atoms, 3) for num in (num_steps, num_rows))
         pool_index = empty(num_steps, dtype=torch.int64)
@@ -228,8 +228,8 @@ class StepLog:
         # What takes longest is copied while the rest is prepared.
         atoms = copies.fetch(sent.atoms[:num_atoms], np.int32)
         copies.begin()
-        pool_index, *of_steps = (column[:num_steps] for column in sent[: len(Steps._fields)])
-        of_resolvents = [column[:num_resolvents] for column in sent[len(Steps._fields) + 1 : -1]]
+        pool_index, *of_steps = (column[:num_steps] for column in sent[: len(STEP_COLUMNS)])
+        of_resolvents = [column[:num_resolvents] for column in sent[len(STEP_COLUMNS) + 1 : -1]]
         chunk = Chunk(
             copies.fetch(pool_index, np.int64),
             Steps(*fetch_columns(copies, Steps, *of_steps, sent.goal_atoms[:num_goal_atoms])),

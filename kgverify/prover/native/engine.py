@@ -33,6 +33,7 @@ from kgverify.step.clauses import number_variables
 from kgverify.threads import count_threads
 from kgverify.trace.model.columns import (
     FIELD_OF,
+    STEP_COLUMNS,
     Candidates,
     CandidateSet,
     Columns,
@@ -117,7 +118,7 @@ COLUMNS: Final = {
     path: FIELD_OF[path].dtypes[-1]
     for path in (
         *(f"candidates/{name}" for name in Candidates._fields[3:]),
-        *(f"steps/{name}" for name in Steps._fields),
+        *(f"steps/{name}" for name in STEP_COLUMNS),
         "digests/sequence",
         *(f"resolvents/{name}" for name in Resolvents._fields),
     )
@@ -224,7 +225,7 @@ class _Ran(NamedTuple):
             return [self.columns[f"{name}/{field}"] for field in fields]
 
         candidates = Candidates(*self.candidates, *group("candidates", Candidates._fields[3:]))
-        steps, resolvents = Steps(*group("steps", Steps._fields)), Resolvents(*group("resolvents", Resolvents._fields))
+        steps, resolvents = Steps(*group("steps", STEP_COLUMNS)), Resolvents(*group("resolvents", Resolvents._fields))
         return Columns(candidates, steps, resolvents), self.columns["digests/sequence"]
 
 

@@ -19,6 +19,7 @@ from kgverify.prover.state import GOAL, OPEN, PAD, Derivations, Pool, StepRecord
 from kgverify.prover.tick.tick import Setting, TickLoop, copy_buffers_, restart_, tick
 from kgverify.trace.model.columns import (
     FIELD_OF,
+    STEP_COLUMNS,
     Candidates,
     CandidateSet,
     Columns,
@@ -123,7 +124,7 @@ def _copy_steps(steps: LoggedSteps, rows: LoggedRows) -> Chunk:
     copies = HostCopy()
     is_atom = steps.goal[..., 0] != PAD
     # The columns from `num_resolvents` to `outcome` have the same names and order there.
-    columns = (steps.depth, is_atom.sum(1), *(getattr(steps, name) for name in Steps._fields[2:-1]))
+    columns = (steps.depth, is_atom.sum(1), *(getattr(steps, name) for name in STEP_COLUMNS[2:-1]))
     chunk = Chunk(
         copies.fetch(steps.pool_index, np.int64),
         Steps(*fetch_columns(copies, Steps, *columns, steps.goal[is_atom])),
@@ -181,7 +182,8 @@ class Recorded:
             return collect_columns(self._candidates, [chunk.wait() for chunk in self._chunks], results), sequence
         num_steps = np.zeros(0, np.uint32) if digests is None else digests.num_steps
         empty = empty_columns(np.float32)
-        zeros: list[Any] = [np.zeros(int(num_steps.sum(dtype=np.int64)), column.dtype) for column in empty.steps[:-1]]
+        total, columns = int(num_steps.sum(dtype=np.int64)), empty.steps[: len(STEP_COLUMNS) - 1]
+        zeros: list[Any] = [np.zeros(total, column.dtype) for column in columns]
         steps = Steps(*[*zeros, empty.steps.goal_atoms])
         return Columns(_ended(self._candidates, num_steps, results), steps, empty.resolvents), sequence
 

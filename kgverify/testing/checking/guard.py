@@ -253,7 +253,7 @@ class GuardedEngine:
         _call(self._refuse, part, object, _check_kinds, columns)
         if self._run is not None:
             program = self._run.graph.program
-            sizes = {"num_rules": len(program.rules), "num_facts": len(program.facts)}
+            sizes: Any = {"num_rules": len(program.rules), "num_facts": len(program.facts)}
             where = f"engine {self.info.name}: {part}"
             _call(self._refuse, part, object, check_columns, columns, where, **sizes)
         return columns

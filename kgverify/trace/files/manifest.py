@@ -204,10 +204,6 @@ def read_manifest(folder: Path) -> Manifest:
     UserError if the manifest is missing or contradicts itself.
     """
     path = folder / MANIFEST
-
-    def refuse(message: str) -> UserError:
-        return UserError(message, where=str(path), fix=RECORD_AGAIN)
-
     refuse_link(path)
     if not path.is_file():
         raise UserError(
@@ -221,31 +217,36 @@ def read_manifest(folder: Path) -> Manifest:
         if isinstance(raw, dict) and raw.get("format") == FORMAT:
             check_version(raw.get("schema_version"), str(path))
         manifest = msgspec.convert(raw, Manifest)
+        problem = next(_find_problems(manifest), "")
     except NOT_JSON as error:
-        raise refuse(f"not a manifest: {error}") from error
+        problem = f"not a manifest: {error}"
+    if problem:
+        raise UserError(problem, where=str(path), fix=RECORD_AGAIN)
+    return manifest
+
+
+def _find_problems(manifest: Manifest) -> Iterator[str]:
+    """Yield what is wrong with the content of a manifest."""
     if manifest.format != FORMAT:
-        raise refuse(f"format is {manifest.format!r}, expected {FORMAT!r}")
+        yield f"format is {manifest.format!r}, expected {FORMAT!r}"
     names = [shard.name for shard in manifest.shards]
-    if odd := [name for name in names if not numbers_of(name)]:
-        raise refuse(f"a shard is named {odd[0]!r}, expected a name such as {shard_name(0)!r}")
-    if odd := [later for name, later in pairwise(names) if numbers_of(later) <= numbers_of(name)]:
-        raise refuse(f"a shard is named {odd[0]!r}, expected a number above that of the shard before it")
+    for name in names:
+        if not numbers_of(name):
+            yield f"a shard is named {name!r}, expected a name such as {shard_name(0)!r}"
+    for name, later in pairwise(names):
+        if numbers_of(later) <= numbers_of(name):
+            yield f"a shard is named {later!r}, expected a number above that of the shard before it"
     for index, shard in enumerate(manifest.shards):
-        try:
-            is_hash = all(len(h) == 16 and render_hash(int(h, 16)) == h for h in (shard.xxh3, shard.root))
-        except ValueError:
-            is_hash = False
-        if not is_hash:
-            raise refuse(f"shard {index} has hashes that are not 16 hexadecimal digits")
+        if not all(re.fullmatch("[0-9a-f]{16}", digits, re.ASCII) for digits in (shard.xxh3, shard.root)):
+            yield f"shard {index} has hashes that are not 16 hexadecimal digits"
     if manifest.part is not None and not 0 <= manifest.part.index < manifest.part.count:
-        raise refuse(f"says part {manifest.part.index} of {manifest.part.count}, expected 0 or more, and less")
+        yield f"says part {manifest.part.index} of {manifest.part.count}, expected 0 or more, and less"
     total = replace_shards(manifest, manifest.shards)
     if total != manifest:
-        raise refuse(
+        yield (
             f"says {manifest.num_candidates} candidates, {manifest.num_steps} steps and root {manifest.root},"
-            f" but its shards add up to {total.num_candidates}, {total.num_steps} and {total.root}",
+            f" but its shards add up to {total.num_candidates}, {total.num_steps} and {total.root}"
         )
-    return manifest
 
 
 def find_shard(folder: Path, shard: Shard) -> Path:

@@ -9,6 +9,7 @@ bytes. HDF5's plugins, code that a file could ask to load, are switched off.
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cache
 from math import prod
 from pathlib import Path
@@ -29,9 +30,9 @@ from kgverify.trace.hdf5.stored_array import (
     identity_of,
     translate_hdf5_errors,
 )
-from kgverify.trace.model.columns import FIELD_OF, FIELDS, Field
+from kgverify.trace.model.columns import KNOWLEDGE_GRAPH
 from kgverify.trace.model.header import check_version
-from kgverify.trace.model.schema import FORMAT, RECORD_AGAIN
+from kgverify.trace.model.schema import RECORD_AGAIN, Column, Schema
 from kgverify.trace.model.validate import check_shape
 
 os.environ.setdefault("HDF5_PLUGIN_PRELOAD", "::")  # read once, when the library is loaded
@@ -59,13 +60,6 @@ _LEAST_CHUNK_BYTES: Final = 4 << 10
 """Bytes in memory of an average chunk beyond these. HDF5's own guess is 8 KiB or more; each costs a lookup and a read."""
 _MAX_DEFLATE_RATIO: Final = 1100  # deflate cannot do better than 1032 to 1
 _FILTERS: Final = (DEFLATE, SHUFFLE, FLETCHER32)
-
-_NAMES: Final[dict[str, list[str]]] = {"": []}
-"""The names in each group that the schema names, by its path with a slash."""
-for _field in FIELDS:
-    _group, _, _name = _field.path.rpartition("/")
-    _NAMES.setdefault(f"{_group}/" if _group else "", []).append(_name)
-_NAMES[""] += [group.rstrip("/") for group in _NAMES if group]
 
 # HDF5's own numbers of the layouts.
 _COMPACT: Final = 0
@@ -95,19 +89,19 @@ class StoredFile(NamedTuple):
     checksum: int
 
 
-def locate_arrays(path: Path) -> StoredFile:
+def locate_arrays(path: Path, schema: Schema = KNOWLEDGE_GRAPH) -> StoredFile:
     """Locate and check every dataset of one file; checksums are left to the caller.
 
     UserError for what `docs/trace-format.md` refuses.
     """
     where = str(path)
-    with opened_trace(path) as (root, descriptor):
+    with opened_trace(path, schema) as (root, descriptor):
         identity = identity_of(descriptor)
         dropped: list[str] = []
-        found = dict(_find_datasets(root, where, dropped))
+        found = dict(_find_datasets(root, where, dropped, schema))
         known: dict[str, StoredArray] = {}
         unknown: dict[str, StoredArray] = {}
-        for field in FIELDS:
+        for field in schema.columns:
             if (dataset := found.pop(field.path, None)) is not None:
                 with translate_hdf5_errors(f"{where}:{field.path}"):
                     known[field.path] = _check_dataset(dataset, field, f"{where}:{field.path}", identity.size)
@@ -124,7 +118,7 @@ def locate_arrays(path: Path) -> StoredFile:
 
 
 @contextmanager
-def opened_trace(path: Path) -> Iterator[tuple[Any, int]]:
+def opened_trace(path: Path, schema: Schema = KNOWLEDGE_GRAPH) -> Iterator[tuple[Any, int]]:
     """Open a file that claims to be a trace: yield its root group and a descriptor. UserError for another file."""
     where = str(path)
     with translate_hdf5_errors(where), open_descriptor(path, purpose="a trace") as descriptor:
@@ -138,11 +132,11 @@ def opened_trace(path: Path) -> Iterator[tuple[Any, int]]:
         again = Path(f"/proc/self/fd/{descriptor}")
         with h5py.File(again if again.exists() else path, "r", locking="best-effort") as file:
             root: Any = file["/"].id
-            _check_attributes(root, where)
+            _check_attributes(root, where, schema)
             yield root, descriptor
 
 
-def _check_attributes(root: Any, where: str) -> None:
+def _check_attributes(root: Any, where: str, schema: Schema) -> None:
     """Raise a UserError unless the root attributes are those of a trace in a version that can be read."""
     found = _read_scalar(root, b"format", h5t.STRING)
     fix = "give a trace that kgverify, or a writer following docs/trace-format.md, made"
@@ -152,30 +146,41 @@ def _check_attributes(root: Any, where: str) -> None:
             where=where,
             fix=fix,
         )
-    if found != FORMAT.encode():
+    if found != schema.format.encode():
         text = found.decode(errors="replace")
-        raise UserError(f"the root attribute `format` is {text!r}, expected {FORMAT!r}", where=where, fix=fix)
+        raise UserError(f"the root attribute `format` is {text!r}, expected {schema.format!r}", where=where, fix=fix)
     version = _read_scalar(root, b"schema_version", h5t.INTEGER)
     check_version(None if version is None else int(version), where)
 
 
-def _find_datasets(root: Any, where: str, dropped: list[str]) -> Iterator[tuple[str, Any]]:
+def _list_names(schema: Schema) -> dict[str, list[str]]:
+    """Return the names in each group that the schema names, by its path with a slash."""
+    names_in: dict[str, list[str]] = {"": []}
+    for path in schema.column_of:
+        group, _, name = path.rpartition("/")
+        names_in.setdefault(f"{group}/" if group else "", []).append(name)
+    names_in[""] += [prefix.rstrip("/") for prefix in names_in if prefix]
+    return names_in
+
+
+def _find_datasets(root: Any, where: str, dropped: list[str], schema: Schema) -> Iterator[tuple[str, Any]]:
     """Yield the datasets, with their paths, to which hard links alone lead; drop other objects, by path.
 
     Each group is visited once, so that cycles end. Of a group with too many links, only what the schema names is kept.
     UserError if the schema names what is no dataset, or what another link leads to.
     """
+    names_in = _list_names(schema)
     seen = set()
     groups = [("", root)]
     while groups:
         prefix, group = groups.pop()
         address = h5o.get_info(group).addr  # checks what finding an object by its name does not
-        if address in seen and prefix not in _NAMES:
+        if address in seen and prefix not in names_in:
             continue
         seen.add(address)
         if group.get_num_objs() > _MAX_LINKS or prefix.count("/") >= _MAX_NESTING or len(seen) > _MAX_LINKS:
             dropped.append(prefix or "/")
-            names = [name.encode() for name in _NAMES.get(prefix, ()) if group.links.exists(name.encode())]
+            names = [name.encode() for name in names_in.get(prefix, ()) if group.links.exists(name.encode())]
         else:
             names = sorted(group)
         for raw in names:
@@ -184,7 +189,7 @@ def _find_datasets(root: Any, where: str, dropped: list[str]) -> Iterator[tuple[
             except UnicodeDecodeError:
                 dropped.append(prefix + repr(raw))
                 continue
-            is_named = name in FIELD_OF or f"{name}/" in _NAMES
+            is_named = name in schema.column_of or f"{name}/" in names_in
             is_hard = group.links.get_info(raw).type == h5l.TYPE_HARD
             if is_named and not is_hard:
                 raise UserError(
@@ -195,7 +200,7 @@ def _find_datasets(root: Any, where: str, dropped: list[str]) -> Iterator[tuple[
             node = h5o.open(group, raw) if is_hard else None
             if isinstance(node, h5d.DatasetID):
                 yield name, node
-            elif name in FIELD_OF:
+            elif name in schema.column_of:
                 raise UserError("is not a dataset", where=f"{where}:{name}", fix="write a dataset under this name")
             elif isinstance(node, h5g.GroupID):
                 groups.append((f"{name}/", node))
@@ -203,7 +208,7 @@ def _find_datasets(root: Any, where: str, dropped: list[str]) -> Iterator[tuple[
                 dropped.append(name)
 
 
-def _check_dataset(dataset: Any, field: Field, where: str, file_size: int) -> StoredArray:
+def _check_dataset(dataset: Any, field: Column, where: str, file_size: int) -> StoredArray:
     """Locate the data of a known dataset. UserError unless its type, shape and storage are as they must be."""
     stored_type = dataset.get_type()
     matching = [d for d in field.dtypes if stored_type.equal(_library_type(d))]
@@ -245,26 +250,14 @@ def _locate(
             where=where,
             fix="copy the data into the file",
         )
-    filters = tuple(int(plan.get_filter(i)[0]) for i in range(plan.get_nfilters()))
-    if any(f not in _FILTERS for f in filters) or len(set(filters)) < len(filters):
-        raise UserError(
-            f"uses the HDF5 filters {list(filters)}, expected none, or one each of gzip, shuffle and fletcher32",
-            where=where,
-            fix="repack it without filters, e.g. h5repack -f NONE",
-        )
+    filters = _read_filters(plan, where)
     stored = min(dataset.get_storage_size(), file_size)
-    chunk_shape = tuple(int(n) for n in plan.get_chunk()) if layout == _CHUNKED else ()
-    chunk_bytes = dtype.itemsize * prod(chunk_shape) if chunk_shape else 0
-    if chunk_bytes > _MAX_CHUNK_BYTES:
-        raise UserError(
-            f"a chunk takes {chunk_bytes} bytes, expected at most {_MAX_CHUNK_BYTES}",
-            where=where,
-            fix="write it contiguous",
-        )
-    offset = dataset.get_offset() if layout == _CONTIGUOUS else None
+    chunk_shape = _read_chunk_shape(plan, dtype, where) if layout == _CHUNKED else ()
     most = stored * (_MAX_DEFLATE_RATIO if DEFLATE in filters else 1)
+    offset = None
     if layout == _CONTIGUOUS:
-        most = max(0, min(stored, file_size - offset)) if offset is not None else 0
+        offset = dataset.get_offset()
+        most = 0 if offset is None else max(0, min(stored, file_size - offset))
     if num_bytes > min(most, MAX_BYTES):
         raise UserError(
             f"its shape asks for {num_bytes} bytes, but the file holds {stored} for it"
@@ -281,13 +274,37 @@ def _locate(
         return StoredArray(where, dtype, shape, content=content, checksum=checksum)
     if layout == _CONTIGUOUS or not num_bytes:
         return StoredArray(where, dtype, shape, -1 if offset is None else int(offset), checksum=checksum)
-    chunks = _locate_chunks(dataset, shape, chunk_shape, num_bytes, where, file_size)
-    return StoredArray(where, dtype, shape, -1, None, chunk_shape, filters, chunks, checksum)
+    stored_array = StoredArray(where, dtype, shape, -1, None, chunk_shape, filters, checksum=checksum)
+    return replace(stored_array, chunks=_locate_chunks(dataset, stored_array, file_size))
 
 
-def _locate_chunks(
-    dataset: Any, shape: tuple[int, ...], chunk_shape: tuple[int, ...], num_bytes: int, where: str, file_size: int
-) -> tuple[Chunk, ...]:
+def _read_filters(plan: Any, where: str) -> tuple[int, ...]:
+    """Return HDF5's numbers of the filters of a dataset. UserError for others than those that can be undone."""
+    filters = tuple(int(plan.get_filter(i)[0]) for i in range(plan.get_nfilters()))
+    if any(f not in _FILTERS for f in filters) or len(set(filters)) < len(filters):
+        raise UserError(
+            f"uses the HDF5 filters {list(filters)}, expected none, or one each of gzip, shuffle and fletcher32",
+            where=where,
+            fix="repack it without filters, e.g. h5repack -f NONE",
+        )
+    return filters
+
+
+def _read_chunk_shape(plan: Any, dtype: np.dtype[Any], where: str) -> tuple[int, ...]:
+    """Return the shape of a chunk. UserError if it takes too much memory."""
+    chunk_shape = tuple(int(n) for n in plan.get_chunk())
+    chunk_bytes = dtype.itemsize * prod(chunk_shape)
+    if chunk_bytes > _MAX_CHUNK_BYTES:
+        raise UserError(
+            f"a chunk takes {chunk_bytes} bytes, expected at most {_MAX_CHUNK_BYTES}",
+            where=where,
+            fix="write it contiguous",
+        )
+    return chunk_shape
+
+
+def _locate_chunks(dataset: Any, stored: StoredArray, file_size: int) -> tuple[Chunk, ...]:
+    where, shape, chunk_shape, num_bytes = stored.where, stored.shape, stored.chunk_shape, stored.num_bytes
     counts = tuple(-(-whole // part) for whole, part in zip(shape, chunk_shape, strict=True))
     num_chunks = prod(counts)
     if num_chunks > _MIN_CHUNKS + num_bytes // _LEAST_CHUNK_BYTES:

@@ -29,15 +29,14 @@ from kgverify.trace.files.manifest import (
     write_placed,
 )
 from kgverify.trace.hdf5.reading import most_bytes
-from kgverify.trace.model.columns import FIELD_OF, FIELDS
+from kgverify.trace.model.columns import KNOWLEDGE_GRAPH
 from kgverify.trace.model.header import SCHEMA_VERSION
-from kgverify.trace.model.schema import FORMAT, Packing, file_checksum
+from kgverify.trace.model.schema import Packing, Schema, file_checksum
 
 _MAX_CREATOR_BYTES: Final = 1 << 10
 _PAGE: Final = 4096
 # From version 1.10 on HDF5 puts checksums on its own metadata.
 _BOUNDS: Final = ("v110", "v110")
-_ORDER: Final = {field.path: number for number, field in enumerate(FIELDS)}
 
 _CHUNK_BYTES: Final = 1 << 18
 _GZIP: Final = {Packing.SMALL: 1, Packing.ARCHIVE: 6}
@@ -54,16 +53,18 @@ def write_arrays(
     arrays: Mapping[str, NDArray[Any] | Sequence[NDArray[Any]]],
     creator: str,
     packing: Packing = Packing.PLAIN,
+    schema: Schema = KNOWLEDGE_GRAPH,
 ) -> int:
     """Write one file with checksums, force it to disk, and return its checksum. The same input gives the same bytes.
 
     A plain file has contiguous datasets on page boundaries. A dataset may come in parts, rows after rows; they are not
     copied. A packed file is made in memory first; one that would unpack to more than a reader admits is written plain.
     """
-    names = sorted(arrays, key=lambda name: (_ORDER.get(name, len(_ORDER)), name))
+    order = {path: number for number, path in enumerate(schema.column_of)}
+    names = sorted(arrays, key=lambda name: (order.get(name, len(order)), name))
     parts = {name: little_endian(arrays[name]) for name in names}
     if packing is not Packing.PLAIN:
-        packed, checksum = _pack(parts, creator, packing)
+        packed, checksum = _pack(parts, creator, packing, schema)
         total = sum(piece.nbytes for pieces in parts.values() for piece in pieces)
         if total <= most_bytes(len(packed)):
             with opened(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC) as descriptor:
@@ -75,7 +76,7 @@ def write_arrays(
             with h5py.File(image, "w", libver=_BOUNDS, alignment_threshold=_PAGE, alignment_interval=_PAGE) as file:
                 placed = _lay_out(file, parts)
                 written = pool.submit(write_placed, descriptor, placed)
-                checksum = _sign(file, parts, creator)
+                checksum = _sign(file, parts, creator, schema)
             size = image.seek(0, os.SEEK_END)
             metadata = _read_gaps(image, placed, size)
         written.result()
@@ -126,7 +127,7 @@ def _lay_out(file: Any, parts: ArrayParts) -> list[Placed]:
     return placed
 
 
-def _pack(parts: ArrayParts, creator: str, packing: Packing) -> tuple[memoryview, int]:
+def _pack(parts: ArrayParts, creator: str, packing: Packing, schema: Schema) -> tuple[memoryview, int]:
     """Return the bytes of a packed file and its checksum, without pages, which would cost more than small datasets do."""
     content = io.BytesIO()
     with h5py.File(content, "w", libver=_BOUNDS) as file:
@@ -137,20 +138,20 @@ def _pack(parts: ArrayParts, creator: str, packing: Packing) -> tuple[memoryview
                 _write_chunks(file.create_dataset(name, array.shape, array.dtype, **options), array)
             else:
                 file.create_dataset(name, data=array, **options)
-        checksum = _sign(file, parts, creator)
+        checksum = _sign(file, parts, creator, schema)
     # A view of the buffer itself could outlive it where both are garbage.
     return memoryview(content.getvalue()), checksum
 
 
-def _sign(file: Any, parts: ArrayParts, creator: str) -> int:
+def _sign(file: Any, parts: ArrayParts, creator: str, schema: Schema) -> int:
     """Write the checksums of all datasets and the root attributes of a trace; return the file's checksum."""
     known: dict[str, int] = {}
     for name, pieces in parts.items():
         checksum = checksum_of(pieces)
         file[name].attrs["xxh3"] = np.uint64(checksum)
-        if name in FIELD_OF:
+        if name in schema.column_of:
             known[name] = checksum
-    file.attrs["format"] = np.bytes_(FORMAT)
+    file.attrs["format"] = np.bytes_(schema.format)
     file.attrs["schema_version"] = np.uint32(SCHEMA_VERSION)
     file.attrs["creator"] = np.bytes_(creator.encode("ascii", "replace")[:_MAX_CREATOR_BYTES])
     whole = file_checksum(known)

@@ -22,7 +22,7 @@ from kgverify.trace.lines.line import (
     read_lines,
 )
 from kgverify.trace.lines.survey import Survey
-from kgverify.trace.model.schema import OPTIONAL_COLUMNS
+from kgverify.trace.model.columns import KNOWLEDGE_GRAPH
 from kgverify.trace.write.loop_writer import LoopWriter
 
 _BATCH: Final = 1 << 14
@@ -87,7 +87,7 @@ def import_lines(
                     batch.write(writer)
                 batch.add(line)
             batch.write(writer)
-    return Imported(batch.num_written, survey.num_steps, tuple(sorted(OPTIONAL_COLUMNS - survey.columns)))
+    return Imported(batch.num_written, survey.num_steps, tuple(sorted(KNOWLEDGE_GRAPH.optional - survey.columns)))
 
 
 class _Encoder:
@@ -144,15 +144,10 @@ class _Batch:
     def _clear(self) -> None:
         self.num_steps = 0
         self._columns: dict[str, dict[str, list[Any]]] = {"candidates": {}, "steps": {}, "resolvents": {}}
-        for group, names in (
-            ("candidates", ("atom", "num_steps")),
-            ("steps", ("num_atoms", "num_resolvents", "goal_atoms")),
-            ("resolvents", ("kind", "num_atoms", "atoms")),
-        ):
-            self._columns[group] = {name: [] for name in names}
-        for column in self._known:
-            group, name = column.split(".")
-            self._columns[group][name] = []
+        identity = {f"candidates.{name}" for name in ("query", "side")}
+        for each in KNOWLEDGE_GRAPH.compared:
+            if each.name in self._known or (each.is_required and each.name not in identity):
+                self._columns[each.group][each.path.partition("/")[2]] = []
 
     def begins_candidate(self, line: Line) -> bool:
         """Return whether the line begins a candidate; a step that follows no candidate is one of its own."""
@@ -209,17 +204,14 @@ class _Batch:
         values = {
             "num_atoms": len(goal),
             "num_resolvents": len(successors),
-            "depth": line.depth,
             "choice": -1 if line.choice is UNSET or line.choice is None else line.choice,
             "outcome": int(Outcome[line.outcome or "OPEN"]),
-            "dropped_atoms": line.dropped_atoms,
-            "dropped_resolvents": line.dropped_resolvents,
         }
-        columns = self._columns["steps"]
-        columns["goal_atoms"] += goal
-        for name, value in values.items():
-            if name in columns:
-                columns[name].append(value)
+        for name, column in self._columns["steps"].items():
+            if name == "goal_atoms":
+                column += goal
+            else:
+                column.append(values[name] if name in values else getattr(line, name))
         columns = self._columns["resolvents"]
         for each in successors:
             atoms = self._encoder.goal(each.goal)

@@ -9,18 +9,18 @@ from msgspec import UNSET
 
 from kgverify.errors import UserError, suggest
 from kgverify.trace.lines.line import CandidateLine, EndLine, HeaderLine, Line, NamedTerms, StepLine
+from kgverify.trace.model.columns import KNOWLEDGE_GRAPH
+
+_PARTIAL: Final = ("steps.choice", "steps.outcome", "candidates.outcome", "resolvents.origin_kind", "resolvents.origin")
+"""The columns that are known if a line has them: the other lines have none of it."""
 
 _WHOLE: Final = {
-    "query": "candidates.query",
-    "side": "candidates.side",
-    "is_limited": "candidates.is_limited",
-    "log_probability": "candidates.log_probability",
-    "depth": "steps.depth",
-    "dropped_atoms": "steps.dropped_atoms",
-    "dropped_resolvents": "steps.dropped_resolvents",
-    "score": "resolvents.score",
+    name.partition(".")[2]: name
+    for name in ("candidates.query", "candidates.side", *sorted(KNOWLEDGE_GRAPH.optional.difference(_PARTIAL)))
 }
 """The fields that all lines of a kind have, or none, and their columns."""
+
+_OF_STEPS: Final = tuple(name for name, column in _WHOLE.items() if column.startswith("steps."))
 
 
 class Survey:
@@ -84,10 +84,10 @@ class Survey:
             raise self._error(mixed, "has variables by name and by id, or the lines before have", "use one of the two")
         known = {column for name, column in _WHOLE.items() if name in self._first}
         for name, columns in (
-            ("choice", ("steps.choice",)),
-            ("step outcome", ("steps.outcome",)),
-            ("outcome", ("candidates.outcome",)),
-            ("origin", ("resolvents.origin_kind", "resolvents.origin")),
+            ("choice", _PARTIAL[:1]),
+            ("step outcome", _PARTIAL[1:2]),
+            ("outcome", _PARTIAL[2:3]),
+            ("origin", _PARTIAL[3:]),
         ):
             known |= set(columns) if name in self._first else set()
         if len(known & {"steps.dropped_atoms", "steps.dropped_resolvents"}) == 1:
@@ -121,7 +121,7 @@ class Survey:
 
     def _add_step(self, number: int, line: StepLine) -> None:
         self.num_steps += 1
-        self._see(number, line, "depth", "dropped_atoms", "dropped_resolvents")
+        self._see(number, line, *_OF_STEPS)
         if line.choice is not UNSET:
             self._first.setdefault("choice", number)
         if line.outcome is not None:

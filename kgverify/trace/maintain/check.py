@@ -14,6 +14,7 @@ from kgverify.trace.hdf5.reading import opened_trace
 from kgverify.trace.model.columns import Candidates, Rankings, join_candidates
 from kgverify.trace.model.consistency import Contradictions, describe_rankings
 from kgverify.trace.model.digests import candidate_keys
+from kgverify.trace.model.trace import Trace
 from kgverify.trace.read.data_file import DataFile, open_shard
 from kgverify.trace.read.trace_file import check_alike, check_root
 
@@ -71,9 +72,44 @@ def find_duplicates(candidates: Candidates) -> list[tuple[int, int]]:
     return [(int(order[i]), int(order[i + 1])) for i in again]
 
 
+_Part = tuple[PartState, Trace | None]
+"""The state of a part, and its content if it is an intact file."""
+
+
+def _load_shards(path: Path, manifest: Manifest) -> Iterator[_Part]:
+    first: DataFile | None = None
+    for shard in manifest.shards:
+        part = PartState(shard.name, "", shard.num_candidates, shard.num_steps)
+        try:
+            file = open_shard(path, shard, first=None if first is None else lambda first=first: first)  # type: ignore[misc]
+            check_alike(first or file, file, is_last=shard is manifest.shards[-1])
+            trace = file.load()
+            check_root(trace.root, shard, file.path)
+        except UserError as error:
+            yield msgspec.structs.replace(part, problem=_describe(error, path)), None
+        else:
+            first = first or file
+            yield part, trace
+
+
+def _load_file(path: Path) -> Iterator[_Part]:
+    """Yield the state of each dataset of a single file, then that of the file, unless a dataset is damaged."""
+    whole = "structure and digests"
+    try:
+        file = DataFile(path)
+        datasets = [*_check_datasets(file)]
+        yield from ((part, None) for part in datasets)
+        if not any(part.problem for part in datasets):
+            trace = file.load()
+            yield PartState(whole, "", file.num_candidates, file.num_steps), trace
+    except UserError as error:
+        yield PartState(whole, _describe(error, path)), None
+
+
 def _check(path: Path) -> CheckReport:
     parts: list[PartState] = []
-    manifest: Manifest | None = None
+    notes: list[str] = []
+    is_whole = True
     if path.is_dir():
         if not (path / MANIFEST).exists() and not any(path.glob("shard-*.h5")):
             raise UserError(f"no {MANIFEST} in this folder, expected a trace", where=str(path), fix="check the path")
@@ -82,45 +118,28 @@ def _check(path: Path) -> CheckReport:
         except UserError as error:
             return CheckReport(str(path), DAMAGED, (PartState(MANIFEST, _describe(error, path)),), 0, 0, "")
         parts.append(PartState(MANIFEST, "", manifest.num_candidates, manifest.num_steps))
+        notes += _note_files(path, manifest)
+        is_whole = manifest.is_complete and not path.name.endswith(".partial")
+        loaded = _load_shards(path, manifest)
     else:
         with opened_trace(path):
-            pass
+            loaded = _load_file(path)
     contradictions = Contradictions()
     candidates: list[Candidates] = []
     rankings: Rankings | None = None
-    first: DataFile | None = None
     root = 0
-    for shard in (None,) if manifest is None else manifest.shards:
-        part = PartState("structure and digests")
-        if shard is not None:
-            part = PartState(shard.name, "", shard.num_candidates, shard.num_steps)
-        try:
-            if shard is None:
-                file = DataFile(path)
-                parts += _check_datasets(file)
-                if any(each.problem for each in parts):
-                    break
-            else:
-                file = open_shard(path, shard, first=None if first is None else lambda first=first: first)  # type: ignore[misc]
-                check_alike(first or file, file, is_last=manifest is not None and shard is manifest.shards[-1])
-            trace = file.load()
-            if shard is not None:
-                check_root(trace.root, shard, file.path)
+    for part, trace in loaded:
+        parts.append(part)
+        if trace is not None:
             contradictions.add(trace.columns, trace.header, trace.fields, sum(len(each.query) for each in candidates))
             candidates.append(trace.columns.candidates)
-            rankings, root, first = trace.rankings, root + trace.root, first or file
-            parts.append(PartState(part.name, "", file.num_candidates, file.num_steps))
-        except UserError as error:
-            parts.append(msgspec.structs.replace(part, problem=_describe(error, path)))
+            rankings, root = trace.rankings, root + trace.root
+            is_whole &= path.is_dir() or trace.is_complete
     joined = join_candidates(candidates)
     is_damaged = any(part.problem for part in parts)
-    is_whole = first is not None and "shard/index" not in first.stored
-    if manifest is not None:
-        is_whole = manifest.is_complete and not path.name.endswith(".partial")
     texts = contradictions.describe()
     if rankings is not None and not is_damaged:
         texts += describe_rankings(rankings, joined)
-    notes = [] if manifest is None else _note_files(path, manifest)
     notes += _note_duplicates(joined) + [f"it contradicts itself: {text}" for text in texts]
     return CheckReport(
         str(path),

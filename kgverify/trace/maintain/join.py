@@ -23,17 +23,9 @@ from kgverify.trace.files.manifest import (
     write_manifest,
 )
 from kgverify.trace.maintain.check import find_duplicates, name_candidate
-from kgverify.trace.model.columns import Candidates, Rankings, join_candidates
+from kgverify.trace.model.columns import KNOWLEDGE_GRAPH, Candidates, Rankings, join_candidates
 from kgverify.trace.model.digests import candidate_keys
-from kgverify.trace.model.schema import (
-    OPTIONAL_COLUMNS,
-    SEQUENCE,
-    Arrays,
-    Packing,
-    decode_columns,
-    encode_level,
-    packing_of,
-)
+from kgverify.trace.model.schema import SEQUENCE, Arrays, Packing, encode_level, packing_of
 from kgverify.trace.read.data_file import DataFile
 from kgverify.trace.read.trace_file import TraceFile, check_same_run, read_trace
 from kgverify.trace.write.writer import write_shard
@@ -45,7 +37,7 @@ _SHOWN = 10
 MOST_MISSING: Final = 1000
 """The missing parts that are listed: a manifest may claim any number of parts."""
 
-_MAY_DIFFER = {name.replace(".", "/") for name in OPTIONAL_COLUMNS} | {SEQUENCE}
+_MAY_DIFFER = {name.replace(".", "/") for name in KNOWLEDGE_GRAPH.optional} | {SEQUENCE}
 
 
 class PartsError(UserError):
@@ -159,7 +151,7 @@ def _write(sources: Sequence[TraceFile], partial: Path, expected: Candidates | N
         check_same_run(first, file)
         if any(name.startswith("rankings/") for name in arrays):
             rankings.append((path, {n: arrays.pop(n) for n in list(arrays) if n.startswith("rankings/")}))
-        columns = decode_columns(arrays).candidates
+        columns = KNOWLEDGE_GRAPH.decode(arrays).candidates
         if not len(columns.query) and (held is not None or number < num_files):
             continue
         scores = arrays.get("resolvents/score")

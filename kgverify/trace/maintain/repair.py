@@ -35,7 +35,8 @@ from kgverify.trace.files.manifest import (
 )
 from kgverify.trace.hdf5.writing import write_arrays
 from kgverify.trace.maintain.check import UNFINISHED, WHOLE, CheckReport, check_trace
-from kgverify.trace.model.schema import Arrays, Packing, TraceLevel, lower_arrays, packing_of, parse_level
+from kgverify.trace.model.codec import lower_arrays
+from kgverify.trace.model.schema import Arrays, Packing, TraceLevel, packing_of, parse_level
 from kgverify.trace.model.trace import Rebuild, Trace
 from kgverify.trace.read.data_file import DataFile
 from kgverify.trace.read.trace_file import TraceFile, check_same_run, read_trace

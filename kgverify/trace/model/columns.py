@@ -6,13 +6,18 @@ An atom with a negative predicate is a hole: a place that was counted and not fi
 Candidates are in order; the steps of candidate i follow those of candidate i - 1; and so on down each level.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+
+from kgverify.program.outcomes import STEP_STAGES, GoalKind, Origin, Outcome, Side, Stage
+from kgverify.trace.model.schema import FORMAT, Column, EqualityRule, Schema, TraceLevel, column
+
+_Columns = TypeVar("_Columns")
+"""The record of a schema, such as `Columns`."""
 
 
 class CandidateSet(NamedTuple):
@@ -79,6 +84,10 @@ class Steps(NamedTuple):
     choice: NDArray[np.int32]
     outcome: NDArray[np.int8]
     goal_atoms: NDArray[np.int32]
+
+
+STEP_COLUMNS: Final = Steps._fields[: Steps._fields.index("goal_atoms") + 1]
+"""The columns of steps that kgverify's own engines record, in their order."""
 
 
 class Resolvents(NamedTuple):
@@ -163,81 +172,26 @@ class StageItems(NamedTuple):
     atoms: NDArray[np.int32]
 
 
-@dataclass(frozen=True)
-class Field:
-    """A dataset: its path, the types it may have (little-endian), the length of its second axis or 0."""
-
-    path: str
-    dtypes: tuple[str, ...]
-    width: int = 0
-    is_required: bool = True
-
-    @property
-    def name(self) -> str:
-        """The name in `Trace.fields`: `steps.choice`."""
-        return self.path.replace("/", ".")
-
-    @property
-    def rows(self) -> str:
-        """The level whose rows it has: a group, or its own path if it has a length of its own."""
-        group, _, column = self.path.partition("/")
-        if group == "digests" or self.path in PER_STEP:
-            return "steps"
-        return group if column and self.path not in RAGGED and group in {*GROUPS, "rankings"} else self.path
-
-    @property
-    def shape_text(self) -> str:
-        """The shape as a person reads it."""
-        return f"[n, {self.width}]" if self.width else "[n]"
-
-
-def _fields(group: str, is_required: bool = True, **dtypes: str) -> tuple[Field, ...]:
-    return tuple(
-        Field(f"{group}/{name}", (dtype.removesuffix("*3"),), 3 * dtype.endswith("*3"), is_required)
-        for name, dtype in dtypes.items()
+_STAGES: Final = tuple(
+    column(f"stages/{name}", dtype, is_required=False, level=TraceLevel.DEEP, **facts)
+    for name, dtype, facts in (
+        ("told", "<u2", {"rows": "steps"}),
+        ("num_items", "<u4", {"rows": "steps", "counts": "stages"}),
+        ("stage", "<u1", {}),
+        ("kind", "<u1", {"codes": GoalKind}),
+        ("origin_kind", "<u1", {"codes": Origin}),
+        ("origin", "<i4", {}),
+        ("number", "<f8", {}),
+        ("num_atoms", "<u2", {"counts": "stages/atoms"}),
+        ("atoms", "<i4*3", {"rows": "stages/atoms"}),
     )
-
-
-FIELDS: Final = (
-    Field("header", ("<u1",)),
-    *_fields("symbols", predicates_bytes="<u1", predicates_offsets="<u8"),
-    *_fields("symbols", constants_bytes="<u1", constants_offsets="<u8"),
-    *_fields("candidates", query="<i4", side="<i1", atom="<i4*3", num_steps="<u4"),
-    *_fields("candidates", False, outcome="<i1", is_limited="<u1", log_probability="<f8"),
-    *_fields("steps", False, depth="<u2"),
-    *_fields("steps", num_atoms="<u2", num_resolvents="<u4"),
-    *_fields("steps", False, dropped_atoms="<u4", dropped_resolvents="<u4", choice="<i4", outcome="<i1"),
-    *_fields("steps", goal_atoms="<i4*3"),
-    *_fields("resolvents", kind="<u1", num_atoms="<u2"),
-    *_fields("resolvents", False, origin_kind="<u1", origin="<i4"),
-    Field("resolvents/score", ("<f4", "<f8"), is_required=False),
-    *_fields("resolvents", atoms="<i4*3"),
-    *_fields("stages", False, told="<u2", num_items="<u4", stage="<u1", kind="<u1", origin_kind="<u1", origin="<i4"),
-    *_fields("stages", False, number="<f8", num_atoms="<u2", atoms="<i4*3"),
-    *_fields("digests", False, sequence="<u8"),
-    *_fields("rankings", False, query="<i4", side="<i1", num_ranked="<u4"),
-    *_fields("rankings", False, optimistic="<f8", pessimistic="<f8"),
-    *_fields("program", False, facts="<i4*3", fact_lines="<i4", rule_atoms="<i4*3", rule_lengths="<u2"),
-    *_fields("shard", False, index="<u8"),
 )
-
-FIELD_OF: Final[Mapping[str, Field]] = {field.path: field for field in FIELDS}
-
-
-def absent_column(path: str, length: int) -> NDArray[Any]:
-    """Return the stand-in for a dataset that a file does not hold: zeros for each row of its level, or no atoms."""
-    field = FIELD_OF[path]
-    return np.zeros((0, field.width) if field.width else length, field.dtypes[-1])
 
 
 def no_stage_items(num_steps: int = 0) -> StageItems:
     """Return the items of steps whose stages' outputs are all unknown."""
-    return StageItems(
-        *(
-            absent_column(f"stages/{name}", num_steps if name in ("told", "num_items") else 0)
-            for name in StageItems._fields
-        )
-    )
+    shapes = ((num_steps if each.rows == "steps" else 0, *[3] * bool(each.width)) for each in _STAGES)
+    return StageItems(*(np.zeros(shape, each.dtypes[0]) for shape, each in zip(shapes, _STAGES, strict=True)))
 
 
 class Columns(NamedTuple):
@@ -253,68 +207,62 @@ StepBatch: TypeAlias = tuple[Columns, NDArray[np.uint64] | None]
 """Candidates with their steps, and the sequence digests of the steps if they were computed elsewhere."""
 
 
-GROUPS: Final[Mapping[str, Any]] = {
-    "candidates": Candidates,
-    "steps": Steps,
-    "resolvents": Resolvents,
-    "stages": StageItems,
-}
-"""The groups of datasets that make `Columns`, in its order."""
+def _optional(path: str, dtype: str, stage: Stage, **facts: Any) -> Column:
+    return column(path, dtype, is_required=False, stage=stage, **facts)
 
-COUNTS: Final = {
-    "candidates/num_steps": "steps/num_atoms",
-    "steps/num_resolvents": "resolvents/num_atoms",
-    "steps/num_atoms": "steps/goal_atoms",
-    "resolvents/num_atoms": "resolvents/atoms",
-}
-"""Each column of counts, and the level or the ragged column whose rows it counts."""
 
-STAGE_COUNTS: Final = {"stages/num_items": "stages/stage", "stages/num_atoms": "stages/atoms"}
-"""The same for the outputs of the stages, which are not compared by columns."""
+_STEPS: Final = TraceLevel.STEPS
 
-RAGGED: Final = ("steps/goal_atoms", "resolvents/atoms", "stages/atoms")
-PER_STEP: Final = ("stages/told", "stages/num_items")
+KNOWLEDGE_GRAPH: Final = Schema(
+    FORMAT,
+    Columns,
+    (
+        column("candidates/query", "<i4", is_identity=True),
+        column("candidates/side", "<i1", is_identity=True, codes=Side),
+        column("candidates/atom", "<i4*3", is_identity=True),
+        column("candidates/num_steps", "<u4", counts="steps", stage=Stage.RECYCLE),
+        _optional("candidates/outcome", "<i1", Stage.FINISH, codes=Outcome),
+        _optional("candidates/is_limited", "<u1", Stage.LIMIT),
+        _optional("candidates/log_probability", "<f8", Stage.FINISH, rule=EqualityRule.SUM, level=TraceLevel.COMPACT),
+        _optional("steps/depth", "<u2", Stage.ADVANCE),
+        column("steps/num_atoms", "<u2", counts="steps/goal_atoms", stage=Stage.ADVANCE, level=_STEPS),
+        column("steps/num_resolvents", "<u4", counts="resolvents", stage=Stage.RESOLVE),
+        _optional("steps/dropped_atoms", "<u4", Stage.LIMIT),
+        _optional("steps/dropped_resolvents", "<u4", Stage.LIMIT),
+        _optional("steps/choice", "<i4", Stage.CHOOSE),
+        _optional("steps/outcome", "<i1", Stage.FINISH, codes=Outcome),
+        column("steps/goal_atoms", "<i4*3", rows="steps/goal_atoms", stage=Stage.ADVANCE, level=_STEPS),
+        column("resolvents/kind", "<u1", stage=Stage.RESOLVE, codes=GoalKind),
+        column("resolvents/num_atoms", "<u2", counts="resolvents/atoms", stage=Stage.RESOLVE, level=_STEPS),
+        _optional("resolvents/origin_kind", "<u1", Stage.MATCH_RULES, codes=Origin, is_digested=False),
+        _optional("resolvents/origin", "<i4", Stage.MATCH_RULES, is_digested=False),
+        _optional("resolvents/score", "<f4 <f8", Stage.SCORE, rule=EqualityRule.SCORE),
+        column("resolvents/atoms", "<i4*3", rows="resolvents/atoms", stage=Stage.RESOLVE, level=_STEPS),
+        *_STAGES,
+    ),
+    stages=STEP_STAGES,
+    together=(
+        ("resolvents/origin_kind", "resolvents/origin"),
+        ("steps/dropped_atoms", "steps/dropped_resolvents"),
+    ),
+)
+"""The schema of derivations in knowledge graphs."""
+
+FIELD_OF: Final[Mapping[str, Column]] = KNOWLEDGE_GRAPH.column_of
+"""Its datasets by path."""
 
 
 def empty_columns(score_dtype: type[np.floating] = np.float64) -> Columns:
     """Return the columns of no candidates."""
-    columns = build_columns(dict.fromkeys((*GROUPS, *RAGGED, *PER_STEP), 0), absent_column)
-    return columns._replace(resolvents=columns.resolvents._replace(score=np.zeros(0, score_dtype)))
-
-
-def build_columns(rows: Mapping[str, Any], fetch: Callable[[str, Any], NDArray[Any]]) -> Columns:
-    """Return the columns that `fetch` returns for a path and its rows, without outputs of stages if these have no rows.
-
-    rows: the rows of each group, or of a dataset where they differ
-    """
-    return Columns(
-        *(
-            kind(*(fetch(path, rows.get(path, rows[group])) for path in (f"{group}/{n}" for n in kind._fields)))
-            for group, kind in GROUPS.items()
-            if group in rows
-        )
-    )
-
-
-def find_rows(steps: Any, below: Callable[[str, Any], Any], *, has_stages: bool) -> dict[str, Any]:
-    """Return the rows of each group, or of a dataset where they differ, that belong to some steps.
-
-    below: returns the rows that rows of a column of counts count
-    """
-    resolvents = below("steps/num_resolvents", steps)
-    rows = {"steps": steps, "resolvents": resolvents, "steps/goal_atoms": below("steps/num_atoms", steps)}
-    rows["resolvents/atoms"] = below("resolvents/num_atoms", resolvents)
-    if has_stages:
-        rows["stages"] = items = below("stages/num_items", steps)
-        rows |= dict.fromkeys(PER_STEP, steps) | {"stages/atoms": below("stages/num_atoms", items)}
-    return rows
+    columns: Columns = KNOWLEDGE_GRAPH.empty({"resolvents/score": np.dtype(score_dtype)})
+    return columns
 
 
 def concatenate(parts: Sequence[Columns]) -> Columns:
     """Concatenate columns; no parts give empty columns."""
     if not parts:
         return empty_columns()
-    return parts[0] if len(parts) == 1 else Columns(*map(_join, zip(*parts, strict=True)))
+    return parts[0] if len(parts) == 1 else type(parts[0])(*map(_join, zip(*parts, strict=True)))
 
 
 def join_candidates(parts: Sequence[Candidates]) -> Candidates:
@@ -382,26 +330,28 @@ def expand_rows(starts: NDArray[np.int64], rows: NDArray[np.int64]) -> NDArray[n
     return elements
 
 
-def select_candidates(columns: Columns, rows: NDArray[np.integer]) -> Columns:
+def select_candidates(columns: _Columns, rows: NDArray[np.integer], schema: Schema = KNOWLEDGE_GRAPH) -> _Columns:
     """Return the given candidates with their steps, in the given order."""
     chosen: NDArray[np.int64] = np.asarray(rows, np.int64)
-    steps = expand_rows(starts_of(columns.candidates.num_steps), chosen)
-    every: Any = columns.candidates
-    candidates = Candidates(*(column[chosen] for column in every))
-    return select_steps(columns, steps)._replace(candidates=candidates)
+    every: Any = columns
+    candidates = type(every.candidates)(*(values[chosen] for values in every.candidates))
+    steps = expand_rows(starts_of(every.candidates.num_steps), chosen)
+    selected: _Columns = select_steps(every, steps, schema)._replace(candidates=candidates)
+    return selected
 
 
-def select_steps(columns: Columns, rows: NDArray[np.int64]) -> Columns:
-    """Return the given steps with their resolvents, in the given order; the candidates stay as they are."""
-
-    def column(path: str) -> NDArray[Any]:
-        group, name = path.split("/")
-        found: NDArray[Any] = getattr(getattr(columns, group), name)
-        return found
+def select_steps(columns: _Columns, rows: NDArray[np.int64], schema: Schema = KNOWLEDGE_GRAPH) -> _Columns:
+    """Return the given steps with the rows below them, in the given order; the candidates stay as they are."""
 
     def below(path: str, chosen: NDArray[np.int64]) -> NDArray[np.int64]:
-        return expand_rows(starts_of(column(path)), chosen)
+        return expand_rows(starts_of(schema.values(columns, path)), chosen)
 
-    found = find_rows(rows, below, has_stages=len(columns.stages.told) > 0) | {"candidates": slice(None)}
-    selected = build_columns(found, lambda path, chosen: column(path)[chosen])
-    return selected if "stages" in found else selected._replace(stages=columns.stages)
+    has_stages = bool(schema.deep) and len(schema.values(columns, schema.deep[0])) > 0
+    found = schema.find_rows(rows, below, has_stages=has_stages) | {"candidates": slice(None)}
+
+    def take(path: str, chosen: Any) -> NDArray[Any]:
+        values = schema.values(columns, path)
+        return values[chosen] if len(values) else values
+
+    selected: _Columns = schema.build(found, take)
+    return selected

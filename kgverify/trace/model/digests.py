@@ -12,7 +12,16 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from kgverify.trace.model.columns import Candidates, CandidateSet, Columns, Digests, cut_rows, starts_of
+from kgverify.trace.model.columns import (
+    KNOWLEDGE_GRAPH,
+    Candidates,
+    CandidateSet,
+    Columns,
+    Digests,
+    cut_rows,
+    starts_of,
+)
+from kgverify.trace.model.schema import Schema
 
 Words = NDArray[np.uint64]
 
@@ -46,16 +55,20 @@ def words_of(values: NDArray[np.integer]) -> Words:
     return np.asarray(values).astype(np.int64).view(np.uint64)
 
 
-def compute_digests(columns: Columns) -> Digests:
+def compute_digests(columns: Columns, schema: Schema = KNOWLEDGE_GRAPH) -> Digests:
     """Compute the digests of every step. ValueError if counts do not add up."""
+    if schema is not KNOWLEDGE_GRAPH:
+        return Digests(*[_digest_rows(columns, schema, "steps")] * len(Digests._fields))
     return Digests(*_compute(columns, len(Digests._fields)))
 
 
-def compute_sequence(columns: Columns, absent: Collection[str] = ()) -> Words:
+def compute_sequence(columns: Columns, absent: Collection[str] = (), schema: Schema = KNOWLEDGE_GRAPH) -> Words:
     """Compute uint64 [T], only the first of the digests, in half the time. ValueError if counts do not add up.
 
     absent: columns, named as in `Trace.fields`, that will not be stored and count as zeros
     """
+    if schema is not KNOWLEDGE_GRAPH:
+        return _digest_rows(columns, schema, "steps")
     names = [name.removeprefix("steps.") for name in COUNTED.intersection(absent)]
     unknown: dict[str, Any] = {name: np.zeros_like(getattr(columns.steps, name)) for name in names}
     return _compute(columns._replace(steps=columns.steps._replace(**unknown)), 1)[0]
@@ -92,17 +105,37 @@ def _compute(columns: Columns, num: int) -> list[Words]:
     return digests
 
 
-def candidate_keys(candidates: Candidates | CandidateSet) -> Words:
-    """Return uint64 [N], a hash of each candidate's query, side and atom."""
-    key = np.zeros(len(candidates.query), np.uint64)
-    for values in (candidates.query, candidates.side, *candidates.atom.T):
-        key = fold(key, words_of(values))
+def _digest_rows(columns: Any, schema: Schema, level: str) -> Words:
+    """Return a hash of each row of a level: of its columns in order, each count with the hashes of the rows it counts.
+
+    Numbers that may differ by a tolerance are left out.
+    """
+    own = [each for each in schema.compared if each.rows == level and each.is_digested]
+    state = np.zeros(len(schema.values(columns, own[0].path)), np.uint64)
+    for each in own:
+        values = schema.values(columns, each.path)
+        for part in values.reshape(len(values), max(1, each.width)).T:
+            state = fold(state, part.astype(np.float64).view(np.uint64) if part.dtype.kind == "f" else words_of(part))
+        if each.counts:
+            starts = starts_of(values)
+            position = words_of(np.arange(starts[-1]) - np.repeat(starts[:-1], values))
+            state = fold(state, _segment_sums(fold(position, _digest_rows(columns, schema, each.counts)), starts))
+    return state
+
+
+def candidate_keys(candidates: Candidates | CandidateSet, schema: Schema = KNOWLEDGE_GRAPH) -> Words:
+    """Return uint64 [N], a hash of what tells each candidate from the others: its query, side and atom."""
+    columns = [getattr(candidates, name) for name in schema.identity]
+    key = np.zeros(len(columns[0]), np.uint64)
+    for column in columns:
+        for values in column.reshape(len(column), -1).T if column.size else ():
+            key = fold(key, words_of(values))
     return key
 
 
-def root_digest(candidates: Candidates, sequence: Words) -> int:
+def root_digest(candidates: Candidates, sequence: Words, schema: Schema = KNOWLEDGE_GRAPH) -> int:
     """Return one number for all steps: a sum modulo 2^64, so the roots of parts add up to the root of the whole."""
-    keys = candidate_keys(candidates)
+    keys = candidate_keys(candidates, schema)
     ends = np.cumsum(candidates.num_steps, dtype=np.int64)
     starts = ends - candidates.num_steps
     root = 0

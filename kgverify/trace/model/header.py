@@ -7,6 +7,7 @@ import msgspec
 
 from kgverify.errors import UserError
 from kgverify.program.limits import NUMBERS, OURS, DeclaredLimits, Dialect, Limits
+from kgverify.trace.model.columns import FIELD_OF, KNOWLEDGE_GRAPH
 
 SCHEMA_VERSION: Final = 4
 """The one version that is written and read."""
@@ -46,12 +47,9 @@ class EngineInfo(msgspec.Struct, frozen=True):
 
 NUM_STEPS: Final = "candidates.num_steps"
 """The column without which nothing is known about steps."""
-_IDENTITY: Final = frozenset({"candidates.query", "candidates.side", "candidates.atom"})
-_COUNTS: Final = frozenset({"steps.num_atoms", "steps.num_resolvents", "resolvents.num_atoms"})
-_PAIRS: Final = (
-    frozenset({"resolvents.origin_kind", "resolvents.origin"}),
-    frozenset({"steps.dropped_atoms", "steps.dropped_resolvents"}),
-)
+_IDENTITY: Final = frozenset(f"candidates.{name}" for name in KNOWLEDGE_GRAPH.identity)
+_COUNTS: Final = frozenset(each.name for each in KNOWLEDGE_GRAPH.counts) & KNOWLEDGE_GRAPH.compared_names - {NUM_STEPS}
+_PAIRS: Final = tuple(frozenset(FIELD_OF[path].name for path in pair) for pair in KNOWLEDGE_GRAPH.together)
 """Columns that mean nothing without each other."""
 
 

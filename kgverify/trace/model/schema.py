@@ -1,194 +1,31 @@
-"""The datasets of a trace file: groups, lengths, and the encoding of columns, names and rules."""
+"""The schema of a trace as a value: the columns of one kind of problem, with their types, levels, stages and equality.
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from enum import StrEnum
-from itertools import islice
+Whatever reads, writes, compares, alters or shows columns takes them from here. `KNOWLEDGE_GRAPH`, in
+`kgverify.trace.model.columns`, is the schema of derivations in knowledge graphs, and the default everywhere.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from enum import IntEnum, StrEnum
+from functools import cached_property
 from typing import Any, Final, Literal, TypeAlias
 
-import msgspec
 import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
 from kgverify.errors import UserError, suggest
-from kgverify.program.atoms import Atom
-from kgverify.program.program import Rule, Symbols
-from kgverify.trace.model.columns import (
-    FIELD_OF,
-    FIELDS,
-    RAGGED,
-    Candidates,
-    Columns,
-    Digests,
-    Rankings,
-    Resolvents,
-    StageItems,
-    Steps,
-    absent_column,
-    build_columns,
-)
-from kgverify.trace.model.digests import COUNTED
+from kgverify.program.outcomes import Side
 
 FORMAT: Final = "kgverify-trace"
 
 RECORD_AGAIN: Final = "copy the trace from its source again, or record it again"
 
 Arrays = dict[str, NDArray[Any]]
-
-
-# Of each of these a file holds all or none.
-TOGETHER: Final = (
-    ("resolvents/origin_kind", "resolvents/origin"),
-    ("steps/dropped_atoms", "steps/dropped_resolvents"),
-    ("program/rule_atoms", "program/rule_lengths"),
-    tuple(f"rankings/{name}" for name in Rankings._fields),
-)
-
-# The columns that a trace may lack.
-OPTIONAL_COLUMNS: Final = frozenset(
-    field.name
-    for field in FIELDS
-    if not field.is_required and field.path.split("/")[0] in ("candidates", "steps", "resolvents")
-)
-
-
-def file_checksum(checksums: Mapping[str, int]) -> int:
-    """Return the xxh3 over the path and checksum of each dataset, in ascending order of paths."""
-    content = b"".join(path.encode() + b"\0" + checksums[path].to_bytes(8, "little") for path in sorted(checksums))
-    return xxhash.xxh3_64_intdigest(content)
-
-
-def check_file_checksum(checksums: Mapping[str, int], stored: int, where: str) -> None:
-    """Raise a UserError unless the datasets found are those with which the file was written."""
-    found = file_checksum(checksums)
-    if found != stored:
-        raise UserError(
-            f"the root attribute `xxh3` is {stored:016x}, expected {found:016x} from the datasets found:"
-            " one was renamed, removed or added",
-            where=where,
-            fix=RECORD_AGAIN,
-        )
-
-
-def encode_level(group: str, level: Candidates | Steps | Resolvents | StageItems | Digests | Rankings) -> Arrays:
-    """Return the columns of a NamedTuple, by path."""
-    return {f"{group}/{name}": column for name, column in level._asdict().items()}
-
-
-def encode_columns(columns: Columns, absent: Iterable[str] = ()) -> Arrays:
-    """Return the columns by path, without the absent ones, named as in `Trace.fields`."""
-    arrays: Arrays = {}
-    for group, level in columns._asdict().items():
-        arrays |= encode_level(group, level)
-    for name in absent:
-        del arrays[name.replace(".", "/")]
-    return arrays
-
-
-def encode_rules(rules: Sequence[Rule]) -> Arrays:
-    """Encode the atoms of the rules, each head first, and the number of atoms of each rule."""
-    atoms = [atom for rule in rules for atom in (rule.clause_head, *rule.body)]
-    return {
-        "program/rule_atoms": np.array(atoms, np.int32).reshape(-1, 3),
-        "program/rule_lengths": np.array([1 + len(rule.body) for rule in rules], np.uint16),
-    }
-
-
-def decode_rules(arrays: Arrays) -> tuple[Rule, ...] | None:
-    """Decode the rules; None if the file has none. The caller has checked the lengths."""
-    if "program/rule_lengths" not in arrays:
-        return None
-    atoms = iter([Atom(*row) for row in arrays["program/rule_atoms"].tolist()])
-    return tuple(
-        Rule(next(atoms), tuple(islice(atoms, length - 1))) for length in arrays["program/rule_lengths"].tolist()
-    )
-
-
-def decode_columns(arrays: Arrays) -> Columns:
-    """Decode the datasets of a file; an absent column is zeros, and absent atoms and stages are empty."""
-    lengths = num_rows({path: len(array) for path, array in arrays.items()})
-
-    rows = lengths | dict.fromkeys(RAGGED, 0) | ({"stages": 0} if STAGES[0] in arrays else {})
-    return build_columns(rows, lambda path, length: arrays[path] if path in arrays else absent_column(path, length))
-
-
-STAGES: Final = tuple(f"stages/{name}" for name in StageItems._fields)
-"""The outputs of the stages of each step: a file holds all of these or none."""
+"""Datasets by path."""
 
 SEQUENCE: Final = "digests/sequence"
 """The digests of the steps that a writer writes."""
-
-# A level without atoms counts its steps and resolvents by the datasets that it has.
-_LENGTH_FROM: Final = {
-    "candidates": ("candidates/num_steps",),
-    "steps": ("steps/num_atoms", "steps/num_resolvents", "digests/sequence"),
-    "resolvents": ("resolvents/num_atoms", "resolvents/kind"),
-}
-
-
-def num_rows(lengths: Mapping[str, int]) -> dict[str, int]:
-    """Return the number of candidates, steps and resolvents of a file with datasets of these lengths."""
-    return {
-        group: next((lengths[path] for path in paths if path in lengths), 0) for group, paths in _LENGTH_FROM.items()
-    }
-
-
-def encode_symbols(symbols: Symbols, where: str) -> Arrays:
-    """Encode names as UTF-8 bytes, one after the other, with the offsets at which they begin and end."""
-    arrays: Arrays = {}
-    for kind, names in (("predicates", symbols.predicates), ("constants", symbols.constants)):
-        encoded = []
-        for i, name in enumerate(names):
-            try:
-                encoded.append(name.encode())
-            except UnicodeEncodeError as error:
-                raise UserError(
-                    f"name {i} is {name!r}, expected text that UTF-8 can encode",
-                    where=f"{where}:symbols/{kind}_bytes",
-                    fix="decode the input files as UTF-8",
-                ) from error
-        if len(set(names)) != len(names):
-            raise _duplicate_name(names, f"{where}:symbols/{kind}_bytes")
-        offsets = np.zeros(len(encoded) + 1, np.uint64)
-        offsets[1:] = np.cumsum([len(name) for name in encoded], dtype=np.uint64)
-        arrays[f"symbols/{kind}_bytes"] = np.frombuffer(b"".join(encoded), np.uint8)
-        arrays[f"symbols/{kind}_offsets"] = offsets
-    return arrays
-
-
-def decode_symbols(arrays: Arrays, where: str) -> Symbols:
-    """Decode names. UserError for offsets that do not fit, bad UTF-8, or a duplicate name."""
-    return Symbols(_decode_names(arrays, "predicates", where), _decode_names(arrays, "constants", where))
-
-
-def _decode_names(arrays: Arrays, kind: str, where: str) -> tuple[str, ...]:
-    content, offsets = arrays[f"symbols/{kind}_bytes"], arrays[f"symbols/{kind}_offsets"]
-    ascends = len(offsets) > 0 and offsets[0] == 0 and bool((offsets[1:] >= offsets[:-1]).all())
-    if not ascends or int(offsets[-1]) != len(content):
-        raise UserError(
-            f"offsets do not ascend from 0 to the {len(content)} bytes of the names",
-            where=f"{where}:symbols/{kind}_offsets",
-            fix="write one offset more than there are names: where each begins, then where the last ends",
-        )
-    where = f"{where}:symbols/{kind}_bytes"
-    raw, bounds = content.tobytes(), offsets.tolist()
-    try:
-        names = tuple(raw[bounds[i] : bounds[i + 1]].decode() for i in range(len(bounds) - 1))
-    except UnicodeDecodeError as error:
-        raise UserError(f"found bytes that are not UTF-8: {error}", where=where, fix="write names as UTF-8") from error
-    if len(set(names)) != len(names):
-        raise _duplicate_name(names, where)
-    return names
-
-
-def _duplicate_name(names: tuple[str, ...], where: str) -> UserError:
-    first = {name: i for i, name in reversed([*enumerate(names)])}
-    second = next(i for i, name in enumerate(names) if first[name] != i)
-    return UserError(
-        f"ids {first[names[second]]} and {second} have the same name {names[second]!r}, expected one id per name",
-        where=where,
-        fix="give each name one id",
-    )
 
 
 class TraceLevel(StrEnum):
@@ -205,6 +42,8 @@ class TraceLevel(StrEnum):
     STEPS = "steps"
     DEEP = "deep"
 
+
+_LEVELS: Final = tuple(TraceLevel)
 
 LevelName: TypeAlias = Literal["digests", "compact", "steps", "deep"]
 """The name of a level."""
@@ -223,45 +62,14 @@ class Packing(StrEnum):
     ARCHIVE = "archive"
 
 
-_ATOMS: Final = frozenset({"steps/num_atoms", "steps/goal_atoms", "resolvents/num_atoms", "resolvents/atoms"})
-_OF_STEPS: Final = frozenset(field.path for field in FIELDS if field.path.split("/")[0] in ("steps", "resolvents"))
-_STAGES: Final = frozenset(STAGES)
-
-# The datasets that each level leaves out, and those that it requires beyond the candidates and the symbols.
-_LEFT_OUT: Final = {
-    TraceLevel.DIGESTS: _OF_STEPS | _STAGES | {"candidates/log_probability"},
-    TraceLevel.COMPACT: _ATOMS | _STAGES,
-    TraceLevel.STEPS: _STAGES,
-    TraceLevel.DEEP: frozenset[str](),
-}
-_REQUIRED: Final = {
-    TraceLevel.DIGESTS: frozenset({"digests/sequence"}),
-    TraceLevel.COMPACT: frozenset({"digests/sequence"}),
-    TraceLevel.STEPS: frozenset[str](),
-    TraceLevel.DEEP: _STAGES,
-}
-
-
 def parse_level(text: str, where: str) -> TraceLevel:
     """Return the level of this name. UserError for an unknown name."""
     try:
         return TraceLevel(text)
     except ValueError:
-        names = tuple(TraceLevel)
         raise UserError(
-            f"unknown level {text!r}", where=where, fix=suggest(text, names) or f"choose one of {', '.join(names)}"
+            f"unknown level {text!r}", where=where, fix=suggest(text, _LEVELS) or f"choose one of {', '.join(_LEVELS)}"
         ) from None
-
-
-def left_out(level: TraceLevel) -> frozenset[str]:
-    """Return the paths of the datasets that a trace of this level may not hold."""
-    return _LEFT_OUT[level]
-
-
-def required(level: TraceLevel) -> frozenset[str]:
-    """Return the paths of the datasets that a trace of this level must hold."""
-    always = {field.path for field in FIELDS if field.is_required}
-    return frozenset(always - _LEFT_OUT[level]) | _REQUIRED[level]
 
 
 def has_goals(level: str) -> bool:
@@ -276,69 +84,348 @@ def packing_of(level: TraceLevel, *, is_archived: bool) -> Packing:
     return Packing.PLAIN if has_goals(level) else Packing.SMALL
 
 
-def lower_arrays(arrays: Arrays, level: TraceLevel) -> Arrays:
-    """Return the datasets of a higher level that this level keeps, with a header of this level.
+class EqualityRule(StrEnum):
+    """The rule of equality of a column.
 
-    Level `digests` leaves out the program as well: the header names it by its hash.
+    equal: the same values
+    score: within the tolerance of scores
+    sum:   sums of scores, within the tolerance that the steps of a candidate allow
     """
-    kept = {path: array for path, array in arrays.items() if is_kept(path, level)}
-    raw: dict[str, Any] = msgspec.json.decode(arrays["header"].tobytes())
-    absent = set(raw.get("absent", ()))
-    if "steps/num_resolvents" in arrays:
-        absent |= {name for name in COUNTED if name.replace(".", "/") not in arrays}
-    kept["header"] = np.frombuffer(
-        msgspec.json.encode(raw | {"level": level.value, "absent": uncounted(level, absent)}),
-        np.uint8,
-    )
-    return kept
+
+    EQUAL = "equal"
+    SCORE = "score"
+    SUM = "sum"
 
 
-def is_kept(path: str, level: TraceLevel) -> bool:
-    """Return whether this level keeps the dataset, as described in `lower_arrays`."""
-    if path in _LEFT_OUT[level]:
-        return False
-    return level is not TraceLevel.DIGESTS or not path.startswith("program/")
+@dataclass(frozen=True)
+class Column:
+    """A dataset of a trace.
 
-
-def uncounted(level: TraceLevel, absent: Collection[str]) -> list[str]:
-    """Return those of the columns unknown to a prover that a header of this level must name."""
-    return sorted(name for name in absent if level is TraceLevel.DIGESTS and name in COUNTED)
-
-
-def columns_kept(level: TraceLevel) -> frozenset[str]:
-    """Return the columns of candidates, steps and resolvents that this level can hold, named as in `Trace.fields`."""
-    every = {field.path for field in FIELDS if field.path.split("/")[0] in ("candidates", "steps", "resolvents")}
-    return frozenset(path.replace("/", ".") for path in every - _LEFT_OUT[level])
-
-
-def missing_dataset(path: str, where: str) -> UserError:
-    """Return the error for a file that lacks a dataset."""
-    return UserError(
-        f"missing, expected a dataset of {' or '.join(np.dtype(d).name for d in FIELD_OF[path].dtypes)}",
-        where=f"{where}:{path}",
-        fix="write every dataset that docs/trace-format.md requires at this level",
-    )
-
-
-def check_level(arrays: Collection[str], level: TraceLevel, where: str, *, is_piece: bool = False) -> None:
-    """Raise a UserError unless a file with these datasets holds what its level requires, and nothing that it leaves out.
-
-    is_piece: the file need not hold the symbols: it is a piece of a recording, whose first file has them
+    path:        its group and its name, such as `steps/choice`
+    dtypes:      the types that it may have, little-endian
+    width:       the length of its second axis, or 0
+    is_required: whether every trace whose level keeps it must hold it
+    rows:        the level whose rows it has: a group, or its own path if it has a length of its own
+    counts:      the level whose rows it counts, if it is a column of counts
+    level:       the least level that keeps it
+    stage:       the stage that gives its values
+    rule:        its rule of equality
+    codes:       the codes that its values are
+    is_identity: whether it tells which candidate it is
+    is_digested: whether the digests of steps count it
     """
-    if odd := _LEFT_OUT[level].intersection(arrays):
-        raise UserError(
-            f"found, but the level is {str(level)!r}, which leaves it out",
-            where=f"{where}:{min(odd)}",
-            fix="leave it out, or name the level whose datasets these are",
-        )
-    needed = {path for path in required(level) if not (is_piece and path.startswith("symbols/"))}
-    if missing := [field.path for field in FIELDS if field.path in needed.difference(arrays)]:
-        raise missing_dataset(missing[0], where)
-    for group in TOGETHER:
-        held = [name for name in group if name in arrays]
-        if held and len(held) < len(group):
-            raise UserError(
-                f"missing, while {held[0]} is there",
-                where=f"{where}:{next(name for name in group if name not in arrays)}",
-                fix=f"write all of {', '.join(group)}, or none",
+
+    path: str
+    dtypes: tuple[str, ...]
+    width: int
+    is_required: bool
+    rows: str
+    counts: str = ""
+    level: TraceLevel = TraceLevel.DIGESTS
+    stage: str = ""
+    rule: EqualityRule = EqualityRule.EQUAL
+    codes: type[IntEnum] | None = None
+    is_identity: bool = False
+    is_digested: bool = True
+
+    @property
+    def name(self) -> str:
+        """The name in `Trace.fields`: `steps.choice`."""
+        return self.path.replace("/", ".")
+
+    @property
+    def group(self) -> str:
+        """The group of its record."""
+        return self.path.partition("/")[0]
+
+    @property
+    def shape_text(self) -> str:
+        """The shape as a person reads it."""
+        return f"[n, {self.width}]" if self.width else "[n]"
+
+
+def column(path: str, dtype: str, *, is_required: bool = True, rows: str = "", **facts: Any) -> Column:
+    """Describe a column: `column("steps/choice", "<i4")`, `"<i4*3"` for rows of three, `"<f4 <f8"` for a choice of types.
+
+    rows: as in `Column`; the group if it is not given
+    """
+    group = path.partition("/")[0]
+    dtypes, _, width = dtype.partition("*")
+    facts.setdefault("is_digested", facts.get("rule", EqualityRule.EQUAL) is EqualityRule.EQUAL)
+    facts.setdefault("level", TraceLevel.COMPACT if group in ("steps", "resolvents") else TraceLevel.DIGESTS)
+    return Column(path, tuple(dtypes.split()), int(width or 0), is_required, rows or group, **facts)
+
+
+def _own(path: str, dtype: str, *, is_required: bool = False) -> Column:
+    return column(path, dtype, is_required=is_required, rows=path)
+
+
+_FIRST: Final = (
+    _own("header", "<u1", is_required=True),
+    _own("symbols/predicates_bytes", "<u1", is_required=True),
+    _own("symbols/predicates_offsets", "<u8", is_required=True),
+    _own("symbols/constants_bytes", "<u1", is_required=True),
+    _own("symbols/constants_offsets", "<u8", is_required=True),
+)
+_LAST: Final = (
+    column(SEQUENCE, "<u8", is_required=False, rows="steps"),
+    column("rankings/query", "<i4", is_required=False),
+    column("rankings/side", "<i1", is_required=False, codes=Side),
+    column("rankings/num_ranked", "<u4", is_required=False),
+    column("rankings/optimistic", "<f8", is_required=False),
+    column("rankings/pessimistic", "<f8", is_required=False),
+    _own("program/facts", "<i4*3"),
+    _own("program/fact_lines", "<i4"),
+    _own("program/rule_atoms", "<i4*3"),
+    _own("program/rule_lengths", "<u2"),
+    _own("shard/index", "<u8"),
+)
+"""The datasets that traces of every kind of problem have: before the columns of their own, and after them."""
+
+
+@dataclass(frozen=True, eq=False)
+class Schema:
+    """The columns of one kind of problem.
+
+    format:   the root attribute `format` of its files
+    record:   the NamedTuple of its groups, each a NamedTuple of columns; `candidates`, with `num_steps`, and `steps` are two
+    own:      its columns, group by group
+    stages:   the stages of a step, in order; a step's difference is that of the earliest stage whose column differs
+    together: columns, by path, of which a file holds all or none
+
+    Example:
+        >>> from kgverify.trace.model.columns import KNOWLEDGE_GRAPH
+        >>> KNOWLEDGE_GRAPH.column_of["steps/choice"].stage
+        'choose'
+    """
+
+    format: str
+    record: Any
+    own: tuple[Column, ...]
+    stages: tuple[str, ...] = ()
+    together: tuple[tuple[str, ...], ...] = ()
+
+    @cached_property
+    def columns(self) -> tuple[Column, ...]:
+        """Every dataset that a file may hold, in the order of a file."""
+        return *_FIRST, *self.own, *_LAST
+
+    @cached_property
+    def column_of(self) -> Mapping[str, Column]:
+        """Every dataset by its path."""
+        return {each.path: each for each in self.columns}
+
+    @cached_property
+    def groups(self) -> Mapping[str, Any]:
+        """The record of each group."""
+        return dict(self.record.__annotations__)
+
+    @cached_property
+    def counts(self) -> tuple[Column, ...]:
+        """The columns of counts, each before those of the level that it counts."""
+        return tuple(each for each in self.own if each.counts)
+
+    @cached_property
+    def compared(self) -> tuple[Column, ...]:
+        """The columns that are compared: all but the outputs of stages."""
+        return tuple(each for each in self.own if each.level is not TraceLevel.DEEP)
+
+    @cached_property
+    def compared_names(self) -> frozenset[str]:
+        """Their names, such as `steps.choice`."""
+        return frozenset(each.name for each in self.compared)
+
+    @cached_property
+    def optional(self) -> frozenset[str]:
+        """The names of the compared columns that a trace may lack."""
+        return frozenset(each.name for each in self.compared if not each.is_required)
+
+    @cached_property
+    def mixed(self) -> tuple[str, ...]:
+        """The paths of the columns that may have one of several types, the same in a whole trace."""
+        return tuple(each.path for each in self.own if len(each.dtypes) > 1)
+
+    @cached_property
+    def identity(self) -> tuple[str, ...]:
+        """The columns of candidates that tell which candidate each one is."""
+        return tuple(each.path.partition("/")[2] for each in self.own if each.is_identity)
+
+    @cached_property
+    def deep(self) -> tuple[str, ...]:
+        """The paths of the outputs of stages: a file holds all of them or none."""
+        return tuple(each.path for each in self.own if each.level is TraceLevel.DEEP)
+
+    @staticmethod
+    def values(columns: Any, path: str) -> NDArray[Any]:
+        """Return a column by its path, or by its name."""
+        group, name = path.replace(".", "/").split("/")
+        found: NDArray[Any] = getattr(getattr(columns, group), name)
+        return found
+
+    @staticmethod
+    def replaced(columns: Any, path: str, values: NDArray[Any]) -> Any:
+        """Return the columns with other values of one, given by its path or its name."""
+        group, name = path.replace(".", "/").split("/")
+        return columns._replace(**{group: getattr(columns, group)._replace(**{name: values})})
+
+    def absent(self, path: str, length: int) -> NDArray[Any]:
+        """Return the stand-in for a column that a file does not hold: zeros for each row of its level, or no atoms."""
+        field = self.column_of[path]
+        return np.zeros((0, field.width) if field.width else length, field.dtypes[-1])
+
+    def build(self, rows: Mapping[str, Any], fetch: Callable[[str, Any], NDArray[Any]]) -> Any:
+        """Return the columns that `fetch` returns for a path and its rows, without the groups that have no rows.
+
+        rows: the rows of each level
+        """
+        return self.record(
+            *(
+                kind(*(fetch(path, rows[self.column_of[path].rows]) for path in (f"{group}/{n}" for n in kind._fields)))
+                for group, kind in self.groups.items()
+                if group in rows
             )
+        )
+
+    def find_rows(self, steps: Any, below: Callable[[str, Any], Any], *, has_stages: bool) -> dict[str, Any]:
+        """Return the rows of each level that belong to some steps.
+
+        below: returns the rows that rows of a column of counts count
+        """
+        rows = {"steps": steps}
+        for each in self.counts:
+            if each.rows in rows and (has_stages or each.level is not TraceLevel.DEEP):
+                rows[each.counts] = below(each.path, rows[each.rows])
+        return rows
+
+    def empty(self, dtypes: Mapping[str, np.dtype[Any]] | None = None) -> Any:
+        """Return the columns of no candidates.
+
+        dtypes: the types of columns that may have several; the last of them if it is not given
+        """
+        rows = dict.fromkeys((*self.groups, *(each.rows for each in self.own)), 0)
+        empty = self.build(rows, self.absent)
+        for path, dtype in (dtypes or {}).items():
+            empty = self.replaced(empty, path, np.zeros(0, dtype))
+        return empty
+
+    def encode(self, columns: Any, absent: Iterable[str] = ()) -> Arrays:
+        """Return the columns by path, without the absent ones, named as in `Trace.fields`.
+
+        A column whose record has a default for it may be left out: it has no rows then.
+        """
+        arrays: Arrays = {}
+        for group, level in columns._asdict().items():
+            unknown = {f"{group}/{name}" for name in level._field_defaults if len(getattr(level, name)) < len(level[0])}
+            arrays |= {path: values for path, values in encode_level(group, level).items() if path not in unknown}
+        for name in absent:
+            arrays.pop(name.replace(".", "/"), None)
+        return arrays
+
+    def decode(self, arrays: Arrays) -> Any:
+        """Decode the datasets of a file; an absent column is zeros, and absent atoms and stages are empty."""
+        rows = dict.fromkeys((each.rows for each in self.own), 0)
+        rows |= self.num_rows({path: len(array) for path, array in arrays.items()})
+        if self.deep and self.deep[0] not in arrays:
+            del rows[self.column_of[self.deep[-1]].group]
+        return self.build(rows, lambda path, length: arrays[path] if path in arrays else self.absent(path, length))
+
+    @cached_property
+    def _length_from(self) -> Mapping[str, list[str]]:
+        """The datasets from which the rows of each group are counted: counts first."""
+        ordered = sorted((each for each in self.columns), key=lambda each: not each.counts)
+        return {group: [each.path for each in ordered if each.rows == group] for group in self.groups}
+
+    def num_rows(self, lengths: Mapping[str, int]) -> dict[str, int]:
+        """Return the rows of each group of a file with datasets of these lengths."""
+        return {
+            group: next((lengths[path] for path in paths if path in lengths), 0)
+            for group, paths in self._length_from.items()
+        }
+
+    def count_rows(self, columns: Any) -> dict[str, int]:
+        """Return the rows of each group of some columns."""
+        return {group: len(self.values(columns, paths[0])) for group, paths in self._length_from.items()}
+
+    @cached_property
+    def _left_out(self) -> Mapping[TraceLevel, frozenset[str]]:
+        return {
+            level: frozenset(each.path for each in self.own if _LEVELS.index(each.level) > number)
+            for number, level in enumerate(_LEVELS)
+        }
+
+    def left_out(self, level: TraceLevel) -> frozenset[str]:
+        """Return the paths of the datasets that a trace of this level may not hold."""
+        return self._left_out[level]
+
+    def required(self, level: TraceLevel) -> frozenset[str]:
+        """Return the paths of the datasets that a trace of this level must hold."""
+        always = {each.path for each in self.columns if each.is_required}
+        if not has_goals(level):
+            always.add(SEQUENCE)
+        return frozenset(always.union(self.deep) - self._left_out[level])
+
+    def is_kept(self, path: str, level: TraceLevel) -> bool:
+        """Return whether this level keeps the dataset; level `digests` leaves out the program, which the header names."""
+        if path in self._left_out[level]:
+            return False
+        return level is not TraceLevel.DIGESTS or not path.startswith("program/")
+
+    def columns_kept(self, level: TraceLevel) -> frozenset[str]:
+        """Return the names of the compared columns that this level can hold."""
+        return frozenset(each.name for each in self.compared if each.path not in self._left_out[level])
+
+    def missing(self, path: str, where: str) -> UserError:
+        """Return the error for a file that lacks a dataset."""
+        return UserError(
+            f"missing, expected a dataset of {' or '.join(np.dtype(d).name for d in self.column_of[path].dtypes)}",
+            where=f"{where}:{path}",
+            fix="write every dataset that docs/trace-format.md requires at this level",
+        )
+
+    def check_level(self, arrays: Collection[str], level: TraceLevel, where: str, *, is_piece: bool = False) -> None:
+        """Raise a UserError unless a file holds what its level requires, and nothing that it leaves out.
+
+        arrays:   the paths of its datasets
+        is_piece: the file need not hold the symbols: it is a piece of a recording, whose first file has them
+        """
+        if odd := self._left_out[level].intersection(arrays):
+            raise UserError(
+                f"found, but the level is {str(level)!r}, which leaves it out",
+                where=f"{where}:{min(odd)}",
+                fix="leave it out, or name the level whose datasets these are",
+            )
+        needed = {path for path in self.required(level) if not (is_piece and path.startswith("symbols/"))}
+        if missing := [path for path in self.column_of if path in needed.difference(arrays)]:
+            raise self.missing(missing[0], where)
+        rankings = tuple(path for path in self.column_of if path.startswith("rankings/"))
+        for group in (*self.together, ("program/rule_atoms", "program/rule_lengths"), rankings):
+            held = [path for path in group if path in arrays]
+            if held and len(held) < len(group):
+                raise UserError(
+                    f"missing, while {held[0]} is there",
+                    where=f"{where}:{next(path for path in group if path not in arrays)}",
+                    fix=f"write all of {', '.join(group)}, or none",
+                )
+
+
+def encode_level(group: str, level: Any) -> Arrays:
+    """Return the columns of a NamedTuple, by path."""
+    return {f"{group}/{name}": values for name, values in level._asdict().items()}
+
+
+def file_checksum(checksums: Mapping[str, int]) -> int:
+    """Return the xxh3 over the path and checksum of each dataset, in ascending order of paths."""
+    content = b"".join(path.encode() + b"\0" + checksums[path].to_bytes(8, "little") for path in sorted(checksums))
+    return xxhash.xxh3_64_intdigest(content)
+
+
+def check_file_checksum(checksums: Mapping[str, int], stored: int, where: str) -> None:
+    """Raise a UserError unless the datasets found are those with which the file was written."""
+    found = file_checksum(checksums)
+    if found != stored:
+        raise UserError(
+            f"the root attribute `xxh3` is {stored:016x}, expected {found:016x} from the datasets found:"
+            " one was renamed, removed or added",
+            where=where,
+            fix=RECORD_AGAIN,
+        )

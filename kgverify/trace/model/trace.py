@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 
 from kgverify.escaping import make_visible
 from kgverify.program.program import Rule, Symbols
-from kgverify.trace.model.columns import Columns, Digests, Rankings
+from kgverify.trace.model.columns import KNOWLEDGE_GRAPH, Columns, Digests, Rankings
 from kgverify.trace.model.digests import root_digest
 from kgverify.trace.model.header import Header
+from kgverify.trace.model.schema import Schema
 
 
 class Unknown(NamedTuple):
@@ -49,6 +50,7 @@ class Trace:
     source:      the path it was read from
     rules:       the program's rules; None where the file has none
     unknown:     data that this version of the schema does not know
+    schema:      the schema of its columns
     """
 
     header: Header
@@ -63,16 +65,17 @@ class Trace:
     source: str
     rules: tuple[Rule, ...] | None = None
     unknown: Unknown = field(default=NOTHING_UNKNOWN)
+    schema: Schema = KNOWLEDGE_GRAPH
 
     def __repr__(self) -> str:
         """Return the path, the engine and the numbers of candidates and steps."""
-        sizes = len(self.columns.candidates.query), len(self.columns.steps.depth)
+        sizes = list(self.schema.count_rows(self.columns).values())[:2]
         return f"<Trace {describe_trace(self.source, self.header, *sizes)}>"
 
     @cached_property
     def root(self) -> int:
         """The root digest of all steps."""
-        return root_digest(self.columns.candidates, self.digests.sequence)
+        return root_digest(self.columns.candidates, self.digests.sequence, self.schema)
 
 
 def describe_trace(source: str, header: Header, num_candidates: int, num_steps: int) -> str:

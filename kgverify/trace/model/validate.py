@@ -1,43 +1,25 @@
 """Checks of the values of a trace's columns, before they are written and after they are read."""
 
 from collections.abc import Mapping
-from enum import IntEnum
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kgverify.errors import UserError
-from kgverify.program.outcomes import GoalKind, Origin, Outcome, Side
+from kgverify.program.outcomes import Origin, Side
 from kgverify.program.program import Program, Symbols
-from kgverify.trace.model.columns import (
-    COUNTS,
-    FIELD_OF,
-    STAGE_COUNTS,
-    Columns,
-    Field,
-    Rankings,
-    Resolvents,
-    StageItems,
-)
+from kgverify.trace.model.codec import decode_rules
+from kgverify.trace.model.columns import KNOWLEDGE_GRAPH, Columns, Rankings, Resolvents, StageItems
 from kgverify.trace.model.offsets import ADD_UP, check_counts, refuse_first
-from kgverify.trace.model.schema import (
-    SEQUENCE,
-    STAGES,
-    Arrays,
-    TraceLevel,
-    decode_rules,
-    encode_columns,
-    encode_level,
-    num_rows,
-)
+from kgverify.trace.model.schema import SEQUENCE, Arrays, Column, Schema, TraceLevel, encode_level
 from kgverify.trace.model.stage_items import check_stage_items
 
 _LINE = 256
 """Atoms compared as one row."""
 
 
-def check_array(field: Field, array: NDArray[Any], where: str) -> None:
+def check_array(field: Column, array: NDArray[Any], where: str) -> None:
     """Raise a UserError unless the array has the type and the rank that the field prescribes."""
     place = f"{where}:{field.path}"
     allowed = [np.dtype(d) for d in field.dtypes]
@@ -52,7 +34,7 @@ def check_array(field: Field, array: NDArray[Any], where: str) -> None:
     check_shape(field, array.shape, place)
 
 
-def check_shape(field: Field, shape: tuple[int, ...], where: str) -> None:
+def check_shape(field: Column, shape: tuple[int, ...], where: str) -> None:
     """Raise a UserError unless the field may have the shape."""
     if len(shape) != 1 + bool(field.width) or (field.width and shape[1] != field.width):
         raise UserError(
@@ -62,17 +44,17 @@ def check_shape(field: Field, shape: tuple[int, ...], where: str) -> None:
         )
 
 
-def check_appended(arrays: Arrays, level: TraceLevel, where: str) -> None:
+def check_appended(arrays: Arrays, level: TraceLevel, where: str, schema: Schema = KNOWLEDGE_GRAPH) -> None:
     """Raise a UserError unless appended columns and their digests have the right types, lengths and stages."""
-    check_types(arrays, where)
-    num_steps = len(arrays["steps/depth"])
-    if level is TraceLevel.DEEP and len(arrays["stages/told"]) != num_steps:
+    check_types(arrays, where, schema)
+    num_steps = schema.num_rows({path: len(array) for path, array in arrays.items()})["steps"]
+    if level is TraceLevel.DEEP and any(len(arrays[path]) != num_steps for path in schema.deep[:1]):
         raise UserError(
             "level deep keeps the outputs of the stages of each step, and these columns do not hold them",
-            where=f"{where}:stages/told",
+            where=f"{where}:{schema.deep[0]}",
             fix="give the columns of `stages` as well, `told` 0 where nothing is known; or write level steps",
         )
-    if len(arrays.get(SEQUENCE, arrays["steps/depth"])) != num_steps:
+    if SEQUENCE in arrays and len(arrays[SEQUENCE]) != num_steps:
         raise UserError(
             f"found {len(arrays[SEQUENCE])} digests for {num_steps} steps",
             where=f"{where}:{SEQUENCE}",
@@ -80,12 +62,12 @@ def check_appended(arrays: Arrays, level: TraceLevel, where: str) -> None:
         )
 
 
-def check_lengths(lengths: Mapping[str, int], where: str) -> None:
+def check_lengths(lengths: Mapping[str, int], where: str, schema: Schema = KNOWLEDGE_GRAPH) -> None:
     """Raise a UserError unless all datasets of a level, given by path with their lengths, have the same length."""
-    expected = num_rows(lengths)
+    expected = schema.num_rows(lengths)
     levels: dict[str, dict[str, int]] = {}
     for path, length in lengths.items():
-        levels.setdefault(FIELD_OF[path].rows, {})[path] = length
+        levels.setdefault(schema.column_of[path].rows, {})[path] = length
     for level, members in levels.items():
         num = expected.get(level) or next(iter(members.values()))
         odd = next((path for path, length in members.items() if length != num), None)
@@ -98,17 +80,26 @@ def check_lengths(lengths: Mapping[str, int], where: str) -> None:
             )
 
 
-def check_columns(columns: Columns, where: str, *, num_rules: int | None = None, num_facts: int | None = None) -> None:
+def check_columns(
+    columns: Columns,
+    where: str,
+    *,
+    num_rules: int | None = None,
+    num_facts: int | None = None,
+    schema: Schema = KNOWLEDGE_GRAPH,
+) -> None:
     """Raise a UserError unless lengths and counts add up and every code exists.
 
     Atoms and choices are not checked, nor whether TRUE and FALSE have atoms: holes, ids that no name has, and choices
     that do not exist are findings about the prover, not a bad file.
     """
-    arrays = encode_columns(columns)
-    has_stages = any(len(column) for column in columns.stages)
+    arrays = schema.encode(columns)
+    has_stages = any(len(arrays[path]) for path in schema.deep)
     if not has_stages:
-        arrays = {path: array for path, array in arrays.items() if path not in STAGES}
-    _check_arrays(arrays, where)
+        arrays = {path: array for path, array in arrays.items() if path not in schema.deep}
+    _check_arrays(arrays, where, schema)
+    if schema is not KNOWLEDGE_GRAPH:
+        return
     _check_range(f"{where}:candidates/is_limited", columns.candidates.is_limited, 0, 1, "a flag")
     if has_stages:
         check_stage_items(columns.stages, where)
@@ -123,14 +114,17 @@ def check_stages(stages: StageItems, where: str) -> None:
     _check_origins("stages/origin", stages, where, None, None)
 
 
-def _check_arrays(arrays: Arrays, where: str) -> None:
+def _check_arrays(arrays: Arrays, where: str, schema: Schema = KNOWLEDGE_GRAPH) -> None:
     """Raise a UserError unless the lengths and counts of some columns add up, and every code exists."""
-    check_lengths({path: len(array) for path, array in arrays.items()}, where)
-    for path, below in (COUNTS | STAGE_COUNTS).items():
-        if path in arrays:
-            check_counts(arrays[path], len(arrays[below]), below.partition("/")[0] + " rows", f"{where}:{path}")
+    lengths = {path: len(array) for path, array in arrays.items()}
+    check_lengths(lengths, where, schema)
+    below = {schema.column_of[path].rows: length for path, length in lengths.items()}
+    for each in schema.counts:
+        if each.path in arrays and each.counts in below:
+            name = f"{each.counts.partition('/')[0]} rows"
+            check_counts(arrays[each.path], below[each.counts], name, f"{where}:{each.path}")
     for path, array in arrays.items():
-        check_codes(path, array, where)
+        check_codes(path, array, where, schema)
 
 
 def _check_origins(
@@ -151,21 +145,9 @@ def _check_origins(
             )
 
 
-_CODES: Final[Mapping[str, type[IntEnum]]] = {
-    "candidates/side": Side,
-    "candidates/outcome": Outcome,
-    "steps/outcome": Outcome,
-    "resolvents/kind": GoalKind,
-    "resolvents/origin_kind": Origin,
-    "stages/kind": GoalKind,
-    "stages/origin_kind": Origin,
-    "rankings/side": Side,
-}
-
-
-def check_codes(path: str, values: NDArray[Any], where: str) -> None:
+def check_codes(path: str, values: NDArray[Any], where: str, schema: Schema = KNOWLEDGE_GRAPH) -> None:
     """Raise a UserError unless every value of a column of codes, of one byte each, is one; other columns have none."""
-    codes = _CODES.get(path)
+    codes = schema.column_of[path].codes
     # As unsigned bytes, negative ones lie above all codes.
     if codes is not None and values.size and int(values.view(np.uint8).max()) >= len(codes):
         _check_range(f"{where}:{path}", values, 0, len(codes) - 1, f"a code of {codes.__name__}")
@@ -235,12 +217,12 @@ def check_facts(
     """Raise a UserError unless facts are ground atoms of known symbols and each has its line."""
     place = f"{where}:program/facts"
     if facts is not None:
-        check_array(FIELD_OF["program/facts"], facts, where)
+        check_array(KNOWLEDGE_GRAPH.column_of["program/facts"], facts, where)
         _check_atoms(place, facts, symbols)
         if facts.size and int(facts.min()) < 0:
             raise UserError("found a variable, expected ground atoms", where=place, fix="write facts without variables")
     if fact_lines is not None:
-        check_array(FIELD_OF["program/fact_lines"], fact_lines, where)
+        check_array(KNOWLEDGE_GRAPH.column_of["program/fact_lines"], fact_lines, where)
         if facts is None or len(fact_lines) != len(facts):
             raise UserError(
                 f"found {len(fact_lines)} lines for {0 if facts is None else len(facts)} facts",
@@ -265,10 +247,10 @@ def check_rules(arrays: Arrays, symbols: Symbols, where: str) -> None:
     _check_atoms(f"{where}:program/rule_atoms", atoms, symbols)
 
 
-def check_types(arrays: Arrays, where: str) -> None:
+def check_types(arrays: Arrays, where: str, schema: Schema = KNOWLEDGE_GRAPH) -> None:
     """Check each array by `check_array`."""
     for path, array in arrays.items():
-        check_array(FIELD_OF[path], array, where)
+        check_array(schema.column_of[path], array, where)
 
 
 def _check_atoms(where: str, atoms: NDArray[np.int32], symbols: Symbols) -> None:

@@ -26,37 +26,13 @@ from kgverify.trace.hdf5.stored_array import (
     read_rows,
     take_rows,
 )
-from kgverify.trace.model.columns import (
-    COUNTS,
-    FIELD_OF,
-    STAGE_COUNTS,
-    Candidates,
-    Columns,
-    Digests,
-    Rankings,
-    absent_column,
-    build_columns,
-    expand_rows,
-    find_rows,
-)
+from kgverify.trace.model.codec import decode_rules, decode_symbols
+from kgverify.trace.model.columns import KNOWLEDGE_GRAPH, Candidates, Columns, Digests, Rankings, expand_rows
 from kgverify.trace.model.digests import compute_digests, root_digest
 from kgverify.trace.model.header import Header, check_version, unknown_columns
 from kgverify.trace.model.header import decode_header as header_of
 from kgverify.trace.model.offsets import Offsets
-from kgverify.trace.model.schema import (
-    SEQUENCE,
-    STAGES,
-    Arrays,
-    check_file_checksum,
-    check_level,
-    decode_columns,
-    decode_rules,
-    decode_symbols,
-    has_goals,
-    missing_dataset,
-    num_rows,
-    parse_level,
-)
+from kgverify.trace.model.schema import SEQUENCE, Arrays, Schema, check_file_checksum, has_goals, parse_level
 from kgverify.trace.model.trace import Trace, find_unknown
 from kgverify.trace.model.validate import (
     check_columns,
@@ -83,28 +59,34 @@ class DataFile:
     level:  the level of the trace
     cache:  the chunks of packed datasets
     first:  returns the first file of the trace, whose names and program a piece without them has
+    schema: the schema of its columns
 
     UserError for what `docs/trace-format.md` refuses in links, types, shapes, storage, level and lengths.
     """
 
     def __init__(
-        self, path: Path, cache: ChunkCache | None = None, first: "Callable[[], DataFile] | None" = None
+        self,
+        path: Path,
+        cache: ChunkCache | None = None,
+        first: "Callable[[], DataFile] | None" = None,
+        schema: Schema = KNOWLEDGE_GRAPH,
     ) -> None:
-        self.path = path
-        self._file = locate_arrays(path)
+        self.path, self.schema = path, schema
+        self._file = locate_arrays(path, schema)
         self.stored, self._identity = self._file.arrays, self._file.identity
         self._cache = cache or ChunkCache()
         self._first = first
         self.level = parse_level(self.header.level, f"{path}:header")
         # The first file of a recording has the names of its pieces.
-        check_level(self.stored, self.level, str(path), is_piece="shard/index" in self.stored and not self.has_names)
+        is_piece = "shard/index" in self.stored and not self.has_names
+        schema.check_level(self.stored, self.level, str(path), is_piece=is_piece)
         check_file_checksum(
             {name: stored.checksum or 0 for name, stored in self.stored.items()}, self._file.checksum, str(path)
         )
         lengths = {name: stored.shape[0] for name, stored in self.stored.items()}
-        check_lengths(lengths, str(path))
-        self._num_rows = num_rows(lengths)
-        self.num_candidates, self.num_steps, self.num_resolvents = self._num_rows.values()
+        check_lengths(lengths, str(path), schema)
+        self._num_rows = schema.num_rows(lengths)
+        self.num_candidates, self.num_steps = self._num_rows["candidates"], self._num_rows["steps"]
         self._offsets: dict[str, Offsets] = {}
 
     @property
@@ -126,20 +108,20 @@ class DataFile:
     @property
     def has_stages(self) -> bool:
         """True if it holds the outputs of the stages."""
-        return STAGES[0] in self.stored
+        return any(name in self.stored for name in self.schema.deep)
 
     @property
     def fields(self) -> frozenset[str]:
         """The columns that it holds and its engine knows, as `Trace.fields` names them."""
         shared = ("header", "symbols/", "shard/")
-        held = frozenset(FIELD_OF[path].name for path in self.stored if not path.startswith(shared))
+        held = frozenset(self.schema.column_of[path].name for path in self.stored if not path.startswith(shared))
         return held - unknown_columns(self.header.engine)
 
     @cached_property
     def header(self) -> Header:
         """The header. UserError if its JSON is not a header."""
         if "header" not in self.stored:
-            raise missing_dataset("header", str(self.path))
+            raise self.schema.missing("header", str(self.path))
         # A map of the file would keep it open.
         header = self._load({"header": self.stored["header"]})["header"]
         return decode_header(header.tobytes(), str(self.path))
@@ -183,17 +165,21 @@ class DataFile:
         """Return the rows of a dataset; for an absent one, those of its level, and no atoms."""
         if name in self.stored:
             return self.stored[name].shape[0]
-        return self._num_rows.get(FIELD_OF[name].rows, 0)
+        return self._num_rows.get(self.schema.column_of[name].rows, 0)
+
+    def num_rows(self, level: str) -> int:
+        """Return the rows of a level: a group, or a column that has a length of its own."""
+        return self.length(level) if level in self.schema.column_of else self._num_rows.get(level, 0)
 
     def dtype(self, name: str) -> np.dtype[Any]:
         """Return the type of a dataset, or the type in which an absent one is returned."""
-        return np.dtype(self.stored[name].dtype if name in self.stored else FIELD_OF[name].dtypes[-1])
+        return np.dtype(self.stored[name].dtype if name in self.stored else self.schema.column_of[name].dtypes[-1])
 
     def read(self, name: str, begin: int, end: int) -> NDArray[Any]:
         """Return rows of a dataset: a view if it is contiguous, else a copy; zeros if it is absent."""
         stored = self.stored.get(name)
         if stored is None:
-            return absent_column(name, end - begin)
+            return self.schema.absent(name, end - begin)
         if stored.offset >= 0:
             return self._view(stored)[begin:end]
         with open_again(self.path, self._identity) as descriptor:
@@ -212,7 +198,7 @@ class DataFile:
         """Return rows of a dataset in any order, as `read` does."""
         stored = self.stored.get(name)
         if stored is None:
-            return absent_column(name, len(rows))
+            return self.schema.absent(name, len(rows))
         if stored.offset < 0:
             return take_rows(stored, rows, lambda begin, end: self.read(name, begin, end))
         taken: NDArray[Any] = self._view(stored)[rows]
@@ -248,14 +234,15 @@ class DataFile:
                 lambda begin, end: self.read(name, begin, end),
                 lambda rows: self.take(name, rows),
                 self.length(name),
-                self.length((COUNTS | STAGE_COUNTS)[name]),
+                self.num_rows(self.schema.column_of[name].counts),
                 f"{self.path}:{name}",
             )
         return self._offsets[name]
 
     def candidate_columns(self, begin: int, end: int) -> Candidates:
         """Return candidates without their steps."""
-        return Candidates(*(self.read(f"candidates/{name}", begin, end) for name in Candidates._fields))
+        kind: type[Candidates] = self.schema.groups["candidates"]
+        return kind(*(self.read(f"candidates/{name}", begin, end) for name in kind._fields))
 
     def read_candidates(self, begin: int, end: int) -> Columns:
         """Return candidates with all their steps."""
@@ -270,8 +257,9 @@ class DataFile:
             first = self.offsets(name)
             return first.at(bounds[0]), first.at(bounds[1])
 
-        rows = find_rows((begin, end), below, has_stages=self.has_stages) | {"candidates": (0, 0)}
-        return build_columns(rows, lambda name, bounds: self.read(name, *bounds))
+        rows = self.schema.find_rows((begin, end), below, has_stages=self.has_stages) | {"candidates": (0, 0)}
+        columns: Columns = self.schema.build(rows, lambda name, bounds: self.read(name, *bounds))
+        return columns
 
     def gather_candidates(self, rows: NDArray[np.int64]) -> Columns:
         """Return candidates in any order, with all their steps."""
@@ -282,8 +270,9 @@ class DataFile:
             return expand_rows(bounds, np.arange(0, len(bounds), 2))
 
         steps = below("candidates/num_steps", rows)
-        found = find_rows(steps, below, has_stages=self.has_stages)
-        return build_columns(found | {"candidates": rows}, self.take)
+        found = self.schema.find_rows(steps, below, has_stages=self.has_stages)
+        columns: Columns = self.schema.build(found | {"candidates": rows}, self.take)
+        return columns
 
     def read_digests(self, begin: int, end: int) -> StoredDigests:
         """Return the stored digests of some steps: none, or those of the sequence."""
@@ -297,7 +286,7 @@ class DataFile:
     def load(self) -> Trace:
         """Read the whole file into memory, and check every checksum, value and digest."""
         arrays = self.load_arrays()
-        columns = decode_columns(arrays)
+        columns = self.schema.decode(arrays)
         digests = self.check_block(columns, {"sequence": arrays[SEQUENCE]} if SEQUENCE in arrays else {})
         unknown = self._load(self._file.unknown)
         return replace(
@@ -319,6 +308,7 @@ class DataFile:
             is_complete="shard/index" not in self.stored,
             source=str(self.path),
             rules=self.rules,
+            schema=self.schema,
         )
 
     def read_unknown(self, name: str) -> NDArray[Any] | None:
@@ -341,9 +331,14 @@ class DataFile:
         for name in self.stored:
             self.verify(name)
         _ = self.program, self.rankings
-        for name in (*COUNTS, *(STAGE_COUNTS if self.has_stages else ())):
-            self.offsets(name).build()
+        self.check_counts()
         return self.compute_root(is_checked=True)
+
+    def check_counts(self) -> None:
+        """Raise a UserError unless the counts add up."""
+        for each in self.schema.counts:
+            if each.path in self.stored:
+                self.offsets(each.path).build()
 
     def compute_root(self, *, is_checked: bool = False) -> int:
         """Return the root digest of the steps, from the stored digests; compute those that are not stored.
@@ -358,7 +353,7 @@ class DataFile:
             sequence = stored.get("sequence")
             if is_checked or sequence is None:
                 sequence = self.check_block(self.read_candidates(begin, end), stored, first).sequence
-            root += root_digest(self.candidate_columns(begin, end), sequence)
+            root += root_digest(self.candidate_columns(begin, end), sequence, self.schema)
         self.release()
         return root % (1 << 64)
 
@@ -380,11 +375,11 @@ class DataFile:
         facts = self.program.get("program/facts")
         num_rules = len(self.header.clauses.rules) or None
         num_facts = None if facts is None else len(facts)
-        check_columns(columns, where, num_rules=num_rules, num_facts=num_facts)
+        check_columns(columns, where, num_rules=num_rules, num_facts=num_facts, schema=self.schema)
         if not has_goals(self.level):
-            zeros = np.zeros(len(columns.steps.depth), np.uint64)
+            zeros = np.zeros(self.schema.count_rows(columns)["steps"], np.uint64)
             return Digests(*(stored.get(name, zeros) for name in Digests._fields))
-        digests = compute_digests(columns)
+        digests = compute_digests(columns, self.schema)
         for name, found in stored.items():
             expected = getattr(digests, name)
             if (found != expected).any():
@@ -429,11 +424,15 @@ class DataFile:
 
 
 def open_shard(
-    folder: Path, shard: Shard, cache: ChunkCache | None = None, first: Callable[[], DataFile] | None = None
+    folder: Path,
+    shard: Shard,
+    cache: ChunkCache | None = None,
+    first: Callable[[], DataFile] | None = None,
+    schema: Schema = KNOWLEDGE_GRAPH,
 ) -> DataFile:
     """Open a shard of a folder. ShardError if it is missing, misplaced, or not what the manifest says."""
     path = find_shard(folder, shard)
-    file = DataFile(path, cache, first)
+    file = DataFile(path, cache, first, schema)
     stored = file.small("shard/index").tolist() if "shard/index" in file.stored else []
     if stored != [*numbers_of(shard.name)]:
         raise ShardError(

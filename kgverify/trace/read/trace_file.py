@@ -17,10 +17,8 @@ from kgverify.program.program import Rule, Symbols
 from kgverify.trace.files.manifest import Shard, ShardError, partial_of, read_manifest, render_hash, replaced_of
 from kgverify.trace.hdf5.stored_array import ChunkCache
 from kgverify.trace.model.columns import (
-    COUNTS,
-    FIELD_OF,
+    KNOWLEDGE_GRAPH,
     NO_DIGESTS,
-    RAGGED,
     Candidates,
     Columns,
     Digests,
@@ -30,7 +28,7 @@ from kgverify.trace.model.columns import (
     select_candidates,
 )
 from kgverify.trace.model.header import Header, without_recording
-from kgverify.trace.model.schema import RECORD_AGAIN, Arrays, has_goals
+from kgverify.trace.model.schema import RECORD_AGAIN, Arrays, Schema, has_goals
 from kgverify.trace.model.trace import Trace, describe_trace, join_unknown
 from kgverify.trace.read.data_file import (
     DataFile,
@@ -44,13 +42,13 @@ SHARED: Final = ("header", "symbols/", "program/")
 """The datasets that every shard repeats; a piece of a recording, only the header."""
 
 
-def read_trace(path: Path | str) -> Trace:
+def read_trace(path: Path | str, schema: Schema = KNOWLEDGE_GRAPH) -> Trace:
     """Read a whole trace into memory: open it, and load it.
 
     UserError if there is no trace or it is damaged, foreign, hostile or inconsistent: `docs/trace-format.md` lists
     what is refused.
     """
-    return TraceFile(path, is_lazy=True).load()
+    return TraceFile(path, is_lazy=True, schema=schema).load()
 
 
 class TraceFile:
@@ -63,15 +61,24 @@ class TraceFile:
     shards:      the entry of each file in the manifest; None for a single file
     faults:      messages for the shards that are missing or duplicated, and left out
     is_complete: False for a single shard and for a recording that did not finish
+    schema:      the schema of its columns
     """
 
-    def __init__(self, path: Path | str, *, tolerates_shards: bool = False, is_lazy: bool = False) -> None:
+    def __init__(
+        self,
+        path: Path | str,
+        *,
+        tolerates_shards: bool = False,
+        is_lazy: bool = False,
+        schema: Schema = KNOWLEDGE_GRAPH,
+    ) -> None:
+        self.schema = schema
         # A copy of what a URL names is deleted with this object.
         self._copies = ExitStack()
         self.path = self._copies.enter_context(fetched(path))
         finalize(self, self._copies.close)
         self.source = str(path)
-        self._reopen = partial(type(self), tolerates_shards=tolerates_shards, is_lazy=is_lazy)
+        self._reopen = partial(type(self), tolerates_shards=tolerates_shards, is_lazy=is_lazy, schema=schema)
         self.faults: tuple[str, ...] = ()
         self.shards: tuple[Shard | None, ...] = (None,)
         self.files: Sequence[DataFile]
@@ -80,7 +87,7 @@ class TraceFile:
         if self.path.is_dir():
             counted = self._open_folder(tolerates_shards, is_lazy)
         elif self.path.exists():
-            self.files = [DataFile(self.path, self._cache)]
+            self.files = [DataFile(self.path, self._cache, schema=schema)]
             self.is_complete = "shard/index" not in self.files[0].stored
             counted = [*self.files]
         else:
@@ -109,10 +116,9 @@ class TraceFile:
         text = describe_trace(self.source, self.header, self.num_candidates, self.num_steps)
         return f"<{type(self).__name__} {text}>"
 
-    @property
-    def num_resolvents(self) -> int:
-        """The resolvents in all files."""
-        return sum(file.num_resolvents for file in self.files)
+    def num_rows(self, level: str) -> int:
+        """Return the rows of a level in all files."""
+        return sum(file.num_rows(level) for file in self.files)
 
     @property
     def header(self) -> Header:
@@ -207,6 +213,7 @@ class TraceFile:
             fields=file.fields,
             is_complete=self.is_complete,
             source=self.source,
+            schema=self.schema,
         )
 
     def read_candidates(self, begin: int, end: int) -> Columns:
@@ -220,7 +227,7 @@ class TraceFile:
         if len(found) < 2:
             return found[0][0] if found else self.files[0].read_candidates(0, 0)
         parts, positions = zip(*found, strict=True)
-        return select_candidates(concatenate(parts), np.argsort(np.concatenate(positions)))
+        return select_candidates(concatenate(parts), np.argsort(np.concatenate(positions)), self.schema)
 
     def candidate_columns(self, begin: int = 0, end: int | None = None) -> Candidates:
         """Return candidates without their steps; views if they are in one file."""
@@ -274,12 +281,11 @@ class TraceFile:
             if element >= length:
                 element -= length
                 continue
-            owner = {below if below in RAGGED else below.split("/")[0]: counts for counts, below in COUNTS.items()}
-            owner["digests"] = owner["steps"]
-            group = name if name in RAGGED else name.split("/")[0]
-            while group in owner:
-                element = file.offsets(owner[group]).row_of(element)
-                group = owner[group].split("/")[0]
+            owner = {each.counts: each for each in self.schema.counts}
+            level = self.schema.column_of[name].rows
+            while level in owner:
+                element = file.offsets(owner[level].path).row_of(element)
+                level = owner[level].rows
             return int(self.candidate_starts[i]) + element
         raise IndexError(element)
 
@@ -340,7 +346,7 @@ class TraceFile:
         def open_one(index: int) -> DataFile:
             if index not in opened:
                 first = partial(open_one, 0) if index else None
-                opened[index] = open_shard(self.path, manifest.shards[index], self._cache, first)
+                opened[index] = open_shard(self.path, manifest.shards[index], self._cache, first, self.schema)
             return opened[index]
 
         self.files = LazySequence(len(self.shards), open_one)
@@ -396,13 +402,13 @@ def check_alike(first: DataFile, file: DataFile, *, is_last: bool) -> None:
     odd = [n for n in names if (n in first.stored) != (n in file.stored) and not n.startswith(("rankings/", *SHARED))]
     if odd:
         raise UserError(
-            f"{FIELD_OF[min(odd)].name} is in one shard and not in another",
+            f"{first.schema.column_of[min(odd)].name} is in one shard and not in another",
             where=str(file.path),
             fix="write the same columns everywhere",
         )
-    if file.dtype("resolvents/score") != first.dtype("resolvents/score"):
+    if odd := [path for path in first.schema.mixed if file.dtype(path) != first.dtype(path)]:
         raise UserError(
-            "scores have one type in one shard and another in another", where=str(file.path), fix=RECORD_AGAIN
+            f"{odd[0]} has one type in one shard and another in another", where=str(file.path), fix=RECORD_AGAIN
         )
     if "rankings/query" in file.stored and not is_last:
         raise UserError("found rankings, expected in the last shard alone", where=str(file.path), fix=RECORD_AGAIN)

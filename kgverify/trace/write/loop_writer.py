@@ -16,9 +16,9 @@ from kgverify.program.atoms import Atom, NamedAtom, Variable, decode_variable, e
 from kgverify.program.limits import DeclaredLimits, declare_limits
 from kgverify.program.outcomes import Side
 from kgverify.program.program import NamedRule, Rule, Symbols
-from kgverify.trace.model.columns import FIELD_OF, FIELDS, GROUPS, Columns, Field, Rankings, starts_of
+from kgverify.trace.model.columns import FIELD_OF, KNOWLEDGE_GRAPH, Columns, Rankings, starts_of
 from kgverify.trace.model.header import ClauseTexts, EngineInfo, Header, PolicyInfo, RunInfo
-from kgverify.trace.model.schema import OPTIONAL_COLUMNS, STAGES, decode_columns
+from kgverify.trace.model.schema import Column, TraceLevel
 from kgverify.trace.model.stage_items import StageOutputs, encode_stage_outputs
 from kgverify.trace.write.writer import Clauses, Storage, TraceWriter
 
@@ -126,7 +126,7 @@ class LoopWriter:
         self._given = names
         columns = self._complete(given)
         if self._writer is None:
-            self._writer = self._open(OPTIONAL_COLUMNS - {FIELD_OF[path].name for path in given})
+            self._writer = self._open(KNOWLEDGE_GRAPH.optional - {FIELD_OF[path].name for path in given})
         self._writer.append(columns)
         self._num_candidates += len(columns.candidates.query)
 
@@ -173,7 +173,7 @@ class LoopWriter:
             ) from None
         return str(NamedRule(head, tuple(body)))
 
-    def _field(self, group: str, name: str) -> Field:
+    def _field(self, group: str, name: str) -> Column:
         field = FIELD_OF.get(f"{group}/{name}")
         if field is None:
             names = [path.split("/")[1] for path in FIELD_OF if path.startswith(f"{group}/")]
@@ -184,7 +184,7 @@ class LoopWriter:
             )
         return field
 
-    def _convert(self, field: Field, value: Any) -> NDArray[Any]:
+    def _convert(self, field: Column, value: Any) -> NDArray[Any]:
         return as_column(field, value, f"{self._path}:{field.path}")
 
     def _complete(self, given: dict[str, NDArray[Any]]) -> Columns:
@@ -197,15 +197,14 @@ class LoopWriter:
             running = starts_of(dropped.astype(np.int64))
             ends = np.minimum(starts_of(given["candidates/num_steps"]), len(dropped))
             given["candidates/is_limited"] = (np.diff(running[ends]) > 0).astype(np.uint8)
-        has_stages = any(path in given for path in STAGES)
-        for field in FIELDS:
-            is_stage = field.path in STAGES
-            if (has_stages if is_stage else field.is_required and field.path.split("/")[0] in GROUPS) and (
-                field.path not in given
-            ):
+        has_stages = any(path in given for path in KNOWLEDGE_GRAPH.deep)
+        for field in KNOWLEDGE_GRAPH.own:
+            is_stage = field.level is TraceLevel.DEEP
+            if field.path not in given and (has_stages if is_stage else field.is_required):
                 which = "of the stages, or none" if is_stage else "that the format requires"
                 raise UserError(f"{field.name} is missing", where=str(self._path), fix=f"give every column {which}")
-        return decode_columns(given)
+        columns: Columns = KNOWLEDGE_GRAPH.decode(given)
+        return columns
 
 
 def _number_variables(rule: Rule | Sequence[Sequence[int]]) -> Rule:
@@ -220,7 +219,7 @@ def _number_variables(rule: Rule | Sequence[Sequence[int]]) -> Rule:
     return Rule(head, tuple(body))
 
 
-def as_column(field: Field, value: Any, where: str) -> NDArray[Any]:
+def as_column(field: Column, value: Any, where: str) -> NDArray[Any]:
     """Convert to an array of the type that the field prescribes. UserError for values that it cannot hold unchanged."""
     array = as_array(value, where)
     allowed = [np.dtype(dtype) for dtype in field.dtypes]

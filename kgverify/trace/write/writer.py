@@ -42,7 +42,8 @@ from kgverify.trace.files.manifest import (
     write_manifest,
 )
 from kgverify.trace.hdf5.writing import ArrayParts, write_arrays
-from kgverify.trace.model.columns import Candidates, Columns, Rankings, StepBatch, concatenate, empty_columns
+from kgverify.trace.model.codec import encode_rules, encode_symbols, lower_arrays, uncounted
+from kgverify.trace.model.columns import KNOWLEDGE_GRAPH, Candidates, Columns, Rankings, StepBatch, concatenate
 from kgverify.trace.model.digests import compute_sequence, root_digest
 from kgverify.trace.model.header import (
     Header,
@@ -53,23 +54,15 @@ from kgverify.trace.model.header import (
     without_recording,
 )
 from kgverify.trace.model.schema import (
-    OPTIONAL_COLUMNS,
     SEQUENCE,
     Arrays,
     Packing,
+    Schema,
     TraceLevel,
-    columns_kept,
-    decode_columns,
-    encode_columns,
     encode_level,
-    encode_rules,
-    encode_symbols,
     has_goals,
-    is_kept,
-    lower_arrays,
     packing_of,
     parse_level,
-    uncounted,
 )
 from kgverify.trace.model.trace import NOTHING_UNKNOWN, Trace, Unknown, merge_fields
 from kgverify.trace.model.validate import (
@@ -86,21 +79,29 @@ from kgverify.version import __version__
 
 
 def open_unfinished(
-    partial: Path, part: Part | None, shared: Arrays, absent: frozenset[str], level: TraceLevel
+    partial: Path, part: Part | None, shared: Arrays, held: frozenset[str], schema: Schema
 ) -> tuple[Manifest, TraceFile] | None:
     """Open the folder of an unfinished recording; None without one. UserError if it is damaged, or of another run.
 
     shared: the datasets that every shard of the run repeats
+    held:   the optional columns that the run writes
     """
     if not (partial / MANIFEST).is_file() and len(list(partial.glob("shard-*.h5"))) < 2:
         # Killed before anything was committed, or there is nothing to resume.
         return None
     manifest = read_manifest(partial)
     _check_resumable(manifest, part, partial)
-    trace = TraceFile(partial, is_lazy=True)
+    trace = TraceFile(partial, is_lazy=True, schema=schema)
     trace.verify()
     first = trace.files[0]
-    _check_same_run(first.read_group(*SHARED), frozenset(first.stored), shared, absent, level, first.path)
+    _check_same_run(first.read_group(*SHARED), shared, first.path)
+    stored = {each.name for each in schema.compared if each.path in first.stored}
+    if odd := sorted((stored & schema.optional) ^ held):
+        raise UserError(
+            f"{odd[0]} is in the shards or in this run, not in both",
+            where=str(first.path),
+            fix=f"resume with the same columns, or delete {partial}",
+        )
     return manifest, trace
 
 
@@ -121,10 +122,8 @@ def _check_resumable(manifest: Manifest, part: Part | None, partial: Path) -> No
         )
 
 
-def _check_same_run(
-    found: Arrays, stored: frozenset[str], shared: Arrays, absent: frozenset[str], level: TraceLevel, path: Path
-) -> None:
-    """Raise a UserError unless a file that stores these datasets is of the run with these shared arrays and columns."""
+def _check_same_run(found: Arrays, shared: Arrays, path: Path) -> None:
+    """Raise a UserError unless a file with these shared datasets is of the run that has the others."""
     for name in sorted(found.keys() | shared.keys()):
         own, expected = found.get(name), shared.get(name)
         is_same = own is not None and expected is not None and np.array_equal(own, expected)
@@ -136,16 +135,6 @@ def _check_same_run(
                 where=f"{path}:{name}",
                 fix=f"resume with the same program, options and versions, or delete {path.parent}",
             )
-    if odd := sorted(
-        name
-        for name in OPTIONAL_COLUMNS & columns_kept(level)
-        if (name.replace(".", "/") in stored) == (name in absent)
-    ):
-        raise UserError(
-            f"{odd[0]} is in the shards or in this run, not in both",
-            where=str(path),
-            fix=f"resume with the same columns, or delete {path.parent}",
-        )
 
 
 _MAX_THREADS: Final = 4
@@ -154,37 +143,45 @@ _GROUP_STEPS: Final = 1 << 16
 """Smaller batches are joined before their digests are computed."""
 
 
-def encode_batches(batches: Sequence[StepBatch], absent: Collection[str]) -> list[Arrays]:
+def encode_batches(batches: Sequence[StepBatch], absent: Collection[str], schema: Schema) -> list[Arrays]:
     """Return the columns and digests of batches by path, in parts that follow one another."""
 
     def encode(group: StepBatch) -> Arrays:
         columns, sequence = group
-        arrays = encode_columns(columns, absent)
-        arrays[SEQUENCE] = compute_sequence(columns, absent) if sequence is None else sequence
+        arrays = schema.encode(columns, absent)
+        arrays[SEQUENCE] = compute_sequence(columns, absent, schema) if sequence is None else sequence
         return arrays
 
     # NumPy lets other threads run while it computes.
     with ThreadPoolExecutor(min(os.cpu_count() or 1, _MAX_THREADS)) as pool:
-        return list(pool.map(encode, _group(batches)))
+        return list(pool.map(encode, _group(batches, schema)))
 
 
-def _group(batches: Iterable[StepBatch]) -> Iterator[StepBatch]:
+def _group(batches: Iterable[StepBatch], schema: Schema) -> Iterator[StepBatch]:
     group: list[Columns] = []
     num_steps = 0
     for columns, sequence in batches:
-        if group and (sequence is not None or num_steps + len(columns.steps.depth) > _GROUP_STEPS):
+        num_here = schema.count_rows(columns)["steps"]
+        if group and (sequence is not None or num_steps + num_here > _GROUP_STEPS):
             yield concatenate(group), None
             group, num_steps = [], 0
         if sequence is not None:
             yield columns, sequence
         else:
             group.append(columns)
-            num_steps += len(columns.steps.depth)
+            num_steps += num_here
     if group:
         yield concatenate(group), None
 
 
-def write_shard(folder: Path, name: str, parts: ArrayParts, creator: str, packing: Packing = Packing.PLAIN) -> Shard:
+def write_shard(
+    folder: Path,
+    name: str,
+    parts: ArrayParts,
+    creator: str,
+    packing: Packing = Packing.PLAIN,
+    schema: Schema = KNOWLEDGE_GRAPH,
+) -> Shard:
     """Write a shard under its name, force it to disk, and return its entry for the manifest.
 
     parts: its datasets, digests included
@@ -194,23 +191,24 @@ def write_shard(folder: Path, name: str, parts: ArrayParts, creator: str, packin
         ThreadPoolExecutor(1) as pool,
         renamed_into(folder / name, is_durable=True) as temporary,
     ):
-        root = pool.submit(_root_of, parts)
-        checksum = write_arrays(temporary, arrays, creator, packing)
+        root = pool.submit(_root_of, parts, schema)
+        checksum = write_arrays(temporary, arrays, creator, packing, schema)
     return Shard(
         name=name,
         size=(folder / name).stat().st_size,
-        num_candidates=sum(len(part) for part in parts["candidates/query"]),
+        num_candidates=sum(len(part) for part in parts["candidates/num_steps"]),
         num_steps=sum(len(part) for part in parts[SEQUENCE]),
         xxh3=render_hash(checksum),
         root=render_hash(root.result()),
     )
 
 
-def _root_of(parts: ArrayParts) -> int:
+def _root_of(parts: ArrayParts, schema: Schema = KNOWLEDGE_GRAPH) -> int:
     # The root does not need the optional columns.
-    columns: list[Any] = [parts.get(f"candidates/{name}", parts[SEQUENCE]) for name in Candidates._fields]
+    kind = schema.groups["candidates"]
+    columns: list[Any] = [parts.get(f"candidates/{name}", parts[SEQUENCE]) for name in kind._fields]
     roots = (
-        root_digest(Candidates(*part), sequence) for *part, sequence in zip(*columns, parts[SEQUENCE], strict=True)
+        root_digest(kind(*part), sequence, schema) for *part, sequence in zip(*columns, parts[SEQUENCE], strict=True)
     )
     return sum(roots) % (1 << 64)
 
@@ -267,12 +265,12 @@ def encode_trace(trace: Trace) -> Arrays:
     level = parse_level(trace.header.level, trace.source)
     clauses = Clauses(trace.facts, trace.fact_lines, trace.rules)
     arrays = encode_shared(trace.header, trace.symbols, clauses, trace.source, trace.unknown)
-    columns = encode_columns(trace.columns, OPTIONAL_COLUMNS - trace.fields)
-    arrays |= {path: column for path, column in columns.items() if is_kept(path, level)}
+    columns = trace.schema.encode(trace.columns, trace.schema.optional - trace.fields)
+    arrays |= {path: column for path, column in columns.items() if trace.schema.is_kept(path, level)}
     arrays[SEQUENCE] = trace.digests.sequence
     if trace.rankings is not None:
         arrays |= encode_level("rankings", trace.rankings)
-    return lower_arrays(arrays, level) | dict(trace.unknown.arrays)
+    return lower_arrays(arrays, level, trace.schema) | dict(trace.unknown.arrays)
 
 
 _MOST_PIECES: Final = 256
@@ -309,6 +307,7 @@ class TraceWriter:
     resume:  resume the recording in `<path>.partial`, if there is one: skip the first `num_appended` candidates
     overwrites: replace a trace that exists at `path`
     part:    set if this is one writer of several, each with its own path; `unite` joins their traces
+    schema:  the schema of the columns
 
     Each recording gets a random id in its header, unless the header has one: it is a copy of that recording then.
     An error inside the context leaves what was appended in `<path>.partial`. UserError for what cannot be written,
@@ -337,18 +336,20 @@ class TraceWriter:
         resume: bool = False,
         overwrites: bool = True,
         part: Part | None = None,
+        schema: Schema = KNOWLEDGE_GRAPH,
     ) -> None:
+        self._schema = schema
         self._path, self._where = Path(path), str(path)
         self._partial = partial_of(self._path)
         self._part = part
         self._creator = header.creator or f"kgverify {__version__}"
         self._storage = storage
-        self._absent = frozenset(storage.absent) | (OPTIONAL_COLUMNS & unknown_columns(header.engine))
+        self._absent = frozenset(storage.absent) | (schema.optional & unknown_columns(header.engine))
         self._level = parse_level(storage.level or header.level, self._where)
         self._packing = packing_of(self._level, is_archived=storage.is_archived)
-        if odd := sorted(self._absent - OPTIONAL_COLUMNS):
+        if odd := sorted(self._absent - schema.optional):
             raise UserError(
-                f"{odd[0]} may not be absent, only {', '.join(sorted(OPTIONAL_COLUMNS))}",
+                f"{odd[0]} may not be absent, only {', '.join(sorted(schema.optional))}",
                 where=self._where,
                 fix="write the column",
             )
@@ -357,18 +358,19 @@ class TraceWriter:
             header, recording=header.recording or token_hex(8), level=self._level.value, absent=tuple(absent)
         )
         shared = encode_shared(header, symbols, clauses, self._where)
-        self._whole = {path: array for path, array in shared.items() if is_kept(path, self._level)}
+        self._whole = {path: array for path, array in shared.items() if schema.is_kept(path, self._level)}
         num_facts = None if clauses.facts is None else len(clauses.facts)
         num_rules = len(header.clauses.rules) or None
-        self._check = partial(check_columns, where=self._where, num_rules=num_rules, num_facts=num_facts)
+        self._check = partial(check_columns, where=self._where, num_rules=num_rules, num_facts=num_facts, schema=schema)
         self._rankings: Rankings | None = None
-        self._score_dtype: np.dtype[np.floating] | None = None
+        self._dtypes: dict[str, np.dtype[Any]] = {}
         self._is_closed = False
         self._manifest: Manifest = list_shards((), is_complete=False, creator=self._creator, part=part)
         self._encoded: list[Arrays] = []  # what is in pieces already
         self._waiting: list[StepBatch] = []
+        self._held = (schema.optional & schema.columns_kept(self._level)) - self._absent
         self._begin_shard()
-        self._resumed = empty_columns().candidates
+        self._resumed: Candidates = schema.empty().candidates
         self._lock = lock_trace(self._path, overwrites=overwrites)
         try:
             check_output_path(self._path)
@@ -394,7 +396,7 @@ class TraceWriter:
     @property
     def num_appended(self) -> int:
         """The candidates appended so far, from the first on."""
-        return self.num_committed + sum(len(columns.candidates.query) for columns, _ in self._waiting)
+        return self.num_committed + sum(len(columns.candidates.num_steps) for columns, _ in self._waiting)
 
     def append(self, columns: Columns, sequence: NDArray[np.uint64] | None = None) -> None:
         """Add candidates with all their steps, in any order; the arrays must not change before the trace is closed.
@@ -439,7 +441,7 @@ class TraceWriter:
         """Return when everything that was appended so far is on disk."""
         if not self._waiting:
             return
-        new = encode_batches(self._waiting, self._absent)
+        new = self._encode(self._waiting)
         kept, number = self._manifest.shards, (self._num_full, 0)
         if len(kept) > self._num_full:
             number = self._num_full, numbers_of(kept[-1].name)[1] + 1
@@ -491,9 +493,9 @@ class TraceWriter:
             remove_left_over(self._partial, self._manifest)
             put_in_place(self._partial, self._path)
             return
-        arrays = self._merge([*self._encoded, *encode_batches(self._waiting, self._absent)], has_rankings=True)
+        arrays = self._merge([*self._encoded, *self._encode(self._waiting)], has_rankings=True)
         with new_trace(self._path) as path:
-            write_arrays(path, arrays, self._creator, self._packing)
+            write_arrays(path, arrays, self._creator, self._packing, self._schema)
         remove_partial(self._partial)
 
     @contextmanager
@@ -508,21 +510,24 @@ class TraceWriter:
 
     def _prepare(self, columns: Columns, sequence: NDArray[np.uint64] | None) -> StepBatch:
         """Check a batch; return it with its digests if the level does not keep what they are computed from."""
-        arrays = encode_columns(columns) | ({} if sequence is None else {SEQUENCE: sequence})
-        check_appended(arrays, self._level, self._where)
+        arrays = self._schema.encode(columns) | ({} if sequence is None else {SEQUENCE: sequence})
+        check_appended(arrays, self._level, self._where, self._schema)
         self._check(columns)
         if sequence is None and not has_goals(self._level):
-            sequence = compute_sequence(columns, self._absent)
+            sequence = compute_sequence(columns, self._absent, self._schema)
         return columns, sequence
+
+    def _encode(self, batches: Sequence[StepBatch]) -> list[Arrays]:
+        return encode_batches(batches, self._absent, self._schema)
 
     def _add(self, batch: StepBatch) -> None:
         """Add a batch; write a shard when it is full, or a piece of it when it is time to commit."""
         columns, _ = batch
         self._check_order(columns)
-        if not len(columns.candidates.query):
+        if not len(columns.candidates.num_steps):
             return
         self._waiting.append(batch)
-        self._num_steps += len(columns.steps.depth)
+        self._num_steps += self._schema.count_rows(columns)["steps"]
         self._num_bytes += sum(column.nbytes for level in columns for column in level)
         if self._num_steps > self._storage.shard_steps or self._num_bytes > self._storage.shard_bytes:
             self._flush()
@@ -533,35 +538,35 @@ class TraceWriter:
         """Raise a UserError for columns that cannot follow those appended before."""
         if self._is_closed:
             raise ValueError("the writer is closed")
-        if self._manifest.is_complete and len(columns.candidates.query):
+        if self._manifest.is_complete and len(columns.candidates.num_steps):
             raise UserError(
                 "found further candidates, but all were committed before",
                 where=str(self._partial),
                 fix="skip the first `num_appended` candidates",
             )
-        dtype = columns.resolvents.score.dtype
-        if self._score_dtype is not None and self._score_dtype != dtype:
-            raise UserError(
-                f"dtype is {dtype}, expected {self._score_dtype} as before",
-                where=f"{self._where}:resolvents/score",
-                fix="append scores of one type",
-            )
-        self._score_dtype = dtype
+        for path in self._schema.mixed:
+            dtype = self._schema.values(columns, path).dtype
+            if dtype != self._dtypes.setdefault(path, dtype):
+                raise UserError(
+                    f"dtype is {dtype}, expected {self._dtypes[path]} as before",
+                    where=f"{self._where}:{path}",
+                    fix="append values of one type",
+                )
 
     def _resume(self) -> None:
-        found = open_unfinished(self._partial, self._part, self._whole, self._absent, self._level)
+        found = open_unfinished(self._partial, self._part, self._whole, self._held, self._schema)
         if found is None:
             return
         self._manifest, trace = found
         first = trace.files[0]
-        if "resolvents/score" in first.stored:
-            self._score_dtype = first.dtype("resolvents/score")
+        self._dtypes = {path: first.dtype(path) for path in self._schema.mixed if path in first.stored}
         self._resumed, self._whole["header"] = trace.candidate_columns(), first.small("header")
         pieces = [len(numbers_of(shard.name)) > 1 for shard in self._manifest.shards]
         self._num_full = pieces.count(False)
         for file in compress(trace.files, pieces):
             arrays = file.load_arrays()
-            self._encoded.append(encode_columns(decode_columns(arrays), self._absent) | {SEQUENCE: arrays[SEQUENCE]})
+            columns = self._schema.decode(arrays)
+            self._encoded.append(self._schema.encode(columns, self._absent) | {SEQUENCE: arrays[SEQUENCE]})
             self._num_steps += file.num_steps
             self._num_bytes += sum(array.nbytes for array in self._encoded[-1].values())
 
@@ -572,7 +577,7 @@ class TraceWriter:
 
     def _flush(self, *, is_complete: bool = False) -> None:
         """Write all that is in memory as a shard, in the place of its pieces."""
-        groups = [*self._encoded, *encode_batches(self._waiting, self._absent)]
+        groups = [*self._encoded, *self._encode(self._waiting)]
         kept = self._manifest.shards[: self._num_full]
         number = numbers_of(kept[-1].name)[0] + 1 if kept else 0
         self._write(groups, kept, shard_name(number), is_complete=is_complete)
@@ -584,7 +589,7 @@ class TraceWriter:
             make_folder(self._partial)
             is_piece = len(numbers_of(name)) > 1
             arrays = self._merge(groups, has_rankings=is_complete, has_names=not (kept and is_piece))
-            shard = write_shard(self._partial, name, arrays, self._creator, self._packing)
+            shard = write_shard(self._partial, name, arrays, self._creator, self._packing, self._schema)
             manifest = list_shards((*kept, shard), is_complete=is_complete, creator=self._creator, part=self._part)
             write_manifest(self._partial, manifest)
             for old in self._manifest.shards[len(kept) :]:
@@ -601,9 +606,8 @@ class TraceWriter:
         if has_rankings and self._rankings is not None:
             whole = whole | encode_level("rankings", self._rankings)
         if not groups:
-            empty = empty_columns(np.float64 if self._score_dtype is None else self._score_dtype.type)
-            groups = encode_batches([(empty, None)], self._absent)
-        kept = [name for name in groups[0] if is_kept(name, self._level)]
+            groups = self._encode([(self._schema.empty(self._dtypes), None)])
+        kept = [name for name in groups[0] if self._schema.is_kept(name, self._level)]
         return {name: [array] for name, array in whole.items()} | {n: [group[n] for group in groups] for n in kept}
 
 
@@ -615,17 +619,19 @@ def write_again(trace: Trace, path: Path, *, is_archived: bool = False) -> None:
     where = str(path)
     level = parse_level(trace.header.level, where)
     rankings = {} if trace.rankings is None else encode_level("rankings", trace.rankings)
-    check_appended(encode_columns(trace.columns) | rankings, level, where)
+    schema = trace.schema
+    check_appended(schema.encode(trace.columns) | rankings, level, where, schema)
     num_facts = None if trace.facts is None else len(trace.facts)
-    check_columns(trace.columns, where, num_rules=len(trace.header.clauses.rules) or None, num_facts=num_facts)
+    num_rules = len(trace.header.clauses.rules) or None
+    check_columns(trace.columns, where, num_rules=num_rules, num_facts=num_facts, schema=schema)
     if trace.rankings is not None:
         check_rankings(trace.rankings, where)
     sequence = trace.digests.sequence
     if has_goals(level):
-        sequence = compute_sequence(trace.columns, OPTIONAL_COLUMNS - trace.fields)
+        sequence = compute_sequence(trace.columns, schema.optional - trace.fields, schema)
     arrays = encode_trace(replace(trace, digests=trace.digests._replace(sequence=sequence), source=where))
     creator = trace.header.creator or f"kgverify {__version__}"
     with lock_trace(path):
         check_output_path(path)
         with new_trace(path) as temporary:
-            write_arrays(temporary, arrays, creator, packing_of(level, is_archived=is_archived))
+            write_arrays(temporary, arrays, creator, packing_of(level, is_archived=is_archived), schema)

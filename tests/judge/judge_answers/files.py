@@ -31,8 +31,8 @@ from run_engines import memory_folder
 from kgverify.errors import UserError
 from kgverify.garbage_collection import without_garbage_collection
 from kgverify.trace.hdf5.writing import write_arrays
-from kgverify.trace.model.columns import COUNTS, select_candidates
-from kgverify.trace.model.schema import OPTIONAL_COLUMNS, Arrays, Packing
+from kgverify.trace.model.columns import KNOWLEDGE_GRAPH, select_candidates
+from kgverify.trace.model.schema import Arrays, Packing
 from kgverify.trace.model.stage_items import encode_stage_outputs
 from kgverify.trace.model.trace import Trace
 from kgverify.trace.read.data_file import DataFile
@@ -53,7 +53,7 @@ _SAME_SHAPE: Final = (0, 1, 4, 9, 0, 0, 30, 32, 0, 34, 0, 42, 47, 49, 0, 0, 65, 
 def _write(trace: Trace, path: Path, level: str = "steps", shard_steps: int = 1 << 40) -> Path:
     """Write a trace as a file, or as a folder of shards."""
     clauses = Clauses(trace.facts, trace.fact_lines, trace.rules)
-    storage = Storage(level, OPTIONAL_COLUMNS - trace.fields, shard_steps=shard_steps)
+    storage = Storage(level, KNOWLEDGE_GRAPH.optional - trace.fields, shard_steps=shard_steps)
     with TraceWriter(path, trace.header, trace.symbols, clauses=clauses, storage=storage) as writer:
         for rows in np.array_split(np.arange(len(trace.columns.candidates.query)), 3):
             writer.append(select_candidates(trace.columns, rows))
@@ -139,7 +139,7 @@ def _check_refusals(judge: JudgeRecorded, folder: Path) -> None:
     _refuse_checksums(judge, whole)
     file = DataFile(whole)
     arrays = {name: file.read_all(name) for name in file.stored}
-    for name in COUNTS:
+    for name in (each.path for each in KNOWLEDGE_GRAPH.counts if each in KNOWLEDGE_GRAPH.compared):
         more = arrays[name].copy()
         more[-1] += 1
         both = _store({**arrays, name: more}, folder / f"counts-{name.replace('/', '-')}.h5")

@@ -33,7 +33,7 @@ from kgverify.garbage_collection import without_garbage_collection
 from kgverify.program.limits import Limits
 from kgverify.program.program import Symbols
 from kgverify.trace.files.manifest import Part, Shard, read_manifest, render_hash
-from kgverify.trace.model.columns import FIELDS, Columns, Digests, StepBatch
+from kgverify.trace.model.columns import KNOWLEDGE_GRAPH, Columns, Digests, StepBatch
 from kgverify.trace.model.digests import compute_sequence, root_digest
 from kgverify.trace.model.header import EngineInfo, Header, PolicyInfo
 from kgverify.trace.read.data_file import BLOCK_STEPS
@@ -325,7 +325,7 @@ def _check_loop(folder: Path) -> None:
 
 def _check_types() -> None:
     """InternalError unless each column of integers takes the least and the greatest value of its type, and none beyond."""
-    for field in FIELDS:
+    for field in KNOWLEDGE_GRAPH.columns:
         dtype = np.dtype(field.dtypes[0])
         if dtype.kind not in "iu" or field.width:
             continue

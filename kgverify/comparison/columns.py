@@ -1,0 +1,228 @@
+"""The comparison of a block by its columns, for any schema: which steps differ, and in which column first."""
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kgverify.comparison.comparable import ComparablePair
+from kgverify.comparison.equal_columns import Rounded, agree
+from kgverify.comparison.modulo import BenignSteps
+from kgverify.comparison.result import Divergence, Level, NearTie, Value
+from kgverify.comparison.step_view import Names, StepView, side_name
+from kgverify.errors import count_of
+from kgverify.program.outcomes import Side
+from kgverify.trace.model.columns import KNOWLEDGE_GRAPH, expand_rows, select_steps, starts_of
+from kgverify.trace.model.schema import Column, EqualityRule, Schema
+from kgverify.trace.model.trace import Trace
+
+
+class StepPairs(NamedTuple):
+    """The steps that both sides have: their rows on each side, and the candidate of each."""
+
+    expected: NDArray[np.int64]
+    actual: NDArray[np.int64]
+    candidate: NDArray[np.int64]
+
+
+class ColumnComparer:
+    """Compares a block: row i of the expected candidates with row i of the actual ones.
+
+    Free-running, the first difference decides a candidate. In lockstep each candidate has one step. A step's difference is
+    that of the column that the earliest stage gives.
+
+    divergences, near_ties:     in the order of candidates
+    num_steps, num_resolvents:  what was compared
+    rounded:                    the scores of the steps that agree
+    views:                      both steps of each step that differs, by (candidate, step)
+    benign:                     the steps that are equal only up to what was declared
+    """
+
+    def __init__(self, pair: ComparablePair, *, lockstep: bool = False) -> None:
+        self.pair, self.lockstep, self.schema = pair, lockstep, pair.schema
+        self.views: dict[tuple[int, int], tuple[StepView, StepView]] = {}
+        self.benign: list[BenignSteps] = []
+        self.num_resolvents, self.rounded = 0, Rounded()
+        self._sides: tuple[Any, Any] = pair.expected.columns, pair.actual.columns
+        self._candidates = self._sides[0].candidates, self._sides[1].candidates
+        self._ends = [each for each in self.schema.compared if each.group == "candidates" and not each.is_identity]
+        self._pairs = self._pair_steps()
+        found = self._collect(self._pairs, self._find_differing(self._pairs))
+        self.divergences, self.near_ties, self._is_compared = found
+        self.num_steps = int(np.count_nonzero(self._is_compared))
+
+    def _pair_steps(self) -> StepPairs:
+        counts = [side.num_steps for side in self._candidates]
+        common = np.minimum(*(count.astype(np.int64) for count in counts))
+        candidate = np.repeat(np.arange(len(common)), common)
+        ordinal = np.arange(len(candidate)) - np.repeat(np.cumsum(common) - common, common)
+        first = [starts_of(count)[:-1] for count in counts]
+        return StepPairs(first[0][candidate] + ordinal, first[1][candidate] + ordinal, candidate)
+
+    def _find_differing(self, pairs: StepPairs) -> NDArray[np.bool_]:
+        """Return which pairs of steps differ in any field, scores by tolerance."""
+        return find_differing(self.pair.expected, self.pair.actual, pairs, self.pair)
+
+    def _collect(
+        self, pairs: StepPairs, differs: NDArray[np.bool_]
+    ) -> tuple[list[Divergence], list[NearTie], NDArray[np.bool_]]:
+        """Return divergences, near-ties, and which pairs were compared: none after the one that decides a candidate."""
+        divergences: list[Divergence] = []
+        near_ties: list[NearTie] = []
+        decided: dict[int, int] = {}
+        for i in np.flatnonzero(differs).tolist():
+            candidate = int(pairs.candidate[i])
+            if candidate in decided:
+                continue
+            found = self._compare_step(candidate, int(pairs.expected[i]), int(pairs.actual[i]))
+            if found is None:
+                continue
+            decided[candidate] = i
+            if isinstance(found, NearTie):
+                near_ties.append(found)
+            else:
+                divergences.append(found)
+        num = len(self._candidates[0].num_steps)
+        is_other = np.zeros(num, np.bool_)
+        for each in self._ends:
+            is_other |= _differ(each, 0.0, *(self.schema.values(side, each.path) for side in self._sides))
+        rest = (candidate for candidate in np.flatnonzero(is_other).tolist() if candidate not in decided)
+        divergences += filter(None, map(self._compare_whole, rest))
+        last = np.full(num, len(differs), np.int64)
+        last[list(decided)] = list(decided.values())
+        divergences.sort(key=lambda each: (each.candidate, each.step))
+        return divergences, near_ties, np.arange(len(differs)) <= last[pairs.candidate]
+
+    @cached_property
+    def _by_stage(self) -> list[Column]:
+        """The columns of steps, in the order of the stages that give them."""
+        order = {stage: number for number, stage in enumerate(self.schema.stages)}
+        compared = (each for each in self.schema.compared if each.name not in self.pair.not_compared)
+        of_steps = (each for each in compared if each.group != "candidates")
+        return sorted(of_steps, key=lambda each: order.get(each.stage, -1))
+
+    def _compare_step(self, candidate: int, row: int, other: int) -> Divergence | NearTie | None:
+        """Return how two steps differ, given their rows; None if they agree after all."""
+        return self._compare_columns(candidate, row, other, self._by_stage)
+
+    def _compare_columns(self, candidate: int, row: int, other: int, columns: Sequence[Column]) -> Divergence | None:
+        """Return the first of some columns in which two steps differ, given their rows."""
+        rows = zip(self._sides, (row, other), strict=True)
+        steps = [select_steps(side, np.array([own]), self.schema) for side, own in rows]
+        for each in columns:
+            left, right = (self.schema.values(step, each.path) for step in steps)
+            if not agree(each, left, right, self.pair.score_tolerance, np.ones(1, np.uint32))[0]:
+                step = row - int(starts_of(self._candidates[0].num_steps)[candidate])
+                level = Level.OUTCOME if each.rule is EqualityRule.EQUAL else Level.TOLERANCE
+                values = _render(left), _render(right)
+                return self._name_divergence(candidate, step, each.stage, each.name, values, level)
+        return None
+
+    def _compare_whole(self, candidate: int) -> Divergence | None:
+        """Compare a candidate whose common steps agree: steps that only one side has, and how it ended."""
+        at = slice(candidate, candidate + 1)
+        num_steps = self._candidates[0].num_steps[at]
+        for each in self._ends:
+            left, right = (self.schema.values(side, each.path)[at] for side in self._sides)
+            if self._excuses(each, candidate) or agree(each, left, right, self.pair.score_tolerance, num_steps)[0]:
+                continue
+            stage, texts, level = self._describe_end(each, left, right)
+            step = min(int(left[0]), int(right[0])) if each.counts == "steps" else -1
+            return self._name_divergence(candidate, step, stage, each.name, texts, level)
+        return None
+
+    def _excuses(self, column: Column, candidate: int) -> bool:
+        """Return whether a difference in how a candidate ended does not count."""
+        return False
+
+    def _describe_end(
+        self, column: Column, expected: NDArray[Any], actual: NDArray[Any]
+    ) -> tuple[str, tuple[Value, Value], Level]:
+        """Return the stage of a difference in how a candidate ended, both values as text, and the level."""
+        level = Level.OUTCOME if column.rule is EqualityRule.EQUAL else Level.TOLERANCE
+        if column.counts:
+            return column.stage, (count_of(int(expected[0]), "step"), count_of(int(actual[0]), "step")), level
+        # As text, since JSON has no NaN.
+        return column.stage, (repr(expected[0].item()), repr(actual[0].item())), level
+
+    def _name_divergence(
+        self, candidate: int, step: int, stage: str, field: str, values: tuple[Value, Value], level: Level, **facts: Any
+    ) -> Divergence:
+        candidates = self._candidates[0]
+        num_steps = int(candidates.num_steps[candidate])
+        identity = [getattr(candidates, name)[candidate].tolist() for name in self.schema.identity]
+        return Divergence(
+            candidate=candidate,
+            **name_candidate(self.schema, self.pair.names, identity),
+            step=step,
+            stage=stage,
+            field=field,
+            level=level,
+            expected=values[0],
+            actual=values[1],
+            later_steps=0 if self.lockstep or step < 0 else max(0, num_steps - step - 1),
+            **facts,
+        )
+
+
+def name_candidate(schema: Schema, names: Names, identity: Sequence[Any]) -> dict[str, Any]:
+    """Return the fields of a divergence that name a candidate, given the values that tell it from the others."""
+    if schema is KNOWLEDGE_GRAPH:
+        query, side, atom = identity
+        return {"atom": names.atom(tuple(atom)), "query": query, "side": side_name(side)}
+    text = ", ".join(f"{name} {value}" for name, value in zip(schema.identity, identity, strict=True))
+    return {"atom": text, "query": -1, "side": side_name(Side.NONE)}
+
+
+def _render(values: NDArray[Any]) -> Value:
+    """Return the values of a column in one step, for people to read."""
+    texts = [str(each) for each in values.tolist()]
+    if len(texts) != 1:
+        return texts
+    value: Value = values[0].item() if values.ndim == 1 and values.dtype.kind in "iub" else texts[0]
+    return value
+
+
+def _differ(column: Column, tolerance: float, *values: NDArray[Any]) -> NDArray[np.bool_]:
+    """Return which rows of a column differ, scores by more than the tolerance."""
+    if column.rule is EqualityRule.SCORE:
+        left, right = (side.astype(np.float64) for side in values)
+        with np.errstate(invalid="ignore"):  # infinity less infinity
+            is_score_other: NDArray[np.bool_] = ~((left == right) | (np.abs(left - right) <= tolerance))
+        return is_score_other
+    differs: NDArray[np.bool_] = np.not_equal(*values)
+    in_rows: NDArray[np.bool_] = differs if differs.ndim == 1 else np.logical_or.reduce(differs, axis=1)
+    return in_rows
+
+
+def find_differing(expected: Trace, actual: Trace, pairs: StepPairs, judged: ComparablePair) -> NDArray[np.bool_]:
+    """Return which pairs of steps differ in any field, scores by tolerance.
+
+    Digests stand for the columns that they count. If one side lacks columns, they only stand for atoms: a digest that cannot
+    be computed from its columns does not vouch for them.
+
+    judged: names the columns that are not compared, and the tolerance
+    """
+    schema, score_tolerance = expected.schema, judged.score_tolerance
+    lacking = judged.not_compared
+    compared = [each for each in schema.compared if each.name not in lacking and (lacking or not each.is_digested)]
+    sides = (expected.columns, pairs.expected), (actual.columns, pairs.actual)
+    differs: NDArray[np.bool_] = expected.digests.sequence[pairs.expected] != actual.digests.sequence[pairs.actual]
+    for each in compared:
+        if each.rows == "steps":
+            differs |= _differ(each, score_tolerance, *(schema.values(side, each.path)[rows] for side, rows in sides))
+    for counts in schema.counts:
+        below = [each for each in compared if each.rows == counts.counts and each.rows in schema.groups]
+        if counts.rows != "steps" or not below:
+            continue
+        same = np.flatnonzero(~differs)
+        rows = [expand_rows(starts_of(schema.values(side, counts.path)), steps[same]) for side, steps in sides]
+        wrong = np.zeros(len(rows[0]), np.bool_)
+        for each in below:
+            values = (schema.values(side, each.path)[own] for (side, _), own in zip(sides, rows, strict=True))
+            wrong |= _differ(each, score_tolerance, *values)
+        owner = np.repeat(same, schema.values(expected.columns, counts.path)[pairs.expected[same]])
+        differs[owner[wrong]] = True
+    return differs
