@@ -280,7 +280,7 @@ class ComparedCandidates(NamedTuple):
 
 
 class Figure(NamedTuple):
-    """A figure of a ranking. Errors within the bounds move it between `low` and `high`; differences up to `margin` are ignored."""
+    """A figure of a ranking. Errors within the bounds move it between `low` and `high`. Within `margin` it counts as equal."""
 
     name: str
     expected: float
