@@ -97,7 +97,7 @@ def _find_shared(candidates: Candidates | CandidateSet) -> Truth:
 
 
 def _find_first(candidates: Candidates | CandidateSet, known: Truth) -> Truth:
-    """Return the first candidate of each group, if in all groups the others ascend and in some group the first does not fit."""
+    """Return the first candidate of each group, if in all groups the others ascend and in some the first does not fit."""
     key = group_keys(candidates)
     is_first = np.ones(len(key), np.bool_)
     is_first[1:] = key[1:] != key[:-1]
