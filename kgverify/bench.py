@@ -178,7 +178,7 @@ def measure_engines(
 
 
 class _Expectation(NamedTuple):
-    """The candidates of an engine, with which later engines are compared. rows: their rows among all candidates."""
+    """The candidates of an engine, for comparison with later engines. rows: their rows among all candidates."""
 
     against: str
     info: EngineInfo

@@ -1,4 +1,4 @@
-"""An examination of the installation: installed packages, those missing for a feature, broken ones, and a self-test."""
+"""An examination of the installation: what is installed, missing or broken, and a self-test."""
 
 import os
 import platform

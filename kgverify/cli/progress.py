@@ -1,4 +1,4 @@
-"""Progress bars on a terminal, none in a pipe; results on standard output, everything else on standard error."""
+"""Progress bars, only on a terminal; results on standard output, and everything else on standard error."""
 
 import os
 import shlex

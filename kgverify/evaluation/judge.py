@@ -132,7 +132,7 @@ def choose_rankings(
 
 
 class _Drawer:
-    """The candidates as the reference draws them, and the choice of those to derive."""
+    """The candidates as the reference draws them, and the choice of candidates to derive."""
 
     def __init__(self, run: Run, results: PartResult, key: int, model: NDArray[np.int64] | None) -> None:
         from kgverify.engines.reference.ranking import ReferenceDraw
@@ -423,7 +423,7 @@ def _count(word: str, mask: NDArray[np.bool_], is_needed: NDArray[np.bool_], act
 
 
 def _is_never_stopped(endings: Endings) -> NDArray[np.bool_]:
-    """Mark the first candidate, the PROVED ones, and those that within the bounds tie with the first or rank above it."""
+    """Mark the first candidate, PROVED candidates, and candidates that tie with the first or outrank it within the bounds."""
     gap = _ranking_gaps(endings.candidates)
     is_needed: NDArray[np.bool_] = gap - endings.bound - endings.bound[0] > -RANK_TOLERANCE
     is_needed |= endings.candidates.outcome == Outcome.PROVED

@@ -87,7 +87,7 @@ class PartResult(NamedTuple):
     query, num_ranked, num_limited, and the optimistic and pessimistic ranks: of each ranking
     outcome, log_probability: of its true triple
     num_outcomes:             uint32 [Q, 4]  candidates by `Outcome`
-    drawn:                    uint64 [Q]  the hash of the drawn entities (`hash_entities`), 0 if they were not listed
+    drawn:                    uint64 [Q]  the hash of the drawn entities (`hash_entities`), or 0 if they were not listed
     choices:                  the choices of all candidates
     """
 
@@ -505,7 +505,7 @@ class PartStore:
         self._results: dict[int, PartResult] = {}
 
     def open(self, parts: Sequence[Part], warn: Warn) -> None:
-        """Create the folder, or find the parts in it. UserError if it is of another evaluation or contains other files."""
+        """Create the folder, or find the parts in it. UserError if it is another evaluation's or contains other files."""
         if self._folder is not None:
             self._open_folder(self._folder)
         found = self.collect(parts, warn)

@@ -1,4 +1,4 @@
-"""The work on one part of an evaluation: its candidates are drawn, proved by any engine, and summarized."""
+"""The work on one part of an evaluation: draw its candidates, prove them with any engine, and summarize the results."""
 
 import os
 from collections import Counter
@@ -87,13 +87,13 @@ def make_work(
 
 
 def do_part(make: bytes, name: str, part: Part) -> PartResult:
-    """Return the result of a part on a worker; `make` and `name` are those of `send_maker`."""
+    """Return the result of a part on a worker; `make` and `name` come from `send_maker`."""
     work: PartWork = make_once(make, name)
     return work.summarize(part, work.prove(part, work.draw(part), no_progress))
 
 
 def do_piece(make: bytes, name: str, part: Part, drawn: CandidateSet) -> tuple[Candidates, ChoiceStatistics]:
-    """Prove some candidates of a part on a worker; `make` and `name` are those of `send_maker`, for a `FullWork`."""
+    """Prove some candidates of a part on a worker; `make` and `name` come from `send_maker`, for a `FullWork`."""
     work: FullWork = make_once(make, name)
     return work.prove(part, drawn, no_progress)
 

@@ -450,7 +450,7 @@ class RankOnly:
             raise
 
     def _take_inside(self, block: Block, mask: NDArray[np.bool_]) -> Block:
-        """Return a block of the selected candidates inside the least model; all selected ones if the model was given up."""
+        """Return a block of the selected candidates inside the least model; all of them if the model was given up."""
         model = self._source.model.result()
         selected = block.take(mask)
         if model is None:
@@ -458,7 +458,7 @@ class RankOnly:
         return selected.take(model.contains(selected.candidates.atom))
 
     def _compare(self, block: Block, proved: Candidates, true_score: NDArray[np.float64], tally: Tally) -> Sample:
-        """Add the corruptions of a block to the tally, and return a sample of them. Stopped ones rank below.
+        """Add the corruptions of a block to the tally, and return a sample of them. Stopped corruptions rank below.
 
         InternalError for a corruption that was stopped too early.
         """

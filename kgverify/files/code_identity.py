@@ -86,7 +86,7 @@ _OF_PATHS: Final = re.compile(
 _PATH_MODULES: Final = {"os": os, "os.path": os.path, "pathlib": pathlib, "pathlib.Path": Path} | {
     f"os.path.{each.__name__}": each for each in (os.path.abspath, os.path.dirname, os.path.join, os.path.realpath)
 }
-"""The modules and functions that such an expression may use."""
+"""The modules and functions that an expression with a known value may use."""
 _loaded: Final[WeakKeyDictionary[ModuleType, str]] = WeakKeyDictionary()
 """The digests of the files of modules at the time when each module was first identified."""
 

@@ -112,7 +112,7 @@ def open_descriptor(path: Path, *, purpose: str, max_bytes: int | None = None) -
 
 
 def _check_descriptor(descriptor: int, where: str, purpose: str, max_bytes: int | None) -> None:
-    """Raise a UserError unless an open file is a regular one whose bytes are on disk."""
+    """Raise a UserError unless an open file is a regular file whose bytes are on disk."""
     status = os.fstat(descriptor)
     if not stat.S_ISREG(status.st_mode):
         kind = _KINDS.get(stat.S_IFMT(status.st_mode), "a special file")

@@ -1,4 +1,4 @@
-"""Read domains: `domain constant constant ...`, one a line.
+"""Read domains: `domain constant constant ...`, one per line.
 
 Names are separated by blanks, or by tabs if the line has one, so that names with blanks survive. A later line that begins
 with the same name continues the domain. Lines that begin with `%` or `#` and contain no tab are comments.

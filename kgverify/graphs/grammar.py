@@ -1,9 +1,9 @@
 """The grammar of atoms and clauses: facts, Prolog rules, and rules with an arrow in either direction.
 
-A name is quoted (`'a b'`, `"a, b"`) or bare. In quotes, a backslash before a quote or a backslash, and a doubled quote, stand
-for the character itself. A bare argument ends at a comma or at the closing parenthesis; it may contain balanced parentheses. A
-bare predicate ends at its parenthesis; it contains no operator (`:-`, `->`, `<=`, `=>`). Neither contains a tab or the blanks
-around it. `%` and `#` begin a comment except where an argument may begin; `/* */` surrounds one.
+A name is quoted (`'a b'`, `"a, b"`) or bare. In quotes, a backslash before a quote or another backslash makes it a
+plain character, and so does doubling a quote. A bare argument ends at a comma or at the closing parenthesis; it may contain
+balanced parentheses. A bare predicate ends at its parenthesis; it contains no operator (`:-`, `->`, `<=`, `=>`). Neither
+contains a tab or the blanks around it. `%` and `#` begin a comment except where an argument may begin; `/* */` surrounds one.
 
 A clause ends at its dot or with its line. It continues on the next line after `:-`, `(` and `,`, and if that line begins
 with `:-` or `,`. No pattern repeats ambiguously or is tried again, so time and memory are linear in the length of the text.
@@ -37,7 +37,7 @@ def _nest_parentheses() -> str:
     return rf"\({inner}\)"
 
 
-# Groups repeat in `(?>...)`, not possessively: Python 3.11.0 to 3.11.4 match such a group wrongly where it can backtrack.
+# Groups repeat in `(?>...)`, not possessively: Python 3.11.0 to 3.11.4 match such a group wrongly if it can backtrack.
 _BLOCK: Final = r"/\*(?>(?:[^*]++|\*(?!/))*)\*/"
 _LAYOUT: Final = rf"(?>(?:[ \t]*+(?>(?:{_BLOCK}[ \t]*+)*)(?:[%#][^\n]*+)?\n)*)"
 _BLANKS_AND_BLOCKS: Final = re.compile(rf"(?>(?:[ \t]++|{_BLOCK})*)")
@@ -85,7 +85,7 @@ NO_BODY: Final = (
 
 
 class RawTerm(NamedTuple):
-    """An argument as written; a quoted one is a constant."""
+    """An argument as written; a quoted argument is a constant."""
 
     text: str
     is_quoted: bool

@@ -68,7 +68,7 @@ class KnowledgeGraph:
     files:              the files that were read, in the order train, valid, test, rules, domains
     fact_lines:         the line of each train atom in `facts_file`
     warnings:           probable mistakes that do not prevent loading
-    loaded:             the arguments by which `load_graph` loaded it; None for a graph made in Python
+    loaded:             the arguments with which `load_graph` loaded it; None for a graph made in Python
 
     Example:
         >>> import kgverify as kv
@@ -157,7 +157,7 @@ class KnowledgeGraph:
         if (len(self.program.symbols.predicates) + 1) * size**2 >= 2**63:
             known, _ = sort_rows(np.concatenate([facts, others]))
         else:
-            # The facts are in order: a few others are put between them.
+            # The facts are sorted, so the few other triples are inserted between them.
             numbers, wanted = number_rows(facts, size), number_rows(others, size)
             after = np.searchsorted(numbers, wanted)
             is_new = np.ones(len(others), np.bool_)

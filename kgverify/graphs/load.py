@@ -450,7 +450,7 @@ def _locate(spec: str | Path) -> Traversable:
 
 
 def find_graph(name: str, program_sha256: str) -> KnowledgeGraph | None:
-    """Return the embedded graph or the graph under $KGVERIFY_DATA of this name, if its program is this one; else None.
+    """Return the graph of this name, embedded or under $KGVERIFY_DATA, if its program has this hash; else None.
 
     The name may come from a stranger's file, so it is never taken as a path.
     """

@@ -373,7 +373,7 @@ def _begins_with(clause: str, predicates: Collection[str]) -> bool:
 
 
 def _parse_prolog(lines: _Lines, context: _Context) -> Iterator[_Item]:
-    """Parse Prolog rules: `h(X,Y) :- b1(X,Z), b2(Z,Y).`, several on a line or one on several lines.
+    """Parse Prolog rules: `h(X,Y) :- b1(X,Z), b2(Z,Y).`, which may share a line or span several lines.
 
     A bare argument that begins with an upper-case letter or `_` is a variable, and each bare `_` is a different variable.
     Everything else is a constant. The dot at the end of a line may be missing. A weight (`0.9::h(X,Y) :- ...`,

@@ -37,7 +37,7 @@ class Truth(NamedTuple):
         return is_true
 
     def join(self, other: "Truth") -> "Truth":
-        """Return these true triples, and those of `other` for the groups without one here."""
+        """Return these true triples, and add those of `other` for groups without one here."""
         is_new = ~np.isin(other.key, self.key)
         key, atom = np.append(self.key, other.key[is_new]), np.concatenate((self.atom, other.atom[is_new]))
         order = np.argsort(key)
@@ -121,7 +121,7 @@ class Groups(NamedTuple):
 
     starts:   int64 [G + 1]
     query:    int32 [G]; side: int8 [G]
-    has_true: bool  [G]  whether the first candidate of the group is the true triple; no other candidate is
+    has_true: bool  [G]  whether the first candidate of the group is the true triple; no other candidate can be
     """
 
     starts: NDArray[np.int64]
@@ -256,7 +256,7 @@ def rank_scores(
 def count_gaps(
     gap: NDArray[np.float64], starts: NDArray[np.int64], tolerance: float
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Count the scores of each group that are above its first one, and those that tie with it: int64 [G].
+    """Count, for each group, the scores above its first score and the scores that tie with it: int64 [G].
 
     gap: float64 [N], nats, from the first score of the group to each score; starts: int64 [G + 1]
     """

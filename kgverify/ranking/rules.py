@@ -93,7 +93,7 @@ def count_above(
     known: NDArray[np.bool_] | None = None,
     margin: float = 0.0,
 ) -> Counts:
-    """Count the candidates above the true one, and those that tie with it.
+    """Count the candidates above the true one, and the candidates that tie with it.
 
     known:  which candidates are known true triples, bool [N], for a rule that leaves them out
     margin: the nats added to the score of each other candidate, for each step of the longest derivation in its group

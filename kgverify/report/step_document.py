@@ -163,10 +163,10 @@ class Derivation(NamedTuple):
 
 
 class DerivationReader:
-    """Aligns the two sides of divergences, and of any other step, by candidate and step of the expected trace.
+    """A reader that aligns both sides of divergences, and of any other step, by candidate and step of the expected trace.
 
-    `divergences_at` has the divergences of each candidate and step; `has_stepped` is true if the actual steps are those of
-    lockstep.
+    `divergences_at` contains the divergences of each candidate and step. `has_stepped` is true if the actual steps come
+    from lockstep.
 
     lockstep: whether the report describes a lockstep comparison
     stepped:  in lockstep, the actual engine's steps from the expected goals, each a candidate with one step, in the order

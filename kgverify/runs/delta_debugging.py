@@ -1,4 +1,4 @@
-"""Delta debugging: remove items from a failing list until every one that remains is needed.
+"""Delta debugging: remove items from a failing list until every remaining item is needed.
 
 Source: Zeller and Hildebrandt, Simplifying and isolating failure-inducing input, IEEE TSE 28(2), 2002.
 """
@@ -18,7 +18,7 @@ class Sift(Protocol[U]):
     """A test of many attempts at once. It must find the attempts that fail, and may report some that do not."""
 
     def capacity(self, kept: tuple[U, ...]) -> int:
-        """Return how many attempts, each about as large as `kept`, one batch holds."""
+        """Return how many attempts, each about as large as `kept`, fit in one batch."""
 
     def find_suspects(self, attempts: Sequence[tuple[U, ...]], kept: tuple[U, ...]) -> Iterable[int]:
         """Yield the indices of the attempts that may fail, in order; `kept` is known to fail."""

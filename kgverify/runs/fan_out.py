@@ -88,7 +88,7 @@ class DaskWorkers(Workers):
         return future
 
     def share(self, content: bytes) -> "SharedBytes":
-        """Return an argument that stands for bytes. The scheduler keeps them, and workers copy them from one another."""
+        """Return an argument that stands for bytes. The scheduler stores the bytes, and workers copy them from each other."""
         return SharedBytes(content)
 
     def count(self) -> int:
@@ -195,7 +195,7 @@ def check_same_engine(found: EngineInfo, expected: EngineInfo) -> None:
 
 
 def check_address(address: str) -> None:
-    """Raise UserError for an address that others on the network could listen to.
+    """Raise UserError for an address whose traffic others on the network could read.
 
     Anyone who can read a client's connection can run code on the client and on the workers.
     """

@@ -152,7 +152,7 @@ EngineLike: TypeAlias = str | EngineSpec | EngineMaker | Reference | Callable[..
 
 @dataclass(frozen=True)
 class Engines:
-    """The engine under test, and the one that it is compared with."""
+    """The engine under test, and the engine to compare it with."""
 
     engine: EngineLike = COMPILED
     reference: EngineLike = REFERENCE

@@ -219,7 +219,7 @@ def _retake_part(recorded: Columns, engine: Engine, max_depth: int, *, canonical
 
 
 def _fill(recorded: Columns, taken: Columns, rows: NDArray[np.int64]) -> Columns:
-    """Return the steps, each as a candidate: the ones taken, and the recorded ones where none was taken."""
+    """Return each step as a candidate: the new step if the engine took one, else the recorded step."""
     every = lockstep_columns(recorded)
     left = np.setdiff1d(np.arange(len(recorded.steps.num_atoms)), rows)
     joined = concatenate([taken, select_candidates(every, left)])

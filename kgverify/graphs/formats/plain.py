@@ -1,8 +1,8 @@
 """Read files of triples without special cases, as most large files are. Names are found and numbered one column at a time.
 
-Each name is packed into words of eight bytes, and equal words have one number. The words are found in a hash table of numpy
-arrays, all names of a chunk at once. This is much faster than looking up every name in a dict, whose entries are scattered in
-memory. Words are compared as well, so equal hashes do no harm.
+Each name is packed into words of eight bytes, and equal names get the same number. The words are found in a hash table of
+numpy arrays, all names of a chunk at once. This is much faster than looking up every name in a dict, whose entries are
+scattered in memory. Words are compared as well, so equal hashes do no harm.
 
 `parse_table` and `parse_facts` read the same files in the same way, but slower. Tests compare both.
 """

@@ -55,7 +55,7 @@ def parse_plain(content: bytes, delimiter: str, first: str, given: GivenColumns 
 class _Table(TableRows):
     """A table whose rows have the same number of fields.
 
-    header: the columns that a header row calls head, relation and tail; None without one
+    header: the columns that a header row calls head, relation and tail; None without a header row
     """
 
     header: Columns | None = None

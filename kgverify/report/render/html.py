@@ -1,4 +1,4 @@
-"""The report as one self-contained HTML file, in which every divergence can be stepped through."""
+"""The report as one self-contained HTML file, where the reader can step through every divergence."""
 
 import base64
 import hashlib
