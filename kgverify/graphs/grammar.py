@@ -384,4 +384,4 @@ _AFTER_ATOM: Final = {
     ("backward", False): ("'<=' after the rule's head", _BACKWARD_FIX),
     ("backward", True): ("',' or the end of the rule after an atom", _BACKWARD_FIX),
 }
-"""What is expected after an atom, and the fix, by the form of the rule and whether its sign came before the atom."""
+"""The expected text after an atom, and the fix, by the form of the rule and whether its sign came before the atom."""

@@ -20,7 +20,7 @@ class Truth(NamedTuple):
 
     key:  int64 [n], ascending  the keys of query and side (`group_keys`)
     atom: int32 [n, 3]
-    how:  how they were found, in words; empty if there are none
+    how:  how the true triples were found, in words; empty without any
     """
 
     key: NDArray[np.int64]

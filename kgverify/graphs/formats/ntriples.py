@@ -30,7 +30,7 @@ RDF_STAR: Final = (
     "a quoted triple of RDF-star",
     "leave out the statements about other statements, those with <<, and save the rest as N-Triples",
 )
-"""How an error names a line with `<<`, and the fix."""
+"""The name of a line with `<<` in an error, and the fix."""
 _BEGINNING: Final = re.compile(rf"{_BLANKS}(?:<[^<>\t]*>[ \t]*|_:\S+[ \t]+)<[^<>]*>")
 _ESCAPE: Final = re.compile(rf"{_CODE}|\\.")
 _CHARACTERS: Final = {"t": "\t", "b": "\b", "n": "\n", "r": "\r", "f": "\f"}
