@@ -62,12 +62,16 @@ MAX_SECONDS: Final = 60.0
 """The default limit on the seconds of a shrink."""
 
 
+def silent_progress(name: str, problem: Problem, calls: int) -> None:
+    """Report nothing. Other processes receive budgets, so this is no lambda."""
+
+
 class Budget(NamedTuple):
     """The limits on the runs of the engine under test and on the seconds of a shrink, and the callback after each pass."""
 
     max_calls: int = 2000
     seconds: float = MAX_SECONDS
-    progress: Progress = lambda name, problem, calls: None
+    progress: Progress = silent_progress
 
 
 DEFAULT_BUDGET: Final = Budget()

@@ -183,7 +183,7 @@ _LAST: Final = (
 """The datasets that traces of every kind of problem have: before the columns of their own, and after them."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class Schema:
     """The columns of one kind of problem.
 
