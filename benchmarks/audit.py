@@ -183,7 +183,7 @@ def run_audit(words: list[str]) -> None:
     of the audit and of all its processes, without the import of torch.
     """
     parser = make_parser(run_audit)
-    parser.add_argument("kind", choices=(*SCORES, "all", "show"))
+    parser.add_argument("kind", nargs="?", default="all", choices=(*SCORES, "all", "show"))
     parser.add_argument("name", nargs="*", help="all if not given")
     parser.add_argument("--save", type=Path, default=Path("scores.jsonl"))
     parser.add_argument("--jobs", type=int, default=1, help="steps that are audited at the same time")

@@ -1,38 +1,28 @@
 """Score the conditions of causes."""
 
-import random
 import sys
 import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
-from functools import cache, cached_property
-from itertools import combinations
+from functools import cached_property
 from pathlib import Path
-from random import Random
 from typing import Any, Final, NamedTuple
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 import kgverify as kv
 from benchmarks.shared import make_parser
 from kgverify.comparison.equality import Equality
-from kgverify.comparison.inference.origins import OriginInference
-from kgverify.comparison.step_view import StepReader, StepView
-from kgverify.conditions import describe, instances
-from kgverify.conditions.batch import Candidate, CandidateReader
+from kgverify.conditions import describe
 from kgverify.conditions.confirm import Tested
-from kgverify.conditions.features import Feature, Scale, features_of, read_features
+from kgverify.conditions.features import read_features
 from kgverify.conditions.find import Found
-from kgverify.conditions.instances import Cases, Instance, SeenStep, Unit, canonical
-from kgverify.conditions.search import MODULI, MOST_OF_MODULUS
+from kgverify.conditions.instances import Cases
 from kgverify.engines.policy import SHORTEST
-from kgverify.engines.protocol import Positions, make_positions
 from kgverify.graphs.load import load_graph
-from kgverify.program.atoms import Atom
 from kgverify.program.limits import Limits
 from kgverify.program.outcomes import GoalKind, Origin, Outcome
 from kgverify.prover.faults.plant import FAULTS as CATALOGUE
@@ -40,8 +30,7 @@ from kgverify.ranking.draw import draw_candidates
 from kgverify.ranking.rank import rank_candidates
 from kgverify.runs.engine_makers import evaluator_pipeline
 from kgverify.runs.run import Pipeline, Run, load_policy, reference_pipeline
-from kgverify.step.clauses import Atoms, Clauses, number_variables
-from kgverify.trace.model.columns import CandidateSet, concatenate, select_candidates
+from kgverify.trace.model.columns import concatenate, select_candidates
 from kgverify.verification.verify import verify
 
 # Sixty faults
@@ -295,297 +284,6 @@ FURTHER_FAULTS: Final = (
 )
 
 
-# Pairs of faults
-
-
-OF_CANDIDATES: Final = "candidate"
-"""The hook of faults that break whole candidates."""
-
-
-def count_own(run: Run, faults: tuple[Fault, Fault, Fault], *, lockstep: bool) -> tuple[int, int]:
-    """Return in how many steps the first fault changes what the second alone does not, and the reverse.
-
-    faults: both, one by one, and as one
-
-    Only steps from the goals of the sound engine count: without lockstep, those up to the first wrong one of a candidate.
-    """
-    sound = Prover(run.graph.program, run.limits, run.policy)
-    candidates = draw_candidates(run.graph, run.split, run.queries, run.num_corruptions, run.seed)
-    if faults[0].hook == OF_CANDIDATES:
-        num = len(candidates.query)
-        rows = [{i for i in range(num) if fault.holds(candidates, i, num)} for fault in faults[:2]]
-        return len(rows[0] - rows[1]), len(rows[1] - rows[0])
-    columns = sound.prove(candidates)
-    reader = StepReader(columns)
-    positions = [
-        (row, i, [reader.goal_of(reader.first_step[row] + k) for k in range(i + 1)])
-        for row, num in enumerate(columns.candidates.num_steps.tolist())
-        for i in range(num)
-    ]
-    expected, first, second, both = (_step(run, fault, candidates, positions) for fault in (None, *faults))
-    own = [0, 0]
-    ended: set[int] = set()
-    for i, (row, *_) in enumerate(positions):
-        if row in ended:
-            continue
-        own[0] += both[i] != second[i]
-        own[1] += both[i] != first[i]
-        if both[i] != expected[i] and not lockstep:
-            ended.add(row)
-    return own[0], own[1]
-
-
-def _step(
-    run: Run, fault: Fault | None, candidates: CandidateSet, positions: Sequence[tuple[int, int, Any]]
-) -> list[StepView]:
-    """Take a step from each position, with a fault or without one."""
-    engine = Prover(run.graph.program, run.limits, run.policy)
-    engine.fault = fault
-    goals = [goal for *_, visited in positions for goal in visited]
-    columns = engine.step(
-        Positions(
-            candidates.take([row for row, *_ in positions]),
-            np.array([depth for _, depth, _ in positions], np.uint16),
-            np.array([len(visited) for *_, visited in positions], np.uint32),
-            np.array([len(goal) for goal in goals], np.uint16),
-            np.array([atom for goal in goals for atom in goal], np.int32).reshape(-1, 3),
-        )
-    )
-    reader = StepReader(columns)
-    return [reader.read(i) for i in range(len(positions))]
-
-
-NUM_DRAWN: Final = 1_000
-NUM_RUNS: Final = 2
-"""The goals to draw at random for each run, and the runs."""
-
-MOST_OF_STEP: Final = 24
-MOST_INSTANCES: Final = 12_000
-"""The instances to keep, of each step and in all."""
-
-SAME: Final = 0.95
-"""The share of two conditions' instances from which on they are one and the same, as in the score."""
-
-_UNITS: Final = {"fact": Unit.FACT, "rule": Unit.RULE, "finish": Unit.STEP, "candidate": Unit.CANDIDATE}
-
-Mask = NDArray[np.bool_]
-
-
-class Sample(NamedTuple):
-    """The instances of a graph at which a kind of fault may act.
-
-    given:  the arguments of the fault's predicate
-    values: float64 [n, F]
-    """
-
-    given: tuple[Any, ...]
-    features: tuple[Feature, ...]
-    values: NDArray[np.float64]
-
-
-class _Watched(Prover):
-    """A sound prover that notes in which step it asks a fault of some kind."""
-
-    place = chosen = -1
-
-    def watch(self, hook: str) -> list[tuple[int, Any]]:
-        self.asked: list[tuple[int, Any]] = []
-        self.place = self.chosen = -1
-        self.fault = Fault("watch", hook, self._note)
-        return self.asked
-
-    def _note(self, *given: Any) -> bool:
-        self.asked.append((self.place, given))
-        return False
-
-    def _run_stages(self, query: Any, visited: Any) -> Any:
-        self.place += 1
-        return super()._run_stages(query, visited)
-
-    def _choose(self, goal: Any, depth: int, taken: Any) -> Any:
-        # All steps of a batch are taken before any of them chooses.
-        self.chosen += 1
-        self.place = self.chosen
-        return super()._choose(goal, depth, taken)
-
-
-def why_alike(graph: str, limits: Limits, first: Fault, second: Fault) -> str:
-    """Return why nobody can tell two faults apart; empty if that is possible."""
-    sample = read_sample(graph, limits, first.hook)
-    own = [np.array([bool(fault.holds(*given)) for given in sample.given], np.bool_) for fault in (first, second)]
-    for fault, here, there in ((first, *own), (second, *own[::-1])):
-        if not (here & ~there).any():
-            return f"{fault.name} never acts alone"
-    both = own[0] | own[1]
-    if both.all():
-        return "together they act everywhere"
-    comparisons = list(_comparisons(sample, both))
-    single = next((text for text, mask in comparisons if (mask == both).all()), "")
-    return single or _find_two(comparisons, own[0], own[1])
-
-
-def _find_two(comparisons: Sequence[tuple[str, Mask]], first: Mask, second: Mask) -> str:
-    """Return two other comparisons of which one or the other holds exactly where one of the faults acts."""
-    both = first | second
-    pure = {mask.tobytes(): (text, mask) for text, mask in comparisons if not (mask & ~both).any()}
-    texts = [text for text, _ in pure.values()]
-    masks = np.array([mask[both] for _, mask in pure.values()], np.bool_).reshape(len(pure), -1)
-    parts = first[both], second[both]
-    sizes = masks.sum(1)
-    for i in np.flatnonzero(sizes * 2 >= both.sum()).tolist():
-        rest = ~masks[i]
-        large = np.flatnonzero(sizes >= rest.sum())
-        for j in large[masks[np.ix_(large, rest)].all(1)].tolist():
-            pair = masks[i], masks[j]
-            if not any(_is_same(pair[0], here) and _is_same(pair[1], there) for here, there in (parts, parts[::-1])):
-                return f"{texts[i]} or {texts[j]}"
-    return ""
-
-
-def _is_same(mask: Mask, other: Mask) -> bool:
-    both = (mask & other).sum()
-    return bool(both >= SAME * mask.sum() and both >= SAME * other.sum())
-
-
-def _comparisons(sample: Sample, wrong: Mask) -> Iterator[tuple[str, Mask]]:
-    """Yield the comparisons that may hold for what goes wrong alone, in words: the widest of each feature."""
-    for i, feature in enumerate(sample.features):
-        x = sample.values[:, i]
-        right, name = np.unique(x[~wrong]), feature.name
-        for value in np.setdiff1d(np.unique(x[wrong]), right).tolist():
-            yield f"{name} {value:g}", x == value
-        if len(right) == 1:
-            yield f"{name} other than {right[0]:g}", x != right[0]
-        if feature.scale in (Scale.FLAG, Scale.ID):
-            continue
-        yield f"{name} above {right[-1]:g}", x > right[-1]
-        yield f"{name} below {right[0]:g}", x < right[0]
-        for modulus in MODULI if feature.scale is Scale.COUNT else ():
-            if modulus > MOST_OF_MODULUS:
-                break
-            for remainder in np.setdiff1d(np.mod(x[wrong], modulus), np.mod(right, modulus)).tolist():
-                yield f"{name} {remainder:g} modulo {modulus}", np.mod(x, modulus) == remainder
-
-
-# The sample
-
-
-@cache
-def read_sample(graph: str, limits: Limits, hook: str) -> Sample:
-    """Return the instances of a graph at which a kind of fault may act."""
-    unit = _UNITS.get(hook, Unit.RESOLVENT)
-    found = [
-        each
-        for seed in range(NUM_RUNS)
-        for each in _ask(Run(load_graph(graph), limits, SHORTEST, num_queries=8, num_corruptions=10, seed=seed), hook)
-    ]
-    if len(found) > MOST_INSTANCES:
-        found = Random(0).sample(found, MOST_INSTANCES)
-    columns = [(feature, [feature.value(instance) for instance, _ in found]) for feature in features_of(unit)]
-    known = [(feature, values) for feature, values in columns if all(v is not None and v == v for v in values)]
-    return Sample(
-        tuple(given for _, given in found),
-        tuple(feature for feature, _ in known),
-        np.array([list(map(float, values)) for _, values in known]).reshape(len(known), -1).T,  # type: ignore[arg-type]
-    )
-
-
-def _ask(run: Run, hook: str) -> Iterator[tuple[Instance, Any]]:
-    """Yield the instances at which a fault is asked in a run, and in steps from random goals, with its arguments."""
-    program = run.graph.program
-    inference = OriginInference(Clauses(program, exclude_query=run.limits.exclude_query))
-    engine = _Watched(program, run.limits, run.policy)
-    candidates = draw_candidates(run.graph, run.split, run.queries, run.num_corruptions, run.seed)
-    columns = engine.prove(candidates)
-    reader = CandidateReader(columns.candidates, None, engine.info, inference)
-    if hook == "candidate":
-        num = len(candidates.query)
-        for row in range(num):
-            yield Instance(Unit.CANDIDATE, False, row, reader.read(row)), (candidates, row, num)
-        return
-    steps = StepReader(columns)
-    problems = [
-        (reader.read(row), tuple(canonical(steps.goal_of(steps.first_step[row] + k)) for k in range(i + 1)))
-        for row, num in enumerate(columns.candidates.num_steps.tolist())
-        for i in range(num)
-    ]
-    rng = Random(run.seed)
-    problems += [_draw(rng, problems, inference, run.limits) for _ in range(NUM_DRAWN)]
-    asked = engine.watch(hook)
-    views = StepReader(engine.step(_positions(problems)))
-    data = instances.Run(
-        run.limits,
-        inference,
-        inference.at,
-        has_scores=True,
-        has_origins=True,
-        has_counts=True,
-        follows_semantics=True,
-    )
-    seen = [
-        SeenStep(
-            data,
-            who,
-            len(visited) - 1,
-            views.read(i),
-            None,
-            inference.at(visited[-1], who.atom),
-            tuple(tuple(Atom(*atom) for atom in goal) for goal in visited[:-1]),
-        )
-        for i, (who, visited) in enumerate(problems)
-    ]
-    by_step: dict[int, list[Any]] = {}
-    for place, given in asked:
-        by_step.setdefault(place, []).append(given)
-    for place, every in by_step.items():
-        for given in every if len(every) <= MOST_OF_STEP else rng.sample(every, MOST_OF_STEP):
-            for instance in _instances(seen[place], hook, given):
-                yield instance, given
-
-
-def _instances(step: SeenStep, hook: str, given: Any) -> Iterator[Instance]:
-    """Yield the instances of a step for which a fault is asked with some arguments."""
-    if hook == "finish":
-        yield Instance(Unit.STEP, False, None, step.candidate, step)
-        return
-    if hook in ("fact", "rule", "resolve"):
-        clauses = [(int(given[0].clause.origin_kind), int(given[0].clause.origin))]
-    elif hook == "prune":
-        clauses = [c for c, made in step.made.items() if number_variables(iter(made.atoms)) == canonical(given[0])]
-    else:
-        clauses = [c for c, atoms in step.kept.items() if atoms == canonical(given[1 if hook == "score" else 0])]
-    for clause in clauses:
-        yield Instance(_UNITS.get(hook, Unit.RESOLVENT), False, clause, step.candidate, step, clause)
-
-
-def _draw(
-    rng: Random, problems: Sequence[tuple[Candidate, tuple[Atoms, ...]]], inference: OriginInference, limits: Limits
-) -> tuple[Candidate, tuple[Atoms, ...]]:
-    """Return a goal of facts, with variables for some of their constants, after goals of the run or instead of them."""
-    who, visited = rng.choice(problems)
-    facts = inference.clauses.facts
-    atoms = []
-    for i in range(rng.randint(1, limits.max_atoms or 3)):
-        p, a, b = rng.choice(facts)
-        atoms.append((p, -1 if rng.random() < 0.4 else a, -1 - rng.randrange(i + 2) if rng.random() < 0.4 else b))
-    goal = number_variables(iter(atoms))
-    depth = rng.randrange(limits.max_depth or 6)
-    return who, (*(visited * (depth + 1))[:depth], goal)
-
-
-def _positions(problems: Sequence[tuple[Candidate, tuple[Atoms, ...]]]) -> Positions:
-    who = [candidate for candidate, _ in problems]
-    return make_positions(
-        CandidateSet(
-            np.array([each.query for each in who], np.int32),
-            np.array([each.side for each in who], np.int8),
-            np.array([each.atom for each in who], np.int32).reshape(-1, 3),
-        ),
-        np.array([len(visited) - 1 for _, visited in problems]),
-        [visited for _, visited in problems],
-    )
-
-
 # The score
 
 
@@ -624,12 +322,7 @@ MOST_SECOND_RUNS: Final = 4
 """The second runs to make, each with other queries, until one shows the fault."""
 
 EXACT, NEARLY, WRONG, NONE, SILENT = "exact", "0.95", "wrong", "none", "does nothing"
-MASKED: Final = "masked"
-"""The result of a pair of faults of which one changes nothing that the other one leaves right: it proves nothing."""
-
-
-PARTS: Final = ("catalogue", "further", "alone", "pairs", "lockstep")
-"""The parts of the score; lockstep has pairs again."""
+PARTS: Final = ("catalogue", "further", "alone")
 
 
 class Score(msgspec.Struct, kw_only=True):
@@ -638,7 +331,6 @@ class Score(msgspec.Struct, kw_only=True):
     results:    of the first cause: exact, 0.95, wrong, none; of all causes: wrong if any condition is
     experiments: the verdicts of the experiments
     seconds:    CPU time that the conditions took
-    alike:      why nobody can tell the two faults of a pair apart; empty if that is possible
     """
 
     name: str
@@ -647,7 +339,6 @@ class Score(msgspec.Struct, kw_only=True):
     sentences: list[str] = []
     experiments: list[str] = []
     seconds: float = 0.0
-    alike: str = ""
 
 
 class Table(msgspec.Struct, kw_only=True):
@@ -685,9 +376,9 @@ def _recording(*, tests: bool) -> Iterator[tuple[list[Found], list[Cases]]]:
         describe.find_condition, describe.show, describe.confirm = originals
 
 
-def _verify(run: Run, actual: Pipeline, *, lockstep: bool = False) -> Any:
+def _verify(run: Run, actual: Pipeline) -> Any:
     sides = reference_pipeline(run), actual
-    return verify(run, *sides, equality=Equality(lockstep=lockstep, determinism=False, minimum={})).report
+    return verify(run, *sides, equality=Equality(determinism=False, minimum={})).report
 
 
 def _tables(cases: Sequence[Cases]) -> list[Table]:
@@ -836,60 +527,15 @@ def _alone(i: int) -> tuple[Score, list[Table]]:
     return Score(name=name, result=result, graph=loaded.name, sentences=[each.condition for each in report.causes]), []
 
 
-def _pair(given: tuple[int, int, str, bool, Path]) -> tuple[Score, list[Table]]:
-    """Plant two faults of one stage, and look for both conditions, each judged by the second run of its own fault."""
-    i, j, graph, lockstep, folder = given
-    first, second = FURTHER_FAULTS[i], FURTHER_FAULTS[j]
-    both = Fault("both", first.hook, lambda *at: first.holds(*at) | second.holds(*at))
-    name = f"{first.name} + {second.name}"
-    run = Run(load_graph(graph), SMALL, SHORTEST, num_queries=8, num_corruptions=10, seed=0)
-    if min(count_own(run, (first, second, both), lockstep=lockstep)) == 0:
-        return Score(name=name, result=MASKED, graph=graph), []
-    alike = why_alike(graph, SMALL, first, second)
-    began = time.process_time()
-    with _recording(tests=True) as (found, _):
-        report = _verify(run, _python_pipeline(run, both), lockstep=lockstep)
-    stated = [each for each in found if each.condition.tests]
-    stated = [each._replace(condition=part) for each in stated for part in each.condition.parts]
-    truths = [_read_trial(folder, "further", fault.name)[1] for fault in (first, second)]
-    apart = [any(judge(each, tables) in (EXACT, NEARLY) for each in stated) for tables in truths]
-    return Score(
-        name=name,
-        result=EXACT if all(apart) else NONE,
-        graph=graph,
-        alike=alike,
-        sentences=[f"{each.stage} {each.kind.value}: {each.condition}" for each in report.causes],
-        experiments=[each.when.experiment.verdict for each in report.causes if each.when and each.when.experiment],
-        seconds=time.process_time() - began,
-    ), []
-
-
-class Trial(msgspec.Struct):
-    """A finished trial: its score, and the instances of its second run."""
-
-    score: Score
-    tables: list[Table]
-
-
-def _path(folder: Path, key: str, name: str) -> Path:
-    return folder / f"{key}-{''.join(c if c.isalnum() else '_' for c in name)}.msgpack"
-
-
-def _read_trial(folder: Path, key: str, name: str) -> tuple[Score, list[Table]]:
-    trial = msgspec.msgpack.decode(_path(folder, key, name).read_bytes(), type=Trial)
-    return trial.score, trial.tables
-
-
-def _keep(task: tuple[Path, str, str, Callable[[Any], tuple[Score, list[Table]]], Any]) -> Score:
+def _keep(task: tuple[Path, str, Callable[[Any], tuple[Score, list[Table]]], Any]) -> Score:
     """Return the score of a trial that the folder has, or make the trial and add it."""
-    folder, key, name, make, given = task
-    path = _path(folder, key, name)
+    folder, name, make, given = task
+    path = folder / f"{make.__name__}-{''.join(c if c.isalnum() else '_' for c in name)}.msgpack"
     if not path.exists():
-        trial = Trial(*make(given))
-        partial_path = path.with_suffix(".partial")
-        partial_path.write_bytes(msgspec.msgpack.encode(trial))
-        partial_path.replace(path)
-    return _read_trial(folder, key, name)[0]
+        partial = path.with_suffix(".partial")
+        partial.write_bytes(msgspec.msgpack.encode(make(given)[0]))
+        partial.replace(path)
+    return msgspec.msgpack.decode(path.read_bytes(), type=Score)
 
 
 def _share(num: int, of: int, target: float) -> tuple[str, bool]:
@@ -915,16 +561,6 @@ def figures(scores: dict[str, list[Score]]) -> list[tuple[str, str, str, bool]]:
     tested = [verdict for key in ("catalogue", "further") for each in scores[key] for verdict in each.experiments]
     tested = [verdict for verdict in tested if verdict != "not testable"]
     rows.append(("confirmed by experiment, where one exists", *_with(tested.count("confirmed"), len(tested), 0.9)))
-    for key, mode in (("pairs", "free-running"), ("lockstep", "lockstep")):
-        drawn = [each for each in scores[key] if each.result != MASKED]
-        counted = [each for each in drawn if not each.alike]
-        title = f"pairs of faults in one stage told apart, {mode}"
-        rows.append((title, *_with(sum(each.result == EXACT for each in counted), len(counted), 0.9)))
-        left_out = f"{len(scores[key]) - len(drawn)} masked and {len(drawn) - len(counted)} alike"
-        whole, _ = _share(sum(each.result == EXACT for each in drawn), len(drawn), 0.9)
-        rows.append(
-            (f"pairs left out of that, {mode}; told apart with those that are alike", f"{left_out}; {whole}", "", True)
-        )
     return rows
 
 
@@ -933,52 +569,19 @@ def _with(num: int, of: int, target: float) -> tuple[str, str, bool]:
     return text, f"{target:.0%}", is_met
 
 
-def _draw_pairs(
-    pool: ProcessPoolExecutor, folder: Path, scores: Sequence[Score], num: int, *, lockstep: bool
-) -> Iterator[Score]:
-    """Yield the scores of pairs, in a random order, until some number of them count."""
-    usable = [i for i, score in enumerate(scores) if score.result == EXACT]
-    choices = [
-        (i, j)
-        for i, j in combinations(usable, 2)
-        if FURTHER_FAULTS[i].hook == FURTHER_FAULTS[j].hook and scores[i].graph == scores[j].graph
-    ]
-    random.Random(0).shuffle(choices)
-    key = "lockstep" if lockstep else "pairs"
-    while choices and num > 0:
-        drawn, choices = choices[:num], choices[num:]
-        tasks = [
-            (
-                folder,
-                key,
-                f"{FURTHER_FAULTS[i].name} + {FURTHER_FAULTS[j].name}",
-                _pair,
-                (i, j, scores[i].graph, lockstep, folder),
-            )
-            for i, j in drawn
-        ]
-        for score in pool.map(_keep, tasks):
-            num -= score.result != MASKED and not score.alike
-            yield score
-
-
 def run_conditions(words: list[str]) -> int:
-    """Score the conditions of causes: of the catalogue, sixty further faults, pairs, random faults, and none.
+    """Score the conditions of causes: of the catalogue, sixty further faults, random faults, and none.
 
         python -m benchmarks conditions --jobs 2 --save condition-trials
 
     A later call with the same folder resumes. The truth is the behaviour of both engines in a second run, with other
     queries, which the search has not seen: a stated condition must hold there for everything that goes wrong and for
-    nothing else. A pair of faults counts if each of them changes a step that the other one leaves right, which the
-    engines themselves show, and if no condition of at most two comparisons says the same as both together, which a
-    sample shows that the search has not seen. The table goes to standard output, with the pairs that nobody can tell
-    apart; the exit code is 0 if every figure meets its target.
+    nothing else. The table goes to standard output; the exit code is 0 if every figure meets its target.
     """
     parser = make_parser(run_conditions)
     parser.add_argument("--jobs", type=int, default=2, help="processes")
     parser.add_argument("--only", action="append", choices=PARTS, help="a part; all if not given")
     parser.add_argument("--alone", type=int, default=40, help="runs without a fault, or with one that acts at random")
-    parser.add_argument("--pairs", type=int, default=60, help="pairs of faults, in each mode")
     parser.add_argument("--save", type=Path, required=True, help="a folder for finished trials, from which it resumes")
     given = parser.parse_args(words)
     parts, folder = given.only or PARTS, given.save
@@ -995,20 +598,15 @@ def run_conditions(words: list[str]) -> int:
                 )
                 print("".join(f"    {text}\n" for text in score.sentences), file=sys.stderr, end="", flush=True)
 
-        if {"further", "pairs", "lockstep"} & set(parts):
-            tasks = [(folder, "further", fault.name, _further, i) for i, fault in enumerate(FURTHER_FAULTS)]
-            run("further", pool.map(_keep, tasks))
-        if "alone" in parts:
-            run("alone", pool.map(_keep, [(folder, "alone", str(i), _alone, i) for i in range(given.alone)]))
-        if "catalogue" in parts:
-            run("catalogue", pool.map(_keep, [(folder, "catalogue", name, try_catalogued, name) for name in CATALOGUE]))
-        for key in ("pairs", "lockstep"):
-            if key in parts:
-                run(key, _draw_pairs(pool, folder, scores["further"], given.pairs, lockstep=key == "lockstep"))
+        tasks = {
+            "further": [(folder, fault.name, _further, i) for i, fault in enumerate(FURTHER_FAULTS)],
+            "alone": [(folder, str(i), _alone, i) for i in range(given.alone)],
+            "catalogue": [(folder, name, try_catalogued, name) for name in CATALOGUE],
+        }
+        for key in parts:
+            run(key, pool.map(_keep, tasks[key]))
     print("| figure | measured | target |\n|---|---|---|")
     rows = figures(scores)
     for title, text, target, _ in rows:
         print(f"| {title} | {text} | {target} |")
-    alike = {each.name: each.alike for key in ("pairs", "lockstep") for each in scores[key] if each.alike}
-    print("".join(f"\n- {name}: {why}" for name, why in alike.items()))
     return 0 if all(is_met for *_, is_met in rows) else 1

@@ -286,7 +286,7 @@ def kill_everywhere(work: Work, folder: Path, findings: Findings, *, stride: int
     return num_calls
 
 
-def fill_everywhere(work: Work, folder: Path, findings: Findings, numbers: Iterator[int] | range) -> None:
+def fill_everywhere(work: Work, folder: Path, findings: Findings, numbers: range) -> None:
     """Let the disk be full from a call on."""
     for number in numbers:
         path = fresh(folder)
@@ -390,6 +390,7 @@ def run_durability(words: list[str]) -> None:
     """
     parser = make_parser(run_durability)
     parser.add_argument("--random", type=int, default=200)
+    parser.add_argument("--every", type=int, default=1, metavar="N", help="only each N-th call that touches the disk")
     parser.add_argument("--filled", type=int, default=50)
     parser.add_argument("--large", type=int, default=200_000, help="steps of the larger run")
     parser.add_argument("--folder", help="where to write; in memory it takes a third of the time")
@@ -409,11 +410,11 @@ def run_durability(words: list[str]) -> None:
             ("three threads, shards of a committed batch and another", Work(small, 2, 10, num_threads=3)),
         ):
             findings = Findings()
-            num_calls = kill_everywhere(work, folder, findings)
+            num_calls = kill_everywhere(work, folder, findings, stride=options.every)
             print(render(f"kill -9 before, in and after each of {num_calls} calls ({title})", findings), flush=True)
             blamed += findings.messages
             findings = Findings()
-            fill_everywhere(work, folder, findings, range(1, num_calls + 1))
+            fill_everywhere(work, folder, findings, range(1, num_calls + 1, options.every))
             print(render(f"disk full from each of {num_calls} calls on ({title})", findings), flush=True)
             blamed += findings.messages
         columns = make_steps(options.large, options.seed)

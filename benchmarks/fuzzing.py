@@ -33,7 +33,7 @@ from benchmarks.shared import ROOT, make_parser
 
 sys.path.extend(str(ROOT / "tests" / folder) for folder in ("dialects", "testing"))
 
-from fault_search import ProblemStream
+from fault_search import REPLICAS, ProblemStream, find_breakers
 from random_dialects import random_dialect
 from second_engine import SecondEngine, engine_of_dialect, make_prover
 from second_prover import number_variables
@@ -44,7 +44,7 @@ from kgverify.laws.law import Law, check_laws
 from kgverify.program.atoms import Variable
 from kgverify.program.limits import FILTERS, OURS, VALUES, Dialect
 from kgverify.prover.faults.plant import FAULTS
-from kgverify.runs.engine_makers import EngineSpec, as_maker
+from kgverify.runs.engine_makers import EngineSpec, as_maker, compiled_maker
 from kgverify.testing.campaigns.campaign import Campaign, run_campaign
 from kgverify.testing.checking.check import Checker, prepare_batches
 from kgverify.testing.problems.decode import adapt_problem, decode_problem, draw_bytes, draw_problems, put_in_dialect
@@ -88,20 +88,39 @@ def render_examples(examples: float) -> str:
     return f"{'-':>7}" if examples >= sys.maxsize else f"{examples:7,.0f}"
 
 
+def print_power(faults: Sequence[str]) -> None:
+    """Print the laws that each fault breaks, with the number of problems that it took."""
+    caught = without_replica = 0
+    for fault in faults:
+        breakers = find_breakers(compiled_maker(faults=[fault]), list(LAWS.values()))
+        names = sorted(breakers, key=lambda name: (name in REPLICAS, breakers[name]))
+        caught += bool(names)
+        without_replica += any(name not in REPLICAS for name in names)
+        told = ", ".join(f"{name} ({breakers[name]})" for name in names[:4]) or "-"
+        print(f"{fault:26}{told}{f' and {len(names) - 4} more' if len(names) > 4 else ''}", flush=True)
+    print(f"{caught} of {len(faults)} faults caught; {without_replica} without the laws that compute anything again")
+
+
 def run_hunt(words: list[str]) -> None:
     """Plant every fault of the catalogue, and count the generated problems up to the first that fails.
 
         python -m benchmarks hunt --seeds 5
 
-    The figures do not depend on a clock.
+    The figures do not depend on a clock. `--laws` looks for broken laws instead, which need no reference; those that
+    compute resolvents or scores again are counted apart.
     """
     parser = make_parser(run_hunt)
     parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--laws", action="store_true", help="search for the laws that each fault breaks")
     parser.add_argument("--fault", action="append", help="a fault to find; repeatable; all if not given")
     arguments = parser.parse_args(words)
     # Many small tuples and no cycles.
     gc.disable()
-    hunt_all(arguments.seeds, arguments.fault or list(FAULTS))
+    faults = arguments.fault or list(FAULTS)
+    if arguments.laws:
+        print_power(faults)
+    else:
+        hunt_all(arguments.seeds, faults)
 
 
 # Graph files

@@ -116,9 +116,9 @@ def run_large_graph(words: list[str]) -> None:
     The body of each rule is a walk through the graph, so that its instances exist. Support and confidence are drawn.
     """
     parser = make_parser(run_large_graph)
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--facts", type=int, default=1_000_000)
-    parser.add_argument("--rules", type=int, default=500)
+    parser.add_argument("folder", type=Path, nargs="?", default=Path("large"))
+    parser.add_argument("--facts", type=int, default=5_000_000)
+    parser.add_argument("--rules", type=int, default=2_000)
     parser.add_argument("--relations", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args(words)

@@ -574,7 +574,7 @@ def run_comparison(words: list[str]) -> None:
     if not expected.exists():
         write_synthetic(expected, millions * 1_000_000)
     if not actual.exists():
-        shutil.copytree(expected, actual)
+        (shutil.copytree if expected.is_dir() else shutil.copy)(expected, actual)
     if not one.exists():
         write_synthetic(one, 1_000_000)
     traces = TraceFile(expected), TraceFile(actual)

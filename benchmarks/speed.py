@@ -1,4 +1,4 @@
-"""The prover on CPU cores and on several GPUs, the compile modes, the reference, and the first command."""
+"""The prover on CPU cores and on several GPUs, and the first command."""
 
 import hashlib
 import os
@@ -8,7 +8,6 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Final
 
 import numpy as np
 import torch
@@ -19,12 +18,10 @@ from kgverify.engines.policy import SHORTEST, make_two_tower
 from kgverify.evaluation.evaluate import EvaluationSettings, evaluate
 from kgverify.evaluation.proving import join_process_group, prove_candidates
 from kgverify.graphs.load import load_graph
-from kgverify.program.limits import Limits
 from kgverify.prover.evaluator import Evaluator
 from kgverify.ranking.draw import ALL
 from kgverify.runs.engine_makers import evaluator_pipeline
-from kgverify.runs.run import Run, describe_work, load_policy, reference_pipeline
-from kgverify.verification.verify import verify
+from kgverify.runs.run import Run, describe_work, reference_pipeline
 
 CPU_HEADER = (
     "| graph | policy | prover | slots | candidates | s | µs/candidate | times the reference | recorded: times"
@@ -141,94 +138,6 @@ def run_gpus(words: list[str]) -> None:
         f" {harvest.warm_up_seconds:.1f} s of warming up; digest {digest.hexdigest()[:16]}",
         flush=True,
     )
-
-
-def run_modes(words: list[str]) -> int:
-    """Is every compile mode right, and what does it cost? Verifies each against the reference, then times a second run.
-
-        python -m benchmarks modes --device cuda --graph countries --graph family
-
-    Prints one row for each graph, policy and mode: verdict, coverage, seconds of the first (compiling) run and of a
-    warm one.
-    """
-    parser = make_parser(run_modes)
-    parser.add_argument("--device", default="auto")
-    parser.add_argument("--graph", action="append")
-    parser.add_argument("--policy", action="append")
-    parser.add_argument("--mode", action="append")
-    parser.add_argument("--queries", type=int, default=20)
-    parser.add_argument("--slots", type=int, default=256)
-    options = parser.parse_args(words)
-    failures = 0
-    print("graph policy mode verdict candidates steps near_ties first_s warm_s warm_us_per_candidate", flush=True)
-    for graph in options.graph or ["countries"]:
-        loaded, limits = load_graph(graph), Limits()
-        for policy in options.policy or ["shortest", "two_tower"]:
-            run = Run(loaded, limits, load_policy(policy, loaded, limits, 0), num_queries=options.queries)
-            reference = reference_pipeline(run)
-            for mode in options.mode or ["eager", "default", "reduce-overhead"]:
-                judged = evaluator_pipeline(run, mode=mode, device=options.device, slots=options.slots)
-                candidates = judged.draw(loaded, run.split, run.queries, run.num_corruptions, run.seed)
-                began = time.perf_counter()
-                judged.engine.prove(candidates)
-                first = time.perf_counter() - began
-                report = verify(run, reference, judged).report
-                began = time.perf_counter()
-                judged.engine.prove(candidates)
-                warm = time.perf_counter() - began
-                failures += report.verdict.value != "AGREE"
-                coverage = f"{report.coverage.candidates} {report.coverage.steps} {len(report.near_ties)}"
-                seconds = f"{first:.1f} {warm:.3f} {warm / len(candidates.query) * 1e6:.1f}"
-                print(loaded.name, policy, mode, report.verdict.value, coverage, seconds, flush=True)
-                if report.first_cause is not None:
-                    print("   ", report.first_cause, flush=True)
-    return min(1, failures)
-
-
-REFERENCE_CASES: Final = [
-    ("family", "shortest", 20, 50),
-    ("family", "two_tower", 6, 20),
-    ("family", "8 × 256", 6, 20),
-    ("countries_s3", "shortest", 20, 50),
-    ("countries_s3", "two_tower", 5, 20),
-    ("wn18rr", "shortest", 5, 50),
-    ("wn18rr", "two_tower", 2, 20),
-]
-"""Graph under $KGVERIFY_DATA, policy, queries, corruptions for each query and side; 8 × 256 is a larger `two_tower`."""
-
-
-def measure_reference(graph: str, policy: str, queries: int, corruptions: int, repeats: int) -> tuple[int, int, float]:
-    """Candidates, steps, and the least CPU seconds of the repeats; nothing is remembered from one to the next."""
-    loaded = load_graph(graph)
-    if policy == "8 × 256":
-        weights = make_two_tower(loaded.program, Limits(), seed=0, embedding=250, hidden=256, blocks=8)
-    else:
-        weights = load_policy(policy, loaded, Limits(), 0)
-    run = Run(loaded, policy=weights, num_queries=queries, num_corruptions=corruptions)
-    candidates = reference_pipeline(run).draw_for(run)
-    seconds = []
-    for _ in range(repeats):
-        engine = reference_pipeline(run).engine
-        begin = time.process_time()
-        columns = engine.prove(candidates)
-        seconds.append(time.process_time() - begin)
-    return len(candidates.query), len(columns.steps.depth), min(seconds)
-
-
-def run_reference(words: list[str]) -> None:
-    """The steps per second of the reference prover on one core, in CPU time."""
-    parser = make_parser(run_reference)
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--cases", type=int, default=len(REFERENCE_CASES), help="the first cases of the table")
-    options = parser.parse_args(words)
-    print("| graph | policy | candidates | steps | CPU, s | steps/s | ms/candidate |\n|---|---|---|---|---|---|---|")
-    for graph, policy, queries, corruptions in REFERENCE_CASES[: options.cases]:
-        candidates, steps, seconds = measure_reference(graph, policy, queries, corruptions, options.repeats)
-        print(
-            f"| {graph} | {policy} | {candidates:,} | {steps:,} | {seconds:.2f} | {steps / seconds:,.0f} "
-            f"| {1000 * seconds / candidates:.2f} |",
-            flush=True,
-        )
 
 
 FIRST_COMMAND = [sys.executable, "-m", "kgverify", "diff", "--queries", "20"]
