@@ -1,11 +1,7 @@
 """The evaluator against the published design, on one GPU."""
 
-import argparse
 import gc
 import os
-import subprocess
-import sys
-import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -32,8 +28,6 @@ from kgverify.prover.execution.compilation import FUSED
 from kgverify.prover.execution.device import resolve_device
 from kgverify.prover.execution_choice import choose_layout
 from kgverify.prover.program.least_model import LeastModel
-from kgverify.prover.stages.choose import Parameters
-from kgverify.prover.state import PAD
 from kgverify.ranking.draw import ALL, draw_candidates
 from kgverify.ranking.rank import MRR, compute_metrics, rank_candidates
 from kgverify.runs.engine_makers import evaluator_pipeline
@@ -203,9 +197,6 @@ class MarkdownTable:
 
 PEAK_FLOPS = {"float32": 67e12, "bf16x3": 989e12, "bf16": 989e12, "fp16": 989e12}
 """An H200's, dense, as its maker states them; of bf16x3, which multiplies three times, too."""
-
-NUM_GOALS, NUM_LAUNCHES = 300_000, 5
-"""The goals that the policy alone scores, and how often in turn."""
 
 NUM_POOLS = 10
 """The pools that are recorded in turn."""
@@ -453,66 +444,6 @@ def count_rows(columns: Columns) -> int:
     return int(is_goal.sum()) + len(np.unique(owner[is_goal]))
 
 
-def measure_policy(bench: Bench, table: MarkdownTable) -> None:
-    """The policy's blocks alone: the time that all take more than the first two, against the peak."""
-    if not bench.is_cuda:
-        return
-    from kgverify.prover.tower.launch import build_tower_parameters, launch_tower
-
-    program = bench.load(bench.graph, 1, 1).graph.program
-    device = torch.device(bench.device)
-    rng = np.random.default_rng(0)
-    facts = program.facts[rng.integers(0, len(program.facts), (NUM_GOALS, 2))]
-    atoms = torch.full((NUM_GOALS, LIMITS.max_atoms, 3), PAD, dtype=torch.int32, device=device)
-    atoms[:, :2] = torch.as_tensor(facts, device=device)
-    features = torch.ones((1, PUBLISHED["hidden"]), device=device)
-    slots = torch.zeros(NUM_GOALS, dtype=torch.int32, device=device)
-    out = torch.empty(NUM_GOALS, device=device)
-    policies = [
-        make_two_tower(program, LIMITS, seed=0, **PUBLISHED | {"blocks": num}) for num in (2, PUBLISHED["blocks"])
-    ]
-
-    def score(parameters: Parameters, precision: str) -> None:
-        for _ in range(NUM_LAUNCHES):
-            launch_tower(parameters, atoms, out, precision, against=(features, slots))
-
-    for precision in bench.precisions:
-        seconds = []
-        for policy in policies:
-            work = partial(score, build_tower_parameters(policy, precision, device), precision)
-            work()
-            # More repeats: power and clocks vary.
-            seconds.append(bench.measure(work, 4 * bench.repeats)[1] / NUM_LAUNCHES)
-        begun, every = (count_flops(policy, NUM_GOALS) for policy in policies)
-        rate = (every - begun) * (3 if precision == "bf16x3" else 1) / (seconds[1] - seconds[0])
-        note = f"{rate / 1e12:.0f} TFLOPS: {rate / PEAK_FLOPS[precision]:.1%} of the peak, without the input and the output"
-        table.add(bench.graph, f"policy, {precision}", NUM_GOALS, seconds[1], note=note)
-
-
-def measure_launches(bench: Bench, table: MarkdownTable) -> None:
-    """Kernels for each candidate."""
-    if not bench.is_cuda:
-        return
-    from torch.profiler import ProfilerActivity, profile
-
-    run = bench.load(bench.graph, 100, 100)
-    candidates = draw(run)
-    num = len(candidates.query)
-    engine = bench.build(run, num, bench.precisions[-1])
-    engine.evaluate(candidates)
-    with profile(activities=[ProfilerActivity.CUDA]) as profiled:
-        engine.evaluate(candidates)
-        torch.cuda.synchronize()
-    on_device = torch.autograd.DeviceType.CUDA
-    total = sum(each.count for each in profiled.key_averages() if each.device_type == on_device)
-    table.add(
-        run.graph.name,
-        f"kernels, {bench.precisions[-1]}",
-        num,
-        note=f"{total:,} kernels and copies: {total / num:.3f} a candidate",
-    )
-
-
 def measure_rank_only(bench: Bench, table: MarkdownTable) -> None:
     """The full filtered ranking, without the candidates that the least model shows cannot matter."""
     graph = bench.load(bench.graph, 1, 1).graph
@@ -545,78 +476,13 @@ def measure_rank_only(bench: Bench, table: MarkdownTable) -> None:
             table.add(graph.name, f"ranks of all, {policy.name}", note="the same" if is_same else "DIFFER")
 
 
-def measure_cold(bench: Bench, table: MarkdownTable) -> None:
-    """Measure the time from the start of a process to its first result: with empty caches, then with filled ones."""
-    command = [
-        sys.executable,
-        "-m",
-        "benchmarks",
-        "evaluator",
-        "--first-result",
-        "--device",
-        bench.device,
-        "--mode",
-        bench.mode,
-    ]
-    command += ["--graph", bench.graph] + (["--tiny"] if bench.tiny else [])
-    with tempfile.TemporaryDirectory() as cache:
-        environment = os.environ | {
-            "TORCHINDUCTOR_CACHE_DIR": f"{cache}/inductor",
-            "TRITON_CACHE_DIR": f"{cache}/triton",
-        }
-        for what in ("cold start", "start with caches"):
-            began = time.perf_counter()
-            with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
-                assert process.stdout is not None
-                first = process.stdout.readline().strip()
-                seconds = time.perf_counter() - began
-                rest = process.stdout.read().strip()
-            assert process.returncode == 0, "the process that was timed failed"
-            table.add(bench.graph, what, 0, seconds, note="; ".join(filter(None, (first, rest))))
-
-
-def tell_first_result(bench: Bench) -> None:
-    """Run the work of a process that another one times; then count compilations for other sizes and another graph."""
-    began = time.perf_counter()
-    run = bench.load(bench.graph, 5, 10)
-    candidates = draw(run)
-    engine = bench.build(run, len(candidates.query), bench.precisions[-1])
-    results = engine.evaluate(candidates).results
-    seconds = time.perf_counter() - began
-    # The clock of the process that times this one stops here.
-    print(f"{len(results.outcome)} candidates; {seconds:.1f} s of them after the imports", flush=True)
-    if bench.is_cuda:
-        print(f"{count_compilations(bench)} compilations for other sizes and another graph")
-
-
-def count_compilations(bench: Bench) -> int:
-    """Kernels that are compiled, or taken from the cache on disk, when everything but the precision changes."""
-    from triton import knobs
-
-    num = 0
-
-    def count(**_: Any) -> None:
-        nonlocal num
-        num += 1
-
-    knobs.compilation.listener = count
-    for graph, num_queries, num_corruptions in ((bench.graph, 7, 33), ("countries", 3, 20)):
-        run = bench.load(graph, num_queries, num_corruptions)
-        candidates = draw(run)
-        bench.build(run, len(candidates.query) // 3, bench.precisions[-1]).evaluate(candidates)
-    return num
-
-
 SECTIONS = {
     "agreement": measure_agreement,
     "family": measure_family,
     "million": measure_million,
     "wn18rr": measure_wn18rr,
     "trace": measure_trace,
-    "policy": measure_policy,
-    "launches": measure_launches,
     "rank-only": measure_rank_only,
-    "cold": measure_cold,
 }
 
 
@@ -628,7 +494,7 @@ def run_evaluator(words: list[str]) -> None:
         python -m benchmarks evaluator --device cpu --tiny
 
     Both sides of a ratio are measured in the same run, on the same candidates and weights, each warmed up, the best of
-    some repeats. Sections: agreement, family, million, wn18rr, trace, policy, launches, rank-only, cold.
+    some repeats. Sections: agreement, family, million, wn18rr, trace, rank-only.
     """
     parser = make_parser(run_evaluator)
     parser.add_argument("--device", default="auto")
@@ -639,7 +505,6 @@ def run_evaluator(words: list[str]) -> None:
     parser.add_argument("--graph", default="family")
     parser.add_argument("--large-graph", default="wn18rr")
     parser.add_argument("--tiny", action="store_true", help="a few candidates of each, to see that it runs")
-    parser.add_argument("--first-result", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args(words)
     sections = options.only.split(",")
     if unknown := set(sections) - set(SECTIONS):
@@ -653,9 +518,6 @@ def run_evaluator(words: list[str]) -> None:
         graph=options.graph,
         large_graph=options.large_graph,
     )
-    if options.first_result:
-        tell_first_result(bench)
-        return
     device = torch.cuda.get_device_name() if bench.is_cuda else "CPU"
     print(f"{device}, torch {torch.__version__}, best of {bench.repeats}\n")
     table = MarkdownTable()

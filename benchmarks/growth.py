@@ -8,7 +8,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from html import escape
 from itertools import islice
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -18,7 +17,6 @@ from numpy.typing import NDArray
 
 from benchmarks.shared import make_parser
 from kgverify.engines.policy import SHORTEST
-from kgverify.files.writing import write_file
 from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.graphs.rules import parse_rules
 from kgverify.program.atom_table import AtomTable
@@ -144,8 +142,6 @@ TINY: Final = {
 }
 MEASURED: Final = {"setup": "set-up, s", "each": "µs a candidate", "memory": "peak memory, MB"}
 REPEATS: Final = 3
-_COLOURS: Final = {"setup": "#97700a", "each": "#1f6fd0", "memory": "#1f8a3a"}
-_SIDE, _LEFT, _TOP, _COLUMNS = 270, 46, 44, 3
 
 
 class Point(NamedTuple):
@@ -231,58 +227,16 @@ def fit_exponent(values: Sequence[float], measured: Sequence[float]) -> float:
     return float(np.polyfit(np.log(values), np.log(np.maximum(measured, 1e-9)), 1)[0])
 
 
-def render_picture(points: dict[str, dict[int, Point]], title: str) -> str:
-    """Draw a panel for each axis, both of whose scales are logarithmic and relative to the first point."""
-    panels = [_draw_panel(axis, found, number) for number, (axis, found) in enumerate(points.items())]
-    width, height = _COLUMNS * _SIDE + 10, -(-len(panels) // _COLUMNS) * (_SIDE + 20) + 30
-    style = (
-        "text{font:12px system-ui,sans-serif;fill:#777}.t{font-weight:600}.f{fill:none;stroke:#999;stroke-opacity:.5}"
-    )
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img"><title>{escape(title)}</title>'
-        f'<style>{style}</style><text x="10" y="18" class="t">{escape(title)}</text>{"".join(panels)}</svg>\n'
-    )
-
-
-def _draw_panel(axis: str, points: dict[int, Point], number: int) -> str:
-    left = number % _COLUMNS * _SIDE + _LEFT
-    top = number // _COLUMNS * (_SIDE + 20) + _TOP
-    size = _SIDE - _LEFT - 20
-    values = list(points)
-    span = np.log(values[-1] / values[0])
-    ratios = {name: np.log(np.array([max(getattr(each, name), 1e-9) for each in points.values()])) for name in MEASURED}
-    ratios = {name: each - each[0] for name, each in ratios.items()}
-    low = min(-0.1, *(float(each.min()) for each in ratios.values()))
-    high = max(span, *(float(each.max()) for each in ratios.values()))
-
-    def at(x: float, y: float) -> str:
-        return f"{left + size * x / span:.1f},{top + size * (high - y) / (high - low):.1f}"
-
-    shapes = [f'<rect class="f" x="{left}" y="{top}" width="{size}" height="{size}"/>']
-    shapes += [f'<text x="{left}" y="{top - 6}" class="t">{escape(axis)}: {values[0]:,} to {values[-1]:,}</text>']
-    shapes += [f'<polyline class="f" stroke-dasharray="3" points="{at(0, 0)} {at(span, span)}"/>']
-    xs = np.log(np.array(values) / values[0])
-    for row, (name, label) in enumerate(MEASURED.items()):
-        line = " ".join(at(float(x), float(y)) for x, y in zip(xs, ratios[name], strict=True))
-        shapes.append(f'<polyline fill="none" stroke-width="2" stroke="{_COLOURS[name]}" points="{line}"/>')
-        measured = [getattr(each, name) for each in points.values()]
-        text = f"{label}: {measured[0]:,.3g} to {measured[-1]:,.3g}, exponent {fit_exponent(values, measured):.2f}"
-        y = top + size + 16 + 14 * row
-        shapes.append(f'<text x="{left}" y="{y}" style="fill:{_COLOURS[name]}">{escape(text)}</text>')
-    return "".join(shapes)
-
-
 def run_growth(words: list[str]) -> None:
-    """Time and memory against facts, rules, candidates, depth and slots, with fitted exponents, as a table and a picture.
+    """Time and memory against facts, rules, candidates, depth and slots, with fitted exponents.
 
-        python -m benchmarks growth --picture growth.svg
+        python -m benchmarks growth
 
     Each point is a process of its own. Times are CPU seconds, the least of three repeats; an exponent is the slope of a
     line through the logarithms. More facts are copies of the same graph, so that what matches stays equal: all ends are
     compared.
     """
     parser = make_parser(run_growth)
-    parser.add_argument("--picture", type=Path, default=Path("growth.svg"))
     parser.add_argument("--mode", default="native", help="of the evaluator; slots are measured in mode eager")
     parser.add_argument("--axes", nargs="+", choices=tuple(POINTS), default=list(POINTS))
     parser.add_argument("--tiny", action="store_true", help="small values, to see that it runs")
@@ -305,24 +259,11 @@ def run_growth(words: list[str]) -> None:
             measured = [getattr(each, name) for each in points[axis].values()]
             cells += [f"{measured[0]:,.3g} to {measured[-1]:,.3g}", f"{fit_exponent(values[axis], measured):.2f}"]
         print(f"| {axis} | {values[axis][0]:,} | {values[axis][-1]:,} | {' | '.join(cells)} |", flush=True)
-    title = f"Growth of time and memory, mode {options.mode}; dashed: in proportion"
-    write_file(options.picture, render_picture(points, title))
-    print(f"wrote {options.picture}", file=sys.stderr)
 
 
 def _measure_apart(axis: str, value: int, options: argparse.Namespace) -> Point:
-    words = [
-        sys.executable,
-        "-m",
-        "benchmarks",
-        "growth",
-        "--point",
-        axis,
-        str(value),
-        "--mode",
-        options.mode,
-        *["--tiny"] * options.tiny,
-    ]
+    words = [sys.executable, "-m", "benchmarks", "growth", "--point", axis, str(value), "--mode", options.mode]
+    words += ["--tiny"] * options.tiny
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     if done.returncode:
         sys.exit(f"{' '.join(words)}\n{done.stderr}")
