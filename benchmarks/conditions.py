@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 
 import kgverify as kv
-from benchmarks.shared import make_parser
+from benchmarks.shared import make_parser, print_header, print_row
 from kgverify.comparison.equality import Equality
 from kgverify.conditions import describe
 from kgverify.conditions.confirm import Tested
@@ -605,8 +605,8 @@ def run_conditions(words: list[str]) -> int:
         }
         for key in parts:
             run(key, pool.map(_keep, tasks[key]))
-    print("| figure | measured | target |\n|---|---|---|")
+    print_header("figure", "measured", "target")
     rows = figures(scores)
     for title, text, target, _ in rows:
-        print(f"| {title} | {text} | {target} |")
+        print_row(title, text, target)
     return 0 if all(is_met for *_, is_met in rows) else 1

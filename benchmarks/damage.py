@@ -20,7 +20,7 @@ import numpy as np
 import xxhash
 
 import kgverify as kv
-from benchmarks.shared import ROOT, make_parser
+from benchmarks.shared import ROOT, make_parser, print_header, print_row
 
 sys.path.insert(0, str(ROOT / "tests" / "trace"))
 from hostile_traces import CONSTRUCTS, copy_as_plain_h5py, shards
@@ -297,9 +297,9 @@ def run_damage(words: list[str]) -> int:
         rows.append((f"{len(CONSTRUCTS)} hostile constructs", counts))
         num_bad += len(CONSTRUCTS) - counts["refused"]
     kinds = ["refused", "read unchanged", *BAD]
-    print(f"| | {' | '.join(kinds)} |\n|---|{'---|' * len(kinds)}")
+    print_header("", *kinds)
     for title, counts in rows:
-        print(f"| {title} | {' | '.join(str(counts[kind]) for kind in kinds)} |")
+        print_row(title, *(counts[kind] for kind in kinds))
     slowest = sorted(taken, key=lambda name: -taken[name])
     middle = taken[slowest[len(slowest) // 2]]
     print(f"\nrefusals: median {middle:.2f} ms; reading the good file takes {good:.2f} ms; the slowest:")
@@ -943,8 +943,8 @@ def run_altered(words: list[str]) -> int:
                 print(f"stopped after seed {job.seed}")
                 break
     verdicts = sorted({verdict for each in counts.values() for verdict in each})
-    print(f"| {num:,} altered traces | {' | '.join(verdicts)} |\n|---|{'---|' * len(verdicts)}")
+    print_header(f"{num:,} altered traces", *verdicts)
     for kind, each in sorted(counts.items()):
-        print(f"| {kind} | {' | '.join(str(each[verdict]) for verdict in verdicts)} |")
+        print_row(kind, *(each[verdict] for verdict in verdicts))
     print(f"\nAGREE over a semantic change, bugs, crashes and hangs: {num_bad}")
     return 1 if num_bad else 0

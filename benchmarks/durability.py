@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.recording import make_steps
-from benchmarks.shared import make_parser
+from benchmarks.shared import make_parser, print_header, print_row
 from kgverify.errors import UserError
 from kgverify.program.limits import Limits
 from kgverify.program.program import Symbols
@@ -370,15 +370,12 @@ def fresh(folder: Path) -> Path:
     return path
 
 
-def render(title: str, findings: Findings) -> str:
+def show(title: str, findings: Findings) -> None:
     kinds = ", ".join(f"{num} {kind}" for kind, num in sorted(findings.kinds.items()))
-    return (
-        f"| {title} | {findings.num_trials} | {findings.num_lost} | {findings.num_wrong}"
-        f" | {findings.num_unreported} | {kinds} |"
-    )
+    print_row(title, findings.num_trials, findings.num_lost, findings.num_wrong, findings.num_unreported, kinds)
 
 
-def run_durability(words: list[str]) -> None:
+def run_durability(words: list[str]) -> int:
     """Kill a writer at every call that touches the disk, at random moments, and fill its disk; then look at what is there.
 
         python -m benchmarks durability --random 200 --filled 50
@@ -396,8 +393,7 @@ def run_durability(words: list[str]) -> None:
     parser.add_argument("--folder", help="where to write; in memory it takes a third of the time")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args(words)
-    print("| what | trials | lost what was committed | wrong reads | not reported | what was left |")
-    print("|---|---|---|---|---|---|")
+    print_header("what", "trials", "lost what was committed", "wrong reads", "not reported", "what was left")
     small = make_steps(60, options.seed, steps_per_candidate=5)
     blamed: list[str] = []
     with tempfile.TemporaryDirectory(dir=options.folder) as name:
@@ -411,11 +407,11 @@ def run_durability(words: list[str]) -> None:
         ):
             findings = Findings()
             num_calls = kill_everywhere(work, folder, findings, stride=options.every)
-            print(render(f"kill -9 before, in and after each of {num_calls} calls ({title})", findings), flush=True)
+            show(f"kill -9 before, in and after each of {num_calls} calls ({title})", findings)
             blamed += findings.messages
             findings = Findings()
             fill_everywhere(work, folder, findings, range(1, num_calls + 1, options.every))
-            print(render(f"disk full from each of {num_calls} calls on ({title})", findings), flush=True)
+            show(f"disk full from each of {num_calls} calls on ({title})", findings)
             blamed += findings.messages
         columns = make_steps(options.large, options.seed)
         for title, large in (
@@ -424,7 +420,7 @@ def run_durability(words: list[str]) -> None:
         ):
             findings = Findings()
             kill_at_random(large, folder, findings, options.random, options.seed)
-            print(render(f"kill -9 at a random moment of {options.large:,} steps{title}", findings), flush=True)
+            show(f"kill -9 at a random moment of {options.large:,} steps{title}", findings)
             blamed += findings.messages
     num_bytes = 24 << 20
     with mounted(4 * num_bytes) as mount:
@@ -434,9 +430,10 @@ def run_durability(words: list[str]) -> None:
             if mount is not None:
                 fill_tmpfs(work, mount, num_bytes, findings, options.filled, options.seed)
             what = f"a tmpfs that is full at a random moment{title}" if mount else "no tmpfs may be mounted"
-            print(render(what, findings), flush=True)
+            show(what, findings)
             blamed += findings.messages
     print(*blamed[:20], sep="\n")
+    return int(bool(blamed))
 
 
 # Campaigns
@@ -492,10 +489,11 @@ class Killer:
                 median([each[index] for each in self.samples if begin <= each[0] <= begin + WINDOW])
                 for begin in (min(settled, end - WINDOW), end - WINDOW)
             )
-            yield f"{title}: {first / 1e6:.1f} MB after {settled:.0f} s, {last / 1e6:.1f} MB at the end, {last / first - 1:+.1%}"
+            growth = f"{last / max(1, first) - 1:+.1%}"
+            yield f"{title}: {first / 1e6:.1f} MB after {settled:.0f} s, {last / 1e6:.1f} MB at the end, {growth}"
 
 
-def run_killed_workers(words: list[str]) -> None:
+def run_killed_workers(words: list[str]) -> int:
     """Measure a campaign whose processes are killed: problems lost, wrong results, and growth of memory.
 
         python -m benchmarks killed-workers --seconds 1800 --every 60 --jobs 2
@@ -535,3 +533,4 @@ def run_killed_workers(words: list[str]) -> None:
     )
     for line in killer.describe_memory(options.settled):
         print(line)
+    return int(bool(num_lost or wrong or result.divergences or len(numbers) > len(set(numbers))))

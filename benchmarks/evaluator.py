@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from benchmarks.baseline import PaddedEvaluator
-from benchmarks.shared import make_parser
+from benchmarks.shared import make_parser, print_header, print_row
 from kgverify.comparison.equality import Equality
 from kgverify.engines.policy import SHORTEST, Policy, make_two_tower
 from kgverify.engines.protocol import Engine, Positions, Results
@@ -174,7 +174,7 @@ class MarkdownTable:
     COLUMNS: Final = ("set", "what", "candidates", "seconds", "µs/candidate", "peak GiB", "note")
 
     def __init__(self) -> None:
-        print(f"| {' | '.join(self.COLUMNS)} |\n|{'---|' * len(self.COLUMNS)}", flush=True)
+        print_header(*self.COLUMNS)
 
     def add(
         self, name: str, what: str, num: int = 0, seconds: float = 0.0, *, peak: float = 0.0, note: str = ""
@@ -189,7 +189,7 @@ class MarkdownTable:
             f"{peak:.2f}" if peak else "",
             note,
         )
-        print(f"| {' | '.join(cells)} |", flush=True)
+        print_row(*cells)
 
 
 # Sections: each measures one thing, and adds its rows to the table.

@@ -29,7 +29,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 import kgverify as kv
-from benchmarks.shared import ROOT, make_parser
+from benchmarks.shared import ROOT, make_parser, print_header, print_row
 
 sys.path.extend(str(ROOT / "tests" / folder) for folder in ("dialects", "testing"))
 
@@ -528,7 +528,7 @@ def run_graph_files(words: list[str]) -> int:
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--verbose", action="store_true", help="count the messages of refusals")
     options = parser.parse_args(words)
-    print(f"| graphs | loaded | refused | {' | '.join(BAD_LOADS)} |\n|{'---|' * (3 + len(BAD_LOADS))}")
+    print_header("graphs", "loaded", "refused", *BAD_LOADS)
     num_bad = 0
     messages: Counter[str] = Counter()
     for way in TRIALS:
@@ -539,7 +539,7 @@ def run_graph_files(words: list[str]) -> int:
         else:
             results = [judge_files(job) for job in jobs]
         counts = Counter(result.kind for result in results)
-        print(f"| {way} | {' | '.join(str(counts[kind]) for kind in ('loaded', 'refused', *BAD_LOADS))} |")
+        print_row(way, *(counts[kind] for kind in ("loaded", "refused", *BAD_LOADS)))
         for result in results:
             messages[f"{way}: {re.sub(r'[0-9]+|found .*', '', result.message.partition(': ')[2])[:70]}"] += 1
             if result.kind in BAD_LOADS:
@@ -916,9 +916,7 @@ def list_flips(dialect: Dialect) -> Iterator[tuple[str, Dialect]]:
 
 def count_false_alarms(dialects: list[Dialect], num_problems: int, num_for_laws: int, corpus: Path, jobs: int) -> int:
     """Print and return the false alarms of fuzzing and of laws."""
-    print(
-        "| dialect | problems | steps | differ | laws | problems | broken | seconds |\n|---|---|---|---|---|---|---|---|"
-    )
+    print_header("dialect", "problems", "steps", "differ", "laws", "problems", "broken", "seconds")
     num_alarms = 0
     engine = EngineSpec(f"{ROOT / 'tests' / 'dialects' / 'second_engine.py'}:SecondEngine")
     for number, dialect in enumerate(dialects):
@@ -940,11 +938,9 @@ def count_false_alarms(dialects: list[Dialect], num_problems: int, num_for_laws:
         laws = [law for law in LAWS.values() if law.holds_in(dialect)]
         broken = check_all_laws(number, dialect, laws, num_for_laws, corpus / f"{number}-laws.json")
         num_alarms += num_differing + len(broken)
-        print(
-            f"| {dialect} | {num_tried:,} | {num_steps:,} | {num_differing} | {len(laws)} | {num_for_laws:,} |"
-            f" {', '.join(broken) or 0} | {time.monotonic() - begun:,.0f} |",
-            flush=True,
-        )
+        seconds = f"{time.monotonic() - begun:,.0f}"
+        counts = f"{num_tried:,}", f"{num_steps:,}", num_differing, len(laws), f"{num_for_laws:,}"
+        print_row(dialect, *counts, ", ".join(broken) or 0, seconds)
     print(f"\nfalse alarms: {num_alarms} in {len(dialects)} dialects")
     return num_alarms
 
@@ -966,7 +962,8 @@ def check_all_laws(number: int, dialect: Dialect, laws: list[Law], num: int, kep
 
 def find_planted(base: Dialect, most: int) -> int:
     """Print the first problem that shows each single difference from a dialect; return how many are not found."""
-    print(f"\njudged in: {base}\n\n| the engine's dialect differs | problems until it is found |\n|---|---|")
+    print(f"\njudged in: {base}\n")
+    print_header("the engine's dialect differs", "problems until it is found")
     waiting = dict(list_flips(base))
     found: dict[str, str] = {}
     for name in list(waiting):
@@ -987,7 +984,7 @@ def find_planted(base: Dialect, most: int) -> int:
         begin += len(part)
         size = min(2 * size, PART)
     for name, _ in list_flips(base):
-        print(f"| {name} | {found.get(name, f'NOT FOUND in {most:,}')} |")
+        print_row(name, found.get(name, f"NOT FOUND in {most:,}"))
     num_seen = sum(not each.startswith("none") for each in found.values())
     print(f"\nfound: {num_seen} of {num_seen + len(waiting)}", flush=True)
     return len(waiting)
@@ -1011,10 +1008,10 @@ def print_shares(base: Dialect, num: int) -> None:
                 actual = _prove(problem, other)
                 counts[name][2 * at] += [each[-1] for each in expected] != [each[-1] for each in actual]
                 counts[name][2 * at + 1] += expected != actual
-    print(f"\nproblems drawn in: {base}\n\n| the switch | outcome | anything | without shapes: outcome | anything |")
-    print("|---|---|---|---|---|")
+    print(f"\nproblems drawn in: {base}\n")
+    print_header("the switch", "outcome", "anything", "without shapes: outcome", "anything")
     for name, each in counts.items():
-        print(f"| {name} | {' | '.join(f'{count / num:.1%}' for count in each)} |", flush=True)
+        print_row(name, *(f"{count / num:.1%}" for count in each))
 
 
 def _prove(problem: Any, dialect: Dialect) -> list[list[Any]]:

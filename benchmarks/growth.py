@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.shared import make_parser
+from benchmarks.shared import make_parser, print_header, print_row
 from kgverify.engines.policy import SHORTEST
 from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.graphs.rules import parse_rules
@@ -248,8 +248,8 @@ def run_growth(words: list[str]) -> None:
         print(json.dumps(measure_point(axis, value, values[axis][0], options.mode, options.tiny)))
         return
     points: dict[str, dict[int, Point]] = {}
-    print("| against | from | to | " + " | ".join(f"{label} | exponent" for label in MEASURED.values()) + " |")
-    print("|" + "---|" * (3 + 2 * len(MEASURED)))
+    titles = [title for label in MEASURED.values() for title in (label, "exponent")]
+    print_header("against", "from", "to", *titles)
     for axis in options.axes:
         points[axis] = {value: _measure_apart(axis, value, options) for value in values[axis]}
         if axis in ("facts", "slots") and len({each.ends for each in points[axis].values()}) > 1:
@@ -258,7 +258,7 @@ def run_growth(words: list[str]) -> None:
         for name in MEASURED:
             measured = [getattr(each, name) for each in points[axis].values()]
             cells += [f"{measured[0]:,.3g} to {measured[-1]:,.3g}", f"{fit_exponent(values[axis], measured):.2f}"]
-        print(f"| {axis} | {values[axis][0]:,} | {values[axis][-1]:,} | {' | '.join(cells)} |", flush=True)
+        print_row(axis, f"{values[axis][0]:,}", f"{values[axis][-1]:,}", *cells)
 
 
 def _measure_apart(axis: str, value: int, options: argparse.Namespace) -> Point:

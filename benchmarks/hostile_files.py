@@ -29,7 +29,7 @@ import h5py
 import numpy as np
 
 import kgverify
-from benchmarks.shared import ROOT, make_parser
+from benchmarks.shared import ROOT, make_parser, print_header, print_row
 
 sys.path.insert(0, str(ROOT / "tests" / "trace"))
 from hostile_traces import CONSTRUCTS, copy_as_plain_h5py
@@ -798,9 +798,8 @@ def run_hostile_files(words: list[str]) -> int:
                     figures = f"exit code {result.code}, {result.seconds:.1f} s, {result.num_bytes >> 20} MiB"
                     print(f"{result.verdict}: {where}\n  {figures}", *shown, sep="\n  ", file=sys.stderr, flush=True)
     columns = ("refused", "accepted", *BAD)
-    print(f"| file | {' | '.join(columns)} |")
-    print("|---" * (len(columns) + 1) + "|")
+    print_header("file", *columns)
     for kind, found in [*counts.items(), ("all", sum(counts.values(), Counter()))]:
-        print(f"| {kind} | {' | '.join(str(found[column]) for column in columns)} |")
+        print_row(kind, *(found[column] for column in columns))
     print(f"hangs, bugs, signals, more than 1 GiB, refusals without advice: {bad}")
     return 1 if bad else 0

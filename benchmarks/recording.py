@@ -22,7 +22,7 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.shared import make_parser
+from benchmarks.shared import make_parser, print_header, print_row
 from kgverify.comparison.compare import compare
 from kgverify.engines.policy import make_two_tower
 from kgverify.graphs.load import load_graph
@@ -279,7 +279,7 @@ def measure_recording(run: Run, precision: str, options: argparse.Namespace) -> 
     for each, value in best.items():
         more = "" if each == OFF else f"{value / best[OFF] - 1:+.1%}"
         rate = int(notes[OFF].split()[0].replace(",", "")) / value / 1e6
-        print(f"| {precision} | {each} | {value * 1e3:,.0f} ms | {rate:.2f} | {more} | {notes[each]} |", flush=True)
+        print_row(precision, each, f"{value * 1e3:,.0f} ms", f"{rate:.2f}", more, notes[each])
     if len(roots) != 1:
         print(f"ROOTS DIFFER: {roots}")
 
@@ -323,7 +323,7 @@ def run_recording(words: list[str]) -> None:
     print(
         f"{options.graph}, {policy.name}, {options.queries} queries x {options.corruptions} corruptions, {options.device}"
     )
-    print("| precision | level | threads | time | M steps/s | more than off | |\n|---|---|---|---|---|---|---|")
+    print_header("precision", "level", "threads", "time", "M steps/s", "more than off", "")
     for precision in options.precision:
         measure_recording(run, precision, options)
 
@@ -400,11 +400,11 @@ def measure_sides(sides: dict[str, Callable[[Path], None]], folder: Path, repeat
 
 def report_sides(times: dict[str, list[float]], num_steps: int) -> None:
     raw = next(iter(times.values()))
-    print("| what | best, M steps/s | median | best of the raw write | median |\n|---|---|---|---|---|")
+    print_header("what", "best, M steps/s", "median", "best of the raw write", "median")
     for title, seconds in times.items():
         rates = num_steps / min(seconds) / 1e6, num_steps / np.median(seconds) / 1e6
         ratios = min(raw) / min(seconds), np.median(np.divide(raw, seconds))
-        print(f"| {title} | {rates[0]:.2f} | {rates[1]:.2f} | {ratios[0]:.2f} | {ratios[1]:.2f} |", flush=True)
+        print_row(title, *(f"{each:.2f}" for each in (*rates, *ratios)))
 
 
 def run_writing(words: list[str]) -> None:
@@ -581,36 +581,36 @@ def run_comparison(words: list[str]) -> None:
     pairs = [(a.path, b.path) for a, b in zip(traces[0].files, traces[1].files, strict=True)]
     num_bytes = sum(a.stat().st_size for a, _ in pairs)
     print(f"{millions} M steps, {num_bytes / millions / 1e6:.0f} bytes a step, {len(pairs)} files\n")
-    print("| figure | found | beside it | ratio |\n|---|---|---|---|", flush=True)
+    print_header("figure", "found", "beside it", "ratio")
 
     whole, beside = [], []
     for _ in range(REPEATS):
         whole.append(in_new_process("whole", str(expected), str(actual)))
         beside.append(time_best(lambda: compare_arrays(*traces), 1))
     seconds, peak = min(each["seconds"] for each in whole), max(each["peak"] for each in whole)
-    row = f"| full comparison, checksums verified | {millions / seconds:.1f} M steps/s, peak {peak:.0f} MB |"
-    print(f"{row} array_equal: {millions / min(beside):.1f} M steps/s | {min(beside) / seconds:.2f} |", flush=True)
+    row = "full comparison, checksums verified", f"{millions / seconds:.1f} M steps/s, peak {peak:.0f} MB"
+    print_row(*row, f"array_equal: {millions / min(beside):.1f} M steps/s", f"{min(beside) / seconds:.2f}")
     if shutil.which("h5diff"):
         again = min(in_new_process("whole", str(expected), str(actual))["seconds"] for _ in range(2))
         few = pairs[: max(1, len(pairs) // 5)]
         rate = len(few) / len(pairs) * millions / time_best(lambda: compare_with_h5diff(few), 2)
-        print(
-            f"{row} h5diff, {len(few)} of the files: {rate:.2f} M steps/s | {millions / min(seconds, again) / rate:.1f} |"
-        )
+        ratio = f"{millions / min(seconds, again) / rate:.1f}"
+        print_row(*row, f"h5diff, {len(few)} of the files: {rate:.2f} M steps/s", ratio)
         chunked = [folder / "chunked-e.h5", folder / "chunked-a.h5"]
         copy_in_chunks(one, chunked[0])
         shutil.copy(chunked[0], chunked[1])
         rate = 1 / time_best(lambda: compare_with_h5diff([(chunked[0], chunked[1])]), 2)
-        print(f"{row} h5diff, chunked, 1 M steps: {rate:.2f} M steps/s | {millions / min(seconds, again) / rate:.0f} |")
+        ratio = f"{millions / min(seconds, again) / rate:.0f}"
+        print_row(*row, f"h5diff, chunked, 1 M steps: {rate:.2f} M steps/s", ratio)
     else:
-        print("| | | h5diff is not installed | |")
+        print_row("", "", "h5diff is not installed", "")
 
     shows = []
     for seed in range(9):
         candidate = str(random.Random(seed).randrange(traces[0].num_candidates))
         shows.append(min(in_new_process("show", str(expected), candidate)["seconds"] * 1e3 for _ in range(3)))
     text = f"{min(shows):.1f} / {median(shows):.1f} / {max(shows):.1f} ms (least, median, most of 9)"
-    print(f"| a random step of {millions} M shown | {text} | | |")
+    print_row(f"a random step of {millions} M shown", text, "", "")
 
 
 PARTS: dict[str, Callable[..., dict[str, float]]] = {

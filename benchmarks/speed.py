@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from benchmarks.evaluator import LIMITS, PUBLISHED, draw
-from benchmarks.shared import make_parser
+from benchmarks.shared import make_parser, print_header, print_row
 from kgverify.engines.policy import SHORTEST, make_two_tower
 from kgverify.evaluation.evaluate import EvaluationSettings, evaluate
 from kgverify.evaluation.proving import join_process_group, prove_candidates
@@ -23,11 +23,19 @@ from kgverify.ranking.draw import ALL
 from kgverify.runs.engine_makers import evaluator_pipeline
 from kgverify.runs.run import Run, describe_work, reference_pipeline
 
-CPU_HEADER = (
-    "| graph | policy | prover | slots | candidates | s | µs/candidate | times the reference | recorded: times"
-    " | log-probabilities differ by |"
+COLUMNS = (
+    "graph",
+    "policy",
+    "prover",
+    "slots",
+    "candidates",
+    "s",
+    "µs/candidate",
+    "times the reference",
+    "recorded: times",
+    "log-probabilities differ by",
 )
-CPU_ROW = "| {} | {} | {} | {} | {:,} | {:.2f} | {:.0f} | {:.1f} | {:.1f} | {:.0e} |"
+FORMATS = ("", "", "", "", ",", ".2f", ".0f", ".1f", ".1f", ".0e")
 
 
 def run_cpu(words: list[str]) -> None:
@@ -47,8 +55,11 @@ def run_cpu(words: list[str]) -> None:
     )
     parser.add_argument("--modes", nargs="+", default=["native", "default"])
     options = parser.parse_args(words)
-    print(CPU_HEADER)
-    print("|" + "---|" * (CPU_HEADER.count("|") - 1))
+    print_header(*COLUMNS)
+
+    def show(*cells: object) -> None:
+        print_row(*map(format, cells, FORMATS))
+
     for name in options.graph:
         graph = load_graph(name)
         for label, policy in (
@@ -64,10 +75,7 @@ def run_cpu(words: list[str]) -> None:
             began = time.perf_counter()
             expected = reference.prove(candidates.take(some)).candidates
             each = (time.perf_counter() - began) / len(some)
-            print(
-                CPU_ROW.format(name, label, "reference", "", len(some), each * len(some), each * 1e6, 1, 1, 0),
-                flush=True,
-            )
+            show(name, label, "reference", "", len(some), each * len(some), each * 1e6, 1, 1, 0)
             for mode, slots in ((mode, n) for mode in options.modes for n in options.slots):
                 engine = Evaluator(mode=mode, device="cpu", slots=slots)(graph.program, LIMITS, policy)
                 prove_candidates(engine, candidates.take(some))
@@ -81,8 +89,7 @@ def run_cpu(words: list[str]) -> None:
                 gap = float(np.abs(results.log_probability[some] - expected.log_probability).max())
                 times = [each * num / taken for taken in (seconds, recorded)]
                 size = slots if engine.info.layout else ""
-                cells = (name, label, engine.info.mode, size, num, seconds, seconds / num * 1e6, *times, gap)
-                print(CPU_ROW.format(*cells), flush=True)
+                show(name, label, engine.info.mode, size, num, seconds, seconds / num * 1e6, *times, gap)
 
 
 def run_gpus(words: list[str]) -> None:
