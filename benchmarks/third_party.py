@@ -23,10 +23,33 @@ from kgverify.ranking.rank import rank_scores
 from kgverify.testing.problems.decode import draw_problems
 from kgverify.trace.model.columns import Candidates
 
+EXAMPLES = ROOT / "examples" / "third_party"
+
+
+def judge_all(benchmark, words, packages, judge, unit, num):
+    """Judge the packages that are named, print a line for each, and return the sum of their counts."""
+    parser = make_parser(benchmark)
+    parser.add_argument("packages", nargs="*", help=f"of {', '.join(packages)}; all by default")
+    parser.add_argument(f"--{unit}", type=int, default=num, dest="num", help=f"number of {unit} for each package")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="stop a package after this time")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--show", type=int, default=0, help="print this many problems that differ, the shortest first")
+    options = parser.parse_args(words)
+    total = Counter()
+    for package in options.packages or packages:
+        sys.path.insert(0, str(EXAMPLES))
+        adapter = importlib.import_module(f"{package}_adapter")
+        counts, examples = judge(adapter, package, options.seed, options.num, time.monotonic() + options.seconds)
+        print(json.dumps({"package": package, "seed": options.seed, **counts}), flush=True)
+        for example in sorted(examples, key=lambda each: len(str(each)))[: options.show]:
+            print("   ", *example, sep="  ")
+        total += counts
+    return total
+
+
 # Provers
 
 
-EXAMPLES = ROOT / "examples" / "third_party"
 PACKAGES = {"problog": (True, 0), "pydatalog": (True, 0), "minikanren": (False, 0), "pytholog": (False, 1)}
 """The packages: whether they answer recursive programs, and the least arity that they read."""
 MOST_SECONDS = 0.5
@@ -150,10 +173,8 @@ def ask(adapter, problems):
         process.join()
 
 
-def judge_prover(package, seed, num_programs, deadline=float("inf")):
+def judge_prover(adapter, package, seed, num_programs, deadline):
     """Return counts of problems by result, and those that differ with the expected and the given answers."""
-    sys.path.insert(0, str(EXAMPLES))
-    adapter = importlib.import_module(f"{package}_adapter")
     counts, examples = Counter(), []
     for start in range(0, num_programs, CHUNK):
         if time.monotonic() > deadline:
@@ -179,7 +200,7 @@ def judge_prover(package, seed, num_programs, deadline=float("inf")):
     return counts, examples
 
 
-def run_provers(words: list[str]):
+def run_provers(words: list[str]) -> int:
     """Ask provers of other people for the answers of generated queries, and judge these by the reference and by clingo.
 
         python -m benchmarks provers --programs 1000 problog pydatalog
@@ -189,22 +210,8 @@ def run_provers(words: list[str]):
     answers each query from the least model. Where a prover differs, clingo computes the least model again: a problem
     counts as `differs` where the two judges agree. The script exits with 1 where they do not agree with each other.
     """
-    parser = make_parser(run_provers)
-    parser.add_argument("packages", nargs="*", help=f"of {', '.join(PACKAGES)}; all by default")
-    parser.add_argument("--programs", type=int, default=200, help="number of programs for each package")
-    parser.add_argument("--seconds", type=float, default=float("inf"), help="stop a package after this time")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--show", type=int, default=0, help="print this many problems that differ, the shortest first")
-    arguments = parser.parse_args(words)
-    is_right = True
-    for package in arguments.packages or PACKAGES:
-        end = time.monotonic() + arguments.seconds
-        counts, examples = judge_prover(package, arguments.seed, arguments.programs, end)
-        print(json.dumps({"package": package, "seed": arguments.seed, **counts}), flush=True)
-        for example in sorted(examples, key=lambda each: len(str(each[:3])))[: arguments.show]:
-            print("   ", *example, sep="  ")
-        is_right = is_right and not counts["judges differ"]
-    return 0 if is_right else 1
+    counts = judge_all(run_provers, words, PACKAGES, judge_prover, "programs", 200)
+    return int(counts["judges differ"] > 0)
 
 
 # Rankers
@@ -278,10 +285,8 @@ def is_expected(rank, low, high, ties):
     return abs(rank - wanted) <= TOLERANCE * wanted
 
 
-def judge_ranker(package, seed, num_graphs, deadline=float("inf")):
+def judge_ranker(adapter, package, seed, num_graphs, deadline):
     """Return counts of problems by result, and examples of those that differ."""
-    sys.path.insert(0, str(EXAMPLES))
-    adapter = importlib.import_module(f"{package}_adapter")
     counts, examples = Counter(), []
     for number in range(num_graphs):
         if time.monotonic() > deadline:
@@ -303,7 +308,7 @@ def judge_ranker(package, seed, num_graphs, deadline=float("inf")):
     return counts, examples
 
 
-def run_rankers(words: list[str]):
+def run_rankers(words: list[str]) -> int:
     """Compare the ranks of other people's evaluators with ours, on generated scores and graphs.
 
         python -m benchmarks rankers --graphs 1000 pykeen torchkge
@@ -313,22 +318,8 @@ def run_rankers(words: list[str]):
     the same scores independently: a problem counts as `differs` where these two agree. The script exits with 1 where
     they do not.
     """
-    parser = make_parser(run_rankers)
-    parser.add_argument("packages", nargs="*", help=f"of {', '.join(RANKERS)}; all by default")
-    parser.add_argument("--graphs", type=int, default=200, help="number of graphs for each package")
-    parser.add_argument("--seconds", type=float, default=float("inf"), help="stop a package after this time")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--show", type=int, default=0, help="print this many problems that differ")
-    arguments = parser.parse_args(words)
-    is_right = True
-    for package in arguments.packages or RANKERS:
-        end = time.monotonic() + arguments.seconds
-        counts, examples = judge_ranker(package, arguments.seed, arguments.graphs, end)
-        print(json.dumps({"package": package, "seed": arguments.seed, **counts}), flush=True)
-        for example in examples[: arguments.show]:
-            print("   ", *example, sep="  ")
-        is_right = is_right and not counts["judges differ"]
-    return 0 if is_right else 1
+    counts = judge_all(run_rankers, words, RANKERS, judge_ranker, "graphs", 200)
+    return int(counts["judges differ"] > 0)
 
 
 # Steps
@@ -442,10 +433,8 @@ def is_small(program):
 JUDGES = {"swipl": judge_steps, "clingo": judge_models}
 
 
-def judge_package(package, seed, num_programs, deadline=float("inf")):
+def judge_package(adapter, package, seed, num_programs, deadline):
     """Return counts, and the problems that differ."""
-    sys.path.insert(0, str(EXAMPLES))
-    adapter = importlib.import_module(f"{package}_adapter")
     counts, wrong = Counter(), []
     programs = islice(draw_programs(seed), num_programs)
     while (some := list(islice(programs, MOST_TOGETHER))) and time.monotonic() < deadline:
@@ -455,7 +444,7 @@ def judge_package(package, seed, num_programs, deadline=float("inf")):
     return counts, wrong
 
 
-def run_prolog(words: list[str]):
+def run_prolog(words: list[str]) -> int:
     """Compare the steps of SWI-Prolog and the least models of clingo with the reference's, on generated programs.
 
         python -m benchmarks prolog --programs 1000 swipl clingo
@@ -464,18 +453,5 @@ def run_prolog(words: list[str]):
     resolvent, up to three limits, is compared with the reference in the dialect `PROLOG`. A problem of clingo is one
     program.
     """
-    parser = make_parser(run_prolog)
-    parser.add_argument("packages", nargs="*", help=f"of {', '.join(JUDGES)}; all by default")
-    parser.add_argument("--programs", type=int, default=1000, help="number of programs for each package")
-    parser.add_argument("--seconds", type=float, default=float("inf"), help="stop a package after this time")
-    parser.add_argument("--seed", type=int, default=0)
-    arguments = parser.parse_args(words)
-    num_wrong = 0
-    for package in arguments.packages or JUDGES:
-        end = time.monotonic() + arguments.seconds
-        counts, wrong = judge_package(package, arguments.seed, arguments.programs, end)
-        print(json.dumps({"package": package, "seed": arguments.seed, **counts}), flush=True)
-        if wrong:
-            print("   ", min(wrong, key=lambda each: len(str(each))))
-        num_wrong += len(wrong)
-    return 1 if num_wrong else 0
+    counts = judge_all(run_prolog, words, JUDGES, judge_package, "programs", 1000)
+    return int(counts["differs"] > 0)
