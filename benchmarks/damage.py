@@ -26,7 +26,7 @@ sys.path.insert(0, str(ROOT / "tests" / "trace"))
 from hostile_traces import CONSTRUCTS, copy_as_plain_h5py, shards
 from trace_builders import FACT_LINES, FACTS, HEADER, RANKINGS, RULES, SYMBOLS, make_columns
 
-from benchmarks.recording import write_trace
+from benchmarks.traces import write_trace
 from kgverify.comparison.compare import compare
 from kgverify.comparison.recorded import evidence
 from kgverify.comparison.result import Verdict

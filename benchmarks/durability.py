@@ -26,8 +26,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.recording import make_steps
 from benchmarks.shared import make_parser, print_header, print_row
+from benchmarks.traces import make_steps
 from kgverify.errors import UserError
 from kgverify.program.limits import Limits
 from kgverify.program.program import Symbols

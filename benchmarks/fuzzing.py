@@ -35,8 +35,7 @@ sys.path.extend(str(ROOT / "tests" / folder) for folder in ("dialects", "testing
 
 from fault_search import REPLICAS, ProblemStream, find_breakers
 from random_dialects import random_dialect
-from second_engine import SecondEngine, engine_of_dialect, make_prover
-from second_prover import number_variables
+from second_engine import SecondEngine, engine_of_dialect
 
 from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.laws.catalogue import LAWS
@@ -47,8 +46,7 @@ from kgverify.prover.faults.plant import FAULTS
 from kgverify.runs.engine_makers import EngineSpec, as_maker, compiled_maker
 from kgverify.testing.campaigns.campaign import Campaign, run_campaign
 from kgverify.testing.checking.check import Checker, prepare_batches
-from kgverify.testing.problems.decode import adapt_problem, decode_problem, draw_bytes, draw_problems, put_in_dialect
-from kgverify.testing.problems.merge import merge
+from kgverify.testing.problems.decode import draw_problems
 from stepaudit.audited_function import Subject
 from stepaudit.environment import read_cpu_seconds
 from stepaudit.ladder.climb import Judge, climb, compiling_without_caches, keeping_caches
@@ -996,63 +994,23 @@ def _covers(key: str, name: str) -> bool:
     return words[0] == key if " " not in key else set(words) == set(key.split())
 
 
-def print_shares(base: Dialect, num: int) -> None:
-    """Print, for each single difference from a dialect, the share of problems whose outcome, or anything else, changes."""
-    flips = list(list_flips(base))
-    counts = {name: [0, 0, 0, 0] for name, _ in flips}
-    for index in range(num):
-        plain = decode_problem(draw_bytes(SEED, index))
-        for at, problem in enumerate((adapt_problem(plain, base, SEED, index), put_in_dialect(plain, base))):
-            expected = _prove(problem, base)
-            for name, other in flips:
-                actual = _prove(problem, other)
-                counts[name][2 * at] += [each[-1] for each in expected] != [each[-1] for each in actual]
-                counts[name][2 * at + 1] += expected != actual
-    print(f"\nproblems drawn in: {base}\n")
-    print_header("the switch", "outcome", "anything", "without shapes: outcome", "anything")
-    for name, each in counts.items():
-        print_row(name, *(f"{count / num:.1%}" for count in each))
-
-
-def _prove(problem: Any, dialect: Dialect) -> list[list[Any]]:
-    """Return the steps and the outcome of each query of a problem, outside of a ranking."""
-    program, limits = merge([problem]).graph.program, problem.limits
-    prover = make_prover(program, limits, dialect)
-    found = []
-    for query in (*problem.queries, *problem.unranked):
-        moves = prover.prove(tuple(program.symbols.encode(query)))
-        steps: list[Any] = [
-            (
-                number_variables(move.goal),
-                [(each.kind, number_variables(each.atoms), *each[2:]) for each in move.offers],
-                *move[2:8],
-                move.is_uncounted,
-            )
-            for move in moves
-        ]
-        found.append([*steps, moves[-1].outcome])
-    return found
-
-
 def run_dialects(words: list[str]) -> int:
     """Judge correct engines of many dialects, and engines that differ from their dialect in one switch.
 
         python -m benchmarks dialects --problems 10000 --laws 500 --corpus build/dialects
         python -m benchmarks dialects --problems 0 --laws 0 --planted 4096
-        python -m benchmarks dialects --problems 0 --laws 0 --planted 0 --shares 1000
 
     The first form compares the reference, in each of 20 dialects, with an engine of the same dialect that was written
     apart from it (tests/dialects), and checks the laws that hold in the dialect. Each difference is a false alarm. Both
     resume from the corpus. The second judges, in two dialects, engines of dialects that differ in one switch, and
-    prints the first problem that shows it. The third prints the share of problems in which each switch matters. Exit
-    code 1 for a false alarm or a difference that is not found.
+    prints the first problem that shows it. Exit code 1 for a
+    false alarm or a difference that is not found.
     """
     parser = make_parser(run_dialects)
     parser.add_argument("--dialects", type=int, default=20)
     parser.add_argument("--problems", type=int, default=2000, help="compared in each dialect")
     parser.add_argument("--laws", type=int, default=PART, help="problems on which laws are checked in each dialect")
     parser.add_argument("--planted", type=int, default=2048, help="most problems to find a planted difference")
-    parser.add_argument("--shares", type=int, default=0, help="problems for the shares")
     parser.add_argument("--corpus", type=Path, help="the folder from which an interrupted run resumes")
     parser.add_argument("--jobs", type=int, default=1)
     arguments = parser.parse_args(words)
@@ -1064,9 +1022,6 @@ def run_dialects(words: list[str]) -> int:
             num_bad += count_false_alarms(dialects, arguments.problems, arguments.laws, corpus, arguments.jobs)
     if arguments.planted:
         num_bad += sum(find_planted(base, arguments.planted) for base in (OURS, BATCHED))
-    if arguments.shares:
-        for base in (OURS, BATCHED):
-            print_shares(base, arguments.shares)
     return int(bool(num_bad))
 
 
