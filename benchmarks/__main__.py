@@ -34,7 +34,6 @@ BENCHMARKS: Final = {
     "scoreboard": ("scoreboard", "planted faults: verdict, first step, stage and class"),
     "conditions": ("conditions", "the conditions of causes"),
     "audit": ("audit", "the audit of a step, on miscompiles, correct steps and planted faults"),
-    "torch-versions": ("audit", "the evaluator and the miscompiles on several versions of torch"),
     "provers": ("third_party", "the answers of other people's provers"),
     "rankers": ("third_party", "the ranks of other people's evaluators"),
     "prolog": ("third_party", "the steps of SWI-Prolog, and the models of clingo"),

@@ -1,6 +1,6 @@
 """Steps that some version of torch was reported to compile wrongly without an error, most of them in its issue tracker.
 
-Not every version does: `python -m benchmarks torch-versions` prints the first wrong rung of each, or `right`. Each step is right
+Not every version does: `python -m benchmarks audit miscompiles` prints the rung of each that is detected. Each step is right
 in eager by the definition of its operators. A report that names a line which ends in `# here` names the right one. The issue
 numbers are those of pytorch.
 """
