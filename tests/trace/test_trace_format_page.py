@@ -16,7 +16,7 @@ from kgverify.trace.model.digests import compute_digests
 from kgverify.trace.read.trace_file import read_trace
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "trace-format.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "traces.md").read_text(encoding="utf-8")
 
 
 def test_the_example_writes_a_trace(tmp_path, monkeypatch):
@@ -35,7 +35,7 @@ def test_the_example_writes_a_trace(tmp_path, monkeypatch):
 
 
 def test_the_page_lists_every_dataset_as_the_code_has_it():
-    listed = re.findall(r"^\| `/([a-z_/]+)` \| ([^|]+) \| \[([^\]]+)\] \| (MUST|SHOULD|MAY) \|", PAGE, re.MULTILINE)
+    listed = re.findall(r"^\| `/([a-z_/]+)` \| ([^|]+) \[([^\]]+)\] (MUST|SHOULD|MAY) \|", PAGE, re.MULTILINE)
     assert [(path, dtype.strip(), must == "MUST") for path, dtype, _, must in listed] == [
         (f.path, " or ".join(np.dtype(d).name for d in f.dtypes), f.is_required) for f in KNOWLEDGE_GRAPH.columns
     ]
@@ -49,7 +49,7 @@ def reader():
     (text,) = re.findall(r"## Reading a trace without kgverify.*?```python\n(.*?)```", PAGE, re.DOTALL)
     assert len([line for line in text.splitlines() if line.strip()]) <= 50
     names: dict[str, Any] = {}
-    exec(compile(text, "trace-format.md", "exec"), names)
+    exec(compile(text, "traces.md", "exec"), names)
     return names["read_trace"]
 
 

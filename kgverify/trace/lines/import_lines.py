@@ -1,4 +1,4 @@
-"""Traces from text: JSON lines that a prover prints, in any language. `docs/trace-lines.md` describes them.
+"""Traces from text: JSON lines that a prover prints, in any language. `docs/traces.md` describes them.
 
 The file is read twice, line by line: once to check it and to collect names, once to write the trace. No line is kept.
 """
@@ -52,7 +52,7 @@ def import_lines(
 
     overwrites: replace a trace that exists at `target`
 
-    UserError, with the file and the line, for a line that is not one of those of docs/trace-lines.md.
+    UserError, with the file and the line, for a line that is not one of those of docs/traces.md.
     """
     with open_twice(source) as file:
         survey = Survey(str(source))

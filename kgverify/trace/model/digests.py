@@ -1,7 +1,7 @@
 """Digests of steps: three numbers that classify a difference without reading the step.
 
 Two steps that differ in `sequence` differ in the order of resolvents alone if `multiset` agrees, in the
-numbering of variables alone if `renaming` agrees, else in content. `docs/trace-format.md` defines them.
+numbering of variables alone if `renaming` agrees, else in content. `docs/traces.md` defines them.
 They are built from the splitmix64 step (Steele, Lea, Flood 2014), they are not cryptographic, and they leave
 out scores and origins.
 """
