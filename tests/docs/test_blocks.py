@@ -33,7 +33,6 @@ ELSEWHERE = {
     "install.md": "docs/test_site.py",
     "laws.md": "laws/test_shrink_laws.py",
     "machines.md": "docs/test_machines_page.py",
-    "numerics.md": "benchmarks/test_arithmetic.py",
     "pytest.md": "plugin/test_pytest_plugin.py",
     "report-schema.md": "docs/test_site.py",
     "reproducers.md": "cli/test_cli_shrink.py",
