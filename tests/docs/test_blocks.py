@@ -23,7 +23,6 @@ BEFORE = {
 """The pages of this file, with commands that make the files which a page presumes."""
 ELSEWHERE = {
     "auditing.md": "../stepaudit/tests/test_stepaudit_page.py",
-    "benchmarking.md": "bench/test_bench_page.py",
     "ci.md": "docs/test_site.py",
     "evaluating.md": "cli/test_cli_evaluate.py",
     "faults.md": "docs/test_site.py",
@@ -32,6 +31,7 @@ ELSEWHERE = {
     "hypothesis.md": "plugin/test_hypothesis_page.py",
     "install.md": "docs/test_site.py",
     "laws.md": "laws/test_shrink_laws.py",
+    "performance.md": "bench/test_bench_page.py",
     "machines.md": "docs/test_machines_page.py",
     "pytest.md": "plugin/test_pytest_plugin.py",
     "report-schema.md": "docs/test_site.py",
