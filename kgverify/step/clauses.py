@@ -116,7 +116,7 @@ def resolve(
 def unify(left: Any, right: Any, is_variable: Callable[[Any], bool] = is_variable) -> dict[Any, Any] | None:
     """Return bindings under which two atoms without common variables are equal; None if they cannot be.
 
-    Variables of the right atom are bound in preference to those of the left atom. is_variable: for atoms in names,
+    A variable of the right atom is bound rather than a variable of the left atom. is_variable: for atoms in names,
     `is_named_variable`
     """
     bound: dict[Any, Any] = {}
