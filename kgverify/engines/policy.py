@@ -183,7 +183,7 @@ def write_policy(policy: Policy, path: Path) -> None:
 
 
 def read_policy(path: Path) -> Policy:
-    """Read a `two_tower`'s weights from a safetensors file. UserError if the file does not contain such weights."""
+    """Read a `two_tower`'s weights from a safetensors file. UserError if that is impossible."""
     content = read_file(path, purpose="a safetensors file")
     header_bytes = int.from_bytes(content[:8], "little")
     if header_bytes > _MAX_HEADER_BYTES:
