@@ -1,8 +1,7 @@
 """The table of engines, which maps names to makers.
 
-Nothing that an engine needs is imported before it is made.
-
-Other packages add engines through entry points of the group `kgverify.engines`.
+Nothing that an engine needs is imported before it is made. Other packages add engines through entry points of the group
+`kgverify.engines`.
 """
 
 from collections.abc import Callable

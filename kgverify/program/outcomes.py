@@ -7,9 +7,8 @@ from typing import Final
 class GoalKind(IntEnum):
     """The kind of a goal: ordinary or terminal.
 
-    A terminal goal has no atoms, unless the engine left some by mistake.
-
-    STOP is an engine-specific terminal action, such as giving up. Choosing it ends the derivation as FAILED.
+    A terminal goal has no atoms, unless the engine left some by mistake. STOP is an engine-specific terminal action,
+    such as giving up. Choosing it ends the derivation as FAILED.
     """
 
     GOAL = 0

@@ -1,8 +1,7 @@
 """Distinguish the exceptions of an engine from those of kgverify, and limit its CPU time.
 
-An engine that exceeds it hangs.
-
-An exception stops Python code. It cannot stop native code, so a process that may be replaced ends itself.
+An engine that exceeds it hangs. An exception stops Python code. It cannot stop native code, so a process that may be
+replaced ends itself.
 """
 
 import faulthandler
@@ -351,9 +350,8 @@ def _call(
 def find_supported(make_pipeline: MakePipeline, problems: Sequence[Problem]) -> list[int]:
     """Return the indices of the problems that an engine supports.
 
-    The engine is made once for each pair of policy and limits.
-
-    An engine does not support a pair if it raises NotImplementedError or, except for the policy `shortest`, UserError.
+    The engine is made once for each pair of policy and limits. An engine does not support a pair if it raises
+    NotImplementedError or, except for the policy `shortest`, UserError.
     """
     is_supported: dict[tuple[PolicySpec, Limits], bool] = {}
     for problem in problems:

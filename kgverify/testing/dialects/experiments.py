@@ -1,8 +1,7 @@
 """The experiments that distinguish dialects.
 
-Each is a program of a few lines, with a goal to resolve or a query to prove.
-
-The answer of each dialect is not written here: the reference computes it.
+Each is a program of a few lines, with a goal to resolve or a query to prove. The answer of each dialect is not written
+here: the reference computes it.
 """
 
 import re

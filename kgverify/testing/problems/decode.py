@@ -1,10 +1,9 @@
 """The generator of problems.
 
-It decodes them from bytes, in any dialect, draws boundary cases, and lists all problems of a scope.
-
-Every string of `SIZE` bytes gives a problem; zeros give a trivial problem. Each byte decides one thing, so changing a
-byte changes one thing. There are few settings of limits and policy, so that many problems can share a run. Programs are
-drawn to meet these limits exactly, or to exceed them by one.
+It decodes them from bytes, in any dialect, draws boundary cases, and lists all problems of a scope. Every string of
+`SIZE` bytes gives a problem; zeros give a trivial problem. Each byte decides one thing, so changing a byte changes one
+thing. There are few settings of limits and policy, so that many problems can share a run. Programs are drawn to meet
+these limits exactly, or to exceed them by one.
 
 A run of many problems hides the boundaries of each: it has rules and facts, many constants, and only one last fact.
 Therefore one problem in 16 of a campaign runs alone, and meets the sizes of its own batch, tables and limits exactly.
@@ -458,10 +457,8 @@ def put_in_dialect(problem: Problem, dialect: Dialect) -> Problem:
 def adapt_problem(problem: Problem, dialect: Dialect, seed: int, index: int) -> Problem:
     """Adapt the problem drawn at an index of a seed's sequence to a dialect.
 
-    The default dialect changes nothing.
-
-    The problem keeps its settings, so that it can share a run with others. Every second problem gets clauses and a
-    query for which a switch matters, each switch in turn.
+    The default dialect changes nothing. The problem keeps its settings, so that it can share a run with others. Every
+    second problem gets clauses and a query for which a switch matters, each switch in turn.
     """
     if dialect == OURS:
         return problem

@@ -42,7 +42,7 @@ class Climb(NamedTuple):
     num_calls:    the compared calls; seconds: the duration, including compilation; is_lost: whether the device was lost
     caches:       the first state of the caches in which calls deviated
     is_of_caches: whether it deviates with the caches, but not without them
-    excuses:      differences that are rounding
+    excuses:      differences that count as rounding
     is_seeded:    whether the compiled code drew eager's random numbers (`fallback_random`)
     """
 

@@ -51,7 +51,7 @@ SWITCHES: Final[tuple[tuple[str, str, Any], ...]] = tuple(
 )
 """(module, setting, value that makes the compiler do less)."""
 _LIKELY: Final = frozenset(("max_fusion_size", "inplace_buffers", "cpp.simdlen"))
-"""The switches that repair most reported miscompiles that a switch repairs: fusion, memory that is used again, vectors."""
+"""The switches that repair most reported miscompilations that any switch repairs: fusion, reuse of memory, vectors."""
 
 _RESUMED: Final = re.compile(r"torch_dynamo_resume_in_(.+)_at_\d+")
 """The name of the rest of a function after a graph break."""

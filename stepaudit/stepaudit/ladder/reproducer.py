@@ -1,8 +1,7 @@
 """A miscompilation as a short Python file that needs only torch.
 
-The file is run twice before it is kept.
-
-The file contains the minimal graph, or else the source of a function with everything that it needs.
+The file is run twice before it is kept. The file contains the minimal graph, or else the source of a function with
+everything that it needs.
 """
 
 import ast
@@ -295,10 +294,8 @@ def write_reproducer(
 ) -> str:
     """Write a file that exits with code 1 while the rung still deviates, else with 0.
 
-    It needs only torch.
-
-    It contains the minimal graph, or else the function's source with everything that it needs. If some run of the file
-    does not show the deviation, the file is removed, and the reason is returned.
+    It needs only torch. It contains the minimal graph, or else the function's source with everything that it needs. If
+    some run of the file does not show the deviation, the file is removed, and the reason is returned.
     """
     deviation = climb.deviations[0]
     number = int(deviation.call.split()[1]) - 1 if deviation.call.startswith("call ") else 0
@@ -345,9 +342,8 @@ for _ in range(2):
 def _run(path: Path) -> str:
     """Run a file twice, in processes that import torch once.
 
-    Return the reason why it shows no deviation, or an empty text.
-
-    Torch's test of the processor stays in the user's folder of caches; the runs have their caches in an empty folder.
+    Return the reason why it shows no deviation, or an empty text. Torch's test of the processor stays in the user's
+    folder of caches; the runs have their caches in an empty folder.
     """
     # One thread: torch would start a pool of processes to compile in.
     environment = {**os.environ, "TORCHINDUCTOR_COMPILE_THREADS": "1"}

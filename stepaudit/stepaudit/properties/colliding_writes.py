@@ -1,9 +1,8 @@
 """Writes of several values to one element, in an order that torch leaves open, even on a CPU.
 
-They are found at run time, with the line.
-
-An element that is written twice and never read is harmless and common: padding goes to a sink. So a function runs once
-with the first write kept and once with the last. Only a result that depends on this is a finding.
+They are found at run time, with the line. An element that is written twice and never read is harmless and common:
+padding goes to a sink. So a function runs once with the first write kept and once with the last. Only a result that
+depends on this is a finding.
 """
 
 import sys
@@ -118,9 +117,8 @@ def _read_write(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tup
 def find_dependence(run: Callable[[], Any], line: Callable[[], str]) -> tuple[_WriteOrder, dict[Repeated, str]]:
     """Run a function with colliding writes in either order.
 
-    The function returns the results that are read.
-
-    Each run must do the same. line: returns the line of the running operation
+    The function returns the results that are read. Each run must do the same. line: returns the line of the running
+    operation
 
     Returns:
         The colliding writes; those that a result depends on, empty if they matter only together; and the difference.
