@@ -170,7 +170,7 @@ def detail_raised(error: BaseException) -> list[str]:
 
 
 def _find_frames(error: BaseException) -> list[traceback.FrameSummary]:
-    """Return the frames of an exception in the user's code, the innermost last; if there are none, those in packages."""
+    """Return the frames of an exception in the user's code, the innermost last; without such frames, those in packages."""
     every = [
         frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(("<", _OWN_FILES))
     ]

@@ -137,7 +137,7 @@ class DescribedEngine(Engine, Protocol):
     def features(self, columns: Columns) -> Mapping[str, Any]:
         """Return arrays by name: a number or a truth value for each candidate, or for each step, in the order of the columns.
 
-        columns: those that `prove` returned last
+        columns: the columns that `prove` returned last
 
         Causes can then be stated as conditions on these features, such as the slot of a candidate or the lane of a
         step.
@@ -230,7 +230,7 @@ class Sizes(NamedTuple):
     resolvents:   padding of a step beyond max_resolvents
     match_window: clauses tried at each tick, over all slots
     score_window: resolvents scored at each tick, over all slots; at least max_resolvents
-    pool:         candidates handed over at once
+    pool:         candidates passed to the engine at once
     """
 
     slots: int = 2
@@ -248,7 +248,7 @@ GRAPH_SIZES: Final = Sizes(slots=64, match_window=256, score_window=128, pool=10
 class Workload(NamedTuple):
     """The work that an engine is made for.
 
-    num_candidates: the candidates handed over at once, from the type of the device: `cpu` or `cuda`
+    num_candidates: a function from the type of the device, `cpu` or `cuda`, to the number of candidates passed at once
     records:        whether the steps are recorded
     """
 

@@ -139,7 +139,7 @@ class Law:
     def check(
         self, make_pipeline: MakePipeline, problems: Sequence[Problem], *, most: int = MOST_VIOLATIONS
     ) -> list["Violation"]:
-        """Return where the pipeline under test breaks this law."""
+        """Return the violations of this law by the pipeline under test."""
         return check_laws(make_pipeline, problems, [self], most=most)
 
 
@@ -210,7 +210,7 @@ def check_laws(
     most: int = MOST_VIOLATIONS,
     confirms: bool = True,
 ) -> list[Violation]:
-    """Return where the pipeline under test breaks one of the laws.
+    """Return the violations of the laws by the pipeline under test.
 
     The problems share as few runs as possible. A law is not checked on problems of a dialect where it does not hold.
     The first `most` violations of each law are returned. Unless `confirms` is off, each problem is also tried alone, so
@@ -298,7 +298,7 @@ def _describe(
 
 
 def _confirm(law: Law, violation: Violation, make_pipeline: MakePipeline) -> Violation:
-    """Return the violation as the problem shows it alone, if it does; else as the smallest group found by halving shows it."""
+    """Return the violation of the problem alone, if it occurs there; else of the smallest group that halving finds."""
 
     def attempt(problems: Sequence[Problem]) -> Violation | None:
         return next(find_violations(make_pipeline, problems, [law], [violation.index] * len(problems)), None)

@@ -189,7 +189,7 @@ NUMBERS: Final = ("max_depth", "max_atoms", "max_resolvents", "exclude_query")
 
 
 class DeclaredLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The limits that the header of a trace declares; None where they are unknown. The fields are those of `Limits`."""
+    """The limits that the header of a trace declares; None if unknown. The fields are those of `Limits`."""
 
     max_depth: int | None = None
     max_atoms: int | None = None

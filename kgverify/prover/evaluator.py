@@ -169,7 +169,7 @@ class Evaluator:
                 score_window=max(limits.max_resolvents, work.score_window),
                 pool=work.pool,
             )
-        # Faults run in ticks of stages, which need more memory than fused ticks with their records.
+        # Faults run in ticks of stages, which take more memory than the ticks that recording is planned for.
         if work is None or (work.records and (has_faults or is_on_cpu(self.device))):
             return None if self.slots is None else choose_layout(limits, slots=self.slots)
         from kgverify.prover.execution.device import resolve_device

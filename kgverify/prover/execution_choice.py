@@ -225,8 +225,9 @@ POOL: Final = {"cuda": 1 << 20, "cpu": 1 << 14}
 def estimate_bytes(layout: Layout, limits: Limits, policy: Policy, *, is_fused: bool = False) -> int:
     """Estimate the bytes of the buffers and intermediate results of an evaluation, without the program and the policy.
 
-    For fused ticks: every buffer, with three precisions, and the temporaries of filling them; neither records nor digests.
-    For ticks of stages run eagerly, with measured factors (float32, int64 intermediates); compiled, they take less.
+    For fused ticks, the estimate covers every buffer, in three precisions, and the temporaries that fill them, but no
+    records or digests. For ticks of stages, it covers eager runs, with measured factors (float32, int64 intermediates).
+    Compiled ticks take less.
     """
     atoms, resolvents = layout.atoms, layout.resolvents
     has_products = policy.name != "shortest"
@@ -313,7 +314,7 @@ def choose_evaluation_layout(
                 fix="give more memory or fewer slots with --tune, or lower max_resolvents or max_depth of --limits",
             )
         except UserError:
-            # The memory, or the limit for an engine's buffers if that is less.
+            # The sizes exceed the memory, or the fixed limit on an engine's buffers.
             if num == 1 or demand.slots is not None:
                 raise
             num = max(1, num // 2)

@@ -73,7 +73,7 @@ class Clauses:
         return resolve(goal, head, body)
 
     def clause(self, goal: Atoms, origin_kind: int, origin: int, known: Iterable[Ids] = ()) -> tuple[Ids, Atoms]:
-        """Return a clause's head and body, standardized apart from a goal and further atoms."""
+        """Return a clause's head and body, standardized apart from a goal and other atoms."""
         if origin_kind == Origin.FACT:
             return self.facts[origin], ()
         head, body = self.rules[origin]

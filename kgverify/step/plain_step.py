@@ -35,7 +35,7 @@ FALSE: Final = Resolvent((), Origin.NONE, 0, GoalKind.FALSE)
 """The dead end, which no clause makes."""
 
 STOP: Final = FALSE._replace(kind=GoalKind.STOP)
-"""The end of a derivation that the policy may choose, where a dialect offers it."""
+"""The end of a derivation, which the policy may choose if the dialect offers it."""
 
 
 class Taken(NamedTuple):
@@ -250,11 +250,13 @@ Keeps: TypeAlias = Callable[[Situation, Sequence[Resolvent]], list[Resolvent]]
 """A stage that returns some of the resolvents that it receives, perhaps changed."""
 
 Drops: TypeAlias = Callable[[Situation, Sequence[Resolvent]], tuple[list[Resolvent], int]]
-"""A stage that counts what it drops."""
+"""A stage that counts the resolvents that it drops."""
 
 
 class Stages(NamedTuple):
-    """The functions of a step, each of which may be replaced.
+    """The functions of a step.
+
+    Each may be replaced.
 
     Example:
         Stages(choose=lambda situation, scores: 0) chooses the first resolvent.

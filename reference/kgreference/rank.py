@@ -22,7 +22,7 @@ class Ranks(NamedTuple):
 
 
 def ranking_score(log_probability: float, outcome: Outcome, unproved: Unproved = Unproved.SUBTRACT_100) -> float:
-    """Return the log-probability in nats, less 100 unless the outcome is PROVED or the dialect subtracts nothing."""
+    """Return the log-probability in nats, minus 100 unless the outcome is PROVED or the dialect subtracts nothing."""
     if unproved is Unproved.LOG_PROBABILITY:
         return log_probability
     return log_probability if outcome == Outcome.PROVED else log_probability - NOT_PROVED_PENALTY

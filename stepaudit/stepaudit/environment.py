@@ -1,4 +1,4 @@
-"""The versions and settings on which compiled code depends, and the CPU time that is used."""
+"""The versions and settings that compiled code depends on, and the CPU time used."""
 
 import os
 import platform

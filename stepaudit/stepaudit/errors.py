@@ -29,7 +29,7 @@ class UserError(Exception):
         super().__init__(message, where, fix)
 
     def __str__(self) -> str:
-        """Return the location and the message, and the fix on a line of its own."""
+        """Return the location and the message, and the fix on a separate line."""
         return f"{make_visible(f'{self.where}: {self.message}')}\nfix: {make_visible(self.fix)}"
 
 

@@ -1,4 +1,4 @@
-"""Lines of the user's source: in a stack, in a text, where a name is read, where a function is defined."""
+"""Lines of the user's source: in a stack or a text, and the lines that read a name or define a function."""
 
 import dis
 import inspect

@@ -1,4 +1,4 @@
-"""Nested values: their leaves, copies of them, and how they differ."""
+"""Nested values: their leaves, copies and differences."""
 
 import copy
 import sys

@@ -48,7 +48,7 @@ _KINDS: Final[Mapping[str, tuple[str, type[np.generic]]]] = {
     "floats": ("f", np.float64),
     "booleans": ("biu", np.bool_),
 }
-"""For each kind of number, the kinds of NumPy types that are accepted, and the type to which they are converted."""
+"""The kinds of NumPy types that are accepted for each kind of number, and the type to which they are converted."""
 
 
 class Expansion(NamedTuple):

@@ -46,7 +46,7 @@ memory.
 """
 
 _MOST_CONSTANTS: Final = 1 << 24
-"""With fewer constants, and up to 2^15 predicates, every triple has a different number."""
+"""The bound on constants below which all triples of up to 2^15 predicates have different numbers."""
 
 _NUM_SAMPLED: Final = 64
 

@@ -29,7 +29,7 @@ from kgverify.step.clauses import Atoms
 from kgverify.testing.problems.merge import merge
 
 WIDE_RESOLVENTS = 128
-"""The `max_resolvents` of steps that should drop nothing; a step that drops something all the same is not judged."""
+"""The `max_resolvents` of steps that should drop nothing; a step that still drops something is not judged."""
 
 
 @law("A step taken by itself from its position (query, depth, goals visited) is the step of the run.")

@@ -138,7 +138,7 @@ def compile_function(function: Function, mode: str) -> Function:
 
 
 def _use_private_cache() -> None:
-    """Let Inductor keep its compiled code, which later runs execute, where nobody else can write.
+    """Let Inductor keep its compiled code, which it runs later, where nobody else can write.
 
     UserError if that is impossible.
     """
@@ -209,7 +209,7 @@ _COUNTED: Final = (
 
 
 def count_caches() -> CacheCounts:
-    """Return torch's counts so far, without importing torch."""
+    """Return torch's counts so far, without importing anything."""
     module = sys.modules.get("torch._dynamo.utils")
     counters: Any = module.counters if module is not None else {}
     counts = [int(counters.get(part, {}).get(name, 0)) for part, name in _COUNTED]

@@ -138,7 +138,7 @@ def launch(kernel: Any, num_programs: int, buffers: Sequence[Any], sizes: Sequen
 
 
 def count_processors(device: torch.device) -> int:
-    """Return the number of multiprocessors of a GPU; one for a CPU, where Triton's interpreter runs."""
+    """Return the number of multiprocessors of a GPU; one for a CPU, on which Triton's interpreter runs."""
     return int(torch.cuda.get_device_properties(device).multi_processor_count) if device.type == "cuda" else 1
 
 

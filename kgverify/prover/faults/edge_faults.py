@@ -146,7 +146,7 @@ def drop_at_boundary(plant: Plant) -> Plant:
 
 @plants("chunk-boundary-doubled", Carrier.ANY)
 def double_at_boundary(plant: Plant) -> Plant:
-    """Count the first candidate of each chunk except the first twice, also with the previous chunk."""
+    """Count the first candidate of each chunk with the previous chunk as well, except in the first chunk."""
 
     def rows(num: int) -> NDArray[np.int64]:
         candidate = np.arange(num)

@@ -228,7 +228,7 @@ class StepLog:
         copies = HostCopy()
         sent = self._sent
 
-        # The longest copies run while the rest is prepared.
+        # The columns that take longest are copied while the rest is prepared.
         atoms = copies.fetch(sent.atoms[:num_atoms], np.int32)
         copies.begin()
         pool_index, *of_steps = (column[:num_steps] for column in sent[: len(Steps._fields)])

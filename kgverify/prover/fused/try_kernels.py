@@ -113,8 +113,8 @@ def look_up_kernel(
 def _facts_may_prove(goal, tables, num_facts, num_predicates, A):
     """Return whether a fact may prove a goal.
 
-    It binds the variables of the first atom to constants. No fact does if another atom has another variable, or if no
-    fact matches that atom.
+    A fact binds the variables of the first atom to constants. So no fact proves the goal if another atom has other
+    variables, or if no fact matches that atom.
     """
     atom = 1 + tl.arange(0, _MOST_OTHERS)
     own = goal + 3 * atom

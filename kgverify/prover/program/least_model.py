@@ -38,7 +38,7 @@ MEMORY_BUDGET: Final = 1 << 30
 MOST_ROWS_ON_CPU: Final = 1 << 22
 """The largest number of rows of joins on a CPU for a model on another device.
 
-A small model would wait for that device at each join.
+On that device, a small model would wait at each join.
 """
 
 _BYTES_OF_ATOM = 64

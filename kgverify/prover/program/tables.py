@@ -125,7 +125,7 @@ def build_tables(program: Program, num_atoms: int, device: torch.device, *, is_r
 
 
 def round_up(size: int) -> int:
-    """Return the least power of two that is not less than the size."""
+    """Return the smallest power of two that is at least the size."""
     return 1 << (max(1, size) - 1).bit_length()
 
 

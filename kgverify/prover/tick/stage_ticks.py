@@ -328,7 +328,7 @@ class StageTicks:
 
         From time to time, yield the number given to slots.
 
-        UserError where digests are requested.
+        UserError if digests are requested.
         """
         self._check(has_digests=has_digests)
         return self._loop.run()

@@ -119,7 +119,8 @@ class DecisionPlan:
     """The plan for gathering decisions.
 
     rounds:       the number of rounds; each hides facts and searches for proofs without them
-    hidden_share: the share of hidden facts among those whose predicate heads a rule; they are a round's queries
+    hidden_share: the share of facts to hide, among the facts whose predicate heads a rule; hidden facts are a round's
+                  queries
     num_queries:  the largest number of queries of a round
     max_steps:    the largest number of goals that the search of a round expands
     num_explorations:   the number of additional derivations of each proved query, which leave the shortest proof at

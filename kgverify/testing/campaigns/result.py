@@ -228,7 +228,7 @@ class Known(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """A divergence that is allowed for now.
 
     signature: as `kgverify fuzz` and `kgverify replay` print it
-    issue:     where it is tracked
+    issue:     the place where it is tracked
     reason:    why it is tolerated for now
     expires:   the last day on which it is tolerated
     """
@@ -326,7 +326,7 @@ class FoundDivergence(msgspec.Struct, kw_only=True):
 
     is_new:       whether no known divergence has its signature
     num_problems: generated problems confirmed to show it; 0 if only a reproducer of the corpus does
-    first:        the index of the first such problem in the seed's sequence; -1 if there is none
+    first:        the index of the first such problem in the seed's sequence; -1 without such a problem
     file:         its reproducer; empty without a corpus, and if only several problems in one run show it
     size:         the number of facts, rules and body atoms of the reproducer's problem
     program:      the problem as text; empty if only several problems in one run show it

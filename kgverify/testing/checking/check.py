@@ -115,7 +115,7 @@ class Checker:
     def find_suspects(self, batch: Batch) -> list[Suspect]:
         """Return the problems of a batch that differ in its run.
 
-        If the engine raises an exception, return those that cause it.
+        If the engine raises an exception, return the problems that cause it.
         """
         try:
             with without_garbage_collection():

@@ -31,7 +31,7 @@ NEEDS: Final = {
     "exempts_terminal": "revisit",
     "long_resolvents": "max_atoms",
 }
-"""For some switches, the filter without which the switch has no effect."""
+"""The filter without which a switch has no effect, for some switches."""
 MOST_TRIED: Final = 300
 """The largest number of dialects that are tried on a problem."""
 
@@ -144,7 +144,7 @@ class Hypotheses:
         return True
 
     def keep_fitting(self, fits: Callable[[Dialect], bool]) -> bool:
-        """Try the nearest dialects, and drop those that do not fit, or none if none fits. Return whether any fits."""
+        """Try the nearest dialects, and drop those that do not fit; drop none if all fail. Return whether any fits."""
         self.dialects.sort(key=_distance)
         tried, rest = self.dialects[:MOST_TRIED], self.dialects[MOST_TRIED:]
         fitting = [each for each in tried if fits(with_place_of_revisit(each))]

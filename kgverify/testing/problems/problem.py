@@ -196,7 +196,7 @@ def list_names(letters: str, prefix: str) -> Iterator[str]:
 
 
 def free_prefix(prefix: str, names: Iterable[str], more: str) -> str:
-    """Return the prefix, followed by `more` as often as necessary, so that none of the names begins with it."""
+    """Return the prefix, followed by `more` as often as necessary, so that no name begins with it."""
     taken = tuple(names)
     while any(name.startswith(prefix) for name in taken):
         prefix += more

@@ -1,4 +1,4 @@
-"""Shrink a problem on which an engine fails to a minimal one on which it fails in the same way.
+"""Shrink a failing problem to a minimal problem on which the engine fails in the same way.
 
 Failing in the same way means that the first divergence has the same stage, field, class and situation (see
 `Signature`), or that the exception has the same type. Its atom, its step and its values may change.
@@ -247,7 +247,7 @@ def _extent(problem: Problem) -> tuple[int, int]:
 CONSTANT_NAMES: Final = "abcdefghijklmno"
 PREDICATE_NAMES: Final = "pqrstuvw"
 MOST_IN_COMPANY: Final = 4
-"""The largest number of queries of which one at a time is replaced."""
+"""The largest number of queries for which single queries are replaced."""
 
 
 def replace_symbols(problem: Problem, constants: Mapping[str, str], predicates: Mapping[str, str]) -> Problem:
@@ -528,7 +528,7 @@ PASSES: Final[dict[str, Pass]] = {
     "simplify_policy": simplify_policy,
     "simplify_spread": simplify_spread,
 }
-"""Passes that are repeated until none of them finds anything."""
+"""Passes that are repeated until no pass finds anything."""
 
 LAST_PASSES: Final[dict[str, Pass]] = {
     "simplify_sizes": lambda problem, oracle: _restore(problem, oracle, "sizes", DEFAULT_SIZES, Sizes._fields),
@@ -578,7 +578,7 @@ MANY_FACTS: Final = 8
 
 
 class Neighbour(NamedTuple):
-    """A problem on which both sides agree, and how it differs from the failing one."""
+    """A problem on which both sides agree, and its difference from the failing problem."""
 
     problem: Problem
     change: str

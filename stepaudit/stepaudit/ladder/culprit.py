@@ -261,7 +261,7 @@ class _Search:
 
 
 def _tracing(meet: Callable[[str, str], None]) -> AbstractContextManager[None]:
-    """For each instruction that Dynamo traces, call a function with its `file:line` and the name of its function."""
+    """Call a function for each instruction that Dynamo traces, with its `file:line` and the name of its function."""
     from torch._dynamo import symbolic_convert
 
     def watched(trace: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
