@@ -221,8 +221,8 @@ class Dialect:
         From the goal p(a, X), the resolvent p(a, Z) is dropped as visited; unless ``forgets_names``, it is kept.
 
     Example of `exempts_terminal`:
-        p(a, b) From the goal p(a, X), if the goal without atoms was visited, the proof is dropped; with
-        ``exempts_terminal``, it is kept.
+        p(a, b)
+        From the goal p(a, X), the proof is dropped if the goal without atoms was visited; with ``exempts_terminal``, it is kept.
 
     Example of `skips_unary`:
         p(X, Y) <- q(X, Y)

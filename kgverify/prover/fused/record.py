@@ -82,7 +82,7 @@ class TickBuffers(NamedTuple):
 
 
 class CandidateSteps(NamedTuple):
-    """The logged steps of each candidate of the pool. num: int32 [P]; depth: int32 [P], of the first logged step."""
+    """The logged steps of each candidate of the pool. num: int32 [P]; depth: int32 [P]  of the first logged step."""
 
     num: Tensor
     depth: Tensor

@@ -79,9 +79,9 @@ class Ladder(NamedTuple):
 Watched = dict[str, Observation]
 """The observations of calls, by the names of the calls, in order.
 
-call N:           calls with separate arguments, each from the original state of the function repeated call N:  the same
-number of calls on the same arguments, at the same addresses, which hold the result of the preceding eager call call 1
-again, N: more calls like the first, on equal arguments
+call N:           calls with separate arguments, each from the original state of the function
+repeated call N:  the same number of calls on the same arguments, at the same addresses, after the preceding eager call
+call 1 again, N:  more calls like the first, on equal arguments
 """
 
 

@@ -97,8 +97,8 @@ def observe(
     """Call a function and record its effects, including errors.
 
     captures: the function whose captured state is read, instead of that of `function`
-    around:   the context of the call; convert: maps a leaf to the value that is recorded DeviceLost if nothing can be
-    recorded any more.
+    around:   the context of the call; convert: maps a leaf to the value that is recorded
+    DeviceLost if nothing can be recorded any more.
     """
     states = _read_generators()
     try:
