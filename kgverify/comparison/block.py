@@ -1,9 +1,9 @@
 """The comparison of a block of derivations: paired candidates of two traces in memory, step by step."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 from kgverify.comparison.columns import ColumnComparer, StepPairs, find_differing
 from kgverify.comparison.comparable import ComparablePair, is_decidable
 from kgverify.comparison.equal_columns import Rounded, count_rounded
-from kgverify.comparison.inference.infer import BlockInference, ProgramInference
-from kgverify.comparison.inference.step_difference import StepDifference
 from kgverify.comparison.locate import (
     Difference,
     level_of_step,
@@ -29,6 +27,10 @@ from kgverify.trace.model.header import NUM_STEPS
 from kgverify.trace.model.schema import Column, EqualityRule
 from kgverify.trace.model.trace import Trace
 
+if TYPE_CHECKING:
+    from kgverify.comparison.inference.infer import BlockInference, ProgramInference
+    from kgverify.comparison.inference.step_difference import StepDifference
+
 _DROPPED: Final = frozenset({"steps.dropped_atoms", "steps.dropped_resolvents"})
 
 _VIEWED: Final = frozenset(StepView._fields) | frozenset(ResolventView._fields)
@@ -38,7 +40,7 @@ _VIEWED: Final = frozenset(StepView._fields) | frozenset(ResolventView._fields)
 class BlockComparer(ColumnComparer):
     """Compares a block of derivations in a knowledge graph.
 
-    program:  infers the clauses of resolvents where origins are not compared
+    program:  returns what infers the clauses of resolvents where origins are not compared
     explains: whether to find the stage of a step whose origins are known, since no engine will be asked
     """
 
@@ -47,7 +49,7 @@ class BlockComparer(ColumnComparer):
         pair: ComparablePair,
         *,
         lockstep: bool = False,
-        program: ProgramInference | None = None,
+        program: "Callable[[], ProgramInference] | None" = None,
         explains: bool = False,
     ) -> None:
         self.pair, self.lockstep = pair, lockstep
@@ -55,10 +57,12 @@ class BlockComparer(ColumnComparer):
         self.readers = StepReader(pair.expected.columns), StepReader(pair.actual.columns)
         self._raw_readers = StepReader(pair.raw[0].columns), StepReader(pair.raw[1].columns)
         self._alike: dict[str, NDArray[np.bool_]] = {}
-        self._inference = None
+        self._inference: BlockInference | None = None
         if not pair.by_digest and (explains or not pair.has_origins):
-            self._inference = BlockInference(
-                program or ProgramInference(None),
+            from kgverify.comparison.inference import infer
+
+            self._inference = infer.BlockInference(
+                infer.ProgramInference(None) if program is None else program(),
                 (pair.expected, pair.actual),
                 pair.names,
                 self._read_earlier,
@@ -283,7 +287,7 @@ class BlockComparer(ColumnComparer):
         )
 
     @property
-    def guesses(self) -> Mapping[tuple[int, int], Sequence[StepDifference]]:
+    def guesses(self) -> Mapping[tuple[int, int], "Sequence[StepDifference]"]:
         """The stages whose fault alone explains a step, the likeliest first, by (candidate, step)."""
         return {} if self._inference is None else self._inference.guesses
 

@@ -22,10 +22,6 @@ FALSE_PROOF, PROOF_LOST = PROOF_SITUATIONS = "a false proof", "a proof is lost"
 """The situations of differences of stages that the engines show."""
 
 
-SCORES_BEFORE: Final = "scores of the call before"
-"""The situation of wrong scores that are those of an earlier call."""
-
-
 class Surroundings(NamedTuple):
     """The two steps of a divergence, and the context that its class depends on.
 

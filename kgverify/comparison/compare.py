@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import msgspec
@@ -10,7 +11,6 @@ from numpy.typing import NDArray
 
 from kgverify.comparison.align import Alignment, SourceCandidates, align_candidates, judge_unpaired
 from kgverify.comparison.block import BlockComparer
-from kgverify.comparison.classify import Finding, Surroundings, classify, find_surroundings
 from kgverify.comparison.columns import ColumnComparer
 from kgverify.comparison.comparable import (
     ClauseIds,
@@ -32,14 +32,6 @@ from kgverify.comparison.comparable import (
 )
 from kgverify.comparison.equal_columns import Rounded, count_rounded, has_equal_columns, has_same_bytes
 from kgverify.comparison.equality import DEFAULT_EQUALITY, Equality
-from kgverify.comparison.inference.infer import (
-    ProgramInference,
-    adopt_guess,
-    find_program,
-    order_of_stages,
-    prefer_one_stage,
-)
-from kgverify.comparison.inference.step_difference import StepDifference
 from kgverify.comparison.locate import first_difference, name_stage, starts_wrong
 from kgverify.comparison.modulo import (
     DUPLICATES,
@@ -73,6 +65,9 @@ from kgverify.trace.model.stage_items import StageReader
 from kgverify.trace.model.trace import Trace
 
 if TYPE_CHECKING:
+    from kgverify.comparison.classify import Finding, Surroundings
+    from kgverify.comparison.inference.infer import ProgramInference
+    from kgverify.comparison.inference.step_difference import StepDifference
     from kgverify.comparison.stored_columns import FileSource
 
 KEPT: Final = 10_000
@@ -172,13 +167,19 @@ class Comparer:
         self.has_same_numbering = self._numbering.is_same
         self._pair = pair = self._compared(shells[0], shells[1])
         self.expected, self.actual = pair.expected, pair.actual
-        self.program = ProgramInference(find_program([pair.full[i] for i in self._numbering.kept_sides]))
         self.names, self.score_tolerance, self.not_compared = pair.names, pair.score_tolerance, pair.not_compared
         self.has_origins, self.has_scores = pair.has_origins, pair.has_scores
         self._ignored = frozenset(self.not_compared)
         self._lacking = pair.schema.compared_names - (self.sources[0].fields & self.sources[1].fields)
         # Equal stored digests mean equal steps if both are of the same ids and count the same columns.
         self.has_like_digests = self._numbering.is_same and counts_alike(shells[0], shells[1])
+
+    @cached_property
+    def program(self) -> "ProgramInference":
+        """The inference of clauses from the program that the traces hold."""
+        from kgverify.comparison.inference.infer import ProgramInference, find_program
+
+        return ProgramInference(find_program([self._pair.full[i] for i in self._numbering.kept_sides]))
 
     def read_candidates(self, side: int) -> Candidates:
         """Return all candidates of a side (0: expected, 1: actual) in the common ids, without their steps."""
@@ -281,6 +282,8 @@ class Comparer:
 
     def _explain(self, listed: list["_Listed"]) -> list["_Listed"]:
         """Return the divergences with their stages, and classify them."""
+        from kgverify.comparison.inference.infer import prefer_one_stage
+
         chosen = iter(prefer_one_stage([each.guesses for each in listed if each.guesses]))
         listed = [each.choose(next(chosen)) if each.guesses else each for each in listed]
         around = [each.surroundings for each in listed]
@@ -431,8 +434,7 @@ class Comparer:
         divergences, self.draws = judge_unpaired(*self._candidates(), kept, self._pair)
         for each in divergences:
             draw = self.draws.get((each.query, each.side), "")
-            around = Surroundings(None, None, draw=draw)
-            self._found.add_unpaired(each, classify(each, around) if self._options.explains else None)
+            self._found.add_unpaired(each, _classify_unpaired(each, draw) if self._options.explains else None)
 
     def _split(self, ranges: list[Range]) -> Iterator["_Rows"]:
         """Yield the rows of pairs on both sides, in blocks of a bounded number of steps or of a single pair."""
@@ -466,7 +468,9 @@ class Comparer:
         pair = self._make_pair(*(blocks or self._load(columns, rows, others)))
         block: ColumnComparer
         if pair.schema == KNOWLEDGE_GRAPH:
-            block = BlockComparer(pair, lockstep=self.lockstep, program=self.program, explains=self._options.explains)
+            block = BlockComparer(
+                pair, lockstep=self.lockstep, program=lambda: self.program, explains=self._options.explains
+            )
         else:
             block = ColumnComparer(pair, lockstep=self.lockstep)
         self._num_steps += block.num_steps
@@ -539,21 +543,32 @@ class _Listed(NamedTuple):
     """
 
     divergence: Divergence
-    finding: Finding | None = None
-    surroundings: Surroundings | None = None
-    guesses: Sequence[StepDifference] = ()
+    finding: "Finding | None" = None
+    surroundings: "Surroundings | None" = None
+    guesses: "Sequence[StepDifference]" = ()
 
-    def choose(self, guess: StepDifference) -> "_Listed":
+    def choose(self, guess: "StepDifference") -> "_Listed":
         """Return the divergence with one of its guesses."""
+        from kgverify.comparison.classify import Finding
+        from kgverify.comparison.inference.infer import adopt_guess
+
         named = adopt_guess(self.divergence, guess)
         return self._replace(divergence=named, finding=Finding(guess.kind, guess.evidence, guess.confidence))
 
-    def classify(self, known_goals: frozenset[Goal]) -> Finding:
+    def classify(self, known_goals: frozenset[Goal]) -> "Finding":
         """Return its class, given the goals of other derivations."""
+        from kgverify.comparison.classify import classify
+
         if self.surroundings is not None:
             return classify(self.divergence, self.surroundings._replace(other_goals=known_goals))
         assert self.finding is not None
         return self.finding
+
+
+def _classify_unpaired(divergence: Divergence, draw: str) -> "Finding":
+    from kgverify.comparison.classify import Surroundings, classify
+
+    return classify(divergence, Surroundings(None, None, draw=draw))
 
 
 class _StageNamer:
@@ -566,6 +581,8 @@ class _StageNamer:
 
     def explain(self, found: Divergence, rows: NDArray[np.int64]) -> _Listed:
         """Return a divergence of the block with its class, given the rows of its candidates in the whole trace."""
+        from kgverify.comparison.classify import classify, find_surroundings
+
         block = self._block
         named, outputs = self.name(found)
         guesses = block.guesses.get((found.candidate, found.step), ())
@@ -593,6 +610,8 @@ class _StageNamer:
         If the stages of a step agree and the step differs, `recycle` is at fault: the machinery around the stages. The
         divergence stays as it is where a side has no such step or did not record the stages.
         """
+        from kgverify.comparison.inference.infer import order_of_stages
+
         is_of_step = divergence.step >= 0 and divergence.field.startswith(("steps.", "resolvents."))
         if not self._is_recorded or not is_of_step:
             return divergence, None
@@ -643,7 +662,7 @@ class _Found:
                 listed = namer.explain(found, rows)
             self._divergences.append(listed)
 
-    def add_unpaired(self, divergence: Divergence, finding: Finding | None) -> None:
+    def add_unpaired(self, divergence: Divergence, finding: "Finding | None") -> None:
         """Add a candidate that only one trace has."""
         self.num += 1
         self.levels.add(divergence.level)

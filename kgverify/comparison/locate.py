@@ -6,17 +6,19 @@ is more exact; see `kgverify.verification.replay`.
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
-from kgverify.comparison.inference.step_difference import StepDifference
 from kgverify.comparison.result import Divergence, Level, Value
 from kgverify.comparison.step_pair import StepPair
 from kgverify.comparison.step_view import Names, ResolventView, StepView, canonical, list_unshared, outcome_name
 from kgverify.program.atoms import Atom
 from kgverify.program.outcomes import STEP_STAGES, GoalKind, Origin, Stage
 from kgverify.trace.model.stage_items import StageOutputs
+
+if TYPE_CHECKING:
+    from kgverify.comparison.inference.step_difference import StepDifference
 
 MOST_SHOWN = 12
 """The differing items to list; the rest are counted."""
@@ -32,7 +34,7 @@ class Difference(NamedTuple):
     field: str
     expected: Value
     actual: Value
-    found: StepDifference | None = None
+    found: "StepDifference | None" = None
 
 
 def locate_difference(

@@ -17,6 +17,9 @@ NO_CANDIDATE: Final = "no such candidate"
 ROLES: Final = ("expected", "actual")
 """The two sides of a comparison."""
 
+SCORES_BEFORE: Final = "scores of the call before"
+"""The situation of wrong scores that are those of an earlier call."""
+
 
 class Verdict(StrEnum):
     """The verdict of a comparison: AGREE if all was compared and is equal, INCONCLUSIVE if no decision was possible.

@@ -14,7 +14,6 @@ import msgspec
 import numpy as np
 
 from kgverify.comparison.classify import (
-    SCORES_BEFORE,
     Finding,
     Surroundings,
     classify,
@@ -28,7 +27,7 @@ from kgverify.comparison.inference.single_fault import StepProgram, explain_by_o
 from kgverify.comparison.inference.step_difference import StepDifference
 from kgverify.comparison.locate import first_difference, is_close, locate_difference, name_stage, starts_wrong
 from kgverify.comparison.modulo import normalise_outputs, normalise_steps
-from kgverify.comparison.result import Cause, Divergence
+from kgverify.comparison.result import SCORES_BEFORE, Cause, Divergence
 from kgverify.comparison.step_pair import StepPair
 from kgverify.comparison.step_view import StepReader, StepView, Views, outcome_name
 from kgverify.engines.adapters.stepwise import AtomIds, read_positions

@@ -8,12 +8,11 @@ from typing import Final, NamedTuple
 import msgspec
 import numpy as np
 
-from kgverify.comparison.classify import SCORES_BEFORE
 from kgverify.comparison.comparable import MemorySource, StepSource, has_steps
 from kgverify.comparison.compare import Comparer, Options
 from kgverify.comparison.equality import DEFAULT_EQUALITY, Equality
 from kgverify.comparison.rankings import compare_rankings
-from kgverify.comparison.result import ROLES, Attribution, Cause, Comparison, Verdict
+from kgverify.comparison.result import ROLES, SCORES_BEFORE, Attribution, Cause, Comparison, Verdict
 from kgverify.engines.protocol import DescribedEngine, Engine, ExplainedEngine, candidate_set
 from kgverify.progress import Phase, Progress, silent_phase
 from kgverify.ranking.rank import describe_hits
