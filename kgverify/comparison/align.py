@@ -88,7 +88,7 @@ def _columns(candidates: Sequence[NDArray[Any]]) -> Table:
 
 
 def _number_rows(left: Table, right: Table) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Number the rows of two tables so that two rows have the same number exactly if they are equal."""
+    """Assign a number to each row of two tables, so that rows have the same number exactly if they are equal."""
     columns = [np.concatenate(pair) for pair in zip(left, right, strict=True)]
     order = np.lexsort(columns)
     is_other = np.zeros(len(order), bool)

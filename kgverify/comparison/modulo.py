@@ -1,5 +1,4 @@
-"""Equality up to differences that the user declares as benign: in the names of variables, in the order of resolvents, or in
-repeated resolvents.
+"""Equality up to declared benign differences: in names of variables, the order of resolvents, or repeated resolvents.
 
 Steps, and outputs of stages, that are equal up to the declared differences have the same normal form.
 """
