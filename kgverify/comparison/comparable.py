@@ -155,7 +155,7 @@ def drop_unknown_steps(sources: tuple[StepSource, StepSource]) -> tuple[StepSour
 
 
 def describe_unknown_steps(sources: tuple[StepSource, StepSource]) -> list[str]:
-    """If one side does not show its steps, return a note about the extent of the comparison."""
+    """Return a note about the extent of the comparison if one side does not show its steps."""
     hidden = dict.fromkeys(source.header.engine.name for source in sources if not has_steps(source.header.engine))
     if not hidden:
         return []

@@ -74,7 +74,7 @@ class Divergence(msgspec.Struct, frozen=True, kw_only=True):
     later_steps: steps of the candidate after this one, which are its consequences
     kind:        the class of the difference, with the evidence for it and the confidence in it, 0 to 1
     cause:       index of its `Cause`; -1 before causes were formed
-    other_cause: index of a second cause that shows in the same step; -1 if there is none
+    other_cause: index of a second cause that shows in the same step; -1 without a second cause
     """
 
     candidate: int

@@ -234,7 +234,7 @@ def _starts_of_level(trace: Trace, level: str) -> NDArray[np.int64]:
 
 
 def _find_owner(trace: Trace, name: str, turn: int) -> int | None:
-    """Return a candidate with a value that can be changed, a different one for each turn; None if there is none."""
+    """Return a candidate with a value that can be changed, a different one for each turn; None if no value can be changed."""
     starts = _starts(trace, name)
     owners = np.flatnonzero(count_where(_is_changeable(trace, name), starts))
     return int(owners[turn % len(owners)]) if len(owners) else None

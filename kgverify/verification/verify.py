@@ -252,7 +252,7 @@ def _judge_repeated(comparison: Comparison, causes: Sequence[Cause], repetition:
 
 
 def _note_same(comparison: Comparison, traces: tuple[Trace, Trace]) -> Comparison:
-    """If both sides agree, note that they ran the same engine, if they did."""
+    """Add a note to AGREE if both sides ran the same engine."""
     if comparison.verdict is not Verdict.AGREE:
         return comparison
     same = describe_same(*(each.header.engine for each in traces))

@@ -159,7 +159,7 @@ _REASONS: Final = {
     Stage.CLOSE: "closing puts TRUE, FALSE and other ends into the list",
     Stage.LIMIT: "everything that is expected is there as well, so the list is counted too long",
 }
-"""For each stage, the reason why it is at fault for a malformed resolvent."""
+"""The reason why each stage is at fault for a malformed resolvent."""
 
 _FLAWS: Final[dict[str, Callable[[ResolventView, tuple[int, int]], object]]] = {
     "a terminal action beside TRUE and FALSE": lambda r, _: (
@@ -268,7 +268,7 @@ class _Explainer:
         return StepDifference(stage, DifferenceClass.MALFORMED, words)
 
     def _find_flaw(self, r: ResolventView) -> str:
-        """Return the flaw that makes a resolvent malformed; empty if there is none."""
+        """Return the flaw that makes a resolvent malformed; empty for a well-formed resolvent."""
         return next((words for words, has_flaw in _FLAWS.items() if has_flaw(r, self._given.num_symbols)), "")
 
     def _stage_of_flaw(self, r: ResolventView) -> Stage:

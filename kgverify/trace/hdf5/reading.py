@@ -51,7 +51,7 @@ _SIGNATURE: Final = b"\x89HDF\r\n\x1a\n"
 
 MAX_BYTES: Final = 64 << 30
 MAX_RATIO: Final = 64
-"""In memory, all datasets of a file together take at most this times its size, or `MIN_TOTAL_BYTES` if that is more."""
+"""The memory that all datasets of a file may take together, as a multiple of its size; at least `MIN_TOTAL_BYTES`."""
 MIN_TOTAL_BYTES: Final = 64 << 20
 _MAX_CHUNK_BYTES: Final = 1 << 30
 _MIN_CHUNKS: Final = 1 << 10

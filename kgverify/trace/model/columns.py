@@ -96,7 +96,7 @@ class Resolvents(NamedTuple):
     kind:        uint8  [R]     a `GoalKind`; only GOAL has atoms, unless the engine left some by mistake
     num_atoms:   uint16 [R]
     origin_kind: uint8  [R]     an `Origin`
-    origin:      int32  [R]     index of the rule, or of the fact, that made it; 0 if there is none
+    origin:      int32  [R]     index of the rule, or of the fact, that made it; 0 without a clause
     score:       float32 or float64 [R]
     atoms:       int32  [M, 3]
     """
@@ -155,7 +155,7 @@ class StageItems(NamedTuple):
     stage:       uint8   [I]     number of the stage, from 1, `select`, to 13, `finish`; ascending within a step
     kind:        uint8   [I]     a `GoalKind`
     origin_kind: uint8   [I]     an `Origin`
-    origin:      int32   [I]     index of the rule or fact; 0 if there is none
+    origin:      int32   [I]     index of the rule or fact; 0 without a clause
     number:      float64 [I]     output of `score`, `choose`, `advance`, `finish`: score, index, depth, outcome; else 0
     num_atoms:   uint16  [I]
     atoms:       int32   [K, 3]  a negative predicate marks a row that is not an atom

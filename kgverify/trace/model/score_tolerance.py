@@ -103,7 +103,7 @@ def name_float32(engine: EngineInfo) -> EngineInfo:
 
 
 def name_coarser_type(expected: NDArray[np.floating], actual: NDArray[np.floating]) -> str:
-    """Return the short float type that represents all actual scores but not all expected ones; empty if there is none."""
+    """Return the short float type that represents all actual scores but not all expected ones; empty if no type does."""
     return next((name for name in ("bf16", "fp16") if _fits(actual, name) and not _fits(expected, name)), "")
 
 
