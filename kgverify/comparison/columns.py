@@ -134,7 +134,7 @@ class ColumnComparer:
         return None
 
     def _excuses(self, column: Column, candidate: int) -> bool:
-        """Return whether a difference in how a candidate ended is benign."""
+        """Return whether to ignore a difference in how a candidate ended."""
         return False
 
     def _describe_end(

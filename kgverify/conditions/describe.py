@@ -194,7 +194,7 @@ class _Reader:
             return None
         first, second = self._read_parts(number, found)
         members, both = {*self.members[number]}, first & second
-        # Divergences that have both conditions belong to the first, unless the second would then have none.
+        # Divergences that match both conditions count for the first, unless the second would then have no divergence.
         second = second - first or second
         first = members - second
         return (sorted(first), sorted(second), sorted(both)) if first and second else None

@@ -180,7 +180,7 @@ def has_lost_ground(shorter: Atoms, longer: Atoms) -> bool:
 Item = TypeVar("Item")
 
 ALONE: Final = "a fault of this stage alone explains the step"
-"""The end of the evidence if a stage was found in this way."""
+"""The end of the evidence for a stage that was found by this search."""
 
 MOST_CLAUSES: Final = 4096
 """The most clauses that may match a goal for its step to be taken again."""

@@ -142,7 +142,7 @@ class Digests(NamedTuple):
 NO_DIGESTS: Final = Digests(*(np.zeros(0, np.uint64) for _ in Digests._fields))
 """The digests of no steps."""
 LABELS: Final = "candidates/is_true"
-"""An optional dataset: 1 where a candidate is the true triple of its query, else 0."""
+"""An optional dataset: 1 if a candidate is the true triple of its query, else 0."""
 Range = tuple[int, int]
 """A range of consecutive rows: the first one, and the one after the last."""
 
@@ -150,7 +150,7 @@ Range = tuple[int, int]
 class StageItems(NamedTuple):
     """The output of each stage of each step, item by item; all empty if it was not recorded (see `stage_items`).
 
-    told:        uint16  [T]     bit n - 1 is set where the output of stage number n is known
+    told:        uint16  [T]     bit n - 1 is set if the output of stage number n is known
     num_items:   uint32  [T]     items of the step
     stage:       uint8   [I]     number of the stage, from 1, `select`, to 13, `finish`; ascending within a step
     kind:        uint8   [I]     a `GoalKind`

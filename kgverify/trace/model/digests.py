@@ -288,7 +288,7 @@ def _digest_block(
 
 
 def _chosen(hashes: Words, choice: NDArray[np.int32], starts: NDArray[np.int64]) -> Words:
-    """Return the hash of each step's chosen resolvent; 0 where the choice is not a resolvent of the step."""
+    """Return the hash of each step's chosen resolvent; 0 if the choice is not a resolvent of the step."""
     chosen = np.zeros(len(choice), np.uint64)
     is_valid = (choice >= 0) & (choice < np.diff(starts))
     chosen[is_valid] = hashes[starts[:-1][is_valid] + choice[is_valid]]

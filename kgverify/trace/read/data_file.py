@@ -479,7 +479,7 @@ def lazy_names(content: NDArray[Any], offsets: NDArray[Any]) -> Sequence[str]:
 
 
 def decode_header(content: bytes, where: str) -> Header:
-    """Decode the JSON of a header. UserError if it is not one."""
+    """Decode the JSON of a header. UserError if it is not a header."""
     where = f"{where}:header"
     try:
         header = header_of(content)

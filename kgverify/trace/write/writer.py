@@ -81,7 +81,7 @@ from kgverify.version import __version__
 def open_unfinished(
     partial: Path, part: Part | None, shared: Arrays, held: frozenset[str], schema: Schema
 ) -> tuple[Manifest, TraceFile] | None:
-    """Open the folder of an unfinished recording; None if there is nothing to resume. UserError if it is damaged or from another run.
+    """Open the folder of an unfinished recording; None without one to resume. UserError if it is damaged or from another run.
 
     shared: the datasets that every shard of the run repeats
     held:   the optional columns that the run writes
