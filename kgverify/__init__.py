@@ -13,11 +13,11 @@ loads what it needs.
 from kgverify.version import __version__ as __version__
 
 _TYPES = "# isort: split"
-"""The line of the stub after which the types of signatures follow."""
+"""The line of the stub before the types of signatures."""
 
 
 def _read_names():
-    """Return the names of the stub, each with its module: those that users call, and the types of their signatures."""
+    """Return two tables from the names in the stub to their modules: what users call, and the types of signatures."""
     with open(f"{__path__[0]}/__init__.pyi", encoding="utf-8") as stub:
         parts = stub.read().split(_TYPES)
     rows = [[line.split() for line in part.split("\n") if line.startswith("from ")] for part in parts]

@@ -4,7 +4,7 @@ import os
 import sys
 
 if __name__ == "__main__":
-    # Python searches the current folder first, where a stranger's files may be; the command `kgverify` does not.
+    # Python searches the current folder first, which may contain a stranger's files. The command `kgverify` does not.
     if not sys.flags.safe_path and sys.path[0] == os.getcwd():
         del sys.path[0]
     from kgverify.cli import main

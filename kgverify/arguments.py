@@ -1,4 +1,4 @@
-"""The types of arguments: a wrong one is refused with the name of the argument and the way to fix it."""
+"""Type checks for arguments: an error for a wrong type names the argument and says how to fix it."""
 
 import inspect
 import os
@@ -14,7 +14,7 @@ _Given = ParamSpec("_Given")
 _Result = TypeVar("_Result")
 
 _ENGINES: Final = frozenset({"engine", "reference", "factory"})
-"""Arguments that are checked when the engine is made: an engine may be any object with its methods."""
+"""The arguments that are checked when the engine is made, since any object with the right methods may be an engine."""
 
 _FIXES: Final[Mapping[str, str]] = {
     "graph": "give a name, a path, or kgverify.KnowledgeGraph(name, triples)",
@@ -23,7 +23,7 @@ _FIXES: Final[Mapping[str, str]] = {
     "policy": "give 'shortest', 'two_tower', 'trained', the path of a safetensors file, or a policy",
     "run": "give the report of kgverify.verify, or the folder that its `save` wrote",
 }
-"""The fix of a wrong argument, if its types alone do not say it."""
+"""The fix for a wrong argument, if its types are not clear enough."""
 
 _WORDS: Final[Mapping[Any, str]] = {
     int: "a whole number",
@@ -35,7 +35,7 @@ _WORDS: Final[Mapping[Any, str]] = {
 
 
 def checked(function: Callable[_Given, _Result]) -> Callable[_Given, _Result]:
-    """Let a function refuse arguments that do not have the types of its signature, by a UserError that names them."""
+    """Make a function raise UserError, naming the argument, for arguments that do not have the types of its signature."""
     names = [*inspect.signature(function).parameters]
 
     @wraps(function)
@@ -48,7 +48,7 @@ def checked(function: Callable[_Given, _Result]) -> Callable[_Given, _Result]:
 
 
 def check_fields(record: Any) -> None:
-    """Refuse the fields of a record that do not have their declared types, by a UserError that names the field."""
+    """Raise UserError, naming the field, for fields of a record that do not have their declared types."""
     kinds = _list_kinds(record.__class__)
     _check(kinds, {name: getattr(record, name) for name in kinds})
 
@@ -120,7 +120,7 @@ def _is_of(kind: Any, value: object) -> bool:
     if origin is bool:
         return isinstance(value, bool)
     if origin in (int, float):
-        # NumPy's numbers are numbers as well, and True is not.
+        # NumPy numbers count as numbers, but True does not.
         return isinstance(value, Integral if origin is int else Real) and not isinstance(value, bool)
     if not isinstance(origin, type):
         return True

@@ -1,6 +1,6 @@
-"""The speed of engines on the same candidates, each compared before it is timed.
+"""The speed of engines on the same candidates. Each engine is compared before it is timed.
 
-A sample of the candidates is compared with the reference, and all of them with the first engine.
+A sample of its candidates is compared with the reference, and all candidates are compared with the first engine.
 """
 
 import gc
@@ -31,17 +31,17 @@ from kgverify.trace.model.header import EngineInfo, unknown_columns
 from kgverify.version import __version__
 
 LEAST_REPEATS: Final = 3
-"""Fewer repetitions show no spread."""
+"""The minimum number of repetitions; fewer would not show the spread."""
 MOST_EXCUSED: Final = 256
-"""Differing candidates that the reference proves again, to see whether they are near-ties."""
+"""The maximum number of differing candidates that the reference proves again, to see whether they are near-ties."""
 
 
 class Size(NamedTuple):
     """The amount of work.
 
-    queries, corruptions: of the run
-    sample:  candidates that the reference proves
-    seconds: of repetitions, after at least `LEAST_REPEATS`
+    queries, corruptions: the numbers of the run
+    sample:  the number of candidates that the reference proves
+    seconds: the time for repetitions, of which there are at least `LEAST_REPEATS`
     """
 
     queries: int
@@ -59,7 +59,7 @@ SIZES: Final = {
 
 
 def find_size(name: str) -> Size:
-    """Return the size of that name. UserError for an unknown one."""
+    """Return the size with a name. UserError for an unknown name."""
     if name not in SIZES:
         raise UserError(
             f"unknown size {name!r}", where="size", fix=suggest(name, SIZES) or f"choose {', '.join(SIZES)}"
@@ -77,9 +77,9 @@ class State(StrEnum):
 
 
 class Agreement(msgspec.Struct, frozen=True, kw_only=True):
-    """The comparison of an engine's candidates with those of another one, by outcome, limit and number of steps.
+    """The comparison of an engine's candidates with another engine's, by outcome, limit and number of steps.
 
-    num_near_ties: candidates that differ where two scores are closer than the engine's error; `num_differing` leaves them out
+    num_near_ties: candidates that differ at two scores closer than the engine's error; not counted in `num_differing`
     """
 
     against: str
@@ -91,9 +91,9 @@ class Agreement(msgspec.Struct, frozen=True, kw_only=True):
 class Measurement(msgspec.Struct, kw_only=True):
     """The measurement of one engine.
 
-    warm_up_seconds: to make the engine and to prove the candidates twice, compilation included
-    seconds:         of each repetition
-    peak_bytes:      the peak of the GPU memory that torch used in repetitions; None on a CPU
+    warm_up_seconds: the time to make the engine and prove the candidates twice, including compilation
+    seconds:         the time of each repetition
+    peak_bytes:      the peak of the GPU memory that torch used in repetitions; None on the CPU
     """
 
     name: str
@@ -136,7 +136,7 @@ class BenchResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Contender(NamedTuple):
-    """An engine to measure. is_optional: whether it is reported as unavailable, or as failed, instead of raising."""
+    """An engine to measure. is_optional: whether to report it as unavailable or failed instead of raising an error."""
 
     name: str
     make: Callable[[], Engine]
@@ -151,9 +151,9 @@ def measure_engines(
     size: Size,
     phase: Phase = silent_phase,
 ) -> BenchResult:
-    """Compare engines with a reference and with the first of them, and time those that agree.
+    """Compare engines with a reference and with the first engine, and time the engines that agree.
 
-    UserError if an engine that is not optional fails.
+    UserError if a required engine fails.
     """
     candidates = draw_candidates(run.graph, run.split, run.queries, run.num_corruptions, run.seed)
     num = len(candidates.query)
@@ -178,7 +178,7 @@ def measure_engines(
 
 
 class _Expectation(NamedTuple):
-    """The candidates of an engine with which later ones are compared. rows: of these among all candidates."""
+    """The candidates of an engine, for comparison with later engines. rows: their rows among all candidates."""
 
     against: str
     info: EngineInfo
@@ -187,7 +187,7 @@ class _Expectation(NamedTuple):
 
 
 class _Bench:
-    """A benchmark in progress. The first engine that it measures is the reference."""
+    """A benchmark in progress. Its first measured engine is the reference."""
 
     def __init__(self, candidates: CandidateSet, rows: NDArray[np.int64], seconds: float) -> None:
         self._candidates, self._rows, self._seconds = candidates, rows, seconds
@@ -219,7 +219,7 @@ class _Bench:
         begun = time.perf_counter()
         engine = contender.make()
         for _ in range(2):
-            # The second call may compile again, for the state that the first one left.
+            # The second call may compile again for the state that the first call left.
             ends = prove_candidates(engine, work)[0]
         found.warm_up_seconds = time.perf_counter() - begun
         sample = engine.prove(self._candidates.take(self._rows)).candidates
@@ -228,7 +228,7 @@ class _Bench:
             self._sample = _Expectation(contender.name, engine.info, self._rows, sample)
         else:
             steps = ("outcome", "is_limited", "num_steps")
-            # An engine that returns the ends alone counts no steps.
+            # An engine that returns only the ends counts no steps.
             for other, columns, names in ((self._sample, sample, steps), (self._first, ends, steps[:2])):
                 if other is not None:
                     found.agreements.append(self._agree(other, engine.info, columns, names))
@@ -267,7 +267,7 @@ class _Bench:
             and self._reference
             and "resolvents.score" not in unknown_columns(self._reference.info)
         ):
-            # Of the first of them, the reference shows whether two scores are closer than the error.
+            # For the first differing candidates, the reference shows whether two scores are closer than the error.
             rows = other.rows[differing[:MOST_EXCUSED]]
             gaps = find_smallest_gaps(self._reference.prove(self._candidates.take(rows)))
             near = int((gaps <= 2 * error).sum())
@@ -280,7 +280,7 @@ class _Bench:
 
 
 def describe_machine() -> dict[str, str]:
-    """Return the processor and the versions; those of torch and its GPU if it is imported."""
+    """Return the processor and the versions, including torch and its GPU if torch is imported."""
     machine = {
         "kgverify": __version__,
         "python": platform.python_version(),

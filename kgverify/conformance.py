@@ -54,21 +54,21 @@ from kgverify.testing.shrinking.shrink import Budget, shrink
 EXAMPLES: Final = 300
 """The default number of problems of a check."""
 SECONDS: Final = 60.0
-"""The default number of seconds after which no further round of a check begins."""
+"""The default time in seconds after which a check begins no further round."""
 FIRST_PART: Final = 16
-"""Problems of the first round; the next one has twice as many if a round takes less than `PART_SECONDS`."""
+"""The number of problems in the first round. If a round takes less than `PART_SECONDS`, the next has twice as many."""
 LARGEST_PART: Final = 512
 PART_SECONDS: Final = 5.0
 SHRINK_CALLS: Final = 600
 SHRINK_SECONDS: Final = 15.0
 MOST_FRAMES: Final = 4
-"""Stack frames of a crash that a report shows."""
+"""The maximum number of stack frames of a crash that a report shows."""
 MOST_LINES: Final = 24
-"""Lines of a problem that a report shows."""
+"""The maximum number of lines of a problem that a report shows."""
 
 
 class NotConforming(AssertionError):
-    """An error: an engine differs from its reference, or breaks a law. Its text is the report."""
+    """An error for an engine that differs from its reference or breaks a law. Its text is the report."""
 
     def __init__(self, report: "Conformance") -> None:
         self.report = report
@@ -79,19 +79,19 @@ class NotConforming(AssertionError):
 class Conformance:
     """The result of a check.
 
-    num_problems: that were checked
-    num_skipped:  with a policy that the engine does not support
-    reference:    the name of the engine that it was compared with
-    laws:         names of the laws that were checked
-    left_out:     names of the laws that were not checked, since they do not hold in the dialect, for a foreign reference, or
-                  for columns that the engine does not know; with the reason
-    dialect:      of the generated problems
+    num_problems: the number of checked problems
+    num_skipped:  the number of problems with a policy that the engine does not support
+    reference:    the name of the engine to compare with
+    laws:         the names of the checked laws
+    left_out:     the reason for each law that was not checked: it does not hold in the dialect or for a foreign reference, or
+                  needs columns that the engine does not know
+    dialect:      the dialect of the generated problems
     failure:      the shrunk first problem on which the engine differs from the reference
     neighbour:    the change in that problem after which both sides agree, or the law holds; empty if it is unknown
     exception:    the engine's exception on that problem, with its traceback
-    exercise:     of the problems on which both agree, by the reference
+    exercise:     the reference's exercise on the problems on which both agree
     minimum:      the exercise that is required of all problems together
-    violations:   of laws, one for each that is broken
+    violations:   one violation for each broken law
     """
 
     engine: str
@@ -110,7 +110,7 @@ class Conformance:
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """The reasons why the check decides nothing, if nothing is wrong."""
+        """The reasons why the check is inconclusive if it found nothing wrong."""
         if not self.num_problems:
             return ("nothing was checked",)
         return explain_missing({"": self.exercise}, self.minimum)
@@ -131,7 +131,7 @@ class Conformance:
 
     @property
     def problem(self) -> Problem | None:
-        """The problem that the report shows; None where nothing is wrong."""
+        """The problem that the report shows; None if nothing is wrong."""
         if self.failure is not None:
             return self.failure.problem
         return self.violations[0].problem if self.violations else None
@@ -146,7 +146,7 @@ class Conformance:
         return f"<Conformance {str(self).partition(chr(10))[0]}>"
 
     def __str__(self) -> str:
-        """Return the first cause, the laws broken, and the problem that shows it."""
+        """Return the first cause, the broken laws, and the problem that shows the failure."""
         is_own = self.reference == REFERENCE
         skipped = f", {self.num_skipped} skipped for their policy or limits" if self.num_skipped else ""
         if not self.num_problems:
@@ -275,7 +275,7 @@ def check_engine(
 
 
 def _check_rounds(checker: Checker, problems: Sequence[Problem], laws: Sequence[Law], seconds: float) -> dict[str, Any]:
-    """Check problems in rounds, until something is wrong or the seconds are over, and return the result's fields."""
+    """Check problems in rounds until something is wrong or the time is over, and return the result's fields."""
     begun, done, size = monotonic(), 0, FIRST_PART
     failures: list[Failure] = []
     violations: list[Violation] = []
@@ -301,7 +301,7 @@ def _check_rounds(checker: Checker, problems: Sequence[Problem], laws: Sequence[
 
 
 def _shrink(checker: Checker, laws: Sequence[Law], found: Conformance) -> Conformance:
-    """Return the result with its failure, or else its first violation, shrunk; one that does not occur again stays as it is."""
+    """Return the result with its failure, or else its first violation, shrunk. If it does not recur, keep it unchanged."""
     failure, violations = found.failure, found.violations
     with suppress(UserError):
         if failure is not None and failure.signature.kind != UNDECIDED:
@@ -353,10 +353,10 @@ def save_reproducer(
 ) -> None:
     """Write the problem of a report as a reproducer, which `kgverify replay` runs again.
 
-    UserError for a report without a problem, and where the file cannot be written.
+    UserError for a report without a problem, and if the file cannot be written.
     """
     if report.failure is not None:
-        # One that fails only with others in its run is written as it is.
+        # A problem that fails only together with others is written unchanged.
         alone = replace(report.failure, group=(report.failure.problem,))
         made = make_reproducer(alone, engine, reference=reference, lockstep=lockstep, neighbour=report.neighbour)
     elif report.violations:
@@ -370,9 +370,9 @@ def save_reproducer(
 def _choose_laws(
     make_pipeline: MakePipeline, problems: Sequence[Problem], laws: Sequence[Law] | None, *, is_own: bool
 ) -> tuple[list[Law], dict[str, str]]:
-    """Return the laws to check, and the others with the reason for which they are not.
+    """Return the laws to check, and the other laws with the reason why they are not checked.
 
-    laws:   those that the user asks for; None for all
+    laws:   the laws that the user asks for; None for all
     is_own: whether the reference is kgverify's
     """
     dialects: list[Dialect | None] = [*dict.fromkeys(problem.limits.dialect for problem in problems)] or [OURS]
@@ -382,26 +382,26 @@ def _choose_laws(
     elif laws is None and not _shows_all(make_pipeline, problems[:1]):
         dialects, incomplete = [None], "the engine does not record all that they need"
     every = list(LAWS.values()) if laws is None else laws
-    # A law that holds in one of several dialects is checked in that one.
+    # A law that holds in one of several dialects is checked in that dialect.
     reasons = {law.name: [law.explain_absence(each) for each in dialects] for law in every}
     left_out = {name: incomplete or each[0] for name, each in reasons.items() if all(each)}
     return [law for law in every if law.name not in left_out], left_out
 
 
 def _shows_all(make_pipeline: MakePipeline, problems: Sequence[Problem]) -> bool:
-    """Return whether an engine knows every column and, unless names are kept, numbers variables canonically, as laws presume."""
+    """Return whether an engine knows every column and, unless names are kept, numbers variables canonically, as laws need."""
     forgets = all(problem.limits.dialect.forgets_names for problem in problems)
     try:
         made = [make_once(make_pipeline, problem) for problem in problems]
     except BaseException as error:
         pass_on(error)
-        # A crash, which the problems show.
+        # Checking the problems will report this crash.
         return True
     return not any(info.unknown or (info.variables != "canonical" and forgets) for info in made)
 
 
 def _find_exception(failure: Failure, checker: Checker) -> BaseException | None:
-    """Return the exception of an engine on the problem of a crash; None if it does not occur again."""
+    """Return the exception of an engine on a crashing problem; None if it does not occur again."""
     try:
         verify_problems(merge(failure.group, checker.reference), checker.make, ALONE[True])
     except BaseException as error:
@@ -411,7 +411,7 @@ def _find_exception(failure: Failure, checker: Checker) -> BaseException | None:
 
 
 def describe_failure(failure: Failure) -> list[str]:
-    """Return lines with the first cause of a failure, both values in names, and the problem."""
+    """Return lines with the first cause of a failure, both values with names, and the problem."""
     divergence = failure.divergence
     if divergence is None:
         lines = [f"{failure.signature.kind}: {failure.signature.situation}"]

@@ -1,4 +1,4 @@
-"""The dialects of engines: the choices in which engines that are right differ (docs/semantics.md).
+"""The dialects of engines: the choices in which correct engines may differ (docs/semantics.md).
 
 >>> from kgverify.dialects import Dialect, describe_differences
 >>> describe_differences(Dialect(), Dialect(memory="set"))

@@ -22,7 +22,7 @@ class UserError(KgverifyError):
 
     where:   a location such as `train.txt:7`, an option or a file; may be empty
     fix:     the advice to the user; may be empty
-    details: further lines of the message, such as those of an engine's own exception
+    details: further lines of the message, such as an engine's own exception
 
     Example:
         >>> import kgverify as kv
@@ -34,7 +34,7 @@ class UserError(KgverifyError):
     """
 
     def __init__(self, message: str, *, where: str = "", fix: str = "", details: Iterable[str] = ()) -> None:
-        # They quote files, in which a name may take megabytes.
+        # Messages quote files, where a name may take megabytes.
         shown = (_shorten(_name_copies(text)) for text in (message, where, fix))
         self.message, self.where, self.fix = message, where, fix = tuple(shown)
         self.details = tuple(_shorten(_name_copies(line)) for line in details)
@@ -57,7 +57,7 @@ _MAX_NAMES: Final = 1_000
 
 
 def _shorten(text: str) -> str:
-    """Return a text without its middle, if it is too long to be read."""
+    """Return a text, without its middle if it is too long to read."""
     if len(text) <= _MAX_CHARACTERS:
         return text
     half = _MAX_CHARACTERS // 2
@@ -68,7 +68,7 @@ _copies: Final[dict[str, str]] = {}
 
 
 def show_path_as(path: str, shown: str) -> None:
-    """Let errors show a path, and those inside of it, in another way: that of a copy as the URL that was copied."""
+    """Make errors show a path, and the paths inside it, under another name, such as the URL of a copied file."""
     _copies[path] = shown
 
 
@@ -91,17 +91,17 @@ EXTRAS: Final[Mapping[str, tuple[str, str]]] = {
     "fsspec": ("storage", "object stores need"),
     "obstore": ("storage", "object stores need"),
 }
-"""The extra of kgverify that brings each optional package, and what needs it."""
+"""The extra of kgverify that installs each optional package, and what needs the package."""
 
 
 def find_missing_dependency(error: BaseException, where: str = "") -> MissingDependency | None:
-    """Return the error to raise instead of one that the import of another package raised; None for any other error."""
+    """Return the error to raise in place of an error while importing another package; None for any other error."""
     if isinstance(error, MissingDependency):
         return error
     if isinstance(error, ImportError):
         names = [(error.name or "").partition(".")[0]]
     else:
-        # The code of a module runs while it is imported.
+        # A module's code runs while it is imported.
         frames = [frame for frame, _ in walk_tb(error.__traceback__) if frame.f_code.co_name == "<module>"]
         names = [str(frame.f_globals.get("__name__")).partition(".")[0] for frame in frames]
     foreign = [name for name in names if name not in _OWN]
@@ -124,7 +124,7 @@ def suggest(found: str, known: Iterable[str]) -> str:
     """Return `did you mean 'locatedIn'?` for the closest of the known names; empty if no name is close."""
     if len(found) > _MAX_NAME:
         return ""
-    # The time grows with the product of the lengths, and with the number of names; of many, their neighbours are compared.
+    # The time grows with the product of the lengths and with the number of names. Among many names, compare only neighbours.
     names = [name for name in known if len(name) <= _MAX_NAME]
     if len(names) > _MAX_NAMES:
         names.sort()
@@ -145,7 +145,7 @@ def describe_error(error: BaseException) -> str:
 
 
 def count_of(num: int, one: str) -> str:
-    """Return a number with its noun: `1 rule`, `2,000 queries`, `3 processes`; an upper-case noun stays in upper case."""
+    """Return a number with its noun: `1 rule`, `2,000 queries`, `3 processes`; an upper-case noun keeps its case."""
     if num == 1:
         return f"1 {one}"
     ends_in_ies = one[-1] == "y" and one[-2] not in "aeiou"

@@ -7,9 +7,9 @@ from contextlib import contextmanager
 
 @contextmanager
 def without_garbage_collection() -> Iterator[None]:
-    """Pause garbage collection: provers and readers of graphs make many tuples without cycles, all of which it would visit.
+    """Pause garbage collection, which would visit the many tuples without cycles that provers and readers of graphs make.
 
-    It saves most around a function that returns little: objects freed inside are never scanned.
+    This saves most around a function that returns little, since objects freed inside are never scanned.
     """
     was_enabled = gc.isenabled()
     gc.disable()
@@ -21,13 +21,13 @@ def without_garbage_collection() -> Iterator[None]:
 
 
 _has_frozen_objects: bool = False
-"""True once someone else was seen to have frozen objects. These are counted one by one, which takes long for many."""
+"""True once other code was found to have frozen objects. Counting them takes long if there are many."""
 
 
 def skip_existing_objects() -> None:
     """Move all existing objects to the oldest generation, so that collections of young objects skip them.
 
-    A prover remembers many objects without cycles. Does nothing in a process that has frozen objects itself.
+    A prover keeps many objects without cycles. Do nothing if other code in this process has frozen objects.
     """
     global _has_frozen_objects
     _has_frozen_objects = _has_frozen_objects or gc.get_freeze_count() > 0

@@ -1,4 +1,4 @@
-"""Ctrl-C, told apart from a KeyboardInterrupt that an engine raises."""
+"""Ctrl-C, distinguished from a KeyboardInterrupt that an engine raises."""
 
 import signal
 import threading
@@ -9,16 +9,16 @@ from types import FrameType
 from typing import Final
 
 SAME_PRESS: Final = 0.2
-"""Seconds in which a second SIGINT counts as the first: `kill` to a group of processes may deliver it twice."""
+"""The seconds within which a second SIGINT counts as the first: `kill` to a process group may deliver it twice."""
 
 _pressed: float | None = None
 """The time of the last Ctrl-C."""
 _is_watched: bool = False
-"""True where every Ctrl-C is noted, so that another KeyboardInterrupt is an engine's."""
+"""True if every Ctrl-C is noted, so that any other KeyboardInterrupt comes from an engine."""
 
 
 def is_interrupt(error: BaseException) -> bool:
-    """Return whether an exception is a Ctrl-C; where nobody watches, every KeyboardInterrupt counts as one."""
+    """Return whether an exception is a Ctrl-C. Without a watch, every KeyboardInterrupt counts as one."""
     return isinstance(error, KeyboardInterrupt) and (not _is_watched or _pressed is not None)
 
 
@@ -28,22 +28,22 @@ def is_pressed() -> bool:
 
 
 def note_interrupt() -> None:
-    """Note a Ctrl-C, or another signal that raises KeyboardInterrupt, in a handler other than that of the watch."""
+    """Note a Ctrl-C, or another signal that raises KeyboardInterrupt, in a handler other than the watch's own."""
     global _pressed
     _pressed = time.monotonic()
 
 
 def expect_no_interrupt() -> None:
-    """Take every KeyboardInterrupt for an engine's, in a process that ignores Ctrl-C."""
+    """Attribute every KeyboardInterrupt to an engine, in a process that ignores Ctrl-C."""
     global _is_watched
     _is_watched = True
 
 
 @contextmanager
 def watch_interrupts() -> Iterator[None]:
-    """Note every Ctrl-C until the context ends; in the main thread, and unless it is handled otherwise.
+    """Note every Ctrl-C until the context ends; only in the main thread, and unless other code handles it.
 
-    Where it is ignored, as in the background of a script, every KeyboardInterrupt is an engine's.
+    If Ctrl-C is ignored, as for a background process of a script, every KeyboardInterrupt comes from an engine.
     """
     global _is_watched, _pressed
     handler = signal.getsignal(signal.SIGINT)
@@ -65,7 +65,7 @@ def watch_interrupts() -> Iterator[None]:
 
 @contextmanager
 def handle_signals(numbers: Iterable[int], handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    """Handle signals until the context ends; in the main thread only. Ignored signals, as under nohup, stay ignored."""
+    """Handle signals until the context ends; only in the main thread. Ignored signals, as under nohup, stay ignored."""
     is_main = threading.current_thread() is threading.main_thread()
     before = {number: signal.getsignal(number) for number in numbers if is_main}
     for number, usual in before.items():

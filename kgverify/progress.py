@@ -1,4 +1,4 @@
-"""Progress-reporting callbacks, and the logger."""
+"""Callbacks that report progress, and the logger."""
 
 import logging
 from collections import defaultdict
@@ -20,7 +20,7 @@ def no_progress(num_finished: int) -> None:
 
 
 Phase = Callable[[str, int], AbstractContextManager[Progress]]
-"""(title of a phase, its number of candidates) -> a context whose value is called with the number of candidates finished."""
+"""(title of a phase, its number of candidates) -> a context whose value is called as a `Progress`."""
 
 
 def silent_phase(title: str, total: int) -> AbstractContextManager[Progress]:
@@ -31,7 +31,7 @@ def silent_phase(title: str, total: int) -> AbstractContextManager[Progress]:
 class TimedPhases:
     """A `Phase` that also sums the seconds of the phases by their titles.
 
-    seconds: by title, in the order in which the phases ended
+    seconds: the seconds by title, in the order in which the phases ended
     """
 
     def __init__(self, phase: Phase) -> None:
@@ -40,7 +40,7 @@ class TimedPhases:
 
     @contextmanager
     def __call__(self, title: str, total: int) -> Iterator[Progress]:
-        """Enter the phase; its seconds count when it ends, also with an error."""
+        """Enter the phase. Its seconds are added when it ends, even with an error."""
         started = perf_counter()
         try:
             with self._phase(title, total) as progress:

@@ -1,6 +1,6 @@
 """The pytest plugin: test an engine against the reference and against the laws (docs/pytest.md).
 
-Every pytest run loads it in an environment that has kgverify, so nothing heavy is imported before it is used.
+Every pytest run in an environment with kgverify loads it, so nothing heavy is imported before it is needed.
 """
 
 import re
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from kgverify.testing.problems.problem import Problem
 
 FOLDER: Final = "kgverify-failures"
-"""The folder beside the test file in which failing problems are saved unless a corpus is given."""
+"""The folder beside the test file for failing problems, unless a corpus is given."""
 
 _OPTIONS: Final = (
     ("engine", str, "", "the engine under test, as module:factory or file.py:factory; or compiled, or reference"),
@@ -45,7 +45,7 @@ _IS_CALLED: Final = pytest.StashKey[bool]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add every option to the command line, and as an ini value of the same name with underscores."""
+    """Add every option to the command line, and an ini value of the same name with underscores."""
     group = parser.getgroup("kgverify", "kgverify: provers checked against a reference and against laws")
     for name, _, default, text in _OPTIONS:
         group.addoption(f"--kgverify-{name}", default=None, help=text, metavar=name.upper())
@@ -61,7 +61,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def read_option(config: pytest.Config, name: str, marker: pytest.Mark | None = None) -> Any:
-    """Return an option from the command line, else the marker, else the ini file. UsageError for a wrong value."""
+    """Return an option from the command line, else from the marker, else from the ini file. UsageError for a wrong value."""
     kind = next(kind for each, kind, _, _ in _OPTIONS if each == name)
     value = config.getoption(f"--kgverify-{name}")
     if value is None and marker is not None:
@@ -98,13 +98,13 @@ def kgverify_reference(pytestconfig: pytest.Config) -> "AnyEngine":
     if spec == "compiled":
         from kgverify.runs.engine_makers import EngineSpec
 
-        # Not a bare function: kgverify's semantics, and so its laws, hold for it.
+        # A bare function would not show that kgverify's semantics, and so its laws, hold for it.
         return EngineSpec(spec, read_option(pytestconfig, "mode"))
     return load_engine(spec, read_option(pytestconfig, "mode"), "--kgverify-reference")
 
 
 def load_engine(spec: str, mode: str, option: str = "--kgverify-engine") -> Callable[..., Any]:
-    """Return the factory that `module:factory` names, or that of `compiled` or `reference`. UsageError for others."""
+    """Return the factory that `module:factory` names, or that of `compiled` or `reference`. UsageError for other names."""
     from kgverify.engines.load_engine import load_factory
     from kgverify.engines.table import COMPILED, REFERENCE
     from kgverify.errors import UserError
@@ -131,14 +131,14 @@ def assert_equivalent(request: pytest.FixtureRequest) -> Callable[..., "Conforma
     """Return a function that checks an engine, and raises an AssertionError whose text is the report.
 
     assert_equivalent()                     the engine of the fixture `kgverify_engine`, on decoded problems
-    assert_equivalent(engine)               another one: a factory of engines, or a maker of pipelines
-    assert_equivalent(reference=engine)     against another one than that of the fixture `kgverify_reference`
+    assert_equivalent(engine)               another engine: a factory of engines, or a maker of pipelines
+    assert_equivalent(reference=engine)     against another engine than that of the fixture `kgverify_reference`
     assert_equivalent(problems=[...])       on your own problems
     assert_equivalent(scope="tiny")         on every problem up to that size, without laws
     assert_equivalent(graph="countries")    on a graph: a name, a folder or a `KnowledgeGraph`
     assert_equivalent(run=Run(...))         on a run
-    assert_equivalent(minimum={})           requires no candidate proved, no rule used and no choice
-    assert_equivalent(dialect=Dialect(...)) in another dialect than that of the option, or of the engine's attribute
+    assert_equivalent(minimum={})           without requiring a proved candidate, a used rule or a choice
+    assert_equivalent(dialect=Dialect(...)) in another dialect than that of the option or the engine's attribute
     """
     marker = request.node.get_closest_marker("kgverify")
     request.node.stash[_IS_CALLED] = False
@@ -205,7 +205,7 @@ def assert_equivalent(request: pytest.FixtureRequest) -> Callable[..., "Conforma
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Add a section with the first cause, and with the file of the problem. Fail a test that checks nothing."""
+    """Add a section with the first cause and the problem's file. Fail a test that checks nothing."""
     report = yield
     if report.when == "call" and report.passed and not item.stash.get(_IS_CALLED, True):
         report.outcome = "failed"
@@ -250,7 +250,7 @@ def _read_corpus(request: pytest.FixtureRequest) -> "list[Problem]":
 
 
 def _write_down(request: pytest.FixtureRequest, engine: "AnyEngine", option: str) -> "EngineSpec":
-    """Return an engine as text; one that an option names, by its name."""
+    """Return the specification of an engine, by the option's name if an option names it."""
     from kgverify.runs.engine_makers import EngineSpec
 
     if isinstance(engine, EngineSpec):
@@ -266,7 +266,7 @@ def _write_down(request: pytest.FixtureRequest, engine: "AnyEngine", option: str
 
 
 def _save(request: pytest.FixtureRequest, report: "Conformance", engine: "EngineSpec", reference: "EngineSpec") -> Path:
-    """Save the failing problem, under the test's name, beside its file or in the corpus."""
+    """Save the failing problem under the test's name, beside the test's file or in the corpus."""
     from kgverify.conformance import save_reproducer
     from kgverify.testing.reproducers.text_format import SUFFIX
 

@@ -1,7 +1,7 @@
 """Hypothesis strategies for a prover's input: symbols, atoms, programs, queries, limits, and whole problems.
 
-All are bounded: at most four predicates and eight constants, and a block of at most seventy facts. They need Hypothesis,
-which `pip install 'kgverify[fuzz]'` installs.
+All are bounded: at most four predicates, eight constants and a block of seventy facts. They need Hypothesis, which
+`pip install 'kgverify[fuzz]'` installs.
 """
 
 from collections.abc import Callable, Sequence
@@ -73,7 +73,7 @@ AWKWARD_NAMES: Final = (
     "\x00",
     "~0",
 )
-"""Names that readers, writers and tables get wrong: signs of the formats, blanks, and similar Unicode characters."""
+"""Names that readers, writers and tables may get wrong: signs of the formats, blanks, and similar Unicode characters."""
 
 VARIABLES: Final = tuple(map(Variable, ("X", "Y", "Z", "W", "V")))
 _BLOCKS: Final = ("single", "chain", "cycle", "fan out", "fan in", "loops", "complete", "scattered")
@@ -82,7 +82,7 @@ _BULKS: Final = ("bulk chain", "bulk fan out", "bulk fan in")
 
 @cache
 def names() -> SearchStrategy[str]:
-    """Draw names of one to six characters, any that a graph's files can hold; they shrink to letters."""
+    """Draw names of one to six characters that a graph's files can contain. They shrink to letters."""
     alphabet = st.characters(codec="utf-8", exclude_characters="\n\r\t")
     return st.one_of(
         st.sampled_from("abcdefgh"), st.sampled_from(AWKWARD_NAMES), st.text(alphabet, min_size=1, max_size=6)
@@ -136,7 +136,7 @@ def facts(known: Symbols) -> SearchStrategy[tuple[NamedAtom, ...]]:
 def rules(known: Symbols) -> SearchStrategy[tuple[NamedRule, ...]]:
     """Draw one to three related rules: a known trap with its holes filled, or any rule of one to five body atoms.
 
-    Among them are chains, inverses, mutual recursion, repeated variables, constants, variables of head or body alone.
+    They include chains, inverses, mutual recursion, repeated variables, constants, and variables of only the head or body.
     """
     anything = _call(NamedRule, atoms(known), st.lists(atoms(known), min_size=1, max_size=5).map(tuple))
     names_of_holes = st.tuples(*[st.sampled_from(known.predicates)] * 4)
@@ -158,9 +158,9 @@ def programs(draw: DrawFn, known: Symbols | None = None) -> Program:
 
 @st.composite
 def derivations(draw: DrawFn, program: Program) -> tuple[NamedAtom, tuple[NamedAtom, ...]]:
-    """Draw a ground query and facts from which it follows by a rule; without rules, a fact and itself.
+    """Draw a ground query and facts from which it follows by a rule; without rules, a fact as both.
 
-    Of queries drawn uniformly four in five fail.
+    Four in five uniformly drawn queries would fail.
     """
     constants = st.sampled_from(program.symbols.constants)
     if not program.named_rules:
@@ -173,7 +173,7 @@ def derivations(draw: DrawFn, program: Program) -> tuple[NamedAtom, tuple[NamedA
 
 
 def queries(program: Program, *, ground: bool = False) -> SearchStrategy[NamedAtom]:
-    """Draw heads of rules, facts and any atoms of the program; with variables as well, unless `ground`."""
+    """Draw heads of rules, facts and any other atoms of the program; with variables too, unless `ground`."""
     constants: SearchStrategy[Term] = st.sampled_from(program.symbols.constants)
     heads = _predicates(program)
     anything = _call(NamedAtom, heads, constants, constants)
@@ -191,9 +191,9 @@ def queries(program: Program, *, ground: bool = False) -> SearchStrategy[NamedAt
 
 
 def candidate_sets(program: Program, *, max_size: int = 12) -> SearchStrategy[CandidateSet]:
-    """Draw candidates outside of a ranking, each the query of its own number, repetitions included.
+    """Draw candidates without a ranking, each with its own query number, possibly with repetitions.
 
-    They are over the symbols that the program has. UserError for a program without predicates.
+    They use the program's symbols. UserError for a program without predicates.
     """
     if not program.symbols.predicates:
         raise UserError(
@@ -209,7 +209,7 @@ def candidate_sets(program: Program, *, max_size: int = 12) -> SearchStrategy[Ca
 
 @cache
 def dialects() -> SearchStrategy[Dialect]:
-    """Draw dialects: any value of each switch, and most filters in any order. They shrink to the default dialect."""
+    """Draw dialects with any value of each switch, and most filters in any order. They shrink to the default dialect."""
     drawn: dict[str, SearchStrategy[Any]] = {
         name: st.sampled_from(sorted(values, key=lambda value: value != getattr(OURS, name)))
         for name, values in VALUES.items()
@@ -221,7 +221,7 @@ def dialects() -> SearchStrategy[Dialect]:
 
 @lru_cache(maxsize=256)
 def limits(dialect: Dialect = OURS) -> SearchStrategy[Limits]:
-    """Draw small limits, which many steps meet or just exceed, and sometimes the defaults; all of one dialect."""
+    """Draw small limits, which many steps meet or just exceed, and sometimes the defaults, in one dialect."""
     return st.builds(
         Limits,
         dialect=st.just(dialect),
@@ -234,7 +234,7 @@ def limits(dialect: Dialect = OURS) -> SearchStrategy[Limits]:
 
 @st.composite
 def graphs(draw: DrawFn) -> KnowledgeGraph:
-    """Draw a program as a graph, with one to six test triples, some of them derivable, some of them facts."""
+    """Draw a program as a graph, with one to six test triples, some derivable and some facts."""
     program = draw(programs())
     derived = draw(st.lists(derivations(program), max_size=3))
     others = draw(st.lists(queries(program, ground=True), min_size=1, max_size=3))
@@ -248,13 +248,13 @@ def graphs(draw: DrawFn) -> KnowledgeGraph:
 
 @st.composite
 def problems(draw: DrawFn, policies: Sequence[str] = POLICY_NAMES, dialect: Dialect = OURS) -> Problem:
-    """Draw whole problems, decoded from bytes: they are fast to draw and find faults in the fewest examples.
+    """Draw whole problems, decoded from bytes. They are fast to draw and find faults in the fewest examples.
 
-    In another dialect than the default one, some have clauses and a query for which a switch matters.
+    In a dialect other than the default, some problems have clauses and a query for which a switch matters.
 
-    policies: those to draw from, for an engine that does not support all
+    policies: the policies to draw from, for an engine that does not support all
     """
-    # A composite strategy, so that Hypothesis prints a failing problem as the program that it is, not as its bytes.
+    # With a composite strategy, Hypothesis prints a failing problem as a program, not as bytes.
     problem = decode_problem(draw(st.binary(min_size=SIZE, max_size=SIZE)))
     if dialect != OURS:
         problem = put_in_dialect(problem, dialect)
@@ -269,7 +269,7 @@ def _call(make: Callable[..., T], *arguments: SearchStrategy[Any]) -> SearchStra
 
 
 def _predicates(program: Program) -> SearchStrategy[str]:
-    """Draw predicates of rule heads or, less often, any; some name if the program has none."""
+    """Draw predicates of rule heads or, less often, any predicate; a placeholder name if the program has none."""
     heads = tuple(dict.fromkeys(rule.clause_head.predicate for rule in program.named_rules))
     ways: list[Any] = [st.sampled_from(each) for each in (heads, program.symbols.predicates) if each]
     return st.one_of(ways) if ways else st.just("p")

@@ -5,4 +5,4 @@ import time
 __version__ = "0.1.0"
 
 IMPORTED_AT = time.time()
-"""The time before all other modules of kgverify were imported."""
+"""The time before any other module of kgverify was imported."""

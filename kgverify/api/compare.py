@@ -1,4 +1,4 @@
-"""`kgverify.compare`: two recorded traces, or an engine's steps from the goals of one."""
+"""`kgverify.compare`: a comparison of two recorded traces, or of a trace with an engine's steps from its goals."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -87,7 +87,7 @@ def compare(
         if left and report.verdict is Verdict.DIVERGE:
             recorded.report = msgspec.structs.replace(report, notes=(*report.notes, *left))
         elif left:
-            # It cannot say AGREE.
+            # The verdict cannot be AGREE.
             reasons = (*report.reasons, *left)
             recorded.report = msgspec.structs.replace(report, verdict=Verdict.INCONCLUSIVE, reasons=reasons)
         if save is not None:

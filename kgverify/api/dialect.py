@@ -12,7 +12,7 @@ from kgverify.testing.dialects.propose import DialectSearch
 EXAMPLES = 300
 """The default number of generated problems on which the engine is compared with the reference."""
 MOST_LESSONS = 12
-"""Generated problems that may decide what the experiments leave open."""
+"""The maximum number of generated problems used to decide what the experiments leave open."""
 
 
 def propose_dialect(

@@ -1,4 +1,4 @@
-"""An examination of the installation: what is installed, what is missing for which feature, what is broken, and a self-test."""
+"""An examination of the installation: what is installed, missing or broken, and a self-test."""
 
 import os
 import platform
@@ -29,7 +29,7 @@ from kgverify.version import __version__
 
 
 class State(StrEnum):
-    """The state of one thing: present, absent (a feature is missing), or broken (it is there and does not work)."""
+    """The state of one item: present, absent (so a feature is missing), or broken (present but not working)."""
 
     PRESENT = "present"
     ABSENT = "absent"
@@ -37,11 +37,11 @@ class State(StrEnum):
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """One thing that kgverify needs, or can use.
+    """An item that kgverify needs or can use.
 
     name:   a package, program, device, folder or setting
-    state:  whether it is there and works
-    detail: its version or place, or what is missing without it
+    state:  whether it is present and works
+    detail: its version or location, or what is missing without it
     fix:    what to do; empty if there is nothing to do
     """
 
@@ -59,7 +59,7 @@ TOOLS: Final = {
     ),
     "swipl": (("swipl",), "judges of the reference in kgverify's own tests", ""),
 }
-"""Programs: the names by which they are found, what needs them, and what to do without them."""
+"""The programs: the names under which to look for them, what needs them, and what to do without them."""
 
 
 def examine_installation() -> list[Finding]:
@@ -87,7 +87,7 @@ def _examine_package(package: str, required: SpecifierSet) -> Finding:
     try:
         installed = version(package)
     except PackageNotFoundError:
-        # A module of that name in the current folder is somebody else's.
+        # A module of that name in the current folder belongs to somebody else.
         extra, needs = EXTRAS.get(package, ("", "kgverify needs"))
         fix = f"pip install 'kgverify[{extra}]'" if extra else f"pip install {package}"
         return Finding(package, State.ABSENT if extra else State.BROKEN, f"{needs} it", fix)
@@ -103,7 +103,7 @@ def _examine_package(package: str, required: SpecifierSet) -> Finding:
 
 
 def _required() -> dict[str, SpecifierSet]:
-    """Return the packages that kgverify's metadata names, without those of its tests, with the versions that will do."""
+    """Return the packages that kgverify's metadata names, except those for its tests, with the accepted versions."""
     try:
         named = [Requirement(line) for line in requires("kgverify") or []]
     except PackageNotFoundError:
@@ -169,11 +169,11 @@ def _examine_data() -> Finding:
 GRAPH: Final = "countries"
 SIZE: Final[dict[str, Any]] = {"number": 4, "corruptions": 10}
 FAULTS: Final[dict[str, Split]] = {"fact-cap": "test", "query-matched": "train", "last-argmax": "test"}
-"""The faults that every evaluator with replaceable stages carries, each with a split whose queries meet it."""
+"""The faults that every evaluator with replaceable stages supports, each with a split whose queries trigger it."""
 
 
 def try_installation() -> Iterator[Finding]:
-    """Prove the embedded graph by each evaluator of this machine and by the reference, and find planted faults.
+    """Prove the embedded graph with each evaluator on this machine and with the reference, and find planted faults.
 
     Yields:
         One finding for each evaluator and each fault; BROKEN if the evaluator differs, or the fault is not found.
@@ -196,7 +196,7 @@ def describe_last_test() -> Finding:
 
 
 def _verify(evaluator: Any, split: Split = "test") -> Any:
-    # The list of what is installed is shown whatever is broken.
+    # Show the list of installed items whatever is broken.
     from kgverify.api.verify import verify
 
     return verify(GRAPH, evaluator, queries=Queries(**SIZE, split=split))

@@ -139,7 +139,7 @@ class Evaluated(NamedTuple):
 
 
 class Unfinished(UserError):
-    """An evaluation of which parts are missing: it was stopped, or a process ended early."""
+    """An evaluation with missing parts: it was stopped, or a process ended early."""
 
 
 def evaluate_job(
@@ -153,8 +153,8 @@ def evaluate_job(
 ) -> Evaluated | None:
     """Rank the candidates of a job; see `evaluate`. UserError as there, `Unfinished` if a part is missing.
 
-    group:       the processes that share the work; None in those that do not lead. The others wait for the leader, which
-                 alone reports wrong options, before they read their own
+    group:       the processes that share the work. The result is None in processes that do not lead. They wait for the leader,
+                 which alone reports wrong options, before they read their own options
     should_stop: called before each part
     """
     group = ProcessGroup() if group is None else group
@@ -189,7 +189,7 @@ def evaluate_job(
             accept_changed=options.accept_changed,
             group=group,
             workers=workers,
-            # The function that is called with warnings stays here; it may not pickle.
+            # The function for warnings stays here, since it may not be picklable.
             make=partial(_build_engine, run, engine, replace(options, warn=_ignore)),
             phase=phase,
             warn=options.warn,
@@ -221,6 +221,6 @@ def _describe_work(run: Run, options: EvaluationOptions) -> Workload:
 
 
 def _build_engine(run: Run, engine: EngineLike, options: EvaluationOptions) -> Pipeline:
-    """Build the pipeline of the engine on another machine. UserError if the batch does not fit into the memory."""
+    """Build the pipeline of the engine on another machine. UserError if the batch does not fit into memory."""
     with explain_out_of_memory():
         return make_pipeline(engine, run, work=_describe_work(run, options))

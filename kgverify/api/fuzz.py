@@ -117,7 +117,7 @@ def fuzz(
 def plan_campaign(
     engine: EngineLike, reference: EngineLike, corpus: Path, options: FuzzOptions, **budget: Any
 ) -> Campaign:
-    """Return the campaign of options and a budget: `examples`, `seconds`, `scope`, `seed`, `jobs`. UserError as by `fuzz`."""
+    """Return the campaign of options and a budget: `examples`, `seconds`, `scope`, `seed`, `jobs`. UserError as for `fuzz`."""
     return Campaign(
         corpus=corpus,
         engine=write_down(engine),

@@ -1,4 +1,4 @@
-"""Engines as users give them, for the public functions: made for a run, tried once if they were just built, or written down."""
+"""The engines that users pass to the public functions: made for a run, tried once if just built, or stored as text."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -36,9 +36,9 @@ from kgverify.trace.model.header import EngineInfo
 
 
 def require_trial(maker: EngineMaker, made: EngineInfo) -> None:
-    """Compare code that was built on this machine for an engine with the reference prover, unless this was done before.
+    """Compare an engine's code that was built on this machine with the reference prover, unless this was done before.
 
-    UserError if it differs.
+    UserError if they differ.
     """
     built = maker.find_built(made.mode)
     if built is not None and not has_mark(built.trial):
@@ -65,7 +65,7 @@ def _try(built: Built, mode: str, device: str) -> None:
 
 @contextmanager
 def running(engine: EngineLike, run: Run, *, where: str = "engine", work: Workload | None = None) -> Iterator[Pipeline]:
-    """Provide the pipeline of an engine until the context ends: with its processes, or its own caches of compiled code."""
+    """Provide the pipeline of an engine until the context ends: with its processes or its own caches of compiled code."""
     if isinstance(engine, Reference) and engine != Reference():
         from kgverify.runs.fan_out import reference_over
 
@@ -77,9 +77,9 @@ def running(engine: EngineLike, run: Run, *, where: str = "engine", work: Worklo
 
 
 def make_pipeline(engine: EngineLike, run: Run, *, where: str = "engine", work: Workload | None = None) -> Pipeline:
-    """Return an engine with the corruptions and ranks of its maker. UserError for what is not an engine.
+    """Return an engine with the corruptions and ranks of its maker. UserError if it is not an engine.
 
-    work: the work for which an engine may choose its sizes
+    work: the workload, from which an engine may choose its sizes
     """
     given: Any = engine
     factory = make_reference if isinstance(given, Reference) else find_factory(given, where)
@@ -91,7 +91,7 @@ def make_pipeline(engine: EngineLike, run: Run, *, where: str = "engine", work: 
         return pipeline
     title = f"{where} {name_engine(given)}"
     if not isinstance(factory, type) and callable(getattr(factory, "prove", None)):
-        # An engine that is made already.
+        # This engine is already made.
         ready = adapt_pipeline(factory)
         make: MakePipeline = lambda run, sizes: ready  # noqa: E731  the type of a maker
     else:
@@ -100,21 +100,21 @@ def make_pipeline(engine: EngineLike, run: Run, *, where: str = "engine", work: 
 
     pipeline = explain(make, title)(run, GRAPH_SIZES)
     if where == "reference" and pipeline.draw is draw_candidates and pipeline.rank is rank_candidates:
-        # Both sides would share these functions: the expected side takes the second implementation of both.
+        # Both sides would share these functions, so the expected side uses the second implementation of both.
         pipeline = with_reference_ranking(pipeline.engine)
     return pipeline._replace(engines=(write_down(engine, default=f"an engine {name_engine(given)}").name,))
 
 
 def names_engine(given: object) -> bool:
-    """Return whether an argument that may also be a trace is an engine's name, or makes an engine."""
+    """Return whether an argument that may also be a trace is the name or the factory of an engine."""
     if isinstance(given, str):
         return given in (REFERENCE, COMPILED) or (":" in given and not Path(given).exists() and not names_url(given))
     return callable(given)
 
 
 def make_engine(engine: EngineLike, program: Program, limits: Limits, policy: Policy, *, where: str) -> Engine:
-    """Return an engine for a program without a graph, such as that of a trace. UserError for what is not an engine."""
+    """Return an engine for a program without a graph, such as that of a trace. UserError if it is not an engine."""
     graph = KnowledgeGraph("trace", ())
-    # The value of the cached property: names alone would number the symbols otherwise.
+    # Set the cached property, since names alone would number the symbols differently.
     graph.__dict__["program"] = program
     return make_pipeline(engine, Run(graph, limits, policy), where=where).engine

@@ -1,4 +1,4 @@
-"""`kgverify.open_trace`: a recorded trace, to look at in Python and in notebooks."""
+"""`kgverify.open_trace`: a recorded trace to look at in Python and in notebooks."""
 
 from collections.abc import Mapping
 from functools import cached_property
@@ -51,7 +51,7 @@ def open_trace(path: Path | str, *, tolerates_shards: bool = False, is_lazy: boo
 
 
 class RecordedTrace(TraceFile):
-    """A trace on disk, with its content in names."""
+    """A trace on disk, shown with names."""
 
     def candidate(self, candidate: int) -> "Shown":
         """Return a candidate with its steps, as `kgverify show TRACE --candidate N --json` writes it.

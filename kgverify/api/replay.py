@@ -66,7 +66,7 @@ def replay(
 
 
 def _describe(engine: EngineLike) -> EngineSpec | Factory:
-    """Return an engine as text, or the class or function itself."""
+    """Return the specification of an engine, or the class or function itself."""
     if isinstance(engine, str | EngineMaker | Reference):
         return write_down(engine)
     return engine  # type: ignore[return-value]

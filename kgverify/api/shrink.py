@@ -1,4 +1,4 @@
-"""`kgverify.shrink`: from a divergence of a run to a reproducer that fits on a screen."""
+"""`kgverify.shrink`: reduce a divergence of a run to a reproducer that fits on a screen."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""`kgverify.verify`: the main job."""
+"""`kgverify.verify`: the main function."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The versions of kgverify and of what it builds on, found without importing it."""
+"""The versions of kgverify and the packages that it builds on, found without importing them."""
 
 import re
 import sys
@@ -10,7 +10,7 @@ from kgverify.version import __version__
 
 
 def describe_versions() -> list[str]:
-    """Return kgverify's version, and lines with those of Python, HDF5 and torch. Neither h5py nor torch is imported."""
+    """Return lines with the versions of kgverify, Python, HDF5 and torch. Import neither h5py nor torch."""
     lines = [f"kgverify {__version__}", f"Python {sys.version.split()[0]}"]
     for package, describe in (("h5py", _describe_hdf5), ("torch", _describe_torch)):
         try:
@@ -21,21 +21,21 @@ def describe_versions() -> list[str]:
 
 
 def _find(package: str) -> tuple[Path, str] | None:
-    """Return the folder of a package's modules, and its version; None for one that is not installed."""
+    """Return the folder of a package's modules, and its version; None if it is not installed."""
     spec = find_spec(package)
     if spec is None or spec.origin is None:
         return None
     folder = Path(spec.origin).parent
     for described in folder.parent.glob(f"{package}-*.dist-info"):
         return folder, described.name.removesuffix(".dist-info").removeprefix(f"{package}-")
-    # Its import takes as long as all else.
+    # This import takes as long as everything else.
     from importlib.metadata import version
 
     return folder, version(package)
 
 
 def _describe_hdf5() -> str:
-    """Return the versions of HDF5 and of h5py, by the library inside of h5py's wheel if there is one."""
+    """Return the versions of HDF5 and h5py, from the library inside h5py's wheel if there is one."""
     h5py = _find("h5py")
     if h5py is None:
         return "HDF5 not found, h5py not installed"

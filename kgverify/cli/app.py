@@ -1,4 +1,4 @@
-"""The application: its exit codes, and its error messages."""
+"""The application, with its exit codes and error messages."""
 
 import io
 import sys
@@ -26,7 +26,7 @@ FORMER: Final = {"explain": "use kgverify show RUN_DIR --explain", "faults": "us
 
 
 class ExitCode(IntEnum):
-    """The exit codes besides those of verdicts, 0, 1 and 3 (see `kgverify.cli.commands.diff`)."""
+    """The exit codes other than 0, 1 and 3, which stand for verdicts (see `kgverify.cli.commands.diff`)."""
 
     BAD_INPUT = 2
     BUG = 70
@@ -43,7 +43,7 @@ def run() -> int:
     with watch_interrupts(), keep_output():
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper):
-                # Characters that the terminal's encoding lacks are printed escaped.
+                # Escape characters that the terminal's encoding lacks.
                 stream.reconfigure(errors="backslashreplace")
         try:
             code = _run(sys.argv[1:])
@@ -54,7 +54,7 @@ def run() -> int:
             flush_output()
         except BaseException as error:
             code = _end_with(error)
-        # The options of one command mean nothing to the next one of this process.
+        # The options of one command do not apply to the next command in this process.
         take_settings(())
         return code
 
@@ -83,18 +83,18 @@ def _run(typed: Sequence[str]) -> int:
 
 
 def _end_with(error: BaseException) -> int:
-    """Return the exit code of a command that ended with an exception, and print what it means."""
+    """Print the meaning of the exception that ended a command, and return the exit code."""
     if isinstance(error, BrokenPipeError):
         return ExitCode.CLOSED_PIPE
-    # Its import takes as long as all else that a short command needs.
+    # This import takes as long as everything else that a short command needs.
     from kgverify.cli.progress import make_error_console, print_note
 
     if isinstance(error, KeyboardInterrupt) or (is_pressed() and not isinstance(error, UserError)):
-        # What else an exception says is a consequence of the interrupt, for example in the middle of an import.
+        # Any other exception is a consequence of the interrupt, for example in the middle of an import.
         make_error_console().print("interrupted")
         return ExitCode.INTERRUPTED
     if isinstance(error, SystemExit):
-        # No command ends so: only an exit code that comes with a verdict may be 0.
+        # No command ends this way: an exit code may be 0 only with a verdict.
         error = InternalError(f"SystemExit: {error.code}")
     known = error if isinstance(error, UserError) else find_missing_dependency(error)
     if known is not None:

@@ -1,4 +1,4 @@
-"""The words of a command, read by cyclopts: from the parameters of a function to its options, their help and their errors."""
+"""The words of a command, which cyclopts reads: it turns a function's parameters into options, with their help and errors."""
 
 import io
 import logging
@@ -39,7 +39,7 @@ FORMER: Final = {
     "--size": ("queries", "corruptions", "seconds"),
     "--measure": ("calls", "seconds", "patience", "torch_mode", "keeps_outputs"),
 }
-"""Options of earlier versions by the option whose keys they are now: `--max-depth 3` is `--limits max_depth=3`."""
+"""Options of earlier versions, by the option whose keys they became: `--max-depth 3` is now `--limits max_depth=3`."""
 SWITCHES: Final = ("skip_rules", "exclude_query", "fresh_cache", "keeps_outputs")
 """Options of earlier versions that took no value."""
 
@@ -111,7 +111,7 @@ def make_app(*names: str, configuration: Callable[..., None] | None = None) -> A
 
 
 def list_commands(app: App, *words: str) -> dict[tuple[str, ...], App]:
-    """Return the leaf commands of an application, by their words."""
+    """Return the leaf commands of an application by their words."""
     leaves: dict[tuple[str, ...], App] = {}
     for name, each in app.resolved_commands().items():
         if not name.startswith("-"):
@@ -132,7 +132,7 @@ def render_command_help(app: App, words: Sequence[str]) -> str:
 
 
 def name_option(where: str, app: App, words: Sequence[str]) -> str:
-    """Return the option that sets the argument that an error is about, as it was typed; other places unchanged.
+    """Return the typed option for the argument that an error is about; return any other location unchanged.
 
     where: the argument, perhaps with its value, as in `engine mine.py:Engine`
     """
@@ -149,7 +149,7 @@ def name_option(where: str, app: App, words: Sequence[str]) -> str:
 
 
 def _find_options(app: App, words: Sequence[str]) -> list[Argument]:
-    """Return the arguments and options of the command in some words."""
+    """Return the arguments and options of the command that some words name."""
     _, apps, _ = app.parse_commands(list(words))
     return list_options(apps[-1]) if apps[-1].default_command else []
 
@@ -159,7 +159,7 @@ def _show_default(value: Any) -> str | None:
 
 
 def _replace_former(words: Sequence[str], app: App) -> list[str]:
-    """Replace options of earlier versions, which are keys of others now, where a command has no option of that name."""
+    """Replace options of earlier versions, which are now keys of other options, if a command has no option of that name."""
     if {"--help", "-h"} & set(words):
         return list(words)
     known = {name for each in _find_options(app, words) for name in each.names}
@@ -181,7 +181,7 @@ def _replace_former(words: Sequence[str], app: App) -> list[str]:
 
 
 def _name_files(words: Sequence[str]) -> list[str]:
-    """Insert the file names of the formats of `kgverify report` that are given without one, and join `-` to its option."""
+    """Insert the default file name for each format of `kgverify report` given without one, and join `-` to its option."""
     files = {}
     if words[0] == "report":
         from kgverify.report.render.formats import FORMATS
@@ -204,7 +204,7 @@ class _Notes(logging.Handler):
 
 
 def _log_notes() -> None:
-    """Print the messages of the logger `kgverify`, with `--verbose`."""
+    """Print the messages of the logger `kgverify` with `--verbose`."""
     LOGGER.handlers = [each for each in LOGGER.handlers if not isinstance(each, _Notes)]
     LOGGER.setLevel(logging.NOTSET)
     if settings.is_verbose:
@@ -213,7 +213,7 @@ def _log_notes() -> None:
 
 
 def _as_user_error(error: CycloptsError) -> UserError:
-    """Return the error in the words of all others: where, what, and how to fix it."""
+    """Return the error in the usual form: where, what, and how to fix it."""
     help_text = f"{' '.join(['kgverify', *(error.command_chain or ()), '--help'])} lists the options"
     unused = getattr(error, "unused_tokens", None)
     if isinstance(error, UnknownOptionError):
@@ -246,7 +246,7 @@ def _explain_option(error: UnknownOptionError, help_text: str) -> UserError:
 
 
 def _explain_value(error: CoercionError, token: Token, help_text: str) -> UserError:
-    """Explain a value of another type, or one that is not among the choices."""
+    """Explain a value of the wrong type, or a value that is not among the choices."""
     where = token.keyword or (error.argument.name if error.argument else "")
     if token.source not in ("", "cli"):
         where = f"{token.source}: {where.strip('[]')}"
@@ -282,7 +282,7 @@ class HelpText:
 def _label(entry: HelpEntry) -> str:
     if entry.positional_label:
         return entry.positional_label
-    # A switch that is off is only switched on, and one that is on is only switched off.
+    # Show only how to change a switch from its default: on if it is off, and off if it is on.
     names = entry.negative_names if entry.default == "True" else (*entry.positive_names, *entry.positive_shorts)
     kinds = dict.fromkeys(each.strip("(.)") for each in (entry.metavar or "").split("|") if "MAPPING" not in each)
     return f"{', '.join(names)} {'|'.join(kinds).replace('STR', 'TEXT')}".strip()
@@ -323,12 +323,12 @@ LOGGERS: Final = (
     "torch._inductor.select_algorithm",
     "torch._inductor.utils",
 )
-"""The loggers of torch that print warnings while an engine runs."""
+"""The torch loggers that print warnings while an engine runs."""
 
 
 @contextmanager
 def warnings_afterwards() -> Iterator[None]:
-    """Collect the warnings of Python and of torch until the context ends, and then print each once, with its number."""
+    """Collect the warnings of Python and torch until the context ends, and then print each once, with its count."""
     seen: Counter[str] = Counter()
 
     def collect(record: logging.LogRecord) -> bool:
@@ -343,7 +343,7 @@ def warnings_afterwards() -> Iterator[None]:
         logging.getLogger(name).addFilter(collect)
     try:
         with warnings.catch_warnings():
-            warnings.showwarning = show  # type: ignore[assignment]  # the rest of its arguments is not needed
+            warnings.showwarning = show  # type: ignore[assignment]  # the other arguments are not needed
             yield
     finally:
         for name in LOGGERS:

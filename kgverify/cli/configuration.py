@@ -1,7 +1,7 @@
 """The configuration file: options in `kgverify.toml`, or in `[tool.kgverify]` of `pyproject.toml`.
 
-The file is searched in the current folder and in its parents, up to the first parent that belongs to somebody else: an
-engine that it names is code, and is run.
+kgverify searches for the file in the current folder and its parents, up to the first parent that belongs to somebody else,
+because an engine that the file names is code that kgverify runs.
 """
 
 import os
@@ -11,7 +11,7 @@ NAMES: Final = ("kgverify.toml", "pyproject.toml")
 _SECTION: Final = b"[tool.kgverify"
 _MAX_BYTES: Final = 1 << 20
 _OF_FILES: Final = ("graph", "rules", "engine", "reference", "policy", "limits", "known")
-"""The keys whose values may name files, relative to the folder of the configuration."""
+"""The keys whose values may name files relative to the folder of the configuration."""
 
 
 def find_file() -> str | None:
@@ -40,7 +40,7 @@ def _has_section(path: str) -> bool:
 
 
 def _is_owned(folder: str) -> bool:
-    """Return whether a folder belongs to this user; on systems without numbers of users, every folder does."""
+    """Return whether a folder belongs to this user; on systems without user ids, every folder does."""
     try:
         return not hasattr(os, "getuid") or os.stat(folder).st_uid == os.getuid()
     except OSError:
@@ -50,7 +50,7 @@ def _is_owned(folder: str) -> bool:
 def apply_configuration(compares: bool, app: Any, commands: tuple[str, ...], arguments: Any) -> None:
     """Set the options that were not typed, for cyclopts. UserError for a file that cannot be read, and for an unknown key.
 
-    compares: whether the command takes the options that stand under no command
+    compares: whether the command takes the options outside the sections of commands
     """
     path = find_file()
     if path is None:
@@ -67,7 +67,7 @@ def apply_configuration(compares: bool, app: Any, commands: tuple[str, ...], arg
 
 
 def _choose(path: str, compares: bool, commands: tuple[str, ...], arguments: Any) -> dict[str, Any]:
-    """Return the values for a command: those under no command, and those under this one."""
+    """Return the values for a command: those outside the sections of commands, and those in its own section."""
     from kgverify.cli.entries import ENTRIES
     from kgverify.cli.options import SHARED_KEYS
     from kgverify.errors import UserError, suggest
@@ -107,7 +107,7 @@ def _read(path: str) -> dict[str, Any]:
 
 
 def _from_folder(folder: str, value: Any) -> Any:
-    """Return a value with paths from the current folder, where it names a file beside the configuration."""
+    """Return a value whose paths start from the current folder, if it names a file beside the configuration."""
     if isinstance(value, dict):
         return [
             _from_folder(folder, f"{key}={str(each).lower() if each is True or each is False else each}")

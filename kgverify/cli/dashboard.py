@@ -20,9 +20,9 @@ from kgverify.testing.campaigns.campaign import Campaign
 from kgverify.testing.campaigns.result import Tally, Watch, name_source
 
 REDRAWN: Final = 4
-"""Redraws per second."""
+"""The number of redraws per second."""
 MOST_FAILURES: Final = 12
-"""Signatures that are listed, the most frequent first."""
+"""The maximum number of signatures listed, the most frequent first."""
 LINES_WITHOUT_FAILURES: Final = 12
 _PHASES: Final = {
     "start": "starting",
@@ -34,7 +34,7 @@ _PHASES: Final = {
 
 @contextmanager
 def show_dashboard(campaign: Campaign) -> Iterator[Watch]:
-    """Show the progress and the findings, on a terminal only; the dashboard disappears at the end."""
+    """Show the progress and the findings, but only on a terminal. The dashboard disappears at the end."""
     console = make_error_console()
     if settings.is_quiet or not console.is_terminal:
         yield lambda tally: None
@@ -45,7 +45,7 @@ def show_dashboard(campaign: Campaign) -> Iterator[Watch]:
 
 
 class Dashboard:
-    """The last tally of a campaign, drawn with the time since."""
+    """The last tally of a campaign, drawn with the time since then."""
 
     def __init__(self, campaign: Campaign) -> None:
         self._campaign = campaign
@@ -58,7 +58,7 @@ class Dashboard:
         self._tally, self._updated = tally, time.monotonic()
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Draw as many signatures as the terminal has lines for."""
+        """Draw as many signatures as fit on the terminal."""
         tally = self._tally
         seconds = tally.seconds + time.monotonic() - self._updated
         num_failures = max(1, options.size.height - LINES_WITHOUT_FAILURES)
@@ -67,7 +67,7 @@ class Dashboard:
 
 
 def draw(campaign: Campaign, tally: Tally, num_failures: int = MOST_FAILURES) -> Table:
-    """Return the dashboard, a line for each item, cut at the width of the terminal."""
+    """Return the dashboard with a line for each item, cut to the width of the terminal."""
     table = Table.grid(padding=(0, 2, 0, 0), expand=True)
     table.add_column(no_wrap=True, style="dim")
     table.add_column(no_wrap=True, overflow="ellipsis", ratio=1)
@@ -130,7 +130,7 @@ def _phase(campaign: Campaign, tally: Tally) -> str:
 
 
 def _share(campaign: Campaign, tally: Tally) -> float | None:
-    """Return the share of the budget that is spent; None without a budget."""
+    """Return the share of the budget already spent; None without a budget."""
     shares = [(tally.done / tally.total) if tally.total else 0.0]
     if tally.phase == "try" and campaign.seconds:
         shares.append(tally.seconds / campaign.seconds)
@@ -152,7 +152,7 @@ def _time(campaign: Campaign, tally: Tally) -> str:
 
 
 def _rate(tally: Tally) -> float:
-    """Return the problems per second in this campaign; 0 if it is unknown."""
+    """Return the number of problems per second in this campaign; 0 if it is unknown."""
     num_new = tally.done - tally.resumed
     return num_new / tally.seconds if num_new > 0 and tally.seconds > 0 else 0.0
 

@@ -1,4 +1,4 @@
-"""The list of commands, which is printed before anything else is imported."""
+"""The list of commands, which can be printed before anything else is imported."""
 
 import shutil
 import textwrap
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 MOST_COLUMNS: Final = 80
-"""The columns of a help text, at most."""
+"""The maximum width of a help text."""
 SUMMARY: Final = "Find the step where a compiled knowledge-graph prover stops agreeing with a reference prover."
 EPILOG: Final = (
     "Exit codes: 0 agree or done, 1 diverge, 2 bad input, 3 inconclusive, 70 a bug in kgverify, 74 the result cannot be"
@@ -23,19 +23,19 @@ ALONE: Final = (
     ("--version", "Print the versions of kgverify, Python, torch, CUDA and HDF5."),
     ("--install-completion", "Install the completion of commands and options for this shell."),
 )
-"""The options without a command."""
+"""The options that need no command."""
 
 _START, _LOOK, _MEASURE = "Start here", "Look closer", "Measure and train"
 
 
 class Entry(NamedTuple):
-    """A command in the list of commands, which is imported only when it is used.
+    """A command in the list of commands, imported only when it is used.
 
     panel:    the group of commands to which it belongs
     place:    the module below `kgverify.cli`, and its function or its table of functions by name
-    summary:  the line about it in the list
-    has_json: whether it writes its result as JSON
-    compares: whether it takes the options of a configuration file that stand under no command
+    summary:  its line in the list
+    has_json: whether it can write its result as JSON
+    compares: whether it takes the options of a configuration file outside the sections of commands
     """
 
     panel: str
@@ -73,7 +73,7 @@ ENTRIES: Final = {
 
 
 def find_width() -> int:
-    """Return the columns of a help text."""
+    """Return the width of a help text in columns."""
     return max(20, min(shutil.get_terminal_size().columns, MOST_COLUMNS) - 2)
 
 
@@ -92,7 +92,7 @@ def render_help() -> str:
 
 
 def render_rows(rows: list[tuple[str, str]], width: int, most: int = 30) -> Iterator[str]:
-    """Yield lines of names beside their descriptions, or above them where a name is too long."""
+    """Yield lines of names beside their descriptions, or above them if a name is too long."""
     column = min(most, max((len(name) for name, _ in rows), default=0) + 4, max(6, width // 2))
     for name, text in rows:
         folded = textwrap.wrap(text, max(10, width - column)) or [""]

@@ -1,4 +1,4 @@
-"""The options of every command, and the standard streams, which an engine may close."""
+"""The common options of all commands, and the standard streams, which an engine may close."""
 
 import errno
 import os
@@ -17,19 +17,19 @@ QUIET: Final = ("--quiet", "-q")
 VERBOSE: Final = ("--verbose", "-v")
 JSON: Final = "--json"
 END: Final = "--"
-"""The word after which nothing is an option."""
+"""The word after which no word is an option."""
 
 
 class CatalogueAsked(Exception):
-    """The catalogue of faults is wanted instead of the result of a command."""
+    """A request for the catalogue of faults instead of the result of a command."""
 
 
 @dataclass
 class Settings:
-    """The options of every command, and the words of this one without them.
+    """The common options of all commands, and the remaining words of this command.
 
-    is_quiet:   print the first line of the result alone, and no progress
-    is_verbose: print what the logger `kgverify` reports
+    is_quiet:   print only the first line of the result, and no progress
+    is_verbose: print the messages of the logger `kgverify`
     json_path:  the file for the result as JSON; `-` for standard output
     """
 
@@ -45,7 +45,7 @@ _streams: list[tuple[str, int, int, TextIO | None]] = []
 
 
 def take_settings(words: Sequence[str]) -> list[str]:
-    """Take the options of every command out of the words of one, and return the others. UserError for a missing value."""
+    """Take the common options out of the words of a command, and return the other words. UserError for a missing value."""
     settings.is_quiet, settings.is_verbose, settings.json_path = False, False, None
     rest: list[str] = []
     given = iter(words)
@@ -68,7 +68,7 @@ def take_settings(words: Sequence[str]) -> list[str]:
 
 
 def is_typed(*options: str) -> bool:
-    """Return whether one of the spellings of an option was typed, and its value is not a default."""
+    """Return whether the user typed one of the spellings of an option, instead of leaving its default."""
     return any(word.split("=")[0] in options for word in settings.words)
 
 
@@ -94,7 +94,7 @@ def _remember(name: str, number: int) -> tuple[str, int, int, TextIO | None]:
 
 
 def restore_output() -> None:
-    """Give the standard streams back that an engine has closed or replaced."""
+    """Restore the standard streams that an engine closed or replaced."""
     for name, number, duplicate, stream in _streams:
         if duplicate >= 0 and not _is_same_file(duplicate, number):
             os.dup2(duplicate, number)
@@ -112,18 +112,18 @@ def _is_same_file(first: int, second: int) -> bool:
 
 
 def describe_write_error(error: BaseException) -> str:
-    """Return why output could not be written; empty for an error that is about something else, such as a file."""
+    """Return why output could not be written; empty for an error about something else, such as a file."""
     is_of_output = isinstance(error, OSError) and error.filename is None and error.errno in _WRITE_ERRORS
     return os.strerror(error.errno or 0) if is_of_output and isinstance(error, OSError) else ""
 
 
 def flush_output() -> None:
-    """Write what is buffered for standard output. OSError if that fails; nothing is left to be written then."""
+    """Flush standard output. OSError if that fails; the buffered text is then dropped."""
     restore_output()
     try:
         sys.stdout.flush()
     except OSError:
         with suppress(OSError, ValueError):
-            # Python would try again when it ends, and print a second error.
+            # Otherwise Python would try again at its end, and print a second error.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise

@@ -1,4 +1,4 @@
-"""Progress bars on a terminal, none in a pipe; results on standard output, everything else on standard error."""
+"""Progress bars, only on a terminal; results on standard output, and everything else on standard error."""
 
 import os
 import shlex
@@ -30,18 +30,18 @@ from kgverify.files import writing
 from kgverify.report.render.screen import Screen, Text
 
 ECHOED: Final = 2
-"""Columns left free for the terminal's echo of Ctrl-C."""
+"""The number of columns left free for the terminal's echo of Ctrl-C."""
 SECONDS_BETWEEN_LINES: Final = 60.0
-"""The interval of progress lines in a log."""
+"""The interval between progress lines in a log."""
 
 _UNFOLDED: Final = 100_000
 
 PIPE_WIDTH: Final = 120
-"""Columns of a report that is written to a pipe or a log."""
+"""The width of a report that is written to a pipe or a log."""
 
 
 class SafeConsole(Screen):
-    """A screen that raises BrokenPipeError where the reader of a pipe has gone, instead of ending the process."""
+    """A screen that raises BrokenPipeError instead of ending the process if the reader of a pipe is gone."""
 
     def on_broken_pipe(self) -> None:
         """Raise the error that is being handled."""
@@ -49,12 +49,12 @@ class SafeConsole(Screen):
 
 
 class _FirstLine(SafeConsole):
-    """A console that prints the first line that is not blank, whole, and drops the others."""
+    """A console that prints the first nonblank line in full and drops the others."""
 
     _is_done = False
 
     def print(self, *objects: Any, **settings: Any) -> None:
-        """Print the first line of the objects, if none was printed before."""
+        """Print the first line of the objects, unless a line was already printed."""
         wide = self.options.update_width(_UNFOLDED)
         for line in self.render_lines(Group(*objects), wide, pad=False):
             text = Text.assemble(*((segment.text, segment.style or "") for segment in line if not segment.control))
@@ -69,7 +69,7 @@ def make_error_console() -> Screen:
 
 
 def print_note(*lines: str, style: str = "") -> None:
-    """Print lines on standard error, not folded."""
+    """Print lines on standard error without folding them."""
     console = make_error_console()
     for line in lines:
         console.print(line, style=style or None, soft_wrap=True)
@@ -81,7 +81,7 @@ def print_warning(text: str) -> None:
 
 
 def make_result_console(*, is_beside_file: bool = False) -> Screen:
-    """Return the console for the result as text: standard output, or standard error if JSON or a file is written to that."""
+    """Return the console for the text result: standard output, or standard error if JSON or a file goes to standard output."""
     restore_output()
     to_error = is_beside_file or settings.json_path == "-"
     if settings.is_quiet:
@@ -98,7 +98,7 @@ def print_lines(console: Screen, *lines: str, style: str = "") -> None:
 
 
 class Phase:
-    """A progress bar. Call it with the number finished since the last call."""
+    """A progress bar, called with the number finished since the last call."""
 
     def __init__(self, progress: Progress, title: str, total: int) -> None:
         self._progress = progress
@@ -115,7 +115,7 @@ class Phase:
 
 @contextmanager
 def show_phase(title: str, total: int, *further: ProgressColumn) -> Iterator[Phase]:
-    """Show a progress bar, perhaps with further columns, until the context ends; on a terminal only."""
+    """Show a progress bar, with optional further columns, until the context ends; only on a terminal."""
     console = make_error_console()
     console.width = max(1, console.width - ECHOED)
     columns = SpinnerColumn(), TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn()
@@ -126,7 +126,7 @@ def show_phase(title: str, total: int, *further: ProgressColumn) -> Iterator[Pha
 
 
 class Rate(ProgressColumn):
-    """A column with the number finished in a second."""
+    """A column with the number finished per second."""
 
     def render(self, task: Task) -> Text:
         """Return the current rate."""
@@ -136,7 +136,7 @@ class Rate(ProgressColumn):
 
 @contextmanager
 def show_work(title: str, total: int) -> Iterator[Callable[[int], None]]:
-    """Show the progress of long work: on a terminal a bar with rate and time left, else a line every minute."""
+    """Show the progress of long work: on a terminal, a bar with rate and remaining time; otherwise a line every minute."""
     console = make_error_console()
     if settings.is_quiet or console.is_terminal:
         with show_phase(title, total, Rate()) as phase:
@@ -160,14 +160,14 @@ def show_work(title: str, total: int) -> Iterator[Callable[[int], None]]:
 
 
 def typed_command(*further: str) -> str:
-    """Return the command as it was typed, without --save and --json and with further words, quoted for a shell."""
+    """Return the command as typed, without --save and --json but with further words, quoted for a shell."""
     return shlex.join(["kgverify", *typed_words({"--save", JSON}), *further])
 
 
 def replay_command(file: str | Path, engine: str | None, reference: str | None, *, trust: bool = False) -> str:
     """Return the command that replays a reproducer of this command, quoted for a shell.
 
-    engine, reference, trust: as given; kgverify's own engines need no mention, since the reproducer may name them
+    engine, reference, trust: as typed; kgverify's own engines need no mention, since the reproducer may name them
     """
     words = ["kgverify", "replay", str(file)]
     for option, name in (("--engine", engine), ("--reference", reference)):
@@ -176,7 +176,7 @@ def replay_command(file: str | Path, engine: str | None, reference: str | None, 
 
 
 def typed_words(dropped: Set[str]) -> list[str]:
-    """Return the words of the command as it was typed, without some options and their values."""
+    """Return the words of the command as typed, without some options and their values."""
     words: list[str] = []
     is_value = False
     for word in sys.argv[1:]:
@@ -196,7 +196,7 @@ def write_result(encoded: bytes, path: str) -> None:
     """Write to a file, or to standard output for `-`. UserError for a path that cannot be written."""
     if path == "-":
         restore_output()
-        # As bytes: UTF-8 independently of the terminal's encoding.
+        # Bytes are UTF-8 whatever the terminal's encoding is.
         sys.stdout.flush()
         sys.stdout.buffer.write(encoded)
         sys.stdout.buffer.flush()
@@ -205,14 +205,14 @@ def write_result(encoded: bytes, path: str) -> None:
 
 
 def write_github(annotations: str, markdown: Callable[[], str], *, to_error: bool) -> None:
-    """Print commands for the runner of GitHub, not through the console, which breaks them; append the summary."""
+    """Print commands for GitHub's runner without the console, which would break them; append the summary."""
     (sys.stderr if to_error else sys.stdout).write(annotations)
     if summary := os.environ.get("GITHUB_STEP_SUMMARY"):
         writing.append_to_file(summary, markdown().encode())
 
 
 def write_json(value: Any, indent: int | None = 2) -> None:
-    """Write a value as JSON to where `--json` says, if it is given; in one line if `indent` is None."""
+    """Write a value as JSON to the target of `--json`, if given; on one line if `indent` is None."""
     if settings.json_path is not None:
         encoded = msgspec.json.encode(value)
         formatted = encoded if indent is None else msgspec.json.format(encoded, indent=indent)

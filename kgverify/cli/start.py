@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 
 def import_command_line() -> Callable[[], int]:
-    """Return the function that runs a command, or one that returns an exit code if a package cannot be imported."""
+    """Return the function that runs a command, or a function that returns an exit code if a package cannot be imported."""
     try:
         from kgverify.cli.app import run
     except Exception as error:

@@ -1,4 +1,4 @@
-"""Commands that step through a saved run: single keys on a screen of its own in a terminal, else lines."""
+"""Commands that step through a saved run: single keys on a separate screen in a terminal, otherwise lines."""
 
 import os
 import re
@@ -22,7 +22,7 @@ try:
     import termios
     import tty
 except ImportError:
-    # On systems without it, commands are lines.
+    # Without termios, commands are lines.
     termios = None  # type: ignore[assignment]
 
 KEYS: Final = "n p next, f b step, s S stage, o out, t tree, d c go, / search, h help, q quit"
@@ -32,13 +32,13 @@ _SEQUENCES: Final = {"\x1b[A": "p", "\x1b[B": "n", "\x1b[C": "f", "\x1b[D": "b",
 """The sequences that a terminal sends for arrows, shift-tab, tab and the end of input."""
 
 _SCROLLS: Final = {" ": 1, "\x1b[6~": 1, "\x1b[5~": -1}
-"""The pages by which keys scroll: the space bar, page down and page up."""
+"""The number of pages by which keys scroll: the space bar, page down and page up."""
 
 _KEY: Final = re.compile(r"\x1b\[[0-9;]*[A-Za-z~]|.", re.DOTALL)
 
 
 def step_through(stepper: Stepper, console: Screen) -> None:
-    """Show the position after each command, until `q` or the end of the input."""
+    """Show the position after each command until `q` or the end of the input."""
     if termios and sys.stdin.isatty() and console.is_terminal and not console.is_dumb_terminal:
         stepper.to_divergent_stage()
         with _keys_at_once(), console.screen(hide_cursor=True) as screen:
@@ -57,7 +57,7 @@ def step_through(stepper: Stepper, console: Screen) -> None:
 
 
 def _obey(stepper: Stepper, name: str, argument: str) -> RenderableType | None:
-    """Obey a command. Return the answer, or None if the new position is the answer."""
+    """Carry out a command. Return the answer, or None if the new position is the answer."""
     if name in ("h", "?"):
         return render_help()
     if name == SEARCH:
@@ -69,7 +69,7 @@ def _obey(stepper: Stepper, name: str, argument: str) -> RenderableType | None:
 
 
 def _read_lines(console: Screen) -> Iterator[tuple[str, str]]:
-    """Read a command with its argument from each line, and print it, so that the output can be read alone."""
+    """Read a command with its argument from each line, and print it, so that the output is readable without the input."""
     console.print(Text(f"\n{KEYS}: one a line"), style="dim")
     for line in map(str.strip, sys.stdin):
         if line:
@@ -79,7 +79,7 @@ def _read_lines(console: Screen) -> Iterator[tuple[str, str]]:
 
 
 class _LiveView:
-    """The position of a stepper on the terminal's alternate screen, drawn again after each key and each resize."""
+    """The position of a stepper on the terminal's alternate screen, redrawn after each key and each resize."""
 
     def __init__(self, stepper: Stepper, console: Screen, screen: ScreenContext) -> None:
         self._stepper, self._console, self._screen = stepper, console, screen
@@ -89,7 +89,7 @@ class _LiveView:
         self._keys: list[str] = []
 
     def obey_keys(self) -> None:
-        """Obey keys until `q` or the end of the input."""
+        """Carry out the commands of keys until `q` or the end of the input."""
         self.draw()
         while key := self._next_key():
             name = _SEQUENCES.get(key, key)
@@ -107,13 +107,13 @@ class _LiveView:
             self.draw()
 
     def _next_key(self) -> str:
-        """Return a key or the sequence of one; empty at the end of the input."""
+        """Return a key or its sequence; empty at the end of the input."""
         if not self._keys:
             self._keys = _KEY.findall(os.read(sys.stdin.fileno(), 64).decode(errors="replace"))
         return self._keys.pop(0) if self._keys else ""
 
     def _ask(self, question: str) -> str | None:
-        """Read a line at the foot of the screen; None after Escape."""
+        """Read a line at the bottom of the screen; None after Escape."""
         text = ""
         while True:
             self._question = f"{question}{text}▏"
@@ -134,13 +134,13 @@ class _LiveView:
             content = Group(Text(), self._answer)
         words = f"n and p: divergences with {self._stepper.words!r}" if self._stepper.words else ""
         last = Text(self._question, style="bold") if self._question else Text(KEYS, style="dim")
-        # In one write, so that nothing flickers.
+        # A single write avoids flicker.
         with self._console:
             self._console.control(Control.home())
             self._screen.update(*self._cut(content, answer or Text(words, style="dim"), last))
 
     def _cut(self, content: RenderableType, answer: Text, last: Text) -> Iterator[RenderableType]:
-        """Yield the content, cut to the height of the terminal, and two lines at its foot."""
+        """Yield the content, cut to the height of the terminal, and two lines at the bottom."""
         lines = self._console.render_lines(content, pad=False)
         room = max(1, self._console.height - 3)
         rest = len(lines) - self._top - room
@@ -155,7 +155,7 @@ class _LiveView:
 
 @contextmanager
 def _keys_at_once() -> Iterator[None]:
-    """Receive every key at once, without echo."""
+    """Receive every key immediately, without echo."""
     usual = termios.tcgetattr(sys.stdin)
     # TCSANOW, so that earlier input is not discarded.
     tty.setcbreak(sys.stdin, termios.TCSANOW)

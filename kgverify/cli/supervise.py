@@ -1,7 +1,7 @@
-"""A small process that waits for the command: an engine that ends the command's process cannot pass for a verdict.
+"""A small process that waits for the command, so that an engine that ends the command's process cannot fake a verdict.
 
 `os._exit(0)`, `exec`, or `exit` in native code leave Python without a trace, so only another process can notice them. It
-starts before anything is imported, and takes about a millisecond.
+starts before anything is imported, within about a millisecond.
 """
 
 import os
@@ -15,30 +15,30 @@ from typing import Final
 BAD_INPUT: Final = 2
 INTERRUPTED: Final = 130
 SECONDS_TO_END: Final = 10.0
-"""The time that a process has to end after its verdict: threads of an engine may never end."""
+"""The time limit for a process to end after its verdict, since threads of an engine may never end."""
 
 _PASSED_ON: Final = tuple(
     getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2") if hasattr(signal, name)
 )
 _SENT_BY_TERMINAL: Final = 0x80
-"""The `si_code` of a signal that the terminal sent, to the other process as well."""
+"""The `si_code` of a signal from the terminal, which the other process also received."""
 _PR_SET_PDEATHSIG: Final = 1
 
 
 def may_run_foreign_code(words: Sequence[str]) -> bool:
-    """Return whether a command may run a third party's engine: one that is named with a colon, or a trusted file's."""
+    """Return whether a command may run a third-party engine, which is named with a colon or by a trusted file."""
     return any(":" in word or word == "--trust" for word in words)
 
 
 def supervise(command: Callable[[], int]) -> int:
-    """Run a command in a process of its own, and return its exit code; without one, explain how the process ended.
+    """Run a command in a separate process, and return its exit code. If it reports none, explain how the process ended.
 
     On systems without `fork` and `sigtimedwait` the command runs in this process.
     """
     if not hasattr(os, "fork") or not hasattr(signal, "sigtimedwait"):
         return command()
     reading, writing = os.pipe()
-    # A signal waits until somebody can handle it.
+    # Signals wait until they can be handled.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {*_PASSED_ON, signal.SIGCHLD})
     parent, child = os.getpid(), os.fork()
     if child:
@@ -50,14 +50,14 @@ def supervise(command: Callable[[], int]) -> int:
     signal.pthread_sigmask(signal.SIG_SETMASK, before)
     code = command()
     if os.getpid() != own:
-        # An engine has forked: only one process reports.
+        # An engine forked; only one process may report.
         os._exit(BAD_INPUT)
     os.write(writing, bytes([code]))
     return code
 
 
 def _end_with(parent: int) -> None:
-    """Let the kernel end this process when its parent is killed; where it cannot, this process goes on alone."""
+    """Make the kernel end this process when its parent is killed; if it cannot, this process continues by itself."""
     with suppress(ImportError, OSError, AttributeError):
         import ctypes
 
@@ -67,7 +67,7 @@ def _end_with(parent: int) -> None:
 
 
 def _wait_for(child: int, reading: int) -> int:
-    """Pass signals on to the child until it ends, and return the exit code that it reported, or one that says why not."""
+    """Pass signals on to the child until it ends. Return the exit code that it reported, or one that says why it did not."""
     os.set_blocking(reading, False)
     reported, deadline, is_interrupted = b"", float("inf"), False
     while True:
@@ -91,7 +91,7 @@ def _wait_for(child: int, reading: int) -> int:
 def _explain(code: int, is_interrupted: bool) -> int:
     """Print how a process ended without a verdict, and return the exit code."""
     if is_interrupted and code == INTERRUPTED:
-        # It was importing, and has said so.
+        # It was importing, and has already reported the interrupt.
         return code
     if code < 0:
         name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"

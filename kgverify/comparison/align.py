@@ -43,7 +43,7 @@ class SourceCandidates:
         """Return the columns that identify some candidates: a `CandidateSet` in knowledge graphs."""
         schema = self._source.schema
         columns = tuple(self._source.gather_column(name, rows) for name in schema.identity)
-        if schema is not KNOWLEDGE_GRAPH:
+        if schema != KNOWLEDGE_GRAPH:
             return columns
         candidates = CandidateSet(*columns)
         return candidates if self._convert is None else candidates._replace(atom=self._convert(candidates.atom))
@@ -119,7 +119,7 @@ def judge_unpaired(
     missing, extra = expected.take(alignment.missing), actual.take(alignment.extra)
     stages: list[Sequence[str]] = [[""] * len(each[0]) for each in (missing, extra)]
     draws: Draws = {}
-    if pair.schema is KNOWLEDGE_GRAPH and (len(missing.query) or len(extra.query)):
+    if pair.schema == KNOWLEDGE_GRAPH and (len(missing.query) or len(extra.query)):
         stages, draws = _judge_draws(missing, extra, expected.take(alignment.expected), pair)
     found = []
     for is_extra, (rows, candidates, names) in enumerate(

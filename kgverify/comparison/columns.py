@@ -169,7 +169,7 @@ class ColumnComparer:
 
 def name_candidate(schema: Schema, names: Names, identity: Sequence[Any]) -> dict[str, Any]:
     """Return the fields of a divergence that name a candidate, given the values that identify it."""
-    if schema is KNOWLEDGE_GRAPH:
+    if schema == KNOWLEDGE_GRAPH:
         query, side, atom = identity
         return {"atom": names.atom(tuple(atom)), "query": query, "side": side_name(side)}
     text = ", ".join(f"{name} {value}" for name, value in zip(schema.identity, identity, strict=True))

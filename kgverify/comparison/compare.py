@@ -465,7 +465,7 @@ class Comparer:
             return
         pair = self._make_pair(*(blocks or self._load(columns, rows, others)))
         block: ColumnComparer
-        if pair.schema is KNOWLEDGE_GRAPH:
+        if pair.schema == KNOWLEDGE_GRAPH:
             block = BlockComparer(pair, lockstep=self.lockstep, program=self.program, explains=self._options.explains)
         else:
             block = ColumnComparer(pair, lockstep=self.lockstep)

@@ -1,8 +1,8 @@
-"""The check of a least model: whether the rules conclude its atoms and no others.
+"""The check of a least model: whether the rules conclude exactly its atoms.
 
-If the facts and every conclusion from the model are in it, nothing that follows is missing (van Emden and Kowalski 1976). If
-every other atom is a conclusion, each has a reason. The check shares no code with the model: it applies every rule once, to the
-whole model, by sorting and searching numpy arrays.
+If the model contains the facts and every conclusion from its atoms, nothing that follows is missing (van Emden and Kowalski
+1976). If every atom that is not a fact is a conclusion, every atom is supported. The check shares no code with the model: it
+applies every rule once to the whole model, by sorting and searching numpy arrays.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,12 +16,12 @@ from kgverify.program.program import Program, Rule
 from kgverify.trace.model.columns import cut_rows, starts_of
 
 MOST_ROWS: Final = 1 << 26
-"""The rows that all joins together may have; beyond it, the check stops and is incomplete."""
+"""The maximum number of rows of all joins together. At this limit the check stops and is incomplete."""
 
 _CHUNK: Final = 1 << 20
 
 Bindings = dict[int, NDArray[np.int64]]
-"""The constants of each variable, a row for each substitution."""
+"""The constants of each variable, with one row for each substitution."""
 
 
 class ModelCheck(NamedTuple):
@@ -29,8 +29,8 @@ class ModelCheck(NamedTuple):
 
     missing:     int64 [m, 3]  atoms that follow in one step from the model but are not in it
     unsupported: int64 [u, 3]  atoms of the model that are neither facts nor conclusions; empty if the check is incomplete
-    num_atoms:   the atoms of the model
-    num_rows:    the rows of all joins
+    num_atoms:   the number of atoms of the model
+    num_rows:    the number of rows of all joins
     is_complete: whether every rule was applied to the whole model
     """
 
@@ -42,7 +42,7 @@ class ModelCheck(NamedTuple):
 
     @property
     def is_closed(self) -> bool:
-        """True if nothing that follows can be missing."""
+        """True if the model certainly contains everything that follows."""
         return self.is_complete and not len(self.missing)
 
 
@@ -51,7 +51,7 @@ def check_model(
 ) -> ModelCheck:
     """Check a model of the program, given as the keys `(predicate * C + first) * C + second`; C is the number of constants.
 
-    rules: some of the rules; all if not given
+    rules: the rules to check with; by default all
     """
     size = max(1, len(program.symbols.constants))
     keys = np.unique(keys)
@@ -77,7 +77,7 @@ def _decode(keys: NDArray[np.int64], size: int) -> NDArray[np.int64]:
 
 
 class _Joins:
-    """The joins of rule bodies over atoms, int64 [n, 3], that ascend."""
+    """The joins of rule bodies over sorted atoms, int64 [n, 3]."""
 
     def __init__(self, atoms: NDArray[np.int64], size: int, most_rows: int) -> None:
         self._atoms, self._size, self._most_rows = atoms, size, most_rows
@@ -85,7 +85,7 @@ class _Joins:
 
     @property
     def is_exhausted(self) -> bool:
-        """True if the joins had to stop."""
+        """True if the joins reached the limit and stopped."""
         return self.num_rows > self._most_rows
 
     def apply(self, head: Atom, body: Sequence[Atom]) -> Iterator[NDArray[np.int64]]:
@@ -100,7 +100,7 @@ class _Joins:
             if num:
                 yield bindings, num
             return
-        # An atom that shares a variable, if there is one: otherwise the rows multiply.
+        # Prefer an atom that shares a variable; without a shared variable the rows multiply.
         i = max(range(len(body)), key=lambda each: sum(term in bindings for term in body[each][1:]))
         atom, others = body[i], body[:i] + body[i + 1 :]
         needed = wanted.union(*(each[1:] for each in others))
@@ -121,9 +121,10 @@ class _Joins:
     def _match(
         self, atom: Atom, bindings: Bindings, num: int
     ) -> tuple[Bindings, NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-        """Find the atoms that agree with each row.
+        """Find the atoms that match each row.
 
-        Returns the constants of the body atom's variables; an order of these; for each row its begin in the order and its number.
+        Return the constants of the body atom's variables, a sort order of them, and each row's first position and number in
+        this order.
         """
         predicate, first, second = atom
         rows = self._atoms[slice(*np.searchsorted(self._atoms[:, 0], (predicate, predicate + 1)))]
@@ -156,7 +157,7 @@ class _Joins:
         return {first: packed // self._size, second: packed % self._size}, len(packed)
 
     def _instantiate(self, head: Atom, bindings: Bindings, num: int) -> Iterator[NDArray[np.int64]]:
-        """Yield the heads; a variable of the head alone stands for every constant."""
+        """Yield the heads; a variable that occurs only in the head stands for every constant."""
         free = list(dict.fromkeys(term for term in head[1:] if term < 0 and term not in bindings))
         if free:
             constants = np.arange(self._size)

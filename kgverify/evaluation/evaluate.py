@@ -1,4 +1,4 @@
-"""Large evaluations: one process or several prove, rank and store one part after the other."""
+"""Large evaluations: one or more processes prove, rank and store one part after the other."""
 
 import os
 import time
@@ -49,29 +49,29 @@ from kgverify.trace.model.columns import CandidateSet
 
 _POLL_SECONDS: Final = 0.1
 PARTS_AHEAD: Final = 4
-"""Parts sent for each thread of the workers, so that none waits for the next one."""
+"""The parts sent ahead for each worker thread, so that no thread waits for its next part."""
 STORING_THREADS: Final = 8
-"""The results of workers that are stored at the same time."""
+"""The number of results that are stored at the same time."""
 PIECES: Final = 4
-"""Pieces into which each of the last parts is cut, so that no worker waits long for the others at the end."""
+"""The pieces into which each of the last parts is cut, so that no worker waits long for the others at the end."""
 PARTS_CUT: Final = 2
-"""Parts that are cut for each thread of the workers, which may hold a part to begin next beside the one that it proves."""
+"""The parts cut for each worker thread, which may have a part waiting in addition to the part that it proves."""
 _MOST_CUT: Final = 64
-"""The most parts that are cut: this process draws and ranks their candidates."""
+"""The maximum number of parts that are cut, since this process draws and ranks their candidates."""
 _LEAST_PIECE: Final = 32
-"""The least candidates of a piece of several."""
+"""The minimum number of candidates in a piece of a cut part."""
 
 
 @dataclass(frozen=True, eq=False)
 class EvaluationResult:
     """The finished parts of an evaluation. Only the leading process has it.
 
-    num_resumed:     parts that were finished before
+    num_resumed:     the number of parts that were finished before
     accepted:        the changes of code between the parts that the user accepted, in words
-    num_candidates:  the candidates of the parts finished now, by all processes
-    seconds, warm_up_seconds: the time for these parts, and the time to warm up before
+    num_candidates:  the number of candidates in the parts that all processes finished in this run
+    seconds, warm_up_seconds: the time for these parts, and the time to warm up before them
     model:           the least model, if it decided which candidates to leave out
-    num_processes:   the processes that shared the work
+    num_processes:   the number of processes that shared the work
     """
 
     identity: Identity
@@ -87,21 +87,21 @@ class EvaluationResult:
 
     @property
     def missing(self) -> list[Part]:
-        """The parts that are not finished."""
+        """The unfinished parts."""
         return [part for part in self.plan.parts if part.number not in self.results]
 
 
 @dataclass(frozen=True, eq=False)
 class EvaluationSettings:
-    """The way in which an evaluation is done.
+    """The settings of an evaluation.
 
-    part_size:      the maximum number of candidates in a part; by default it follows from their number and the device
+    part_size:      the maximum number of candidates in a part; by default it depends on their total number and the device
     rank_only:      whether to leave out candidates that cannot affect a rank (`kgverify.evaluation.rank_only`)
-    folder:         the folder of the parts, a path or URL, from which an interrupted evaluation resumes; without it they are
-                    kept in memory
-    accept_changed: the names of changed code whose parts are resumed nevertheless (`kgverify.files.code_identity`)
+    folder:         the folder of the parts, a path or URL, from which an interrupted evaluation resumes; without it, the parts
+                    are kept in memory
+    accept_changed: the names of changed code whose parts are reused nevertheless (`kgverify.files.code_identity`)
     group:          the processes that share the work
-    workers:        the workers that prove the parts instead of this process, with `make`, which makes the pipeline there
+    workers:        the workers that prove the parts instead of this process, and `make`, which makes the pipeline there
     should_stop:    called before each part
     """
 
@@ -168,7 +168,7 @@ def evaluate(run: Run, pipeline: Pipeline, settings: EvaluationSettings | None =
 
 
 def _check_dialect(dialect: Dialect, *, rank_only: bool) -> None:
-    """Raise UserError for a dialect in which candidates are ranked otherwise."""
+    """Raise UserError for a dialect that ranks candidates differently."""
     if dialect.unproved != OURS.unproved or (rank_only and dialect != OURS):
         raise UserError(
             f"{'--rank-only rests' if rank_only else 'ranks rest'} on the default dialect, found {dialect}",
@@ -178,7 +178,7 @@ def _check_dialect(dialect: Dialect, *, rank_only: bool) -> None:
 
 
 def _cut(drawn: CandidateSet, num: int) -> list[CandidateSet]:
-    """Cut candidates into a number of pieces, or fewer if these would be small."""
+    """Cut candidates into `num` pieces, or fewer if the pieces would be too small."""
     bounds = np.linspace(0, len(drawn.query), max(1, min(num, len(drawn.query) // _LEAST_PIECE)) + 1).astype(np.int64)
     return [drawn.take(slice(*pair)) for pair in pairwise(bounds.tolist())]
 
@@ -191,7 +191,7 @@ class _Worker:
         self._num_own = self._num_reported = 0
 
     def __enter__(self) -> Self:
-        """Announce this process, so that the others see when it is gone."""
+        """Register this process, so that the others notice when it ends."""
         self._group.add(f"process {self._group.index}", os.getpid())
         return self
 
@@ -202,7 +202,7 @@ class _Worker:
     def lead(self, work: PartWork, missing: Sequence[Part], make: Callable[[], PartWork] | None) -> LeastModel | None:
         """Work until all parts are done or the evaluation stops. Return the least model that the work needed.
 
-        make: makes the work on workers, if there are any
+        make: makes the work on the workers, if there are any
         """
         settings, ranking = self._settings, work if isinstance(work, RankOnly) else None
         model = None
@@ -231,13 +231,13 @@ class _Worker:
     ) -> None:
         """Send parts to workers and store their results as they arrive, until all are stored or the evaluation stops.
 
-        The last parts are cut into pieces if the engine proves each candidate by itself. Several results are stored at the same
-        time: an object store takes long for each.
+        The last parts are cut into pieces if the engine proves each candidate by itself. Several results are stored at
+        the same time, since an object store is slow.
 
         made: what `send_maker` returned for the work
         """
         is_divisible = isinstance(work, FullWork) and work.is_divisible
-        # What is known of each part under way: the proved pieces of one that is cut.
+        # The proved pieces of each cut part that is not finished.
         proved: dict[int, list[Any]] = {}
         storing: dict[Future[None], Part] = {}
 
@@ -277,7 +277,7 @@ class _Worker:
     def work(self, work: PartWork, missing: Sequence[Part], progress: Progress) -> None:
         """Take parts until none is left or the evaluation stops.
 
-        Of fewer parts than processes, all processes prove each together, if they can.
+        If there are fewer parts than processes, all processes prove each part together, if the work supports it.
         """
         if isinstance(work, RankOnly) and work.is_shareable and len(missing) < self._group.size:
             self._work_together(work, missing, progress)
@@ -285,7 +285,7 @@ class _Worker:
             self._work_alone(work, missing, progress)
 
     def _work_together(self, work: RankOnly, missing: Sequence[Part], progress: Progress) -> None:
-        """Prove a share of each part; the leader adds up the shares. It leaves out a part if another process is gone."""
+        """Prove a share of each part; the leader adds up the shares. It leaves out a part if another process has ended."""
         group = self._group
         for part in missing:
             if self._must_stop():
@@ -298,14 +298,14 @@ class _Worker:
             for index in range(1, group.size):
                 message = self._wait_for(f"part {part.number} of {index}", index)
                 if message is None:
-                    # The others need prove no more parts either.
+                    # The other processes need not prove more parts either.
                     group.add("stop", 1)
                     return
                 shares.append(unpack_result(message))
             self._store.put(part, join_shares(shares))
 
     def _wait_for(self, name: str, index: int) -> bytes | None:
-        """Return the message of a process, None if the process is gone without having sent it."""
+        """Return the message of a process; None if the process ended without sending it."""
         while (message := self._group.receive(name)) is None:
             if self._has_left(index):
                 return self._group.receive(name)
@@ -342,15 +342,15 @@ class _Worker:
             yield missing[index]
 
     def _must_stop(self) -> bool:
-        """Return whether any process wants to stop: then all stop."""
+        """Return whether any process wants to stop; then all processes stop."""
         return self._group.add("stop", int(self._settings.should_stop())) > 0
 
     def _wait_for_others(self, progress: Progress) -> None:
-        """Wait until every other process has finished or is gone."""
+        """Wait until every other process has finished or ended."""
         others = [index for index in range(self._group.size) if index != self._group.index]
         while not all(self._has_left(index) for index in others):
             self._report_others(progress)
-            # Passes a stop on to the others.
+            # This also passes a stop on to the others.
             self._must_stop()
             time.sleep(_POLL_SECONDS)
         self._report_others(progress)

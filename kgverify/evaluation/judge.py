@@ -1,7 +1,7 @@
-"""The check and the report of an evaluation: a sample of its results, compared with what the reference derives.
+"""The check and the report of an evaluation: a sample of its results is compared with the reference's derivations.
 
 The results themselves select the sample: a hash of all of them orders the rankings and the candidates. Nobody knows the order
-before the last part is finished, and everybody who has the results can repeat it. The figures of the report are recomputed from
+before the last part is finished, and anybody with the results can reproduce it. The figures of the report are recomputed from
 its rankings.
 """
 
@@ -42,13 +42,13 @@ from kgverify.trace.model.score_tolerance import accept_score_error
 from kgverify.version import __version__
 
 LEAST, MOST = 2048, 8192
-"""The limits of the default number of candidates that the reference derives: a 64th of all."""
+"""The limits of the default number of candidates that the reference derives, which is a 64th of all candidates."""
 
 _DRAWS: Final = 32
-"""The candidates that are drawn in the time of one derivation."""
+"""The number of candidates that can be drawn in the time of one derivation."""
 
 _NUM_OUTSIDE: Final = 2
-"""The candidates outside of the least model that are derived for each ranking."""
+"""The number of candidates outside the least model that are derived for each ranking."""
 
 
 def choose_num_checked(num_candidates: int) -> int:
@@ -66,7 +66,7 @@ def hash_results(result: EvaluationResult) -> int:
 
 
 def choose_single(results: PartResult, key: int, num: int) -> Sample:
-    """Return `num` of the candidates that the parts keep, half of them true triples, half corruptions, if possible."""
+    """Return `num` of the candidates that the parts keep: if possible, half true triples and half corruptions."""
     sample = results.sample
     order = _order(key, sample.priority)
     strata = [order[sample.is_true[order] == is_true] for is_true in (True, False)]
@@ -79,7 +79,7 @@ class DrawnRanking(NamedTuple):
 
     row:          its index among the results
     num, entities: the number of its candidates, and the sum of `mix` over their entities, modulo 2^64
-    atoms:        int32 [n, 3]  those to derive, the true triple first; the others cannot be PROVED or affect a rank
+    atoms:        int32 [n, 3]  the atoms to derive, the true triple first; the others cannot be PROVED or affect a rank
     """
 
     row: int
@@ -93,13 +93,14 @@ def choose_rankings(
 ) -> tuple[list[DrawnRanking], list[tuple[int, int]]]:
     """Choose whole rankings that `num` derivations can recompute.
 
-    Returns them, and the sizes of the strata that they are drawn from: (rankings, rankings chosen).
+    Return the rankings, and for each stratum its size and the number of rankings chosen from it.
 
-    model: the keys of a model that no provable atom is missing from, ascending. If a true triple is PROVED clearly above -100,
-           the corruptions outside of it rank below, and only a few of them are derived.
+    model: the ascending keys of a model that contains every provable atom. If a true triple is PROVED clearly above -100,
+           the corruptions outside the model rank below it, and only a few of them are derived.
 
-    Rankings that need few derivations and those that need all are two strata, since a prefix of both together would end at the
-    first expensive one. Each is taken in the order of the key, until the next one is too expensive.
+    Rankings that need few derivations and rankings that need all are separate strata, since a prefix of both together would
+    end at the first expensive ranking. In each stratum, rankings are chosen in the order of the key until the next is too
+    expensive.
     """
     group = results.query.astype(np.int64) * 2 + results.side
     order = _order(key, group.astype(np.uint64))
@@ -112,7 +113,7 @@ def choose_rankings(
     chosen: list[DrawnRanking] = []
     num_taken = [0, 0]
     spent = 0.0
-    # What the expensive rankings do not need is left for further short ones.
+    # Derivations that the expensive rankings do not need are used for more short rankings.
     for i, limit in ((0, num / 2), (1, num), (0, num)):
         for ranking in strata[i]:
             numbers = set(number_atoms(ranking.atoms, drawer.num_constants).tolist()) - known
@@ -131,7 +132,7 @@ def choose_rankings(
 
 
 class _Drawer:
-    """The draw of the reference, and the choice of the candidates to derive."""
+    """The candidates as the reference draws them, and the choice of candidates to derive."""
 
     def __init__(self, run: Run, results: PartResult, key: int, model: NDArray[np.int64] | None) -> None:
         from kgverify.engines.reference.ranking import ReferenceDraw
@@ -141,7 +142,7 @@ class _Drawer:
         self.num_constants = len(run.graph.program.symbols.constants)
 
     def draw(self, rows: list[int], *, is_short: bool) -> Iterator[DrawnRanking]:
-        """Draw rankings of the results."""
+        """Draw some rankings of the results."""
         from kgverify.engines.reference.ranking import sum_mixed
 
         for row in rows:
@@ -152,7 +153,7 @@ class _Drawer:
             yield DrawnRanking(row, len(atoms), entities, needed)
 
     def _select(self, atoms: NDArray[np.int32], row: int) -> NDArray[np.int32]:
-        """Return the true triple, the corruptions inside of the model, and a few others."""
+        """Return the true triple, the corruptions inside the model, and a few others."""
         assert self._model is not None
         is_inside = np.isin(number_atoms(atoms, self.num_constants), self._model)
         is_inside[0] = True
@@ -168,22 +169,23 @@ def _order(key: int, values: NDArray[np.uint64]) -> NDArray[np.int64]:
 
 
 SHARE: Final = 0.01
-"""The share of defective members whose chance of being seen is reported."""
+"""The share of defective members for which the report gives the chance of detection."""
 
 CONFIDENCE: Final = 0.99
-"""The chance for which the smallest share is reported."""
+"""The chance of detection for which the report gives the smallest share."""
 
 _LEAST_LOG: Final = math.log(1e-6)
 
 _MOST_UNITS: Final = 1 << 20
-"""The steps in which defective members are added; several at once in a larger population."""
+"""The maximum number of steps in which defective members are added; a larger population gets several per step."""
 
 
 def judge_sample(strata: Iterable[tuple[int, int]]) -> Strength:
-    """Judge a sample that was drawn uniformly in each stratum: (members, members drawn).
+    """Judge a sample that was drawn uniformly in each stratum, given as (members, members drawn).
 
-    The defect is assumed to be spread over the strata in the way that is hardest to see. Each further defective member of a
-    stratum multiplies the chance to miss all by a falling factor, so the largest factors of all strata come first.
+    Assume that the defective members are spread over the strata in the way that is hardest to detect. Each further defective
+    member of a stratum multiplies the chance to miss all of them by a smaller factor, so the largest factors of all strata
+    come first.
     """
     strata = [(members, drawn) for members, drawn in strata if members]
     population = sum(members for members, _ in strata)
@@ -209,16 +211,16 @@ def _log_factors(members: int, drawn: int, unit: int) -> NDArray[np.float64]:
 
 
 _EXACT: Final = 1e-9
-"""The largest difference, for each step and in nats, between sums of float64 added in another order."""
+"""The largest difference in nats, for each step, between float64 sums in different orders."""
 
 
 class Endings(NamedTuple):
-    """The reference's endings of distinct atoms.
+    """The endings that the reference derives for distinct atoms.
 
     number:     int64 [n], ascending (`number_atoms`)
     bound:      float64 [n]  the largest allowed difference of a log-probability, nats
-    is_unclear: bool [n]     whether a choice is closer than the errors, so that the engine may choose otherwise
-    exercise:                of all derivations
+    is_unclear: bool [n]     whether a choice is closer than the errors, so that the engine may choose differently
+    exercise:                the exercise of all derivations
     """
 
     number: NDArray[np.int64]
@@ -236,7 +238,7 @@ class Endings(NamedTuple):
 def derive_endings(
     run: Run, reference: Pipeline, atoms: NDArray[np.int32], error: float, progress: Progress
 ) -> Endings:
-    """Derive each atom, int32 [n, 3], once. error: of the scores of both engines."""
+    """Derive each atom, int32 [n, 3], once. error: the error of both engines' scores."""
     number, rows = np.unique(number_atoms(atoms, len(run.graph.program.symbols.constants)), return_index=True)
     zeros = np.zeros(len(rows), np.int32)
     columns = reference.engine.prove(CandidateSet(zeros, zeros.astype(np.int8), atoms[rows]), progress)
@@ -247,7 +249,7 @@ def derive_endings(
 
 
 def find_smallest_gaps(columns: Columns) -> NDArray[np.float64]:
-    """Return each candidate's smallest gap between a chosen score and the next one, float64 [N]; inf without a choice."""
+    """Return each candidate's smallest gap between a chosen score and the next, float64 [N]; inf without a choice."""
     num_resolvents = columns.steps.num_resolvents.astype(np.int64)
     starts = starts_of(num_resolvents)
     step = np.repeat(np.arange(len(num_resolvents)), num_resolvents)
@@ -263,7 +265,7 @@ def find_smallest_gaps(columns: Columns) -> NDArray[np.float64]:
 
 
 class ComparedCandidates(NamedTuple):
-    """Single candidates compared: bool [n], and the differences of their log-probabilities with their bounds, float64 [n]."""
+    """The comparison of single candidates: bool [n], and the differences of log-probabilities with bounds, float64 [n]."""
 
     is_equal: NDArray[np.bool_]
     is_near_tie: NDArray[np.bool_]
@@ -273,12 +275,12 @@ class ComparedCandidates(NamedTuple):
 
     @property
     def wrong(self) -> NDArray[np.int64]:
-        """The rows that differ, other than by a near-tie."""
+        """The rows that differ for another reason than a near-tie."""
         return np.flatnonzero(~self.is_equal & ~self.is_near_tie)
 
 
 class Figure(NamedTuple):
-    """A figure of a ranking. Errors within the bounds move it between `low` and `high`; up to `margin` it counts as equal."""
+    """A figure of a ranking. Errors within the bounds move it between `low` and `high`. Within `margin` it counts as equal."""
 
     name: str
     expected: float
@@ -289,12 +291,12 @@ class Figure(NamedTuple):
 
     @property
     def is_possible(self) -> bool:
-        """True if errors within the bounds explain it."""
+        """True if errors within the bounds explain the figure."""
         return self.low <= self.actual <= self.high
 
     @property
     def is_equal(self) -> bool:
-        """True if it is the expected one."""
+        """True if the figure is as expected."""
         return abs(self.actual - self.expected) <= self.margin
 
 
@@ -306,7 +308,7 @@ class ComparedRanking(NamedTuple):
 
     @property
     def is_equal(self) -> bool:
-        """True if every figure is the expected one."""
+        """True if every figure is as expected."""
         return all(each.is_equal for each in self.figures)
 
     @property
@@ -316,7 +318,7 @@ class ComparedRanking(NamedTuple):
 
 
 class Judge:
-    """The comparison of results with the reference's endings of all atoms that are compared.
+    """The comparison of results with the reference's endings, which cover all compared atoms.
 
     may_stop: whether the engine stops derivations that cannot affect a rank
     """
@@ -335,12 +337,12 @@ class Judge:
         self.rank_only, self._may_stop = rank_only, may_stop
 
     def find_endings(self, atoms: NDArray[np.int32]) -> Endings:
-        """Return the endings of atoms, int32 [n, 3], all of them derived."""
+        """Return the endings of atoms, int32 [n, 3], all of which were derived."""
         number = number_atoms(atoms, len(self._run.graph.program.symbols.constants))
         return self._endings.take(np.searchsorted(self._endings.number, number))
 
     def compare_single(self, actual: Candidates) -> ComparedCandidates:
-        """Compare the endings of single candidates with those that the reference derived."""
+        """Compare the endings of single candidates with the reference's."""
         endings = self.find_endings(actual.atom)
         expected = endings.candidates
         apart = np.abs(actual.log_probability - expected.log_probability)
@@ -349,7 +351,7 @@ class Judge:
         return ComparedCandidates(is_equal, ~is_equal & endings.is_unclear, apart, endings.bound, expected)
 
     def rank(self, rankings: Sequence[DrawnRanking]) -> list[tuple[float, float]]:
-        """Return the optimistic and the pessimistic rank of each ranking by the reference; what was not derived is below."""
+        """Return the reference's optimistic and pessimistic rank of each ranking; candidates not derived rank below."""
         if not rankings:
             return []
         candidates = self.find_endings(np.concatenate([each.atoms for each in rankings])).candidates
@@ -391,7 +393,7 @@ class Judge:
         needs_all = (
             not self.rank_only or not ranks_above_unproved(candidates.outcome[:1], candidates.log_probability[:1])[0]
         )
-        # Those that cannot affect a rank need not be counted; where a choice is unclear, it is open which these are.
+        # Candidates that cannot affect a rank need not be counted. If a choice is unclear, it is unknown which they are.
         is_whole = len(drawn.atoms) == drawn.num and (sum(counted) == drawn.num or (needs_all and not num_true))
         is_stopping = self.rank_only and self._may_stop and self._run.num_corruptions == ALL
         is_needed = np.ones(len(drawn.atoms), np.bool_)
@@ -409,19 +411,19 @@ class Judge:
 
 
 def _figure(name: str, expected: float, actual: float, margin: float = 0) -> Figure:
-    # A hash is larger than the integers of a float.
+    # A hash is too large for a float.
     expected, actual = (int(each) if int(each) == each else float(each) for each in (expected, actual))
     return Figure(name, expected, actual, expected - margin, expected + margin)
 
 
 def _count(word: str, mask: NDArray[np.bool_], is_needed: NDArray[np.bool_], actual: int, margin: int) -> Figure:
-    """Return the figure of a count of candidates, between those that are needed and all."""
+    """Return the figure for a count of candidates: at least the needed ones, at most all."""
     low, high = int((mask & is_needed).sum()), int(mask.sum())
     return Figure(f"candidates {word}", min(max(actual, low), high), actual, low - margin, high + margin)
 
 
 def _is_never_stopped(endings: Endings) -> NDArray[np.bool_]:
-    """Return the first candidate, the PROVED ones, and those that tie with the first or rank above it within the bounds."""
+    """Mark the first candidate, PROVED candidates, and candidates that tie with the first or outrank it within the bounds."""
     gap = _ranking_gaps(endings.candidates)
     is_needed: NDArray[np.bool_] = gap - endings.bound - endings.bound[0] > -RANK_TOLERANCE
     is_needed |= endings.candidates.outcome == Outcome.PROVED
@@ -430,7 +432,7 @@ def _is_never_stopped(endings: Endings) -> NDArray[np.bool_]:
 
 
 def _ranking_gaps(candidates: Candidates) -> NDArray[np.float64]:
-    """Return the gaps in nats between the candidates' ranking scores and the first one's."""
+    """Return the gaps in nats between the candidates' ranking scores and that of the first candidate."""
     score = ranking_scores(candidates)
     score -= score[0]
     return score
@@ -454,7 +456,7 @@ def word_outcome(outcome: int) -> str:
 
 
 _MOST_NAMED: Final = 64
-"""The most missing atoms of a model among which wrong candidates are looked for."""
+"""The maximum number of a model's missing atoms that are searched for wrong candidates."""
 
 _MOST_REPEATED: Final = 4096
 """Maximum number of candidates of a wrong ranking that the engine proves again."""
@@ -467,7 +469,7 @@ class Namer:
         self._run, self._pipeline, self._judge = run, pipeline, judge
 
     def name_single(self, actual: Candidates, compared: ComparedCandidates) -> list[Difference]:
-        """Describe the wrong ones of some candidates, by query and side."""
+        """Describe the wrong candidates, by query and side."""
         rows = compared.wrong
         rows = rows[np.lexsort((actual.side[rows], actual.query[rows]))]
         words = [(_word(compared.expected, row), _word(actual, row)) for row in rows.tolist()]
@@ -475,7 +477,7 @@ class Namer:
         return [self._describe(*place, *ends) for place, ends in zip(places, words, strict=True)]
 
     def name_rankings(self, compared: list[ComparedRanking]) -> list[Difference]:
-        """Describe the wrong rankings, the first one by its first wrong candidate if there is one."""
+        """Describe the wrong rankings, the first by its first wrong candidate if it has one."""
         found: list[Difference] = []
         for ranking in compared:
             if ranking.wrong is not None:
@@ -514,7 +516,7 @@ class Namer:
         return int(results.query[row]), int(results.side[row])
 
     def _find_wrong_candidate(self, ranking: ComparedRanking) -> Difference | None:
-        """Look for a candidate that was not drawn, or that ends otherwise when the engine proves it again."""
+        """Look for a candidate that was not drawn, or that ends differently when the engine proves it again."""
         run, atoms, (query, side) = self._run, ranking.drawn.atoms, self._group(ranking)
         if not self._judge.rank_only:
             redrawn = self._pipeline.draw(run.graph, run.split, [query], run.num_corruptions, run.seed)
@@ -542,7 +544,7 @@ class Namer:
 
 
 def find_missing_candidates(run: Run, results: PartResult, model: ModelCheck | None) -> CandidateSet:
-    """Return some of the atoms that a model lacks, as candidates of the queries that they could be corruptions of."""
+    """Return some atoms missing from a model, as candidates of queries for which they could be corruptions."""
     rows: list[tuple[int, ...]] = []
     queries = np.unique(results.query)
     triples = run.triples[queries]
@@ -551,7 +553,7 @@ def find_missing_candidates(run: Run, results: PartResult, model: ModelCheck | N
             kept = 2 - side
             is_same = (triples[:, 0] == atom[0]) & (triples[:, kept] == atom[kept])
             if not may_be_drawn(run.graph, atom[None].astype(np.int32), np.array([side]))[0]:
-                # Only as a true triple is it a candidate.
+                # It is a candidate only as the true triple.
                 is_same &= (triples == atom).all(1)
             if is_same.any():
                 rows.append((int(queries[np.argmax(is_same)]), int(side), *atom.tolist()))
@@ -567,11 +569,11 @@ def _word(of: Candidates, row: int) -> str:
 
 
 NUM_ALONE: Final = 2
-"""The candidates that are proved again by themselves."""
+"""The number of candidates that are proved again, each by itself."""
 
 
 def _prove_alone(pipeline: Pipeline, candidates: Candidates, expected: Candidates) -> Candidates:
-    """Let the engine prove the candidates of the longest derivations again, each by itself: a batch hides a loop's last turn."""
+    """Prove the candidates with the longest derivations again, each by itself: a batch can hide a loop's last iteration."""
     rows = np.argsort(-expected.num_steps.astype(np.int64), kind="stable")[:NUM_ALONE]
     every = CandidateSet(*candidates[:3])
     return join_candidates([prove_candidates(pipeline.engine, every.take(rows[[i]]))[0] for i in range(len(rows))])
@@ -587,11 +589,11 @@ def check_evaluation(
     reference: Pipeline | None = None,
     progress: Progress = no_progress,
 ) -> SpotCheck:
-    """Let the reference derive about `num` candidates: half of them single ones, the others for whole rankings.
+    """Let the reference derive about `num` candidates: half of them single candidates, the others for whole rankings.
 
-    The error that the engine declares, up to the bound computed from the weights, limits the differences. If two scores in a
-    derivation are closer than the errors, the engine may choose otherwise than the reference there. This is a near-tie,
-    counted apart from the differences.
+    The engine's declared error, up to the bound computed from the weights, limits the differences. If two scores in a
+    derivation are closer than the errors, the engine may choose differently from the reference there. This is a near-tie,
+    which is counted separately from the differences.
     """
     reference = reference_pipeline(run) if reference is None else reference
     rank_only, key = result.plan.rank_only, hash_results(result)
@@ -667,8 +669,8 @@ def report_evaluation(
 ) -> EvaluationReport:
     """Return the report of an evaluation without missing parts.
 
-    num_checked: the candidates that the reference derives
-    reference:   the reference's pipeline, if it runs on other processes
+    num_checked: the number of candidates that the reference derives
+    reference:   the reference's pipeline, if it runs in other processes
     minimum:     the exercise that is required of these candidates
     """
     from kgverify.engines.reference.ranking import compute_metrics as compute_by_reference
@@ -744,9 +746,9 @@ def _named(counts: list[int]) -> dict[str, int]:
 def find_wrong_figures(
     run: Run, results: PartResult, report: EvaluationReport, metrics: dict[str, float]
 ) -> tuple[str, ...]:
-    """Describe every figure of the report that does not follow from its rankings, the results of all parts.
+    """Describe every figure of the report that does not follow from its rankings and the results of all parts.
 
-    metrics: the reference's, of the same rankings
+    metrics: the reference's metrics for the same rankings
     """
     return (
         *_check_rankings(run, results, report),

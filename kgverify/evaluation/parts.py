@@ -1,7 +1,7 @@
 """Parts of an evaluation: the result of each, its file, and the folder from which an interrupted evaluation resumes.
 
-A file holds plain arrays in a zip that `numpy.load` reads. A folder in an object store has a copy on this machine while the
-evaluation runs. An object appears whole or not at all, so that a part is there or it is missing, as on a disk.
+A file contains plain arrays in a zip that `numpy.load` reads. A folder in an object store has a copy on this machine while the
+evaluation runs. An object appears whole or not at all, so a part is either present or missing, as on a disk.
 """
 
 import hashlib
@@ -48,9 +48,9 @@ SALT: Final = 0x6B67766572696679
 
 
 class ChoiceStatistics(NamedTuple):
-    """The closeness of choices: how many there were between two resolvents or more, and how many were repeated.
+    """The closeness of choices: the number of choices between two or more resolvents, and how many of them were repeated.
 
-    smallest_gap: between the two highest scores of a choice, in nats
+    smallest_gap: the smallest gap between the two highest scores of a choice, in nats
     """
 
     num_choices: int = 0
@@ -67,9 +67,9 @@ class ChoiceStatistics(NamedTuple):
 
 
 class Sample(NamedTuple):
-    """The candidates that a result keeps, by ascending priority in each of the two strata.
+    """The candidates that a result keeps, in ascending priority in each of the two strata.
 
-    priority: uint64 [S]; is_true: bool [S]; candidates: their numbers of steps are not kept
+    priority: uint64 [S]; is_true: bool [S]; candidates: without their numbers of steps
     """
 
     priority: NDArray[np.uint64]
@@ -82,13 +82,13 @@ class Sample(NamedTuple):
 
 
 class PartResult(NamedTuple):
-    """The result of a part. Rankings Q, one for each query and side.
+    """The result of a part, with Q rankings, one for each query and side.
 
-    query, num_ranked, outcome, num_limited: of the rankings, as are optimistic and pessimistic ranks
-    outcome, log_probability: of the true triple
+    query, num_ranked, num_limited, and the optimistic and pessimistic ranks: of each ranking
+    outcome, log_probability: of its true triple
     num_outcomes:             uint32 [Q, 4]  candidates by `Outcome`
-    drawn:                    uint64 [Q]  the hash of the drawn entities (`hash_entities`), 0 if they were not listed
-    choices:                  of all candidates
+    drawn:                    uint64 [Q]  the hash of the drawn entities (`hash_entities`), or 0 if they were not listed
+    choices:                  the choices of all candidates
     """
 
     query: NDArray[np.int32]
@@ -106,7 +106,7 @@ class PartResult(NamedTuple):
 
     @property
     def rankings(self) -> Rankings:
-        """The rankings without the other columns."""
+        """The rankings, without the other columns."""
         return Rankings(*self[:5])
 
 
@@ -133,14 +133,14 @@ _OF_SAMPLES: Final[dict[str, tuple[Any, tuple[int, ...]]]] = {
     "log_probability": (np.float64, ()),
 }
 _OF_CHOICES: Final = {"num_choices": np.int64, "num_rescored": np.int64, "smallest_gap": np.float64}
-"""The columns of a part's file: the type of their items, and what one row holds beside the rows. Choices have no rows."""
+"""The columns of a part's file: the type of their items, and the shape of a row. Choices have no rows."""
 
 _COMMON: Final = ("query", "side", "num_ranked", "outcome", "log_probability", "drawn")
-"""The columns that are the same in every share of a part."""
+"""The columns that are equal in all shares of a part."""
 
 
 def list_columns(result: PartResult) -> dict[str, NDArray[Any]]:
-    """Return the columns of a result as its file has them, by name."""
+    """Return the columns of a result as stored in its file, by name."""
     sample = {"priority": result.sample.priority, "is_true": result.sample.is_true}
     sample |= {name: column for name, column in result.sample.candidates._asdict().items() if name in _OF_SAMPLES}
     columns = {name: getattr(result, name) for name in _OF_RANKINGS}
@@ -204,12 +204,12 @@ def summarize_part(
 
 
 def hash_entities(candidates: Candidates | CandidateSet, groups: Groups) -> NDArray[np.uint64]:
-    """Return the sum of `mix` over the entities of each group, whatever their order: uint64 [G]."""
+    """Return the sum of `mix` over the entities of each group, which does not depend on their order: uint64 [G]."""
     return np.add.reduceat(mix(entities_of(candidates).astype(np.uint64)), groups.starts[:-1])
 
 
 def entities_of(candidates: Candidates | CandidateSet) -> NDArray[np.int32]:
-    """Return the argument of each candidate that is replaced in corruptions."""
+    """Return the argument of each candidate that its corruptions replace."""
     entities: NDArray[np.int32] = np.where(candidates.side == Side.HEAD, candidates.atom[:, 1], candidates.atom[:, 2])
     return entities
 
@@ -234,7 +234,7 @@ def join_samples(samples: Iterable[Sample]) -> Sample:
 
 
 def _priorities(candidates: Candidates, seed: int) -> NDArray[np.uint64]:
-    """Compute priorities from (seed, query, side, replaced entity) alone."""
+    """Compute priorities from (seed, query, side, replaced entity) only."""
     group = candidates.query.astype(np.uint64)
     group <<= np.uint64(2)
     group |= candidates.side.astype(np.uint64)
@@ -246,14 +246,14 @@ def _lowest(priority: NDArray[np.uint64], of: NDArray[np.bool_]) -> NDArray[np.i
     num = np.count_nonzero(of)
     rows = np.flatnonzero(of)
     if num > 4 * SAMPLED:
-        # About twice the wanted number pass this limit, so that few need to be sorted.
+        # About twice the wanted number pass this limit, so only a few need to be sorted.
         few = np.flatnonzero(of & (priority < np.uint64(2 * SAMPLED / num * 2**64)))
         rows = few if len(few) >= SAMPLED else rows
     return rows[np.argsort(priority[rows], kind="stable")[:SAMPLED]]
 
 
 def join_results(results: Iterable[PartResult]) -> PartResult:
-    """Return the results of several parts as one, with the sample of all."""
+    """Join the results of several parts, with one sample of all."""
     *columns, samples, choices = zip(*results, strict=True)
     rankings: Any = dict(zip(_OF_RANKINGS, map(np.concatenate, columns), strict=True))
     combined = reduce(ChoiceStatistics.combine, choices)
@@ -268,7 +268,7 @@ def pack_result(result: PartResult) -> bytes:
 
 
 def unpack_result(packed: bytes) -> PartResult:
-    """Return the result that was packed. InternalError if it was altered."""
+    """Return the packed result. InternalError if it was altered."""
     with zipfile.ZipFile(io.BytesIO(packed)) as members:
         arrays = _read_arrays(members, len(packed))
     identity, checksum = (str(arrays.pop(name)) for name in ("identity", "xxh3"))
@@ -278,13 +278,13 @@ def unpack_result(packed: bytes) -> PartResult:
 
 
 def join_shares(shares: Sequence[PartResult]) -> PartResult:
-    """Return the result of a part from those of all shares, first the leader's, whose true triples count."""
+    """Join the results of all shares of a part. The leader's share, whose true triples count, comes first."""
     leader = shares[0]
     for share in shares[1:]:
         if not all(np.array_equal(getattr(share, name), getattr(leader, name)) for name in _COMMON):
             raise InternalError("the processes of the group do not prove the same true triples alike")
     return leader._replace(
-        # A rank is one more than the corruptions above.
+        # A rank is one more than the number of corruptions above.
         optimistic=1 + np.sum([share.optimistic - 1 for share in shares], axis=0),
         pessimistic=1 + np.sum([share.pessimistic - 1 for share in shares], axis=0),
         num_outcomes=np.sum([share.num_outcomes for share in shares], axis=0, dtype=np.uint32),
@@ -295,7 +295,7 @@ def join_shares(shares: Sequence[PartResult]) -> PartResult:
 
 
 def write_part(path: Path, result: PartResult, identity: str) -> None:
-    """Write the file atomically; equal results give equal bytes. UserError if it cannot be written."""
+    """Write a part's file atomically; equal results give equal bytes. UserError if it cannot be written."""
     with (
         explained(path, kept="the finished parts are safe, and the same command resumes"),
         renamed_into(path, is_durable=True) as temporary,
@@ -310,7 +310,7 @@ def _save(file: IO[bytes], result: PartResult, identity: str) -> None:
 
 
 def read_part(path: Path, part: Part, identities: Collection[str]) -> PartResult:
-    """Read a part's file. DamagedError unless it is complete and belongs to this part of an evaluation with such an identity."""
+    """Read a part's file. DamagedError unless it is complete and belongs to this part and one of the identities."""
     try:
         with open_file(path, purpose="a part of an evaluation") as raw, zipfile.ZipFile(raw) as packed:
             arrays = _read_arrays(packed, os.fstat(raw.fileno()).st_size)
@@ -336,7 +336,7 @@ def read_part(path: Path, part: Part, identities: Collection[str]) -> PartResult
 
 
 def _read_arrays(packed: zipfile.ZipFile, num_bytes: int) -> dict[str, NDArray[Any]]:
-    """Read the arrays of a part. DamagedError if they are packed, or take more memory than a file of this size holds."""
+    """Read the arrays of a part. DamagedError if they are compressed, or would take more memory than the file has bytes."""
     names = ["identity", "xxh3", *_OF_RANKINGS, *(f"sample_{name}" for name in _OF_SAMPLES), *_OF_CHOICES]
     members = {name: packed.getinfo(f"{name}.npy") for name in names}
     is_packed = any(member.compress_type != zipfile.ZIP_STORED for member in members.values())
@@ -355,7 +355,7 @@ def hash_result(result: PartResult, identity: str) -> str:
 
 
 def hash_columns(columns: Mapping[str, NDArray[Any]], identity: str) -> str:
-    """Return the same checksum for the columns of a result."""
+    """Return the checksum of `hash_result` from the columns of a result."""
     digest = xxhash.xxh3_64(identity.encode())
     for name, array in columns.items():
         digest.update(f"{name} {array.dtype.str} {array.shape}".encode())
@@ -368,13 +368,13 @@ SUMMARY: Final = "summary.json"
 FORMAT: Final = 5
 
 Warn = Callable[[str], None]
-"""Called with a warning."""
+"""A function that is called with each warning."""
 
 
 class Identity(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The properties that two evaluations share if their parts may be in one folder.
+    """The properties that must be equal in two evaluations for their parts to share a folder.
 
-    triples_sha256: of the queries, the known triples and the domains
+    triples_sha256: the hash of the queries, the known triples and the domains
     code:           the identity of the code, with the versions that the engine declares
     rank_only:      whether candidates that cannot affect a rank were left out or stopped
     """
@@ -408,7 +408,7 @@ class Identity(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class _StoredRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The content of `run.json`.
 
-    earlier:  hashes of the identities whose parts were accepted although their code had changed
+    earlier:  the hashes of identities whose parts were accepted although their code had changed
     accepted: the changes that were accepted, in words
     """
 
@@ -420,8 +420,8 @@ class _StoredRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class PartFolder:
     """The folder of an evaluation.
 
-    path:   the folder on this machine; of a folder in an object store, a copy without the files not needed yet
-    remote: the folder in the object store, if it is one
+    path:   the folder on this machine; for a folder in an object store, a copy with the files needed so far
+    remote: the folder in the object store, if it is in one
     """
 
     def __init__(self, path: Path, remote: Remote | None = None) -> None:
@@ -431,13 +431,13 @@ class PartFolder:
         return str(self.path) if self._remote is None else self._remote.url
 
     def list_names(self) -> set[str]:
-        """Return the names of the files of the folder but for those left by a kill. UserError if the store cannot be asked."""
+        """Return the names of the folder's files, except leftovers of a kill. UserError if the store does not answer."""
         if self._remote is None:
             return {each.name for each in self.path.iterdir() if not is_temporary(each.name)} - {FOLDER_LOCK}
         return set(self._remote.list_files())
 
     def fetch(self, name: str) -> Path:
-        """Return the path of a file of the folder, or of its copy. UserError if it cannot be copied."""
+        """Return the path of a file in the folder, or of its copy. UserError if it cannot be copied."""
         path = self.path / name
         if self._remote is not None and not path.exists():
             self._remote.join(name).fetch(self.path)
@@ -449,12 +449,12 @@ class PartFolder:
             (self.path / name).unlink()
 
     def send(self, name: str) -> None:
-        """Let the object store have a file that was written to `path`. UserError if it cannot be sent."""
+        """Copy a file that was written to `path` to the object store. UserError if it cannot be sent."""
         if self._remote is not None:
             self._remote.join(name).send_file(self.path / name)
 
     def check_writable(self) -> None:
-        """Raise the UserError of `send` before a long run, if it would raise one already."""
+        """Raise the UserError that `send` would raise now, before a long run."""
         if self._remote is not None:
             self._remote.join(RUN).check_writable()
 
@@ -489,7 +489,8 @@ def write_summary(folder: Path, encoded: bytes) -> None:
 class PartStore:
     """The results of parts, in memory; with a folder, also `run.json`, the evaluation's identity, and a file for each part.
 
-    One process holds the lock of a folder on a disk for all that evaluate in it. Results are kept, so that none is read twice.
+    One process holds the lock of a folder on a disk for all processes that evaluate in it. Results are kept in memory, so no
+    file is read twice.
 
     identity: the identity of the evaluation
     missing:  the numbers of the parts that `open` did not find
@@ -504,7 +505,7 @@ class PartStore:
         self._results: dict[int, PartResult] = {}
 
     def open(self, parts: Sequence[Part], warn: Warn) -> None:
-        """Create the folder, or find the parts that it holds. UserError if it is of another evaluation or holds other files."""
+        """Create the folder, or find the parts in it. UserError if it is another evaluation's or contains other files."""
         if self._folder is not None:
             self._open_folder(self._folder)
         found = self.collect(parts, warn)
@@ -526,7 +527,7 @@ class PartStore:
             self._write_run(folder)
 
     def put(self, part: Part, result: PartResult) -> None:
-        """Store the result of a part; several threads may do so. UserError if its file cannot be written."""
+        """Store the result of a part; several threads may call this at once. UserError if its file cannot be written."""
         if self._folder is not None:
             write_part(self._folder.path / part.name, result, self._sha256s[0])
             self._folder.send(part.name)
@@ -576,7 +577,7 @@ class PartStore:
 
 
 def identify(run: Run, engine: Engine, plan: Plan, code: Code) -> Identity:
-    """Return the identity of an evaluation of this run by this engine in these parts."""
+    """Return the identity of an evaluation of a run by an engine with a plan."""
     info, policy = engine.info, run.policy.info
     return Identity(
         program_sha256=run.graph.program.sha256,
@@ -601,7 +602,7 @@ def identify(run: Run, engine: Engine, plan: Plan, code: Code) -> Identity:
 
 
 def _list_differences(found: Identity, given: Identity) -> list[str]:
-    """Describe each field that differs: `limits.max_depth is 20 there and 10 here`."""
+    """Describe each field that differs, as in `limits.max_depth is 20 there and 10 here`."""
     there, here = (dict(_flatten(msgspec.to_builtins(each))) for each in (found, given))
     return [
         f"{name} is {_shorten(there.get(name))} there and {_shorten(here.get(name))} here"
@@ -626,7 +627,7 @@ def _hash_triples(run: Run) -> str:
     predicates = np.unique(run.triples[:, 0]).tolist()
     domains = [run.graph.argument_domain(p, side) for p in predicates for side in (Side.HEAD, Side.TAIL)]
     arrays: list[NDArray[np.int32]] = [run.triples, run.graph.known_triples, *domains]
-    # Predicates share domains, each of which is hashed once.
+    # Predicates share domains, so each domain is hashed once.
     shared = {id(array): array for array in arrays}
     digests = {of: hashlib.sha256(np.ascontiguousarray(array, "<i4").data).digest() for of, array in shared.items()}
     return hashlib.sha256(b"".join(digests[id(array)] for array in arrays)).hexdigest()

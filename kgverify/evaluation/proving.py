@@ -1,4 +1,4 @@
-"""The work on one part of an evaluation: its candidates are drawn, proved by any engine, and summarized."""
+"""The work on one part of an evaluation: draw its candidates, prove them with any engine, and summarize the results."""
 
 import os
 from collections import Counter
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
 
 class PartWork(Protocol):
-    """The work on a part. `prove` takes what `draw` returns, and `summarize` what `prove` returns.
+    """The work on a part. `prove` takes the result of `draw`, and `summarize` takes the result of `prove`.
 
-    `draw` and `summarize` run beside the engine, for the next part and the previous one.
+    While the engine proves a part, `draw` prepares the next part and `summarize` processes the previous one.
     """
 
     def draw(self, part: Part) -> Any:
@@ -52,7 +52,7 @@ class FullWork:
 
     @property
     def is_divisible(self) -> bool:
-        """True if candidates of a part may be proved apart: batches of an engine with slots should be full."""
+        """True if the candidates of a part may be proved separately. An engine with slots needs full batches instead."""
         return not self._pipeline.engine.info.layout.get("slots")
 
     def draw(self, part: Part) -> CandidateSet:
@@ -61,11 +61,11 @@ class FullWork:
         return self._pipeline.draw(run.graph, run.split, part.queries, run.num_corruptions, run.seed)
 
     def prove(self, part: Part, drawn: CandidateSet, progress: Progress) -> tuple[Candidates, ChoiceStatistics]:
-        """Prove them."""
+        """Prove the candidates."""
         return prove_candidates(self._pipeline.engine, drawn, progress)
 
     def summarize(self, part: Part, proved: tuple[Candidates, ChoiceStatistics]) -> PartResult:
-        """Rank and count them."""
+        """Rank and count the candidates."""
         candidates, choices = proved
         rankings = self._pipeline.rank_finite(self._run, candidates)
         if rankings is None:
@@ -76,10 +76,10 @@ class FullWork:
 def make_work(
     run: Run, make: Callable[[], Pipeline], build: Callable[[Run, Pipeline], PartWork], info: EngineInfo
 ) -> PartWork:
-    """Make the work on the parts of a run, on a worker. UserError if the engine is another one here.
+    """Make the work on the parts of a run, on a worker. UserError if the engine here is a different one.
 
     make: makes the pipeline, and `build` the work with it
-    info: the engine's description where the evaluation was started
+    info: the engine's description on the machine that started the evaluation
     """
     pipeline = make()
     check_same_engine(pipeline.engine.info, info)
@@ -87,13 +87,13 @@ def make_work(
 
 
 def do_part(make: bytes, name: str, part: Part) -> PartResult:
-    """Return the result of a part on a worker; `make` and `name` are those of `send_maker`."""
+    """Return the result of a part on a worker; `make` and `name` come from `send_maker`."""
     work: PartWork = make_once(make, name)
     return work.summarize(part, work.prove(part, work.draw(part), no_progress))
 
 
 def do_piece(make: bytes, name: str, part: Part, drawn: CandidateSet) -> tuple[Candidates, ChoiceStatistics]:
-    """Prove some candidates of a part on a worker; `make` and `name` are those of `send_maker`, for a `FullWork`."""
+    """Prove some candidates of a part on a worker; `make` and `name` come from `send_maker`, for a `FullWork`."""
     work: FullWork = make_once(make, name)
     return work.prove(part, drawn, no_progress)
 
@@ -101,7 +101,7 @@ def do_piece(make: bytes, name: str, part: Part, drawn: CandidateSet) -> tuple[C
 def join_proved(
     pieces: Sequence[tuple[Candidates, ChoiceStatistics]],
 ) -> tuple[Candidates, ChoiceStatistics]:
-    """Return the proved candidates of the pieces of a part as one."""
+    """Join the proved candidates of a part's pieces."""
     candidates, choices = zip(*pieces, strict=True)
     return join_candidates(list(candidates)), reduce(ChoiceStatistics.combine, choices)
 
@@ -114,7 +114,7 @@ def prove_candidates(
 ) -> tuple[Candidates, ChoiceStatistics]:
     """Return the candidates with their endings, and the closeness of the choices.
 
-    An engine with a method `evaluate` returns the endings alone; any other records steps, which are dropped.
+    An engine with a method `evaluate` returns only the endings. Any other engine records steps, which are dropped.
     floor: float64 [N]  the log-probabilities below which derivations are `STOPPED` by an engine that `may_stop`
     """
     evaluate: Callable[..., Evaluation] | None = getattr(engine, "evaluate", None)
@@ -134,7 +134,7 @@ def prove_candidates(
 
 
 def may_stop(engine: Engine) -> bool:
-    """Return whether an engine stops derivations below their floors: its attribute `takes_floors` says so."""
+    """Return whether an engine stops derivations below their floors, as its attribute `takes_floors` says."""
     return bool(getattr(engine, "takes_floors", False))
 
 
@@ -154,9 +154,9 @@ def refuse_scores(part: Part) -> UserError:
 
 
 def is_out_of_memory(error: BaseException | None) -> bool:
-    """Return whether an error, or one that led to it, is an allocation that failed, in torch or elsewhere."""
+    """Return whether an error, or a cause of it, is a failed allocation, in torch or elsewhere."""
     while error is not None:
-        # torch's allocator for the CPU raises a plain RuntimeError, and CUDA's runtime another kind of it.
+        # torch's CPU allocator raises a plain RuntimeError, and CUDA's runtime raises a subclass of it.
         text = str(error).lower() if isinstance(error, RuntimeError) else ""
         is_named = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
         if is_named or "can't allocate memory" in text or "cuda error: out of memory" in text:
@@ -167,7 +167,7 @@ def is_out_of_memory(error: BaseException | None) -> bool:
 
 @contextmanager
 def explain_out_of_memory(info: EngineInfo | None = None) -> Iterator[None]:
-    """Replace an allocation failure inside the context by a UserError that names the options that need less memory."""
+    """Replace an allocation failure inside the context by a UserError that names options to save memory."""
     try:
         yield
     except (RuntimeError, MemoryError) as error:
@@ -175,7 +175,7 @@ def explain_out_of_memory(info: EngineInfo | None = None) -> Iterator[None]:
             raise
         slots = None if info is None else info.layout.get("slots")
         batch = "the batch" if slots is None else f"a batch of {slots:,} slots"
-        # torch's message begins with the size of the request, and continues with advice.
+        # torch's message begins with the requested size and continues with advice.
         request = ". ".join((str(error).strip() or "out of memory").splitlines()[0].split(". ")[:2]).rstrip(".")
         raise UserError(
             f"there is not enough memory for {batch} ({request})",
@@ -188,19 +188,19 @@ UNITS: Final = 8
 """Maximum number of units that are proved at once."""
 
 _LONG: Final = 4 * UNITS
-"""The units of a list that takes long to prove: more than fit into one block."""
+"""The number of units above which a list takes long to prove: they do not fit into one block."""
 
 _CLAIMS: Final = 4
-"""The claims by which each process takes the units that are left, if they stay as large."""
+"""The number of claims in which each process would take its share of the remaining units at the current size."""
 
 _PIECE: Final = 1 << 21
-"""The bytes of a message that are sent at once: the store takes no more than four times as many."""
+"""The bytes of a message sent at once; the store accepts at most four times this number."""
 
 
 class ProcessGroup:
     """The processes that share an evaluation. Process 0 leads: it chooses the parts and collects the results.
 
-    store: the key-value store of torch by which the processes found each other; None for a single process
+    store: the torch key-value store through which the processes found each other; None for a single process
     index: the number of this process; size: the number of processes
     """
 
@@ -234,7 +234,7 @@ class ProcessGroup:
         self._store.set(key, str(len(pieces)))
 
     def receive(self, name: str) -> bytes | None:
-        """Return the message of a name, if it has arrived."""
+        """Return the message with a name, if it has arrived."""
         key = f"kgverify/message {name}"
         if not self._store.check([key]):
             return None
@@ -243,16 +243,16 @@ class ProcessGroup:
 
 
 def join_process_group() -> ProcessGroup:
-    """Join the processes that `torchrun` started with this one; else return a single process. UserError as in `join_team`."""
-    # A single process may not need torch.
+    """Join the processes that `torchrun` started with this one; else return a group of one. UserError as in `join_team`."""
+    # A single process may run without torch.
     joined = None if os.environ.get("WORLD_SIZE", "1") == "1" else make_entry(COMPILED).join_processes()
     return ProcessGroup(*joined or ())
 
 
 class Share:
-    """The units of a part that one process of a group proves, of the part with a number.
+    """The units that one process of a group proves of the part with a given number.
 
-    leads: whether it also counts the true triples, which every process proves
+    leads: whether this process also counts the true triples, which every process proves
     """
 
     def __init__(self, group: ProcessGroup, number: int) -> None:
@@ -260,11 +260,11 @@ class Share:
         self._is_new = True
 
     def take(self, name: str, num: int) -> range:
-        """Return the next units to prove of a list of `num`; none if none is left.
+        """Return the next units to prove from a list of `num` units; an empty range if no unit is left.
 
-        Several processes take several units of a long list, and fewer towards the end, so that all end alike. A single process
-        takes the last unit of a long list alone, and the first one if it is the part's first: the engine waits until the first
-        is drawn, and the end until the last is compared.
+        Several processes take several units at a time from a long list, and fewer towards the end, so that all end together. A
+        single process takes the last unit of a long list separately, and likewise the first unit of a part. The engine waits
+        until the first unit is drawn, and the part is finished only when the last unit is compared.
         """
         counter = f"{name} of part {self._number}"
         wanted = num - self._group.add(counter, 0)
@@ -278,7 +278,7 @@ class Share:
 
 
 def cut_units(starts: NDArray[np.int64], block_size: int) -> list[int]:
-    """Return the bounds of units of ragged rows, which have an eighth of a block's elements, and less towards the end."""
+    """Return the bounds of units of ragged rows: each unit has an eighth of a block's elements, and fewer towards the end."""
     bounds = [0]
     while bounds[-1] < len(starts) - 1:
         begin = bounds[-1]

@@ -1,27 +1,29 @@
-"""Ranks without proving candidates that cannot affect them: those outside of the program's least model.
+"""Ranks without proving the candidates outside the program's least model that cannot affect them.
 
-If the true triple of a query and side is PROVED with a score above -100, a candidate outside of the least model ranks below it,
-whatever its derivation: it cannot be PROVED, and a candidate that is not PROVED scores its log-probability less 100. All other
-candidates are proved, so the ranks are those of a full evaluation. A true triple that is not PROVED is ranked by its
-log-probability among those of all of its corruptions. Nothing but a derivation bounds a log-probability, so all are proved.
+If the true triple of a query and side is PROVED with a score above -100, a candidate outside the least model ranks below it,
+whatever its derivation: it cannot be PROVED, and a candidate that is not PROVED scores its log-probability minus 100. All
+other candidates are proved, so the ranks equal those of a full evaluation. If the true triple is not PROVED, its
+log-probability is ranked among those of all its corruptions. Only a derivation bounds a log-probability, so all these
+corruptions are proved.
 
-Among all corruptions (`AllCorruptions`), a derivation outside of the model is stopped once it cannot affect a rank. Each step
-adds the logarithm of a probability, so a log-probability only falls. Below the *floor*, which is the true triple's score plus
-100, less the tolerance of ties and `MARGIN`, the candidate stays below the true triple, without a tie, wherever it ends.
+Among all corruptions (`AllCorruptions`), a derivation outside the model is stopped once it cannot affect a rank. Each step
+adds the logarithm of a probability, so a log-probability can only fall. The *floor* is the true triple's score plus 100, minus
+the tie tolerance and `MARGIN`. Below it, a candidate ranks below the true triple, without a tie, however it ends.
 
-- The floor holds for true triples of any outcome. One that is PROVED at -100 or below competes with what is not PROVED.
-- A candidate inside of the model may be PROVED, and then it scores 100 more. If it was stopped, it is proved again, to its end.
-- Queries that share their corruptions share the lowest floor. Each is ranked among all of them.
-- Known triples are no corruptions. Where they are true triples themselves, they have no floor.
-- Scores are compared as the engine rounds them, as in a full evaluation; that depends on no batch. Only the fall of the sum is
-  subject to rounding, by far less than `MARGIN`.
+- The floor holds for true triples of any outcome. A true triple PROVED at -100 or below competes with candidates that are not
+  PROVED.
+- A candidate inside the model may be PROVED, and then scores 100 more. If it was stopped, it is proved again to its end.
+- Queries that share their corruptions share the lowest floor. Each is ranked among all these corruptions.
+- Known triples are not corruptions. As true triples they have no floor.
+- Scores are compared as the engine rounds them, as in a full evaluation, independently of the batch. Rounding affects only the
+  falling sum, by far less than `MARGIN`.
 
-The least model is built while the engine works. The corruptions of true triples that are not PROVED come first: they need it
-only where they were stopped. It is given up where it takes more work than it can save, `choose_most_work`; then every candidate
-is proved to its end. A result depends on its part and the run alone, not on the time that the model takes.
+The least model is built while the engine works. The corruptions of true triples that are not PROVED come first, since they
+need the model only if they were stopped. The model is given up if it takes more work than it can save (`choose_most_work`);
+then every candidate is proved to its end. A result depends only on its part and the run, not on how long the model takes.
 
-This requires a sound engine. An engine that proves what does not follow gets other ranks than in a full evaluation. Therefore a
-few of the candidates that could be left out or stopped are proved, for the check of a sample by the reference.
+This requires a sound engine. An engine that proves what does not follow gets different ranks than in a full evaluation.
+Therefore a few of the candidates that could be left out or stopped are proved, so that the reference can check a sample.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -79,16 +81,16 @@ from kgverify.trace.model.columns import (
 )
 
 MARGIN: Final = 1e-3
-"""The least distance, in nats, of a true triple's score from -100 and a tie, so that rounding cannot affect a rank."""
+"""The minimum distance, in nats, of a true triple's score from -100 and from a tie, so that rounding cannot affect a rank."""
 
 NUM_OUTSIDE: Final = 256
-"""The most candidates of a part that could be left out and are proved for the check."""
+"""The maximum number of candidates of a part that could be left out but are proved for the check."""
 
 _OUTSIDE_RATIO: Final = 16
-"""The number of candidates of a part for each of these."""
+"""The number of a part's candidates for each candidate proved for the check."""
 
 BLOCK_SIZE: Final = 1 << 20
-"""The corruptions proved and compared at once; a query and side with more corruptions is a block by itself."""
+"""The maximum number of corruptions proved and compared at once; a query and side with more is a block by itself."""
 
 _SALT: Final = 0x6F75747369646521
 
@@ -96,9 +98,9 @@ _SALT: Final = 0x6F75747369646521
 class Block(NamedTuple):
     """Corruptions of k kinds, one kind after the other, shared by g queries and sides.
 
-    groups: int64 [g]  indices of queries and sides; kind: int64 [g]  the kind whose corruptions each has
-    num:    int64 [k]  the corruptions of each kind
-    floor:  float64    the log-probability of each candidate below which it affects no rank; None if each runs to its end
+    groups: int64 [g]  indices of queries and sides; kind: int64 [g]  the kind of corruptions of each
+    num:    int64 [k]  the number of corruptions of each kind
+    floor:  float64    the log-probability below which each candidate affects no rank; None if each runs to its end
     """
 
     groups: NDArray[np.int64]
@@ -108,13 +110,13 @@ class Block(NamedTuple):
     floor: NDArray[np.float64] | None = None
 
     def take(self, mask: NDArray[np.bool_]) -> "Block":
-        """Return the block of some of the candidates, without floors."""
+        """Return a block of some of the candidates, without floors."""
         num = count_where(mask, starts_of(self.num))
         return Block(self.groups, self.kind, num, self.candidates.take(np.flatnonzero(mask)))
 
     @classmethod
     def join(cls, blocks: "Sequence[Block]") -> "Block":
-        """Return blocks without floors as one."""
+        """Join blocks without floors."""
         groups, kinds, num, candidates, _ = zip(*blocks, strict=True)
         first_kind = starts_of(np.array([len(each) for each in num]))[:-1]
         return cls(
@@ -126,12 +128,12 @@ class Block(NamedTuple):
 
 
 class Drawn(NamedTuple):
-    """The queries and sides G of a part.
+    """The queries and sides of a part, G in number.
 
     query:           int32 [G], side: int64 [G]
     num_corruptions: int64 [G]
     entities:        uint64 [G]  the hash of all corruptions, 0 if they are not listed
-    true:            the distinct true triples D; position: int64 [G]  the index there of each query and side's true triple
+    true:            the D distinct true triples; position: int64 [G]  the index in `true` for each query and side
     listed:          all candidates of the part, if they are drawn, and their groups
     """
 
@@ -146,7 +148,7 @@ class Drawn(NamedTuple):
 
 
 class DrawnCorruptions:
-    """The corruptions drawn by the run's seed."""
+    """The corruptions drawn with the run's seed."""
 
     def __init__(self, run: Run, model: Future[LeastModel | None]) -> None:
         self._run, self.model = run, model
@@ -189,10 +191,10 @@ def _select_block(candidates: CandidateSet, groups: Groups, mask: NDArray[np.boo
 
 
 class _Kinds(NamedTuple):
-    """The queries and sides g with corruptions of K kinds, one kind after the other. Those of a kind share all corruptions.
+    """The g queries and sides with corruptions of K kinds, one kind after the other. A kind shares all its corruptions.
 
     groups: int64 [g], kind: int64 [g]  as in `Block`
-    leader: int64 [K]  one query and side of each kind; query: int32 [K], side: int64 [K], triple: int32 [K, 3]
+    leader: int64 [K]  a query and side of each kind; query: int32 [K], side: int64 [K], triple: int32 [K, 3]
     """
 
     groups: NDArray[np.int64]
@@ -203,7 +205,7 @@ class _Kinds(NamedTuple):
     triple: NDArray[np.int32]
 
     def build_block(self, begin: int, end: int, num: NDArray[np.int64], atom: NDArray[np.int32]) -> Block:
-        """Build the block of some kinds, with `num` corruptions of each."""
+        """Build a block of some kinds, with `num` corruptions of each."""
         here = slice(*np.searchsorted(self.kind, (begin, end)))
         query, side = self.query[begin:end], self.side[begin:end].astype(np.int8)
         candidates = CandidateSet(np.repeat(query, num), np.repeat(side, num), atom)
@@ -211,10 +213,10 @@ class _Kinds(NamedTuple):
 
 
 class AllCorruptions:
-    """All corruptions of every query and side, which are not drawn before they are needed.
+    """All corruptions of every query and side, drawn only when they are needed.
 
-    The least model gives the corruptions inside of it as ranges of its keys. Queries that ask for the same argument of the same
-    predicate and entity have the same corruptions, which are proved once.
+    The corruptions inside the least model are ranges of its keys. Queries for the same argument of the same predicate and
+    entity have the same corruptions, which are proved once.
     """
 
     def __init__(self, run: Run, model: Future[LeastModel | None], block_size: int) -> None:
@@ -265,12 +267,12 @@ class AllCorruptions:
                 begin, end, *draw_eligible(self._run.graph, kinds.triple[begin:end], kinds.side[begin:end])
             )
             floors = np.repeat(floor[begin:end], block.num)
-            # Some that could be stopped are proved all the same.
+            # Some candidates that could be stopped are proved nevertheless.
             floors[-starts[begin] % stride :: stride] = -np.inf
             yield block if _is_given_up(self.model) else block._replace(floor=floors)
 
     def _draw_inside(self, part: Part, kinds: _Kinds, share: Share) -> Iterator[Block]:
-        """Yield the corruptions of each kind that follow, and a few others."""
+        """Yield the corruptions of each kind that follow from the program, and a few others."""
         outside = self._draw_outside(kinds, choose_num_outside(part.num_candidates))
         number = np.unique(np.concatenate((self._find_inside(kinds), outside)))
         kind, entities = np.divmod(number, self._num_constants)
@@ -283,7 +285,7 @@ class AllCorruptions:
             yield kinds.build_block(begin, end, num[begin:end], atom[starts[begin] : starts[end]])
 
     def _take(self, share: Share, name: str, starts: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
-        """Yield the bounds of the kinds that the process proves at once: of one unit, or of several that fill a block."""
+        """Yield the bounds of the kinds that the process proves at once: one unit, or several that fill a block."""
         bounds = cut_units(starts, self._block_size)
         while taken := share.take(name, len(bounds) - 1):
             own = bounds[taken.start : taken.stop + 1]
@@ -291,7 +293,7 @@ class AllCorruptions:
                 yield own[begin], own[end]
 
     def _draw_outside(self, kinds: _Kinds, num: int) -> NDArray[np.int64]:
-        """Draw entities for kinds by the seed: int64 [num], numbered as in `_find_inside`."""
+        """Draw entities for kinds with the seed: int64 [num], numbered as in `_find_inside`."""
         group: NDArray[np.uint64] = (kinds.query.astype(np.int64) * 4 + kinds.side).astype(np.uint64)
         key = mix(mix(np.array([self._run.seed ^ _SALT], np.uint64)) ^ group)
         order = np.argsort(key, kind="stable")
@@ -301,9 +303,9 @@ class AllCorruptions:
         return kind * self._num_constants + entities.astype(np.int64)
 
     def _find_inside(self, kinds: _Kinds) -> NDArray[np.int64]:
-        """Find the entities that make an atom of each kind that follows.
+        """Find the entities whose atoms, for each kind, follow from the program.
 
-        Returns kind * number of constants + entity: int64, ascending.
+        Return kind * number of constants + entity: int64, ascending.
         """
         model, found = self.model.result(), []
         assert model is not None
@@ -317,7 +319,7 @@ class AllCorruptions:
 def _find_distinct(
     run: Run, query: NDArray[np.int32], side: NDArray[np.integer]
 ) -> tuple[CandidateSet, NDArray[np.int64]]:
-    """Return the distinct true triples of queries and sides, and the index of each one's among them."""
+    """Return the distinct true triples of queries and sides, and the index among them for each query and side."""
     triple = run.triples[query]
     number = number_atoms(triple, len(run.graph.program.symbols.constants))
     rows, position = np.unique(number, return_index=True, return_inverse=True)[1:]
@@ -325,7 +327,7 @@ def _find_distinct(
 
 
 class Tally(NamedTuple):
-    """Counts for the queries and sides G: the corruptions above and tied, and the endings of the proved candidates.
+    """Counts for G queries and sides: the corruptions above and tied, and the endings of the proved candidates.
 
     above, tied, num_limited: int64 [G]; num_outcomes: int64 [G, 4]
     """
@@ -339,8 +341,9 @@ class Tally(NamedTuple):
 class RankOnly:
     """The work that proves the true triples of a part, then the corruptions that can affect a rank, and compares them.
 
-    Blocks are drawn and compared beside the engine. First come all corruptions of the queries and sides whose true triple does
-    not rank above everything that is not PROVED. Then come the corruptions of the others that could be PROVED.
+    Blocks are drawn and compared while the engine works. First come all corruptions of the queries and sides whose true triple
+    does not rank above everything that is not PROVED. Then come the corruptions of the other queries and sides that could be
+    PROVED.
     """
 
     def __init__(
@@ -352,7 +355,7 @@ class RankOnly:
 
     @property
     def model(self) -> LeastModel | None:
-        """The least model, if it is built: a part that needs none does not wait for it. UserError if it is too large."""
+        """The least model, if it is built; a part that does not need it does not wait for it. UserError if it is too large."""
         return self._source.model.result() if self._source.model.done() else None
 
     @property
@@ -370,7 +373,7 @@ class RankOnly:
         return self._source.draw(part)
 
     def prove(self, part: Part, drawn: Drawn, progress: Progress, share: Share | None = None) -> PartResult:
-        """Prove what can affect a rank. share: of this process, if others prove the same part; else all of it."""
+        """Prove what can affect a rank. share: this process's share, if others prove the same part; by default all of it."""
         share = Share(ProcessGroup(), part.number) if share is None else share
         distinct, choices = self._prove(part, drawn.true, progress)
         true = take_candidates(distinct, drawn.position)._replace(query=drawn.query, side=drawn.side.astype(np.int8))
@@ -392,7 +395,7 @@ class RankOnly:
             stopped: list[Future[Block]] = []
             while (block := self._wait_for(upcoming)) is not None:
                 upcoming = beside.submit(next, blocks, None)
-                # Those that are left out count beside those that are proved, so that the time left is that of the work.
+                # Count left-out candidates together with proved ones, so that the time left is estimated correctly.
                 num_left_out = int(drawn.num_corruptions[block.groups].sum()) - len(block.candidates.query)
                 progress(num_left_out)
                 num_proved += num_left_out
@@ -403,7 +406,7 @@ class RankOnly:
                 if (is_stopped := proved.outcome == STOPPED).any():
                     stopped.append(awaiting_model.submit(self._take_inside, block, is_stopped))
                 if stopped and stopped[0].done():
-                    # An error of the model ends the work at once.
+                    # An error in the model ends the work at once.
                     stopped[0].result()
             if inside := [each for each in (future.result() for future in stopped) if len(each.candidates.query)]:
                 block = Block.join(inside)
@@ -424,7 +427,7 @@ class RankOnly:
         return PartResult(*rankings, *ends, *counts, drawn.entities, sample, choices)
 
     def summarize(self, part: Part, proved: PartResult) -> PartResult:
-        """Return the ranks among all candidates, and the counts of those that were proved."""
+        """Return the ranks among all candidates, and the counts of the proved candidates."""
         return proved
 
     def _prove(
@@ -436,7 +439,7 @@ class RankOnly:
         return proved, choices
 
     def _wait_for(self, upcoming: "Future[Block | None]") -> Block | None:
-        """Return a block; while it waits for the least model, an interruption ends the model at once."""
+        """Wait for a block. If the work is interrupted while the block waits for the least model, end the model at once."""
         try:
             while not wait([upcoming], timeout=0.1).done:
                 if self.should_stop():
@@ -447,7 +450,7 @@ class RankOnly:
             raise
 
     def _take_inside(self, block: Block, mask: NDArray[np.bool_]) -> Block:
-        """Return the block of the selected candidates that are inside of the least model; all if it was given up."""
+        """Return a block of the selected candidates inside the least model; all of them if the model was given up."""
         model = self._source.model.result()
         selected = block.take(mask)
         if model is None:
@@ -455,9 +458,9 @@ class RankOnly:
         return selected.take(model.contains(selected.candidates.atom))
 
     def _compare(self, block: Block, proved: Candidates, true_score: NDArray[np.float64], tally: Tally) -> Sample:
-        """Add the corruptions of a block to the tally, and return a sample of them. Those that were stopped rank below.
+        """Add the corruptions of a block to the tally, and return a sample of them. Stopped corruptions rank below.
 
-        InternalError for one that was stopped too early.
+        InternalError for a corruption that was stopped too early.
         """
         groups, kind = block.groups, block.kind
         floor = -np.inf if block.floor is None else block.floor
@@ -480,7 +483,7 @@ class RankOnly:
 def build_rank_only(run: Run, pipeline: Pipeline, block_size: int | None = None) -> RankOnly:
     """Build the rank-only work of a run, and its least model in another thread.
 
-    UserError for a pipeline with its own draw or ranks; later, where the model is needed, if it is too large.
+    UserError for a pipeline with its own draw or ranks, and later, when the model is needed, if the model is too large.
     """
     if pipeline.draw is not draw_candidates or pipeline.rank is not rank_candidates:
         raise UserError(
@@ -502,7 +505,7 @@ def _is_given_up(model: Future[LeastModel | None]) -> bool:
 
 
 def _start_model(run: Run, device: str, must_stop: Callable[[], bool]) -> Future[LeastModel | None]:
-    """Build the least model in a thread, on a GPU on this thread's current one."""
+    """Build the least model in a thread; with CUDA, on this thread's current GPU."""
     prepare: Callable[[], None] | None = None
     if device == "cuda":
         prepare = make_entry(COMPILED).keep_device()
@@ -513,7 +516,7 @@ def _start_model(run: Run, device: str, must_stop: Callable[[], bool]) -> Future
 
 
 def build_model(run: Run, device: str, must_stop: Callable[[], bool] = lambda: False) -> LeastModel | None:
-    """Build the least model of a run's program; None if it takes more work than it can save, does not fit or needs torch."""
+    """Build the least model of a run's program; None if it takes more work than it can save, does not fit, or needs torch."""
     most_work = choose_most_work(run, device)
     if most_work <= 0:
         return None
@@ -537,7 +540,7 @@ def ranks_above_unproved(
 
 
 def _tally(true: Candidates, num: int) -> Tally:
-    """Count the true triples of the first of `num` queries and sides, and no corruptions."""
+    """Count the true triples of the first of `num` queries and sides, without corruptions."""
     num_outcomes, num_limited = _count_endings(np.arange(len(true.query)), true, num)
     return Tally(np.zeros(num, np.int64), np.zeros(num, np.int64), num_limited, num_outcomes)
 
@@ -545,9 +548,9 @@ def _tally(true: Candidates, num: int) -> Tally:
 def _count_endings(
     owner: NDArray[np.int64], candidates: Candidates, num: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Count the candidates of each owner by outcome, int64 [num, 4], and those that were limited, int64 [num].
+    """Count the candidates of each owner by outcome, int64 [num, 4], and the limited candidates, int64 [num].
 
-    Those that were stopped are not counted.
+    Stopped candidates are not counted.
     """
     width = 1 + STOPPED
     ended = np.bincount(owner * width + candidates.outcome, minlength=num * width).reshape(num, width)

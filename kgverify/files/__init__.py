@@ -1,4 +1,4 @@
-"""Reading and writing files: one way in, one way out.
+"""Reading and writing files, with one way in and one way out.
 
 Internal: it may change without notice. Users import from `kgverify` itself.
 """

@@ -1,9 +1,9 @@
-"""The identity of code: everything that decides the conclusions of an engine, as names and digests.
+"""The identity of code: names and digests of everything that affects the results of an engine.
 
-Every conclusion that outlives its process is stored with such an identity, and reused for an equal one only: parts of an
-evaluation, logs of campaigns, recordings to resume, the work of other machines, stored graphs. An engine of a third party is
-identified by its module and by all modules and files that its source names, followed as far as they are not installed.
-Code that starts other processes, or whose inputs its source does not name, cannot be identified, and is never reused.
+Every result that outlives its process is stored with such an identity and reused only if the identity is equal: parts of an
+evaluation, logs of campaigns, recordings to resume, the work of other machines, and stored graphs. A third-party engine is
+identified by its module and by all modules and files that its source names, recursively except for installed packages. Code
+that starts other processes, or whose source does not name its inputs, cannot be identified, and its results are never reused.
 """
 
 import ast
@@ -34,10 +34,10 @@ from kgverify.files.writing import write_file
 from kgverify.version import IMPORTED_AT
 
 Code: TypeAlias = dict[str, str]
-"""Name to digest or version, such as `helper.py`, `numpy` and `$SEED`."""
+"""The digest or version of each name, such as `helper.py`, `numpy` and `$SEED`."""
 
 UNIDENTIFIED: Final = "cannot be identified: "
-"""The beginning of the value of a name whose content is not known."""
+"""The beginning of the value for a name whose content is unknown."""
 EDITED: Final = f"{UNIDENTIFIED}it was edited after it was imported"
 
 _OWN: Final = ("kgverify", "kgreference")
@@ -48,14 +48,14 @@ _FOREIGN: Final = re.compile(
     r"builtins|cffi|clr|cpp_extension|ctypes|docker|grpc|httpx?|janus\w*|jpype|juliacall|lupa|matlab|oct2py|paramiko|pexpect"
     r"|py4j|pyswip|requests?|rpy2|runpy|sh|socket|subprocess|urllib3|websockets?|xmlrpc|zmq"
 )
-"""Modules that run other processes, other languages, or code that no import names."""
+"""Modules that run other processes, other languages, or code that no import statement names."""
 _LIBRARY: Final = re.compile(
     r"__future__|abc|array|base64|binascii|bisect|c?math|collections(\.abc)?|contextlib|contextvars|copy|copyreg|csv|dataclasses"
     r"|datetime|decimal|difflib|enum|fractions|functools|gc|graphlib|hashlib|heapq|hmac|importlib|io|itertools|json|keyword"
     r"|logging|numbers|operator|os(\.path)?|pathlib|pprint|queue|random|re|reprlib|statistics|string|struct|sys|textwrap"
     r"|threading|time|tomllib|traceback|types|typing|unicodedata|warnings|weakref|zlib"
 )
-"""The modules of the standard library that read nothing, or only by the calls below."""
+"""The modules of the standard library that read nothing, or read only through the calls below."""
 _MEMBERS: Final = {
     "importlib": re.compile("import_module"),
     "io": re.compile("BytesIO|StringIO|open"),
@@ -65,14 +65,14 @@ _MEMBERS: Final = {
         r"byteorder|exit|float_info|[gs]etrecursionlimit|getsizeof|hash_info|intern|maxsize|path|std(err|out)|version_info"
     ),
 }
-"""The members that may be used of modules that can also read inputs that no source names."""
+"""The permitted members of modules that can also read inputs that the source does not name."""
 _FOREIGN_CALLS: Final = re.compile(
     r"exec([lv]\w*|_module)?|eval|__import__|import_module|load_library|popen|system|(create_sub|posix_)?(process|spawn)\w*"
     r"|__(builtins|getattribute|globals|loader|spec|subclasses)__|attrgetter|methodcaller|getattr|globals|input|locals|setattr|vars|cwd|home|expand(user|vars)|connect"
     r"|argv|stdin|getcwdb?|from_pretrained|l?stat|get([acm]time|size)|is_dir|isdir|readlink|walk|urlopen"
 )
 _METHODS: Final = ("eval", "exec", "input", "system")
-"""Names that are foreign as functions, and usual as methods of objects that are not modules."""
+"""Names that are refused as functions, but are common as methods of objects that are not modules."""
 _READING: Final = re.compile(
     r"\w*(File|IO)|exists|is_?file|\w*(fromfile|fromtxt|listdir|scandir|iterdir|glob)|memmap|parse(_?file)?|scan_\w+"
     r"|from_file|(safe_)?open\w*|load(?!s$)\w*|read\w*"
@@ -86,9 +86,9 @@ _OF_PATHS: Final = re.compile(
 _PATH_MODULES: Final = {"os": os, "os.path": os.path, "pathlib": pathlib, "pathlib.Path": Path} | {
     f"os.path.{each.__name__}": each for each in (os.path.abspath, os.path.dirname, os.path.join, os.path.realpath)
 }
-"""The modules and functions that such an expression may use."""
+"""The modules and functions that an expression with a known value may use."""
 _loaded: Final[WeakKeyDictionary[ModuleType, str]] = WeakKeyDictionary()
-"""The digests that the files of modules had when these were first identified."""
+"""The digests of the files of modules at the time when each module was first identified."""
 
 
 @cache
@@ -123,7 +123,7 @@ def hash_file(path: Path) -> str:
 
 
 def identify_engines(names: Sequence[str]) -> Code:
-    """Return the identity of engines by the names that imported them, `MODULE:NAME` or `FILE.py:NAME`.
+    """Return the identity of engines, given by the names that imported them: `MODULE:NAME` or `FILE.py:NAME`.
 
     Any other name stands for an engine that cannot be identified.
     """
@@ -141,7 +141,7 @@ def identify_engines(names: Sequence[str]) -> Code:
 
 
 def list_changes(there: Mapping[str, str], here: Mapping[str, str], *, changed_only: bool = False) -> dict[str, str]:
-    """Describe what differs between two identities and, unless `changed_only`, what cannot be identified, by name."""
+    """Describe, by name, what differs between two identities and, unless `changed_only`, what cannot be identified."""
     changes = {}
     for name in dict.fromkeys((*there, *here)):
         old, new = there.get(name, "absent"), here.get(name, "absent")
@@ -158,7 +158,7 @@ def list_changes(there: Mapping[str, str], here: Mapping[str, str], *, changed_o
 def refuse_changes(changes: Mapping[str, str], accepted: Collection[str], *, where: str, what: str, fix: str) -> None:
     """Raise a UserError that names the changes, unless all of them are accepted.
 
-    what: the stored work, such as "parts"; fix: another way out than accepting
+    what: the stored work, such as "parts"; fix: an alternative to accepting the changes
     """
     if left := {name: text for name, text in changes.items() if name not in accepted}:
         options = " ".join(f"--accept-changed {shlex.quote(name)}" for name in left)
@@ -179,7 +179,7 @@ def _file_of(module: object, ending: str = "") -> Path | None:
 
 
 def _find_module(name: str, *folders: Path) -> tuple[Path | None, list[str]]:
-    """Return the file of a module, which need not be loaded, if it has one; and the folders of its own modules."""
+    """Return the file of a module, if it has one, and the folders of its submodules. The module need not be loaded."""
     module = sys.modules.get(name)
     if module is not None:
         return _file_of(module), [*getattr(module, "__path__", ())]
@@ -194,7 +194,7 @@ def _find_module(name: str, *folders: Path) -> tuple[Path | None, list[str]]:
 
 @cache
 def _installed_folders() -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the folders of installed packages, and those of the standard library."""
+    """Return the folders of installed packages, and the folders of the standard library."""
     paths = {name: os.path.realpath(path) + os.sep for name, path in sysconfig.get_paths().items()}
     packages = {paths["purelib"], paths["platlib"]}
     packages |= {each + os.sep for each in map(os.path.realpath, sys.path) if each.endswith("-packages")}
@@ -210,7 +210,7 @@ def _version_of(package: str) -> str | None:
 
 
 def _follow(name: str, path: Path, code: Code) -> None:
-    """Add a module and all that its source names to an identity."""
+    """Add a module, and everything that its source names, to an identity."""
     waiting, seen, root = [(name, path)], set[Path](), path.parents[name.count(".")]
     while waiting:
         name, path = waiting.pop()
@@ -249,9 +249,9 @@ class _Source:
         self._nodes = list(ast.walk(tree))
         self._parents = {id(child): node for node in self._nodes for child in ast.iter_child_nodes(node)}
         self._modules: list[str] = []
-        """The modules that it imports, by full name."""
+        """The modules that the source imports, by full name."""
         self._imported: dict[str, str] = {}
-        """The full name of each name that it imports; a relative import keeps its dots."""
+        """The full name of each name that the source imports; a relative import keeps its dots."""
         for node in self._nodes:
             if isinstance(node, ast.Import):
                 for alias in node.names:
@@ -269,7 +269,7 @@ class _Source:
         }
 
     def find_modules(self, root: Path) -> Iterator[tuple[str, Path]]:
-        """Yield the modules that it names and their files, with their packages. root: the folder of the engine."""
+        """Yield the modules that the source names, with their packages, and their files. root: the folder of the engine."""
         package = self._name if self._path.stem == "__init__" else self._name.rpartition(".")[0]
         names = [self._name]
         if any(self._name_of(node) in ("import_module", "__import__") for node in self._nodes):
@@ -288,14 +288,14 @@ class _Source:
                         yield module, found
 
     def add_inputs(self, code: Code) -> str:
-        """Add the files and variables that it names; return why others are possible, empty if they are not."""
+        """Add the files and variables that the source names. Return why it may read others; empty if it cannot."""
         for text in (each for each in self._texts if each and len(each) < 256 and "\0" not in each):
             for path, key in {Path(text).resolve(): f"./{text}", (self._path.parent / text).resolve(): text}.items():
                 _add_file(path, key, code)
         return self._check_origins() or next(filter(None, (self._check_use(node, code) for node in self._nodes)), "")
 
     def _check_origins(self) -> str:
-        """Return what it imports, or takes from a module, that may read what no source names."""
+        """Return an import, or a use of a module, that may read something that the source does not name."""
         for module in self._modules:
             is_whole = f"{module}.*" in self._imported.values()
             if module.partition(".")[0] in sys.stdlib_module_names and (is_whole or not _LIBRARY.fullmatch(module)):
@@ -307,18 +307,18 @@ class _Source:
                 if isinstance(node, ast.Attribute) and not isinstance(node.ctx, ast.Load) and not _is_installed(origin):
                     return f"assigns to {origin}"
                 parent = self._parents[id(node)]
-                # Modules are also members of those that import them: `random._os` is `os`.
+                # A module is also a member of the modules that import it: `random._os` is `os`.
                 module = origin.rpartition(".")[2].lstrip("_")
                 uses.append((origin, module, parent.attr if isinstance(parent, ast.Attribute) else ""))
         for origin, module, member in uses:
-            # A relative import names modules of the engine itself.
+            # A relative import names a module of the engine itself.
             parts = [each.lstrip("_") for each in origin.split(".")][-1 if origin.startswith(".") else 0 :]
             if any(map(_FOREIGN.fullmatch, parts)) or (module in _MEMBERS and not _MEMBERS[module].fullmatch(member)):
                 return f"uses {origin}.{member}".rstrip(".")
         return ""
 
     def _check_use(self, node: ast.AST, code: Code) -> str:
-        """Add the variable or file that a node reads, if that is known without running it; else return what it does."""
+        """Add the variable or file that a node reads, if its name is known without running code; else return the problem."""
         name, origin, parent = self._name_of(node), self._qualify(node), self._parents.get(id(node))
         call = parent if isinstance(parent, ast.Call) and parent.func is node else None
         is_local = isinstance(node, ast.Name) and node.id in self._bound and node.id not in self._imported
@@ -336,7 +336,7 @@ class _Source:
         return ""
 
     def _add_variable(self, node: ast.AST, code: Code) -> str:
-        """Add the variable of the environment that is read to an identity, if its name is known."""
+        """Add the environment variable that a node reads to an identity, if the name of the variable is known."""
         reader = parent if isinstance(parent := self._parents[id(node)], ast.Attribute) else node
         match self._parents[id(reader)]:
             case (
@@ -368,14 +368,14 @@ class _Source:
             return False
         if _add_file(Path(path).resolve(), os.path.relpath(path, self._path.parent), code):
             return True
-        # A file that does not exist is known to be absent, if the call takes nothing but paths.
+        # If the call takes only paths, a file that does not exist is known to be absent.
         return self._takes_paths(call, path) and not Path(path).exists()
 
     def _takes_paths(self, call: ast.Call, path: str | Path) -> bool:
         return isinstance(path, Path) or (isinstance(call.func, ast.Name) and self._name_of(call.func) == "open")
 
     def _is_file(self, node: ast.AST | None) -> bool:
-        """Return whether an expression is an open file; the call that opened it is checked by itself."""
+        """Return whether an expression is an open file. The call that opened it is checked separately."""
         if isinstance(node, ast.Name):
             values = self._bound.get(node.id, [None]) if node.id not in self._imported else [None]
             return all(isinstance(each, ast.Call) and self._is_file(each) for each in values)
@@ -383,7 +383,7 @@ class _Source:
         return isinstance(node, ast.Call) and not is_local and self._name_of(node.func) in ("File", "open", *_IN_MEMORY)
 
     def _evaluate(self, node: ast.AST | None, depth: int = 16) -> str | Path | None:
-        """Return the text or the path that an expression always has, None if that is not known."""
+        """Return the constant text or path of an expression; None if it is unknown."""
         known: dict[str, object] = {}
         for each in () if node is None else ast.walk(node):
             match each:
@@ -406,13 +406,13 @@ class _Source:
         return None
 
     def _name_of(self, node: ast.AST) -> str:
-        """Return the last name of a name or an attribute, as it was before an import renamed it."""
+        """Return the last component of a name or an attribute, as it was before an import renamed it."""
         if isinstance(node, ast.Name):
             return self._imported.get(node.id, node.id).rpartition(".")[2]
         return node.attr if isinstance(node, ast.Attribute) else ""
 
     def _qualify(self, node: ast.AST) -> str | None:
-        """Return the full name of what an expression takes from an imported module, None if it takes nothing."""
+        """Return the full name of the member of an imported module that an expression uses; None if it uses none."""
         if isinstance(node, ast.Name):
             return self._imported.get(node.id)
         base = self._qualify(node.value) if isinstance(node, ast.Attribute) else None
@@ -420,7 +420,7 @@ class _Source:
 
 
 def _names_member(name: str, call: ast.Call) -> bool:
-    """Return whether a call imports, or gets from an object, what its text names, and nothing that reads."""
+    """Return whether a call imports a module, or gets an attribute, that is named by a text and reads nothing."""
     match call.args:
         case [ast.Constant(value=str()), *_] if name in ("import_module", "__import__"):
             return True
@@ -430,7 +430,7 @@ def _names_member(name: str, call: ast.Call) -> bool:
 
 
 def _list_bindings(nodes: Sequence[ast.AST]) -> dict[str, list[ast.AST | None]]:
-    """Return what is bound to each name of a module, in any scope but by imports: None where it is no expression."""
+    """Return what is bound to each name of a module, in any scope, except by imports; None for anything but an expression."""
     values: dict[int, ast.AST | None] = {}
     for node in nodes:
         if isinstance(node, ast.Assign):
@@ -456,7 +456,7 @@ def _is_installed(name: str) -> bool:
 
 
 def _add_file(path: Path, key: str, code: Code) -> bool:
-    """Add a file, if it is one, to an identity."""
+    """Add a file to an identity, if the path is a file."""
     with suppress(OSError):
         if path.is_file():
             code[key] = hash_file(path)
@@ -471,36 +471,36 @@ def find_compiler() -> str | None:
     """Return the path of a C++ compiler; None without one."""
     found = _search(os.environ.get("PATH"))
     if found is None:
-        # One may be installed while this process runs.
+        # A compiler may be installed while this process runs.
         _search.cache_clear()
     return found
 
 
 @lru_cache(maxsize=4)
 def _search(folders: str | None) -> str | None:
-    """Look for the compilers once for each value of PATH."""
+    """Search for the compilers, once for each value of PATH."""
     return next((found for name in COMPILERS if (found := shutil.which(name, path=folders))), None)
 
 
 def identify_compilers() -> Code:
-    """Return the compilers by their content."""
+    """Return the digests of the compilers."""
     found = {"compiler": find_compiler(), "$CXX": shutil.which(os.environ.get("CXX", ""))}
     return {name: hash_file(Path(path)) for name, path in found.items() if path}
 
 
 def read_driver() -> str:
-    """Return what the driver of NVIDIA's GPUs says of its version; empty without one."""
+    """Return the version text of NVIDIA's GPU driver; empty without a driver."""
     with suppress(OSError), open("/proc/driver/nvidia/version", encoding="utf-8") as file:
         return file.readline()
     return ""
 
 
 CACHE: Final = "KGVERIFY_CACHE"
-"""The environment variable with the folder; empty: nothing is kept."""
+"""The environment variable for the cache folder; if it is empty, there is no cache."""
 
 
 def find_cache() -> Path | None:
-    """Return the folder, which need not exist; None if nothing is kept."""
+    """Return the cache folder, which need not exist; None if there is no cache."""
     named = os.environ.get(CACHE)
     if named is not None:
         return Path(named) if named else None
@@ -522,19 +522,19 @@ def is_private(path: Path) -> bool:
 
 
 def make_private(folder: Path) -> None:
-    """Create a folder and those above it that are missing, for this user only. OSError as `os.mkdir`."""
+    """Create a folder and its missing parents, for this user only. OSError as for `os.mkdir`."""
     for each in (*reversed(folder.parents), folder):
         if not each.exists():
             each.mkdir(mode=0o700)
 
 
 def has_mark(path: Path | None) -> bool:
-    """Return whether `keep_mark` left a file, which nobody else can have put there."""
+    """Return whether `keep_mark` left a file here. Nobody else can have created it."""
     return path is not None and path.is_file() and is_private(path)
 
 
 def keep_mark(path: Path | None, text: str) -> None:
-    """Write a file that says what was done, for later processes, if possible."""
+    """If possible, write a file that tells later processes what was done."""
     with suppress(OSError, UserError):
         if path is not None:
             make_private(path.parent)
@@ -543,7 +543,7 @@ def keep_mark(path: Path | None, text: str) -> None:
 
 @contextmanager
 def open_private(path: Path, *, purpose: str, max_bytes: int | None = None) -> Iterator[int]:
-    """Open a file of a cache once, and yield its descriptor. UserError unless only this user and root can change it."""
+    """Open a file in a cache once, and yield its descriptor. UserError unless only this user and root can change it."""
     with open_descriptor(path, purpose=purpose, max_bytes=max_bytes) as descriptor:
         if not (_is_own(os.fstat(descriptor)) and is_private(path.parent)):
             raise UserError(

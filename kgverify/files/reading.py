@@ -1,8 +1,8 @@
-"""The one way in: every file that is read was opened here.
+"""The one way in: every file that kgverify reads is opened here.
 
 A file may come from a stranger. A named pipe or a terminal would block, a device has no end, a file under `/proc` has no
-size, and a sparse file takes a terabyte of memory and no space on disk. All of them are refused before anything is read,
-by the descriptor, so that nobody can exchange the file after it was checked.
+size, and a sparse file can take a terabyte of memory but no space on disk. All of them are refused before anything is read.
+The check uses the descriptor, so nobody can exchange the file after it was checked.
 """
 
 import gzip
@@ -25,15 +25,15 @@ import msgspec
 from kgverify.errors import UserError
 
 MAX_BYTES: Final = 1 << 30
-"""Bytes of a file that is read into memory as a whole, if nothing else is said."""
+"""The default maximum size in bytes of a file that is read into memory as a whole."""
 MAX_RATIO: Final = 64
-"""Bytes in memory for each byte on disk. Text is seldom packed better than 20 to 1, numbers seldom better than 40 to 1."""
+"""The maximum ratio of bytes in memory to bytes on disk. Text is rarely packed better than 20 to 1, numbers than 40 to 1."""
 MIN_EXPANDED_BYTES: Final = 16 << 20
-"""Bytes that any file may expand to, however small it is."""
+"""The number of bytes to which any file may expand, however small it is."""
 
 _FLAGS: Final = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 STANDARD_INPUT: Final = "-"
-"""The path that the user types for standard input."""
+"""The path that a user types for standard input."""
 
 _MAX_EXTENTS: Final = 1 << 10
 _PIECE: Final = 1 << 20
@@ -112,7 +112,7 @@ def open_descriptor(path: Path, *, purpose: str, max_bytes: int | None = None) -
 
 
 def _check_descriptor(descriptor: int, where: str, purpose: str, max_bytes: int | None) -> None:
-    """Raise a UserError unless an open file is a regular one whose bytes are on disk."""
+    """Raise a UserError unless an open file is a regular file whose bytes are on disk."""
     status = os.fstat(descriptor)
     if not stat.S_ISREG(status.st_mode):
         kind = _KINDS.get(stat.S_IFMT(status.st_mode), "a special file")
@@ -135,14 +135,14 @@ def _check_descriptor(descriptor: int, where: str, purpose: str, max_bytes: int 
 
 
 def _devices_without_files() -> set[int]:
-    """Return the devices of the file systems whose files are no files."""
+    """Return the devices of file systems whose entries are not real files."""
     found = {os.stat(folder).st_dev for folder in ("/proc", "/sys") if os.path.isdir(folder)}
-    # Without such a file system the folder, if there is one, lies on the disk.
+    # Without such a file system, the folder, if it exists, is on the disk.
     return found - {os.stat("/").st_dev}
 
 
 def _is_sparse(descriptor: int, size: int) -> bool:
-    """Return whether a file has more bytes for each byte on disk than `MAX_RATIO`."""
+    """Return whether the ratio of a file's size to its bytes on disk is above `MAX_RATIO`."""
     if not hasattr(os, "SEEK_DATA"):
         return False
     position = stored = 0
@@ -151,7 +151,7 @@ def _is_sparse(descriptor: int, size: int) -> bool:
             begin = os.lseek(descriptor, position, os.SEEK_DATA)
             position = os.lseek(descriptor, begin, os.SEEK_HOLE)
         except OSError:
-            # Only a hole follows.
+            # The rest of the file is a hole.
             break
         stored += position - begin
         if stored * MAX_RATIO >= size:
@@ -160,7 +160,7 @@ def _is_sparse(descriptor: int, size: int) -> bool:
 
 
 def _read_at_most(file: BufferedReader, max_bytes: int, where: str) -> bytes:
-    """Read to the end. UserError if that is more than is allowed."""
+    """Read to the end. UserError for more than `max_bytes`."""
     content = BytesIO()
     while piece := file.read(_PIECE):
         if content.tell() + len(piece) > max_bytes:
@@ -177,7 +177,7 @@ def _too_long(found: str, max_bytes: int, where: str) -> UserError:
 
 @contextmanager
 def _translated(where: str, purpose: str) -> Iterator[None]:
-    """Turn an error of the system into a UserError."""
+    """Translate an OSError into a UserError."""
     try:
         yield
     except OSError as error:
@@ -192,13 +192,13 @@ def _translated(where: str, purpose: str) -> Iterator[None]:
 _Kind = TypeVar("_Kind")
 
 NOT_JSON: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
-"""The errors of the decoder for content that is not JSON, is not of the expected type, or is nested too deeply."""
+"""The decoder's errors for content that is not JSON, does not have the expected type, or is nested too deeply."""
 
 MAX_JSON_BYTES: Final = 64 << 20
-"""Bytes of a JSON file: decoded, it takes up to twenty times as much."""
+"""The maximum size in bytes of a JSON file, which takes up to twenty times as much memory when decoded."""
 _MAX_TOML_BYTES: Final = 1 << 20
 _MAX_TOML_LINE: Final = 10_000
-"""Bytes of a line: the time for a key with dots grows with the square of their number."""
+"""The maximum length in bytes of a line: the time to parse a dotted key grows with the square of the number of dots."""
 
 
 def read_json(path: Path, kind: type[_Kind], *, purpose: str, fix: str, max_bytes: int = MAX_JSON_BYTES) -> _Kind:
@@ -247,11 +247,11 @@ else:
     from backports import zstd
 
 _MAX_WINDOW: Final = 128 << 20
-"""Bytes of memory that a zstd frame or an xz stream may ask for: what `zstd --long` uses, and twice what `xz -9` does."""
+"""The maximum memory in bytes that a zstd frame or an xz stream may request: as much as `zstd --long`, or twice `xz -9`."""
 _INPUT_BYTES: Final = 4 << 10
-"""Bytes of a packed file that are read at once."""
+"""The number of bytes of a packed file that are read at once."""
 _OUTPUT_BYTES: Final = 1 << 20
-"""Bytes that are unpacked at once: 4 KiB of bzip2 or zstd may hold gigabytes."""
+"""The number of bytes that are unpacked at once: 4 KiB of bzip2 or zstd may contain gigabytes."""
 _ZIP_ENTRY: Final = b"PK\1\2"
 _MAX_ZIP_ENTRIES: Final = 1_000
 _MAX_LISTED: Final = 5
@@ -259,15 +259,15 @@ _MAX_SHOWN: Final = 80
 
 
 def is_packed(content: bytes) -> bool:
-    """Return whether bytes begin as one of the packed formats does."""
+    """Return whether bytes begin like one of the packed formats."""
     return any(sign.match(content) for sign, _ in _FORMATS)
 
 
 def decompress(content: bytes, *, where: str, max_bytes: int = MAX_BYTES) -> bytes:
-    """Return the unpacked content of a packed file, and anything else as it is.
+    """Return the content of a packed file; return any other content unchanged.
 
-    UserError for damaged bytes, for a zip with other than one file, and before more is unpacked than `max_bytes` or than an
-    honest file holds.
+    UserError for damaged bytes, for a zip that does not contain exactly one file, and before the content exceeds `max_bytes`
+    or the size that an honest file could have.
     """
     unpack = next((each for sign, each in _FORMATS if sign.match(content)), None)
     if unpack is None:
@@ -290,7 +290,7 @@ def decompress(content: bytes, *, where: str, max_bytes: int = MAX_BYTES) -> byt
         raise UserError(
             f"cannot be unpacked: this Python lacks the module {error.name}", where=where, fix="unpack the file first"
         ) from error
-    # An OSError comes from bzip2, the last two from a zip.
+    # bzip2 raises OSError, and zip the last two.
     except (zlib.error, zstd.ZstdError, EOFError, OSError, ValueError, struct.error) as error:
         raise UserError(
             f"does not unpack, it is cut off or damaged: {error}", where=where, fix="pack the file again"
@@ -299,13 +299,13 @@ def decompress(content: bytes, *, where: str, max_bytes: int = MAX_BYTES) -> byt
 
 
 class _Refusal(Exception):
-    """A packed file that does not hold exactly one text, with what was found and the advice."""
+    """A packed file that does not contain exactly one text, with the finding and the advice."""
 
 
 def _unpack(content: bytes, begin: Callable[[], Any]) -> Iterator[bytes]:
-    """Yield the content of packed files, one after the other, in pieces; zeros may follow each.
+    """Yield the content of concatenated packed files in pieces; zeros may follow each file.
 
-    begin: returns a decompressor of the standard library for one packed file
+    begin: returns a standard-library decompressor for one packed file
     """
     unpacker = begin()
     for position in range(0, len(content), _INPUT_BYTES):
@@ -336,7 +336,7 @@ def _unpack_zstd(content: bytes) -> Iterator[bytes]:
 
 
 def _unpack_bzip2(content: bytes) -> Iterator[bytes]:
-    # Some builds of Python lack this module, and the next one.
+    # Some builds of Python lack this module and the next one.
     import bz2
 
     return _unpack(content, bz2.BZ2Decompressor)
@@ -354,12 +354,12 @@ def _unpack_xz(content: bytes) -> Iterator[bytes]:
 def _unpack_zip(content: bytes) -> Iterator[bytes]:
     import zipfile
 
-    # The list of files is read as a whole before any limit on it can be checked.
+    # The list of files is read as a whole, before any limit on it can be checked.
     if content.count(_ZIP_ENTRY) > _MAX_ZIP_ENTRIES:
         raise _Refusal(f"is a zip of more than {_MAX_ZIP_ENTRIES:,} files, expected one", "unpack it")
     try:
         with zipfile.ZipFile(BytesIO(content)) as archive:
-            # macOS adds a description of each file in a folder of its own.
+            # macOS adds a description of each file in a separate folder.
             files = [
                 each for each in archive.infolist() if not (each.is_dir() or each.filename.startswith("__MACOSX/"))
             ]
@@ -385,9 +385,9 @@ def _unpack_zip(content: bytes) -> Iterator[bytes]:
 _FORMATS: Final[tuple[tuple[re.Pattern[bytes], Callable[[bytes], Iterator[bytes]]], ...]] = (
     (re.compile(rb"\x1f\x8b"), _unpack_gzip),
     (re.compile(rb"\x28\xb5\x2f\xfd"), _unpack_zstd),
-    # A text may begin with BZh.
+    # A plain text may also begin with BZh.
     (re.compile(rb"BZh[1-9](?:1AY&SY|\x17rE8P\x90)"), _unpack_bzip2),
     (re.compile(rb"\xfd7zXZ\0"), _unpack_xz),
     (re.compile(rb"PK(?:\x03\x04|\x05\x06)"), _unpack_zip),
 )
-"""The first bytes of each format, and what unpacks it."""
+"""The first bytes of each format, and the function that unpacks it."""

@@ -1,7 +1,7 @@
-"""Files in object stores, by URL: every one is copied to or from a local folder, and checked there as any other.
+"""Files in object stores, by URL: each is copied to or from a local folder, and checked there like any other file.
 
-An object appears in its store whole or not at all. Several objects do not appear together, so the one that makes the others
-count, such as a manifest, is sent last. A URL is what a user typed: no file can name one.
+An object appears in its store whole or not at all. Several objects do not appear together, so the object that makes the others
+valid, such as a manifest, is sent last. A URL always comes from a user: no file can name one.
 """
 
 import importlib
@@ -24,19 +24,19 @@ from kgverify.files.writing import explained, temporary_folder
 T = TypeVar("T")
 
 STORES: Final = ("s3", "gs", "gcs", "az", "abfs", "abfss", "memory")
-"""The protocols of stores that replace an object at once."""
+"""The protocols of stores that replace an object atomically."""
 _URL: Final = re.compile(rf"(?P<protocol>{'|'.join(STORES)}|file):/+(?P<rest>.*)", re.DOTALL)
-"""A URL; as a `Path` it has one slash."""
+"""A URL; a `Path` shortens its slashes to one."""
 _OTHER: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _NAME: Final = re.compile(r"[^/\\\0]{1,255}")
 _PIECE: Final = 16 << 20
-"""Bytes for which a store is asked at once."""
+"""The number of bytes requested from a store at once."""
 _THREADS: Final = 8
 _MOST_FILES: Final = 100_000
 _CLIENT: Final = {"allow_http": True, "timeout": "1h", "connect_timeout": "5s", "read_timeout": "5m"}
-"""A request may take long where the network is slow, but not stand still. Whoever gives an http:// endpoint wants it."""
+"""A request may be slow, but must not stall. A user who gives an http:// endpoint wants it."""
 _OPTIONS: Final = {"s3": {"disable_bulk_delete": True}}
-"""Options by protocol. Some servers answer a request that deletes several objects in a form of their own."""
+"""Options by protocol. Some servers answer requests to delete several objects in a nonstandard form."""
 _STATUS: Final = re.compile(r"status code: (\d{3}[^:\n]*)")
 _DETAIL: Final = re.compile(r"<(Code|Message)>(.*?)</\1>", re.DOTALL)
 
@@ -63,12 +63,12 @@ class Remote:
         return Remote(self.protocol, f"{self.key}/{name}")
 
     def exists(self) -> bool:
-        """Return whether there is such an object, or a folder. UserError if the store cannot be asked."""
+        """Return whether the object or folder exists. UserError if the store does not answer."""
         with self._explained("cannot be read"):
             return bool(self._describe(self.open_store()))
 
     def list_files(self) -> dict[str, int]:
-        """Return the names of a folder's files, without its folders, and their bytes; none if there is no such folder.
+        """Return the names and sizes of a folder's files, without its folders; empty if the folder does not exist.
 
         UserError for a name that no file on a disk can have.
         """
@@ -87,9 +87,9 @@ class Remote:
             return sizes
 
     def fetch(self, folder: Path) -> Path:
-        """Copy a file, or the files of a folder, into a local folder, and return the path of the copy there.
+        """Copy a file, or the files of a folder, into a local folder, and return the path of the copy.
 
-        Errors show the copy under its URL. UserError if it does not exist, cannot be read, or the disk is too small.
+        Errors name the copy by its URL. UserError if it does not exist, cannot be read, or the disk is too small.
         """
         with self._explained("cannot be read"):
             store, copy = self.open_store(), folder / self.name
@@ -113,9 +113,9 @@ class Remote:
             return copy
 
     def send(self, source: Path, *, last: str = "") -> None:
-        """Replace the object by a local file, or the objects of a folder by the files of a local one.
+        """Replace the object by a local file, or the objects of a folder by the files of a local folder.
 
-        last: the name of the file without which a folder counts for nothing; it is deleted first, and sent after all others
+        last: the name of the file without which a folder is invalid; it is deleted first, and sent after all others
 
         UserError if an object cannot be written.
         """
@@ -132,7 +132,7 @@ class Remote:
                 ending.send_file(files[ending])
 
     def send_file(self, source: Path) -> None:
-        """Do as `send` for a file where no folder can be, with fewer requests."""
+        """Do the same as `send` for a file that cannot replace a folder, but with fewer requests."""
         with self._explained("cannot be written"):
             store = self.open_store()
             store.put_file(str(source), self.key)
@@ -141,7 +141,7 @@ class Remote:
                 raise OSError(f"the store holds {size:,} bytes of {source.stat().st_size:,}")
 
     def check_writable(self) -> None:
-        """Raise the UserError of `send` before a long run, if it would raise one already. Leave nothing."""
+        """Raise the UserError that `send` would raise now, before a long run. Leave nothing behind."""
         key = f"{self.key}.kgverify-{os.urandom(8).hex()}"
         with self._explained("cannot be written"):
             store = self.open_store()
@@ -149,8 +149,8 @@ class Remote:
             store.rm_file(key)
 
     def copy_piece(self, store: Any, target: Path, size: int, begin: int) -> None:
-        """Copy some bytes into a file of this size. UserError if the object has another size."""
-        # One byte more than there should be: an object that has grown must not look like the one that was listed.
+        """Copy some bytes into a file of this size. UserError if the object has a different size."""
+        # Request one byte more than expected: a larger object must not look like the listed one.
         end = min(begin + _PIECE, size)
         content = store.cat_file(self.key, start=begin, end=end + (end == size))
         if len(content) != end - begin:
@@ -163,7 +163,7 @@ class Remote:
             os.close(descriptor)
 
     def _describe(self, store: Any) -> dict[str, Any]:
-        """Return the type and size of an object or folder, and an empty dictionary if it does not exist."""
+        """Return the type and size of an object or folder; an empty dictionary if it does not exist."""
         try:
             info: dict[str, Any] = store.info(self.key)
             return info
@@ -175,7 +175,7 @@ class Remote:
         return UserError("was replaced while it was read", where=self.url, fix="read it again")
 
     def open_store(self) -> Any:
-        """Return the file system of fsspec for the protocol, with what the environment says."""
+        """Return fsspec's file system for the protocol, configured by the environment."""
         if self.protocol == "memory":
             return importlib.import_module("fsspec").filesystem("memory")
         protocol = "gs" if self.protocol == "gcs" else self.protocol
@@ -184,7 +184,7 @@ class Remote:
 
     @contextmanager
     def _explained(self, what: str) -> Iterator[None]:
-        """Raise a UserError in place of the errors of a store, which are of many types; of the package if it is missing."""
+        """Raise a UserError in place of a store's errors, which have many types, or for a missing package."""
         try:
             yield
         except (UserError, MemoryError):
@@ -200,7 +200,7 @@ class Remote:
 
 
 def describe_answer(error: BaseException) -> str:
-    """Return what a store answered to a request that failed; empty if that is not known."""
+    """Return a store's answer to a failed request; empty if it is unknown."""
     text = str(error)
     status = _STATUS.search(text)
     details = dict(_DETAIL.findall(text))
@@ -208,7 +208,7 @@ def describe_answer(error: BaseException) -> str:
 
 
 def find_remote(path: object) -> Remote | None:
-    """Return the object that a URL names; None for a local path, `file://` included. UserError for other URLs."""
+    """Return the object that a URL names; None for a local path, including `file://`. UserError for any other URL."""
     text = str(path) if isinstance(path, (str, Path)) else ""
     found = _URL.fullmatch(text)
     if found is None:
@@ -231,12 +231,12 @@ def find_remote(path: object) -> Remote | None:
 
 
 def names_url(path: str | Path) -> bool:
-    """Return whether a path is a URL, `file://` included. UserError as for `find_remote`."""
+    """Return whether a path is a URL, including `file://`. UserError as for `find_remote`."""
     return find_remote(path) is not None or _URL.fullmatch(str(path)) is not None
 
 
 def find_local(path: str | Path) -> Path:
-    """Return a local path as such, also if it was given as `file://`. UserError for a URL of another machine."""
+    """Return a local path, also if it was given as `file://`. UserError for a URL of another machine."""
     found = _URL.fullmatch(str(path))
     if found is None or found["protocol"] != "file":
         return Path(path)
@@ -247,9 +247,9 @@ def find_local(path: str | Path) -> Path:
 
 @contextmanager
 def fetched(path: str | Path) -> Iterator[Path]:
-    """Yield the local path, or the path of a copy that is deleted when the context ends. UserError as by `Remote.fetch`.
+    """Yield the local path, or the path of a copy that is deleted when the context ends. UserError as for `Remote.fetch`.
 
-    A copy is not forced to disk, so that one that is deleted soon stays in memory, in the cache of the system.
+    A copy is not forced to disk, so a copy that is soon deleted may stay in the system's cache in memory.
     """
     remote = find_remote(path)
     if remote is None:
@@ -261,10 +261,10 @@ def fetched(path: str | Path) -> Iterator[Path]:
 
 @contextmanager
 def sent_to(remote: Remote, last: str) -> Iterator[Path]:
-    """Yield a local path to fill. When the context ends without an error, what is there is sent as `Remote.send` does.
+    """Yield a local path to fill. When the context ends without an error, send its content as `Remote.send` does.
 
-    The path is in a folder of this user, which is deleted if no error leaves the context. The same URL has the same
-    folder, so that a command that was interrupted can resume on the same machine.
+    The path is in a folder of this user, which is deleted if no error leaves the context. The same URL always has the same
+    folder, so an interrupted command can resume on the same machine.
     """
     name = f"kgverify-{os.getuid()}-{sha256(remote.url.encode()).hexdigest()[:16]}"
     folder = Path(tempfile.gettempdir()) / name
@@ -283,10 +283,10 @@ def sent_to(remote: Remote, last: str) -> Iterator[Path]:
 
 
 def _copy_files(store: Any, files: Mapping[Remote, tuple[Path, int]]) -> None:
-    """Copy objects to new files of these sizes, several pieces at the same time. UserError if one changes meanwhile."""
+    """Copy objects to new files of these sizes, several pieces at a time. UserError if an object changes meanwhile."""
     for target, _ in files.values():
         os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
-    # One request returns one version of an object.
+    # A single request returns a single version of an object.
     before = {remote: _version_of(store, remote.key) for remote, (_, size) in files.items() if size > _PIECE}
     pieces = [(remote, *file, begin) for remote, file in files.items() for begin in range(0, file[1], _PIECE)]
     _do_all(lambda piece: piece[0].copy_piece(store, *piece[1:]), pieces)
@@ -296,13 +296,13 @@ def _copy_files(store: Any, files: Mapping[Remote, tuple[Path, int]]) -> None:
 
 
 def _version_of(store: Any, key: str) -> tuple[Any, ...]:
-    """Return what changes if an object is replaced."""
+    """Return properties that change if an object is replaced."""
     info = store.info(key)
     return tuple(str(info.get(name)) for name in ("size", "e_tag", "last_modified", "created"))
 
 
 def _do_all(work: Callable[[T], None], items: Iterable[T]) -> None:
-    """Do the work on several items at the same time. The first error is raised, once no work is left."""
+    """Do the work on several items at the same time. Raise the first error when all work has ended."""
     with ThreadPoolExecutor(_THREADS) as executor:
         for _ in executor.map(work, items):
             pass

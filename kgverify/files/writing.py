@@ -1,8 +1,8 @@
 """The one way out to disk: a file appears whole or not at all, no link is followed, and every failure names its remedy.
 
-A file is written under an unpredictable name in the folder of its target, and then renamed. What was at the target stays
-as it was until then. Folders that the user names may be links, for example to a larger disk. The target itself may not be:
-renaming would replace the link, and writing through it would change a file that somebody else may have chosen.
+A file is written under an unpredictable name in the folder of its target, and then renamed. The target stays
+unchanged until then. Folders that the user names may be links, for example to a larger disk. The target itself may not be a
+link: renaming would replace the link, and writing through it would change a file that somebody else may have chosen.
 """
 
 import ctypes
@@ -31,13 +31,13 @@ _NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXE
 _EXISTING: Final = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 _SHOWN_NAME: Final = 40
 STAGED: Final = ".kgverify-staged-"
-"""The beginning of the names of folders that `staging_folder` makes."""
+"""The prefix of the names of folders that `staging_folder` makes."""
 _TEMPORARY: Final = re.compile(r"\..*\.[0-9a-f]{8}-[0-9a-f]{16}\.tmp", re.DOTALL)
 _STREAM: Final = re.compile(r"/dev/(stdout|stderr)|(?:/dev|/proc/self)/fd/(\d+)")
 """Names of open descriptors, which the system shows as links."""
 
 _URL: Final = re.compile(r"(?:s3|gs|gcs|az|abfs|abfss|memory|file):/")
-"""The beginning of a URL, which a `Path` shortens by a slash."""
+"""The beginning of a URL after a `Path` has removed a slash."""
 
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 _FIXES: Final = {
@@ -54,7 +54,7 @@ _FIXES: Final = {
 
 
 def write_file(path: Path | str, content: bytes | str, *, is_durable: bool = False) -> None:
-    """Replace a file at once, or write to a device or a pipe. UserError if it cannot be written.
+    """Replace a file atomically, or write to a device or a pipe. UserError if it cannot be written.
 
     is_durable: force the file to disk, so that a crash of the machine does not lose it
     """
@@ -69,7 +69,7 @@ def write_file(path: Path | str, content: bytes | str, *, is_durable: bool = Fal
 
 
 def append_to_file(path: Path | str, content: bytes) -> None:
-    """Append to a file, which need not exist: everything or nothing. UserError if it cannot be written."""
+    """Append all or nothing to a file, which need not exist. UserError if it cannot be written."""
     path = Path(path)
     with explained(path, num_bytes=len(content)):
         if is_special(path):
@@ -81,7 +81,7 @@ def append_to_file(path: Path | str, content: bytes) -> None:
             try:
                 _write_all(descriptor, content)
             except OSError:
-                # What follows half a line would be lost as well.
+                # Text after half a line would be lost as well.
                 os.ftruncate(descriptor, size)
                 raise
         finally:
@@ -106,7 +106,7 @@ def renamed_into(
     is_durable: bool = False,
     rename: Callable[[Path, Path], object] | None = None,
 ) -> Iterator[Path]:
-    """Do as `replaced`, but leave an OSError to the caller, who knows what was kept.
+    """Do the same as `replaced`, but leave an OSError to the caller, who knows what was kept.
 
     rename: puts the file in place; with it, `path` may be a folder
     """
@@ -117,7 +117,7 @@ def renamed_into(
         try:
             if mode is not None:
                 with suppress(PermissionError):
-                    # Some file systems have no permissions to change.
+                    # Some file systems have no permissions.
                     os.fchmod(descriptor, mode)
         finally:
             os.close(descriptor)
@@ -136,7 +136,7 @@ def renamed_into(
 def open_in_place(path: Path, flags: int) -> int:
     """Open a file that is changed in place and return its descriptor.
 
-    UserError for a link, symbolic or hard, and for anything but a regular file; OSError as `os.open`.
+    UserError for a symbolic or hard link, and for anything but a regular file; OSError as for `os.open`.
     """
     refuse_link(path)
     descriptor = os.open(path, flags | _EXISTING, 0o666)
@@ -149,7 +149,7 @@ def open_in_place(path: Path, flags: int) -> int:
 
 
 def make_folder(path: Path) -> None:
-    """Create a folder if it does not exist, and force its name to disk. UserError for a link; OSError as `os.mkdir`."""
+    """Create a folder if it does not exist, and force its name to disk. UserError for a link; OSError as for `os.mkdir`."""
     refuse_link(path)
     if not path.is_dir():
         path.mkdir()
@@ -177,9 +177,9 @@ def make_folders(path: Path) -> list[Path]:
 
 @contextmanager
 def temporary_folder(prefix: str, folder: str | None = None) -> Iterator[Path]:
-    """Yield a new folder in one for temporary files, the system's if not given; delete it afterwards.
+    """Yield a new folder inside a folder for temporary files, by default the system's; delete it afterwards.
 
-    UserError if it cannot be created, and if the disk is full inside of the context.
+    UserError if it cannot be created, or if the disk becomes full inside the context.
     """
     is_created = False
     try:
@@ -199,9 +199,9 @@ def temporary_folder(prefix: str, folder: str | None = None) -> Iterator[Path]:
 
 @contextmanager
 def staging_folder(folder: Path) -> Iterator[Path]:
-    """Yield a new folder inside of another one, for files that are renamed together; deleted afterwards.
+    """Yield a new folder inside another one, for files that are renamed together; delete it afterwards.
 
-    The caller holds the lock of the folder: what a process that was killed left of such a folder is deleted.
+    The caller must hold the lock of the outer folder, since leftovers of killed processes are deleted there.
     """
     for left in folder.glob(f"{STAGED}*"):
         shutil.rmtree(left, ignore_errors=True)
@@ -214,7 +214,7 @@ def staging_folder(folder: Path) -> Iterator[Path]:
 
 
 def check_writable(path: Path | str) -> None:
-    """Raise the UserError of `write_file` before a long run, if it would raise one already. Leave nothing."""
+    """Raise the UserError that `write_file` would raise now, before a long run. Leave nothing behind."""
     path = Path(path)
     if is_special(path):
         # Opening and closing a pipe would tell its reader that the output is complete.
@@ -225,7 +225,7 @@ def check_writable(path: Path | str) -> None:
 
 
 def check_folder(folder: Path) -> None:
-    """Raise UserError unless files can be written in a folder, or it can be created. Leave nothing."""
+    """Raise UserError unless files can be written in a folder, or it can be created. Leave nothing behind."""
     existing = next(each for each in (folder, *folder.absolute().parents) if os.path.exists(each))
     try:
         _check_folder(existing)
@@ -252,7 +252,7 @@ def refuse_link(path: Path) -> None:
 
 
 def remove_temporary(path: Path) -> None:
-    """Delete what processes that were killed left of attempts to replace an output. The caller holds its lock."""
+    """Delete what killed processes left while replacing an output. The caller must hold the output's lock."""
     known = _temporary_prefix(path)
     with suppress(OSError):
         for found in os.scandir(path.parent):
@@ -261,7 +261,7 @@ def remove_temporary(path: Path) -> None:
 
 
 def remove_tree(path: Path) -> None:
-    """Delete a file or a folder, if it exists. OSError as `os.unlink`."""
+    """Delete a file or a folder, if it exists. OSError as for `os.unlink`."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:
@@ -269,7 +269,7 @@ def remove_tree(path: Path) -> None:
 
 
 def is_temporary(name: str) -> bool:
-    """Return whether a name is one of `temporary_beside`."""
+    """Return whether a name was made by `temporary_beside`."""
     return _TEMPORARY.fullmatch(name) is not None
 
 
@@ -279,7 +279,7 @@ def temporary_beside(path: Path) -> Path:
 
 
 def exchange(first: Path, second: Path) -> None:
-    """Exchange the names of two files or folders at once. OSError where the system cannot."""
+    """Exchange the names of two files or folders atomically. OSError if the system does not support it."""
     libc = ctypes.CDLL(None, use_errno=True)
     names = os.fsencode(first), os.fsencode(second)
     is_linux = sys.platform == "linux"
@@ -307,10 +307,10 @@ def sync_folder(folder: Path) -> None:
 
 @contextmanager
 def explained(path: Path, *, kept: str = "", num_bytes: int | None = None) -> Iterator[None]:
-    """Raise a UserError that says what to do in place of an OSError.
+    """Replace an OSError by a UserError that says what to do.
 
     kept:      what is safe, such as "the source is unchanged"
-    num_bytes: bytes of the content, if known
+    num_bytes: the size of the content, if known
     """
     try:
         yield
@@ -326,7 +326,7 @@ def explained(path: Path, *, kept: str = "", num_bytes: int | None = None) -> It
 
 
 def describe_write_error(error: OSError, folder: Path, num_bytes: int | None = None) -> str:
-    """Return the reason of a failed write; for a full disk with the room that is left, and the room needed, if known."""
+    """Return the reason for a failed write; for a full disk, add the free space, and the space needed, if known."""
     reason = error.strerror or str(error)
     if error.errno == errno.ENOSPC:
         with suppress(OSError):
@@ -336,7 +336,7 @@ def describe_write_error(error: OSError, folder: Path, num_bytes: int | None = N
 
 
 def is_special(path: Path) -> bool:
-    """Return whether a path is of a device or a pipe, which cannot be replaced."""
+    """Return whether a path is a device or a pipe, which cannot be replaced."""
     if _STREAM.fullmatch(str(path)):
         return True
     try:
@@ -352,7 +352,7 @@ def _unchanged(path: Path) -> str:
 
 def _write_special(path: Path, content: bytes) -> None:
     if stream := _STREAM.fullmatch(str(path)):
-        # Opened again, a file would be written from its beginning.
+        # If opened again, a file would be overwritten from its beginning.
         number = {"stdout": 1, "stderr": 2}[stream[1]] if stream[1] else int(stream[2])
         sys.stdout.flush()
         descriptor = os.dup(number)
@@ -377,9 +377,9 @@ def _write_all(descriptor: int, content: bytes) -> None:
 
 
 def _check_target(path: Path) -> int | None:
-    """Return the permissions of a file that may be replaced, None if there is no file.
+    """Return the permissions of a file that may be replaced; None if there is no file.
 
-    UserError for a link; OSError for what is not a regular file, and for a file that may not be written.
+    UserError for a link; OSError for anything but a regular file, and for a file without write permission.
     """
     refuse_link(path)
     try:
@@ -391,7 +391,7 @@ def _check_target(path: Path) -> int | None:
     if not stat.S_ISREG(mode):
         raise OSError(errno.EINVAL, "is not a regular file", str(path))
     if not os.access(path, os.W_OK, effective_ids=os.access in os.supports_effective_ids):
-        # Renaming does not ask for the permission of the file itself.
+        # Renaming does not check the permissions of the file itself.
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
     return stat.S_IMODE(mode) & 0o777
 
@@ -404,7 +404,7 @@ def _check_folder(folder: Path) -> None:
 
 
 def _temporary_prefix(path: Path) -> str:
-    """Return what all temporary names of one target begin with, and those of no other; short for a long name."""
+    """Return the prefix of all temporary names of one target, which no other target has. It is short even for a long name."""
     return f".{path.name[:_SHOWN_NAME]}.{sha256(os.fsencode(path.name)).hexdigest()[:8]}-"
 
 
@@ -441,10 +441,10 @@ class OutputLock:
                         fix=fix or "wait until it ends, or give another path",
                     )
                 if not _is_same_file(descriptor, path):
-                    # Its holder deleted it in the meantime.
+                    # The holder deleted the file in the meantime.
                     continue
                 with suppress(OSError):
-                    # On a full disk the holder has no name.
+                    # On a full disk, the file does not name the holder.
                     os.ftruncate(descriptor, 0)
                     os.pwrite(descriptor, _MARK + f"{os.getpid()} {socket.gethostname()}\n".encode(), 0)
                 self._descriptor, descriptor = descriptor, -1
@@ -485,7 +485,7 @@ def _close_in_child() -> None:
         lock.close()
 
 
-# A child would hold the lock as long as it lives, even if its parent was killed.
+# A child process would hold the lock as long as it lives, even if its parent is killed.
 os.register_at_fork(after_in_child=_close_in_child)
 
 
@@ -507,7 +507,7 @@ def locked_folder(folder: Path, what: str, *, fix: str = "") -> Iterator[None]:
 
 
 def lock_beside(output: Path, what: str, *, fix: str = "") -> OutputLock:
-    """Lock an output that may be replaced by renaming, by a file beside it. UserError if another process holds the lock."""
+    """Lock an output that renaming may replace, with a file beside it. UserError if another process holds the lock."""
     return OutputLock(output.with_name(f".{output.name}.lock"), output, what, fix=fix)
 
 
@@ -531,7 +531,7 @@ def _is_same_file(descriptor: int, path: Path) -> bool:
 
 
 def _name_holder(content: bytes) -> str:
-    """Return `another process (7 on HOST)` for the content of a lock; without number and host if it does not show them."""
+    """Return `another process (7 on HOST)` for the content of a lock file; omit number and host if the content lacks them."""
     number, _, host = content.removeprefix(_MARK).decode("ascii", "replace").strip().partition(" ")
     if not (number.isdecimal() and host.replace("-", "").replace(".", "").isalnum()):
         return "another process"

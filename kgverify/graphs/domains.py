@@ -1,7 +1,7 @@
-"""Read domains: `domain constant constant ...`, one a line.
+"""Read domains: `domain constant constant ...`, one per line.
 
-Names are separated by blanks, or by tabs if the line has one, so that names with blanks survive. A further line that begins
-with the same name continues a domain. Lines that begin with `%` or `#` and hold no tab are comments.
+Names are separated by blanks, or by tabs if the line has one, so that names with blanks survive. A later line that begins
+with the same name continues the domain. Lines that begin with `%` or `#` and contain no tab are comments.
 """
 
 from collections.abc import Collection
@@ -17,8 +17,8 @@ _OPENING = ("'", '"', "{", "[", "/*")
 def parse_domains(text: str, file: str, *, constants: Collection[str] = frozenset()) -> dict[str, tuple[str, ...]]:
     """Parse the constants of each domain, in file order, without repetitions.
 
-    constants: those of the triples, by which a constant differs from one with the punctuation of another format
-    UserError, with file and line, at an empty domain and at punctuation that surrounds a constant.
+    constants: the constants of the triples, which tell whether punctuation belongs to a name or to another format
+    UserError, with file and line, for an empty domain and for punctuation around a constant.
     """
     domains: dict[str, dict[str, None]] = {}
     for number, line in split_lines(text):
@@ -42,7 +42,7 @@ def parse_domains(text: str, file: str, *, constants: Collection[str] = frozense
 
 
 def _check_blanks(first: str, members: list[str], source: Source, constants: Collection[str]) -> None:
-    """Raise UserError at the signs of another format: `d: a b`, `d a, b`, `d(a). d(b).`, `d 'a b'`, `d a % note`."""
+    """Raise UserError for the signs of another format: `d: a b`, `d a, b`, `d(a). d(b).`, `d 'a b'`, `d a % note`."""
     fix = "separate the names by blanks alone, or by tabs; write comments on lines of their own"
     if first.endswith((":", ",", "=", ";", "(", ").")) or first.startswith(_OPENING):
         raise line_error(source, _EXPECTED, show(first), fix)

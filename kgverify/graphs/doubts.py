@@ -1,6 +1,6 @@
-"""Warnings about a graph that loads and probably contains a mistake: in its columns, its splits or its rules.
+"""Warnings about a graph that loads but probably contains a mistake in its columns, its splits or its rules.
 
-Of each kind of doubt about names, the first names are listed and the others counted.
+A warning about names lists the first ones and counts the rest.
 """
 
 import re
@@ -28,9 +28,9 @@ _MIN_RATIO: Final = 4
 
 
 def check_parts(parts: Sequence[Part], train: AtomTable, *, has_columns: bool) -> Iterator[str]:
-    """Return the warnings about files of triples. has_columns: whether the user names the columns of tables.
+    """Return the warnings about files of triples. has_columns: whether the user named the columns of the tables.
 
-    UserError for a first row that is most probably a header, and for tables whose columns may be in different orders.
+    UserError for a first row that is almost certainly a header, and for tables whose columns may be in different orders.
     """
     tables = [part for part in parts if part.triples.is_table and part.triples.atoms]
     named = next((part.file for part in tables if part.triples.header not in (None, _DEFAULT)), "")
@@ -77,10 +77,10 @@ def find_doubts(
 
 
 def _check_first_row(triples: Triples, parts: Sequence[Part], source: Source) -> Iterator[str]:
-    """Warn about a first row of which no name occurs in another row, while those of almost every other row do.
+    """Warn about a first row whose names occur in no other row, although the names of almost every other row do.
 
-    UserError instead if there are enough rows to be sure. A few rows may all be about different things: then a warning is
-    enough.
+    UserError instead if there are enough rows to be sure. A few rows may all be about different things, so a warning is
+    enough for them.
     """
     first = triples.atoms[0]
     rows = [each.atoms[each.is_table and each.header is None :] for _, _, each in parts]
@@ -129,7 +129,7 @@ def _find_unlikely_order(triples: AtomTable, train: AtomTable, file: str) -> Ite
 _INVERSE: Final = re.compile(
     r"(?:[!~_-]|inv(?:erse)?[_:-])(?P<after>.+)|(?P<before>.+)(?:[_-]inv(?:erse)?|_reversed?|\^?-1)"
 )
-"""Names that data sets give the inverses of relations."""
+"""The ways in which data sets name the inverses of relations."""
 _IN_TRAIN: Final = (
     "also in train",
     "reversed in train",
@@ -141,7 +141,7 @@ _SAME, _REVERSED, _OTHER, _NAMED, _UNKNOWN = _IN_TRAIN
 
 
 def _find_split_warnings(tables: Mapping[str, AtomTable], files: Mapping[str, str]) -> Iterator[str]:
-    """Describe each split in one sentence, if an evaluation on it may mislead."""
+    """Describe, in one sentence each, the splits on which an evaluation may mislead."""
     relations = {name for table in tables.values() for name in table.predicates}
     for split, table in tables.items():
         counts = {} if split == "train" else _compare_with_train(table, tables["train"])
@@ -156,7 +156,7 @@ def _find_split_warnings(tables: Mapping[str, AtomTable], files: Mapping[str, st
 
 
 def _compare_with_train(table: AtomTable, train: AtomTable) -> dict[str, int]:
-    """Count the triples of a split that train contains, also reversed, and those with an entity that it lacks."""
+    """Count the triples of a split that train contains, as they are or reversed, and those with an entity that train lacks."""
     heads, tails = table.encode({}, train.constant_ids)[:, 1:].astype(np.int64).T
     size = len(train.constants)
     straight, turned = heads * size + tails, tails * size + heads
@@ -185,7 +185,7 @@ _MAX_SIMILAR: Final = 10
 
 
 def _find_similar_names(names: Collection[str], file: str) -> Iterator[str]:
-    """Warn about names that differ in nothing that a reader sees: kinds of blanks, marks, and ways to write an accent."""
+    """Warn about names that look the same to a reader: they differ in blanks, marks or the encoding of accents."""
     similar: dict[str, list[str]] = defaultdict(list)
     for name in names:
         if not name.isascii():
@@ -212,7 +212,7 @@ def _find_rule_warnings(
 ) -> Iterator[str]:
     """Warn about names of rules that lead nowhere.
 
-    facts: the predicates of train; triples: those of all splits; constants: of the triples and the domains
+    facts: the predicates of train; triples: the predicates of all splits; constants: those of the triples and the domains
     """
     proved = {*facts, *(rule.clause_head.predicate for rule in rules)}
     asked = {*triples, *(atom.predicate for rule in rules for atom in rule.body)}
@@ -246,7 +246,7 @@ def _terms(rule: NamedRule) -> Iterator[Term]:
 
 
 def _single_variables(rule: NamedRule) -> Iterator[str]:
-    """Return the variables that occur once in a rule or only in its head, and may be constants by their length."""
+    """Return the variables that occur once in a rule or only in its head, and are long enough to be constants."""
     in_body = [term.name for atom in rule.body for term in atom[1:] if isinstance(term, Variable)]
     names = in_body + [term.name for term in rule.clause_head[1:] if isinstance(term, Variable)]
     long = (name for name in names if len(name) > 1 and name[0] != "_" and len(name.removeprefix("?")) > 1)
@@ -254,7 +254,7 @@ def _single_variables(rule: NamedRule) -> Iterator[str]:
 
 
 def _find_likely_constants(rules: Sequence[NamedRule], constants: Collection[str]) -> Iterator[str]:
-    """Warn about variables that have the name of a constant, but for upper and lower case."""
+    """Warn about variables whose names equal that of a constant except for upper and lower case."""
     firsts: dict[str, NamedRule] = {}
     for rule in rules:
         for term in _terms(rule):
@@ -273,7 +273,7 @@ def _list_first(
     describe: Callable[[str, NamedRule], str],
     noun: str = "predicate",
 ) -> Iterator[str]:
-    """Describe the names that are not known, each at its first rule."""
+    """Describe the unknown names, each at the first rule that contains it."""
     firsts: dict[str, NamedRule] = {}
     for name, rule in names:
         if name not in known:

@@ -1,15 +1,15 @@
-"""The files of a graph's folder: which is read for what, and which are not read.
+"""The files of a graph's folder: the role of each, and the files that are not read.
 
-| for | name, in any case |
+| role | name, in upper or lower case |
 |---|---|
 | train | `train` or `facts` |
 | valid | `valid`, `validation`, `val` or `dev` |
 | test | `test` |
-| rules | `rules`, or as AnyBURL names them: `rules-100`, `rules-50-3` |
-| domains | any that begins with `domain` |
+| rules | `rules`, or AnyBURL's names: `rules-100`, `rules-50-3` |
+| domains | any name that begins with `domain` |
 
 The name ends with .txt, .tsv, .csv, .pl, .nt or nothing, and then .gz, .zst, .bz2, .xz, .zip or nothing. The triples may also
-be OpenKE's `train2id.txt`, and those that PyKEEN saves: `numeric_triples.tsv.gz`, in one folder, or for each split in
+be in OpenKE's `train2id.txt`, or in `numeric_triples.tsv.gz`, which PyKEEN saves in one folder, or for each split in
 `training`, `validation` and `testing`.
 """
 
@@ -40,7 +40,7 @@ _NOT_DATA: Final = re.compile(
     r"|.*\.(?:md|rst|html|pdf|bib|cff|py|sh|ipynb)",
     re.IGNORECASE,
 )
-"""Files that nobody takes for a part of a graph: hidden ones, texts about it, programs."""
+"""Files that nobody takes for a part of a graph: hidden files, texts about the graph, and programs."""
 _FOREIGN: Final = re.compile(
     r"(?:train|facts)\.(?:nq|ttl|n3|trig|rdf|xml|jsonl?|parquet|feather|arrow|hdf?5|pkl|pickle)"
 )
@@ -48,9 +48,9 @@ _MAX_LISTED: Final = 12
 
 
 def find_files(folder: Traversable, shown: str, given: Collection[str]) -> tuple[dict[str, Traversable], list[str]]:
-    """Find the file of each role in a graph's folder but for roles given otherwise, and the names of files that are not read.
+    """Find the file of each role in a graph's folder, except the roles in `given`, and the names of files that are not read.
 
-    UserError for two files of one role, and for a folder without train.
+    UserError for two files with one role, and for a folder without train.
     """
     entries = sorted(folder.iterdir(), key=lambda entry: entry.name)
     found: dict[str, Traversable] = {}
@@ -78,8 +78,8 @@ def find_files(folder: Traversable, shown: str, given: Collection[str]) -> tuple
 
 
 def _find_matching(entries: list[Traversable], role: str) -> list[Traversable]:
-    """Find the files of a role: by its names; else triples of ids; else, for train, files of formats that are refused."""
-    # A pipe or a link to nowhere is refused when it is read, not passed over.
+    """Find the files of a role: by its names; else files of ids; else, for train, files in formats that kgverify refuses."""
+    # A pipe or a broken link is not ignored here, so that reading it raises the error.
     files = [entry for entry in entries if not entry.is_dir()]
     named = [file for file in files if _STEMS[role].fullmatch(_stem(file.name))]
     if named or role not in SPLITS:
@@ -93,13 +93,13 @@ def _find_matching(entries: list[Traversable], role: str) -> list[Traversable]:
 
 
 def _list_saved(entries: list[Traversable], split: str) -> list[Traversable]:
-    """List where the triples may be that PyKEEN saved for a split: in a folder of its own, or here for train."""
+    """List where PyKEEN may have saved the triples of a split: in the split's own folder, or here for train."""
     folders = [entry for entry in entries if entry.name == _PYKEEN_FOLDERS[split] and entry.is_dir()]
     return [*chain(*(folder.iterdir() for folder in folders)), *(entries if split == "train" else [])]
 
 
 def name_graph(file_name: str, folder_name: str) -> str:
-    """Return the name of a graph whose train is this file: the file's, or the folder's if the file is called `train`."""
+    """Name a graph after its train file, or after the folder if the file is called `train`."""
     match = _NAME.fullmatch(file_name)
     stem = match["stem"] if match else file_name
     return folder_name if folder_name and _STEMS["train"].fullmatch(stem.lower()) else Path(stem).stem
@@ -111,14 +111,14 @@ def find_id_format(name: str) -> IdFormat | None:
 
 
 def has_dictionaries(file: Traversable) -> bool:
-    """Return whether files that name ids are beside a file."""
+    """Return whether the folder of a file also contains files that name ids."""
     folder = Path(str(file)).parent
     names = {_stem(entry.name) for entry in folder.iterdir()} if folder.is_dir() else set()
     return any(names.issuperset(each.names) for each in (OPENKE, PYKEEN))
 
 
 def find_id_files(file: Traversable) -> tuple[Path, Path]:
-    """Find the files beside a file of ids that name its entities and relations. UserError unless there is one of each."""
+    """Find the two files that name the entities and relations of a file of ids. UserError unless there is one of each."""
     form = find_id_format(file.name)
     assert form is not None
     entries = sorted(Path(str(file)).parent.iterdir())
@@ -136,7 +136,7 @@ def find_id_files(file: Traversable) -> tuple[Path, Path]:
 
 
 def render_list(names: list[str]) -> str:
-    """Return the first of some names."""
+    """Return the first few names as a text."""
     if len(names) > _MAX_LISTED:
         return f"{', '.join(names[:_MAX_LISTED])} and {len(names) - _MAX_LISTED} more"
     return ", ".join(names) or "nothing"

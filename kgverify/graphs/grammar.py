@@ -1,12 +1,12 @@
-"""The grammar of atoms and clauses: facts, Prolog rules, and single rules with an arrow in either direction.
+"""The grammar of atoms and clauses: facts, Prolog rules, and rules with an arrow in either direction.
 
-A name is quoted (`'a b'`, `"a, b"`) or bare. In quotes, a backslash before a quote or a backslash, and a doubled quote, stand
-for the character itself. A bare argument ends at a comma or at the closing parenthesis; it may hold balanced parentheses. A
-bare predicate ends at its parenthesis; it holds no operator (`:-`, `->`, `<=`, `=>`). Neither holds a tab, nor includes the
-blanks around it. `%` and `#` begin a comment wherever no argument does; `/* */` surrounds one.
+A name is quoted (`'a b'`, `"a, b"`) or bare. In quotes, a backslash before a quote or another backslash makes it a
+plain character, and so does doubling a quote. A bare argument ends at a comma or at the closing parenthesis; it may contain
+balanced parentheses. A bare predicate ends at its parenthesis; it contains no operator (`:-`, `->`, `<=`, `=>`). Neither
+contains a tab or the blanks around it. `%` and `#` begin a comment except where an argument may begin; `/* */` surrounds one.
 
-A clause ends at its dot or with its line. It continues in the next line after `:-`, `(` and `,`, and if that line begins with
-`:-` or `,`. No pattern repeats ambiguously and none is tried again, so that time and memory are linear in the text.
+A clause ends at its dot or with its line. It continues on the next line after `:-`, `(` and `,`, and if that line begins
+with `:-` or `,`. No pattern repeats ambiguously or is tried again, so time and memory are linear in the length of the text.
 """
 
 import math
@@ -27,7 +27,7 @@ RANGE: Final = r"^-?[0-9]+\.\.-?\w+$"
 
 Form: TypeAlias = Literal["facts", "rules", "forward", "backward"]
 
-_MAX_PARENTHESES: Final = 8  # A name with more of them, one in another, needs quotes.
+_MAX_PARENTHESES: Final = 8  # A name with more nested parentheses needs quotes.
 
 
 def _nest_parentheses() -> str:
@@ -37,7 +37,7 @@ def _nest_parentheses() -> str:
     return rf"\({inner}\)"
 
 
-# Groups repeat in `(?>...)`, not possessively: Python 3.11.0 to 3.11.4 match such a group wrongly where it can backtrack.
+# Groups repeat in `(?>...)`, not possessively: Python 3.11.0 to 3.11.4 match such a group wrongly if it can backtrack.
 _BLOCK: Final = r"/\*(?>(?:[^*]++|\*(?!/))*)\*/"
 _LAYOUT: Final = rf"(?>(?:[ \t]*+(?>(?:{_BLOCK}[ \t]*+)*)(?:[%#][^\n]*+)?\n)*)"
 _BLANKS_AND_BLOCKS: Final = re.compile(rf"(?>(?:[ \t]++|{_BLOCK})*)")
@@ -68,7 +68,7 @@ _ENDS: Final = {
     "backward": _END_OF_LINE,
 }
 
-# What most atoms are. The patterns above read them in the same way, only slower. Tests compare both.
+# The form of most atoms. The patterns above read such atoms in the same way, but slower. Tests compare both.
 _BARE: Final = r"(?![\[{])[^ \t\n()'\",\\;]++(?>(?: ++[^ \t\n()'\",\\;]++)*)"
 _IN_QUOTES: Final = r"'[^'\\\n]++'(?!')|\"[^\"\\\n]++\"(?!\")"
 _WORD: Final = r"(?>(?:[^ \t\n()'\",\\:<=>]++|:(?![-:]))+)"
@@ -85,7 +85,7 @@ NO_BODY: Final = (
 
 
 class RawTerm(NamedTuple):
-    """An argument as written; a quoted one is a constant."""
+    """An argument as written; a quoted argument is a constant."""
 
     text: str
     is_quoted: bool
@@ -110,7 +110,7 @@ class Clause(NamedTuple):
 
 
 class ClauseReader:
-    """The clauses of a text of whole lines, one after the other. position: of the next character."""
+    """The clauses of a text of whole lines, in order. position: the position of the next character."""
 
     def __init__(self, form: Form, text: str, source: Source) -> None:
         self.text, self.position, self._begin = text, 0, 0
@@ -121,7 +121,7 @@ class ClauseReader:
         self._directives: list[tuple[int, str]] = []
 
     def locate(self, position: int | None = None) -> Source:
-        """Return the file and the line of the current position or another one."""
+        """Return the file and the line of a position, by default the current one."""
         position, (file, line) = self.position if position is None else position, self._source
         if position < self._counted:
             return Source(file, line - self.text.count("\n", position, self._counted))
@@ -130,7 +130,7 @@ class ClauseReader:
         return self._source
 
     def read_plain_fact(self) -> tuple[int, NamedAtom] | None:
-        """Return the line and the atom of the next fact, if it is alone on its line, without quotes; None otherwise."""
+        """Return the line and the atom of the next fact, if it is alone on its line and has no quotes; None otherwise."""
         match = _PLAIN_FACT.match(self.text, self.position)
         if match is None or ".." in match[0] or (self._has_blocks and "/*" in match[0]):
             return None
@@ -186,14 +186,14 @@ class ClauseReader:
         return Clause(line, head, body, number)
 
     def leave_out(self) -> tuple[int, int]:
-        """Go on after a clause that cannot be read, and return the lines where it begins and ends."""
+        """Skip a clause that cannot be read, and return the lines where it begins and ends."""
         start = self.text.rfind("\n", 0, self._begin) + 1
         end = _NO_CLAUSE.match(self.text, start) or _CLOSED.search(self.text, start)
         self.position = end.end() if end else len(self.text)
         return self.locate(start).line, self.locate().line
 
     def describe_ignored(self) -> Iterator[str]:
-        """Describe what proving leaves out, in one warning of each kind for a file: the weights of clauses, and directives."""
+        """Describe what proving ignores in a file, with one warning for the weights of clauses and one for directives."""
         file = self._source.file
         if self._weights:
             number = count_of(len(self._weights), "weight")
@@ -206,7 +206,7 @@ class ClauseReader:
         self.position = self._skipped.match(self.text, self.position).end()  # type: ignore[union-attr]
 
     def _take(self, pattern: re.Pattern[str]) -> re.Match[str] | None:
-        """Match a pattern here or after blanks and comments, and go on after it."""
+        """Match a pattern here or after blanks and comments, and move the position behind the match."""
         match, begin = pattern.match(self.text, self.position), self.position
         if match is None:
             self._skip()
@@ -262,7 +262,7 @@ class ClauseReader:
         while not terms or self._take(_SEPARATOR):
             if len(terms) == _MAX_ARGUMENTS:
                 raise self._error(_TWO, f"more than {_MAX_ARGUMENTS}", _TWO_FIX)
-            # Comment signs begin names here.
+            # Here a name may begin with the sign of a comment.
             begin = self.position = _BLANKS_AND_BLOCKS.match(self.text, self.position).end()  # type: ignore[union-attr]
             if match := _TERM.match(self.text, begin):
                 self.position = match.end()
@@ -297,7 +297,7 @@ class ClauseReader:
         return re.sub(rf"[{quote}\\]([\\'\"])", r"\1", text), True
 
     def _read_weight(self, match: re.Match[str], clause_head: RawAtom, begin: int) -> float:
-        """Return the number before a clause. A name may begin with a number too, so that some need quotes."""
+        """Return the number before a clause. A name may begin with a number as well; some of these names need quotes."""
         weight = float(match[1])
         is_doubtful = weight > 1 or (" " in clause_head.predicate and not clause_head.is_quoted)
         if not math.isfinite(weight) or (is_doubtful and not match[2]):
@@ -310,7 +310,7 @@ class ClauseReader:
         return weight
 
     def find_rest(self, begin: int | None = None) -> str:
-        """Return the rest of the line, from the current position or another one."""
+        """Return the rest of the line from a position, by default the current one."""
         begin = self.position if begin is None else begin
         end = self.text.find("\n", begin)
         return self.text[begin : len(self.text) if end < 0 else end].strip(BLANKS)
@@ -342,7 +342,7 @@ class ClauseReader:
 
 
 _AT_END: Final = "the end of the line"
-_MAX_ARGUMENTS: Final = 100  # More are not read to the end.
+_MAX_ARGUMENTS: Final = 100  # Longer lists are not read to the end.
 _TWO: Final = "two arguments"
 _TWO_FIX: Final = "write every atom with two arguments; quote a name that contains a comma"
 # Weights that ProbLog computes or learns (`1/3::`, `P::`, `t(_)::`, `?::`).
@@ -350,7 +350,7 @@ _HIDDEN_WEIGHT: Final = re.compile(r"(?:[0-9.][^:]*|\?|[A-Z_][A-Za-z0-9_]*)::")
 _NEGATION_FIX: Final = (
     "leave the negated atom out, or state its opposite as a predicate; quote the predicate if this is its name"
 )
-# Escapes that stand for another character in Prolog.
+# The escapes that Prolog replaces by another character.
 _ESCAPE: Final = re.compile(r"(?<!\\)(?>(?:\\\\)*)(\\[A-Za-z0-9])")
 _SPECIFICATION: Final = r"(?:\w++|'[^'\n]++')\s*+/\s*+[0-9]++"
 _HARMLESS: Final = re.compile(
@@ -359,7 +359,7 @@ _HARMLESS: Final = re.compile(
     |module\s*+\(\s*+\w++\s*+,\s*+\[[^\]]*+\]\s*+\)\s*+)\.""",
     re.VERBOSE,
 )
-# The end of a clause, and a line that begins none, such as a message of a tool.
+# The end of a clause, and a line that does not begin a clause, such as a tool's message.
 _CLOSED: Final = re.compile(r"^[^%#\n]*\.[ \t]*(?:[%#].*)?$|^[ \t]*$", re.MULTILINE)
 _NO_CLAUSE: Final = re.compile(r"[^()\n]*[^()\s:,;-][ \t]*$", re.MULTILINE)
 _ATOM: Final = "predicate(first,second)"
@@ -384,4 +384,4 @@ _AFTER_ATOM: Final = {
     ("backward", False): ("'<=' after the rule's head", _BACKWARD_FIX),
     ("backward", True): ("',' or the end of the rule after an atom", _BACKWARD_FIX),
 }
-"""The expectation after an atom, and the fix, by the form and whether the sign of the rule came before the atom."""
+"""The expected text after an atom, and the fix, by the form of the rule and whether its sign came before the atom."""

@@ -20,13 +20,13 @@ from kgverify.program.program import NamedRule, Program, render_named
 Split: TypeAlias = Literal["train", "valid", "test"]
 
 _ROW: Final = np.dtype((np.void, 12))
-"""The bytes of a triple."""
+"""The data type of a triple as raw bytes."""
 MOST_LISTED: Final = 10
-"""The rules, and the triples of each split, that a notebook shows."""
+"""The number of rules, and of triples of each split, that a notebook shows."""
 
 
 class GraphFiles(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """The arguments of `load_graph` as texts, by which a graph is loaded again."""
+    """The arguments of `load_graph` as texts, so that a graph can be loaded again."""
 
     spec: str | None = None
     train: tuple[str, ...] = ()
@@ -47,28 +47,28 @@ class GraphFile(NamedTuple):
 
 
 def find_predicate(triples: NDArray[np.int32], predicate: int) -> tuple[int, int]:
-    """Return the bounds of a predicate's rows in ascending triples, int32 [n, 3]."""
-    # numpy would copy the whole column.
+    """Return the bounds of a predicate's rows in sorted triples, int32 [n, 3]."""
+    # `np.searchsorted` would copy the whole column.
     column: Any = triples[:, 0]
     return bisect_left(column, predicate), bisect_left(column, predicate + 1)
 
 
 def _expand_ranges(low: NDArray[np.int64], high: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the numbers of all ranges, int64, one range after the other."""
+    """Return the integers of all ranges, int64, one range after the other."""
     counts = high - low
     return np.repeat(high - np.cumsum(counts), counts) + np.arange(counts.sum())
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class KnowledgeGraph:
-    """Triples, rules and domains in names; in ids through `program`. Its arrays are read-only.
+    """Triples, rules and domains by name; `program` has them by id. Its arrays are read-only.
 
     train, valid, test: ground atoms in file order, repetitions included
     domains:            the constants of each declared domain
     files:              the files that were read, in the order train, valid, test, rules, domains
     fact_lines:         the line of each train atom in `facts_file`
-    warnings:           likely mistakes that do not prevent loading
-    loaded:             the arguments by which `load_graph` loaded it; None for a graph that was made in Python
+    warnings:           probable mistakes that do not prevent loading
+    loaded:             the arguments with which `load_graph` loaded it; None for a graph made in Python
 
     Example:
         >>> import kgverify as kv
@@ -93,11 +93,11 @@ class KnowledgeGraph:
 
     @property
     def choices(self) -> tuple[str, ...]:
-        """The warnings about options by which files were read, and about rules left out: reports repeat them."""
+        """The warnings about reading options and about rules left out, which reports repeat."""
         return tuple(warning for warning in self.warnings if ": --" in warning or "without a body left out" in warning)
 
     def __str__(self) -> str:
-        """Return the name and the numbers of triples, rules and domains."""
+        """Return the name, and the numbers of triples, rules and domains."""
         splits = (f"{len(getattr(self, split)):,} {split}" for split in get_args(Split))
         counts = (*splits, count_of(len(self.rules), "rule"), count_of(len(self.domains), "domain"))
         return f"{make_visible(self.name)}: {', '.join(counts)}"
@@ -157,7 +157,7 @@ class KnowledgeGraph:
         if (len(self.program.symbols.predicates) + 1) * size**2 >= 2**63:
             known, _ = sort_rows(np.concatenate([facts, others]))
         else:
-            # The facts are in order: a few others are put between them.
+            # The facts are sorted, so the few other triples are inserted between them.
             numbers, wanted = number_rows(facts, size), number_rows(others, size)
             after = np.searchsorted(numbers, wanted)
             is_new = np.ones(len(others), np.bool_)
@@ -171,8 +171,8 @@ class KnowledgeGraph:
     def argument_domain(self, predicate_id: int, side: Side) -> NDArray[np.int32]:
         """Return the constants that may be an argument of a predicate: int32 [n], ascending.
 
-        They are the union of the declared domains that hold a constant seen there in train, valid or test; all constants if
-        no domain is declared or some seen constant is in no domain. Source: docs/semantics.md, corrupt.
+        They are the union of the declared domains that contain a constant seen there in train, valid or test. They are all
+        constants if no domain is declared, or if some constant seen there is in no domain. Source: docs/semantics.md, corrupt.
         """
         if side not in (Side.HEAD, Side.TAIL):
             raise ValueError(f"expected Side.HEAD or Side.TAIL, found {side!r}")
@@ -206,7 +206,7 @@ class KnowledgeGraph:
 
     @cached_property
     def _domain_members(self) -> tuple[NDArray[np.int64], NDArray[np.int32], list[NDArray[np.int32]]]:
-        """The domains of each constant: where they begin, int64 [C + 1], and their indices; and the constants of each domain."""
+        """The domains of each constant, as offsets, int64 [C + 1], and domain indices; and the constants of each domain."""
         ids = self.program.symbols.constant_ids
         members = [np.array([ids[name] for name in names], np.int32) for names in self.domains.values()]
         every = np.concatenate(members)
@@ -223,5 +223,5 @@ class KnowledgeGraph:
 
     @cached_property
     def _kept(self) -> dict[object, NDArray[np.int32]]:
-        """The answers kept: triples in ids by split, constants by predicate and side, and by the indices of domains."""
+        """The cached answers: triples in ids by split; constants by predicate and side, and by domain indices."""
         return {}

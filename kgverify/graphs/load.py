@@ -1,7 +1,7 @@
-"""The loading of a knowledge graph by name or path.
+"""Load a knowledge graph by name or path.
 
-A graph is a folder with the files that `kgverify.graphs.folder` lists; or a single file of triples, which is then train; or
-files that are given one by one; or an object of PyKEEN. All but train may be missing.
+A graph is a folder with the files that `kgverify.graphs.folder` lists, a single file of triples, which becomes train, files
+given one by one, or a PyKEEN object. Everything except train may be missing.
 """
 
 import hashlib
@@ -59,15 +59,15 @@ from kgverify.program.atoms import NamedAtom
 from kgverify.progress import LOGGER
 
 SMALLEST: Final = 4 << 20
-"""Bytes of the files of a graph below which reading it takes no longer than finding it."""
+"""The size in bytes below which reading a graph's files is as fast as finding the stored graph."""
 MOST_BYTES: Final = 4 << 30
-"""Bytes of all stored graphs."""
+"""The maximum size in bytes of all stored graphs together."""
 
 _DIGEST_BYTES: Final = hashlib.sha256().digest_size
 
 
 class _Table(msgspec.Struct, frozen=True):
-    """The atoms of a split: names, int32 [n, 3] rows of ids, and int32 [m] order of the different rows of train."""
+    """The atoms of a split: names, rows of ids, int32 [n, 3], and the order of the distinct rows of train, int32 [m]."""
 
     predicates: tuple[str, ...]
     constants: tuple[str, ...]
@@ -76,7 +76,7 @@ class _Table(msgspec.Struct, frozen=True):
 
 
 class _Stored(msgspec.Struct, frozen=True):
-    """A graph without its atoms, and these. fact_lines: begin, end and step of the lines, unless the graph lists them."""
+    """A graph without its atoms, and its tables of atoms. fact_lines: begin, end and step, unless the graph lists them."""
 
     key: str
     graph: KnowledgeGraph
@@ -85,13 +85,13 @@ class _Stored(msgspec.Struct, frozen=True):
 
 
 def find_folder() -> Path | None:
-    """Return the folder of stored graphs, which need not exist; None if nothing is kept."""
+    """Return the folder of stored graphs, which need not exist; None if kgverify keeps no cache."""
     folder = find_cache()
     return None if folder is None else folder / "graphs"
 
 
 def find_key(name: str, texts: Sequence[tuple[str, TextFile]]) -> str | None:
-    """Return the name under which a graph with these roles and files is stored; None if it is small, or nothing is kept."""
+    """Return the name under which a graph with these roles and files is stored; None for a small graph or without a cache."""
     if find_folder() is None or sum(len(text.content) for _, text in texts) < SMALLEST:
         return None
     code = identify_own_code()
@@ -102,7 +102,7 @@ def find_key(name: str, texts: Sequence[tuple[str, TextFile]]) -> str | None:
 
 
 def read_stored(key: str) -> KnowledgeGraph | None:
-    """Return the graph stored under a name; None without a whole one."""
+    """Return the graph stored under a name; None if it is missing or incomplete."""
     path = _path(key)
     try:
         if path is None or not path.is_file():
@@ -117,7 +117,7 @@ def read_stored(key: str) -> KnowledgeGraph | None:
 
 
 def store(key: str, graph: KnowledgeGraph) -> None:
-    """Store a graph under a name, and delete the graphs used longest ago. Do nothing if that fails."""
+    """Store a graph under a name, and delete the least recently used graphs. Do nothing if that fails."""
     path = _path(key)
     if path is None:
         return
@@ -132,7 +132,7 @@ def store(key: str, graph: KnowledgeGraph) -> None:
 
 
 def describe_stored(folder: Path) -> str:
-    """Return the number and the size of the stored graphs, and what they may take."""
+    """Return the number and the size of the stored graphs, and their maximum size."""
     sizes = [path.stat().st_size for path in folder.glob("*.graph")]
     return f"{folder}, {count_of(len(sizes), 'graph')}, {sum(sizes) / 1e6:,.1f} MB of at most {MOST_BYTES / 1e6:,.0f}"
 
@@ -146,7 +146,7 @@ def _encode(key: str, graph: KnowledgeGraph) -> bytes:
     tables: dict[str, _Table] = {}
     for split in SPLITS:
         table = AtomTable.of(getattr(graph, split))
-        # Only of facts the order is needed.
+        # The order is needed for facts only.
         order = table.distinct[1].astype(np.int32).tobytes() if split == "train" else b""
         tables[split] = _Table(tuple(table.predicates), tuple(table.constants), table.rows.tobytes(), order)
     lines = graph.fact_lines
@@ -156,7 +156,7 @@ def _encode(key: str, graph: KnowledgeGraph) -> bytes:
 
 
 def _decode(content: memoryview, key: str) -> KnowledgeGraph:
-    """Return the graph of a stored one. ValueError unless it is whole."""
+    """Decode a stored graph. ValueError if it is incomplete."""
     document = content[_DIGEST_BYTES:]
     if content[:_DIGEST_BYTES] != hashlib.sha256(document).digest():
         raise ValueError("a damaged file")
@@ -196,7 +196,7 @@ DATA_VARIABLE: Final = "KGVERIFY_DATA"
 
 
 _Read: TypeAlias = tuple[str, Traversable, TextFile]
-"""A role, a file for it and its text."""
+"""A role, its file, and the text of the file."""
 
 
 class _Source(NamedTuple):
@@ -265,7 +265,7 @@ def load_graph(
 
 
 def _write_spec(spec: str | Path | None) -> str | None:
-    """Return a spec as a text that means the same: a `Path` is never the name of a graph."""
+    """Return a spec as a text with the same meaning: a `Path` is never the name of a graph."""
     if not isinstance(spec, Path) or str(spec) == STANDARD_INPUT:
         return spec if spec is None else str(spec)
     return os.path.join(spec.parent, spec.name)
@@ -292,7 +292,7 @@ def _load(
 
 
 def _find_source(spec: str | Path | None, explicit: Mapping[str, Sequence[Path]]) -> _Source:
-    """Return the graph's name and its files, and warnings about those that are not read."""
+    """Return the graph's name and its files, and warnings about files that are not read."""
     if spec is None:
         if "train" not in explicit:
             raise UserError(
@@ -339,10 +339,10 @@ def _no_columns(file: str, found: str) -> UserError:
 
 @without_garbage_collection()
 def _build(source: _Source, parts: Sequence[Part], reading: Reading) -> KnowledgeGraph:
-    """Build a graph from its files, and from triples that no file holds. UserError at the first line that is wrong."""
+    """Build a graph from its files, and from triples that are in no file. UserError at the first invalid line."""
     read = [(role, file, read_text(file, standard_input=True)) for role in ROLES for file in source.files.get(role, ())]
     files = [GraphFile(text.name, text.sha256) for _, _, text in read]
-    # Triples of an object have no digest, and those in numbers have further files.
+    # Triples of an object have no digest, and triples in ids have two more files.
     has_ids = any(find_id_format(text.name) for role, _, text in read if role in SPLITS)
     key = None if has_ids or parts else find_key(f"{source.name} {reading}", [(role, text) for role, _, text in read])
     graph = None if key is None else read_stored(key)
@@ -357,7 +357,7 @@ def _build(source: _Source, parts: Sequence[Part], reading: Reading) -> Knowledg
 
 
 def _read_parts(read: list[_Read], reading: Reading) -> tuple[list[Part], Iterable[GraphFile]]:
-    """Return the triples of each file, and the files that name ids. The list is emptied, for large texts to be freed."""
+    """Return the triples of each file, and the files that name ids. Empty the list, so that large texts are freed."""
     parts: list[Part] = []
     dictionaries: dict[str, GraphFile] = {}
     read.reverse()
@@ -375,7 +375,7 @@ def _combine(
 ) -> KnowledgeGraph:
     """Return the graph of triples, rules and domains, with warnings about likely mistakes.
 
-    texts: those of rules and domains; has_ids: whether triples are written in ids
+    texts: the files of rules and domains; has_ids: whether the triples are written in ids
     """
     of_split = {split: [part for part in parts if part.split == split] for split in SPLITS}
     files = {split: " and ".join(part.file for part in each) for split, each in of_split.items()}
@@ -394,7 +394,7 @@ def _combine(
     strangers = {each for names in domains.values() for each in names if each not in constants}
     constants |= dict.fromkeys(strangers, 0)
     rules = _read_rules(texts["rules"], tables, constants, reading, has_ids=has_ids) if "rules" in texts else Rules(())
-    # The lines of several files are those of no file.
+    # Lines of several files have no single file to refer to.
     lines = of_split["train"][0].triples.lines if len(of_split["train"]) == 1 else ()
     file = files.get("train", "") if lines else ""
     graph = KnowledgeGraph(**tables, name=name, rules=rules.rules, domains=domains, facts_file=file, fact_lines=lines)
@@ -412,7 +412,7 @@ def _read_rules(
 
 
 def _join(tables: Sequence[Sequence[NamedAtom]]) -> AtomTable:
-    """Return the triples of the files of a split."""
+    """Join the triples of a split's files."""
     return AtomTable.of(tables[0] if len(tables) == 1 else tuple(chain(*tables)))
 
 
@@ -450,9 +450,9 @@ def _locate(spec: str | Path) -> Traversable:
 
 
 def find_graph(name: str, program_sha256: str) -> KnowledgeGraph | None:
-    """Return the graph of this name, embedded or under $KGVERIFY_DATA, if its program is this one; else None.
+    """Return the graph of this name, embedded or under $KGVERIFY_DATA, if its program has this hash; else None.
 
-    The name may be from a stranger's file, so that it is no path.
+    The name may come from a stranger's file, so it is never taken as a path.
     """
     data = os.environ.get(DATA_VARIABLE, "")
     if name not in list_embedded() and not (data and Path(name).name == name and Path(data, name).is_dir()):
@@ -469,5 +469,5 @@ def _embedded(name: str) -> Traversable:
 
 
 def _list_names(folder: Path) -> list[str]:
-    """List the visible names in a folder; none if it is not a folder."""
+    """List the visible names in a folder; return an empty list if it is not a folder."""
     return sorted(e.name for e in folder.iterdir() if not e.name.startswith(".")) if folder.is_dir() else []

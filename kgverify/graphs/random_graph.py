@@ -1,7 +1,8 @@
-"""Graphs drawn from a seed, `random:SEED`: small, recursive, and with everything that provers get wrong.
+"""Graphs drawn from a seed, `random:SEED`: small, recursive, and full of situations that provers get wrong.
 
-One predicate has more facts than plausible caps, and one constant many facts of the same predicate. Rules repeat variables,
-hold constants, lead back to their heads and have long bodies. Test triples are drawn from the consequences of train.
+One predicate has more facts than any plausible cap, and one constant has many facts of the same predicate. Rules repeat
+variables, contain constants, lead back to their heads and have long bodies. Test triples are drawn from the consequences of
+train.
 """
 
 import random
@@ -18,7 +19,7 @@ from kgverify.step.clauses import is_named_variable, unify
 PREFIX: Final = "random:"
 
 NUM_CONSTANTS: Final = 280
-"""More constants than 8 bits can number."""
+"""More constants than an 8-bit number can count."""
 
 CHAINS: Final = (
     "p(X,Z) q(X,Y) p(Y,Z)",
@@ -45,14 +46,14 @@ SHAPES: Final = (
     "p(X,Y) q(X,U) q(U,V) r(V,W) p(W,Y)",
     "p(X,Y) q(Y,V) r(V,V) p(V,X) r(W,a)",
 )
-"""Shapes of rules, head and body; the letters of predicates and constants are placeholders."""
+"""Shapes of rules, each with its head and body; the letters for predicates and constants are placeholders."""
 
 GADGETS: Final = (
-    # A selected atom, its first argument free, meets a head that repeats its variable.
+    # A selected atom whose first argument is free meets a head with a repeated variable.
     "g0(X,Y) g1(Z,Y) g2(X,Z); g1(X,X) g3(X,X)",
-    # A goal leads to one of the same atoms in another order.
+    # A goal leads to a goal with the same atoms in another order.
     "g4(X,Y) g2(X,Z) g5(X,Y); g5(X,Y) g5(X,Y) g2(X,Z)",
-    # A selected atom repeats its variable.
+    # A selected atom has a repeated variable.
     "g6(X,Y) e0(Z,Z)",
 )
 """Rules that force situations that random rules rarely reach. The query has the predicate of the first rule's head."""
@@ -114,7 +115,7 @@ def _fill(rng: random.Random, text: str, heads: list[str], bodies: list[str], co
 
 
 def _draw_queries(rng: random.Random, train: list[NamedAtom], rules: list[NamedRule]) -> list[NamedAtom]:
-    """Draw atoms that follow from train, some of them from atoms drawn before."""
+    """Draw atoms that follow from train; some follow from atoms drawn before."""
     known = dict.fromkeys(train)
     drawn: dict[NamedAtom, None] = {}
     for _ in range(4000):

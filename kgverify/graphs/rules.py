@@ -1,9 +1,9 @@
 """Read rules in the arrow, Prolog, AnyBURL and AMIE formats, file by file.
 
 The first line that contains the sign of a format (`->`, `:-`, `<=`, `=>`) determines the format of the whole file. Comments
-are lines that begin with `%` or `#` and hold no tab, what stands between `/*` and `*/`, and, but for AMIE, the rest of a line
-after a rule from `%` or `#` on. Negation, disjunction, conditions, lists and functions are errors: a rule is a definite clause
-without functions.
+are lines that begin with `%` or `#` and contain no tab, and text between `/*` and `*/`. Except in AMIE's format, `%` or `#`
+after a rule begins a comment as well. Negation, disjunction, conditions, lists and functions are errors: a rule is a definite
+clause without functions.
 
 The format decides which names are variables. A variable that is also a constant of the graph has two meanings, and is an
 error unless the user chooses one.
@@ -35,12 +35,12 @@ class Rules(NamedTuple):
 
 @dataclass(frozen=True)
 class _Context:
-    """The file that is read, the names that the triples and the domains of the graph hold, and notes while it is read.
+    """The file being read, the names in the triples and domains of the graph, and notes taken while reading.
 
-    has_ids: whether the triples are written in ids, whose names are in dictionaries
+    has_ids: whether the triples are written in ids, which dictionaries name
     titles:  the fields of the title row
     widths:  the numbers of fields of the rules
-    notes:   what was read otherwise than the format says, or left out: the names or rules of each kind
+    notes:   the names or rules that were read differently from what the format says, or left out, by kind
     warnings: about lines that were skipped
     """
 
@@ -94,7 +94,7 @@ def parse_rules(
     parse = _find_parser(lines, uncommented, context)
     rules: list[NamedRule] = []
     unusable: list[str] = []
-    # AMIE has no quotes, so that any name may begin as a comment does.
+    # AMIE has no quotes, so any name may begin like a comment.
     for item in () if parse is None else parse(lines if parse is _AMIE else uncommented, context):
         try:
             if isinstance(item, UserError):
@@ -115,13 +115,13 @@ def parse_rules(
 
 
 def _find_parser(lines: _Lines, uncommented: _Lines, context: _Context) -> "_Parser | None":
-    """Return the parser of the format that the first line with a sign has; None for a file without rules.
+    """Return the parser for the format of the first line with a sign; None for a file without rules.
 
     UserError for a template, for a comment that may be a rule, and for another format.
     """
     _check_comments(uncommented, context)
     content = [(number, line) for number, line in uncommented if not _is_comment(line)]
-    # All names of an AMIE file may begin as a comment does.
+    # Any name in an AMIE file may begin like a comment.
     content = content or [(number, line) for number, line in lines if not is_skipped(line) and _AMIE_ARROW.search(line)]
     if not content:
         return None
@@ -138,16 +138,16 @@ def _find_parser(lines: _Lines, uncommented: _Lines, context: _Context) -> "_Par
 
 
 _MAX_LISTED: Final = 20
-# `0.98 (0.2)  uncle <-- brother, father`, and the ids of a head and a body, with a score: `12 4 30 0.98`.
+# `0.98 (0.2)  uncle <-- brother, father`, and the ids of a head and a body with a score: `12 4 30 0.98`.
 _PATHS = re.compile(r".*<--")
 _IDS = re.compile(rf"[ \t]*{NUMBER}(?:[ \t,]+{NUMBER})+[ \t]*")
-# NTP's templates, which begin as a comment does.
+# NTP's templates, which begin like a comment.
 _TEMPLATE = re.compile(r"[ \t]*+#[0-9]++\(")
 _QUOTED = re.compile(r"""(?<!\w)(?:'[^'\n]*+'|"[^"\n]*+")""")
 
 
 def _check_comments(lines: _Lines, context: _Context) -> None:
-    """Raise UserError for a template, which begins as a comment does, and for a comment that may be a rule."""
+    """Raise UserError for a template, which begins like a comment, and for a comment that may be a rule."""
     for number, line in lines:
         if _TEMPLATE.match(line):
             fix = "replace each #1, #2, ... by a predicate"
@@ -163,7 +163,7 @@ def _is_comment(line: str) -> bool:
 
 
 def _begins_with_name(line: str, constants: Collection[str], predicates: Collection[str]) -> bool:
-    """Return whether a line begins as an atom with a predicate of the graph, or as an AMIE rule with a constant of it."""
+    """Return whether a line begins like an atom with a predicate of the graph, or an AMIE rule with one of its constants."""
     is_amie = "\t" not in line and _AMIE_ARROW.search(line)
     return _begins_with(line, predicates) or bool(
         is_amie and (_SPACES.split(line)[0] in constants or line.split(" ")[0] in constants)
@@ -171,7 +171,7 @@ def _begins_with_name(line: str, constants: Collection[str], predicates: Collect
 
 
 def _drop_comments(lines: _Lines, file: str) -> Iterator[tuple[int, str]]:
-    """Blank out `/* */` comments that begin where a line does."""
+    """Blank out `/* */` comments that begin at the start of a line."""
     start = 0
     for number, line in lines:
         position = 0
@@ -189,11 +189,11 @@ _BEGIN_COMMENT = re.compile(r"[ \t]*+/\*")
 
 
 _Item: TypeAlias = _RawRule | UserError
-"""A rule as written, or an error about one."""
+"""A rule as written, or the error about it."""
 
 
 def _line_by_line(parse_line: "Callable[[str, Source, _Context], Iterator[_Item]]") -> "_Parser":
-    """Return a parser of files with a rule on each line, which goes on after a line that is not a rule."""
+    """Return a parser for files with one rule per line, which continues after a line that is not a rule."""
 
     def parse(lines: _Lines, context: _Context) -> Iterator[_Item]:
         for number, text in lines:
@@ -206,10 +206,9 @@ def _line_by_line(parse_line: "Callable[[str, Source, _Context], Iterator[_Item]
 
 
 def _build_rule(raw: _RawRule, context: _Context) -> NamedRule:
-    """Build a rule; each bare `_` that is a variable is a different one.
+    """Build a rule; each bare `_` that is a variable is a different variable.
 
-    UserError for a bare name with two meanings, and for one that has, in Prolog, another meaning than that of a name, and that
-    the graph does not have.
+    UserError for a bare name with two meanings, and for a bare text that is not a name in Prolog, unless the graph has it.
     """
     atoms = (raw.clause_head, *raw.body)
     written = {term.text for atom in atoms for term in (atom.first, atom.second)}
@@ -260,7 +259,7 @@ def _build_rule(raw: _RawRule, context: _Context) -> NamedRule:
 
 
 def _settle(name: str, source: Source, context: _Context) -> bool:
-    """Return whether a variable of the format that is a constant of the graph is a variable. UserError if nobody says."""
+    """Return whether to read a name with two meanings as a variable. UserError if the user did not choose."""
     if context.reading.rule_variables is None:
         fix = "give --graph rule_variables=graph to read such names as constants, or rule_variables=format as variables"
         found = f"{show(name)}, which is a variable in this format and a constant of the graph"
@@ -272,7 +271,7 @@ def _settle(name: str, source: Source, context: _Context) -> bool:
 
 
 def _note_mixed(constants: Collection[str], variables: Iterable[str], context: _Context) -> None:
-    """Note the variables of a rule that may be ids, if variables of the format became constants of the graph in it."""
+    """Note a rule's variables that look like constants, if other variables of the format were read as constants in it."""
     for name in variables:
         is_like = any(name[0] == other[0] for other in constants)
         if len(name.lstrip("?_")) > 1 and (is_like or not _LETTER_AND_DIGITS.fullmatch(name)):
@@ -301,7 +300,7 @@ def _parse_number(text: str) -> float | None:
 
 
 def _read_confidence(text: str, source: Source) -> float:
-    """Parse the confidence of a rule's line. UserError if it is not a number."""
+    """Parse the confidence on a rule's line. UserError if it is not a number."""
     number = _parse_number(text.strip())
     if number is None:
         raise line_error(source, "a number as confidence", show(text.strip()), "write a number such as 0.8")
@@ -350,7 +349,7 @@ def _parse_arrow(text: str, source: Source, context: _Context) -> Iterator[_Item
 
 
 def _split_prefix(text: str, source: Source, context: _Context) -> tuple[str, float | None, str]:
-    """Split a line into name, confidence and clause. A predicate may hold colons itself: in doubt the graph decides."""
+    """Split a line into name, confidence and clause. A predicate may contain colons; in doubt the graph decides."""
     text = text.strip(" \t")
     if not (first := _COLON_FIELD.match(text)) or _begins_with(text, context.predicates):
         return "", None, text
@@ -374,12 +373,12 @@ def _begins_with(clause: str, predicates: Collection[str]) -> bool:
 
 
 def _parse_prolog(lines: _Lines, context: _Context) -> Iterator[_Item]:
-    """Parse Prolog rules: `h(X,Y) :- b1(X,Z), b2(Z,Y).`, several on a line or one on several lines.
+    """Parse Prolog rules: `h(X,Y) :- b1(X,Z), b2(Z,Y).`, which may share a line or span several lines.
 
-    A bare argument that begins with an upper-case letter or `_` is a variable, and each `_` a different one; everything else
-    is a constant. The dot at the end of a line may be missing. A weight (`0.9::h(X,Y) :- ...`, `0.9 h(X,Y) :- ...`) becomes the
-    rule's confidence; declarations such as `:- dynamic b1/2.` are skipped; both with a warning. UserError at the first clause
-    that is not a rule.
+    A bare argument that begins with an upper-case letter or `_` is a variable, and each bare `_` is a different variable.
+    Everything else is a constant. The dot at the end of a line may be missing. A weight (`0.9::h(X,Y) :- ...`,
+    `0.9 h(X,Y) :- ...`) becomes the rule's confidence; declarations such as `:- dynamic b1/2.` are skipped. Both cause a
+    warning. UserError at the first clause that is not a rule.
     """
     reader = ClauseReader("rules", "\n".join(text for _, text in lines), Source(context.file, 1))
     while True:
@@ -411,8 +410,8 @@ _ANYBURL_FORMAT = "predicted<TAB>support<TAB>confidence<TAB>h(X,Y) <= b1(X,A), b
 def _parse_anyburl(text: str, source: Source, context: _Context) -> Iterator[_Item]:
     """Parse an AnyBURL rule: `predicted<TAB>support<TAB>confidence<TAB>h(X,Y) <= b1(X,A), b2(A,Y)`, or without the numbers.
 
-    A bare argument is a variable if it is one upper-case letter A to Z; else it is a constant. `me_myself_i` is the other
-    argument of its atom. A title row may name other columns. UserError for a line that is not an AnyBURL rule.
+    A bare argument is a variable if it is a single upper-case letter A to Z, else a constant. `me_myself_i` stands for the
+    other argument of its atom. A title row may name other columns. UserError for a line that is not an AnyBURL rule.
     """
     fields = text.split("\t")
     rules = [field for field in fields if "<=" in field]
@@ -438,7 +437,7 @@ def _parse_anyburl(text: str, source: Source, context: _Context) -> Iterator[_It
 
 
 def _read_anyburl_atom(atom: RawAtom, source: Source, context: _Context) -> RawAtom:
-    """Return an atom as AnyBURL means it, which has no quotes: those of a name of the graph belong to it."""
+    """Return an atom as AnyBURL means it. AnyBURL has no quotes, so quotes around a name of the graph belong to the name."""
 
     def keep_quotes(text: str, known: Collection[str]) -> str:
         return next((each for each in (f"'{text}'", f'"{text}"') if each in known), text)
@@ -471,10 +470,10 @@ def _parse_amie(text: str, source: Source, context: _Context) -> Iterator[_Item]
     """Parse an AMIE rule: `?a  rel  ?b   ?b  rel2  ?c   => ?a  head  ?c`, then the metrics, separated by tabs.
 
     A name that begins with `?` is a variable, any other a constant. Atoms are separated by two or more spaces, so that
-    names may hold single ones; if a rule has none, single spaces separate. The confidence is the column `Std Confidence` of
-    the header; without a header the second metric, or the only one. Lines with neither `=>` nor `?`, which AMIE writes before
-    and after the rules, are skipped. A name that the graph has only with angle brackets, or without, is that name. UserError
-    for a line with `?` or `=>` that is not an AMIE rule.
+    names may contain single spaces; in a rule without double spaces, single spaces separate. The confidence is in the
+    column `Std Confidence` of the header; without a header, it is the second metric, or the only one. Lines with neither `=>`
+    nor `?`, which AMIE writes before and after the rules, are skipped. A name that the graph has only with angle brackets, or
+    only without, is read as that name. UserError for a line with `?` or `=>` that is not an AMIE rule.
     """
     if "?" not in text and not _AMIE_ARROW.search(text):
         context.titles[:] = context.titles or [title.strip().lower() for title in text.split("\t") if "\t" in text]
@@ -517,7 +516,7 @@ def _parse_amie_atoms(text: str, source: Source, context: _Context) -> list[RawA
 
 
 def _split_amie_names(text: str, source: Source) -> list[str]:
-    """Return the names of atoms, three of each. UserError for other text."""
+    """Return the names of the atoms, three for each atom. UserError for any other text."""
     names = _SPACES.split(text)
     if len(names) % 3 or any(name.startswith("?") and " " in name for name in names):
         names = [name for name in text.split(" ") if name]

@@ -1,10 +1,10 @@
-"""Read triples in the format that the file has: `relation(head,tail).`, a table, or N-Triples.
+"""Read triples in the format of their file: `relation(head,tail).`, a table, or N-Triples.
 
 The first line that is neither blank nor a comment determines the format of the whole file. Every argument is a constant,
 whatever its case. Comments are lines that begin with `%` or `#`.
 
-In functional form, as in Prolog, a fact ends at its dot or with its line, so that a line may hold several. The weight of a fact
-(`0.9::r(a,b).`, `0.9 r(a,b).`) is left out, and declarations (`:- dynamic r/2.`) are skipped, each with a warning. Rules,
+In functional form, as in Prolog, a fact ends at its dot or with its line, so a line may contain several facts. The weight of a
+fact (`0.9::r(a,b).`, `0.9 r(a,b).`) is ignored, and declarations (`:- dynamic r/2.`) are skipped, each with a warning. Rules,
 negation and other directives are errors.
 """
 
@@ -77,7 +77,7 @@ def _list_content(texts: Sequence[str]) -> Iterator[tuple[int, str]]:
 
 
 def _is_functional(text: str) -> bool:
-    """Return whether a line has its first comma inside of parentheses, or is an atom or a directive without comma."""
+    """Return whether a line has its first comma inside parentheses, or is an atom or a directive without a comma."""
     if is_facts(text):
         return True
     before, comma, _ = _QUOTED.sub("q", text).partition(",")
@@ -102,11 +102,11 @@ _NO_CONSTANTS: Final = (
         "quote the name if it is a constant; facts have neither functions, lists nor alternatives",
     ),
 )
-"""Beginnings of arguments without quotes that are refused: pattern, expectation, words for the finding, and fix."""
+"""The refused beginnings of unquoted arguments: the pattern, what was expected, what was found, and the fix."""
 
 
 def parse_facts(text: str, file: str) -> Triples:
-    """Parse the facts of a text. UserError, with `file` and line, at the first that is not a fact."""
+    """Parse the facts of a text. UserError, with `file` and line, at the first text that is not a fact."""
     atoms: list[NamedAtom] = []
     lines: list[int] = []
     reader = ClauseReader("facts", text, Source(file, 1))
@@ -119,7 +119,7 @@ def parse_facts(text: str, file: str) -> Triples:
 
 
 def is_facts(line: str) -> bool:
-    """Return whether a line can be read as one or more whole facts; its tabs then stand between names, and not in them."""
+    """Return whether a line can be read as one or more whole facts; its tabs are then between names, not inside them."""
     reader, num = ClauseReader("facts", line, Source("", 1)), 0
     try:
         while "(" in line and reader.skip_to_clause():

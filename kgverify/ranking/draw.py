@@ -1,4 +1,4 @@
-"""The draw of corruptions for many queries at once: keys of whole blocks, without known triples, of which the lowest win."""
+"""The draw of corruptions for many queries at once: each row takes its entities of lowest key, without known triples."""
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -15,22 +15,22 @@ from kgverify.threads import count_threads
 from kgverify.trace.model.columns import CandidateSet, expand_rows, starts_of
 
 BLOCK: Final = 1 << 18
-"""The keys computed at once: few calls of numpy, on arrays that fit into a cache."""
+"""The number of keys computed at once: few numpy calls, on arrays that fit into a cache."""
 _FEW: Final = 1 << 12
-"""Rows times entities below which groups are joined, and known triples below which all are sorted."""
+"""The number of rows times entities below which groups are joined, and of known triples below which all are sorted."""
 _MANY: Final = 1 << 24
-"""The keys for which threads are worth their start."""
+"""The number of keys that justifies starting threads."""
 
 _HIGHEST: Final = np.uint64(2**64 - 1)
 _GOLDEN, _FIRST, _SECOND = (np.uint64(each) for each in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
 
 
 class Group(NamedTuple):
-    """Rows with the entities that each may draw, and those of them that are excluded.
+    """Rows with the entities of their arguments, and the excluded entities of each row.
 
     rows:   int64 [r]     indices of the rows
-    domain: int32 [E]     the entities of the argument, ascending; int32 [r, E] for rows of several arguments, filled up with
-                          excluded ones
+    domain: int32 [E]     the entities of the argument, ascending; int32 [r, E] for rows with different arguments, padded with
+                          excluded entities
     starts: int64 [r + 1]; column: int64 [starts[r]]: the indices in the domain of the excluded entities, row by row
     """
 
@@ -41,7 +41,7 @@ class Group(NamedTuple):
 
     @property
     def num_entities(self) -> int:
-        """The number of entities of each row, those excluded among them."""
+        """The number of entities of each row, including the excluded ones."""
         num: int = self.domain.shape[-1]
         return num
 
@@ -68,7 +68,7 @@ class Group(NamedTuple):
 
 
 def group_rows(graph: KnowledgeGraph, triple: NDArray[np.int32], side: NDArray[np.int64]) -> Iterator[Group]:
-    """Return the rows by predicate and side, with what is known of each. Small groups are joined."""
+    """Group the rows by predicate and side, with the known triples of each. Join small groups."""
     small: list[Group] = []
     num_rows = most = 0
     for group in _group_by_argument(graph, triple, side):
@@ -86,7 +86,7 @@ def group_rows(graph: KnowledgeGraph, triple: NDArray[np.int32], side: NDArray[n
 
 
 def _join(groups: list[Group]) -> Iterator[Group]:
-    """Return groups as one, in which the domains have one length."""
+    """Join groups into one, in which all domains have the same length."""
     if len(groups) < 2:
         yield from groups
         return
@@ -121,7 +121,7 @@ def _group_by_argument(graph: KnowledgeGraph, triple: NDArray[np.int32], side: N
         by_kept = known[begin:end]
         if of_side == Side.HEAD:
             if end - begin > _FEW:
-                # Only triples that share the tail of a row matter; sorting all of a predicate would take longer.
+                # Only triples that share the tail of a row matter. Sorting all triples of a predicate would take longer.
                 by_kept = by_kept[np.isin(by_kept[:, 2], wanted)]
             by_kept = by_kept[np.argsort(by_kept[:, 2], kind="stable")]
         kept = by_kept[:, 2 - of_side]
@@ -148,7 +148,7 @@ def draw_entities(
     side: NDArray[np.int64],
     num_corruptions: int | None,
 ) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-    """Return the number of entities that each row draws, int64 [Q], and the entities, int32, row by row, ascending in each.
+    """Return the number of entities that each row draws, int64 [Q], and the entities, int32, row by row, each ascending.
 
     triple, key, side: int32 [Q, 3], uint64 [Q], int64 [Q]  known triples, a key of (seed, query, side), and the side of each
     num_corruptions:   None for all eligible entities
@@ -205,10 +205,10 @@ def _draw_blocks(blocks: Sequence[Group], key: NDArray[np.uint64], num: int) -> 
 def _draw(
     block: Group, row_key: NDArray[np.uint64], num: int, buffers: tuple[NDArray[np.uint64], NDArray[np.uint64]]
 ) -> NDArray[np.int32]:
-    """Draw the `num` entities of lowest key of each row; each row has more than `num`.
+    """Draw the `num` entities of lowest key in each row; each row has more than `num`.
 
-    The keys of a row differ, since splitmix64 is a permutation. Only keys below a limit that about `num` of them pass are
-    considered; a row in which too few pass is considered as a whole.
+    The keys of a row differ, since splitmix64 is a permutation. Only keys below a limit are considered, which about `num` keys
+    pass. If too few keys of a row pass, the whole row is considered.
     """
     num_rows, num_entities = shape = len(block.rows), block.num_entities
     key, shifted = (buffer[: num_rows * num_entities].reshape(shape) for buffer in buffers)
@@ -221,7 +221,7 @@ def _draw(
     excluded_row = block.excluded_row
     key[excluded_row, block.column] = _HIGHEST
 
-    # The last step, `key ^ key >> 31`, keeps the 31 upper bits, and the limit has no others.
+    # The last step, `key ^ key >> 31`, keeps the 31 upper bits, and the limit has only these bits.
     share = (num + 4 * num**0.5 + 8) / block.num_eligible
     limit = (np.minimum(share, 1) * (2**31 - 1)).astype(np.uint64) << np.uint64(33)
     passing = np.flatnonzero(key < limit[:, None])
@@ -255,7 +255,7 @@ BOTH_SIDES: Final = (Side.HEAD, Side.TAIL)
 
 
 def mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Apply the splitmix64 step (Steele, Lea and Flood 2014) to each element; arithmetic is mod 2^64."""
+    """Apply the splitmix64 step (Steele, Lea and Flood 2014) to each element, modulo 2^64."""
     x = x + np.uint64(0x9E3779B97F4A7C15)
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -263,7 +263,7 @@ def mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 def find_eligible_entities(graph: KnowledgeGraph, triple: NDArray[np.int32], side: Side) -> NDArray[np.int32]:
-    """Return the entities of the argument's domain that make neither the triple nor a known one: int32 [n], ascending."""
+    """Return the entities of the argument's domain that give neither the triple nor a known triple: int32 [n], ascending."""
     entities = graph.argument_domain(int(triple[0]), side)
     known = graph.known_triples
     kept_column = 2 if side == Side.HEAD else 1
@@ -283,7 +283,7 @@ def draw_candidates(
 ) -> CandidateSet:
     """Draw the candidates of the given queries: for each query and side the true triple, then its corruptions by entity.
 
-    The draw depends on (seed, query, side) alone. It takes the entities of lowest key, or all if no more are eligible.
+    The draw depends only on (seed, query, side). It takes the eligible entities of lowest key, or all if there are too few.
     UserError for a query that the split does not have, or a negative number of corruptions other than `ALL`.
     """
     query, side = _rows(graph, split, queries, num_corruptions, sides)
@@ -307,7 +307,7 @@ def draw_eligible(
 ) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
     """List every corruption of triples on their sides.
 
-    Takes int32 [n, 3] and int64 [n]; returns the number for each triple, int64 [n], and the corruptions, int32 [m, 3].
+    Take int32 [n, 3] and int64 [n]. Return the number for each triple, int64 [n], and the corruptions, int32 [m, 3].
     """
     num, entities = draw_entities(graph, triple, np.zeros(len(side), np.uint64), side, None)
     atom, is_head = np.repeat(triple, num, axis=0), np.repeat(side == Side.HEAD, num)
@@ -325,7 +325,7 @@ def put_entities(triple: NDArray[np.int32], side: NDArray[np.int64], entities: N
 
 
 def may_be_drawn(graph: KnowledgeGraph, atom: NDArray[np.int32], side: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Return whether atoms, int32 [n, 3], are corruptions on sides, int64 [n]: in the domain there, and not known."""
+    """Return whether atoms, int32 [n, 3], are corruptions on sides, int64 [n]: with an entity of the domain, and not known."""
     size = len(graph.program.symbols.constants)
     known, number = number_atoms(graph.known_triples, size), number_atoms(atom, size)
     nearest = np.searchsorted(known, number).clip(max=max(0, len(known) - 1))
@@ -340,7 +340,7 @@ def may_be_drawn(graph: KnowledgeGraph, atom: NDArray[np.int32], side: NDArray[n
 
 
 def number_atoms(atom: NDArray[np.int32], num_constants: int) -> NDArray[np.int64]:
-    """Return the number of each ground atom, int32 [n, 3], in their order: int64 [n]."""
+    """Return a number for each ground atom, int32 [n, 3], that sorts in the same way: int64 [n]."""
     wide = atom.astype(np.int64)
     numbers: NDArray[np.int64] = (wide[:, 0] * num_constants + wide[:, 1]) * num_constants + wide[:, 2]
     return numbers
@@ -360,7 +360,7 @@ def count_candidates(
 def _rows(
     graph: KnowledgeGraph, split: str, queries: Sequence[int], num_corruptions: int, sides: Sequence[Side]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the query and the side of each ranking, int64."""
+    """Return the query and the side of each ranking: int64."""
     num_queries = len(graph.queries(split))
     if num_corruptions < ALL:
         raise UserError(

@@ -1,6 +1,6 @@
-"""The stage `rank`: the rank of the true triple among its corruptions, with ties won, shared and lost.
+"""The stage `rank`: the rank of the true triple among its corruptions, with ties won, shared or lost.
 
-Candidates are grouped by query and side, in the order in which they are drawn: the true triple comes first.
+Candidates are grouped by query and side, in the order of the draw: the true triple comes first.
 """
 
 import math
@@ -18,9 +18,9 @@ from kgverify.trace.model.columns import Candidates, CandidateSet, Rankings, cou
 class Truth(NamedTuple):
     """The true triples by query and side.
 
-    key:  int64 [n], ascending  of query and side (`group_keys`)
+    key:  int64 [n], ascending  the keys of query and side (`group_keys`)
     atom: int32 [n, 3]
-    how:  how they were found, for people to read; empty without any
+    how:  how the true triples were found, in words; empty without any
     """
 
     key: NDArray[np.int64]
@@ -37,7 +37,7 @@ class Truth(NamedTuple):
         return is_true
 
     def join(self, other: "Truth") -> "Truth":
-        """Return these true triples, and the other ones for the groups that have none here."""
+        """Return these true triples, and add those of `other` for groups without one here."""
         is_new = ~np.isin(other.key, self.key)
         key, atom = np.append(self.key, other.key[is_new]), np.concatenate((self.atom, other.atom[is_new]))
         order = np.argsort(key)
@@ -48,7 +48,7 @@ NO_TRUTH = Truth(np.zeros(0, np.int64), np.zeros((0, 3), np.int32))
 
 
 def group_keys(of: Any) -> NDArray[np.int64]:
-    """Return a number of each row's query and side, in their order: int64 [n]. Takes candidates or rankings."""
+    """Return a key for the query and side of each row of candidates or rankings, in the same order: int64 [n]."""
     keys: NDArray[np.int64] = of.query.astype(np.int64) * 4 + of.side
     return keys
 
@@ -56,11 +56,11 @@ def group_keys(of: Any) -> NDArray[np.int64]:
 def find_truth(candidates: Candidates | CandidateSet, labels: NDArray[Any] | None, rankings: Rankings | None) -> Truth:
     """Return the true triples that the candidates of one trace show without doubt.
 
-    labels: not 0 where a candidate is a true triple, [N]; None where the trace has none
+    labels: not 0 where a candidate is a true triple, [N]; None if the trace has no labels
 
-    Without labels they are, for a query with both sides, the only candidate that both have; in a group of one candidate that
-    was ranked, this one; and, where every group of a trace is in ascending order but for its first candidate, which stands
-    out in one of them at least, the first.
+    Without labels, the true triple of a query with both sides is the only candidate that both sides share. In a ranked group
+    of one candidate, it is this candidate. It is the first candidate of each group if in every group the other candidates
+    ascend, and in at least one group the first candidate is out of order.
     """
     key = group_keys(candidates)
     if labels is not None:
@@ -81,7 +81,7 @@ def find_truth(candidates: Candidates | CandidateSet, labels: NDArray[Any] | Non
 
 
 def _find_shared(candidates: Candidates | CandidateSet) -> Truth:
-    """Return the candidates that the head side and the tail side of a query have in common, where there is only one."""
+    """Return the candidate that the head side and the tail side of a query share, for queries with exactly one."""
     rows = np.column_stack((candidates.query, candidates.atom, candidates.side))
     rows = np.unique(rows[candidates.side != Side.NONE], axis=0)
     if len(rows) < 2:
@@ -97,7 +97,7 @@ def _find_shared(candidates: Candidates | CandidateSet) -> Truth:
 
 
 def _find_first(candidates: Candidates | CandidateSet, known: Truth) -> Truth:
-    """Return the first candidate of each group, if in every group the others ascend and in some it is out of this order."""
+    """Return the first candidate of each group, if in all groups the others ascend and in some the first does not fit."""
     key = group_keys(candidates)
     is_first = np.ones(len(key), np.bool_)
     is_first[1:] = key[1:] != key[:-1]
@@ -117,11 +117,11 @@ def _find_first(candidates: Candidates | CandidateSet, known: Truth) -> Truth:
 
 
 class Groups(NamedTuple):
-    """Candidates N by query and side, G of them, ascending.
+    """N candidates in G groups by query and side, ascending.
 
     starts:   int64 [G + 1]
     query:    int32 [G]; side: int8 [G]
-    has_true: bool  [G]  whether the first of the group is the true triple; no other is
+    has_true: bool  [G]  whether the first candidate of the group is the true triple; no other candidate can be
     """
 
     starts: NDArray[np.int64]
@@ -150,9 +150,9 @@ class Groups(NamedTuple):
 
 
 def find_groups(candidates: Candidates | CandidateSet, triples: NDArray[np.int32]) -> Groups | None:
-    """Return the groups of candidates that are in the order in which they are drawn, each once; None for another order.
+    """Return the groups of candidates that are in the order of the draw, without repetitions; None for any other order.
 
-    triples: int32 [n, 3], the split that `candidates.query` points into. In a group the corruptions ascend, of one predicate.
+    triples: int32 [n, 3], the split that `candidates.query` points into. A group's corruptions ascend and share a predicate.
     """
     groups = divide(candidates, triples)
     if not len(candidates.query):
@@ -163,7 +163,7 @@ def find_groups(candidates: Candidates | CandidateSet, triples: NDArray[np.int32
     triple = triples[groups.query]
     is_first = np.zeros(len(atom), np.bool_)
     is_first[first] = True
-    # A true triple in front is not one of the ascending corruptions.
+    # A true triple at the front is not among the ascending corruptions.
     is_apart = is_first.copy()
     is_apart[(first + 1)[groups.has_true & (counts > 1)]] = True
     is_ascending = arguments[1:] > arguments[:-1]
@@ -180,7 +180,7 @@ def find_groups(candidates: Candidates | CandidateSet, triples: NDArray[np.int32
 
 
 def divide(candidates: Candidates | CandidateSet, triples: NDArray[np.int32]) -> Groups:
-    """Return the groups of candidates that are in such an order, except that their corruptions need not ascend."""
+    """Return the groups of candidates in the order of `find_groups`, except that corruptions need not ascend."""
     query, side = candidates.query, candidates.side
     is_next = np.ones(len(query), np.bool_)
     is_next[1:] = query[1:] != query[:-1]
@@ -191,7 +191,7 @@ def divide(candidates: Candidates | CandidateSet, triples: NDArray[np.int32]) ->
 
 
 def sort_rows(candidates: Candidates | CandidateSet, triples: NDArray[np.int32]) -> NDArray[np.int64]:
-    """Sort the rows by query and side, a true triple in front of its group: int64 [N]."""
+    """Sort the rows by query and side, with a true triple at the front of its group: int64 [N]."""
     is_corruption = (candidates.atom != triples[candidates.query]).any(1)
     return np.lexsort((is_corruption, group_keys(candidates)))
 
@@ -210,7 +210,7 @@ def take_candidates(candidates: Candidates, rows: Any) -> Candidates:
 
 
 def _pack(atoms: NDArray[np.int32]) -> NDArray[np.int64]:
-    """Pack the arguments of atoms, int32 [n, 3], into numbers of the same order: int64 [n]."""
+    """Pack the arguments of atoms, int32 [n, 3], into numbers that sort the same way: int64 [n]."""
     packed: NDArray[np.int64] = atoms[:, 1].astype(np.int64) << 32
     packed += atoms[:, 2]
     return packed
@@ -224,13 +224,13 @@ RANK_TOLERANCE: Final = 1e-4
 
 
 def ranking_scores(candidates: Candidates) -> NDArray[np.float64]:
-    """Return the log-probability in nats, less the penalty unless the outcome is PROVED: float64 [N]."""
+    """Return the log-probability in nats, minus the penalty unless the outcome is PROVED: float64 [N]."""
     scores: NDArray[np.float64] = NOT_PROVED_PENALTY * (candidates.outcome != Outcome.PROVED)
     return np.subtract(candidates.log_probability, scores, out=scores)
 
 
 def rank_candidates(candidates: Candidates, triples: NDArray[np.int32], tolerance: float = RANK_TOLERANCE) -> Rankings:
-    """Rank the true triple of each query and side that has one; rows in the order of (query, side).
+    """Rank the true triple of each query and side that has one. Return rows in the order of (query, side).
 
     triples: int32 [n, 3], the split that `candidates.query` points into. A candidate listed twice counts once.
     """
@@ -256,9 +256,9 @@ def rank_scores(
 def count_gaps(
     gap: NDArray[np.float64], starts: NDArray[np.int64], tolerance: float
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Count the scores of each group that are above its first one, and those that tie with it: int64 [G].
+    """Count, for each group, the scores above its first score and the scores that tie with it: int64 [G].
 
-    gap: float64 [N], nats, of each score to the first one of its group; starts: int64 [G + 1]
+    gap: float64 [N], nats, from the first score of the group to each score; starts: int64 [G + 1]
     """
     is_above, is_tied = compare_gaps(gap, tolerance)
     is_above[starts[:-1]] = is_tied[starts[:-1]] = False
@@ -305,9 +305,9 @@ def compute_metrics(rankings: Rankings) -> dict[str, float]:
 
 
 def describe_hits(num_ranked: NDArray[Any]) -> list[str]:
-    """Return a note if rankings have k candidates or fewer, so that hits at k says nothing about them.
+    """Return a note if rankings have k candidates or fewer, since hits at k says nothing about them.
 
-    num_ranked: the candidates of each ranking, int [n]
+    num_ranked: the number of candidates of each ranking, int [n]
     """
     total = count_of(len(num_ranked), "ranking")
     return [

@@ -1,4 +1,4 @@
-"""Known rules of ranking, and those of them that explain the ranks of a trace by its own candidates."""
+"""Known ranking rules, and the rules that explain the ranks of a trace from its own candidates."""
 
 from collections.abc import Sequence
 from enum import StrEnum
@@ -16,7 +16,7 @@ _Columns = TypeVar("_Columns", "Counts", "Ranks")
 
 
 class RankedBy(StrEnum):
-    """The scores that candidates are ranked by: the simplest first."""
+    """The scores that candidates are ranked by, the simplest first."""
 
     PENALISED = "the log-probability, 100 nats lower unless proved"
     PLAIN = "the log-probability, proved or not"
@@ -24,7 +24,7 @@ class RankedBy(StrEnum):
 
 
 class Ties(StrEnum):
-    """The ranks that are recorded where candidates tie with the true one: the simplest first."""
+    """The ranks that are recorded if candidates tie with the true one, the simplest first."""
 
     BOUNDS = "ties give both bounds"
     REALISTIC = "ties give the mean"
@@ -34,7 +34,7 @@ class Ties(StrEnum):
 
 
 class Counted(StrEnum):
-    """The candidates that are ranked: the simplest first."""
+    """The candidates that are ranked, the simplest first."""
 
     ONCE = "each candidate once"
     ROWS = "each row, repeated ones too"
@@ -42,7 +42,7 @@ class Counted(StrEnum):
 
 
 class RankingRule(NamedTuple):
-    """A rule of ranking. tolerance: the difference in nats below which two scores tie."""
+    """A ranking rule. tolerance: the difference in nats below which two scores tie."""
 
     ranked_by: RankedBy = RankedBy.PENALISED
     ties: Ties = Ties.BOUNDS
@@ -56,7 +56,7 @@ class RankingRule(NamedTuple):
 
 
 class Counts(NamedTuple):
-    """The candidates of each group that has a true one: int64 [n] each, by ascending key."""
+    """The counts of candidates in each group with a true candidate: int64 [n] each, by ascending key."""
 
     key: NDArray[np.int64]
     num_ranked: NDArray[np.int64]
@@ -65,7 +65,7 @@ class Counts(NamedTuple):
 
 
 class Ranks(NamedTuple):
-    """Ranks of groups, by ascending key. They are numbers that need not be whole."""
+    """The ranks of groups, by ascending key. They need not be whole numbers."""
 
     key: NDArray[np.int64]
     num_ranked: NDArray[np.int64]
@@ -76,7 +76,7 @@ class Ranks(NamedTuple):
 def list_rules(
     ranked_by: Sequence[RankedBy], tolerances: Sequence[float], counted: Sequence[Counted]
 ) -> tuple[RankingRule, ...]:
-    """Return the known rules, the simplest first: with what candidates may be ranked by, and what is not all the same."""
+    """Return the rules for the given scores, tolerances and counted candidates, the simplest first."""
     return tuple(
         RankingRule(by, ties, tolerance, each)
         for by in ranked_by
@@ -93,10 +93,10 @@ def count_above(
     known: NDArray[np.bool_] | None = None,
     margin: float = 0.0,
 ) -> Counts:
-    """Count the candidates above the true one, and those that tie with it.
+    """Count the candidates above the true one, and the candidates that tie with it.
 
     known:  which candidates are known true triples, bool [N], for a rule that leaves them out
-    margin: in nats, added to the score of each other candidate for each step of the longest derivation of its group
+    margin: the nats added to the score of each other candidate, for each step of the longest derivation in its group
     """
     is_true = truth.mark(candidates)
     key = group_keys(candidates)
@@ -107,7 +107,7 @@ def count_above(
     drawn = CandidateSet(*candidates[:3]).take(kept)
     if rule.counted is not Counted.ROWS and has_repeated(drawn):
         kept = kept[np.sort(drop_repeated(drawn))]
-    # The true one comes first; the first one of several.
+    # The true candidate comes first; of several, the first one.
     rows = kept[np.lexsort((~is_true[kept], key[kept]))]
     groups, first, num = np.unique(key[rows], return_index=True, return_counts=True)
     scores = _scores(candidates, rule.ranked_by)[rows]
@@ -128,7 +128,7 @@ def _scores(candidates: Candidates, ranked_by: RankedBy) -> NDArray[np.float64]:
 
 
 def give_ranks(counts: Counts, ties: Ties) -> Ranks:
-    """Return the ranks by a rule of ties. At random, a rank has the mean reciprocal of all that are possible."""
+    """Return the ranks by a tie rule. For random ties, the reciprocal of a rank is the mean over all possible ranks."""
     optimistic = 1.0 + counts.above.astype(np.float64)
     pessimistic = optimistic + counts.tied.astype(np.float64)
     if ties is Ties.REALISTIC:
@@ -146,15 +146,15 @@ def give_ranks(counts: Counts, ties: Ties) -> Ranks:
 
 
 def ranks_of(rankings: Rankings) -> Ranks:
-    """Return recorded ranks by ascending key; the first of a group recorded twice."""
+    """Return recorded ranks by ascending key; for a group recorded twice, the first."""
     key, rows = np.unique(group_keys(rankings), return_index=True)
     return Ranks(key, rankings.num_ranked[rows].astype(np.int64), rankings.optimistic[rows], rankings.pessimistic[rows])
 
 
 def find_unexplained(low: Counts, high: Counts, ties: Ties, recorded: Ranks) -> NDArray[np.int64]:
-    """Return the keys of the groups whose recorded ranks are not those of a rule: ascending.
+    """Return the ascending keys of the groups whose recorded ranks differ from a rule's.
 
-    low, high: the counts of the candidates with the margin of their scores below and above, the same ones without a margin
+    low, high: the counts of the candidates with the margin subtracted from and added to their scores; equal without a margin
 
     Groups without ranks, or without a true candidate, are not judged.
     """
@@ -174,11 +174,11 @@ def find_unexplained(low: Counts, high: Counts, ties: Ties, recorded: Ranks) -> 
 
 
 class RuleRanker:
-    """Ranks candidates by a rule, as the trace does that it was found in: with what the rule leaves unexplained there.
+    """A ranker that applies a rule in the same way as its trace, including the ranks there that the rule does not explain.
 
-    The difference between a recorded rank and the rule's is added to the rank of the same group of other candidates. Where
-    ties are broken at random, a recorded rank stands as long as as many candidates are above, and as many tie. A group that
-    the trace does not rank, or of which it shows no true candidate, stays so.
+    The difference between a recorded rank and the rule's rank is added to the rank of the same group of other candidates. If
+    ties are broken at random, a recorded rank is kept as long as the numbers of candidates above and of ties do not change. A
+    group that the trace does not rank stays unranked, and a group without a known true candidate keeps its recorded rank.
     """
 
     def __init__(
@@ -201,7 +201,7 @@ class RuleRanker:
         )
 
     def __call__(self, candidates: Candidates) -> Rankings:
-        """Rank candidates, the trace's own or others."""
+        """Rank the trace's own candidates, or others."""
         counts = self._count(candidates)
         counts = take_rows(counts, ~np.isin(counts.key, self._unranked))
         ranks = give_ranks(counts, self._rule.ties)
@@ -237,7 +237,7 @@ def find_known(candidates: Candidates | CandidateSet, known: NDArray[np.int32]) 
 
 def has_repeated(candidates: Candidates | CandidateSet) -> bool:
     """Return whether a candidate is listed twice."""
-    # Different keys are of different candidates.
+    # Different keys belong to different candidates.
     keys = candidate_keys(candidates)
     return len(np.unique(keys)) < len(keys) and len(drop_repeated(candidates)) < len(keys)
 

@@ -88,7 +88,7 @@ class ComparedTraces(Protocol):
         """The actual engine's steps from the expected goals in lockstep; else None."""
 
     def excerpt(self) -> Trace | None:
-        """Return the expected trace, or its candidate of the first divergence alone; None without its goals."""
+        """Return the expected trace, or only its candidate with the first divergence; None if the trace lacks its goals."""
 
 
 class ReportContent(msgspec.Struct, frozen=True, kw_only=True, dict=True):
@@ -139,13 +139,13 @@ class ReportContent(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     def with_traces(self, traces: ComparedTraces, *, command: str = "", job: dict[str, Any] | None = None) -> Self:
         """Return a copy that refers to its traces, and contains its job and the command that made it."""
         copied = msgspec.structs.replace(self, command=command or self.command, job=job or self.job)
-        # Not a field: what is encoded is the report alone.
+        # Not a field: only the report itself is encoded.
         copied.__dict__["traces_compared"] = traces
         return copied
 
 
 def find_first(comparison: Comparison, causes: tuple[Cause, ...]) -> Divergence | None:
-    """Return the divergence to show first: a lost or false proof if there is one, else the first of all."""
+    """Return the divergence to show first: the first lost or false proof, else the first of all divergences."""
     if causes and causes[0].kind in PROOF_CLASSES:
         return comparison.divergences[causes[0].first]
     return comparison.divergences[0] if comparison.divergences else None

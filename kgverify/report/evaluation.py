@@ -27,8 +27,8 @@ class Difference(msgspec.Struct, frozen=True):
 class Strength(msgspec.Struct, frozen=True):
     """The strength of a sample.
 
-    chance: the chance that a defect in 1 % of the population would have been seen
-    share:  the smallest share of the population such that a defect in it would have been seen with a chance of 99 %
+    chance: the chance that the sample would have revealed a defect in 1 % of the population
+    share:  the smallest share of the population in which the sample reveals a defect with a chance of 99 %
     """
 
     chance: float
@@ -38,7 +38,7 @@ class Strength(msgspec.Struct, frozen=True):
 class CheckedRankings(msgspec.Struct, frozen=True):
     """The rankings that the reference recomputed: draw, derivations and ranks.
 
-    num_near_ties: rankings that scores within the declared error explain
+    num_near_ties: rankings that differ, but only as the declared error of scores allows
     """
 
     num_rankings: int
@@ -57,11 +57,11 @@ class CheckedAgain(msgspec.Struct, frozen=True):
 
 
 class CheckedModel(msgspec.Struct, frozen=True):
-    """The check of the least model: whether its rules conclude its atoms and no others.
+    """The check of the least model: whether the rules conclude exactly its atoms.
 
     is_complete:              whether every rule was applied to the whole model
-    num_missing, missing:     atoms that follow but were not in it, and the first of them
-    num_unsupported, unsupported: atoms in it that do not follow from others, and the first of them
+    num_missing, missing:     the number of atoms that follow but are not in the model, and the first of them
+    num_unsupported, unsupported: the number of its atoms that do not follow from others, and the first of them
     """
 
     num_atoms: int
@@ -78,14 +78,14 @@ class SpotCheck(msgspec.Struct, frozen=True):
     num_asked:            the number of derivations asked for
     key:                  the hash of all results, which selected the sample
     num_derived:          the candidates that the reference derived
-    num_checked, num_equal, num_near_ties: of the single candidates; a near-tie differs from the reference because two scores
-                          are closer than the declared error
-    largest_error, bound: the largest difference of log-probabilities that agree, and the largest allowed one, nats
-    strength:             of the sample of single candidates
-    model:                with `rank_only`
-    differences:          of single candidates and rankings, by query
-    exercise:             of the derivations of the sample by the reference
-    again:                the candidates that this process proved again, also of parts that an earlier one proved
+    num_checked, num_equal, num_near_ties: counts of the single candidates; a near-tie differs from the reference because two
+                          scores are closer than the declared error
+    largest_error, bound: the largest difference of log-probabilities that agree, and the largest allowed difference, nats
+    strength:             the strength of the sample of single candidates
+    model:                the check of the least model, with `rank_only`
+    differences:          the differences of single candidates and rankings, by query
+    exercise:             the exercise of the reference's derivations of the sample
+    again:                the candidates that this process proved again, including those of parts proved by an earlier process
     """
 
     num_asked: int
@@ -114,18 +114,18 @@ class EvaluationReport(msgspec.Struct, frozen=True):
     """A finished evaluation.
 
     metrics:               PyKEEN's keys, `both.realistic.mean_reciprocal_rank`
-    rank_only:             whether candidates that cannot affect a rank were skipped or stopped, `num_left_out` of them;
-                           the following fields count the others, and the choices of all derivations
+    rank_only:             whether the `num_left_out` candidates that cannot affect a rank were skipped or stopped; the
+                           following fields count the others, and the choices of all derivations
     outcomes:              the number of candidates by outcome; `open` ones are a fault of the engine
     true_outcomes:         the number of true triples by outcome, one for each ranking
-    num_limited:           candidates in whose derivation a limit dropped something
-    num_choices, num_rescored, smallest_gap: choices between two or more resolvents, those repeated in a higher precision,
-                           and the smallest gap of their scores in nats, None if it was not measured
-    num_parts_resumed:     parts that an earlier run finished; the following fields are about the others
+    num_limited:           the number of candidates in whose derivations a limit dropped something
+    num_choices, num_rescored, smallest_gap: the choices between two or more resolvents, the choices repeated in a higher
+                           precision, and the smallest gap between their scores in nats; None if it was not measured
+    num_parts_resumed:     the number of parts that an earlier run finished; the following fields are about the others
     accepted:              the changes of code between the parts that the user accepted, in words
     candidates_per_second: the throughput of all processes together; None if every part was finished before
     wrong_figures:         figures that do not follow from the rankings, or differ from the reference's metrics
-    reference:             the name of the engine that proved a sample as well
+    reference:             the name of the engine that also proved a sample
     minimum:               the exercise that is required of the sample
     """
 
@@ -165,7 +165,7 @@ class EvaluationReport(msgspec.Struct, frozen=True):
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """The reasons why the check decides nothing, if it found nothing."""
+        """The reasons why the check is inconclusive if it found no difference."""
         if self.check is None:
             how = "to accept that: --minimum none, or minimum={} in Python"
             return (f"nothing was checked by {self.prover}; {how}",) if self.minimum else ()
@@ -174,9 +174,9 @@ class EvaluationReport(msgspec.Struct, frozen=True):
 
     @property
     def verdict(self) -> Verdict:
-        """AGREE if every candidate ended, those checked agree with the reference, and all figures follow from the rankings.
+        """AGREE if every candidate ended, the checked ones agree with the reference, and all figures follow from the rankings.
 
-        INCONCLUSIVE if so, and the candidates checked exercised too little.
+        INCONCLUSIVE if all of this holds, but the checked candidates exercised too little.
         """
         is_equal = self.check is None or self.check.is_equal
         if self.outcomes.get("open") or not is_equal or self.wrong_figures:

@@ -59,8 +59,8 @@ def read_bodies(trace: Trace) -> Bodies:
 def build_tree(steps: Sequence[StepView], names: Names, bodies: Bodies) -> Tree:
     """Return the proof tree of a derivation in depth-first order, from all its steps.
 
-    Empty where a tree says no more than the list of steps, since no chosen rule has two atoms. Empty also where the steps do
-    not determine the tree: another atom than the first was selected, or pruning left more than one possibility.
+    The tree is empty if it would say no more than the list of steps, since no chosen rule has two atoms. It is also empty if
+    the steps do not determine it: an atom other than the first was selected, or pruning left more than one possibility.
     """
     if not steps:
         return ()
@@ -118,7 +118,7 @@ def _resolve(
 
 
 def _embed(wanted: Sequence[tuple[str, Atom | None]], kept: list[Atom], names: Names) -> Iterator[list[int]]:
-    """Yield the ways in which the kept atoms are a part of those that a resolvent had before pruning, in order."""
+    """Yield the ways to match the kept atoms, in order, with atoms that a resolvent had before pruning."""
     if len(kept) == len(wanted):
         yield list(range(len(kept)))
     elif not kept:
@@ -131,7 +131,7 @@ def _embed(wanted: Sequence[tuple[str, Atom | None]], kept: list[Atom], names: N
 
 
 def _may_be(predicate: str, before: Atom | None, atom: Atom, names: Names) -> bool:
-    """Return whether an atom may be one before a substitution, of which at least the predicate is known."""
+    """Return whether an atom may come by substitution from an earlier one, whose arguments may be unknown."""
     if names.predicate(atom[0]) != predicate:
         return False
     pairs = zip(before[1:], atom[1:], strict=True) if before else ()

@@ -1,10 +1,10 @@
 """A step of both sides, as every renderer shows it: side by side, with an arrow at the culprit, and stage by stage.
 
-Side by side are the steps before it, its goals, its resolvents and its other values.
+The view side by side shows the previous steps, and the step's goals, resolvents and other values.
 
 A trace of level `deep` contains the output of each stage. Any other trace contains the result of the step, from which the
-outputs of some stages can be inferred. The stage at fault shows the values of the divergence, from the replay if there was
-one. A replay has shown that the stages before it agree. Differences of stages after it are consequences.
+outputs of some stages can be inferred. The stage at fault shows the values of the divergence, from the replay if the step was
+replayed. A replay also shows that the stages before it agree. Differences in the stages after it are consequences.
 """
 
 from collections import Counter
@@ -30,22 +30,22 @@ from kgverify.trace.model.stage_items import StageOutputs, StageReader
 from kgverify.trace.model.trace import Trace
 
 NUM_BEFORE: Final = 3
-"""The steps shown before the divergent one."""
+"""The number of steps shown before the divergent one."""
 
 MOST_PAIRS: Final = 40
-"""The lines of resolvents shown for a step."""
+"""The maximum number of lines of resolvents shown for a step."""
 
 MOST_IN_TREE: Final = 200
-"""The steps of a proof tree, the first ones of a derivation."""
+"""The number of steps in a proof tree, counted from the beginning of the derivation."""
 
 MOST_MATCHED: Final = 400
-"""The most resolvents of a side that are aligned by longest common runs; of more, only missing and extra ones are shown."""
+"""The maximum number of resolvents of a side aligned by longest common runs; more are aligned only by clause."""
 
 
 class SideStep(NamedTuple):
     """A step of one side, with the names and the fields of its trace.
 
-    read_outputs: returns the recorded outputs of its stages
+    read_outputs: returns the recorded outputs of the step's stages
     """
 
     view: StepView
@@ -73,13 +73,13 @@ class _Side:
         self.names, self.fields, self.bodies = names, trace.fields, read_bodies(trace)
 
     def rows(self, candidate: int | None) -> range:
-        """Return the rows of the steps of a candidate; none for a candidate that the side lacks."""
+        """Return the rows of a candidate's steps; an empty range if the side lacks the candidate."""
         if candidate is None or not 0 <= candidate < len(self.steps.first_step) - 1:
             return range(0)
         return range(*self.steps.first_step[candidate : candidate + 2])
 
     def read(self, rows: range) -> SideStep | None:
-        """Return the step in the first of some rows; None without rows."""
+        """Return the step in the first row of a range; None for an empty range."""
         if not rows:
             return None
         return SideStep(self.steps.read(rows[0]), self.names, self.fields, partial(self.stages.read, rows[0]))
@@ -95,7 +95,7 @@ class StepBefore(NamedTuple):
 
 
 class Atoms(NamedTuple):
-    """A line with an atom of either goal; None if a side has no atom there."""
+    """A line with an atom of each side's goal; None if a side has no atom there."""
 
     expected: str | None
     actual: str | None
@@ -107,7 +107,7 @@ class Atoms(NamedTuple):
 
 
 class Line(NamedTuple):
-    """A resolvent: its place among the resolvents of the step, its atoms, its clause, and its score."""
+    """A resolvent: its position in the step, its atoms, its clause, and its score."""
 
     place: int
     goal: str
@@ -117,10 +117,10 @@ class Line(NamedTuple):
 
 
 class Pair(NamedTuple):
-    """A line with a resolvent of either side.
+    """A line with a resolvent of one side or both.
 
     mark:       `same`, `missing`, `extra`, `changed` (the same clause, other atoms), `moved` or `score`; `hidden` stands for
-                `num_hidden` lines that are not shown, of which `num_differing` differ
+                `num_hidden` lines that are not shown; `num_differing` of them differ
     is_culprit: whether the arrow points here
     """
 
@@ -163,14 +163,14 @@ class Derivation(NamedTuple):
 
 
 class DerivationReader:
-    """Aligns the two sides of divergences, and of any other step, by candidate and step of the expected trace.
+    """A reader that aligns both sides of divergences, and of any other step, by candidate and step of the expected trace.
 
-    `divergences_at` has the divergences of each candidate and step; `has_stepped` is true if the actual steps are those of
-    lockstep.
+    `divergences_at` contains the divergences of each candidate and step. `has_stepped` is true if the actual steps come
+    from lockstep.
 
-    lockstep: whether the report is of a lockstep comparison
+    lockstep: whether the report describes a lockstep comparison
     stepped:  in lockstep, the actual engine's steps from the expected goals, each a candidate with one step, in the order
-              of the expected steps; None if these were not saved: then the actual engine's own run is used
+              of the expected steps; None if they were not saved: then the actual engine's own run is used
     modulo:   the kinds of differences that are benign; steps are read in normal form
     """
 
@@ -222,7 +222,7 @@ class DerivationReader:
         return Sides(*self._read_both(candidate, step), is_same_way)
 
     def trees(self, divergence: Divergence) -> tuple[Tree, Tree]:
-        """Return the proof tree of each side as in `build_tree`; in lockstep the expected one alone."""
+        """Return the proof tree of each side as `build_tree` does; in lockstep, only the expected tree."""
         num_steps = min(max(self.num_steps(divergence)), MOST_IN_TREE)
         steps = [self._read_both(divergence.candidate, step) for step in range(num_steps)]
         expected, actual = (
@@ -232,7 +232,7 @@ class DerivationReader:
         return expected, () if self.has_stepped else actual
 
     def read(self, divergence: Divergence) -> Derivation | None:
-        """Return the divergence side by side, or None if it is not in a derivation."""
+        """Return the divergence side by side; None if it is not in a derivation."""
         candidate = divergence.candidate
         is_of_candidate = divergence.field.startswith("candidates.") and divergence.field != "candidates.atom"
         if (divergence.step < 0 and not is_of_candidate) or divergence.expected == NO_CANDIDATE:
@@ -293,7 +293,7 @@ class DerivationReader:
     def _agree_before(self, candidate: int, step: int) -> bool:
         if candidate not in self._actual_of:
             return False
-        # The number of first steps known to agree, and whether the next one is known not to.
+        # The number of first steps known to agree, and whether the next step is known to differ.
         num, has_ended = self._agreed.get(candidate, (0, False))
         while num < step and not has_ended:
             left, right = (side.view if side else None for side in self._read_both(candidate, num))
@@ -304,7 +304,7 @@ class DerivationReader:
 
 
 def _align(expected: Columns, actual: Columns) -> dict[int, int]:
-    """Return the actual row of each expected candidate that both sides have."""
+    """Return the actual row of each candidate that both sides have, by its expected row."""
     left, right = (CandidateSet(*columns.candidates[:3]) for columns in (expected, actual))
     found = align_candidates(left, right)
     return dict(zip(found.expected.tolist(), found.actual.tolist(), strict=True))
@@ -313,7 +313,7 @@ def _align(expected: Columns, actual: Columns) -> dict[int, int]:
 def read_before(
     reader: StepReader, names: Names, candidate: int, step: int, divergent: Collection[tuple[int, int]] = ()
 ) -> tuple[StepBefore, ...]:
-    """Return the last steps of a candidate before a step. divergent: the steps that do not agree."""
+    """Return the last steps of a candidate before a step. divergent: the steps that differ."""
     if not 0 <= candidate < len(reader.first_step) - 1:
         return ()
     begin, end = reader.first_step[candidate : candidate + 2]
@@ -324,7 +324,7 @@ def read_before(
 
 
 def describe_step(step: int, view: StepView, names: Names, agrees: bool) -> StepBefore:
-    """Describe a step in one line: its goal, and the clause that made the next one."""
+    """Describe a step in one line: its goal, and the clause that made the next goal."""
     chosen = view.resolvents[view.choice] if 0 <= view.choice < len(view.resolvents) else None
     by = names.clause(*chosen.clause) or names.goal(chosen.atoms, chosen.kind) if chosen else "nothing"
     return StepBefore(step, clip(names.goal(view.goal)), clip(by), agrees)
@@ -342,7 +342,7 @@ def _align_resolvents(expected: SideStep | None, actual: SideStep | None, tolera
     resolvents = [side.view.resolvents if side else () for side in (expected, actual)]
     keys = [[(r.content, r.clause) for r in side] for side in resolvents]
     counts = [Counter(side) for side in keys]
-    # Nothing is missing on a side that is not shown.
+    # A side that is not shown has no missing resolvents.
     marks = ("missing", "extra") if expected and actual else ("same", "same")
     pairs = []
     for i, j in _match(*keys):
@@ -372,7 +372,7 @@ def _line(side: SideStep | None, index: int | None) -> Line | None:
 
 
 def _match(left: Sequence[Any], right: Sequence[Any]) -> list[tuple[int | None, int | None]]:
-    """Pair indices: equal resolvents share a line, and so do those of the same clause; all others have their own line."""
+    """Pair indices: equal resolvents share a line, and so do resolvents of the same clause; all others have their own line."""
     start = next((i for i, (a, b) in enumerate(zip(left, right, strict=False)) if a != b), min(len(left), len(right)))
     tail = 0
     while tail < min(len(left), len(right)) - start and left[-1 - tail] == right[-1 - tail]:
@@ -396,7 +396,7 @@ def _match(left: Sequence[Any], right: Sequence[Any]) -> list[tuple[int | None, 
 def _match_by_clause(
     left: Sequence[Any], right: Sequence[Any], rows: range, columns: range
 ) -> list[tuple[int | None, int | None]]:
-    """Pair resolvents that are not equal in order by their clauses; those that the other side has elsewhere stay alone."""
+    """Pair, in order, unequal resolvents of the same clause. Resolvents that the other side has elsewhere stay unpaired."""
     elsewhere = {left[i] for i in rows} & {right[j] for j in columns}
     waiting: dict[Any, list[int]] = {}
     for j in reversed(columns):
@@ -450,7 +450,7 @@ _TARGETS: Final[dict[str, tuple[int | str, ...]]] = {
 
 
 def _point_at_culprit(divergence: Divergence, found: Derivation) -> Derivation:
-    """Put the arrow at the field of the divergence, or at the first difference if that field is equal."""
+    """Point the arrow at the field of the divergence, or at the first difference if that field is equal."""
     pair = next((i for i, pair in enumerate(found.pairs) if pair.mark != "same"), None)
     differing: list[int | str] = ["goal"] if any(atoms.differs for atoms in found.goals) else []
     differing += ["pair"] if pair is not None else []
@@ -469,7 +469,7 @@ def _point_at_culprit(divergence: Divergence, found: Derivation) -> Derivation:
 
 
 def _shorten(pairs: tuple[Pair, ...]) -> tuple[Pair, ...]:
-    """Keep at most `MOST_PAIRS` lines: the culprit and the chosen ones first, then differences, then agreeing ones."""
+    """Keep at most `MOST_PAIRS` lines: first the culprit and the chosen resolvents, then differences, then agreeing lines."""
     if len(pairs) <= MOST_PAIRS:
         return pairs
 
@@ -532,8 +532,8 @@ def walk_stages(
 ) -> tuple[StageLine, ...]:
     """Return the stages of a step, its input first.
 
-    divergence: the one found at this step, if any
-    others:     further divergences of the step, in lockstep: of other stages at fault
+    divergence: the divergence found at this step, if any
+    others:     in lockstep, further divergences of the step, at other stages
     """
     expected, actual, is_same_way = reader.sides(candidate, step)
     if expected is None or actual is None:
@@ -547,7 +547,7 @@ def walk_stages(
     faults = _list_faults(divergence if is_of_step else None, others, culprit)
     num_replayed = 0
     if divergence is not None and divergence.is_replayed and is_of_step:
-        # A replay has shown that the stages before the first one at fault agree.
+        # The replay showed that the stages before the first stage at fault agree.
         num_replayed = min(map(_WALK.index, faults.keys() & set(_WALK)))
     has_differed = not is_same_way or not is_of_step
     lines = []
@@ -555,7 +555,7 @@ def walk_stages(
         line = faults.get(stage) or _compare(stage, sides, outputs, reader.score_tolerance)
         if stage not in faults:
             if divergence is not None and not is_same_way:
-                # Other steps of the actual engine say nothing about the step that diverged.
+                # The actual engine's other steps say nothing about the divergent step.
                 line = _hide(line, "the saved traces do not contain the actual side of this step")._replace(actual=())
             line = _judge(line, index, culprit, num_replayed, has_differed)
         has_differed |= line.mark is Mark.DIFFERS
@@ -566,11 +566,11 @@ def walk_stages(
 
 
 _Sides = tuple[tuple[SideStep, SideStep | None], ...]
-"""The step of each side, with the next one if the trace contains it."""
+"""The step of each side, with the next step if the trace contains it."""
 
 
 def _judge(line: StageLine, index: int, culprit: int, num_replayed: int, has_differed: bool) -> StageLine:
-    """Mark a stage by those around it: a replay settled it, a later one causes its difference, or it follows from one."""
+    """Mark a stage by its context: the replay settled it, a later stage causes its difference, or it is a consequence."""
     if 0 < index < num_replayed:
         return line._replace(mark=Mark.AGREES, note="both outputs were equal when the step was replayed")
     if line.mark is Mark.DIFFERS and index < culprit < len(_WALK) and line.note != RECORDED:
@@ -579,7 +579,7 @@ def _judge(line: StageLine, index: int, culprit: int, num_replayed: int, has_dif
 
 
 def _list_faults(divergence: Divergence | None, others: Sequence[Divergence], culprit: int) -> dict[str, StageLine]:
-    """Return the lines of the stages at fault: that of the culprit, and of other divergences of the step."""
+    """Return the lines of the stages at fault: the culprit's, and those of the step's other divergences."""
     faults = {each.stage: _of_divergence(each)._replace(is_culprit=False) for each in others}
     for stage, line in faults.items():
         faults[stage] = line._replace(note=f"at fault as well, a divergence of its own; {line.note}")
@@ -591,11 +591,11 @@ def _hide(line: StageLine, note: str) -> StageLine:
 
 
 def _index_of_culprit(divergence: Divergence | None, is_same_goal: bool) -> int:
-    """Return the index of the culprit in a walk: -1 without one, and after the last if it is not a stage of a step."""
+    """Return the index of the culprit in a walk: -1 without a culprit, or the walk's length if it is no stage of a step."""
     if divergence is None:
         return -1
     if divergence.stage == Stage.ADVANCE and (not is_same_goal or divergence.field.startswith("steps.")):
-        # The step before made the goal that this one begins with.
+        # The previous step made the goal that this step begins with.
         return 0
     return _WALK.index(divergence.stage) if divergence.stage in _WALK else len(_WALK)
 
@@ -613,7 +613,7 @@ def _of_divergence(divergence: Divergence, shown_as: str = "") -> StageLine:
 
 
 def _compare(stage: str, sides: _Sides, outputs: Sequence[StageOutputs], tolerance: float) -> StageLine:
-    """Compare the outputs of a stage, as far as both sides recorded them, or as far as the traces show them."""
+    """Compare the outputs of a stage, as recorded by both sides, or else as inferred from the traces."""
     left, right = (each.get(Stage(stage)) if stage != INPUT else None for each in outputs)
     if left is not None and right is not None:
         is_same, note = is_same_output(Stage(stage), left, right, tolerance), RECORDED
@@ -634,7 +634,7 @@ def _compare(stage: str, sides: _Sides, outputs: Sequence[StageOutputs], toleran
 
 
 def _infer(stage: str, side: SideStep, following: SideStep | None) -> tuple[Any, tuple[str, ...]] | None:
-    """Infer the output of a stage from the result of its step: a key to compare, and lines. None if the trace lacks it."""
+    """Infer the output of a stage from the result of its step: a key to compare, and lines to show. None if it is unknown."""
     step, names = side.view, side.names
     found = step.resolvents
     match stage:
@@ -645,7 +645,7 @@ def _infer(stage: str, side: SideStep, following: SideStep | None) -> tuple[Any,
             clauses = [r.clause for r in found if r.origin_kind == kind]
             return clauses, tuple(clip(names.clause(*clause)) for clause in clauses)
         case Stage.RESOLVE:
-            # The results of each clause, regardless of the names of variables and of the order.
+            # The results of each clause, regardless of variable names and order.
             return Counter((r.kind, canonical(r.atoms), r.clause) for r in found), ()
         case Stage.RENAME:
             return [(r.content, r.clause) for r in found], tuple(clip(names.resolvent(r)) for r in found)
@@ -713,8 +713,8 @@ def _compare_scores(sides: Sequence[SideStep], tolerance: float) -> StageLine:
 class StepDocument(NamedTuple):
     """A step of a derivation, as every renderer shows it.
 
-    derivation: both sides beside each other; None if the divergence is not in a derivation
-    stages:     its stages on both sides; empty if it is not a step
+    derivation: both sides, side by side; None if the divergence is not in a derivation
+    stages:     the stages on both sides; empty if there is no step
     """
 
     step: int
@@ -726,7 +726,7 @@ def read_document(reader: DerivationReader, divergence: Divergence, step: int) -
     """Return a step of the derivation to which a divergence belongs, side by side and stage by stage."""
     at = divergence.candidate, step
     is_divergent = step == divergence.step
-    # In lockstep other steps of the candidate may be divergences of their own.
+    # In lockstep, other steps of the candidate may be separate divergences.
     found = reader.divergences_at.get(at, [])
     own = divergence if is_divergent else next(iter(found), None)
     derivation = reader.read(divergence) if is_divergent else reader.read_step(*at)

@@ -39,17 +39,17 @@ MOVES: Final = {
     "d": "divergence N, from 1 (`d 3`)",
     "c": "first divergence of cause N, from 1 (`c 2`)",
 }
-"""The moves and what each does; `d` and `c` take a number."""
+"""The moves and their descriptions; `d` and `c` take a number."""
 
 SEARCH: Final = "/"
-"""The command before the words of a search; `n` and `p` then go through the divergences that contain them."""
+"""The prefix of a search; `n` and `p` then move only through the divergences that contain its words."""
 
 
 MOST_ITEMS: Final = 40
-"""The items of a stage shown for each side."""
+"""The maximum number of items of a stage shown for each side."""
 
 SUMMARY_CHARACTERS: Final = 44
-"""The most characters of a stage's value in the list of stages."""
+"""The maximum number of characters of a stage's value in the list of stages."""
 
 _MARKS: Final = {
     "same": "",
@@ -68,7 +68,7 @@ class Position(NamedTuple):
     """The position of a stepper.
 
     divergence: index in the report
-    step:       of its candidate's derivation; -1 if the divergence is not in a step
+    step:       index in its candidate's derivation; -1 if the divergence is not in a step
     stage:      index in the walk through the step; -1 for the whole step
     is_tree:    whether the proof tree is shown instead of the step
     """
@@ -80,7 +80,7 @@ class Position(NamedTuple):
 
 
 class Stepper:
-    """Moves through the divergences of a report. UserError for a report without divergences, and for an unknown number.
+    """A cursor over the divergences of a report. UserError for a report without divergences, and for an unknown number.
 
     stepped: as in `DerivationReader`
     """
@@ -110,14 +110,14 @@ class Stepper:
         return read_document(self.reader, self.divergence, self.position.step)
 
     def to_divergent_stage(self) -> None:
-        """Go to the stage at which the current step diverges, if it diverges at one."""
+        """Go to the stage at which the current step diverges, if there is one."""
         stage = next((i for i, line in enumerate(self.document().stages) if line.is_culprit), -1)
         self.position = self.position._replace(stage=stage, is_tree=False)
 
     def search(self, words: str) -> str:
-        """Restrict `n` and `p` to the divergences that contain every word, and go to the next one. Return the result.
+        """Restrict `n` and `p` to the divergences that contain every word, and go to the next one. Return the result in words.
 
-        Case does not matter. No words lift the restriction.
+        Case does not matter. An empty search lifts the restriction.
         """
         self.words, self._found = words, None
         wanted = words.lower().split()
@@ -211,7 +211,7 @@ class Stepper:
 
 
 def search_text(divergence: Divergence) -> str:
-    """Return the text in which a search looks: that of the list in the page."""
+    """Return the text that a search matches, which is the text of the list in the page."""
     each = divergence
     words = (each.atom, each.stage, describe_kind(each), each.side, each.level.value)
     return f"{' '.join(words)} candidate {each.candidate} query {each.query}".lower()
@@ -288,7 +288,7 @@ def _about(stepper: Stepper) -> Iterator[RenderableType]:
 
 
 def _derivation(derivation: Derivation) -> Iterator[RenderableType]:
-    """Render the steps before, each with the clause that made the next goal; the note; and both sides."""
+    """Render the previous steps, each with the clause that made the next goal; the note; and both sides."""
     if derivation.before:
         grid = Table.grid("step", "", "", "", padding=(0, 2))
         grid.columns[0].no_wrap = True
@@ -378,7 +378,7 @@ def _trees(stepper: Stepper) -> Iterator[RenderableType]:
 
 
 def _tree_line(line: TreeLine, step: int, others: Sequence[tuple[int, str, str]], style: str) -> tuple[Text, Text]:
-    """Render an atom of a proof tree. step: the current one; others: the lines of the other tree."""
+    """Render an atom of a proof tree. step: the current step; others: the lines of the other tree."""
     is_selected = line.step >= 0
     label = Text(
         f"    step {line.step}" if is_selected else f"    {line.note}", "bold" if line.step == step >= 0 else "dim"
@@ -407,7 +407,7 @@ def _one_stage(stepper: Stepper, stages: Sequence[StageLine]) -> Iterator[Render
 
 
 def _two_columns(expected: Sequence[str], actual: Sequence[str]) -> FittedTable:
-    """Render items of both sides; items that only one side has are marked."""
+    """Render items of both sides, and mark the items that only one side has."""
     columns = [
         _marked(these, others, sign, style)
         for (these, others, sign), style in zip(

@@ -1,4 +1,4 @@
-"""A trace, a derivation or a single step, in names: as data for `--json`, and for the terminal."""
+"""A trace, a derivation or a single step with names, as data for `--json` and for the terminal."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
@@ -26,7 +26,7 @@ MOST_READ: Final = 16 << 20
 
 
 class TraceView:
-    """Looks up candidates and steps of a trace. UserError for a candidate or a step that it does not have."""
+    """A view of the candidates and steps of a trace. UserError for a candidate or a step that it does not have."""
 
     def __init__(self, trace: Trace) -> None:
         self.trace = trace
@@ -43,7 +43,7 @@ class TraceView:
         return len(self.trace.columns.steps.depth), len(self.trace.columns.resolvents.kind), self.trace.root
 
     def _find(self, candidate: int) -> tuple[Candidates, int]:
-        """Return columns of candidates, and the row of one in them."""
+        """Return the columns that contain a candidate, and its row there."""
         return self.trace.columns.candidates, candidate
 
     def _read(self, candidate: int, step: int) -> tuple[StepView, StageOutputs]:
@@ -79,7 +79,7 @@ class TraceView:
         }
 
     def step(self, candidate: int, step: int) -> dict[str, Any]:
-        """Return a step in names, with the outputs of its stages if the trace contains them."""
+        """Return a step with names, and with the outputs of its stages if the trace contains them."""
         num_steps = self.candidate(candidate)["num_steps"]
         if not 0 <= step < num_steps:
             raise UserError(
@@ -146,7 +146,7 @@ class TraceView:
 
 
 class LazyTraceView(TraceView):
-    """Looks things up in a trace that stays on disk: reads what was asked for, and checks it by its digest."""
+    """A view of a trace that stays on disk. It reads only the requested parts, and checks them by their digests."""
 
     def __init__(self, trace: TraceFile) -> None:
         super().__init__(trace.metadata_only())
@@ -165,7 +165,7 @@ class LazyTraceView(TraceView):
         return self._mapped.candidate_columns(candidate, candidate + 1), 0
 
     def _read(self, candidate: int, step: int) -> tuple[StepView, StageOutputs]:
-        """Return a step, and the outputs of its stages, after checking that they are possible."""
+        """Return a step, and the outputs of its stages, after checking that they are valid."""
         columns, stored = self._mapped.read_step(candidate, step)
         computed = compute_digests(columns)
         for name, found in stored.items():
@@ -230,7 +230,7 @@ def _number(value: float | None) -> str:
 
 
 def render_derivation(c: Mapping[str, Any]) -> RenderableType:
-    """Render the goals of a candidate, given its data and that of its `steps`."""
+    """Render the goals of a candidate from its data, which includes its `steps`."""
     title = Text(f"candidate {c['candidate']}: {make_visible(c['atom'])}", style="bold")
     title.append(
         f"   query {c['query']}, {c['side']} side, {c['outcome'] or '?'}{', limited' if c['is_limited'] else ''},"
@@ -247,7 +247,7 @@ def render_derivation(c: Mapping[str, Any]) -> RenderableType:
 
 
 def render_step(s: Mapping[str, Any]) -> RenderableType:
-    """Render one step, given its data and that of its candidate: goal, resolvents with clauses and scores, choice, outcome."""
+    """Render one step from its data and its candidate's: goal, resolvents with clauses and scores, choice, outcome."""
     title = Text(f"candidate {s['candidate']}: {make_visible(s['atom'])}   step {s['step']}", style="bold")
     goal = Text("goal  ", style="dim")
     goal.append(make_visible(", ".join(s["goal"])), style="default")

@@ -1,4 +1,4 @@
-"""The tables of a trace, in names: candidates, steps, resolvents and rankings; their exports, and data frames."""
+"""The tables of a trace, with names: candidates, steps, resolvents and rankings; and their exports and data frames."""
 
 import csv
 import json
@@ -23,11 +23,11 @@ from kgverify.trace.model.trace import Trace
 
 Row: TypeAlias = dict[str, Any]
 Type: TypeAlias = "type | list[Type] | Mapping[str, Type]"
-"""The type of a column: bool, int, float or str; a list with the type of its items; a struct with those of its fields."""
+"""The type of a column: bool, int, float or str; a list with the type of its items; a struct with the types of its fields."""
 
 
 class Table(NamedTuple):
-    """The columns of a table with their types, and its rows, made one by one."""
+    """The columns of a table with their types, and an iterator of its rows."""
 
     columns: Mapping[str, Type]
     rows: Iterator[Row]
@@ -52,7 +52,7 @@ _FIELDS: Final = {"resolvents.goal": "steps.goal_atoms", "resolvents.clause": "r
 
 
 class _Reader:
-    """Reads the rows of tables, without the columns that the trace lacks."""
+    """A reader of the rows of tables, without the columns that the trace lacks."""
 
     def __init__(self, trace: Trace) -> None:
         self.trace, self.names, self.steps = trace, Names(trace), StepReader(trace.columns)
@@ -72,7 +72,7 @@ class _Reader:
         }
 
     def read(self, level: str, row: int) -> Row:
-        """Return the values of a candidate or of a step."""
+        """Return the values of a candidate or a step."""
         columns = getattr(self.trace.columns, level)
         values = {name: getattr(columns, name)[row].tolist() for name in self.columns[level]}
         return {name: self._shown[name](value) if name in self._shown else value for name, value in values.items()}
@@ -108,7 +108,7 @@ def list_steps(trace: Trace, rows: NDArray[np.int64]) -> Table:
     contains them: `stage`, `gave`.
     """
     reader, stages = _Reader(trace), StageReader(trace.columns)
-    # A step has an outcome of its own.
+    # A step has its own outcome.
     of_candidate = reader.columns["candidates"].items()
     renamed = {("candidate_outcome" if name == "outcome" else name): kind for name, kind in of_candidate}
     columns: dict[str, Type] = {"candidate": int, **renamed, "step": int, "digest": str, **reader.columns["steps"]}
@@ -158,7 +158,7 @@ def list_resolvents(trace: Trace, rows: NDArray[np.int64]) -> Table:
 
 
 def list_rankings(trace: Trace, rows: NDArray[np.int64]) -> Table:
-    """Return a row for each ranking of a query and side to which one of the given candidates belongs."""
+    """Return a row for each ranking that one of the given candidates belongs to."""
     candidates = trace.columns.candidates
     wanted = set(zip(candidates.query[rows].tolist(), candidates.side[rows].tolist(), strict=True))
     columns = () if trace.rankings is None else (column.tolist() for column in trace.rankings)
@@ -179,7 +179,7 @@ TABLES: Final[Mapping[str, Callable[[Trace, NDArray[np.int64]], Table]]] = {
 
 
 def list_table(trace: Trace, table: str, rows: NDArray[np.int64] | None = None, *, where: str = "table") -> Table:
-    """Return a table of a trace, of the given candidates or of all. UserError for a table that does not exist."""
+    """Return a table of a trace, for the given candidates or all. UserError for an unknown table."""
     if table not in TABLES:
         raise UserError(
             f"unknown table {table!r}", where=where, fix=suggest(table, TABLES) or f"choose one of {', '.join(TABLES)}"
@@ -226,7 +226,7 @@ def _convert(
     list_of: Callable[[Any], Any],
     struct_of: Callable[[Any], Any],
 ) -> dict[str, Any]:
-    """Return the types of columns in the terms of another library."""
+    """Translate the types of columns into another library's types."""
 
     def convert(kind: Type) -> Any:
         if isinstance(kind, Mapping):
@@ -264,7 +264,7 @@ def parse_selection(text: str, num_candidates: int, where: str) -> NDArray[np.in
 
 
 def select(trace: Trace, rows: NDArray[np.int64]) -> Trace:
-    """Return a trace of the given candidates alone, in the given order, without rankings."""
+    """Return a trace of only the given candidates, in the given order, without rankings."""
     steps = expand_rows(starts_of(trace.columns.candidates.num_steps), rows)
     digests = type(trace.digests)(*(column[steps] for column in trace.digests))
     return replace(trace, columns=select_candidates(trace.columns, rows), digests=digests, rankings=None)
@@ -279,7 +279,7 @@ def _write_json_lines(table: Table, path: Path) -> None:
 
 
 def _write_csv(table: Table, path: Path) -> None:
-    """Write CSV, which people open in spreadsheets; lists become JSON in a cell, and text is escaped for people."""
+    """Write CSV for spreadsheets. Lists become JSON in a cell, and text is escaped for people."""
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, list(table.columns))
         writer.writeheader()
@@ -294,7 +294,7 @@ def _cell(value: Any) -> Any:
 
 
 def _write_npz(trace: Trace, rows: NDArray[np.int64], path: Path) -> None:
-    """Write the columns as stored, by their names in `Trace.fields`, and the names of the ids."""
+    """Write the columns as stored, under their names in `Trace.fields`, and the names of the ids."""
     chosen = select(trace, rows)
     arrays: dict[str, NDArray[Any]] = {"candidates.row": rows}
     for group, level in (*chosen.columns._asdict().items(), ("digests", chosen.digests)):
@@ -306,7 +306,7 @@ def _write_npz(trace: Trace, rows: NDArray[np.int64], path: Path) -> None:
         arrays[f"symbols.{kind}_bytes"] = np.frombuffer(b"".join(texts), np.uint8)
         arrays[f"symbols.{kind}_offsets"] = starts_of(np.array([len(text) for text in texts], np.int64))
     with path.open("wb") as file:
-        # savez_compressed takes the names as keywords, which may contain dots.
+        # `savez_compressed` takes the names as keywords, which may contain dots.
         np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
 
 
@@ -328,7 +328,7 @@ _ARRAYS: Final = ".npz"
 def export_trace(trace: Trace, rows: NDArray[np.int64], path: Path, *, table: str = "steps") -> None:
     """Write a table of the given candidates in the format of the file's suffix.
 
-    `.jsonl`, `.csv` and `.parquet` have the table in names; `.npz` has the columns as stored, whatever the table.
+    `.jsonl`, `.csv` and `.parquet` contain the table with names; `.npz` contains the columns as stored, whatever the table.
 
     UserError for another suffix or table, for Parquet without pyarrow, and for a path that cannot be written.
     """

@@ -25,16 +25,16 @@ from kgverify.report.content import ReportContent
 from kgverify.trace.model.header import EngineInfo
 
 MOST_CHARACTERS: Final = 400
-"""The most characters of one text; names can be of any length."""
+"""The maximum number of characters of one text; names can have any length."""
 
 MOST_OF_NAME: Final = 60
-"""The most characters of a policy's name in the line that describes a run."""
+"""The maximum number of characters of a policy's name in the line that describes a run."""
 
 MOST_OF_CONDITION: Final = 1_000
-"""The most characters of a condition; names of predicates are not in it, and those of a user's own features may be."""
+"""The maximum number of characters of a condition. It contains no names of predicates, but may name a user's features."""
 
 MOST_RULES: Final = 3
-"""The unused rules that are named."""
+"""The maximum number of unused rules that are named."""
 _MOST_OF_RULE: Final = 80
 
 _LARGEST: Final = {"max_resolvents": MAX_RESOLVENTS, "max_atoms": MAX_ATOMS}
@@ -57,11 +57,11 @@ LEVEL_MEANINGS: Final = {
     Level.RANK: "the difference changes ranks, not only scores",
     Level.METRIC: "the difference changes metrics, not only ranks",
 }
-"""The meaning of each level, for the place where it is named."""
+"""The meaning of each level, to explain its name."""
 
 
 def clip(text: str, most: int = MOST_CHARACTERS) -> str:
-    """Return a text of a stranger in one visible line, cut at `most` of its characters."""
+    """Return a stranger's text as one visible line, cut after `most` of its characters."""
     return (
         make_visible(text)
         if len(text) <= most
@@ -88,7 +88,7 @@ def describe_kind(divergence: Divergence) -> str:
 
 
 def describe_divergence(divergence: Divergence) -> str:
-    """`match_facts at step 1 of p(a, b) (candidate 0, query 0, head side): missing: 4 facts missing`."""
+    """Describe it: `match_facts at step 1 of p(a, b) (candidate 0, query 0, head side): missing: 4 facts missing`."""
     where = f" at step {divergence.step}" if divergence.step >= 0 else ""
     return make_visible(
         f"{divergence.stage}{where} of {clip(divergence.atom)} (candidate {divergence.candidate},"
@@ -142,14 +142,14 @@ def describe_self_test(report: ReportContent) -> str:
 
 
 def describe_benign(benign: Benign) -> str:
-    """Describe benign differences of a kind: `names of variables: 278 steps of 22 candidates`."""
+    """Describe the benign differences of one kind: `names of variables: 278 steps of 22 candidates`."""
     return f"{MEANINGS[benign.kind]}: {count_of(benign.num_steps, 'step')} of {count_of(benign.num_candidates, 'candidate')}"
 
 
 def describe_run(report: ReportContent) -> str:
     """Describe the run: `graph countries, 20 queries of test, 50 corruptions a side, seed 0, policy shortest`.
 
-    A trace of another prover may not know its graph, or nothing of its run.
+    A trace of another prover may lack its graph, or all information about its run.
     """
     run = report.run
     parts = [f"graph {clip(run.graph)}" if run.graph else "graph unknown"]
@@ -174,7 +174,7 @@ def describe_loss(report: ReportContent) -> str:
 
 
 OF_TRACES: Final = "no engine was asked: a repair takes the candidates of a cause from the expected trace as recorded"
-"""The meaning of a repair, where a loss is split from two traces."""
+"""The meaning of a repair if two traces determine how a loss is split."""
 
 
 def describe_rules(report: ReportContent) -> tuple[str, ...]:
@@ -206,7 +206,7 @@ def _describe_rule(rule: RecognisedRule) -> str:
 
 
 def stage_order(stage: str) -> tuple[int, str]:
-    """Return the sort key of a stage: stages in the order of a step, then unknown ones."""
+    """Return the sort key of a stage: first the stages in the order of a step, then unknown stages."""
     names = [each.value for each in Stage]
     return (names.index(stage) if stage in names else len(names)), stage
 
@@ -239,14 +239,14 @@ def describe_size(cause: Cause) -> str:
 
 
 def describe_location(divergence: Divergence) -> str:
-    """Describe the location of a divergence: `candidate 3, step 2`, or the candidate alone."""
+    """Describe the location of a divergence: `candidate 3, step 2`, or only the candidate."""
     return f"candidate {divergence.candidate}" + (f", step {divergence.step}" if divergence.step >= 0 else "")
 
 
 def metric_rows(report: ReportContent, lacking: str) -> Iterator[tuple[str, tuple[tuple[str, str], ...]]]:
-    """Yield the name of each metric, and its expected and actual value over each of `SIDES`; none without metrics.
+    """Yield the name of each metric, and its expected and actual value over each of `SIDES`; nothing without metrics.
 
-    lacking: the text of a value that is missing
+    lacking: the text for a missing value
     """
 
     def render(values: dict[str, float], key: str) -> str:
@@ -261,7 +261,7 @@ def metric_rows(report: ReportContent, lacking: str) -> Iterator[tuple[str, tupl
 def show_commands(divergence: Divergence, number: int, actual_candidate: int | None) -> tuple[str, ...]:
     """Return the commands that show a divergence, to be run in the folder of the run.
 
-    number: of the divergence in the report, from 1
+    number: the number of the divergence in the report, from 1
     """
     step = f" --step {divergence.step}" if divergence.step >= 0 else ""
     commands = [f"kgverify show . --divergence {number}"]
@@ -306,7 +306,7 @@ def exercise_lines(report: ReportContent) -> list[str]:
 
 
 def limit_lines(report: ReportContent) -> list[str]:
-    """Describe the limits that decided the verdict, and those that it does not test; empty if the exercise is unknown."""
+    """Describe the limits that affected the verdict, and the untested limits; empty if the exercise is unknown."""
     found = report.exercise
     if found is None:
         return []
@@ -342,7 +342,7 @@ def describe_stages(exercise: Exercise) -> str:
 
 
 def describe_limits(exercise: Exercise, limits: DeclaredLimits) -> list[str]:
-    """Describe the limits that decided steps, each with a value that would not have, and those that no step reached."""
+    """Describe the limits that dropped something, each with a sufficient value, and the limits that no step reached."""
     lines = []
     for name, num in exercise.limits.items():
         value, enough = getattr(limits, name), exercise.enough.get(name, 0)
@@ -357,7 +357,7 @@ def describe_limits(exercise: Exercise, limits: DeclaredLimits) -> list[str]:
 
 
 def advise(exercise: Exercise) -> str:
-    """Return how to exercise what was not, with options of the command line; empty if everything was."""
+    """Return advice on command-line options that exercise more; empty if everything was exercised."""
     never = [name for name in _OPTIONS if exercise.limits.get(name) == 0]
     reached = [(name, exercise.largest.get(name, 0)) for name in never]
     lower = " or ".join(f"{_OPTIONS[name]}{most - 1}" for name, most in reached if most > 1)

@@ -1,4 +1,4 @@
-"""Delta debugging: remove items from a failing list until every one that remains is needed.
+"""Delta debugging: remove items from a failing list until every remaining item is needed.
 
 Source: Zeller and Hildebrandt, Simplifying and isolating failure-inducing input, IEEE TSE 28(2), 2002.
 """
@@ -11,14 +11,14 @@ T = TypeVar("T")
 U = TypeVar("U", contravariant=True)
 
 MOST_CONFIRMED: Final = 3
-"""Large removable blocks that are tried alone before smaller ones are removed together."""
+"""The number of large removable blocks that are tried separately before smaller ones are removed together."""
 
 
 class Sift(Protocol[U]):
-    """A test of many attempts at once, which may name attempts that do not fail but must name those that do."""
+    """A test of many attempts at once. It must find the attempts that fail, and may report some that do not."""
 
     def capacity(self, kept: tuple[U, ...]) -> int:
-        """Return how many attempts, each about as large as `kept`, one batch holds."""
+        """Return how many attempts, each about as large as `kept`, fit in one batch."""
 
     def find_suspects(self, attempts: Sequence[tuple[U, ...]], kept: tuple[U, ...]) -> Iterable[int]:
         """Yield the indices of the attempts that may fail, in order; `kept` is known to fail."""
@@ -53,7 +53,7 @@ def minimize(
 
 
 def halve(items: Sequence[T], fails: Callable[[list[T]], bool], first: T | None = None) -> list[T]:
-    """Return the smallest part of a failing list that fails, as far as halving finds it; halves with `first` come first."""
+    """Return the smallest failing part of a failing list that halving finds. Try the halves that contain `first` first."""
     kept = list(items)
     while len(kept) > 1:
         middle = len(kept) // 2
@@ -66,7 +66,7 @@ def halve(items: Sequence[T], fails: Callable[[list[T]], bool], first: T | None 
 
 
 def count_down(num: int) -> list[int]:
-    """Return how many of `num` blocks to remove together in each attempt: all, then ever fewer, down to one."""
+    """Return how many of `num` blocks to remove together in each attempt: first all, then fewer and fewer, down to one."""
     if num <= 32:
         return list(range(num, 0, -1))
     counts = [num]
@@ -80,7 +80,7 @@ def _halve(num: int) -> list[int]:
 
 
 def _count_fitting(sizes: Sequence[int], num: int, capacity: int) -> int:
-    """Return how many of the sizes have blocks that fit in one batch; at least one."""
+    """Count the block sizes, at least one, whose blocks all fit in one batch."""
     totals = accumulate(len(_split(num, size)) for size in sizes)
     return max(1, sum(total <= capacity for total in totals))
 
@@ -105,10 +105,10 @@ def _remove_together(
     still_fails: Callable[[tuple[T, ...]], bool],
     sift: Sift[T],
 ) -> tuple[T, ...]:
-    """Try to keep, and to remove, each block of every size; then remove as many of the removable ones as possible."""
+    """Try to keep only, and to remove, each block of every size; then remove as many removable blocks as possible."""
     every = frozenset(range(len(kept)))
     blocks = [block for size in sizes for block in _split(len(kept), size)]
-    # The attempts that keep least come first.
+    # The attempts that keep the fewest items come first.
     tried = sorted(
         {*(every - block for block in blocks), *blocks} - {frozenset()}, key=lambda block: (-len(block), sorted(block))
     )

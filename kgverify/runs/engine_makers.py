@@ -1,4 +1,4 @@
-"""Engines under test: specifications that can be written down, and functions that make pipelines from them."""
+"""Engines under test: specifications that can be stored as text, and functions that make pipelines from them."""
 
 import inspect
 from collections.abc import Callable, Collection
@@ -19,7 +19,7 @@ from kgverify.trace.model.columns import CandidateSet, Columns
 from kgverify.trace.model.header import EngineInfo
 
 MakePipeline: TypeAlias = Callable[[Run, Sizes], Pipeline]
-"""A function that makes the pipeline under test for a run and the sizes of its batch."""
+"""A function that makes the pipeline under test from a run and the sizes of its batch."""
 
 Factory: TypeAlias = Callable[..., Any]
 """A function (program, limits, policy) -> engine, or (run, sizes) -> pipeline."""
@@ -29,42 +29,42 @@ METHODS: Final = "an engine has prove(candidates, progress) -> Columns and step(
 
 
 def compiled_maker(**options: Any) -> MakePipeline:
-    """Return a maker of the evaluator, by default eager on the CPU. UserError for an option that it does not have."""
+    """Return a maker of the evaluator, by default eager on the CPU. UserError for an unknown option."""
     return as_maker(make_entry(COMPILED, **({"mode": "eager", "device": "cpu"} | options)))
 
 
 def evaluator_pipeline(run: Run, **options: Any) -> Pipeline:
-    """Return the pipeline of the evaluator with some options. UserError as for `Evaluator`."""
+    """Return the pipeline of the evaluator with the given options. UserError as for `Evaluator`."""
     return make_for(run, make_entry(COMPILED, **options))
 
 
 def make_for(run: Run, make: Factory) -> Pipeline:
-    """Make an engine for a run: a function of (program, limits, policy)."""
+    """Make an engine for a run with a function of (program, limits, policy)."""
     engine = make(run.graph.program, run.limits, run.policy)
     if hasattr(engine, "triples"):
-        # It knows positives by these, in a dialect that treats corruptions otherwise.
+        # The triples tell it the positives, in a dialect that treats corruptions differently.
         engine.triples = reference_triples(run)
     pipeline = adapt_pipeline(engine)
     return pipeline._replace(maker=make) if isinstance(make, EngineMaker) else pipeline
 
 
 def list_capabilities(engine: object) -> frozenset[Capability]:
-    """Return the capabilities of an engine of the table, or those that any other one has."""
+    """Return the capabilities of an engine of the table; for any other engine, the common ones."""
     entry = find_entry(engine) if isinstance(engine, str) else engine
     declared = getattr(entry, "capabilities", None)
     return declared if isinstance(declared, frozenset) else frozenset({Capability.PROVE, Capability.STEP})
 
 
 def make_reference(run: Run, sizes: Sizes) -> Pipeline:
-    """Make kgverify's own reference prover, to which sizes mean nothing."""
+    """Make kgverify's own reference prover, which ignores sizes."""
     return reference_pipeline(run)
 
 
 @dataclass(frozen=True)
 class EngineSpec:
-    """The name of an engine: `compiled`, `reference`, or `MODULE:NAME` or `FILE.py:NAME` for a third party's.
+    """An engine by name: `compiled`, `reference`, or a third party's engine as `MODULE:NAME` or `FILE.py:NAME`.
 
-    mode, device, faults: of the compiled evaluator
+    mode, device, faults: options of the compiled evaluator
     """
 
     name: str = COMPILED
@@ -96,17 +96,17 @@ PLAIN: Final = EngineSpec(REFERENCE)
 
 
 class Sides(NamedTuple):
-    """The engine under test, and the one that it is compared with."""
+    """The engine under test, and the engine to compare it with."""
 
     engine: EngineSpec = EAGER
     reference: EngineSpec = PLAIN
 
     def find_makers(self) -> tuple[MakePipeline, MakePipeline]:
-        """Return the makers of both. UserError if kgverify cannot make one of them."""
+        """Return the makers of both engines. UserError if kgverify cannot make one of them."""
         return find_maker(self.engine), find_maker(self.reference, "--reference")
 
     def identify_code(self) -> Code:
-        """Return the identity of all code that decides how both sides compare."""
+        """Return the identity of all code that affects the comparison."""
         built = [make_entry(COMPILED).find_built(each.mode) for each in self if each.name == COMPILED]
         return identify_code(self.foreign) | {each.name: each.digest for each in built if each is not None}
 
@@ -120,7 +120,7 @@ class Sides(NamedTuple):
 
 
 AnyEngine: TypeAlias = EngineSpec | str | Factory
-"""A specification, its name, or what makes the engine."""
+"""A specification, the name of one, or a factory of the engine."""
 
 
 def find_maker(engine: AnyEngine, where: str = "engine") -> MakePipeline:
@@ -129,7 +129,7 @@ def find_maker(engine: AnyEngine, where: str = "engine") -> MakePipeline:
 
 
 def find_factory(engine: AnyEngine, where: str) -> Factory:
-    """Return what makes an engine that may be given by its name. UserError for an unknown name."""
+    """Return the factory of an engine, which may be given by its name. UserError for an unknown name."""
     spec = EngineSpec(engine) if isinstance(engine, str) else engine
     found = spec.resolve() if isinstance(spec, EngineSpec) else spec
     if not isinstance(found, str):
@@ -138,10 +138,10 @@ def find_factory(engine: AnyEngine, where: str) -> Factory:
 
 
 def require_trust(engine: EngineSpec, where: str, option: str, *, named: Collection[object], trust: bool) -> None:
-    """Raise UserError for a third party's engine that only a file names: making it would run code of the file's choice.
+    """Raise UserError for a third party's engine that only a file names, since making it would run code that the file chose.
 
     where:  the file, and its line or field
-    option: the argument by which the user can name an engine instead, `engine` or `reference`
+    option: the argument with which the user can name the engine instead, `engine` or `reference`
     named:  the engines that the user named
     trust:  whether the user trusts the file
     """
@@ -156,22 +156,22 @@ def require_trust(engine: EngineSpec, where: str, option: str, *, named: Collect
 
 
 def name_engine(engine: AnyEngine) -> str:
-    """Return the name of an engine, or of what makes it."""
+    """Return the name of an engine or of its factory."""
     if isinstance(engine, (str, EngineSpec)):
         return str(engine)
     return getattr(engine, "__name__", type(engine).__name__)
 
 
 def follows_semantics(engine: AnyEngine) -> bool:
-    """Return whether an engine is one of kgverify's, so that everything true of its semantics is true of it."""
+    """Return whether an engine is one of kgverify's and so follows its semantics exactly."""
     spec = EngineSpec(engine) if isinstance(engine, str) else engine
     return spec.is_own if isinstance(spec, EngineSpec) else False
 
 
 def find_dialect(engine: object) -> Dialect:
-    """Return the dialect that an engine, or what makes it, declares as its attribute `dialect`; else the default one.
+    """Return the dialect that an engine or its factory declares as its attribute `dialect`; else the default dialect.
 
-    An engine that is named is loaded, unless it is one of kgverify's. UserError if it cannot be.
+    An engine given by name is loaded, unless it is one of kgverify's. UserError if it cannot be loaded.
     """
     name = engine if isinstance(engine, str) else engine.name if isinstance(engine, EngineSpec) else ""
     made = load_factory(name, "--engine") if name and name not in (COMPILED, REFERENCE) else engine
@@ -180,9 +180,9 @@ def find_dialect(engine: object) -> Dialect:
 
 
 def as_maker(factory: Factory, where: str = "engine") -> MakePipeline:
-    """Return the maker of pipelines for a factory.
+    """Return a maker of pipelines that uses a factory.
 
-    An engine may bring its own functions `draw` and `rank` (see `adapt_pipeline`). UserError for anything else.
+    An engine may have its own functions `draw` and `rank` (see `adapt_pipeline`). UserError for anything else.
     """
     if isinstance(factory, EngineMaker):
         return lambda run, sizes: make_for(run, factory.planned_for(sizes))
@@ -206,7 +206,7 @@ def adapt_pipeline(engine: Any) -> Pipeline:
     - draw(graph, split, queries, num_corruptions, seed) -> CandidateSet: the queries and their corruptions
     - rank(candidates, triples, tolerance) -> Rankings: the rank of each query among its corruptions
 
-    kgverify's functions are used for those that it lacks. UserError for anything but an engine.
+    kgverify's functions replace the methods that it lacks. UserError for anything that is not an engine.
     """
     adapted = adapt_engine(engine)
     draw, rank = (getattr(engine, name, None) for name in ("draw", "rank"))
@@ -218,7 +218,7 @@ def adapt_pipeline(engine: Any) -> Pipeline:
 
 
 def adapt_engine(engine: Any) -> Engine:
-    """Return the engine with the optional parts of the protocol added. UserError if it lacks `prove` or `step`."""
+    """Add the optional parts of the protocol to an engine. UserError if it lacks `prove` or `step`."""
     for method, what in (("prove", "(candidates, progress) -> Columns"), ("step", "(positions) -> Columns")):
         if not callable(getattr(engine, method, None)):
             raise UserError(
@@ -233,7 +233,7 @@ def adapt_engine(engine: Any) -> Engine:
 
 
 class _Adapted:
-    """An engine without `info`, or whose `prove` does not report its progress; it can be probed if the engine can."""
+    """A wrapper for an engine that lacks `info`, or whose `prove` does not report progress. It keeps the engine's probes."""
 
     def __init__(self, engine: Any) -> None:
         self._engine = engine
@@ -244,7 +244,7 @@ class _Adapted:
 
     @property
     def info(self) -> EngineInfo:
-        """The engine's own, or one with its class's name."""
+        """The engine's own `info`, or one with the name of its class."""
         info = getattr(self._engine, "info", None)
         return info if isinstance(info, EngineInfo) else EngineInfo(name=type(self._engine).__name__)
 
@@ -268,7 +268,7 @@ def _takes_progress(engine: Any) -> bool:
 
 
 def _count_parameters(factory: Factory) -> int:
-    """Return the number of parameters without a default; 3 if it is unknown, -1 if it cannot be called."""
+    """Return the number of parameters without a default; 3 if it is unknown, -1 if the factory is not callable."""
     if not callable(factory):
         return -1
     try:

@@ -1,4 +1,4 @@
-"""This environment: whether kgverify's self-test passed in it, and what in it kgverify's CI does not test."""
+"""This environment: whether kgverify's self-test passed here, and which versions kgverify's CI does not test."""
 
 import hashlib
 import platform
@@ -18,11 +18,11 @@ TESTED: Final = {"Python": "3.11", "torch": "2.13", "C++ compiler": "g++ 12"}
 """The versions that CI tests. It has no GPU."""
 SELF_TEST: Final = "kgverify doctor --self-test"
 SECONDS: Final = 10
-"""The time after which a compiler that is asked for its version is stopped."""
+"""The time limit for a compiler to report its version."""
 
 
 def note_self_test() -> str:
-    """Return whether the self-test passed in this environment, and what this process uses that CI does not test."""
+    """Return whether the self-test passed in this environment, and what this process uses without being tested in CI."""
     passed = "passed here" if has_mark(find_result()) else "has not passed here"
     untested = [f"{name} {found}" for name, found in _list_used() if not f"{found}.".startswith(f"{TESTED[name]}.")]
     if "torch" in sys.modules and read_driver():
@@ -32,7 +32,7 @@ def note_self_test() -> str:
 
 
 def _list_used() -> Iterator[tuple[str, str]]:
-    """Yield what this process uses of `TESTED`, with its version."""
+    """Yield the items of `TESTED` that this process uses, with their versions."""
     yield "Python", platform.python_version()
     if "torch" in sys.modules:
         yield "torch", _find_version("torch")
@@ -41,13 +41,13 @@ def _list_used() -> Iterator[tuple[str, str]]:
         yield "C++ compiler", f"{Path(compiler).name} {_ask_version(compiler)}"
 
 
-# Each verdict names it, and the metadata of a package takes long to read.
+# Each verdict names the version, and reading a package's metadata is slow.
 _find_version = lru_cache(version)
 
 
 @lru_cache(maxsize=4)
 def _ask_version(compiler: str) -> str:
-    """Return the version that a compiler gives; empty if it does not run."""
+    """Return the version that a compiler reports; empty if it does not run."""
     with suppress(OSError, subprocess.TimeoutExpired):
         asked = [compiler, "-dumpversion"]
         return subprocess.run(asked, capture_output=True, text=True, errors="replace", timeout=SECONDS).stdout.strip()
@@ -56,7 +56,7 @@ def _ask_version(compiler: str) -> str:
 
 @lru_cache(maxsize=1)
 def find_result() -> Path | None:
-    """Return the file that says that the self-test passed with these versions, this processor and this driver."""
+    """Return the file that records that the self-test passed with these versions, this processor and this driver."""
     folder = find_cache()
     if folder is None:
         return None

@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 WHERE: Final = "scheduler"
 RECONNECT_SECONDS: Final = 300.0
-"""The time that a scheduler may be gone before the work ends with an error."""
+"""The time that a scheduler may be unreachable before the work ends with an error."""
 
 _POLL_SECONDS: Final = 1.0
 _RETRY_SECONDS: Final = 0.5
@@ -50,25 +50,25 @@ _LOOPBACK: Final = re.compile(r"(?:localhost|127(?:\.\d+){3}|\[?::1\]?)(?::\d+)?
 class DaskWorkers(Workers):
     """The workers of a dask scheduler.
 
-    A call is lost if dask gives it up, or the scheduler is restarted. A scheduler that stays away for `RECONNECT_SECONDS` is a
-    UserError. Errors of a call itself are those of its future.
+    A call is lost if dask gives it up or the scheduler is restarted. UserError if the scheduler is unreachable for
+    `RECONNECT_SECONDS`. An error raised by a call is stored in its future.
 
-    engines: as given; they may be set before the first call
+    engines: the third-party engines, which may be set until the first call
     """
 
     repeats_slow = True
 
     def __init__(self, address: str, engines: Sequence[str] = ()) -> None:
-        """Connect. UserError for a scheduler that does not answer, or one elsewhere without encryption.
+        """Connect. UserError if the scheduler does not answer, or is on another machine without encryption.
 
-        engines: the names of the engines of third parties that calls run, whose code must be the same on the workers
+        engines: the names of the third-party engines that calls run; their code must be the same on the workers
         """
         self._address, self.engines = address, engines
         self._client = _connect(address)
         self._num_threads, self._counted = 1, 0.0
 
     def submit(self, function: Callable[..., T], /, *arguments: object, **named: object) -> Future[T]:
-        """Send a call, over another connection if this one is lost. UserError if the scheduler stays away."""
+        """Send a call, over a new connection if this one is lost. UserError if the scheduler stays unreachable."""
         future: Future[T] = Future()
         while True:
             if self._client.status != "running":
@@ -82,17 +82,17 @@ class DaskWorkers(Workers):
             except Exception:
                 if client.status == "running":
                     raise
-        # The scheduler forgets a call that has ended or was cancelled, and workers do not begin it.
+        # The scheduler forgets a call that ended or was cancelled, and workers do not begin it.
         future.add_done_callback(lambda _: sent.release())
         sent.add_done_callback(lambda _: _settle(sent, future))
         return future
 
     def share(self, content: bytes) -> "SharedBytes":
-        """Return an argument that stands for bytes. The scheduler keeps them, and workers copy them from one another."""
+        """Return an argument that stands for bytes. The scheduler stores the bytes, and workers copy them from each other."""
         return SharedBytes(content)
 
     def count(self) -> int:
-        """Return the calls that the present workers run at the same time, at least 1."""
+        """Return the number of calls that the present workers run at the same time, at least 1."""
         if time.monotonic() - self._counted > _POLL_SECONDS:
             with suppress(Exception):
                 self._num_threads = max(1, sum(map(int, self._client.nthreads().values())))
@@ -102,7 +102,7 @@ class DaskWorkers(Workers):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool | None:
-        """End the connection."""
+        """Close the connection."""
         with suppress(Exception):
             self._client.close(timeout=2)
         return None
@@ -123,7 +123,7 @@ class DaskWorkers(Workers):
 
 
 class SharedBytes:
-    """Bytes that many calls take as an argument."""
+    """Bytes that are an argument of many calls."""
 
     def __init__(self, content: bytes) -> None:
         self._content = content
@@ -131,14 +131,14 @@ class SharedBytes:
         self._kept: Any = None
 
     def keep(self, client: Any) -> Any:
-        """Return the bytes as dask knows them. They are a task of their own, which is repeated if its worker is lost."""
+        """Return a dask future for the bytes. They are a separate task, which is repeated if its worker is lost."""
         if client is not self._client or self._kept.status in ("cancelled", "lost", "error"):
             self._client, self._kept = client, client.submit(bytes, self._content, pure=False)
         return self._kept
 
 
 def _settle(sent: Any, future: Future[Any]) -> None:
-    """Give a future what dask says about a call that ended."""
+    """Set a future to the result or error that dask reports for a finished call."""
     distributed = importlib.import_module("distributed")
     if not future.set_running_or_notify_cancel():
         return
@@ -149,7 +149,7 @@ def _settle(sent: Any, future: Future[Any]) -> None:
             future.set_result(sent.result(timeout=RECONNECT_SECONDS))
             return
     except Exception as raised:
-        # The call was cancelled with the connection, or its result was lost on the way.
+        # The call was cancelled with the connection, or its result was lost in transit.
         losses = (CancelledError, OSError, TimeoutError, distributed.comm.core.CommClosedError)
         error = raised
     if isinstance(error, losses):
@@ -165,7 +165,7 @@ def _settle(sent: Any, future: Future[Any]) -> None:
 def _do(
     engines: Sequence[str], code: Code, function: Callable[..., T], named: dict[str, object], *arguments: object
 ) -> T:
-    """Do a call on a worker. UserError if the worker has other code than the process that sent it."""
+    """Do a call on a worker. UserError if the worker's code differs from that of the process that sent the call."""
     here = identify_code(engines)
     if changes := list_changes(code, here, changed_only=True):
         raise UserError(
@@ -178,12 +178,12 @@ def _do(
 
 @cache
 def _identify(engines: tuple[str, ...]) -> Code:
-    """Return the identity of the code that this process sends: what it imported does not change."""
+    """Return the identity of the code of this process, which does not change after it was imported."""
     return identify_code(engines)
 
 
 def check_same_engine(found: EngineInfo, expected: EngineInfo) -> None:
-    """Raise UserError if a worker's engine is not the one that the command described: results would be mixed."""
+    """Raise UserError if a worker's engine is not the one that the command described, since results would be mixed."""
     for name in ("name", "mode", "device", "precision", "faults", "versions"):
         there, here = getattr(found, name), getattr(expected, name)
         if there != here:
@@ -195,9 +195,9 @@ def check_same_engine(found: EngineInfo, expected: EngineInfo) -> None:
 
 
 def check_address(address: str) -> None:
-    """Raise UserError for an address that others on the network could listen to.
+    """Raise UserError for an address whose traffic others on the network could read.
 
-    Whoever reads the connection of a client can run code on it and on the workers.
+    Anyone who can read a client's connection can run code on the client and on the workers.
     """
     protocol, separator, rest = address.strip().rpartition("://")
     if not rest or (separator and not protocol):
@@ -226,7 +226,7 @@ def _connect(address: str) -> Any:
         raise find_missing_dependency(error, where=WHERE) or error from error
     check_address(address)
     try:
-        # Another client of this process may be the one that the user's own code talks to.
+        # The user's own code may use another client in this process.
         return distributed.Client(address, set_as_default=False, name="kgverify")
     except (OSError, ValueError, TypeError, RuntimeError) as error:
         raise UserError(
@@ -238,20 +238,20 @@ def _connect(address: str) -> Any:
 
 
 CHUNK: Final = 32
-"""The number of candidates or positions of one call."""
+"""The number of candidates or positions in one call."""
 CHUNKS_AHEAD: Final = 4
-"""Calls sent for each worker, so that none waits for the next one."""
+"""The calls sent ahead for each worker, so that no worker waits for its next call."""
 CHUNKS_READ: Final = 16
-"""Calls whose results are recorded at once."""
+"""The number of calls whose results are recorded at once."""
 
 _MOST_BESIDE: Final = 16
-"""The most processes that wait beside other work. Each holds the program in its memory."""
+"""The maximum number of processes that wait while other work runs. Each has the program in its memory."""
 
 _NUM_OF_PROCESS: Final = 1024
-"""The candidates for which a further process is worth its start."""
+"""The number of candidates that justifies starting another process."""
 
 _NUM_OF_COSTLY: Final = 96
-"""The same for a network with more than `_WIDE` weights, or for more than `_LARGE` facts, of which more match at each step."""
+"""The same number for a network with more than `_WIDE` weights, or for more than `_LARGE` facts, which make steps slower."""
 
 _WIDE: Final = 100_000
 
@@ -259,10 +259,10 @@ _LARGE: Final = 100_000
 
 
 class FannedOut:
-    """An engine with the results of `make()`, in the same order, for any kind and number of workers.
+    """An engine with the same results as that of `make()`, in the same order, for any kind and number of workers.
 
     make:  makes an engine; it is pickled, sent to the workers, and called once in each of their threads
-    chunk: the number of candidates or positions of one call
+    chunk: the number of candidates or positions in one call
 
     An error in a worker is raised here, and calls that have not begun are cancelled. UserError as by `Calls.take`.
     """
@@ -281,7 +281,7 @@ class FannedOut:
 
     @property
     def info(self) -> EngineInfo:
-        """The description of the engine, which workers do not change."""
+        """The description of the engine, which is the same on the workers."""
         return self._here.info
 
     @property
@@ -292,7 +292,7 @@ class FannedOut:
     def record(
         self, candidates: CandidateSet, progress: Progress = no_progress, *, level: TraceLevel = TraceLevel.STEPS
     ) -> Iterator["_Recorded"]:
-        """Run every candidate to its end, and yield them in the order given."""
+        """Run every candidate to its end, and yield the candidates in the given order."""
         yield from map(_Recorded, self._call_in_order("prove", self._split(candidates), progress, is_limited=True))
 
     def prove(self, candidates: CandidateSet, progress: Progress = no_progress) -> Columns:
@@ -318,7 +318,7 @@ class FannedOut:
     def _call_in_order(
         self, method: str, parts: Sequence[Any], progress: Progress, *, is_limited: bool = False
     ) -> Iterator[Columns]:
-        """Call a method with each part, and yield the results in their order, several at once.
+        """Call a method with each part, and yield the results in the order of the parts, several at once.
 
         is_limited: whether calls wait until earlier results are taken
         """
@@ -344,7 +344,7 @@ class _Recorded:
         self._columns = columns
 
     def read(self) -> tuple[Columns, NDArray[np.uint64] | None]:
-        """Return them; their digests are taken where they are recorded."""
+        """Return the columns; the digests are computed where the candidates are recorded."""
         return self._columns, None
 
 
@@ -376,7 +376,7 @@ def reference_over(run: Run, *, jobs: int = 1, scheduler: str | None = None) -> 
 def reference_beside(run: Run, num: int) -> Iterator[Pipeline]:
     """Provide the reference's pipeline to prove `num` candidates after other work.
 
-    Its processes start at once, if they save time and there are cores left.
+    Its processes start immediately if they save time and cores are free.
     """
     num_weights = sum(array.size for name, array in run.policy.weights.items() if name.startswith("block."))
     is_costly = num_weights > _WIDE or len(run.graph.program.facts) > _LARGE
@@ -392,14 +392,14 @@ def reference_beside(run: Run, num: int) -> Iterator[Pipeline]:
 def pipeline_over(scheduler: str, make: Callable[[], Pipeline]) -> Iterator[Pipeline]:
     """Provide a pipeline whose engine proves on the workers of a dask scheduler until the context ends.
 
-    make: makes the pipeline, here and on the workers; it can be pickled
+    make: makes the pipeline, here and on the workers; it must be picklable
 
     UserError as for `DaskWorkers`.
     """
     with DaskWorkers(scheduler) as workers:
         here = make()
         workers.engines, info = here.engines, here.engine.info
-        # An engine with slots proves them in batches, which should be full.
+        # An engine with slots proves candidates in batches, which should be full.
         chunk = max(CHUNK, info.layout.get("slots", 0))
         yield here._replace(engine=FannedOut(partial(_make_same_engine, make, info), workers, chunk))
 

@@ -1,4 +1,4 @@
-"""A job: everything that decides a comparison, as one record that is handed on whole."""
+"""A job: everything that determines a comparison, in one record."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -39,7 +39,7 @@ Split: TypeAlias = Literal["train", "valid", "test"]
 
 @dataclass(frozen=True)
 class Source:
-    """The graph, and a file of rules that replaces its own."""
+    """The graph, and a file of rules that replaces the graph's rules."""
 
     graph: GraphLike | GraphFiles = "countries"
     rules: str | Path | None = None
@@ -89,7 +89,7 @@ class Queries:
 
     @classmethod
     def choose(cls, queries: "int | Queries | None", corruptions: int | str | None, seed: int | None) -> "Queries":
-        """Return the queries of arguments: corruptions and seed that are None are those of the queries."""
+        """Build queries from arguments. If corruptions or seed is None, keep that of `queries`."""
         chosen = queries if isinstance(queries, Queries) else cls(queries)
         return replace(
             chosen,
@@ -99,7 +99,7 @@ class Queries:
 
     @property
     def num_corruptions(self) -> int:
-        """The number of corruptions; -1 for all. UserError if it is no number."""
+        """The number of corruptions; -1 for all. UserError if it is not a number."""
         given = self.corruptions
         if given == ALL:
             return -1
@@ -147,12 +147,12 @@ class Reference:
 
 
 EngineLike: TypeAlias = str | EngineSpec | EngineMaker | Reference | Callable[..., Any] | Engine
-"""A name of the table of engines, `module:name` or `file.py:name`, an engine, or what makes one of (program, limits, policy)."""
+"""A name in the table of engines, `module:name` or `file.py:name`, an engine, or its factory of (program, limits, policy)."""
 
 
 @dataclass(frozen=True)
 class Engines:
-    """The engine under test, and the one that it is compared with."""
+    """The engine under test, and the engine to compare it with."""
 
     engine: EngineLike = COMPILED
     reference: EngineLike = REFERENCE
@@ -160,7 +160,7 @@ class Engines:
 
 @dataclass(frozen=True)
 class Proofs:
-    """The limits of both engines, `Limits()` if not given, and the policy that chooses the steps."""
+    """The limits of both engines, by default `Limits()`, and the policy that chooses the steps."""
 
     limits: Limits | None = None
     policy: str | Policy = SHORTEST
@@ -190,7 +190,7 @@ class Job:
         check_fields(self)
 
     def make_run(self) -> Run:
-        """Load the graph and the policy. UserError if they cannot be read, or do not fit together."""
+        """Load the graph and the policy. UserError if they cannot be read or do not match."""
         graph, queries, policy = self.source.load(), self.queries, self.proofs.policy
         limits = self.proofs.limits or Limits()
         graph.queries(queries.split)
@@ -206,14 +206,14 @@ class Job:
 
 
 def job_of(run: Run, engines: Engines, equality: Equality = DEFAULT_EQUALITY) -> Job:
-    """Return the job of a run that is loaded."""
+    """Return the job of a loaded run."""
     corruptions = ALL if run.num_corruptions < 0 else run.num_corruptions
     queries = Queries(run.num_queries, corruptions, run.split, run.seed)  # type: ignore[arg-type]  # checked by the record
     return Job(Source(run.graph), queries, engines, Proofs(run.limits, run.policy), equality)
 
 
 class _WrittenJob(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A job as plain values. The name of an engine that was made in Python is empty."""
+    """A job as plain values. The name of an engine made in Python is empty."""
 
     graph: GraphFiles
     queries: Queries
@@ -225,7 +225,7 @@ class _WrittenJob(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def encode_job(job: Job) -> dict[str, Any]:
-    """Return a job as the plain values that a report stores. A graph or policy that was made in Python is named."""
+    """Return a job as the plain values that a report stores. A graph or policy made in Python is stored as a name."""
     graph, policy = job.source.load(), job.proofs.policy
     written = _WrittenJob(
         graph.loaded or GraphFiles(graph.name),
@@ -241,7 +241,7 @@ def encode_job(job: Job) -> dict[str, Any]:
 
 
 def read_job(report: ReportContent) -> Job:
-    """Return the job of a report. The engines of two recorded traces, which have no job, are those that the traces name.
+    """Return the job of a report. If the report compares two recorded traces, its engines are those that the traces name.
 
     UserError if the report was altered.
     """
@@ -257,35 +257,35 @@ def read_job(report: ReportContent) -> Job:
 
 
 def load_run_graph(report: ReportContent) -> KnowledgeGraph:
-    """Load the graph of a report's job. UserError if it is not found, or was not a file of this machine."""
+    """Load the graph of a report's job. UserError if it is not found, or was not a file on this machine."""
     source = read_job(report).source
     files = msgspec.structs.asdict(source.graph).values() if isinstance(source.graph, GraphFiles) else (source.graph,)
     named = [each for value in files for each in (value if isinstance(value, tuple) else (value,))]
     if STANDARD_INPUT in named:
-        # Only where the user types it, and then not twice.
+        # Standard input is read only if the user typed `-`, and cannot be read twice.
         raise UserError("was read from standard input", where="the run's graph", fix="write it to a file")
     if any(names_url(each) for each in named if isinstance(each, str)):
-        # A file of a stranger could let this machine ask any other.
+        # A stranger's file could make this machine contact any other machine.
         raise UserError("was read from a URL", where="the run's graph", fix="name it with --graph")
     return source.load()
 
 
 def _find_own(info: EngineInfo) -> EngineSpec:
-    """Return the engine of kgverify that recorded a trace; one without a name for another engine."""
+    """Return the kgverify engine that recorded a trace; for any other engine, a specification without a name."""
     if info.name == REFERENCE:
         return PLAIN
     return of_info(EngineSpec(COMPILED if info.name in (COMPILED, PLAIN_MODE) else ""), info)
 
 
 def of_info(spec: EngineSpec, info: EngineInfo) -> EngineSpec:
-    """Return the specification of an engine that was made, with the mode and the device that were chosen."""
+    """Return the specification of a made engine, with the chosen mode and device."""
     return EngineSpec(spec.name, info.mode, info.device, info.faults) if spec.name == COMPILED else spec
 
 
 def write_down(engine: EngineLike, where: str = "engine", *, default: str | None = None) -> EngineSpec:
-    """Return the engine as text, by which other processes and reproducers make it again.
+    """Return the engine as a specification from which other processes and reproducers make it again.
 
-    default: the name of an engine that cannot be imported by its own; without it, this is a UserError
+    default: the name to use if the engine cannot be imported by its own name; without it, raise UserError
     """
     if isinstance(engine, EngineSpec):
         return engine

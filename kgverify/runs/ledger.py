@@ -20,7 +20,7 @@ _MAX_BYTES: Final = 256 << 20
 
 
 class WorkIdentity(msgspec.Struct, frozen=True, kw_only=True):
-    """The base of identities of work: its code, and the changes of it that the user accepted, in words."""
+    """The base of identities of work: the code, and the code changes that the user accepted, in words."""
 
     code: Code = {}
     accepted: tuple[str, ...] = ()
@@ -29,11 +29,11 @@ class WorkIdentity(msgspec.Struct, frozen=True, kw_only=True):
 class Ledger(Generic[R]):
     """Records of finished work in a file: a line that identifies the work, then a JSON line for each record.
 
-    A last line that is not complete was being written when a process was killed; it is cut off.
+    If the last line is incomplete, its process was killed while writing it; the line is cut off.
 
-    records:  those of earlier runs, and those added since, in order
+    records:  the records of earlier runs and those added since, in order
     accepted: the changes of code between the records that the user accepted, in words
-    changed:  the changes of code because of which earlier records were dropped, in words
+    changed:  the changes of code that caused earlier records to be dropped, in words
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class Ledger(Generic[R]):
             raise self._mismatch(f"is not the {self._title}: {error}") from None
 
     def _check(self, line: bytes, identity: WorkIdentity) -> dict[str, str]:
-        """Return the changes of code since a file was begun. UserError if it is that of other work."""
+        """Return the changes of code since the file was begun. UserError if it belongs to other work."""
         try:
             found = msgspec.json.decode(line, type=type(identity))
         except NOT_JSON as error:

@@ -1,6 +1,6 @@
-"""One pool: calls on threads, processes or machines. A call that is lost with its worker is repeated, and then reported.
+"""One pool for calls in threads, in processes or on machines. A call lost with its worker is repeated, and finally reported.
 
-Every call is a function of its arguments alone. So it may run twice, and its first result is the result.
+The result of a call depends only on its arguments. A call may therefore run twice, and the first result is used.
 """
 
 import multiprocessing
@@ -29,24 +29,24 @@ K = TypeVar("K")
 T = TypeVar("T")
 
 MOST_KILLS: Final = 4
-"""Times that a process may be killed at the same work before the work counts as the reason."""
+"""The number of times that a process may be killed during the same work before the work is considered the cause."""
 MOST_REPEATS: Final = 12
-"""Times that a call is begun if its worker is lost: kills may come while a process starts, and prove nothing then."""
+"""The number of times that a call is begun if its worker is lost. A kill during the start shows nothing about the call."""
 STRAGGLER_SECONDS: Final = 30.0
-"""The least time without any result, when nothing is left to begin, after which calls are sent a second time."""
+"""The minimum time without a result, once no call is left to begin, before calls are sent a second time."""
 STRAGGLER_RATIO: Final = 3.0
-"""The same time, in mean times of a call."""
+"""The same time, as a multiple of the mean time of a call."""
 
 _POLL_SECONDS: Final = 0.1
 _SENT_FROM_OUTSIDE: Final = frozenset(
     -getattr(signal, name) for name in ("SIGKILL", "SIGTERM", "SIGINT", "SIGHUP") if hasattr(signal, name)
 )
 _NUM_THREADS: Final = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
-"""The variables that a process reads when it loads torch, before anything can be called there."""
+"""The variables that a process reads when it loads torch, before a call can set them."""
 _SAFE_PATH: Final = "PYTHONSAFEPATH"
 """The variable that keeps Python from searching the current folder for modules.
 
-It may be a stranger's, and Python searches it first until the process has received the path of its parent.
+The folder may be a stranger's, and Python searches it first until the process has received its parent's path.
 """
 _changing: Final = threading.Lock()
 _of_thread: Final = threading.local()
@@ -55,8 +55,8 @@ _of_thread: Final = threading.local()
 class WorkerLost(UserError):
     """A call was lost with its worker.
 
-    weight:    how much the loss counts, of `MOST_REPEATS`: 0 if it shows nothing about the call
-    exit_code: of the worker's process, if it is known
+    weight:    how much the loss counts towards `MOST_REPEATS`: 0 if it shows nothing about the call
+    exit_code: the exit code of the worker's process, if known
     """
 
     def __init__(self, end: str, *, weight: int, exit_code: int | None = None, where: str, fix: str) -> None:
@@ -65,9 +65,9 @@ class WorkerLost(UserError):
 
 
 class Workers(Executor):
-    """An executor, with what `Calls` asks of it. The future of a call that is lost with its worker raises `WorkerLost`.
+    """An executor with the methods that `Calls` needs. The future of a call lost with its worker raises `WorkerLost`.
 
-    repeats_slow: whether the last calls are sent a second time if they take long
+    repeats_slow: whether the last calls are sent a second time if they are slow
     """
 
     repeats_slow = False
@@ -77,12 +77,12 @@ class Workers(Executor):
         return 1
 
     def share(self, content: bytes) -> Any:
-        """Return an argument that `make_once` receives as these bytes, or as none where the last call left what they make."""
+        """Return an argument that `make_once` receives as these bytes, or as empty bytes if the worker already has them."""
         return content
 
 
 class Here(Workers):
-    """Workers that do the work at once, in this process."""
+    """Workers that do the work immediately, in this process."""
 
     def submit(self, function: Callable[..., T], /, *arguments: object, **named: object) -> Future[T]:
         """Return a finished future of the call's result."""
@@ -94,8 +94,8 @@ class Here(Workers):
 class Calls(Generic[K]):
     """Calls under way, each with a key. The calls that have not begun are cancelled when the context ends.
 
-    retry: returns the function and arguments to call instead of those with which a process ended, given the key and the
-           exit code; without it, a lost call is repeated until its losses weigh `MOST_REPEATS`
+    retry: takes the key and exit code of a call whose process ended, and returns the function and arguments to call instead;
+           without it, a lost call is repeated until its losses weigh `MOST_REPEATS`
     """
 
     def __init__(
@@ -110,14 +110,14 @@ class Calls(Generic[K]):
         self._began = self._last_end = time.monotonic()
 
     def begin(self, key: K, function: Callable[..., Any], *arguments: object) -> None:
-        """Begin a call, or let it wait for a worker."""
+        """Begin a call, or queue it until a worker is free."""
         self.running[key] = _Call(function, arguments)
         self._send(key)
 
     def take(self, seconds: float = _POLL_SECONDS) -> tuple[K, Any] | None:
-        """Return the key and the result of a call that ended; None if no call ended in this time.
+        """Return the key and the result of a finished call; None if no call finished in this time.
 
-        The error of a call is raised here. UserError for a call that ends its workers.
+        The error of a call is raised here. UserError for a call that repeatedly ends its workers.
         """
         try:
             key, future = self._ended.get(timeout=seconds)
@@ -164,7 +164,7 @@ class Calls(Generic[K]):
         future.add_done_callback(lambda ended: self._ended.put((key, ended)))
 
     def _look_after(self) -> None:
-        """Look for ends that an interrupt may have hidden, and send a second copy of each of the last calls if they are slow."""
+        """Find finished calls that an interrupt may have hidden, and send each of the last calls again if they are slow."""
         for key, call in self.running.items():
             for future in filter(Future.done, call.futures):
                 self._ended.put((key, future))
@@ -181,10 +181,10 @@ class Calls(Generic[K]):
 
 
 class _Call:
-    """A call without a result.
+    """An unfinished call.
 
-    futures: two if a straggler was sent again
-    weight:  of its losses
+    futures: two if a slow call was sent again
+    weight:  the weight of its losses
     """
 
     def __init__(self, function: Callable[..., Any], arguments: tuple[object, ...]) -> None:
@@ -193,7 +193,7 @@ class _Call:
         self.weight = 0
 
     def cancel(self) -> bool:
-        """Cancel it; return whether it had not begun."""
+        """Cancel the call; return whether it had not begun."""
         was_waiting = [future.cancel() for future in self.futures]
         return all(was_waiting)
 
@@ -205,9 +205,9 @@ def do_all(
 ) -> Iterator[tuple[K, Any] | None]:
     """Do calls, and yield the key and the result of each as it ends; None whenever no call ended for a while.
 
-    most_ahead: returns the most calls that may be under way; at least one is. Without it, there is no limit.
+    most_ahead: returns the maximum number of calls under way, with at least one; without it, there is no limit
 
-    Errors are those of `Calls.take`.
+    Errors as for `Calls.take`.
     """
     waiting = iter(calls)
     with Calls[K](workers) as under_way:
@@ -221,19 +221,19 @@ def do_all(
 
 
 def send_maker(make: Callable[[], Any], workers: Workers) -> tuple[Any, str]:
-    """Return the first arguments of a call that calls `make_once` with them, and so uses what `make` makes.
+    """Return two arguments for calls on workers. There, `make_once` takes them and returns what `make` makes.
 
-    make: makes an engine, or anything else that work needs; it is pickled, so a function or class of a module with arguments
-          that can be pickled
+    make: makes an engine, or anything else that the work needs; it must be picklable: a function or class of a module, with
+          picklable arguments
     """
     content = pickle.dumps(make)
     return workers.share(content), xxhash.xxh3_128_hexdigest(content)
 
 
 def make_once(content: bytes, name: str) -> Any:
-    """Return what the function makes: once for each thread, and kept until another is needed."""
+    """Call the function once in each thread and return its result, which is kept until another function is needed."""
     if getattr(_of_thread, "name", None) != name:
-        # What was made before may hold as much memory.
+        # The previous object may take as much memory.
         _of_thread.made = _of_thread.name = None
         _of_thread.made = pickle.loads(content)()
         _of_thread.name = name
@@ -241,7 +241,7 @@ def make_once(content: bytes, name: str) -> Any:
 
 
 def weigh_end(exit_code: int) -> int:
-    """Return how much the end of a process counts, of `MOST_KILLS`: a kill may come from outside, any other end cannot."""
+    """Return how much the end of a process counts towards `MOST_KILLS`. Only a kill may come from outside."""
     return 1 if exit_code in _SENT_FROM_OUTSIDE else MOST_KILLS
 
 
@@ -253,9 +253,9 @@ def describe_end(exit_code: int) -> str:
 
 
 class Processes(Workers):
-    """Processes of this machine, each with one thread. One may end without the others.
+    """Processes on this machine, each with one thread. If one ends, the others continue.
 
-    They ignore Ctrl-C, and exit with their parent. A KeyboardInterrupt that leaves the context ends them at once.
+    They ignore Ctrl-C, and exit with their parent. A KeyboardInterrupt that leaves the context ends them immediately.
     """
 
     def __init__(self, jobs: int) -> None:
@@ -267,7 +267,7 @@ class Processes(Workers):
         self._is_ended = False
 
     def submit(self, function: Callable[..., T], /, *arguments: object, **named: object) -> Future[T]:
-        """Give a call to the next process that is free."""
+        """Give a call to the next free process."""
         return self._threads.submit(self._do, function, arguments, named)
 
     def count(self) -> int:
@@ -300,14 +300,14 @@ class Processes(Workers):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool | None:
-        """End the processes when their calls are done, at once after a KeyboardInterrupt."""
+        """End the processes when their calls are done, or immediately after a KeyboardInterrupt."""
         self._is_ended = kind is not None and issubclass(kind, KeyboardInterrupt)
         if self._is_ended:
             for each in self._processes:
                 each.kill()
         self._threads.shutdown(cancel_futures=self._is_ended)
         with ThreadPoolExecutor(len(self._processes)) as threads:
-            # A process with a large program takes long to end.
+            # A process with a large program is slow to end.
             for each in self._processes:
                 threads.submit(each.executor.shutdown)
         return None
@@ -320,12 +320,12 @@ class _Shared:
         self._content = content
 
     def send(self, known: "Sequence[_Shared]") -> bytes:
-        """Return the bytes; none for a process that knows them."""
+        """Return the bytes; empty bytes for a process that already has them."""
         return b"" if self in known else self._content
 
 
 class _Process:
-    """A process with an executor of its own, in which it does one call at a time."""
+    """A process with its own executor, which does one call at a time."""
 
     _known: "tuple[_Shared, ...]" = ()
 
@@ -339,7 +339,7 @@ class _Process:
         except BrokenProcessPool:
             self._start()
             future = self._submit(function, arguments, named)
-        # A call that fails may leave anything.
+        # A failed call may leave anything behind.
         self._known = ()
         result = future.result()
         self._known = tuple(each for each in arguments if isinstance(each, _Shared))
@@ -350,7 +350,7 @@ class _Process:
         return self.executor.submit(function, *given, **named)
 
     def end(self) -> int:
-        """Wait for the end of a process that ended during a call, and return its exit code."""
+        """Wait until a process that failed during a call has ended, and return its exit code."""
         self.executor.shutdown()
         return self._process.exitcode or 0
 
@@ -360,7 +360,7 @@ class _Process:
 
     def _start(self) -> None:
         self._known = ()
-        # Not with a fork, which would lose torch's threads. The executor starts a process that tracks its semaphores.
+        # Do not fork, which would lose torch's threads. The executor starts a process that tracks its semaphores.
         own = os.environ.get(_SAFE_PATH)
         with _changing, _environment((_SAFE_PATH,)):
             self.executor = ProcessPoolExecutor(1, mp_context=_Context(), initializer=_begin, initargs=(own,))
@@ -370,7 +370,7 @@ class _Process:
 
 
 class _SpawnedProcess(SpawnProcess):
-    """A process that uses one thread, and searches for modules only where its parent does."""
+    """A process that uses one thread, and searches for modules only where its parent searches."""
 
     def start(self) -> None:
         """Start the process."""
@@ -384,7 +384,7 @@ class _Context(SpawnContext):
 
 @contextmanager
 def _environment(names: Iterable[str]) -> Iterator[None]:
-    """Set environment variables to 1 until the context ends, which must be soon: this process reads them too."""
+    """Set environment variables to 1 until the context ends, which must be soon, since this process reads them too."""
     before = {name: os.environ.get(name) for name in names}
     os.environ.update(dict.fromkeys(before, "1"))
     try:
@@ -401,7 +401,7 @@ def _start_process(executor: Executor) -> None:
     """Start a process with SIGINT ignored, or blocked by a thread: this process decides when it ends."""
     if threading.current_thread() is not threading.main_thread():
         if hasattr(signal, "pthread_sigmask"):
-            # Only the main thread handles signals, and processes inherit what is blocked.
+            # Only the main thread handles signals, and processes inherit the blocked ones.
             signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         executor.submit(int)
         return
@@ -415,7 +415,7 @@ def _start_process(executor: Executor) -> None:
 def _begin(safe_path: str | None) -> None:
     """Exit when the parent is killed, instead of waiting for work forever; a KeyboardInterrupt is never a Ctrl-C here.
 
-    safe_path: the variable that the parent had changed for the start; an engine may start Python itself
+    safe_path: the earlier value of the variable that the parent changed for the start, since an engine may start Python itself
     """
     if safe_path is None:
         os.environ.pop(_SAFE_PATH, None)

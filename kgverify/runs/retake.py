@@ -1,4 +1,4 @@
-"""Recorded steps taken again: an engine takes a step from every recorded goal, and so judges a trace of another one."""
+"""Recorded steps taken again: an engine takes a step from every recorded goal, which checks the trace of another engine."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -29,12 +29,12 @@ from kgverify.trace.model.schema import has_goals
 from kgverify.trace.model.trace import Trace
 
 _CANDIDATES: Final = 1 << 10
-"""The candidates whose goals are given to the engine together; a step is given with all goals visited before."""
+"""The number of candidates whose goals the engine gets together. It gets each step with all goals visited before."""
 
 OF_POLICY: Final = frozenset(
     {"resolvents.score", "steps.choice", "steps.outcome", "candidates.outcome", "candidates.log_probability"}
 )
-"""The columns that depend on the policy, which are not judged if it is unknown."""
+"""The columns that depend on the policy; they are not judged if the policy is unknown."""
 
 MakeEngine = Callable[[Program, Limits, Policy], Engine]
 
@@ -42,12 +42,12 @@ MakeEngine = Callable[[Program, Limits, Policy], Engine]
 def retake_steps(recorded: Trace, make: MakeEngine, limits: DeclaredLimits) -> tuple[Trace, int]:
     """Let an engine take a step from each goal of a trace, with the goals that the trace visited before.
 
-    Returns the candidates and goals of the trace with the resolvents of the engine, and the number of recorded steps without a
-    goal that an engine can start from, which stay as recorded.
+    Return the candidates and goals of the trace with the engine's resolvents, and the number of recorded steps from whose
+    goals no engine can start. These steps stay as recorded.
 
-    limits: a limit that is unknown here is that of the trace, or else the default
+    limits: a limit that is unknown here is taken from the trace; else it is the default
 
-    UserError if the trace does not hold its goals, facts and rules.
+    UserError if the trace does not contain its goals, facts and rules.
     """
     header = recorded.header
     if not has_goals(header.level) or recorded.facts is None or "steps.goal_atoms" not in recorded.fields:
@@ -93,7 +93,7 @@ def retake_steps(recorded: Trace, make: MakeEngine, limits: DeclaredLimits) -> t
 
 
 def describe_left(num: int) -> str:
-    """Return why steps that no engine can start from leave a comparison open."""
+    """Explain why steps from which no engine can start leave a comparison undecided."""
     verbs = ("starts", "was") if num == 1 else ("start", "were")
     return f"{count_of(num, 'recorded step')} {verbs[0]} from a goal with a hole or without atoms, and {verbs[1]} not judged"
 
@@ -114,9 +114,9 @@ def _retake(columns: Columns, engine: Engine, max_depth: int, *, canonical: bool
 
 
 def _count_steps(columns: Columns, *, knows_depth: bool, skips_unary: bool) -> Columns:
-    """Return steps with their depth, counted from the beginning of their candidate as far as steps count.
+    """Return the steps with their depths, counted from the beginning of each candidate; some steps may not add depth.
 
-    One that begins with its query begins at depth 0; another one as recorded, or at 0 if that is unknown.
+    A candidate that begins with its query begins at depth 0. Any other begins at its recorded depth, or at 0 if it is unknown.
     """
     num_steps = columns.candidates.num_steps.astype(np.int64)
     counts = np.ones(len(columns.steps.depth), np.int64)
@@ -135,7 +135,7 @@ def _count_steps(columns: Columns, *, knows_depth: bool, skips_unary: bool) -> C
 
 
 def _begin_with_query(columns: Columns) -> NDArray[np.bool_]:
-    """Return which candidates have steps that begin with their atom."""
+    """Return which candidates have a first step whose goal is the candidate's atom."""
     num_steps, num_atoms = columns.candidates.num_steps.astype(np.int64), columns.steps.num_atoms
     first_step, first_atom = starts_of(num_steps)[:-1], starts_of(num_atoms)[:-1]
     found = np.zeros(len(num_steps), np.bool_)
@@ -147,7 +147,7 @@ def _begin_with_query(columns: Columns) -> NDArray[np.bool_]:
 
 
 def _leave_depth_open(columns: Columns, recorded: Columns) -> Columns:
-    """Return steps that may be anywhere in a derivation with the recorded outcome where only the depth decides it."""
+    """Keep the recorded outcome of steps at an unknown depth if the outcome depends only on the depth."""
     given, num_steps = recorded.steps, recorded.candidates.num_steps.astype(np.int64)
     by_depth = (int(Outcome.OPEN), int(Outcome.DEPTH_LIMIT))
     is_open = ~np.repeat(_begin_with_query(recorded), num_steps)
@@ -162,12 +162,12 @@ def _leave_depth_open(columns: Columns, recorded: Columns) -> Columns:
 
 
 def _renumber_each(atoms: NDArray[np.int32]) -> NDArray[np.int32]:
-    """Return atoms with the variables of each numbered by themselves."""
+    """Renumber the variables of each atom separately."""
     return renumber(atoms, np.arange(len(atoms) + 1))
 
 
 def _follow_choices(columns: Columns, recorded: Columns) -> Columns:
-    """Return steps that begin with the resolvent that was chosen before, where the recorded ones begin with another goal."""
+    """Replace the goal of each step by the resolvent chosen before, if the recorded goal differs from it."""
     steps, made = recorded.steps, recorded.resolvents
     is_first = np.zeros(len(steps.choice), np.bool_)
     is_first[starts_of(recorded.candidates.num_steps)[:-1][recorded.candidates.num_steps > 0]] = True
@@ -202,7 +202,7 @@ def _retake_part(recorded: Columns, engine: Engine, max_depth: int, *, canonical
     positions = positions_of(recorded)
     if canonical:
         positions = positions._replace(atoms=renumber(positions.atoms, starts_of(positions.num_atoms)))
-    # A recorded depth beyond the limit is a contradiction of the trace itself.
+    # A recorded depth beyond the limit contradicts the trace itself.
     positions = positions._replace(depth=np.minimum(positions.depth, max_depth - 1).astype(np.uint16))
     has_hole = np.zeros(len(steps.num_atoms), bool)
     has_hole[np.repeat(np.arange(len(has_hole)), steps.num_atoms)[steps.goal_atoms[:, 0] < 0]] = True
@@ -226,7 +226,7 @@ def _retake_part(recorded: Columns, engine: Engine, max_depth: int, *, canonical
 
 
 def _fill(recorded: Columns, taken: Columns, rows: NDArray[np.int64]) -> Columns:
-    """Return the steps taken, each a candidate, with the recorded ones between them where none was taken."""
+    """Return each step as a candidate: the new step if the engine took one, else the recorded step."""
     every = lockstep_columns(recorded)
     left = np.setdiff1d(np.arange(len(recorded.steps.num_atoms)), rows)
     joined = concatenate([taken, select_candidates(every, left)])

@@ -39,7 +39,7 @@ from kgverify.trace.model.validate import check_columns
 from kgverify.version import __version__
 
 MOST: Final = (1 << 31) - 1
-"""The most queries, and corruptions of each, that a run may ask for."""
+"""The maximum number of queries of a run, and of corruptions of each query."""
 
 _SHIPPED = resources.files("kgverify.engines.weights")
 
@@ -48,8 +48,8 @@ _SHIPPED = resources.files("kgverify.engines.weights")
 class Run:
     """The queries to evaluate, with their graph, limits and policy.
 
-    num_queries:     the number of triples, from the first of the split; all if there are fewer
-    num_corruptions: the corruptions of each query and side; -1 means all
+    num_queries:     the number of triples, from the beginning of the split; all if there are fewer
+    num_corruptions: the number of corruptions for each query and side; -1 means all
     """
 
     graph: KnowledgeGraph
@@ -87,7 +87,7 @@ class Run:
 
 
 def identify_code(engines: Sequence[str]) -> Code:
-    """Return the identity of kgverify, its dependencies, the compilers, and engines by their names."""
+    """Return the identity of kgverify, its dependencies, the compilers, and the named engines."""
     return identify_own_code() | identify_compilers() | identify_engines(engines)
 
 
@@ -95,10 +95,10 @@ SCORE_SUMS: Final = "candidates.log_probability"
 
 
 class Pipeline(NamedTuple):
-    """An engine with its own functions for corruptions and ranks, so that these are verified as well.
+    """An engine with its own functions for corruptions and ranks, so that they are verified as well.
 
-    engines: the names by which engines of third parties in it are identified; any other text cannot be identified
-    maker:   what made the engine, if it stands in the table of engines
+    engines: the names that identify third-party engines in the pipeline; any other text stands for an unidentifiable engine
+    maker:   the maker of the engine, if it is in the table of engines
     """
 
     engine: Engine
@@ -108,7 +108,7 @@ class Pipeline(NamedTuple):
     maker: EngineMaker | None = None
 
     def identify_code(self) -> Code:
-        """Return the identity of all code that decides the results of the pipeline."""
+        """Return the identity of all code that affects the results of the pipeline."""
         built = None if self.maker is None else self.maker.find_built(self.engine.info.mode)
         return identify_code(self.engines) | ({} if built is None else {built.name: built.digest})
 
@@ -117,20 +117,20 @@ class Pipeline(NamedTuple):
         return self.draw(run.graph, run.split, run.queries, run.num_corruptions, run.seed)
 
     def rank_finite(self, run: Run, candidates: Candidates) -> Rankings | None:
-        """Rank the candidates. Return None if a log-probability is not finite, and so has no rank."""
+        """Rank the candidates. Return None if a log-probability is not finite and so cannot be ranked."""
         if not np.isfinite(candidates.log_probability).all():
             return None
         return self.rank_in_dialect(run, candidates)
 
     def rank_in_dialect(self, run: Run, candidates: Candidates) -> Rankings:
-        """Rank the candidates; each counts as proved where the dialect subtracts nothing from those that are not."""
+        """Rank the candidates. All count as proved if the dialect has no penalty for unproved candidates."""
         if run.limits.dialect.unproved == "log_probability":
             candidates = candidates._replace(outcome=np.full_like(candidates.outcome, Outcome.PROVED))
         return self.rank(candidates, run.triples, RANK_TOLERANCE)
 
 
 def rank_alike(run: Run, pipelines: Sequence[Pipeline], traces: Sequence[Trace]) -> tuple[Trace, ...]:
-    """Return the traces of two sides ranked by what both of them know: by outcomes alone if one has no scores."""
+    """Rank the traces of two sides by data that both have: only by outcomes if one side has no scores."""
     if all(SCORE_SUMS in trace.fields for trace in traces):
         return tuple(traces)
     ranked = []
@@ -144,7 +144,7 @@ def rank_alike(run: Run, pipelines: Sequence[Pipeline], traces: Sequence[Trace])
 
 
 def describe_ranking(traces: Sequence[Trace]) -> list[str]:
-    """Return a note if a side has no scores, so that both are ranked by outcomes alone."""
+    """Return a note if a side has no scores, so that both are ranked only by outcomes."""
     named = (trace.header.engine.name for trace in traces if SCORE_SUMS in trace.header.engine.unknown)
     names = list(dict.fromkeys(named))
     if not names:
@@ -190,7 +190,7 @@ def _read_shipped(graph: KnowledgeGraph) -> Policy:
 
 
 def reference_triples(run: Run) -> NDArray[np.int32] | None:
-    """Return the triples by which the reference knows positives; None if its dialect treats corruptions alike."""
+    """Return the triples that tell the reference the positives; None if its dialect treats corruptions the same way."""
     # The program of a trace has no splits.
     has_splits = any((run.graph.train, run.graph.valid, run.graph.test))
     return run.triples if has_splits and run.limits.dialect.exclusion == "positives_only" else None
@@ -206,7 +206,7 @@ def reference_pipeline(run: Run) -> Pipeline:
 
 
 def with_reference_ranking(engine: Engine) -> Pipeline:
-    """Return an engine's pipeline with the corruptions and ranks of the reference, implemented apart from kgverify's."""
+    """Return an engine's pipeline with the reference's corruptions and ranks, which do not share kgverify's code."""
     from kgverify.engines.reference import ranking
 
     return Pipeline(engine, ranking.draw_candidates, ranking.rank_candidates)
@@ -268,23 +268,23 @@ def build_trace(run: Run, engine: Engine, columns: Columns, rankings: Rankings |
 
 
 SIZES: Final = {"cuda": (1 << 17, 1 << 20), "cpu": (1 << 13, 1 << 16)}
-"""The least and the greatest default size of a part, in candidates. It is large on a GPU, whose slots run empty at the end of
+"""The minimum and maximum default size of a part, in candidates. It is large on a GPU, whose slots become empty at the end of
 each part."""
 
 RANKED_SIZES: Final = {"cuda": (1 << 25, 1 << 25), "cpu": SIZES["cpu"]}
-"""The same for ranks among all corruptions without steps: few of these candidates are proved."""
+"""The same sizes for ranks among all corruptions without steps: few of these candidates are proved."""
 
 LEAST_WORK: Final = 5 << 21
-"""The rows of the least model's joins that every run may afford: 0.5 s of a CPU."""
+"""The number of rows in the least model's joins that every run can afford: 0.5 s on a CPU."""
 
 WORK_OF_CANDIDATE: Final = {"cpu": 64, "cuda": 4}
-"""The further rows for each candidate: a tenth of the time that it takes to prove one, 20 µs or more by one core."""
+"""The additional rows for each candidate: a tenth of the time to prove a candidate, which is 20 µs or more on one core."""
 
 WORK_OF_TORCH: Final = 48 << 20
-"""The rows joined in the time that it takes to import torch, which the native evaluator does not need: 2 s."""
+"""The number of rows joined in the 2 s that importing torch takes. The native evaluator does not need torch."""
 
 _MIN_PARTS: Final = 64
-"""Enough for several GPUs to end at about the same time, where the sizes allow it."""
+"""The minimum number of parts, if the sizes allow it, so that several GPUs end at about the same time."""
 
 
 class Part(NamedTuple):
@@ -303,7 +303,7 @@ class Part(NamedTuple):
 class Plan(NamedTuple):
     """The parts of a run.
 
-    size:      the maximum number of candidates in a part; a query with more of them is a part of its own
+    size:      the maximum number of candidates in a part; a query with more candidates is a separate part
     rank_only: whether only ranks are computed
     """
 
@@ -313,9 +313,9 @@ class Plan(NamedTuple):
 
 
 def plan_parts(run: Run, device: str, size: int | None = None, *, rank_only: bool = False) -> Plan:
-    """Group consecutive queries whose candidates together are no more than `size`.
+    """Group consecutive queries with at most `size` candidates together.
 
-    Without `size`, the number of the run's candidates and the kind of device determine it, and nothing else.
+    The default of `size` depends only on the number of the run's candidates and on the kind of device.
     """
     queries = run.queries
     counts = count_candidates(run.graph, run.split, queries, run.num_corruptions)
@@ -331,14 +331,14 @@ def plan_parts(run: Run, device: str, size: int | None = None, *, rank_only: boo
 
 
 def choose_most_work(run: Run, device: str) -> int:
-    """Return the rows that a run's least model may join: a small share of the time that the candidates take to prove."""
+    """Return the number of rows that a run's least model may join: a small share of the time to prove the candidates."""
     num = int(count_candidates(run.graph, run.split, run.queries, run.num_corruptions).sum())
     least = LEAST_WORK if "torch" in sys.modules else LEAST_WORK - WORK_OF_TORCH
     return least + WORK_OF_CANDIDATE.get(device, WORK_OF_CANDIDATE["cpu"]) * num
 
 
 def describe_work(run: Run, size: int | None = None, *, rank_only: bool = False, records: bool = False) -> Workload:
-    """Return the work of a run for its engine: the candidates of the largest part."""
+    """Return the workload of a run for its engine: the number of candidates in the largest part."""
 
     def count(device: str) -> int:
         return max(part.num_candidates for part in plan_parts(run, device, size, rank_only=rank_only).parts)

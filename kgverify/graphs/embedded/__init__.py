@@ -1,4 +1,4 @@
-"""The knowledge graphs that come with kgverify, each in a folder."""
+"""The knowledge graphs that come with kgverify, each in its own folder."""
 
 from importlib import resources
 

@@ -1,1 +1,1 @@
-"""The readers of the formats in which triples are kept, and what a user says about files."""
+"""Readers for the file formats of triples, and the options of a user about files."""

@@ -1,4 +1,4 @@
-"""Tables as rows of fields: the delimiter between these, their quotes, comments, and the columns that a header row names."""
+"""Tables as rows of fields: their delimiter, quotes and comments, and the columns that a header row names."""
 
 import csv
 import re
@@ -12,19 +12,20 @@ from kgverify.graphs.formats.reading import Columns, line_error, show
 from kgverify.program.program import Source
 
 NAMES: Final = {"\t": "<TAB>", ",": ",", ";": ";", "|": "|", " ": " "}
-"""The delimiters, as errors show them."""
+"""The delimiters, as error messages show them."""
 SEPARATORS: Final = {"\t": "tabs", ",": "commas", ";": "semicolons", "|": "pipes", " ": "blanks"}
 SIGNS: Final = ("%", "#")
 COMMENT: Final = re.compile(r"[ ]*[%#](?:[ \t%#!]|$)")
 _NUM_SAMPLED: Final = 100
 NUM_SAMPLED_LINES: Final = 10 * _NUM_SAMPLED
-"""The lines that determine the delimiter."""
+"""The number of lines that determine the delimiter."""
 
 
 def find_delimiter(texts: Sequence[str], file: str) -> str:
-    """Return the delimiter of a table; an empty text for lines that are not a table.
+    """Return the delimiter of a table; an empty text if the lines are not a table.
 
-    Tabs come first, since names do not hold them, and blanks last, since names do. UserError if two others fit equally well.
+    Tabs come first, since names do not contain them, and blanks last, since names may contain them. UserError if two others
+    fit equally well.
     """
     sample = [(i, text) for i, text in enumerate(texts[:NUM_SAMPLED_LINES], 1) if is_content(text)][:_NUM_SAMPLED]
     rows = {each: [split_line(text, each) for _, text in sample] for each in NAMES}
@@ -33,9 +34,9 @@ def find_delimiter(texts: Sequence[str], file: str) -> str:
     if len(likely) < 2 or "\t" in likely:
         return next(iter(likely), "\t" if scores["\t"][0] else "")
     if any(field.count('"') % 2 for row in rows[" "] for field in row):
-        scores[" "] = (0, False)  # Blanks cut names in quotes.
+        scores[" "] = (0, False)  # Blanks would split quoted names.
     best = max(scores[each] for each in likely)
-    # The delimiter is the one by which fewer different names are relations.
+    # Choose the delimiter that gives fewer distinct relations.
     fitting = (each for each in likely if scores[each] == best)
     first, *others = sorted(fitting, key=lambda each: _count_relations(rows[each]))
     if others and 2 * _count_relations(rows[first]) > _count_relations(rows[others[0]]):
@@ -53,7 +54,7 @@ def _count_relations(rows: Sequence[Sequence[str]]) -> int:
 
 
 def _score(rows: Sequence[Sequence[str]]) -> tuple[int, bool]:
-    """Return the number of rows that have the commonest length of at least 3, and whether this is 3, without empty ends."""
+    """Count the rows of the most common length of at least 3, and return whether it is 3 without empty fields at the ends."""
     widths = Counter(max((i for i, field in enumerate(row, 1) if i <= 3 or field.strip()), default=0) for row in rows)
     return max(((num, width == 3) for width, num in widths.items() if width >= 3), default=(0, False))
 
@@ -64,7 +65,7 @@ def is_content(text: str) -> bool:
 
 
 def split_line(text: str, delimiter: str) -> tuple[str, ...]:
-    """Split a line; a line that is wrongly quoted is split at each delimiter, and not at all at blanks."""
+    """Split a line. Split a wrongly quoted line at each delimiter, but leave it whole if blanks are the delimiter."""
     if '"' in text and delimiter != "\t":
         try:
             return next(read_quoted([text], delimiter, '"'))
@@ -82,11 +83,11 @@ def split_plainly(text: str, delimiter: str) -> tuple[str, ...]:
 
 
 class Unquoted(Exception):
-    """A line with a quote that is not closed, or that ends inside of a name; with its row, counted from 0."""
+    """A line with a quote that is not closed, or that is closed inside a name; with its row, counted from 0."""
 
 
 def read_quoted(texts: Iterable[str], delimiter: str, quote: str) -> Iterator[tuple[str, ...]]:
-    """Yield the fields of each line. Raise Unquoted for a name that is not properly quoted or goes over a line's end."""
+    """Yield the fields of each line. Raise Unquoted for a name that is not properly quoted or continues on the next line."""
     lines = (text.replace("\t", " ") for text in texts) if delimiter == " " else texts
     reader = csv.reader(lines, delimiter=delimiter, quotechar=quote, strict=True, skipinitialspace=delimiter != "\t")
     row = -1
@@ -107,9 +108,9 @@ _ROLE_PATTERNS: Final = tuple(
         "tail|t|object|obj|o|target|tgt|destination|dest|dst|to|end|right|rhs|(?:entity|ent|e|node|arg)2",
     )
 )
-"""The words of header rows for head, relation and tail, in lower-case letters and digits."""
+"""The words for head, relation and tail in header rows, reduced to lower-case letters and digits."""
 _CERTAIN_RELATIONS: Final = ("relation", "predicate", "relationship", "property")
-"""Names of the second of three columns by which a row is a header, whatever the other two are."""
+"""Names of the second of three columns that make a row a header, whatever the other two are."""
 _PANDAS_HEADER: Final = ["0", "1", "2"]
 _NOT_ALPHANUMERIC: Final = re.compile(r"[^a-z0-9]")
 
@@ -126,7 +127,7 @@ def find_roles(fields: Sequence[str]) -> Columns | None:
 
 
 def find_ends(fields: Sequence[str]) -> tuple[int, int] | None:
-    """Return the columns that a row calls head and tail, in whole words, if it calls none the relation; else None."""
+    """Return the columns that a row calls head and tail, in whole words, if it calls no column the relation; else None."""
     words, (heads, relations, tails) = _match_roles(fields)
     if len(heads) != 1 or len(tails) != 1 or relations or min(len(words[heads[0]]), len(words[tails[0]])) < 3:
         return None
@@ -142,7 +143,7 @@ def _match_roles(fields: Sequence[str]) -> tuple[list[str], list[list[int]]]:
 class TableRows:
     """The rows of a table: the fields and the line of each, and warnings about what was skipped.
 
-    marked: the lines that begin as comments do
+    marked: the lines that begin like comments
     """
 
     def __init__(self, texts: Sequence[str], delimiter: str, file: str) -> None:
@@ -162,11 +163,11 @@ class TableRows:
         return line_error(Source(self.file, self.lines[row]), expected, found, fix)
 
     def show(self, row: Sequence[str]) -> str:
-        """Return a row in quotes, as its line has it."""
+        """Return a row in quotes, as it is written."""
         return show(self.delimiter.join(row))
 
     def _find_lines(self, texts: Sequence[str]) -> set[int]:
-        """Find the lines that are neither blank nor comments, and return those that begin as comments do."""
+        """Find the lines that are neither blank nor comments, and return those that begin like comments."""
         dropped, marked, like_rows = set(), set(), []
         first = next((i for i, text in enumerate(texts) if is_content(text)), len(texts))
         for i in [i for i, text in enumerate(texts) if text[:1] in "%# \t"]:
@@ -206,9 +207,9 @@ class TableRows:
         return rows
 
     def _unquote(self, rows: list[tuple[str, ...]], texts: Sequence[str], quote: str) -> list[tuple[str, ...]]:
-        """Return the rows without quotes if whole columns are in quotes; as they are if no name is.
+        """Remove the quotes if whole columns are in quotes. Return the rows as they are if no name is in quotes.
 
-        UserError if only some names of a column are in quotes, which may belong to them.
+        UserError if only some names of a column are in quotes, since the quotes may belong to the names.
         """
         if not any(field[:1] == quote for row in rows for field in row):
             return rows
@@ -218,7 +219,7 @@ class TableRows:
             return rows
         closed = [[len(field) > 1 and field[0] == quote == field[-1] for field in row] for row in rows]
         first = next((i for i, row in enumerate(closed) if any(row)), 0)
-        # A quoted delimiter shows that quotes do not belong to the names; a doubled quote only that those around it do not.
+        # A quoted delimiter shows that no quotes belong to names; a doubled quote shows it only for the quotes around it.
         is_clear = any(len(row) != len(plain) for row, plain in zip(unquoted, rows, strict=True))
         body = slice(find_roles(unquoted[0]) is not None, None)
         for column, names in zip(zip(*closed[body], strict=False), zip(*rows[body], strict=False), strict=True):

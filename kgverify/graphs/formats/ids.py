@@ -1,9 +1,9 @@
-"""Read triples of ids, whose names are in two further files: OpenKE's `train2id.txt`, and saved triples of PyKEEN.
+"""Read triples of ids, which two more files name: OpenKE's `train2id.txt`, and triples that PyKEEN saved.
 
-OpenKE keeps names in `entity2id.txt` and `relation2id.txt` (the number of lines, then name and id), and triples in the order
-head, tail, relation, after their number. PyKEEN keeps names in `entity_to_id.tsv.gz` and `relation_to_id.tsv.gz` (id and
-label), and triples in `numeric_triples.tsv.gz`, in the order head, relation, tail; its `base.pth` is never opened. Objects of
-PyKEEN in memory are read by their attributes: PyKEEN itself is not imported.
+OpenKE keeps names in `entity2id.txt` and `relation2id.txt` (a count, then a name and an id on each line), and triples, after
+their count, in the order head, tail, relation. PyKEEN keeps names in `entity_to_id.tsv.gz` and `relation_to_id.tsv.gz` (id and
+label), and triples in `numeric_triples.tsv.gz`, in the order head, relation, tail; its `base.pth` is never opened. PyKEEN
+objects in memory are read through their attributes: PyKEEN itself is not imported.
 """
 
 import csv
@@ -27,9 +27,9 @@ _Names: TypeAlias = tuple[str, Mapping[int, str]]
 class IdFormat(NamedTuple):
     """A format of triples of ids.
 
-    stem:  the names of its files, in lower case and without endings
-    names: the same of the files that name entities and relations
-    parse: parses the triples by these two files; UserError at the first line that is wrong
+    stem:  the names of its files, in lower case and without suffixes
+    names: the names, written likewise, of the files that name entities and relations
+    parse: parses the triples with these two files; UserError at the first invalid line
     """
 
     stem: re.Pattern[str]
@@ -38,12 +38,12 @@ class IdFormat(NamedTuple):
 
 
 def parse_openke(triples: TextFile, entities: TextFile, relations: TextFile) -> Triples:
-    """Parse the triples of an OpenKE file by the names of two others. UserError at the first line that is wrong."""
+    """Parse the triples of an OpenKE file with the names from two other files. UserError at the first invalid line."""
     names = [_read_names(file, _read_openke_names(file)) for file in (entities, relations)]
     listed = [(line, text.split()) for line, text in split_lines(triples.text) if text.strip()]
     rows = _drop_count(listed, triples.name, "triple")
     named = _name_ids(triples.name, rows, "head tail relation", names)
-    is_train = triples.name.lower().startswith("train")  # Few other triples may fit by chance.
+    is_train = triples.name.lower().startswith("train")  # A small file of other triples may fit by chance.
     fits = all(int(second) in names[1][1] and int(third) in names[0][1] for _, (_, second, third) in rows)
     if rows and is_train and fits:
         doubt = "read as head, tail, relation; by their ids, the columns may also be head, relation, tail"
@@ -52,7 +52,7 @@ def parse_openke(triples: TextFile, entities: TextFile, relations: TextFile) -> 
 
 
 def parse_pykeen(triples: TextFile, entities: TextFile, relations: TextFile) -> Triples:
-    """Parse saved triples of PyKEEN by the labels of two other files. UserError at the first line that is wrong."""
+    """Parse triples that PyKEEN saved, with the labels from two other files. UserError at the first invalid line."""
     names = [_read_names(file, _read_pykeen_names(file)) for file in (entities, relations)]
     header, *rows = [(line, text.split("\t")) for line, text in split_lines(triples.text)] or [(1, [])]
     if header[1] != ["head", "relation", "tail"]:
@@ -91,7 +91,7 @@ def _read_pykeen_names(file: TextFile) -> Iterator[tuple[int, str, str]]:
 
 
 def _drop_count(rows: _Rows, file: str, noun: str) -> _Rows:
-    """Return the rows after the line with their number. UserError if it is another number."""
+    """Return the rows after the line with their count. UserError if the count is wrong."""
     if not rows or len(rows[0][1]) != 1 or (number := _parse_id(rows[0][1][0])) is None:
         return rows
     if number != len(rows) - 1:
@@ -102,7 +102,7 @@ def _drop_count(rows: _Rows, file: str, noun: str) -> _Rows:
 
 
 def _read_names(file: TextFile, rows: Iterable[tuple[int, str, str]]) -> _Names:
-    """Return the names of ids. UserError for another id of the same name, or another name of the same id."""
+    """Return the name of each id. UserError for a name with two ids, or an id with two names."""
     ids: dict[int, str] = {}
     lines: dict[int | str, int] = {}
     for line, written, name in rows:
@@ -118,7 +118,7 @@ def _read_names(file: TextFile, rows: Iterable[tuple[int, str, str]]) -> _Names:
 
 
 def _name_ids(file: str, rows: _Rows, form: str, names: Sequence[_Names]) -> Triples:
-    """Return triples of ids with the names of entities and relations."""
+    """Replace the ids in triples by the names of entities and relations."""
     words, atoms = form.replace("<TAB>", " ").split(), []
     for line, fields in rows:
         if len(fields) != 3:

@@ -1,8 +1,8 @@
-"""Read N-Triples: one statement `<subject> <predicate> <object> .` a line.
+"""Read N-Triples: one statement `<subject> <predicate> <object> .` per line.
 
-The name of an IRI is the IRI without its angle brackets. A blank node is named `_:label`, and a literal as it is written in
-canonical N-Triples, such as `"5"^^<http://www.w3.org/2001/XMLSchema#integer>`, so that it is no IRI's name and fits on a line.
-Source: https://www.w3.org/TR/n-triples/, but for IRIs, which may be relative.
+The name of an IRI is the IRI without its angle brackets. A blank node is named `_:label`. The name of a literal is its
+canonical N-Triples form, such as `"5"^^<http://www.w3.org/2001/XMLSchema#integer>`, so it differs from every IRI's name and
+fits on one line. Source: https://www.w3.org/TR/n-triples/, except that IRIs may be relative.
 """
 
 import re
@@ -30,7 +30,7 @@ RDF_STAR: Final = (
     "a quoted triple of RDF-star",
     "leave out the statements about other statements, those with <<, and save the rest as N-Triples",
 )
-"""The name of a line with `<<`, and its fix."""
+"""The name of a line with `<<` in an error, and the fix."""
 _BEGINNING: Final = re.compile(rf"{_BLANKS}(?:<[^<>\t]*>[ \t]*|_:\S+[ \t]+)<[^<>]*>")
 _ESCAPE: Final = re.compile(rf"{_CODE}|\\.")
 _CHARACTERS: Final = {"t": "\t", "b": "\b", "n": "\n", "r": "\r", "f": "\f"}
@@ -38,7 +38,7 @@ _CANONICAL: Final = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n", "\r": 
 
 
 def is_statement(text: str) -> bool:
-    """Return whether a line is a statement of N-Triples or N-Quads, or begins as one and is no row of a table."""
+    """Return whether a line is a statement of N-Triples or N-Quads, or begins like one and is not a row of a table."""
     begins = text.count("\t") < 2 and _BEGINNING.match(text)
     return bool(begins or _STATEMENT.fullmatch(text) or _QUAD.fullmatch(text))
 
@@ -76,7 +76,7 @@ def _unescape(text: str) -> str:
 
 
 def _character(match: re.Match[str]) -> str:
-    """Return the character of an escape. ValueError for a code point that no character has."""
+    """Return the character of an escape. ValueError for a code point without a character."""
     sign = match[0][1]
     if sign not in "uU":
         return _CHARACTERS.get(sign, sign)

@@ -1,10 +1,10 @@
-"""Read files of triples in which nothing needs attention: most large ones. Names are found and numbered a column at a time.
+"""Read files of triples without special cases, as most large files are. Names are found and numbered one column at a time.
 
-Each name is packed into words of eight bytes, and equal words have one number. The words are found in a hash table of numpy
-arrays, all names of a chunk at once. This is much faster than looking up every name in a dict, whose entries lie scattered in
-the memory. Words are compared, so that equal hashes decide nothing.
+Each name is packed into words of eight bytes, and equal names get the same number. The words are found in a hash table of
+numpy arrays, all names of a chunk at once. This is much faster than looking up every name in a dict, whose entries are
+scattered in memory. Words are compared as well, so equal hashes do no harm.
 
-`parse_table` and `parse_facts` read them in the same way, only slower. Tests compare both.
+`parse_table` and `parse_facts` read the same files in the same way, but slower. Tests compare both.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -17,19 +17,19 @@ from kgverify.graphs.formats.reading import Triples
 from kgverify.program.atom_table import AtomTable
 
 _CHUNK: Final = 1 << 20
-"""Bytes that are read at once."""
+"""The number of bytes read at once."""
 _LINE_END: Final = ord("\n")
 
 _NAME, _OTHER = 0, 6
 _SIGNS: Final = "(,).\n"
 _KINDS: Final = np.full(256, _OTHER, np.uint8)
-"""The kind of each byte in functional form: a character of names, one of the signs, or another."""
+"""The kind of each byte in functional form: a character of a name, one of the signs, or anything else."""
 _KINDS[np.frombuffer(b"_/-0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz", np.uint8)] = _NAME
 for _number, _sign in enumerate(_SIGNS, 1):
     _KINDS[ord(_sign)] = _number
 
 _Find = Callable[[NDArray[np.uint8]], NDArray[np.int64] | None]
-"""Bytes of whole lines -> the positions of the signs between names, int64 [lines, signs]; None if there are others."""
+"""Bytes of whole lines -> the positions of the signs between names, int64 [lines, signs]; None if there are other signs."""
 
 
 def parse_plain_table(content: bytes, delimiter: str, special_beginnings: bytes) -> Triples | None:
@@ -63,9 +63,9 @@ def parse_plain_table(content: bytes, delimiter: str, special_beginnings: bytes)
 
 
 def parse_plain_facts(content: bytes) -> Triples | None:
-    """Parse facts in functional form, one a line, whose names are of ASCII letters, digits, `_`, `-` and `/`.
+    """Parse facts in functional form, one per line, with names of ASCII letters, digits, `_`, `-` and `/`.
 
-    None for any other text, and for a predicate that begins with `-`.
+    Return None for any other text, and for a predicate that begins with `-`.
     """
     if content.startswith(b"-") or b"\n-" in content:
         return None  # Negated facts.
@@ -77,7 +77,7 @@ def parse_plain_facts(content: bytes) -> Triples | None:
         places = np.flatnonzero(kinds)
         if len(places) % len(signs) or (kinds[places].reshape(-1, len(signs)) != signs).any():
             return None
-        # Names have at least one character, and nothing stands between the other signs.
+        # Each name has at least one character, and nothing is between the other signs.
         lengths = np.diff(places, prepend=-1).reshape(-1, len(signs)) - 1
         return None if lengths[:, :3].min() < 1 or lengths[:, 3:].any() else places.reshape(-1, len(signs))
 
@@ -126,14 +126,14 @@ def _split_names(names: NDArray[np.uint8]) -> tuple[str, ...]:
 
 
 def _split_chunks(content: bytes) -> Iterator[tuple[NDArray[np.uint8], int]]:
-    """Yield the bytes of whole lines, followed by at least `MOST_BYTES` others, and the number of those before these."""
+    """Yield chunks of whole lines, padded with at least `MOST_BYTES` bytes, and the length of each without the padding."""
     stored = np.frombuffer(content, np.uint8)
     begin = 0
     while begin < len(content):
         end = content.find(b"\n", begin + _CHUNK) + 1 or len(content)
         chunk, size = stored[begin : end + MOST_BYTES], end - begin
         if end + MOST_BYTES > len(content):
-            # Line feeds follow the last line, one of which may belong to it.
+            # Line feeds follow the last line; the first of them may belong to it.
             chunk = np.append(chunk, np.full(MOST_BYTES + 1, _LINE_END, np.uint8))
             size += not content.endswith(b"\n") and end == len(content)
         yield chunk, size
@@ -141,16 +141,16 @@ def _split_chunks(content: bytes) -> Iterator[tuple[NDArray[np.uint8], int]]:
 
 
 MOST_BYTES: Final = 64
-"""The longest name that is packed."""
+"""The length in bytes of the longest name that is packed."""
 _FACTORS: Final = np.random.default_rng(0).integers(0, 2**64, MOST_BYTES // 8, np.uint64) | np.uint64(1)
 _MASKS: Final = np.array([(1 << 8 * length) - 1 for length in range(9)], np.uint64)
-"""The bits of a word that hold its first bytes, by their number."""
+"""The mask of the first n bytes of a word, for each n."""
 _MOST_PROBES: Final = 256
-"""The slots in which a name is looked for; further ones are needed only for names chosen to have one hash."""
+"""The maximum number of slots searched for a name. More are needed only if names were chosen to share a hash."""
 _EMPTY: Final = -1
 _FEWEST_SLOTS: Final = 1 << 12
 _ROWS: Final = 1 << 16
-"""The rows whose numbers are replaced at once."""
+"""The number of rows whose numbers are replaced at once."""
 
 
 class NameColumn:
@@ -159,8 +159,8 @@ class NameColumn:
     def __init__(self) -> None:
         self._num = 0
         self._num_added = 0
-        # Of each different name: its words, uint64 [W, capacity], its hash, and the index of its first occurrence among all
-        # names that were added; the first `num` columns are used.
+        # For each distinct name: its words, uint64 [W, capacity], its hash, and the index of its first occurrence among all
+        # added names. The first `num` columns are used.
         self._words: NDArray[np.uint64] = np.zeros((1, 1), np.uint64)
         self._hashes: NDArray[np.uint64] = np.zeros(1, np.uint64)
         self._firsts: NDArray[np.int64] = np.zeros(1, np.int64)
@@ -220,7 +220,7 @@ class NameColumn:
         return numbers
 
     def _are_equal(self, numbers: NDArray[np.int32], words: NDArray[np.uint64]) -> NDArray[np.bool_]:
-        """Return whether names with numbers have these words, uint64 [W, n]."""
+        """Return whether the names with these numbers have these words, uint64 [W, n]."""
         is_equal: NDArray[np.bool_] = numbers != _EMPTY
         for stored, wanted in zip(self._words, words, strict=True):
             is_equal &= stored[numbers] == wanted
@@ -233,8 +233,8 @@ class NameColumn:
     def _insert(
         self, words: NDArray[np.uint64], hashes: NDArray[np.uint64], rows: NDArray[np.int64], slots: NDArray[np.int64]
     ) -> None:
-        """Store names in empty slots, one in each; of several names for a slot, the first is stored."""
-        # Of repeated indices the last one counts.
+        """Store names in empty slots. If several names have the same slot, store the first."""
+        # numpy keeps the last value assigned to a repeated index.
         self._slots[slots[::-1]] = np.arange(len(rows) - 1, -1, -1, dtype=np.int32)
         is_stored = self._slots[slots] == np.arange(len(rows))
         rows, slots = rows[is_stored], slots[is_stored]
@@ -262,9 +262,9 @@ class NameColumn:
             pending, slots = pending[is_left], (slots[is_left] + 1) & (num_slots - 1)
 
     def finish(self, numbers: NDArray[np.int32]) -> NDArray[np.uint8]:
-        """Replace preliminary numbers, int32 [n, k], by those in order of first occurrence.
+        """Replace preliminary numbers, int32 [n, k], by numbers in the order of first occurrence.
 
-        Return the names in this order: bytes, with a line feed after each name.
+        Return the names in this order, as bytes with a line feed after each name.
         """
         del self._slots
         order = np.argsort(self._firsts[: self._num])
@@ -281,12 +281,12 @@ class NameColumn:
 
 
 def _mix(words: NDArray[np.uint64], index: int) -> NDArray[np.uint64]:
-    """Return what words at an index of their names add to the hashes."""
+    """Return the contribution to the hashes of the words at one index."""
     product: NDArray[np.uint64] = words * _FACTORS[index]
     product ^= product >> np.uint64(29)
     return product
 
 
 def _widen(words: NDArray[np.uint64], width: int) -> NDArray[np.uint64]:
-    """Return names with words of zeros at the end: uint64 [width, n]."""
+    """Pad names with zero words at the end: uint64 [width, n]."""
     return words if len(words) == width else np.pad(words, ((0, width - len(words)), (0, 0)))

@@ -1,6 +1,6 @@
-"""Files for the readers of graphs: text with a digest, numbered lines and errors that name a line, and what readers return.
+"""Support for the readers of graphs: text with a digest, numbered lines, errors that name a line, and the readers' results.
 
-Also the choices of a user about files that have several readings.
+It also contains a user's choices about ambiguous files.
 """
 
 import codecs
@@ -16,7 +16,7 @@ from kgverify.program.program import Source
 
 _SHOWN_CHARACTERS = 80
 _MAX_LINE_BYTES: Final = 16 << 20
-"""Bytes of a line: all constants of a domain may be on one."""
+"""The maximum number of bytes in a line: a domain may list all its constants on one line."""
 _MARK: Final = "\ufeff".encode()
 _BINARY: Final = {
     b"PAR1": "Parquet",
@@ -25,7 +25,7 @@ _BINARY: Final = {
     b"\x80\x04": "pickle",
     b"\x80\x05": "pickle",
 }
-"""The beginnings of files in which tables are kept, and their formats."""
+"""The first bytes of binary table files, and the names of their formats."""
 
 
 class TextFile(NamedTuple):
@@ -61,7 +61,7 @@ def read_text(file: Traversable, *, standard_input: bool = False) -> TextFile:
 
 
 def _check_lines(content: bytes, file: str) -> None:
-    """Raise a UserError for a line that takes seconds to read."""
+    """Raise a UserError for a line so long that it takes seconds to read."""
     begin = 0
     while begin + _MAX_LINE_BYTES < len(content):
         bounds = begin, begin + _MAX_LINE_BYTES
@@ -74,7 +74,7 @@ def _check_lines(content: bytes, file: str) -> None:
 
 
 def _check_text(content: bytes, file: str) -> bytes:
-    """Return a text in UTF-8 without byte order marks. UserError, with the line, for what is not text."""
+    """Return a text in UTF-8 without byte order marks. UserError, with the line, if it is not text."""
     is_ascii = content.isascii()
     encoding = "utf-16" if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else "utf-8"
     try:
@@ -88,12 +88,12 @@ def _check_text(content: bytes, file: str) -> bytes:
     if (position := content.find(b"\0")) >= 0:
         line_number = len(split_text(content[: position + 1].decode()))
         raise line_error(Source(file, line_number), "text", "the character NUL", "save the file as text in UTF-8")
-    # Files that were put one after the other have a mark at the beginning of each.
+    # In concatenated files, each begins with a mark.
     return content if is_ascii else content.removeprefix(_MARK).replace(b"\n" + _MARK, b"\n")
 
 
 def split_text(text: str) -> list[str]:
-    """Split a text at LF, CRLF and CR, and at nothing else, since names may hold any other separator."""
+    """Split a text at LF, CRLF and CR only, since names may contain any other separator."""
     if "\r" in text:
         text = text.replace("\r\n", "\n").replace("\r", "\n")
     return text.removesuffix("\n").split("\n") if text else []
@@ -105,7 +105,7 @@ def split_lines(text: str) -> list[tuple[int, str]]:
 
 
 def is_skipped(line: str) -> bool:
-    """Return whether a line is blank or a comment, which begins with `%` or `#`; one with a tab is a row of a table."""
+    """Return whether a line is blank or a comment, which begins with `%` or `#`; a line with a tab is a row of a table."""
     return "\t" not in line and (not line.strip() or line.lstrip(" ").startswith(("%", "#")))
 
 
@@ -115,7 +115,7 @@ def line_error(source: Source, expected: str, found: str, fix: str) -> UserError
 
 
 def show(text: str) -> str:
-    """Return a text in quotes, cut to a length that fits an error message."""
+    """Return a text in quotes, cut to fit an error message."""
     text = text if len(text) <= _SHOWN_CHARACTERS else text[: _SHOWN_CHARACTERS - 3] + "..."
     return repr(text)
 
@@ -124,15 +124,15 @@ Columns: TypeAlias = tuple[int, int, int]
 """The columns of head, relation and tail in a table; 0 is the first."""
 
 GivenColumns: TypeAlias = tuple[Columns, int]
-"""The columns of a table without a header row, as the user gives them, and the number of all columns."""
+"""The user's columns for a table without a header row, and the total number of columns."""
 
 
 class Triples(NamedTuple):
     """The triples of a file as ground atoms, in file order, and the line of each.
 
     warnings: what was skipped, each with file and line
-    is_table: whether the file is a table, whose columns nothing but a header row names
-    header:   the columns that the header row names; None without one
+    is_table: whether the file is a table, whose columns only a header row names
+    header:   the columns that the header row names; None without a header row
     """
 
     atoms: Sequence[NamedAtom]
@@ -143,7 +143,7 @@ class Triples(NamedTuple):
 
 
 class Part(NamedTuple):
-    """The triples of a file for a split, or of an object, which has no file name."""
+    """The triples of a split from a file, or from an object without a file name."""
 
     split: str
     file: str
@@ -156,7 +156,7 @@ _UNREAD: Final = "-"
 
 
 class ReadingOptions(TypedDict, total=False):
-    """The options of `load_graph` that say how files are read."""
+    """The options of `load_graph` for reading files."""
 
     rule_variables: str | None
     skip_rules: bool
@@ -166,10 +166,10 @@ class ReadingOptions(TypedDict, total=False):
 class Reading(NamedTuple):
     """The choices of a user about the files of a graph.
 
-    rule_variables: the meaning of a rule's name that is a variable by its format and a constant of the graph: `format` for
-                    the variable, `graph` for the constant; None refuses it
+    rule_variables: the meaning of a name in a rule that is a variable by its format and a constant of the graph: `format`
+                    reads it as the variable, `graph` as the constant, and None refuses it
     skip_rules:     whether rules that cannot be used are left out
-    columns:        the columns of tables without a header row, such as `head,tail,relation`; `-` is one that is not read
+    columns:        the columns of tables without a header row, such as `head,tail,relation`; `-` is a column that is not read
     """
 
     rule_variables: str | None = None
@@ -177,7 +177,7 @@ class Reading(NamedTuple):
     columns: str | None = None
 
     def check(self) -> None:
-        """Raise UserError for a value that no option has."""
+        """Raise UserError for an invalid option value."""
         if self.rule_variables not in (None, *RULE_VARIABLES):
             raise UserError(
                 f"expected {' or '.join(RULE_VARIABLES)}, found {self.rule_variables!r}",
@@ -204,4 +204,4 @@ class Reading(NamedTuple):
 
 
 AS_WRITTEN: Final = Reading()
-"""Files as their formats say; what they leave open is refused."""
+"""The default: files are read as their formats say, and ambiguous files are refused."""

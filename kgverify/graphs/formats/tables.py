@@ -1,12 +1,11 @@
-"""Read tables of triples: one triple a line, its names separated by tabs, commas, semicolons, pipes or blanks.
+"""Read tables of triples: one triple per line, its names separated by tabs, commas, semicolons, pipes or blanks.
 
-The columns are head, relation, tail, unless a header row names another order. Nothing is guessed in silence: a header row,
-row numbers, weights, blanks around names and empty last fields are skipped with a warning, and a table that can be
-understood in two ways is refused.
+The columns are head, relation, tail, unless a header row names another order. Nothing is guessed silently: a header row, row
+numbers, weights, blanks around names and empty last fields are skipped with a warning, and an ambiguous table is refused.
 
-Names survive exactly, but for blanks at their ends. Between commas, semicolons, pipes or blanks, a name may be in double
-quotes, with a quote in it written twice. Between tabs quotes belong to the names, unless whole columns are in quotes. A line
-that begins with `%` or `#` and a blank, or that has other than three fields, is a comment.
+Names are kept exactly, except for blanks at their ends. Between commas, semicolons, pipes or blanks, a name may be in double
+quotes, with a quote in it written twice. Between tabs, quotes belong to the names, unless whole columns are in quotes. A line
+that begins with `%` or `#` is a comment if a blank follows, or if the line does not have three fields.
 """
 
 import math
@@ -56,7 +55,7 @@ def parse_plain(content: bytes, delimiter: str, first: str, given: GivenColumns 
 class _Table(TableRows):
     """A table whose rows have the same number of fields.
 
-    header: the columns that a header row calls head, relation and tail; None without one
+    header: the columns that a header row calls head, relation and tail; None without a header row
     """
 
     header: Columns | None = None
@@ -70,7 +69,7 @@ class _Table(TableRows):
             self._check_marked()
 
     def find_columns(self, given: GivenColumns | None) -> Columns:
-        """Return the columns of the names. UserError for an empty name, and if the meaning of a column is not clear.
+        """Return the columns of the names. UserError for an empty name, and for a column whose meaning is unclear.
 
         given: the columns as the user names them
         """
@@ -83,7 +82,7 @@ class _Table(TableRows):
         return columns
 
     def _explain_columns(self) -> Columns:
-        """Return the columns of the names. UserError for a further column that is neither row numbers nor weights."""
+        """Return the columns of the names. UserError for an extra column that contains neither row numbers nor weights."""
         width = len(self.rows[0])
         if width == 3:
             return self.header or (0, 1, 2)
@@ -108,7 +107,7 @@ class _Table(TableRows):
         return layouts[0]
 
     def _check_given(self, columns: Columns, width: int) -> Columns:
-        """Return the columns that the user names. UserError if the table has others."""
+        """Return the columns that the user names. UserError if the table has other columns."""
         found = count_of(len(self.rows[0]), "field")
         if self.header not in (None, columns) or len(self.rows[0]) != width:
             found = f"a header row with another order above {found}" if self.header else found
@@ -118,7 +117,7 @@ class _Table(TableRows):
         return columns
 
     def _check_marked(self) -> None:
-        """Raise UserError for a row that may be a comment, if no other name of the table begins so."""
+        """Raise UserError for a row that may be a comment, if no other name in the table begins the same way."""
         if self.marked and not any(field.startswith(SIGNS) for row in self.rows for field in row[1:]):
             i = next(i for i, line in enumerate(self.lines) if line in self.marked)
             fix = f"write a blank after the sign of a comment; write a triple as relation('{self.rows[i][0]}',tail)."
@@ -138,7 +137,7 @@ class _Table(TableRows):
         raise self.error(i, form, f"{count_of(len(row), 'field')} in {self.show(row)}", fix)
 
     def _take_header(self) -> None:
-        """Drop the header row and its repetitions, and set the columns that it names."""
+        """Drop the header row and its repetitions, and note the columns that it names."""
         header = self.rows[0]
         columns = find_roles(header) or self._guess_columns(header)
         if columns is None:
@@ -158,7 +157,7 @@ class _Table(TableRows):
         self.header, self.rows, self.lines = columns, [self.rows[i] for i in kept], [self.lines[i] for i in kept]
 
     def _guess_columns(self, header: Sequence[str]) -> Columns | None:
-        """Return the columns of a header row that names a head and a tail; None for another row.
+        """Return the columns of a header row that names a head and a tail; None for any other row.
 
         UserError if no column can be the relation.
         """
@@ -178,7 +177,7 @@ def _is_numbering(values: Sequence[str]) -> bool:
 
 
 def _are_weights(values: Sequence[str]) -> bool:
-    """Return whether the values are numbers: some with decimals, or all of them 1, 0 or -1. Others may be dates."""
+    """Return whether the values are numbers, some with decimals, or are all 1, 0 or -1. Other numbers may be dates."""
     if not all(map(_is_number, values)):
         return False
     numbers = [float(value) for value in values]

@@ -1,4 +1,4 @@
-"""The formats of a report's files: the one list behind `Report.to_html` and the like, and `kgverify report`."""
+"""The file formats of a report, in one list for `Report.to_html`, similar methods and `kgverify report`."""
 
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
@@ -25,4 +25,4 @@ FORMATS: Final[Mapping[str, Format]] = {
     "markdown": Format("report.md", lambda report, run: render_markdown(report).encode()),
     "perfetto": Format("perfetto.json", lambda report, run: render_perfetto(report, run.expected, run.actual)),
 }
-"""The formats by name, in the order in which `kgverify report` writes them."""
+"""The formats by name, in the order in which `kgverify report` writes the files."""

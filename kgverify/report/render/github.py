@@ -15,7 +15,7 @@ from kgverify.report.content import ReportContent
 from kgverify.report.render.template import render_template
 
 MOST_ERRORS: Final = 10
-"""The errors that GitHub shows for one step."""
+"""The number of errors that GitHub shows for one step."""
 
 MOST_CAUSES: Final = 20
 MOST_REASONS: Final = 20
@@ -41,12 +41,12 @@ def render_markdown(report: ReportContent) -> str:
 
 
 def _number_of(first: Divergence, report: ReportContent) -> int:
-    # A report from elsewhere may name a divergence that it does not list.
+    # A report from elsewhere may refer to a divergence that it does not list.
     return report.divergences.index(first) + 1 if first in report.divergences else 1
 
 
 def render_annotations(report: ReportContent) -> str:
-    """Render an error for each cause or first divergence, a warning if inconclusive, and a notice with the verdict."""
+    """Render an error for each cause or for the first divergence, a warning if inconclusive, and a notice with the verdict."""
     lines = []
     if report.verdict is Verdict.INCONCLUSIVE:
         lines.append(annotate("warning", "kgverify: INCONCLUSIVE", "\n".join(map(wording.clip, report.reasons))))
@@ -68,5 +68,5 @@ def render_annotations(report: ReportContent) -> str:
 
 
 def annotate(command: str, title: str, message: str) -> str:
-    """Render a workflow command, `::error title=…::…`, escaped as the runner's toolkit does it."""
+    """Render a workflow command, `::error title=…::…`, escaped as the runner's toolkit does."""
     return f"::{command} title={escape_property(title)}::{escape_data(message)}"

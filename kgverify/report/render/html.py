@@ -1,4 +1,4 @@
-"""The report as one self-contained HTML file, in which every divergence can be stepped through."""
+"""The report as one self-contained HTML file, where the reader can step through every divergence."""
 
 import base64
 import hashlib
@@ -30,60 +30,60 @@ from kgverify.report.stepper import MOST_ITEMS, MOVES
 from kgverify.trace.model.trace import Trace
 
 MOST_BARS: Final = 12
-"""The causes that have their own bar; the rest share one."""
+"""The number of causes with their own bar; the others share one bar."""
 
 MOST_COLUMNS: Final = 20
-"""The columns of depths; in deeper derivations several depths share a column."""
+"""The maximum number of depth columns; in deeper derivations several depths share a column."""
 
 MOST_LISTED: Final = 100_000
-"""The divergences in the list; JSON has all."""
+"""The maximum number of divergences in the list; the JSON report has all."""
 
 MOST_STEPPED: Final = 200
-"""The divergences whose steps are embedded."""
+"""The maximum number of divergences whose steps are embedded."""
 
 MOST_STEPS: Final = 60
-"""The embedded steps of a derivation, around the divergent one."""
+"""The maximum number of embedded steps of a derivation, around the divergent step."""
 
 STEP_BUDGET: Final = 12_000_000
-"""The characters of the embedded steps before compression."""
+"""The maximum number of characters of the embedded steps before compression."""
 
 TEXT_CHARACTERS: Final = 160
 """The maximum number of characters of a text in the list."""
 
 MOST_DETAILED: Final = 30
-"""The rows that open to a derivation; the viewer shows more."""
+"""The number of rows that open to a derivation; the viewer shows more."""
 
 MOST_ROWS: Final = 100
-"""The rows of the table; the viewer lists all divergences, and JSON has all."""
+"""The maximum number of rows in the table; the viewer and the JSON report list more divergences."""
 
 MOST_MEMBERS: Final = 10
-"""The further divergences of a cause that are listed."""
+"""The maximum number of further divergences listed for a cause."""
 
 MOST_NEAR_TIES: Final = 50
-"""The near-ties that are listed."""
+"""The maximum number of near-ties listed."""
 
 DETAIL_BUDGET: Final = 40_000
-"""The characters of the details of all rows, as JSON."""
+"""The maximum number of characters of the details of all rows, as JSON."""
 
 DETAIL_MARKUP: Final = 1_500
-"""The characters of the markup around a derivation and its values."""
+"""The number of characters of markup around a derivation and its values."""
 
 MOST_CAUSE_LABELS: Final = 1000
-"""The causes that the viewer names."""
+"""The maximum number of causes that the viewer names."""
 
 ROW_CHARACTERS: Final = 120
-"""The most characters of a text in a closed row."""
+"""The maximum number of characters of a text in a closed row."""
 
 
 def render_html(report: ReportContent, expected: Trace, actual: Trace, stepped: Trace | None = None) -> str:
-    """Render the page. All text is escaped, and the page forbids every request and every script but its own.
+    """Render the page. All text is escaped, and the page forbids all requests and all scripts except its own.
 
     stepped: in lockstep, the actual steps from the expected goals, so that both sides of each can be shown
     """
     script = read_template("report.js")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     labels = [wording.cause_label(report, i) for i in range(min(len(report.causes), MOST_CAUSE_LABELS))]
-    # The words that the viewer shows and the page has once, and a summary for programs.
+    # The words that the viewer shares with the page, and a summary for programs.
     words = {
         "levels": wording.LEVEL_MEANINGS,
         "causes": [wording.clip(label, ROW_CHARACTERS) for label in labels],
@@ -146,8 +146,8 @@ def build_page(report: ReportContent, expected: Trace, actual: Trace, stepped: T
 def build_waterfall(report: ReportContent) -> list[Values]:
     """Return the bars from the expected metric to the actual one, the most expensive causes first.
 
-    The kind of a bar is `expected`, `loss`, `gain` or `actual`. Positions are in thousandths of the width: its two ends, the
-    level of the metric after it, and `repaired_at`, that of the metric if this cause alone were repaired.
+    The kind of a bar is `expected`, `loss`, `gain` or `actual`. Positions are in thousandths of the width: the bar's two ends,
+    the metric after it, and `repaired_at`, the metric if only this cause were repaired.
     """
     whole = report.attribution
     if whole is None:
@@ -179,9 +179,9 @@ def build_waterfall(report: ReportContent) -> list[Values]:
 
 
 def build_heat_map(divergences: Sequence[Divergence]) -> Values:
-    """Count the divergences by stage, in the order of stages, and by depth, those without a step first.
+    """Count the divergences by stage and depth. Stages are in their order; divergences without a step come first.
 
-    A cell has its number of divergences, and its heat from 0 to 1.
+    A cell contains its number of divergences, and its heat from 0 to 1.
     """
     deepest = max((each.step for each in divergences), default=-1)
     width = max(1, -(-(deepest + 1) // MOST_COLUMNS))
@@ -198,10 +198,10 @@ def build_heat_map(divergences: Sequence[Divergence]) -> Values:
 
 
 def build_viewer(report: ReportContent, reader: DerivationReader) -> Values:
-    """Return the data of the viewer: the list; the first divergences with their steps, and the trees of their candidates.
+    """Return the data of the viewer: the list; and the first divergences with their steps, and the trees of their candidates.
 
-    Both are JSON, compressed with deflate, in base64. Divergences of a candidate share steps, which they name by index. The
-    divergent step has an arrow, and is not shared.
+    Both are JSON, compressed with deflate and encoded in base64. Divergences of a candidate share steps, to which they refer
+    by index. The divergent step has an arrow and is not shared.
     """
     listed = report.divergences[:MOST_LISTED]
     budget = STEP_BUDGET
@@ -224,7 +224,7 @@ def build_viewer(report: ReportContent, reader: DerivationReader) -> Values:
             steps.append(encode(_read_step(reader, divergence, step)))
         return known[at]
 
-    # The first one of each cause, then the others.
+    # First the first divergence of each cause, then the others.
     order = dict.fromkeys((*(each.first for each in report.causes if each.first < len(listed)), *range(len(listed))))
     for index in islice(order, MOST_STEPPED):
         if budget <= 0:
@@ -234,7 +234,7 @@ def build_viewer(report: ReportContent, reader: DerivationReader) -> Values:
         begin = max(0, min(max(divergence.step, 0) - MOST_STEPS // 2, max(num_steps) - MOST_STEPS))
         if divergence.candidate not in trees and any(both := reader.trees(divergence)):
             trees[divergence.candidate] = encode(both)
-        # `own` is the summary of a divergence that is not in a step, such as the outcome of a candidate.
+        # `own` is the derivation of a divergence that is not in a step, such as one in a candidate's outcome.
         is_whole = divergence.step < 0 and max(num_steps)
         shown = {
             "found": wording.clip(wording.describe_finding(divergence)),
@@ -267,7 +267,7 @@ _NUMBERS: Final = ("candidate", "query", "step", "later_steps", "cause")
 
 
 def _list(divergences: Sequence[Divergence]) -> Values:
-    """Return the list as columns, in the order of the report. Text columns hold indices into `texts`."""
+    """Return the list as columns, in the order of the report. Text columns contain indices into `texts`."""
     texts: dict[str, int] = {}
     columns: dict[str, list[int]] = {}
     for name, read in _TEXTS.items():
@@ -281,7 +281,7 @@ def _list(divergences: Sequence[Divergence]) -> Values:
 def _read_step(reader: DerivationReader, divergence: Divergence, step: int) -> tuple[Any, ...]:
     """Return a step as the page shows it: its number, mark, both sides, and stages.
 
-    The mark is `agrees`, `differs`, `follows` from an earlier difference, or the side that alone has the step.
+    The mark is `agrees`, `differs`, `follows` (from an earlier difference), or the only side that has the step.
     """
     document = read_document(reader, divergence, step)
     mark = "differs" if step == divergence.step else _mark(reader, divergence.candidate, document)
@@ -303,13 +303,13 @@ def _mark(reader: DerivationReader, candidate: int, document: StepDocument) -> s
 
 
 def _cut(items: Sequence[str]) -> tuple[str, ...]:
-    """Keep at most `MOST_ITEMS` items, and say how many there are besides."""
+    """Keep at most `MOST_ITEMS` items, and say how many more there are."""
     rest = len(items) - MOST_ITEMS
     return (*items[:MOST_ITEMS], f"… and {rest:,} more") if rest > 0 else tuple(items)
 
 
 def _make_all_visible(value: Any) -> Any:
-    """Make every text of nested data visible."""
+    """Make every text in nested data visible."""
     if isinstance(value, str):
         return make_visible(value)
     if isinstance(value, dict):
@@ -323,9 +323,9 @@ def _compress(value: Values) -> Markup:
 
 
 def _list_rows(report: ReportContent, reader: DerivationReader) -> list[Values]:
-    """Return a row for each cause in the order of the report; without causes for each divergence, by stage.
+    """Return a row for each cause in the order of the report; without causes, a row for each divergence, by stage.
 
-    A row has the details of its first divergence as long as the page does not get too large.
+    A row includes the details of its first divergence unless the page would get too large.
     """
     members: dict[int, list[Divergence]] = defaultdict(list)
     for each in report.divergences:
@@ -369,7 +369,7 @@ def _list_rows(report: ReportContent, reader: DerivationReader) -> list[Values]:
 
 
 def _describe_first(report: ReportContent, reader: DerivationReader, row: Values) -> Values:
-    """Return the details of a row's first divergence: what was found and how, both sides, and others of the cause."""
+    """Return the details of a row's first divergence: what was found and how, both sides, and further divergences."""
     first, derivation = row["first"], reader.read(row["first"])
     # In lockstep the actual engine's own run has a different step there.
     actual_candidate = None if report.lockstep else reader.actual_candidate(first)

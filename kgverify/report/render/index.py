@@ -1,4 +1,4 @@
-"""The index page of several saved runs: a table, and the trends of their figures."""
+"""The index page of several saved runs: a table of their figures, and the trends."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -14,13 +14,13 @@ from kgverify.report.wording import LEVEL_MEANINGS, clip, describe_engine, descr
 from kgverify.version import __version__
 
 MOST_RUNS: Final = 400
-"""The runs on a page, the last of those given."""
+"""The maximum number of runs on a page; the last ones are shown."""
 
 MOST_CAUSES: Final = 40
-"""The causes that have a row, those of the most runs."""
+"""The maximum number of causes with a row; the causes of the most runs are shown."""
 
 NAME_CHARACTERS: Final = 120
-"""The most characters of the name of a run, or of a cause."""
+"""The maximum number of characters in the name of a run or a cause."""
 
 _MRR: Final = "both.realistic.mean_reciprocal_rank"
 
@@ -30,8 +30,8 @@ def summarize_run(
 ) -> Values:
     """Return the figures of a run for the page.
 
-    written: the time at which its report was written
-    page:    the relative address of its own page, quoted; empty without one
+    written: the time at which the run's report was written
+    page:    the relative, quoted address of the run's own page; empty without one
     seconds: the run time; None if it is unknown
     """
     candidates: Counter[str] = Counter()
@@ -89,9 +89,9 @@ def _charts(runs: Sequence[Values]) -> list[Values]:
 
 
 def build_trends(series: Sequence[Sequence[float | None]]) -> tuple[float, float, list[Values]]:
-    """Return the ends of one scale for all series, which contains 0, and each series drawn in a box of 1000 by 100.
+    """Return the ends of a common scale for all series, which includes 0, and each series drawn in a box of 1000 by 100.
 
-    A value is None where a run lacks the figure, which breaks the line. A trend has its unbroken lines as SVG has them, and the
+    A value is None if a run lacks the figure; it breaks the line. A trend contains its unbroken lines as SVG points, and the
     horizontal and vertical position of each value.
     """
     known = [value for values in series for value in values if value is not None]
@@ -111,7 +111,7 @@ def build_trends(series: Sequence[Sequence[float | None]]) -> tuple[float, float
 
 
 def _cause_rows(runs: Sequence[Values]) -> list[Values]:
-    """Return the causes, those of the most runs first: the candidates of each run, with their share of the largest number."""
+    """Return the causes in descending number of runs, each with the candidates of every run, also as shares of the maximum."""
     rows = []
     for label in dict.fromkeys(label for run in runs for label in run["candidates"]):
         nums = [run["candidates"].get(label, 0) for run in runs]

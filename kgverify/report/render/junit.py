@@ -15,10 +15,10 @@ from kgverify.trace.model.trace import Trace
 SUITE: Final = "kgverify"
 
 MOST_CASES: Final = 10_000
-"""The cases listed, those that fail first: a file of a few megabytes. One further case stands for the others."""
+"""The maximum number of listed cases, failing ones first, for a file of a few megabytes. One more case stands for the rest."""
 
 MOST_CONDITIONS: Final = 12
-"""The causes whose conditions are listed as properties."""
+"""The maximum number of causes whose conditions are listed as properties."""
 
 Group = tuple[int, str]
 """A query and a side."""
@@ -108,7 +108,7 @@ def _fail(report: ReportContent, divergences: list[Divergence]) -> ElementTree.E
 
 
 def _first_atoms(expected: Trace) -> dict[Group, str]:
-    """Return the groups in order, each with its first candidate, the true one."""
+    """Return the groups in order, each with its first candidate, which is the true triple."""
     candidates, names = expected.columns.candidates, Names(expected)
     atoms: dict[Group, str] = {}
     for row, (query, side) in enumerate(zip(candidates.query.tolist(), candidates.side.tolist(), strict=True)):

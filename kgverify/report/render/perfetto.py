@@ -1,6 +1,6 @@
 """A run as a timeline for ui.perfetto.dev and chrome://tracing, in the JSON of the Trace Event Format.
 
-A process is a side, a thread a slot, a slice a derivation with its steps inside, an instant event a divergence.
+A process is a side, a thread is a slot, a slice is a derivation with its steps inside, and an instant event is a divergence.
 """
 
 from collections import defaultdict
@@ -19,13 +19,13 @@ from kgverify.report.wording import clip, describe_engine, describe_kind
 from kgverify.trace.model.trace import Trace
 
 STEP: Final = 1_000
-"""The microseconds of a step on the timeline; traces contain no times."""
+"""The microseconds of a step on the timeline, since traces contain no times."""
 
 MOST_STEPS: Final = 100_000
-"""The steps of each side that are drawn: those of candidates with divergences first."""
+"""The maximum number of steps drawn for each side; candidates with divergences come first."""
 
 MOST_SLOTS: Final = 32
-"""The slots that are drawn if the engines have none, as far as there are candidates."""
+"""The maximum number of slots drawn if the engines have none, at most one for each candidate."""
 
 Event = dict[str, Any]
 
@@ -34,7 +34,7 @@ def render_perfetto(report: ReportContent, expected: Trace, actual: Trace) -> by
     """Render the derivations of both sides, and the divergences, as JSON.
 
     Slots are refilled in the order of the candidates, as the compiled engine does. Both sides of a candidate have the same
-    slot and begin at the same time: where one derivation is longer, the slot waits for it.
+    slot and begin at the same time; the slot waits for the longer derivation.
     """
     lengths = _longest(expected, actual)
     layouts = (trace.header.engine.layout.get("slots", 0) for trace in (actual, expected))
@@ -46,11 +46,11 @@ def render_perfetto(report: ReportContent, expected: Trace, actual: Trace) -> by
     drawn = _choose(lengths, divergences)
     events: list[Event] = []
     sides = (("expected", expected, report.environment.expected), ("actual", actual, report.environment.actual))
-    # A thread with the number of its process would be its main thread.
+    # A thread with the same number as its process would be the main thread.
     for pid, (role, trace, engine) in enumerate(sides, num_slots + 1):
         slots = sorted({places[row][0] for row in drawn if row < len(trace.columns.candidates.query)})
         events += _name_tracks(pid, f"{role}: {describe_engine(engine)}", slots)
-        # In lockstep they are steps from the expected goals, which the actual derivation need not have.
+        # In lockstep, divergences belong to steps from the expected goals, which the actual derivation may lack.
         marked = {} if report.lockstep and trace is actual else divergences
         events += _draw(trace, pid, drawn, places, marked)
     left_out = len(lengths) - len(drawn)
@@ -66,13 +66,13 @@ def render_perfetto(report: ReportContent, expected: Trace, actual: Trace) -> by
 
 
 def _longest(expected: Trace, actual: Trace) -> list[int]:
-    """Return the steps of the longer side of each candidate."""
+    """Return the number of steps of each candidate's longer side."""
     counts = [trace.columns.candidates.num_steps.tolist() for trace in (expected, actual)]
     return [max(each) for each in zip_longest(*counts, fillvalue=0)]
 
 
 def _place(lengths: Sequence[int], num_slots: int) -> list[tuple[int, int]]:
-    """Give each candidate the slot that is free first; of several, the one with the lowest number.
+    """Give each candidate the slot that becomes free first; if there are several, take the lowest number.
 
     Return the slot of each candidate, from 0, and the step of the timeline at which it begins.
     """
@@ -81,7 +81,7 @@ def _place(lengths: Sequence[int], num_slots: int) -> list[tuple[int, int]]:
     for length in lengths:
         begin, slot = free[0]
         places.append((slot, begin))
-        # A candidate without steps takes the time of one.
+        # A candidate without steps takes the time of one step.
         heapreplace(free, (begin + max(1, length), slot))
     return places
 
@@ -118,7 +118,7 @@ def _draw(
     places: Sequence[tuple[int, int]],
     divergences: Mapping[int, list[tuple[int, Divergence]]],
 ) -> Iterator[Event]:
-    """Yield the events of one side: of each candidate its slice, those of its steps, and its divergences."""
+    """Yield the events of one side: for each candidate its slice, the slices of its steps, and its divergences."""
     names, reader, fields = Names(trace), StepReader(trace.columns), trace.fields
     c = trace.columns.candidates
     for row in rows:

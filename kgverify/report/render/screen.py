@@ -1,4 +1,4 @@
-"""The console that all text passes on its way to a terminal, a pipe or the log of a CI job, and tables that fit it."""
+"""The console for all text to a terminal, a pipe or the log of a CI job, and tables that fit it."""
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -19,13 +19,13 @@ from rich.text import Text as AnyText
 from kgverify.escaping import find_escapes, make_lines_visible, make_visible
 
 _TITLED: Final = re.compile(r" *\w+(?: \w+)* {2,}(?=\S)")
-"""The title of a line, such as `outcomes`, which spaces separate from its value."""
+"""The title of a line, such as `outcomes`, separated from its value by spaces."""
 
 
 class Text(rich.text.Text):
     """Styled lines. Unlike the text of `rich`, it shows control characters instead of dropping them.
 
-    A long line is folded between words. What follows is indented below the value of a title, or a little more than the line.
+    A long line is folded between words. Its continuation is indented below a title's value, or slightly more than the line.
     """
 
     def __init__(self, text: str = "", style: StyleType = "", **settings: Any) -> None:
@@ -45,7 +45,7 @@ class Text(rich.text.Text):
             parts = rich.text.Text.wrap(line, console, width, **settings)
             indent = _find_indent(line.plain, width)
             if len(parts) > 1 and indent:
-                # In a table, the part is padded to the width.
+                # In a table, each part is padded to the width.
                 rest = line[len(parts[0].plain.rstrip()) :]
                 rest = rest[len(rest.plain) - len(rest.plain.lstrip()) :]
                 further = rich.text.Text.wrap(rest, console, width - indent, **settings)
@@ -59,7 +59,7 @@ class Text(rich.text.Text):
 
 
 def _find_indent(line: str, width: int) -> int:
-    """Return the columns by which what follows the first row of a long line is indented."""
+    """Return the number of columns by which the continuation of a long line is indented."""
     indent = len(line) - len(line.lstrip())
     titled = _TITLED.match(line)
     found = titled.end() if titled else indent + 3 if indent else 0
@@ -67,36 +67,36 @@ def _find_indent(line: str, width: int) -> int:
 
 
 class Screen(rich.console.Console):
-    """A console that prints no text which a terminal or a CI job could take for a command; its own styles stay.
+    """A console whose text a terminal or a CI job cannot mistake for commands; its own styles are kept.
 
-    A `str`, also in a table, is one line of plain text, never markup; several lines are a `Text`. What is finally written
-    is checked once more, line by line, since wrapping and joining make new lines.
+    A `str`, even in a table, is one line of plain text, never markup; several lines are a `Text`. The final output is checked
+    once more, line by line, since wrapping and joining make new lines.
     """
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(markup=False, highlight=False, emoji=False, **settings)
 
     def print(self, *objects: Any, **settings: Any) -> None:
-        """Print objects; `rich` would join texts to one of its own, which is folded without an indent."""
+        """Print objects. Keep a single `Text`, which `rich` would replace by its own text, folded without an indent."""
         is_alone = len(objects) == 1 and isinstance(objects[0], Text) and not settings.keys() - {"style"}
         super().print(*([rich.console.Group(objects[0])] if is_alone else objects), **settings)
 
     def render_str(self, text: str, **settings: Any) -> rich.text.Text:
-        """Return a `str` as text."""
+        """Return a `str` as a `Text`."""
         found = super().render_str(make_visible(text), **settings)
         return Text(found.plain, found.style, justify=found.justify, overflow=found.overflow)
 
     def _render_buffer(self, buffer: Iterable[Segment]) -> str:
-        """Return what is written, styles included."""
+        """Return the output, including styles."""
         return self._write_segments(_escape_segments(list(buffer)))
 
     def _write_segments(self, segments: Iterable[Segment]) -> str:
-        """Return escaped segments with the terminal's codes of their styles."""
+        """Return escaped segments with the terminal codes of their styles."""
         return super()._render_buffer(segments)
 
 
 def _escape_segments(segments: list[Segment]) -> Iterable[Segment]:
-    """Escape the text of segments, among which are the console's own control codes."""
+    """Escape the text of segments, except the console's own control codes."""
     escapes = find_escapes("".join(text for text, _, control in segments if not control))
     return _replace(segments, escapes) if escapes else segments
 
@@ -114,7 +114,7 @@ def _replace(segments: list[Segment], escapes: dict[int, str]) -> Iterator[Segme
 
 
 def list_pairs(rows: Iterable[tuple[str | AnyText, str | AnyText]], style: StyleType = "dim") -> Table:
-    """Return names beside values, which are folded."""
+    """Return a table of names beside folded values."""
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style=style, no_wrap=True)
     grid.add_column(overflow="fold")
@@ -128,13 +128,13 @@ _SIDES: Final = ["expected", "actual"]
 
 
 class FittedTable:
-    """A table, or a list of titles and values for each row where a cell would be cut.
+    """A table, or, if a cell would be cut, a list of titles and values for each row.
 
     table:    a table with its columns and without rows
     rows:     the cells of each row; the first cell names the row
     may_fold: whether cells may be folded between words
-    styles:   the style of each row, none if empty
-    notes:    the text below each row of a table whose cells may not be folded, if any
+    styles:   the style of each row; empty for no styles
+    notes:    the text below each row, if any, in a table whose cells may not be folded
     """
 
     def __init__(
@@ -156,14 +156,14 @@ class FittedTable:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Yield the table, or the list."""
-        # On a console that is wide enough for anything.
+        # Measure on a console that is wide enough for anything.
         width = Measurement.get(console, options.update_width(_WIDE), self._table)
         if (width.minimum if self._may_fold else width.maximum) > options.max_width:
             yield self._list()
         elif not any(self._notes):
             yield self._table
         else:
-            # No cell is folded, so that each row is one line, after that of the headings.
+            # No cell is folded, so each row is one line, after the line of headings.
             heading, *rows = console.render_lines(self._table, options, pad=False)
             for row, note in ((heading, None), *zip_longest(rows, self._notes)):
                 yield from (*row, Segment.line())

@@ -11,7 +11,7 @@ from kgverify.comparison.modulo import describe_modulo
 from kgverify.report import wording
 
 Values = dict[str, Any]
-"""Values for a template, or for a part of one, by name."""
+"""The values for a template or a part of it, by name."""
 
 _PHRASES: Final = [
     describe_modulo,
@@ -32,9 +32,9 @@ def render_template(
     filters: Iterable[Callable[..., Any]] = (),
     **values: Any,
 ) -> str:
-    """Render a template, whose filters are these and all functions of `wording`.
+    """Render a template. Its filters are `filters` and all functions of `wording`.
 
-    `escape` is applied to every text but `Markup`; is_markup: whether HTML is escaped after that.
+    `escape` is applied to every text except `Markup`; is_markup: whether HTML is escaped afterwards.
     """
     environment = Environment(
         loader=PackageLoader("kgverify.report"),

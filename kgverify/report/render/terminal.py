@@ -28,10 +28,10 @@ from kgverify.trace.model.trace import Trace
 STYLES = {Verdict.AGREE: "bold green", Verdict.DIVERGE: "bold red", Verdict.INCONCLUSIVE: "bold yellow"}
 MOST_CAUSES = 12
 MOST_LINES: Final = 3
-"""The lines shown of each side of a benign difference."""
+"""The number of lines shown for each side of a benign difference."""
 TEXT_WIDTH: Final = 120
-"""Columns of a report that is not printed on a terminal."""
-# Of middle lightness, so that both can be read on white and on black.
+"""The width of a report that is not printed on a terminal."""
+# Colours of medium lightness, so that both can be read on white and on black.
 COLOURS: Final = {"red": "#d63a32", "green": "#1f8a3a", "yellow": "#97700a"}
 
 
@@ -44,9 +44,9 @@ def print_report(
 ) -> None:
     """Print the report: verdict, coverage, first divergence, causes, metrics, and the commands to type next.
 
-    expected:      the expected trace, or its candidate of the first divergence alone, for the steps that agree before that
-                   divergence; that of the report if not given
-    next_commands: the commands to run next, each with its purpose
+    expected:      the expected trace, or only its candidate with the first divergence, to show the steps that agree before the
+                   divergence; by default the report's
+    next_commands: the commands to run next, with the purpose of each
     """
     if expected is None and report.traces is not None:
         expected = report.traces.excerpt()
@@ -77,21 +77,21 @@ def _render_report(report: ReportContent, expected: Trace | None) -> Iterator[Re
 
 
 def draw_text(draw: Callable[[Screen], None]) -> str:
-    """Return what a function prints on a console 120 columns wide as plain text."""
+    """Return, as plain text, what a function prints on a console of 120 columns."""
     text = StringIO()
     draw(Screen(file=text, width=TEXT_WIDTH, color_system=None))
     return text.getvalue()
 
 
 def render_notebook(draw: Callable[[Screen], None]) -> str:
-    """Return what a function prints on a console 120 columns wide as HTML, escaped, in colours for light and dark pages."""
+    """Return, as escaped HTML with colours for light and dark pages, what a function prints on a console of 120 columns."""
     console = _Recorder(file=StringIO(), width=TEXT_WIDTH, color_system="standard", force_terminal=True)
     draw(console)
     return wrap_notebook("".join(map(_render_segment, console.segments)).rstrip("\n"))
 
 
 class _Recorder(Screen):
-    """A console that keeps what it prints, escaped as for a terminal, in pieces with one style each."""
+    """A console that keeps its output, escaped as for a terminal, in pieces with one style each."""
 
     def __init__(self, **settings: object) -> None:
         super().__init__(**settings)
@@ -116,7 +116,7 @@ def _render_style(style: Style) -> str:
 
 
 def summary_lines(report: ReportContent) -> list[str]:
-    """Return the verdict with its coverage and reasons, and the first divergence, a line each."""
+    """Return the verdict with its coverage and reasons, and the first divergence, one line each."""
     lines = [f"{report.verdict.value}   {_coverage_line(report)}"]
     lines += [make_visible(f"  because {reason}") for reason in report.reasons]
     lines += [f"  {line}" for line in wording.limit_lines(report)]
@@ -323,15 +323,15 @@ def _render_equality(report: ReportContent) -> RenderableType:
 
 
 BAR: Final = 30
-"""The characters of the longest bar of a plot."""
+"""The length of the longest bar of a plot, in characters."""
 
 
 def explain_causes(
     report: ReportContent, divergence: int | None = None, folder: str | Path = "RUN_DIR"
 ) -> Iterator[str]:
-    """Yield the lines that explain all causes of a report, or the one of a divergence, counted from 1.
+    """Yield the lines that explain all causes of a report, or only the cause of a divergence, counted from 1.
 
-    folder: that of the saved run, which the commands name
+    folder: the folder of the saved run, for the commands
 
     UserError for a divergence that the report does not have.
     """
@@ -393,7 +393,7 @@ def _explain_experiment(tried: Experiment) -> Iterator[str]:
 
 
 def _plot(found: Condition) -> Iterator[str]:
-    """Yield a bar for each class at each value of the first feature."""
+    """Yield a bar for each class and each value of the first feature."""
     if not found.values:
         return
     most = max(max(each.num_wrong, each.num_right) for each in found.values)

@@ -57,7 +57,7 @@ def words_of(values: NDArray[np.integer]) -> Words:
 
 def compute_digests(columns: Columns, schema: Schema = KNOWLEDGE_GRAPH) -> Digests:
     """Compute the digests of every step. ValueError if counts do not add up."""
-    if schema is not KNOWLEDGE_GRAPH:
+    if schema != KNOWLEDGE_GRAPH:
         return Digests(*[_digest_rows(columns, schema, "steps")] * len(Digests._fields))
     return Digests(*_compute(columns, len(Digests._fields)))
 
@@ -67,7 +67,7 @@ def compute_sequence(columns: Columns, absent: Collection[str] = (), schema: Sch
 
     absent: columns, named as in `Trace.fields`, that will not be stored and count as zeros
     """
-    if schema is not KNOWLEDGE_GRAPH:
+    if schema != KNOWLEDGE_GRAPH:
         return _digest_rows(columns, schema, "steps")
     names = [name.removeprefix("steps.") for name in COUNTED.intersection(absent)]
     unknown: dict[str, Any] = {name: np.zeros_like(getattr(columns.steps, name)) for name in names}

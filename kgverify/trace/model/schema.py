@@ -183,7 +183,7 @@ _LAST: Final = (
 """The datasets that traces of every kind of problem have: those before the schema's own columns, and those after."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class Schema:
     """The columns of one kind of problem.
 

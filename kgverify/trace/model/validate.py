@@ -98,7 +98,7 @@ def check_columns(
     if not has_stages:
         arrays = {path: array for path, array in arrays.items() if path not in schema.deep}
     _check_arrays(arrays, where, schema)
-    if schema is not KNOWLEDGE_GRAPH:
+    if schema != KNOWLEDGE_GRAPH:
         return
     _check_range(f"{where}:candidates/is_limited", columns.candidates.is_limited, 0, 1, "a flag")
     if has_stages:
