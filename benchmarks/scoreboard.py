@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from benchmarks.shared import make_parser
+from benchmarks.shared import make_parser, print_header, print_row
 from kgverify.comparison.equality import Equality
 from kgverify.comparison.result import Divergence, Verdict
 from kgverify.engines.policy import SHORTEST
@@ -36,7 +36,7 @@ from kgverify.prover.tick.tick import Setting, empty_derivations, empty_pool, em
 from kgverify.ranking.draw import draw_candidates
 from kgverify.ranking.rank import RANK_TOLERANCE, rank_candidates
 from kgverify.runs.engine_makers import evaluator_pipeline
-from kgverify.runs.ledger import Ledger
+from kgverify.runs.ledger import Ledger, WorkIdentity
 from kgverify.runs.pool import Processes
 from kgverify.runs.run import Pipeline, Run, load_policy, reference_pipeline
 from kgverify.trace.model.columns import Candidates, CandidateSet, Columns, Rankings, concatenate
@@ -569,7 +569,7 @@ class Scores(msgspec.Struct, kw_only=True):
     pairs: list[Pair] = []
 
 
-class _Identity(msgspec.Struct):
+class _Identity(WorkIdentity, frozen=True, kw_only=True):
     """The first line of a log, which identifies it."""
 
     content: str = "scoreboard"
@@ -697,29 +697,11 @@ def _run_tasks(
         raise
 
 
-# The page
+# Figures
 
 
 INERT: Final = "="
 """The cell of a fault that does nothing on a graph: both traces, and the ranks, are equal."""
-
-
-INTRODUCTION: Final = """\
-This page is for those who ask how reliably a report names the stage and the cause.
-Every fault of the catalogue is planted in the compiled evaluator on {graphs},
-and the report of `kgverify diff` is scored. `python -m benchmarks scoreboard` makes this page. The ground truth is computed
-without the differ: the faulty evaluator runs tick by tick, and the sound functions are given the very same input.
-"""
-LEGEND: Final = f"""\
-Each graph is tried with default limits, with limits that many steps meet, and with a policy of weights. A cell `n/m` counts
-the candidates that are wrong by the ground truth or by the report (`m`), and those for which both name the same first step
-(`n`). `stage` or `class` marks a cell in which the report gives some of them another stage or class. `{INERT}`: the fault has
-no effect on that graph; traces and ranks are equal.
-"""
-PAIRS: Final = """\
-Pairs are drawn among the faults that manifest on a graph. In {num_hidden} of {num} pairs one fault hid the other
-completely: without it, the evaluator did exactly the same.
-"""
 
 
 class Figure(NamedTuple):
@@ -807,33 +789,22 @@ def _cell(trials: Sequence[Trial]) -> str:
     return f"{num:,}/{of:,}{'' if is_exact else ' stage'}{'' if is_right else ' class'}"
 
 
-def render_page(scores: Scores) -> str:
-    """Render the scoreboard in Markdown."""
+def print_scores(scores: Scores) -> None:
+    """Print the figures, the table of faults by graphs, and the pairs of which one fault is not listed."""
+    print_header("figure", "measured", "target")
+    for figure in figures(scores):
+        print_row(figure.name, figure.text, f"{figure.target:.0%}{'' if figure.is_met else ' MISSED'}")
     heads, rows = table(scores)
-    lines = [
-        "# Scoreboard",
-        "",
-        INTRODUCTION.format(graphs=", ".join(heads[3:])),
-        "| figure | measured | target |",
-        "|---|---|---|",
-        *(f"| {f.name} | {f.text} | {f.target:.0%} |" for f in figures(scores)),
-        "",
-        LEGEND,
-        f"| {' | '.join(heads)} |",
-        f"|{'---|' * len(heads)}",
-        *(f"| {' | '.join(row)} |" for row in rows),
-    ]
-    missed = [pair for pair in scores.pairs if pair.is_visible and not pair.is_listed]
-    if scores.pairs:
-        num_hidden = sum(not pair.is_visible for pair in scores.pairs)
-        lines += ["", PAIRS.format(num=len(scores.pairs), num_hidden=num_hidden).rstrip()]
-    if missed:
-        lines += ["", "Pairs of which one is not listed:", ""]
-        lines += [
-            f"- {' and '.join(pair.faults)} ({pair.graph}, {pair.arena}): {'; '.join(map(', '.join, pair.found))}"
-            for pair in missed
-        ]
-    return "\n".join(lines) + "\n"
+    print()
+    print_header(*heads)
+    for row in rows:
+        print_row(*row)
+    num_hidden = sum(not pair.is_visible for pair in scores.pairs)
+    print(f"\npairs: {len(scores.pairs)}, of which one fault hid the other completely: {num_hidden}")
+    for pair in scores.pairs:
+        if pair.is_visible and not pair.is_listed:
+            found = "; ".join(map(", ".join, pair.found))
+            print(f"not listed: {' and '.join(pair.faults)} ({pair.graph}, {pair.arena}): {found}")
 
 
 DEFAULT_GRAPHS = ("countries", "random:1", "random:4")
@@ -844,8 +815,11 @@ def run_scoreboard(words: list[str]) -> int:
 
         python -m benchmarks scoreboard --graph countries --graph random:4 --log scoreboard.jsonl
 
-    Run it in the repository's root. The page goes to standard output, the figures to standard error; the exit code is 0
-    if every figure meets its target.
+    Each graph is tried with default limits, with limits that many steps meet, and with a policy of weights. The ground
+    truth is computed without the differ: the faulty evaluator runs tick by tick, and the sound functions are given the
+    very same input. A cell `n/m` counts the candidates that are wrong by the ground truth or by the report (m), and those
+    for which both name the same first step (n). `stage` or `class` marks a cell in which the report gives some of them
+    another stage or class; `=` a fault without any effect. The exit code is 0 if every figure meets its target.
     """
     parser = make_parser(run_scoreboard)
     parser.add_argument("--graph", action="append", help="a graph to plant faults on; repeatable")
@@ -874,10 +848,7 @@ def run_scoreboard(words: list[str]) -> int:
         progress=show,
     )  # fmt: skip
     print(file=sys.stderr)
-    measured = figures(scores)
-    for each in measured:
-        print(f"{each.name}: {each.text}, target {each.target:.0%}{'' if each.is_met else ' MISSED'}", file=sys.stderr)
-    sys.stdout.write(render_page(scores))
+    print_scores(scores)
     if given.json is not None:
         given.json.write_bytes(msgspec.json.encode(scores))
-    return 0 if all(each.is_met for each in measured) else 1
+    return 0 if all(each.is_met for each in figures(scores)) else 1
