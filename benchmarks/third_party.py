@@ -38,7 +38,11 @@ def judge_all(benchmark, words, packages, judge, unit, num):
     total = Counter()
     for package in options.packages or packages:
         sys.path.insert(0, str(EXAMPLES))
-        adapter = importlib.import_module(f"{package}_adapter")
+        try:
+            adapter = importlib.import_module(f"{package}_adapter")
+        except ModuleNotFoundError as error:
+            print(f"{package} is not measured: {error}", file=sys.stderr)
+            continue
         counts, examples = judge(adapter, package, options.seed, options.num, time.monotonic() + options.seconds)
         print(json.dumps({"package": package, "seed": options.seed, **counts}), flush=True)
         for example in sorted(examples, key=lambda each: len(str(each)))[: options.show]:

@@ -14,7 +14,6 @@ SMALL = "--queries 2 --corruptions 5"
 BEFORE = {
     "comparing.md": f"kgverify record --engine reference {SMALL} -o eager.h5\n"
     f"kgverify record --engine compiled {SMALL} -o compiled.h5",
-    "conditions.md": "",
     "graphs.md": "",
     "notebooks.md": "",
     "report.md": "",
@@ -25,18 +24,13 @@ ELSEWHERE = {
     "auditing.md": "../stepaudit/tests/test_stepaudit_page.py",
     "ci.md": "docs/test_site.py",
     "evaluating.md": "cli/test_cli_evaluate.py",
-    "faults.md": "docs/test_site.py",
     "flagship.md": "prover/flagship_page.py",
     "fuzzing.md": "cli/test_cli_fuzz.py",
     "hypothesis.md": "plugin/test_hypothesis_page.py",
     "install.md": "docs/test_site.py",
-    "laws.md": "laws/test_shrink_laws.py",
     "performance.md": "bench/test_bench_page.py",
-    "machines.md": "docs/test_machines_page.py",
     "pytest.md": "plugin/test_pytest_plugin.py",
-    "report-schema.md": "docs/test_site.py",
-    "reproducers.md": "cli/test_cli_shrink.py",
-    "rules.md": "graphs/test_graphs_grammar.py",
+    "reference.md": "docs/test_site.py",
     "tutorial.md": "docs/test_site.py",
     "your-engine.md": "cli/test_your_engine_page.py",
 }
