@@ -48,6 +48,8 @@ def judge_all(benchmark, words, packages, judge, unit, num):
         for example in sorted(examples, key=lambda each: len(str(each)))[: options.show]:
             print("   ", *example, sep="  ")
         total += counts
+    if not total:
+        sys.exit("nothing was measured: none of the packages is installed")
     return total
 
 
