@@ -33,7 +33,7 @@ BENCHMARKS: Final = {
     "hostile-files": ("hostile_files", "every command that reads a file, with files from strangers"),
     "scoreboard": ("scoreboard", "planted faults: verdict, first step, stage and class"),
     "conditions": ("conditions", "the conditions of causes"),
-    "audit": ("audit", "the audit of a step, on miscompiles, correct steps and planted faults"),
+    "audit": ("audit.score", "the audit of a step, on miscompiles, correct steps and planted faults"),
     "provers": ("third_party", "the answers of other people's provers"),
     "rankers": ("third_party", "the ranks of other people's evaluators"),
     "prolog": ("third_party", "the steps of SWI-Prolog, and the models of clingo"),
@@ -95,7 +95,7 @@ def main() -> int:
             "tables": recorder.tables,
             "lines": recorder.lines,
         }
-        saved.output.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+        saved.output.write_text(json.dumps(results, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     return code
 
 

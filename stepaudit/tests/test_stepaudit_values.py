@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from benchmarks.audit_cases.miscompiles import MISCOMPILES
+from benchmarks.audit.miscompiles import MISCOMPILES
 from stepaudit import AuditReport, UserError, Verdict
 from stepaudit.audited_function import Subject, make_subject
 from stepaudit.ladder.climb import Climb, Judge, climb

@@ -14,9 +14,9 @@ from typing import Any, Final
 
 import torch
 
-from benchmarks.audit_cases.correct_steps import CORRECT_STEPS
-from benchmarks.audit_cases.miscompiles import MISCOMPILES
-from benchmarks.audit_cases.property_faults import PROPERTY_FAULTS
+from benchmarks.audit.correct_steps import CORRECT_STEPS
+from benchmarks.audit.miscompiles import MISCOMPILES
+from benchmarks.audit.property_faults import PROPERTY_FAULTS
 from benchmarks.shared import make_parser
 from stepaudit import RUNG_NAMES, AuditReport, UserError, audit_step
 

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 import torch
 from torch import Tensor
 
-from benchmarks.audit_cases import Make, add_make, floats, leaves
+from benchmarks.audit import Make, add_make, floats, leaves
 
 
 class Miscompile(NamedTuple):

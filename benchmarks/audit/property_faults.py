@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from benchmarks.audit_cases import Make, add_make, floats, name_of
+from benchmarks.audit import Make, add_make, floats, name_of
 
 
 class PropertyFault(NamedTuple):

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from benchmarks.audit_cases import Make, add_make, floats, leaves, name_of, normals, slots
+from benchmarks.audit import Make, add_make, floats, leaves, name_of, normals, slots
 
 CORRECT_STEPS: Final[dict[str, tuple[Any, Callable[[int], tuple[Any, ...]]]]] = {}
 
