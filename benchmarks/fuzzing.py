@@ -781,7 +781,7 @@ def search_steps(seconds: float, seed: int, folder: Path, job: int, jobs: int) -
     last, num, before, kinds = json.loads(done.read_text()) if done.exists() else (seed - 1, 0, 0.0, {})
     rungs = ("backend-eager", "default")
     scratch = folder / "drawn.py"
-    with keeping_caches(), compiling_without_caches():
+    with keeping_caches([rung for rung in RUNGS if rung.name in rungs]), compiling_without_caches():
         for number, statements in draw_steps(seed, job, jobs):
             if number <= last:
                 continue

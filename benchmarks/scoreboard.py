@@ -807,7 +807,7 @@ def print_scores(scores: Scores) -> None:
             print(f"not listed: {' and '.join(pair.faults)} ({pair.graph}, {pair.arena}): {found}")
 
 
-DEFAULT_GRAPHS = ("countries", "random:1", "random:4")
+DEFAULT_GRAPHS = ("countries", "family", "random:1", "random:4")
 
 
 def run_scoreboard(words: list[str]) -> int:

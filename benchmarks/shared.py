@@ -1,4 +1,4 @@
-"""What the benchmarks share: parsers, tables, and the record of a run."""
+"""Helpers of all benchmarks: parsers, tables, and the record of a run."""
 
 import argparse
 import inspect
