@@ -499,8 +499,8 @@ def run_killed_workers(words: list[str]) -> int:
         python -m benchmarks killed-workers --seconds 1800 --every 60 --jobs 2
         python -m benchmarks killed-workers --seconds 480 --every 20 --settled 180 --mode fused --device cuda
 
-    Blocks that were in work when a process was killed are tried again here, undisturbed, and must have the same result. The exit code is 1 for any
-    loss or difference, and if no process was killed.
+    Blocks that were in work when a process was killed are tried again here, undisturbed, and must have the same
+    result. The exit code is 1 for any loss or difference, and if no process was killed.
     """
     parser = make_parser(run_killed_workers)
     parser.add_argument("--seconds", type=float, default=1800.0)
