@@ -270,7 +270,7 @@ def is_passed(row):
 
 
 def is_named_by_proof(row):
-    """Return whether a fault of lists is named `close`, as docs/stages.md says of a proof that one side lacks."""
+    """Return whether a fault of lists is named `close`, as docs/verdicts.md says of a proof that one side lacks."""
     is_proof = row.get("difference") in ("proof_lost", "false_proof") and row["stage"] == "close"
     return is_proof and row.get("shows_in") == "lists" and "recycle" not in row["stages"]
 

@@ -12,15 +12,15 @@ DOCS = ROOT / "docs"
 BLOCK = re.compile(r"^```(console|python)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 SMALL = "--queries 2 --corruptions 5"
 BEFORE = {
-    "comparing.md": f"kgverify record --engine reference {SMALL} -o eager.h5\n"
-    f"kgverify record --engine compiled {SMALL} -o compiled.h5",
     "conditions.md": "",
     "graphs.md": "",
-    "notebooks.md": "",
     "report.md": "",
     "trace-format.md": "",
     "trace-lines.md": "kgverify trace import others.jsonl -o reference.h5",
     "traces.md": f"kgverify record --engine reference {SMALL} -o mine.h5",
+    "verdicts.md": f"kgverify record --engine reference {SMALL} -o eager.h5\n"
+    f"kgverify record --engine compiled {SMALL} -o compiled.h5",
+    "which.md": "",
 }
 """The pages of this file, with commands that make the files which a page presumes."""
 ELSEWHERE = {
@@ -29,9 +29,7 @@ ELSEWHERE = {
     "ci.md": "docs/test_site.py",
     "evaluating.md": "cli/test_cli_evaluate.py",
     "faults.md": "docs/test_site.py",
-    "flagship.md": "prover/flagship_page.py",
     "fuzzing.md": "cli/test_cli_fuzz.py",
-    "hypothesis.md": "plugin/test_hypothesis_page.py",
     "install.md": "docs/test_site.py",
     "laws.md": "laws/test_shrink_laws.py",
     "machines.md": "docs/test_machines_page.py",
