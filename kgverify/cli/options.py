@@ -25,7 +25,6 @@ from kgverify.program.limits import DeclaredLimits, Limits, read_dialect
 from kgverify.report.render.screen import FittedTable
 from kgverify.runs.job import EngineLike, Engines, Job, Proofs, Queries, Reference, Source
 from kgverify.runs.run import MOST
-from kgverify.verification.record import RecordingOptions
 
 CATALOGUE: Final = "list"
 """The word that `--fault` takes instead of a name, to print the catalogue."""
@@ -138,13 +137,6 @@ class EvaluatorOptions(find_class(COMPILED)):  # type: ignore[misc]  # the class
     def options(self) -> dict[str, Any]:
         """The options of the evaluator that differ from their defaults, by name."""
         return {name: value for name, value in super().options.items() if name != "tune"}
-
-
-@dataclass(frozen=True)
-class OverwritingOptions(RecordingOptions):
-    """The options of a recording."""
-
-    overwrite: Annotated[bool, Parameter(alias="--force", negative="")] = False
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from kgverify.program.outcomes import Stage
 from kgverify.trace.model.columns import KNOWLEDGE_GRAPH, CandidateSet, are_equal
 
 ROWS: Final = 1 << 16
-"""The candidates compared at a time while those of both traces are in the same order."""
+"""The number of candidates to compare at a time while both traces have them in the same order."""
 
 
 class Alignment(NamedTuple):
@@ -32,7 +32,7 @@ class Alignment(NamedTuple):
 
 
 class SourceCandidates:
-    """Candidates of a source, which may stay on disk; `convert` brings their atoms into the common ids."""
+    """Candidates of a source, which may stay on disk; `convert` translates their atoms to the common ids."""
 
     def __init__(self, source: StepSource, convert: Convert | None) -> None:
         self._source = source
@@ -40,7 +40,7 @@ class SourceCandidates:
         self.num_candidates = source.num_candidates
 
     def take(self, rows: NDArray[np.int64]) -> Any:
-        """Return the columns of some candidates that tell which these are: a `CandidateSet` in knowledge graphs."""
+        """Return the columns that identify some candidates: a `CandidateSet` in knowledge graphs."""
         schema = self._source.schema
         columns = tuple(self._source.gather_column(name, rows) for name in schema.identity)
         if schema != KNOWLEDGE_GRAPH:
@@ -54,7 +54,7 @@ CandidateReader = CandidateSet | SourceCandidates
 
 
 def align_candidates(expected: CandidateReader, actual: CandidateReader) -> Alignment:
-    """Pair the candidates of two traces; some 100 bytes a candidate in memory, unless both have the same order."""
+    """Pair the candidates of two traces, with some 100 bytes of memory per candidate unless both have the same order."""
     num = expected.num_candidates
     every, none = np.arange(num), np.zeros(0, np.int64)
     if actual.num_candidates == num and all(
@@ -88,7 +88,7 @@ def _columns(candidates: Sequence[NDArray[Any]]) -> Table:
 
 
 def _number_rows(left: Table, right: Table) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return a number for each row of two tables: equal rows, and no others, have equal numbers."""
+    """Assign a number to each row of two tables, so that rows have the same number exactly if they are equal."""
     columns = [np.concatenate(pair) for pair in zip(left, right, strict=True)]
     order = np.lexsort(columns)
     is_other = np.zeros(len(order), bool)
@@ -106,13 +106,13 @@ def _find_common(table: Table, others: Table) -> set[tuple[int, ...]]:
 
 
 Draws = dict[tuple[int, str], str]
-"""The evidence for another draw of candidates, by query and side."""
+"""The evidence that candidates were drawn differently, by query and side."""
 
 
 def judge_unpaired(
     expected: CandidateReader, actual: CandidateReader, alignment: Alignment, pair: ComparablePair
 ) -> tuple[list[Divergence], Draws]:
-    """Return a divergence for each candidate that only one trace has, and the evidence for other draws.
+    """Return a divergence for each candidate that only one trace has, and the evidence for different draws.
 
     Such a candidate was drawn differently, or the batch machinery lost, doubled or invented it.
     """
@@ -146,7 +146,7 @@ def judge_unpaired(
 def _judge_draws(
     missing: CandidateSet, extra: CandidateSet, paired: CandidateSet, pair: ComparablePair
 ) -> tuple[list[Sequence[str]], Draws]:
-    """Return the stage that lost or made each unpaired candidate, and the evidence for other draws."""
+    """Return the stage that lost or made each unpaired candidate, and the evidence for different draws."""
     groups = _group_atoms(missing), _group_atoms(extra)
     redrawn = groups[0].keys() & groups[1].keys()
     facts = set() if pair.expected.facts is None else {tuple(fact) for fact in pair.expected.facts.tolist()}

@@ -1,9 +1,9 @@
 """The comparison of a block of derivations: paired candidates of two traces in memory, step by step."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 from kgverify.comparison.columns import ColumnComparer, StepPairs, find_differing
 from kgverify.comparison.comparable import ComparablePair, is_decidable
 from kgverify.comparison.equal_columns import Rounded, count_rounded
-from kgverify.comparison.inference.infer import BlockInference, ProgramInference
-from kgverify.comparison.inference.step_difference import StepDifference
 from kgverify.comparison.locate import (
     Difference,
     level_of_step,
@@ -29,17 +27,21 @@ from kgverify.trace.model.header import NUM_STEPS
 from kgverify.trace.model.schema import Column, EqualityRule
 from kgverify.trace.model.trace import Trace
 
+if TYPE_CHECKING:
+    from kgverify.comparison.inference.infer import BlockInference, ProgramInference
+    from kgverify.comparison.inference.step_difference import StepDifference
+
 _DROPPED: Final = frozenset({"steps.dropped_atoms", "steps.dropped_resolvents"})
 
 _VIEWED: Final = frozenset(StepView._fields) | frozenset(ResolventView._fields)
-"""The columns that the views of steps show, beside counts and atoms."""
+"""The columns that views of steps show, besides counts and atoms."""
 
 
 class BlockComparer(ColumnComparer):
-    """Compares a block of derivations in a knowledge graph.
+    """The comparer of a block of derivations in a knowledge graph.
 
-    program:  infers the clauses of resolvents where origins are not compared
-    explains: whether to find the stage of a step whose origins are known, since no engine will be asked
+    program:  returns what infers the clauses of resolvents where origins are not compared
+    explains: whether to infer the stage even if origins are known, because no engine will replay the step
     """
 
     def __init__(
@@ -47,7 +49,7 @@ class BlockComparer(ColumnComparer):
         pair: ComparablePair,
         *,
         lockstep: bool = False,
-        program: ProgramInference | None = None,
+        program: "Callable[[], ProgramInference] | None" = None,
         explains: bool = False,
     ) -> None:
         self.pair, self.lockstep = pair, lockstep
@@ -55,10 +57,12 @@ class BlockComparer(ColumnComparer):
         self.readers = StepReader(pair.expected.columns), StepReader(pair.actual.columns)
         self._raw_readers = StepReader(pair.raw[0].columns), StepReader(pair.raw[1].columns)
         self._alike: dict[str, NDArray[np.bool_]] = {}
-        self._inference = None
+        self._inference: BlockInference | None = None
         if not pair.by_digest and (explains or not pair.has_origins):
-            self._inference = BlockInference(
-                program or ProgramInference(None),
+            from kgverify.comparison.inference import infer
+
+            self._inference = infer.BlockInference(
+                infer.ProgramInference(None) if program is None else program(),
                 (pair.expected, pair.actual),
                 pair.names,
                 self._read_earlier,
@@ -76,7 +80,7 @@ class BlockComparer(ColumnComparer):
 
     @cached_property
     def _lost_sums(self) -> frozenset[int]:
-        """The candidates whose sums count repeated resolvents that, without scores, cannot be taken out."""
+        """The candidates whose sums include repeated resolvents, which cannot be removed because scores are unknown."""
         lost: set[int] = set()
         if DUPLICATES not in self.pair.modulo or self.pair.by_digest:
             return frozenset()
@@ -88,7 +92,7 @@ class BlockComparer(ColumnComparer):
         return frozenset(lost)
 
     def _find_differing(self, pairs: StepPairs) -> NDArray[np.bool_]:
-        """Return which pairs of steps differ in any field, scores by tolerance."""
+        """Return a mask of the pairs of steps that differ in any field, scores by more than the tolerance."""
         pair, differs = self.pair, super()._find_differing(pairs)
         if pair.by_digest and pair.modulo:
             for kind, name in ((ORDER, "multiset"), (NAMES, "renaming")):
@@ -100,7 +104,7 @@ class BlockComparer(ColumnComparer):
         return differs
 
     def _find_benign(self, pairs: StepPairs, is_compared: NDArray[np.bool_]) -> Iterator[BenignSteps]:
-        """Yield the steps, kind by kind, that agree and that differ as recorded."""
+        """Yield, kind by kind, the steps that agree although they differ as recorded."""
         pair = self.pair
         decisive: list[Divergence | NearTie] = [*self.divergences, *self.near_ties]
         at = np.flatnonzero(is_compared & ~self._is_decisive(pairs, decisive))
@@ -118,7 +122,7 @@ class BlockComparer(ColumnComparer):
                 yield BenignSteps(len(of), pairs.candidate[of], first)
 
     def _is_decisive(self, pairs: StepPairs, decisive: list[Divergence | NearTie]) -> NDArray[np.bool_]:
-        """Return which pairs of steps are those of a divergence or near-tie."""
+        """Return a mask of the pairs of steps that have a divergence or a near-tie."""
         last = np.full(len(self.pair.expected.columns.candidates.query), -1)
         for each in decisive:
             if each.step >= 0:
@@ -128,7 +132,7 @@ class BlockComparer(ColumnComparer):
         return is_decisive
 
     def _describe_benign(self, kind: str, row: int, other: int, pairs: StepPairs, at: int) -> Benign:
-        """Describe one difference of a kind, without those of other kinds in the same step."""
+        """Describe one difference of a kind, without the differences of other kinds in the same step."""
         candidate = int(pairs.candidate[at])
         step = row - self.readers[0].first_step[candidate]
         if self.lockstep:
@@ -155,7 +159,7 @@ class BlockComparer(ColumnComparer):
         )
 
     def _compare_step(self, candidate: int, row: int, other: int) -> Divergence | NearTie | None:
-        """Return how two steps differ, given their rows; None if they agree after all."""
+        """Compare two steps, given their rows; return None if they agree after all."""
         pair = self.pair
         expected, actual = self.readers[0].read(row), self.readers[1].read(other)
         step = row - self.readers[0].first_step[candidate]
@@ -169,7 +173,7 @@ class BlockComparer(ColumnComparer):
             difference = self._inference.name(candidate, step, expected, actual, difference)
         is_digest_alone = difference is None and pair.by_digest and digests[0] != digests[1]
         if is_digest_alone:
-            # No more is known than that the steps differ in some stage, perhaps the first one.
+            # The steps are only known to differ in some stage, perhaps the first one.
             texts = [f"{digest:016x}" for digest in digests]
             difference = Difference(Stage.SELECT, DIGEST, texts[0], texts[1])
         if difference is None:
@@ -179,7 +183,7 @@ class BlockComparer(ColumnComparer):
         else:
             gap = self._gap_of_choices((row, other), expected, actual, difference)
         if difference.field == "steps.choice" and pair.modulo:
-            # Indices are those of the lists as recorded.
+            # The indices refer to the lists as recorded.
             choices = [
                 render_choice(reader.read(at), pair.names)
                 for reader, at in zip(self._raw_readers, (row, other), strict=True)
@@ -202,7 +206,7 @@ class BlockComparer(ColumnComparer):
         return [each for each in of_rows if each.path.partition("/")[2] not in _VIEWED]
 
     def _share_origins(self, expected: StepView, actual: StepView, row: int, other: int) -> StepView:
-        """Return the actual step with the expected origins of resolvents that, repeated, have an origin in common."""
+        """Return the actual step with the expected origins of repeated resolvents that share an origin on both sides."""
         if [r.content for r in expected.resolvents] != [r.content for r in actual.resolvents]:
             return actual
         origins: list[dict[Any, set[Any]]] = [{}, {}]
@@ -220,11 +224,11 @@ class BlockComparer(ColumnComparer):
     def _gap_of_choices(
         self, rows: tuple[int, int], expected: StepView, actual: StepView, difference: Difference
     ) -> float | None:
-        """Return the gap of the expected scores at a choice that differs, if it is inside the error bound.
+        """Return the gap of the expected scores between two different choices, if it is within the error bound.
 
-        Nothing excuses another choice if the expected trace has no scores, a choice is no resolvent, the steps end in
-        different outcomes, or the actual choice is not the first of the actual side's own highest scores. If order does not
-        count, any of these is as good, and without scores the same index in lists of another order stands for a tie.
+        A different choice is never excused if the expected trace has no scores, a choice is not a resolvent, choices of one
+        kind end differently, or the actual choice is not the first of the actual side's own highest scores. If order does
+        not count, any of the highest scores will do, and without scores the same index in reordered lists counts as a tie.
         """
         is_reordered = bool({ORDER, DUPLICATES} & self.pair.modulo)
         if difference.stage != Stage.CHOOSE or not (self.pair.score_tolerance or is_reordered):
@@ -232,7 +236,7 @@ class BlockComparer(ColumnComparer):
         if expected.chosen is None or actual.chosen is None:
             return None
         if expected.outcome != actual.outcome and expected.chosen[0] == actual.chosen[0]:
-            # Resolvents of different kinds, such as TRUE and a goal, end a derivation differently.
+            # Only resolvents of different kinds, such as TRUE and a goal, may end a derivation differently.
             return None
         raw = [reader.read(row) for reader, row in zip(self._raw_readers, rows, strict=True)]
         if self._expected_scores is None:
@@ -246,10 +250,10 @@ class BlockComparer(ColumnComparer):
         return gap if gap <= 2 * self.pair.score_tolerance else None
 
     def _is_own_argmax(self, actual: StepView) -> bool:
-        """Return whether the actual choice, as recorded, follows from the scores beside it; True if these were rounded."""
+        """Return whether the recorded actual choice follows from the recorded scores; True if the scores were rounded."""
         trace = self.pair.actual
         scores = [r.score for r in actual.resolvents]
-        # A float64 column holds float32 scores as they are.
+        # A float64 column holds float32 scores unchanged.
         is_exact = trace.header.engine.precision in (trace.columns.resolvents.score.dtype.name, "float32")
         if "resolvents.score" not in self.pair.full[1].fields or not is_exact:
             return True
@@ -283,12 +287,12 @@ class BlockComparer(ColumnComparer):
         )
 
     @property
-    def guesses(self) -> Mapping[tuple[int, int], Sequence[StepDifference]]:
-        """The stages whose fault alone explains a step, the likeliest first, by (candidate, step)."""
+    def guesses(self) -> Mapping[tuple[int, int], "Sequence[StepDifference]"]:
+        """The stages that explain a step by their fault alone, the likeliest first, by (candidate, step)."""
         return {} if self._inference is None else self._inference.guesses
 
     def _read_earlier(self, candidate: int, step: int) -> tuple[StepView, ...]:
-        """Return the steps of a candidate before one of them; in lockstep they belong to other candidates."""
+        """Return the steps of a candidate before a step; in lockstep, they belong to other candidates."""
         return () if self.lockstep else self.readers[0].read_earlier(candidate, step)
 
     def _excuses(self, column: Column, candidate: int) -> bool:
@@ -300,18 +304,18 @@ class BlockComparer(ColumnComparer):
         stage, texts, level = super()._describe_end(column, expected, actual)
         has_steps = NUM_STEPS not in self.pair.not_compared
         if column.codes is Outcome:
-            # The end of a derivation whose steps are unknown may follow from any stage.
+            # If the steps of a derivation are unknown, any stage may have caused its end.
             texts = outcome_name(int(expected[0])), outcome_name(int(actual[0]))
             return Stage.RECYCLE if has_steps else stage, texts, level
         if column.stage == Stage.LIMIT:
-            # What the limits dropped in each step agrees, if both sides counted it: the flag was not carried on.
+            # If both sides counted dropped resolvents, the counts agree in each step: only the flag was not passed on.
             is_counted = has_steps and not _DROPPED & set(self.pair.not_compared)
             flags = [("not limited", "limited")[bool(side[0])] for side in (expected, actual)]
             return Stage.ADVANCE if is_counted else stage, (flags[0], flags[1]), Level.RENAMING
         return Stage.ADVANCE if has_steps and column.rule is EqualityRule.SUM else stage, texts, level
 
     def _count_rounded(self, pairs: StepPairs, agrees: NDArray[np.bool_]) -> Rounded:
-        """Count the scores of pairs of steps that agree, and those of them that differ in bits."""
+        """Count the scores of pairs of steps that agree, and how many of them differ in bits."""
         e, a = self.pair.expected.columns, self.pair.actual.columns
         agrees = agrees & (e.steps.num_resolvents[pairs.expected] == a.steps.num_resolvents[pairs.actual])
         rows_e, rows_a = _resolvents_of(e, a, pairs, agrees)
@@ -330,7 +334,7 @@ def _resolvents_of(
 
 
 def _level_without_goals(expected: StepView, actual: StepView, level: Level, *, is_same_digest: bool) -> Level:
-    """Return the level of the difference of two steps whose goals are not known, by their clauses."""
+    """Return the level of the difference of two steps with unknown goals, judged by their clauses."""
     if level is not Level.ORDER or is_same_digest:
         return level
     left, right = ([r.clause for r in step.resolvents] for step in (expected, actual))
@@ -346,9 +350,9 @@ def _level_without_goals(expected: StepView, actual: StepView, level: Level, *, 
 def _find_tie_gap(
     full: tuple[Trace, Trace], rows: tuple[int, int], digests: tuple[int, int], tolerance: float
 ) -> float | None:
-    """Return the gap of scores at which another choice, within the tolerance, turns one digest into the other.
+    """Return the gap of scores if another choice, within the tolerance, turns one digest into the other.
 
-    full: the traces with all the goals and scores that they have; rows: of the step in each; tolerance: of a score
+    full: the traces with all the goals and scores that they have; rows: the row of the step in each; tolerance: of a score
     """
     for side, other in ((0, 1), (1, 0)):
         trace = full[side]

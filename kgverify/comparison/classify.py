@@ -1,4 +1,4 @@
-"""The class of a divergence, with the evidence: derived from the two steps and the steps around them."""
+"""The class of a divergence, with its evidence, derived from the two steps and the steps around them."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -16,25 +16,21 @@ from kgverify.program.outcomes import DifferenceClass, GoalKind, Stage
 from kgverify.trace.model.score_tolerance import name_coarser_type
 
 SCORE_ROUNDING = 2.0**-6
-"""Scores that differ by less than this, relative to the larger, look like the rounding of a short float."""
+"""Scores whose difference, relative to the larger score, is below this look like the rounding of a short float."""
 
 FALSE_PROOF, PROOF_LOST = PROOF_SITUATIONS = "a false proof", "a proof is lost"
-"""The situations of differences of stages that the engines show."""
-
-
-SCORES_BEFORE: Final = "scores of the call before"
-"""The situation of wrong scores that are those of an earlier call."""
+"""The situations of differences in stages whose outputs the engines show."""
 
 
 class Surroundings(NamedTuple):
-    """The two steps of a divergence, and the context that its class depends on.
+    """The two steps of a divergence, and the context on which its class depends.
 
     expected, actual: None if a side has no such step
     outputs:          both outputs of the culprit stage, if the step was replayed or they were recorded
     earlier:          the candidate's steps before this one
     other_goals:      goals of other derivations
     error_bound:      the largest gap between two scores that rounding explains
-    draw:             the evidence for another draw of the candidates of this query and side
+    draw:             the evidence that the candidates of this query and side were drawn differently
     has_scores:       whether both sides know their scores
     """
 
@@ -53,7 +49,7 @@ class Surroundings(NamedTuple):
         return [step for step in (self.expected, self.actual) if step is not None]
 
     def outputs_of(self, stage: Stage) -> tuple[Any, Any]:
-        """Return both outputs of a stage: those that the engines showed, or as much as the steps show of them."""
+        """Return both outputs of a stage: as the engines showed them, or as far as the recorded steps show them."""
         if self.outputs is not None:
             return self.outputs
         expected, actual = (step.outputs[stage] for step in self.steps)
@@ -79,12 +75,12 @@ def find_surroundings(
     has_history: bool = True,
     has_scores: bool = True,
 ) -> Surroundings:
-    """Collect what a divergence is classified by, except outputs of stages and goals of other derivations.
+    """Collect the context that decides the class of a divergence, except stage outputs and goals of other derivations.
 
     reader:      reads the expected steps
-    views:       both steps, if the divergence is of a step
-    draw:        the evidence for another draw of the candidates of its query and side
-    has_history: whether the steps before it belong to the same candidate, as they do not in lockstep
+    views:       both steps, if the divergence is in a step
+    draw:        the evidence that the candidates of its query and side were drawn differently
+    has_history: whether the steps before it belong to the same candidate; in lockstep they do not
     has_scores:  whether both traces have scores
     """
     candidate, step = divergence.candidate, divergence.step
@@ -104,10 +100,10 @@ def find_surroundings(
 
 
 def classify(divergence: Divergence, around: Surroundings) -> Finding:
-    """Return the class of a divergence; UNCLASSIFIED is a defect of kgverify."""
+    """Return the class of a divergence; UNCLASSIFIED would be a defect of kgverify."""
     stage = Stage(divergence.stage)
     if divergence.kind is not DifferenceClass.UNCLASSIFIED and around.outputs is None:
-        # The resolvents were explained without origins, which gives stage and class at once.
+        # The resolvents were explained without origins, which decides the stage and the class together.
         return Finding(divergence.kind, divergence.evidence, divergence.confidence)
     of_candidate = next((finding for holds, finding in _classify_candidate(divergence, around) if holds), None)
     if of_candidate is not None:
@@ -124,7 +120,7 @@ def classify(divergence: Divergence, around: Surroundings) -> Finding:
 
 
 def describe_recorded(divergence: Divergence, around: Surroundings) -> str:
-    """Describe what two recorded steps themselves show of their difference, whatever stage made it."""
+    """Describe the difference that two recorded steps show by themselves, whichever stage made it."""
     expected, actual = around.expected, around.actual
     is_of_list = divergence.field.startswith("resolvents.") and divergence.field != "resolvents.score"
     if expected is None or actual is None or not is_of_list:
@@ -136,7 +132,7 @@ def describe_recorded(divergence: Divergence, around: Surroundings) -> str:
 
 
 def _classify_candidate(divergence: Divergence, around: Surroundings) -> Sequence[tuple[bool, Finding]]:
-    """Return the classes of differences of ranks and of candidates as a whole, and whether each is that of a divergence."""
+    """Return the classes of differences in ranks and in whole candidates, each with whether it applies to a divergence."""
     field, stage = divergence.field, divergence.stage
     is_atom, is_count, is_of_candidate = (
         field.startswith(name) for name in ("candidates.atom", "candidates.num_steps", "candidates.")
@@ -198,7 +194,7 @@ def _of_matches(stage: Stage, around: Surroundings) -> Finding:
 
 
 def _of_dropped(around: Surroundings) -> Finding | None:
-    """Classify recorded steps that differ in the number of resolvents before the limits."""
+    """Classify recorded steps that differ in the number of resolvents before the limits apply."""
     num = [
         sum(r.kind == GoalKind.GOAL for r in step.resolvents) + step.dropped_atoms + step.dropped_resolvents
         for step in around.steps
@@ -211,7 +207,7 @@ def _of_dropped(around: Surroundings) -> Finding | None:
 
 
 def _of_resolvents(stage: Stage, around: Surroundings) -> Finding:
-    """Compare lists of resolvents, items (..., origin kind, origin, atoms)."""
+    """Compare lists of resolvents, whose items are (..., origin kind, origin, atoms)."""
     expected, actual = map(list, around.outputs_of(stage))
     missing, extra = Counter(expected) - Counter(actual), Counter(actual) - Counter(expected)
     if not missing and not extra:
@@ -233,10 +229,10 @@ def _of_resolvents(stage: Stage, around: Surroundings) -> Finding:
 
 
 def _of_atoms(stage: Stage, expected: Any, actual: Any) -> Finding:
-    """Compare the atoms that one clause gave on both sides."""
+    """Compare the atoms that the same clause produced on both sides."""
     if canonical(_goal(expected)) == canonical(_goal(actual)):
         return Finding(DifferenceClass.RENAMED, "the same clause gave the same atoms with different variables", 1.0)
-    # Padding that counts as an atom is extra only if everything else is equal.
+    # Padding counted as an atom is extra only if everything else is equal.
     left, right = (sum(atom[0] >= 0 for atom in side) for side in (expected, actual))
     gained = right - left or len(actual) - len(expected)
     if stage is Stage.PRUNE and gained:
@@ -333,7 +329,7 @@ _RULES: Final[Mapping[Stage, Callable[[Stage, Surroundings], Finding]]] = {
     ),
     **dict.fromkeys((Stage.ADVANCE, Stage.RECYCLE, Stage.SELECT), _of_goal),
 }
-"""The rule for the differences of each stage in a step."""
+"""The rule that classifies the differences of each stage in a step."""
 
 
 def group_causes(
@@ -341,8 +337,8 @@ def group_causes(
 ) -> tuple[tuple[Divergence, ...], tuple[Cause, ...]]:
     """Return the divergences with class and cause filled in, and the causes.
 
-    Lost and false proofs come first, then the causes with most candidates. Divergences of one stage and one class, in one
-    situation, have one cause.
+    Lost and false proofs are first, then the causes with the most candidates. Divergences with the same stage, class and
+    situation have the same cause.
     """
     groups: dict[tuple[str, str, str], list[int]] = {}
     for i, (divergence, finding) in enumerate(zip(divergences, findings, strict=True)):

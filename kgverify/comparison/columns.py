@@ -20,7 +20,7 @@ from kgverify.trace.model.trace import Trace
 
 
 class StepPairs(NamedTuple):
-    """The steps that both sides have: their rows on each side, and the candidate of each."""
+    """The steps that both sides have: the row of each step on each side, and its candidate."""
 
     expected: NDArray[np.int64]
     actual: NDArray[np.int64]
@@ -28,16 +28,16 @@ class StepPairs(NamedTuple):
 
 
 class ColumnComparer:
-    """Compares a block: row i of the expected candidates with row i of the actual ones.
+    """The comparer of a block: row i of the expected candidates with row i of the actual candidates.
 
-    Free-running, the first difference decides a candidate. In lockstep each candidate has one step. A step's difference is
-    that of the column that the earliest stage gives.
+    In a free-running comparison, the first difference decides a candidate. In lockstep, each candidate has one step. If a
+    step differs in several columns, the column of the earliest stage counts.
 
     divergences, near_ties:     in the order of candidates
-    num_steps, num_resolvents:  what was compared
+    num_steps, num_resolvents:  the numbers of steps and resolvents that were compared
     rounded:                    the scores of the steps that agree
-    views:                      both steps of each step that differs, by (candidate, step)
-    benign:                     the steps that are equal only up to what was declared
+    views:                      both versions of each step that differs, by (candidate, step)
+    benign:                     the steps that are equal only up to the declared differences
     """
 
     def __init__(self, pair: ComparablePair, *, lockstep: bool = False) -> None:
@@ -62,13 +62,13 @@ class ColumnComparer:
         return StepPairs(first[0][candidate] + ordinal, first[1][candidate] + ordinal, candidate)
 
     def _find_differing(self, pairs: StepPairs) -> NDArray[np.bool_]:
-        """Return which pairs of steps differ in any field, scores by tolerance."""
+        """Return a mask of the pairs of steps that differ in any field, scores by more than the tolerance."""
         return find_differing(self.pair.expected, self.pair.actual, pairs, self.pair)
 
     def _collect(
         self, pairs: StepPairs, differs: NDArray[np.bool_]
     ) -> tuple[list[Divergence], list[NearTie], NDArray[np.bool_]]:
-        """Return divergences, near-ties, and which pairs were compared: none after the one that decides a candidate."""
+        """Return divergences, near-ties, and a mask of compared pairs; skip pairs after the one that decides a candidate."""
         divergences: list[Divergence] = []
         near_ties: list[NearTie] = []
         decided: dict[int, int] = {}
@@ -97,18 +97,18 @@ class ColumnComparer:
 
     @cached_property
     def _by_stage(self) -> list[Column]:
-        """The columns of steps, in the order of the stages that give them."""
+        """The columns of steps, in the order of the stages that produce them."""
         order = {stage: number for number, stage in enumerate(self.schema.stages)}
         compared = (each for each in self.schema.compared if each.name not in self.pair.not_compared)
         of_steps = (each for each in compared if each.group != "candidates")
         return sorted(of_steps, key=lambda each: order.get(each.stage, -1))
 
     def _compare_step(self, candidate: int, row: int, other: int) -> Divergence | NearTie | None:
-        """Return how two steps differ, given their rows; None if they agree after all."""
+        """Compare two steps, given their rows; return None if they agree after all."""
         return self._compare_columns(candidate, row, other, self._by_stage)
 
     def _compare_columns(self, candidate: int, row: int, other: int, columns: Sequence[Column]) -> Divergence | None:
-        """Return the first of some columns in which two steps differ, given their rows."""
+        """Return a divergence in the first of some columns in which two steps differ, given their rows."""
         rows = zip(self._sides, (row, other), strict=True)
         steps = [select_steps(side, np.array([own]), self.schema) for side, own in rows]
         for each in columns:
@@ -121,7 +121,7 @@ class ColumnComparer:
         return None
 
     def _compare_whole(self, candidate: int) -> Divergence | None:
-        """Compare a candidate whose common steps agree: steps that only one side has, and how it ended."""
+        """Compare the rest of a candidate whose common steps agree: steps that only one side has, and how it ended."""
         at = slice(candidate, candidate + 1)
         num_steps = self._candidates[0].num_steps[at]
         for each in self._ends:
@@ -134,17 +134,17 @@ class ColumnComparer:
         return None
 
     def _excuses(self, column: Column, candidate: int) -> bool:
-        """Return whether a difference in how a candidate ended does not count."""
+        """Return whether to ignore a difference in how a candidate ended."""
         return False
 
     def _describe_end(
         self, column: Column, expected: NDArray[Any], actual: NDArray[Any]
     ) -> tuple[str, tuple[Value, Value], Level]:
-        """Return the stage of a difference in how a candidate ended, both values as text, and the level."""
+        """Return the stage of a difference in how a candidate ended, both values in readable form, and the level."""
         level = Level.OUTCOME if column.rule is EqualityRule.EQUAL else Level.TOLERANCE
         if column.counts:
             return column.stage, (count_of(int(expected[0]), "step"), count_of(int(actual[0]), "step")), level
-        # As text, since JSON has no NaN.
+        # The values are text, since JSON has no NaN.
         return column.stage, (repr(expected[0].item()), repr(actual[0].item())), level
 
     def _name_divergence(
@@ -168,7 +168,7 @@ class ColumnComparer:
 
 
 def name_candidate(schema: Schema, names: Names, identity: Sequence[Any]) -> dict[str, Any]:
-    """Return the fields of a divergence that name a candidate, given the values that tell it from the others."""
+    """Return the fields of a divergence that name a candidate, given the values that identify it."""
     if schema == KNOWLEDGE_GRAPH:
         query, side, atom = identity
         return {"atom": names.atom(tuple(atom)), "query": query, "side": side_name(side)}
@@ -177,7 +177,7 @@ def name_candidate(schema: Schema, names: Names, identity: Sequence[Any]) -> dic
 
 
 def _render(values: NDArray[Any]) -> Value:
-    """Return the values of a column in one step, for people to read."""
+    """Return the values of a column in one step in readable form."""
     texts = [str(each) for each in values.tolist()]
     if len(texts) != 1:
         return texts
@@ -186,10 +186,10 @@ def _render(values: NDArray[Any]) -> Value:
 
 
 def _differ(column: Column, tolerance: float, *values: NDArray[Any]) -> NDArray[np.bool_]:
-    """Return which rows of a column differ, scores by more than the tolerance."""
+    """Return a mask of the rows in which a column differs, scores by more than the tolerance."""
     if column.rule is EqualityRule.SCORE:
         left, right = (side.astype(np.float64) for side in values)
-        with np.errstate(invalid="ignore"):  # infinity less infinity
+        with np.errstate(invalid="ignore"):  # infinity minus infinity
             is_score_other: NDArray[np.bool_] = ~((left == right) | (np.abs(left - right) <= tolerance))
         return is_score_other
     differs: NDArray[np.bool_] = np.not_equal(*values)
@@ -198,12 +198,12 @@ def _differ(column: Column, tolerance: float, *values: NDArray[Any]) -> NDArray[
 
 
 def find_differing(expected: Trace, actual: Trace, pairs: StepPairs, judged: ComparablePair) -> NDArray[np.bool_]:
-    """Return which pairs of steps differ in any field, scores by tolerance.
+    """Return a mask of the pairs of steps that differ in any field, scores by more than the tolerance.
 
-    Digests stand for the columns that they count. If one side lacks columns, they only stand for atoms: a digest that cannot
-    be computed from its columns does not vouch for them.
+    Digests are compared instead of the columns that they count. If one side lacks columns, digests are compared only instead
+    of atoms: a digest that cannot be computed from its columns does not prove them equal.
 
-    judged: names the columns that are not compared, and the tolerance
+    judged: an object that names the columns that are not compared, and the tolerance
     """
     schema, score_tolerance = expected.schema, judged.score_tolerance
     lacking = judged.not_compared

@@ -1,7 +1,7 @@
-"""Two traces made comparable: one numbering of names, the columns that both have, and what counts as equal.
+"""Two traces made comparable: they share a numbering of names, their columns, and a definition of equality.
 
-A trace without goals cannot be renumbered, and its digests cannot be computed again. Such a trace stays as it is. The
-other trace, if it has goals, takes its numbering and loses the columns that its digests do not count.
+A trace without goals cannot be renumbered, and its digests cannot be recomputed. Such a trace stays as it is. The other
+trace, if it has goals, adopts its numbering and drops the columns that its digests do not count.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -51,13 +51,13 @@ if TYPE_CHECKING:
 
 
 VERIFIED_STEPS: Final = 1_000_000
-"""Every value and digest of traces with at most this many steps is verified, which takes longer than to compare."""
+"""The largest number of steps of a trace whose values and digests are all verified: this takes longer than comparing."""
 
 _OF_STEPS: Final = frozenset({NUM_STEPS, "candidates.is_limited"})
 
 
 class MemorySource:
-    """A trace in memory: one block. Its methods are those of `FileSource`."""
+    """A trace in memory, as one block. It has the same methods as `FileSource`."""
 
     faults: tuple[str, ...] = ()
     is_verified = True
@@ -88,14 +88,14 @@ class MemorySource:
         return column[rows]
 
     def read_rows(self, rows: NDArray[np.int64]) -> Columns:
-        """Return candidates with all their steps, without the outputs of stages, which decide nothing."""
+        """Return candidates with all their steps, without the outputs of stages, which do not affect the verdict."""
         columns = self.trace.columns
         if self.schema.deep:
             columns = columns._replace(stages=no_stage_items())
         return columns if self._is_all(rows) else select_candidates(columns, rows, self.schema)
 
     def load(self, columns: Columns, rows: NDArray[np.int64]) -> Trace:
-        """Return some candidates as a trace, with the outputs of stages."""
+        """Return some candidates as a trace, including the outputs of stages."""
         if self._is_all(rows):
             return self.trace
         steps = expand_rows(starts_of(self.trace.columns.candidates.num_steps), rows)
@@ -104,7 +104,7 @@ class MemorySource:
         return replace(self.trace, columns=columns, digests=Digests(*(words[steps] for words in self.trace.digests)))
 
     def stored_digests(self, rows: NDArray[np.int64]) -> dict[str, Words]:
-        """Return nothing: digests in memory follow from the columns."""
+        """Return no digests: in memory, they were computed from the columns."""
         return {}
 
     def _is_all(self, rows: NDArray[np.int64]) -> bool:
@@ -112,13 +112,13 @@ class MemorySource:
 
 
 StepSource: TypeAlias = Union[MemorySource, "FileSource"]
-"""A trace as a comparison reads it."""
+"""A trace in the form in which a comparison reads it."""
 TraceLike: TypeAlias = Union[Trace, "TraceFile", Path, str]
-"""A trace in memory, an open trace, or the path of one."""
+"""A trace in memory, an open trace, or the path of a trace."""
 
 
 def open_source(trace: TraceLike) -> StepSource:
-    """Return the source of a trace in memory, of an open trace, or of a path. UserError if the file is refused."""
+    """Return a source for a trace in memory, an open trace, or a path. UserError if the file is refused."""
     if isinstance(trace, Trace):
         return MemorySource(trace)
     from kgverify.comparison.stored_columns import FileSource
@@ -127,9 +127,9 @@ def open_source(trace: TraceLike) -> StepSource:
 
 
 def wants_content(sources: tuple[StepSource, StepSource], verifies_content: bool | None) -> list[bool]:
-    """Return whether every value of each source is to be verified. None means: if it has few steps.
+    """Return whether to verify every value of each source. None means: if it has few steps.
 
-    The digests of a trace with goals are always verified if the other has none, since only they can be compared.
+    The digests of a trace with goals are always verified if the other trace has no goals: then only digests can be compared.
     """
     keeps = [has_goals(source.header.level) for source in sources]
     return [
@@ -145,7 +145,7 @@ def has_steps(engine: EngineInfo) -> bool:
 
 
 def drop_unknown_steps(sources: tuple[StepSource, StepSource]) -> tuple[StepSource, StepSource]:
-    """Return both sides without steps if one of them does not show its steps, else as they are."""
+    """Return both sides without steps if one of them does not show its steps; otherwise, return them unchanged."""
     if all(has_steps(source.header.engine) for source in sources):
         return sources
     left, right = (
@@ -155,7 +155,7 @@ def drop_unknown_steps(sources: tuple[StepSource, StepSource]) -> tuple[StepSour
 
 
 def describe_unknown_steps(sources: tuple[StepSource, StepSource]) -> list[str]:
-    """Return a note about what was compared, if one side does not show its steps."""
+    """Return a note about the extent of the comparison if one side does not show its steps."""
     hidden = dict.fromkeys(source.header.engine.name for source in sources if not has_steps(source.header.engine))
     if not hidden:
         return []
@@ -186,7 +186,7 @@ def _without_steps(source: StepSource) -> MemorySource:
 
 
 Convert = Callable[[NDArray[np.int32]], NDArray[np.int32]]
-"""Converts atoms from the ids of one trace to those of the other."""
+"""A function that converts atoms from the ids of one trace to those of the other."""
 
 _OF_RESOLVENTS: Final = ("kind", "num_atoms", "origin_kind", "origin", "score", "atoms", "order")
 
@@ -197,7 +197,7 @@ _OF_RUN: Final = {
     "num_corruptions": "the number of corruptions",
     "seed": "the seed",
 }
-"""The fields of a run that must be equal, with their names for people to read."""
+"""The fields of a run that must be equal, with their readable names."""
 
 _FORGIVEN: Final[Mapping[str, Modulo]] = {
     DIGEST: frozenset([NAMES, ORDER, DUPLICATES]),
@@ -209,7 +209,7 @@ _FORGIVEN: Final[Mapping[str, Modulo]] = {
     **{f"resolvents.{name}": frozenset([ORDER, DUPLICATES]) for name in _OF_RESOLVENTS},
     "resolvents.atoms": frozenset([NAMES, ORDER, DUPLICATES]),
 }
-"""The kinds of benign differences that may show in each field."""
+"""The kinds of benign differences that each field may show."""
 
 
 class ClauseIds(NamedTuple):
@@ -222,8 +222,9 @@ class ClauseIds(NamedTuple):
 class Numbering:
     """The common numbering of two traces, name by name, built once and used for any part of them.
 
-    The actual trace takes the expected trace's ids, and names that only it has get further ids. If only the expected trace
-    has goals, it takes the actual trace's ids. If neither has goals, their digests cannot be compared, and `reasons` says so.
+    The actual trace adopts the expected trace's ids; names that only the actual trace has get further ids. If only the
+    expected trace has goals, it adopts the actual trace's ids. If neither has goals, their digests cannot be compared, and
+    `reasons` says so.
 
     is_same: whether both traces number their names and facts alike as recorded
     """
@@ -256,7 +257,7 @@ class Numbering:
         return (0, 1) if self.is_same else (1 - self._side,)
 
     def clauses_of(self, side: int, trace: Trace) -> ClauseIds:
-        """Return the facts and the rules of a trace of a side, in the common ids and in its own order; None if it has none."""
+        """Return the facts and the rules of a side's trace, in the common ids and in its own order; None if it has none."""
         convert = self.converter(side)
         if convert is None or trace.rules is None:
             return ClauseIds(trace.facts if convert is None else self._own_facts, trace.rules)
@@ -266,15 +267,15 @@ class Numbering:
         )
 
     def converter(self, side: int) -> Convert | None:
-        """Return the conversion of atoms of a side (0: expected, 1: actual), or None if its ids stay."""
+        """Return the function that converts atoms of a side (0: expected, 1: actual), or None if its ids stay."""
         return None if self.is_same or side != self._side else self._convert_atoms
 
     def convert(self, side: int, trace: Trace) -> Trace:
-        """Return a trace of a side, or some of its candidates, in the common ids."""
+        """Convert a side's trace, or some of its candidates, to the common ids."""
         if self.converter(side) is None:
             return trace
         columns = self.convert_columns(side, trace.columns)
-        # Facts are numbered in the order of ids, which differs here.
+        # Facts are numbered in the order of ids, and the ids change here.
         lost = {"resolvents.origin_kind", "resolvents.origin"} if self._fact_map is None else set()
         return replace(
             trace,
@@ -287,7 +288,7 @@ class Numbering:
         )
 
     def convert_columns(self, side: int, c: Columns) -> Columns:
-        """Return columns of a side in the common ids, without the outputs of stages if their facts cannot be found again."""
+        """Convert columns of a side to the common ids. Drop the outputs of stages if their facts cannot be renumbered."""
         convert = self.converter(side)
         if convert is None:
             return c
@@ -318,7 +319,7 @@ class Numbering:
 
 
 def _renumber(values: NDArray[np.int32], ids: NDArray[np.int32], num_names: int) -> NDArray[np.int32]:
-    """Return ids in the common numbering of these many names; variables stay, and an id without a name gets none."""
+    """Convert ids to the common numbering of `num_names` names; keep variables, and mark ids that have no name."""
     converted = values.copy()
     is_named = (values >= 0) & (values < len(ids))
     converted[is_named] = ids[values[is_named]]
@@ -327,12 +328,12 @@ def _renumber(values: NDArray[np.int32], ids: NDArray[np.int32], num_names: int)
 
 
 def _number_alike(expected: NDArray[np.int32] | None, actual: NDArray[np.int32] | None) -> bool:
-    """Return whether the facts of two traces have the same numbers, as far as both hold them."""
+    """Return whether the facts of two traces have the same numbers, if both traces hold facts."""
     return expected is None or actual is None or np.array_equal(expected, actual)
 
 
 def _merge_facts(expected: NDArray[np.int32], facts: NDArray[np.int32]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """Return the expected facts with those that only the others have after them, and the index of each other fact."""
+    """Return the expected facts, followed by the facts that only `facts` has, and the index of each of `facts` there."""
     numbers: dict[tuple[int, ...], int] = {}
     for i, fact in enumerate(map(tuple, expected.tolist())):
         numbers.setdefault(fact, i)
@@ -354,14 +355,14 @@ def _merge(expected: tuple[str, ...], actual: tuple[str, ...]) -> tuple[tuple[st
 class ComparablePair:
     """Two traces in memory, or the same part of two traces, made comparable.
 
-    expected, actual: in one numbering, in normal form, without the columns that only one has, with digests that can be
-                      compared
-    full:             the traces in that numbering and form with all their columns
-    raw:              the traces like `expected` and `actual`, but not in normal form
-    not_compared:     the columns that one of them lacks
+    expected, actual: the traces in one numbering, in normal form, without the columns that only one trace has, and with
+                      digests that can be compared
+    full:             the traces in the same numbering and form, with all their columns
+    raw:              like `expected` and `actual`, but not in normal form
+    not_compared:     the columns that one trace lacks
     by_digest:        whether steps are compared by stored digests, because a trace keeps no goals
-    reasons:          why the two cannot decide anything together, empty if they can
-    tolerance:        of scores, with notes about errors that were declared
+    reasons:          why the two traces cannot decide anything together; empty if they can
+    tolerance:        the tolerance of scores, with notes about declared errors
     score_tolerance:  the largest difference between two scores that count as equal
 
     accepted: the error of the actual scores to accept, in nats, or a tolerance; None: the judge's bound
@@ -418,7 +419,7 @@ class ComparablePair:
             for trace in self.full
         ]
         if not self.by_digest:
-            # Digests that cannot be compared are set to zeros. The reason makes the verdict INCONCLUSIVE.
+            # Digests that cannot be compared are set to zeros. `reasons` makes the verdict INCONCLUSIVE.
             zeros = [trace.digests._replace(sequence=np.zeros_like(trace.digests.sequence)) for trace in traces]
             traces = [replace(trace, digests=digests) for trace, digests in zip(traces, zeros, strict=True)]
         expected, actual = (replace(t, columns=_blank(t, self.not_compared, removes_atoms=True)) for t in traces)
@@ -426,13 +427,13 @@ class ComparablePair:
 
     @cached_property
     def compared_fields(self) -> tuple[str, ...]:
-        """The columns that are compared, and the digest where it stands for goals."""
+        """The columns that are compared, and the digest if it replaces goals."""
         compared = self.schema.compared_names - set(self.not_compared)
         return tuple(sorted(compared | {DIGEST} if self.by_digest else compared))
 
     @property
     def has_origins(self) -> bool:
-        """True if both traces show which clauses made their resolvents."""
+        """True if both traces record the clauses that made their resolvents."""
         return not {"resolvents.origin_kind", "resolvents.origin"} & set(self.not_compared)
 
     @property
@@ -458,13 +459,13 @@ class ComparablePair:
         return tuple(FieldRule(field, rules.get(field, "equal")) for field in self.compared_fields)
 
     def leaves_open(self, field: str) -> bool:
-        """Return whether a difference in a field may be benign, and no goals show whether it is."""
+        """Return whether a difference in a field may be benign, but no goals are recorded to decide it."""
         return self.by_digest and bool(_FORGIVEN.get(field, NOTHING) & self.modulo)
 
     def explain_undecided(self, num: int, num_open: int) -> list[str]:
-        """Return why digests alone cannot decide, given the number of divergences in a digest, and of those left open.
+        """Explain why digests alone cannot decide, given the number of divergences in a digest, and of undecided ones.
 
-        Scores have an error bound, and no trace shows which choices it excuses. No digest is blind to all benign differences.
+        Scores have an error bound, and no trace shows which choices it excuses. No digest ignores all benign differences.
         """
         if num_open:
             return [
@@ -480,7 +481,7 @@ class ComparablePair:
 
 
 def lockstep_columns(columns: Columns) -> Columns:
-    """Return the steps of a trace as positions, one candidate with one step each, for a comparison in lockstep."""
+    """Turn each step of a trace into a candidate with one step, for a comparison in lockstep."""
     owner = np.repeat(np.arange(len(columns.candidates.query)), columns.candidates.num_steps)
     candidates = columns.candidates._replace(
         query=columns.candidates.query[owner],
@@ -495,7 +496,7 @@ def lockstep_columns(columns: Columns) -> Columns:
 
 
 def is_decidable(trace: Trace) -> bool:
-    """Return whether the trace alone distinguishes a near-tie from a divergence."""
+    """Return whether the trace by itself can distinguish a near-tie from a divergence."""
     return has_goals(trace.header.level) and "resolvents.score" in trace.fields
 
 
@@ -505,18 +506,18 @@ def counts_alike(expected: Trace, actual: Trace) -> bool:
 
 
 def _blank_and_digest(trace: Trace, fields: tuple[str, ...]) -> Trace:
-    """Set some columns to zeros and compute the digests again."""
+    """Set some columns to zeros and recompute the digests."""
     if not fields:
         return trace
     columns = counted = _blank(trace, fields)
     if "steps.choice" in fields:
-        # Digests count what is unknown as 0.
+        # Digests count unknown values as 0.
         counted = columns._replace(steps=columns.steps._replace(choice=np.zeros_like(columns.steps.choice)))
     return replace(trace, columns=columns, digests=compute_digests(counted, trace.schema))
 
 
 def _blank(trace: Trace, fields: tuple[str, ...], *, removes_atoms: bool = False) -> Columns:
-    """Set some columns to zeros, or remove the atoms, and the resolvents if they are not counted; a choice becomes none."""
+    """Set some columns to zeros, and choices to -1. If wanted, remove atoms instead, and resolvents that are not counted."""
     schema, columns = trace.schema, trace.columns
     if removes_atoms and "steps.num_resolvents" in fields:
         columns = columns._replace(resolvents=empty_columns().resolvents)
@@ -536,7 +537,7 @@ def _uncounted(trace: Trace) -> frozenset[str]:
 
 
 def _find_uncounted_columns(traces: tuple[Trace, Trace]) -> list[str]:
-    """Describe the columns that a digest counts and the other trace does not have."""
+    """Describe the columns that one trace's digests count and the other trace does not have."""
     uncounted = [_uncounted(trace) for trace in traces]
     return [
         f"the digests of {trace.source} count {', '.join(sorted(other - own))}, which the other trace does not have"
@@ -546,9 +547,9 @@ def _find_uncounted_columns(traces: tuple[Trace, Trace]) -> list[str]:
 
 
 def check_preconditions(expected: Trace, actual: Trace) -> tuple[str, ...]:
-    """Return why the two traces cannot be compared, empty if they can. Each reason makes the verdict INCONCLUSIVE.
+    """Explain why the two traces cannot be compared; return nothing if they can. Each reason makes the verdict INCONCLUSIVE.
 
-    What the header of one of them leaves unknown counts as equal: `note_unknown` names it.
+    Values that are unknown in one header count as equal: `note_unknown` names them.
     """
     e, a = expected.header, actual.header
     reasons = [
@@ -560,7 +561,7 @@ def check_preconditions(expected: Trace, actual: Trace) -> tuple[str, ...]:
         reasons.append(f"the limits differ: expected {e.limits.describe()}, actual {a.limits.describe()}")
     if _differ_where_known([(e.program_sha256, a.program_sha256)], ""):
         reasons.append("the programs differ: facts, rules or the numbering of symbols")
-    # Weights without a policy say nothing.
+    # Weights are meaningless without a policy.
     policies = [(e.policy.name, a.policy.name), (e.policy.sha256, a.policy.sha256)]
     if all(policies[0]) and _differ_where_known(policies, ""):
         reasons.append(f"the policies differ: expected {_policy(expected)}, actual {_policy(actual)}")
@@ -575,24 +576,24 @@ def check_preconditions(expected: Trace, actual: Trace) -> tuple[str, ...]:
 
 
 def _differ_where_known(pairs: Sequence[tuple[Any, Any]], unknown: Any) -> bool:
-    """Return whether a pair of values differs, neither of which is the one that stands for unknown."""
+    """Return whether two values differ although both are known."""
     return any(left != right and unknown not in (left, right) for left, right in pairs)
 
 
 def compare_dialects(expected: Trace, actual: Trace) -> list[str]:
-    """Return a sentence for each switch in which the dialects of two traces differ; none if one of them is unknown."""
+    """Return a sentence for each switch in which the dialects of two traces differ; return none if a dialect is unknown."""
     limits = expected.header.limits, actual.header.limits
     left, right = limits[0].dialect, limits[1].dialect
     if left is None or right is None:
         return []
     if not any(each.exclude_query for each in limits):
-        # Nothing is excluded in any dialect.
+        # No dialect excludes anything in this case.
         left = msgspec.structs.replace(left, exclusion=right.exclusion)
     return [f"the dialects differ: {each}" for each in describe_differences(left, right)]
 
 
 def note_unknown(expected: Trace, actual: Trace) -> tuple[str, ...]:
-    """Return notes about what was not compared because a header leaves it unknown: limits, program, policy and run."""
+    """Return notes about limits, program, policy and run that were not compared because a header does not know them."""
     sides: dict[str, list[str]] = {}
     for trace, role in ((expected, "expected"), (actual, "actual")):
         header = trace.header
@@ -615,23 +616,23 @@ def _policy(trace: Trace) -> str:
 
 
 Rebuilding = Callable[[Trace], Rebuild]
-"""Prepares to rebuild candidates of a trace by its program. UserError if it holds no clauses or no program."""
+"""A function that prepares to rebuild a trace's candidates from its program. UserError if clauses or program are missing."""
 
 
 class Rebuilds(NamedTuple):
-    """The functions that give each side its goals; None for a side that has them or cannot have any."""
+    """The functions that restore the goals of each side; None for a side that has goals or cannot have them."""
 
     expected: Rebuild | None = None
     actual: Rebuild | None = None
 
     def apply(self, side: int, block: Trace) -> Trace:
-        """Return some candidates of a side (0: expected, 1: actual), with goals where these can be rebuilt."""
+        """Return some candidates of a side (0: expected, 1: actual), with their goals if they can be rebuilt."""
         rebuild = self[side]
         return block if rebuild is None else rebuild(block)
 
 
 def find_rebuilds(expected: StepSource, actual: StepSource, rebuilding: Rebuilding | None) -> Rebuilds:
-    """Return how to rebuild compact traces, provided that their clauses lead to all their digests.
+    """Return functions that rebuild compact traces, if their clauses reproduce all their digests.
 
     Nothing is rebuilt if the digests of both traces agree: rebuilding takes longer than comparing.
     """
@@ -651,13 +652,13 @@ def _find_rebuild(source: StepSource, rebuilding: Rebuilding) -> Rebuild | None:
         for begin, end in source.split():
             rebuild(_load(source, begin, end))
     except UserError:
-        # The comparison uses the digests of a trace without goals, and says so.
+        # For a trace without goals, the comparison uses the digests, and says so.
         return None
     return rebuild
 
 
 def _hash_sequence(source: StepSource) -> bytes:
-    """Hash the digests of all steps, in order; they are computed where they are not stored."""
+    """Hash the digests of all steps, in order; compute digests that are not stored."""
     hasher: Any = xxhash.xxh3_128()
     for begin, end in source.split():
         sequence = source.stored_digests(np.arange(begin, end)).get("sequence")
@@ -675,9 +676,9 @@ def _load(source: StepSource, begin: int, end: int) -> Trace:
 def find_goals(
     expected: StepSource, actual: StepSource, numbering: Numbering, rebuild: Rebuild | None, wanted: frozenset[Goal]
 ) -> frozenset[Goal]:
-    """Return the wanted goals that a step of the expected trace has, or that are a query of the actual one.
+    """Return the wanted goals that are the goal of an expected step, or the query of an actual candidate.
 
-    rebuild: gives the expected trace its goals, if it keeps none
+    rebuild: restores the goals of the expected trace, if it keeps none
     """
     if not wanted:
         return wanted

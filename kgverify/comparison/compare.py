@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import msgspec
@@ -10,7 +11,6 @@ from numpy.typing import NDArray
 
 from kgverify.comparison.align import Alignment, SourceCandidates, align_candidates, judge_unpaired
 from kgverify.comparison.block import BlockComparer
-from kgverify.comparison.classify import Finding, Surroundings, classify, find_surroundings
 from kgverify.comparison.columns import ColumnComparer
 from kgverify.comparison.comparable import (
     ClauseIds,
@@ -32,14 +32,6 @@ from kgverify.comparison.comparable import (
 )
 from kgverify.comparison.equal_columns import Rounded, count_rounded, has_equal_columns, has_same_bytes
 from kgverify.comparison.equality import DEFAULT_EQUALITY, Equality
-from kgverify.comparison.inference.infer import (
-    ProgramInference,
-    adopt_guess,
-    find_program,
-    order_of_stages,
-    prefer_one_stage,
-)
-from kgverify.comparison.inference.step_difference import StepDifference
 from kgverify.comparison.locate import first_difference, name_stage, starts_wrong
 from kgverify.comparison.modulo import (
     DUPLICATES,
@@ -73,10 +65,13 @@ from kgverify.trace.model.stage_items import StageReader
 from kgverify.trace.model.trace import Trace
 
 if TYPE_CHECKING:
+    from kgverify.comparison.classify import Finding, Surroundings
+    from kgverify.comparison.inference.infer import ProgramInference
+    from kgverify.comparison.inference.step_difference import StepDifference
     from kgverify.comparison.stored_columns import FileSource
 
 KEPT: Final = 10_000
-"""The divergences, and the near-ties, that a comparison of recorded traces lists; further ones are counted."""
+"""The most divergences, and the most near-ties, that a comparison of recorded traces lists; further ones are only counted."""
 
 SKIPPED: Final = (
     "verified while comparing: the structure and the checksum of every dataset; values and digests only where the traces"
@@ -84,7 +79,7 @@ SKIPPED: Final = (
 )
 
 Progress = Callable[[int], None]
-"""Receives the number of bytes compared since the last call."""
+"""A function that receives the number of bytes compared since the last call."""
 
 _Located = TypeVar("_Located", Divergence, NearTie)
 
@@ -92,19 +87,19 @@ _Located = TypeVar("_Located", Divergence, NearTie)
 class Options(NamedTuple):
     """The options of a comparison.
 
-    lockstep:         each candidate of both traces is one position from which one step was taken, and every step that
-                      differs is a divergence; else each candidate has its first divergence
-    verifies_content: whether to verify every value and digest of a file first, as `read_trace` does; None: of traces with
+    lockstep:         whether each candidate of both traces is one position from which one step was taken: then every step
+                      that differs is a divergence; otherwise each candidate has its first divergence
+    verifies_content: whether to verify every value and digest of a file first, as `read_trace` does; None: for traces with
                       at most `VERIFIED_STEPS` steps. The checksum of every dataset is always verified, and so are the
-                      digests of a trace with goals if the other has none and only digests can be compared.
-    kept:             the number of divergences to list; the verdict, the level and the coverage are those of all
-    rebuilding:       gives compact traces that differ their goals; None to compare them by their digests
-    explains:         whether to name the stages that both traces recorded, and to classify the divergences that are listed
+                      digests of a trace with goals if the other has no goals and only digests can be compared.
+    kept:             the number of divergences to list; the verdict, the level and the coverage always include all
+    rebuilding:       a function that restores the goals of compact traces that differ; None to compare their digests
+    explains:         whether to name the stages that both traces recorded, and to classify the listed divergences
     equality:         what counts as equal
-    tolerance:        of scores, if it was measured; None: by the equality and the headers of the traces
-    progress:         receives the number of bytes compared since the last call
-    block_steps:      the steps of a block, which has one candidate at least; None for the size that suits the traces
-    piece_bytes:      the bytes of a piece of a column on disk; like `block_steps`, it changes no result
+    tolerance:        the tolerance of scores, if it was measured; None: from the equality and the headers of the traces
+    progress:         a function that receives the number of bytes compared since the last call
+    block_steps:      the steps of a block, which has at least one candidate; None for a size that suits the traces
+    piece_bytes:      the bytes of a piece of a column on disk; like `block_steps`, it does not affect the result
     """
 
     lockstep: bool = False
@@ -128,22 +123,22 @@ def compare(expected: TraceLike, actual: TraceLike, **options: Any) -> Compariso
 
 
 class Comparer:
-    """Compares two traces of the same run, of whatever levels: in memory, in files, or in folders of shards.
+    """The comparer of two traces of the same run, at any levels: in memory, in files, or in folders of shards.
 
     UserError for a trace that is damaged or refused. A missing or doubled shard makes the verdict INCONCLUSIVE.
 
     recorded:   both traces as they were recorded
     sources:    both traces as they are compared: without steps if one of them does not show its steps
-    program:    infers the clauses of resolvents where a trace does not show them
+    program:    infers the clauses of resolvents if a trace does not show them
 
     After `compare`:
 
-    findings:        the class of each divergence listed, if wanted
+    findings:        the class of each listed divergence, if wanted
     benign:          the benign differences
-    draws:           the evidence for another draw of candidates, by query and side
-    views:           both steps of each step that differs, by (candidate, step), if both traces are in memory
-    comparison:      what it returned
-    num_found:       the number of divergences, of which some are listed
+    draws:           the evidence that candidates were drawn differently, by query and side
+    views:           both versions of each step that differs, by (candidate, step), if both traces are in memory
+    comparison:      the result that `compare` returned
+    num_found:       the number of all divergences, listed or not
     lists_all:       whether all divergences and near-ties are listed
     is_in_order:     whether both traces have the same candidates in the same order, on disk
     """
@@ -172,13 +167,19 @@ class Comparer:
         self.has_same_numbering = self._numbering.is_same
         self._pair = pair = self._compared(shells[0], shells[1])
         self.expected, self.actual = pair.expected, pair.actual
-        self.program = ProgramInference(find_program([pair.full[i] for i in self._numbering.kept_sides]))
         self.names, self.score_tolerance, self.not_compared = pair.names, pair.score_tolerance, pair.not_compared
         self.has_origins, self.has_scores = pair.has_origins, pair.has_scores
         self._ignored = frozenset(self.not_compared)
         self._lacking = pair.schema.compared_names - (self.sources[0].fields & self.sources[1].fields)
-        # Equal stored digests mean equal steps if both are of the same ids and count the same columns.
+        # Equal stored digests mean equal steps if both sides use the same ids and count the same columns.
         self.has_like_digests = self._numbering.is_same and counts_alike(shells[0], shells[1])
+
+    @cached_property
+    def program(self) -> "ProgramInference":
+        """The inference of clauses from the program that the traces hold."""
+        from kgverify.comparison.inference.infer import ProgramInference, find_program
+
+        return ProgramInference(find_program([self._pair.full[i] for i in self._numbering.kept_sides]))
 
     def read_candidates(self, side: int) -> Candidates:
         """Return all candidates of a side (0: expected, 1: actual) in the common ids, without their steps."""
@@ -192,7 +193,7 @@ class Comparer:
         return self._numbering.clauses_of(0, self._shells[0]), self._numbering.clauses_of(1, self._shells[1])
 
     def compare(self) -> Comparison:
-        """Return the verdict with everything it rests on: identities are compared first, then bytes, then steps."""
+        """Return the verdict with everything that supports it. Identities are compared first, then bytes, then steps."""
         self._found = found = _Found(self._options)
         self._num_steps = self._num_resolvents = 0
         self._rounded = Rounded()
@@ -259,7 +260,7 @@ class Comparer:
         return reasons
 
     def _list_notes(self, num_listed: int) -> list[str]:
-        """Return what a reader should know beside the verdict, given the number of divergences listed."""
+        """Return what a reader should know besides the verdict, given the number of listed divergences."""
         has_tolerance = {
             each.name for each in self._pair.schema.compared if each.rule is not EqualityRule.EQUAL
         } - self._ignored
@@ -281,6 +282,8 @@ class Comparer:
 
     def _explain(self, listed: list["_Listed"]) -> list["_Listed"]:
         """Return the divergences with their stages, and classify them."""
+        from kgverify.comparison.inference.infer import prefer_one_stage
+
         chosen = iter(prefer_one_stage([each.guesses for each in listed if each.guesses]))
         listed = [each.choose(next(chosen)) if each.guesses else each for each in listed]
         around = [each.surroundings for each in listed]
@@ -290,7 +293,7 @@ class Comparer:
         return listed
 
     def describe_difference(self, difference: float) -> str:
-        """Return a difference of scores in words, in nats and in units in the last place."""
+        """Describe a difference of scores in nats and in units in the last place."""
         return self._pair.tolerance.describe(difference)
 
     def _describe_rounding(self) -> Rounding:
@@ -310,27 +313,27 @@ class Comparer:
         )
 
     def like(self, expected: Trace, actual: Trace) -> "Comparer":
-        """Return a comparer of other traces that judges alike, and explains nothing."""
+        """Return a comparer of other traces that judges in the same way, without explanations."""
         return Comparer(expected, actual, self.alike)
 
     @property
     def alike(self) -> Options:
-        """The options of a comparer that judges alike, and explains nothing."""
+        """The options of a comparer that judges in the same way, without explanations."""
         own = self._options
         return Options(own.lockstep, equality=replace(own.equality, modulo=self.modulo), tolerance=own.tolerance)
 
     @property
     def accepted(self) -> ScoreTolerance | float | str | None:
-        """The tolerance of scores that was measured, or the error that the user accepts; None: the judge's bound."""
+        """The measured tolerance of scores, or the error that the user accepts; None: the judge's bound."""
         return self._options.tolerance or self._options.equality.accepted_error
 
     @property
     def paired_rows(self) -> NDArray[np.int64]:
-        """The candidates of the expected trace that the actual one has as well, after `compare`."""
+        """The candidates of the expected trace that the actual trace has as well, after `compare`."""
         return np.arange(self.sources[0].num_candidates) if self._alignment is None else self._alignment.expected
 
     def counterparts(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the rows in the actual trace of some candidates of the expected one, after `compare`."""
+        """Return the rows in the actual trace of some candidates of the expected trace, after `compare`."""
         if self._alignment is None:
             return rows
         counterparts: NDArray[np.int64] = self._alignment.actual[np.searchsorted(self._alignment.expected, rows)]
@@ -339,7 +342,7 @@ class Comparer:
     def load_pairs(self, rows: NDArray[np.int64]) -> tuple[Trace, Trace]:
         """Return some candidates of the expected trace and their counterparts as traces in memory, after `compare`.
 
-        If differences are benign, these are in normal form, and their names are numbered alike.
+        If some differences count as benign, both traces are in normal form, and their names have the same numbers.
         """
         if not self.modulo:
             expected, actual = self._read_and_load(rows)
@@ -360,7 +363,7 @@ class Comparer:
         return expected, actual
 
     def _find_suspects(self) -> tuple[int, Iterator["_Rows"]]:
-        """Return the number of pairs, and blocks of those that may differ; align the candidates unless they are in order."""
+        """Return the number of pairs, and blocks of pairs that may differ; align the candidates if they are not in order."""
         verified: set[str] = set()
         if len(self._files) == 2 and self._can_compare_stored():
             from kgverify.comparison.stored_columns import StoredColumns
@@ -394,7 +397,7 @@ class Comparer:
     def _can_compare_stored(self) -> bool:
         """Return whether columns on disk can be compared as they are stored.
 
-        If a trace has no goals, the digests of steps must stand for them.
+        If a trace has no goals, the digests of steps must be comparable instead.
         """
         if not self._numbering.is_same:
             return False
@@ -402,13 +405,13 @@ class Comparer:
         return self._has_goals or (self.has_like_digests and has_digests)
 
     def _count_agreeing(self, expected: "FileSource", suspects: list[Range]) -> None:
-        """Count the steps of all candidates but the suspects, which are compared one by one."""
+        """Count the steps of all candidates except the suspects, which are compared one by one."""
         self._count({level: expected.trace.num_rows(level) for level in ("steps", "resolvents")})
         for begin, end in suspects:
             self._count(self._pair.schema.count_rows(expected.trace.read_candidates(begin, end)), -1)
 
     def _count(self, rows: Mapping[str, int], sign: int = 1) -> None:
-        """Count what was compared; resolvents only if both traces have them."""
+        """Count the compared steps, and the compared resolvents if both traces have them."""
         self._num_steps += sign * rows["steps"]
         self._num_resolvents += 0 if "steps.num_resolvents" in self._ignored else sign * rows.get("resolvents", 0)
 
@@ -417,22 +420,21 @@ class Comparer:
         return expected, actual
 
     def _converter(self, side: int) -> Convert | None:
-        """Return the conversion of the candidates' atoms of a side, or None if they stay."""
+        """Return the function that converts the atoms of a side's candidates, or None if they stay."""
         convert = self._numbering.converter(side)
         if NAMES not in self.modulo:
             return convert
         return lambda atoms: rename_candidates(atoms if convert is None else convert(atoms))
 
     def _judge_unpaired(self, alignment: Alignment) -> None:
-        """Judge the candidates that only one trace has; those beyond the ones kept are counted."""
+        """Judge the candidates that only one trace has; beyond the number of divergences to list, only count them."""
         most = self._options.kept
         kept = alignment._replace(missing=alignment.missing[:most], extra=alignment.extra[:most])
         self._found.num += len(alignment.missing) + len(alignment.extra) - len(kept.missing) - len(kept.extra)
         divergences, self.draws = judge_unpaired(*self._candidates(), kept, self._pair)
         for each in divergences:
             draw = self.draws.get((each.query, each.side), "")
-            around = Surroundings(None, None, draw=draw)
-            self._found.add_unpaired(each, classify(each, around) if self._options.explains else None)
+            self._found.add_unpaired(each, _classify_unpaired(each, draw) if self._options.explains else None)
 
     def _split(self, ranges: list[Range]) -> Iterator["_Rows"]:
         """Yield the rows of pairs on both sides, in blocks of a bounded number of steps or of a single pair."""
@@ -466,7 +468,9 @@ class Comparer:
         pair = self._make_pair(*(blocks or self._load(columns, rows, others)))
         block: ColumnComparer
         if pair.schema == KNOWLEDGE_GRAPH:
-            block = BlockComparer(pair, lockstep=self.lockstep, program=self.program, explains=self._options.explains)
+            block = BlockComparer(
+                pair, lockstep=self.lockstep, program=lambda: self.program, explains=self._options.explains
+            )
         else:
             block = ColumnComparer(pair, lockstep=self.lockstep)
         self._num_steps += block.num_steps
@@ -508,19 +512,19 @@ class Comparer:
             if not all(
                 has_same_bytes(stored[0][name], stored[1][name]) for name in stored[0].keys() & stored[1].keys()
             ):
-                # One of two different digests of equal steps is wrong.
+                # If equal steps have two different digests, one digest is wrong.
                 return False, False
         return found
 
     def _agrees_by_digest(self, columns: tuple[Columns, Columns], blocks: tuple[Trace, Trace]) -> tuple[bool, bool]:
-        """Return the same as `agrees` if a trace has no goals: for the columns that both have, and the digests."""
+        """Return the same as `agrees` if a trace has no goals: compare the columns that both have, and the digests."""
         if not self.has_like_digests or not has_same_bytes(*(block.digests.sequence for block in blocks)):
             return False, False
         return has_equal_columns(*columns, self._lacking, self.score_tolerance, self._pair.schema)
 
 
 def _with_origins(trace: Trace, other: Trace) -> Trace:
-    """Return a trace with the origins of another one that agrees with it up to the origins of repeated resolvents."""
+    """Return a trace with the origins of another trace, which agrees with it except in the origins of repeated resolvents."""
     own, wanted = trace.columns.resolvents, other.columns.resolvents
     if len(own.kind) != len(wanted.kind):
         return trace
@@ -533,31 +537,42 @@ _Rows = tuple[NDArray[np.int64], NDArray[np.int64]]
 
 
 class _Listed(NamedTuple):
-    """A divergence of the whole traces, with its class, or with the surroundings if other derivations decide its class.
+    """A divergence of the whole traces, with its class, or with its surroundings if other derivations decide the class.
 
-    guesses: the stages whose fault alone explains the step, the likeliest first
+    guesses: the stages that explain the step by their fault alone, the likeliest first
     """
 
     divergence: Divergence
-    finding: Finding | None = None
-    surroundings: Surroundings | None = None
-    guesses: Sequence[StepDifference] = ()
+    finding: "Finding | None" = None
+    surroundings: "Surroundings | None" = None
+    guesses: "Sequence[StepDifference]" = ()
 
-    def choose(self, guess: StepDifference) -> "_Listed":
+    def choose(self, guess: "StepDifference") -> "_Listed":
         """Return the divergence with one of its guesses."""
+        from kgverify.comparison.classify import Finding
+        from kgverify.comparison.inference.infer import adopt_guess
+
         named = adopt_guess(self.divergence, guess)
         return self._replace(divergence=named, finding=Finding(guess.kind, guess.evidence, guess.confidence))
 
-    def classify(self, known_goals: frozenset[Goal]) -> Finding:
+    def classify(self, known_goals: frozenset[Goal]) -> "Finding":
         """Return its class, given the goals of other derivations."""
+        from kgverify.comparison.classify import classify
+
         if self.surroundings is not None:
             return classify(self.divergence, self.surroundings._replace(other_goals=known_goals))
         assert self.finding is not None
         return self.finding
 
 
+def _classify_unpaired(divergence: Divergence, draw: str) -> "Finding":
+    from kgverify.comparison.classify import Surroundings, classify
+
+    return classify(divergence, Surroundings(None, None, draw=draw))
+
+
 class _StageNamer:
-    """Names the stages of the divergences of one block from what both traces, of level `deep`, recorded."""
+    """A namer of the stages of one block's divergences, by the outputs that both traces recorded at level `deep`."""
 
     def __init__(self, block: BlockComparer) -> None:
         self._block = block
@@ -566,11 +581,13 @@ class _StageNamer:
 
     def explain(self, found: Divergence, rows: NDArray[np.int64]) -> _Listed:
         """Return a divergence of the block with its class, given the rows of its candidates in the whole trace."""
+        from kgverify.comparison.classify import classify, find_surroundings
+
         block = self._block
         named, outputs = self.name(found)
         guesses = block.guesses.get((found.candidate, found.step), ())
         if guesses and named is not found:
-            # What the stages gave says more than a guess.
+            # Recorded outputs of stages are better evidence than a guess.
             guesses = ()
             named = msgspec.structs.replace(named, kind=DifferenceClass.UNCLASSIFIED, evidence="", confidence=0.0)
         around = find_surroundings(
@@ -588,17 +605,19 @@ class _StageNamer:
         return _Listed(moved, classify(named, around), guesses=guesses)
 
     def name(self, divergence: Divergence) -> tuple[Divergence, tuple[Any, Any] | None]:
-        """Return the divergence with the earliest stage that both sides recorded and that differs, and its outputs.
+        """Return the divergence with the earliest stage whose recorded outputs differ, and these outputs.
 
-        If the stages of a step agree and the step differs, `recycle` is at fault: the machinery around the stages. The
-        divergence stays as it is where a side has no such step or did not record the stages.
+        If the stages of a step agree but the step differs, `recycle` is at fault: the machinery around the stages. The
+        divergence stays as it is if a side has no such step or did not record the stages.
         """
+        from kgverify.comparison.inference.infer import order_of_stages
+
         is_of_step = divergence.step >= 0 and divergence.field.startswith(("steps.", "resolvents."))
         if not self._is_recorded or not is_of_step:
             return divergence, None
         is_wrong_before = starts_wrong(divergence)
         if is_wrong_before and not divergence.step:
-            # Nothing before it went wrong: it began wrong.
+            # No earlier step can have gone wrong: the derivation began with the wrong goal.
             return divergence, None
         block = self._block
         step = 0 if block.lockstep else divergence.step - is_wrong_before
@@ -618,7 +637,7 @@ class _StageNamer:
 
 
 class _Found:
-    """The divergences and near-ties of the whole traces: all are counted, the first `kept` of each are listed."""
+    """The divergences and near-ties of the whole traces: all are counted, and the first `kept` of each are listed."""
 
     def __init__(self, options: Options) -> None:
         self._kept, self._explains = options.kept, options.explains
@@ -629,7 +648,7 @@ class _Found:
         self._unpaired: list[_Listed] = []
 
     def add(self, block: ColumnComparer, rows: NDArray[np.int64]) -> None:
-        """Add what one block has, given the rows of its candidates in the whole expected trace."""
+        """Add the divergences and near-ties of a block, given the rows of its candidates in the whole expected trace."""
         self.num += len(block.divergences)
         self.num_ties += len(block.near_ties)
         self.num_by_digest += sum(each.field == DIGEST for each in block.divergences)
@@ -643,7 +662,7 @@ class _Found:
                 listed = namer.explain(found, rows)
             self._divergences.append(listed)
 
-    def add_unpaired(self, divergence: Divergence, finding: Finding | None) -> None:
+    def add_unpaired(self, divergence: Divergence, finding: "Finding | None") -> None:
         """Add a candidate that only one trace has."""
         self.num += 1
         self.levels.add(divergence.level)

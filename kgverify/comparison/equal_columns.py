@@ -42,7 +42,7 @@ def has_equal_columns(
     score_tolerance: float,
     schema: Schema = KNOWLEDGE_GRAPH,
 ) -> tuple[bool, bool]:
-    """Return whether every field agrees, and whether scores that agree differ in bits. Outputs of stages are not compared."""
+    """Return whether every field agrees, and whether agreeing scores differ in bits. Outputs of stages are not compared."""
     has_other_bits = False
     for each in schema.compared:
         if each.name in ignored:
@@ -62,9 +62,9 @@ def agree(
     score_tolerance: float,
     num_steps: NDArray[np.uint32],
 ) -> tuple[bool, bool]:
-    """Return whether the values of a column agree, and whether they are scores that then differ in bits.
+    """Return whether the values of a column agree, and whether agreeing scores differ in bits.
 
-    num_steps: of the candidates, if the column is one of theirs
+    num_steps: the steps of each candidate, if it is a column of candidates
     """
     if column.rule is EqualityRule.SCORE:
         return has_equal_scores(expected, actual, score_tolerance)
@@ -76,7 +76,7 @@ def agree(
 def has_equal_scores(
     expected: NDArray[np.floating], actual: NDArray[np.floating], tolerance: float
 ) -> tuple[bool, bool]:
-    """Return whether scores agree within the tolerance, and whether they then differ in bits.
+    """Return whether scores agree within the tolerance, and whether agreeing scores differ in bits.
 
     Bits are compared in the coarser of the two types.
     """
@@ -100,7 +100,7 @@ class Rounded(NamedTuple):
     largest: float = 0.0
 
     def plus(self, other: "Rounded") -> "Rounded":
-        """Return both counts together."""
+        """Return the sum of both counts."""
         num_scores, num_differing = self.num_scores + other.num_scores, self.num_differing + other.num_differing
         return Rounded(num_scores, num_differing, max(self.largest, other.largest))
 

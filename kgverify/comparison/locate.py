@@ -1,16 +1,15 @@
 """The stage of a difference, inferred from two recorded steps.
 
-The stage named here is the earliest whose recorded output differs. Replaying the step in both engines, stage by stage,
-is more exact; see `kgverify.verification.replay`.
+The inferred stage is the earliest one whose recorded output differs. Replaying the step in both engines, stage by stage,
+is more exact: see `kgverify.verification.replay`.
 """
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
-from kgverify.comparison.inference.step_difference import StepDifference
 from kgverify.comparison.result import Divergence, Level, Value
 from kgverify.comparison.step_pair import StepPair
 from kgverify.comparison.step_view import Names, ResolventView, StepView, canonical, list_unshared, outcome_name
@@ -18,8 +17,11 @@ from kgverify.program.atoms import Atom
 from kgverify.program.outcomes import STEP_STAGES, GoalKind, Origin, Stage
 from kgverify.trace.model.stage_items import StageOutputs
 
+if TYPE_CHECKING:
+    from kgverify.comparison.inference.step_difference import StepDifference
+
 MOST_SHOWN = 12
-"""The differing items to list; the rest are counted."""
+"""The most differing items to list; the rest are counted."""
 
 
 class Difference(NamedTuple):
@@ -32,7 +34,7 @@ class Difference(NamedTuple):
     field: str
     expected: Value
     actual: Value
-    found: StepDifference | None = None
+    found: "StepDifference | None" = None
 
 
 def locate_difference(
@@ -72,12 +74,12 @@ def locate_difference(
 
 
 def is_close(expected: float, actual: float, tolerance: float) -> bool:
-    """Return whether two numbers are equal within an absolute tolerance; NaN equals nothing."""
+    """Return whether two numbers are equal within an absolute tolerance. NaN is not equal to anything."""
     return expected == actual or abs(expected - actual) <= tolerance
 
 
 def level_of_step(expected: StepView, actual: StepView, difference: Difference) -> Level:
-    """Return the level of the difference of two steps, within the step."""
+    """Return the level of the difference of two steps, as far as it shows within the step."""
     if expected.outcome != actual.outcome:
         return Level.OUTCOME
     if expected.chosen != actual.chosen:
@@ -106,7 +108,7 @@ def render_choice(step: StepView, names: Names) -> str:
 
 
 def _locate_in_resolvents(pair: StepPair, names: Names) -> Difference:
-    """Locate a difference of resolvents: missing or extra clauses point to matching, changed atoms to later stages."""
+    """Locate a difference of resolvents: missing or extra clauses indicate matching, changed atoms indicate later stages."""
     if not any(pair.only):
         left, right = (shorten(map(names.resolvent, step.resolvents)) for step in pair.steps)
         return Difference(Stage.RESOLVE, "resolvents.order", left, right)
@@ -141,7 +143,7 @@ def _stage_of_change(expected: ResolventView, actual: ResolventView) -> Stage:
 
 
 def starts_wrong(divergence: Divergence) -> bool:
-    """Return whether the step begins with a wrong goal, which the step before made, if there is one."""
+    """Return whether the step begins with a wrong goal, made by the step before if there is one."""
     return divergence.field in ("steps.goal_atoms", "steps.depth")
 
 
@@ -171,7 +173,7 @@ def is_same_output(stage: Stage, expected: Any, actual: Any, tolerance: float) -
 
 
 def render_difference(stage: Stage, expected: Any, actual: Any, names: Names) -> tuple[Value, Value]:
-    """Render two outputs of a stage in names; of lists only the items that differ, with their clauses."""
+    """Render two outputs of a stage with names; for lists, render only the items that differ, with their clauses."""
     if stage in _RENDER_SINGLE:
         return _RENDER_SINGLE[stage](expected, names), _RENDER_SINGLE[stage](actual, names)
     if stage is Stage.LIMIT:
@@ -188,7 +190,7 @@ def render_difference(stage: Stage, expected: Any, actual: Any, names: Names) ->
 
 
 def render_output(stage: Stage, output: Any, names: Names) -> Iterator[str]:
-    """Render the output of a stage in names, item by item."""
+    """Render the output of a stage with names, item by item."""
     if stage in _RENDER_SINGLE:
         yield str(_RENDER_SINGLE[stage](output, names))
         return
@@ -214,7 +216,7 @@ _RENDER_SINGLE: Final[Mapping[Stage, Callable[[Any, Names], Value]]] = {
     Stage.ADVANCE: _render_goal,
     Stage.FINISH: lambda value, names: outcome_name(value),
 }
-"""The rendering of the stages that give a single value."""
+"""The functions that render the outputs of stages with a single value."""
 
 
 def _render_item(stage: Stage, item: Any, names: Names) -> str:

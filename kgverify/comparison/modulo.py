@@ -1,6 +1,6 @@
-"""Equality up to what the user declares: names of variables, the order of resolvents, repeated resolvents.
+"""Equality up to declared benign differences: in names of variables, the order of resolvents, or repeated resolvents.
 
-Steps, and outputs of stages, that are equal up to what was declared have one normal form.
+Steps, and outputs of stages, that are equal up to the declared differences have the same normal form.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -29,7 +29,7 @@ NAMES: Final = "names"
 """The numbers of the variables of a goal."""
 
 ORDER: Final = "order"
-"""The order of the resolvents of a step; a choice means the resolvent chosen. The order of atoms in a goal counts."""
+"""The order of the resolvents of a step; choices are compared by the chosen resolvent. The order of atoms still matters."""
 
 DUPLICATES: Final = "duplicates"
 """Repetitions of a resolvent of a step."""
@@ -37,7 +37,7 @@ DUPLICATES: Final = "duplicates"
 KINDS: Final = (NAMES, ORDER, DUPLICATES)
 
 EXACT: Final = "none"
-"""Declares that nothing is benign."""
+"""The declaration that no difference is benign."""
 
 NOTHING: Final[Modulo] = frozenset()
 
@@ -49,7 +49,7 @@ MEANINGS: Final = {
 
 
 def parse_modulo(declared: str | Collection[str] | None) -> Modulo | None:
-    """Return the kinds that a user declares, as `"names,order"` or one by one; None if nothing is declared.
+    """Parse the kinds that a user declares, as `"names,order"` or one by one; return None if nothing is declared.
 
     UserError for an unknown kind.
     """
@@ -71,9 +71,9 @@ def parse_modulo(declared: str | Collection[str] | None) -> Modulo | None:
 def resolve_modulo(
     declared: Collection[str] | None, expected: Header, actual: Header
 ) -> tuple[Modulo, tuple[str, ...]]:
-    """Return the kinds that hold for two traces, with a note if they follow from the traces.
+    """Return the kinds that apply to two traces, with a note if they follow from the traces.
 
-    If nothing is declared, names are benign where an engine numbers variables its own way.
+    If nothing is declared, names are benign if an engine numbers variables its own way.
     """
     if declared is not None:
         return frozenset(declared), ()
@@ -86,7 +86,7 @@ def resolve_modulo(
 
 
 def order_kinds(kinds: Collection[str]) -> tuple[str, ...]:
-    """Return kinds in the order in which they are listed."""
+    """Return kinds in their usual order."""
     return tuple(kind for kind in KINDS if kind in kinds)
 
 
@@ -103,9 +103,9 @@ _TIE_BREAKERS: Final = ("origin_kind", "origin", "score")
 def normalise(columns: Columns, modulo: Modulo, ignored: Collection[str] = (), *, has_scores: bool = True) -> Columns:
     """Return candidates with their steps in normal form. The outputs of stages stay as they are.
 
-    A sum of log-probabilities becomes the one without repeated resolvents.
+    Sums of log-probabilities are recomputed without repeated resolvents.
 
-    ignored:    columns that do not order equal resolvents, because only one trace has them
+    ignored:    columns that are not used to order equal resolvents, because only one trace has them
     has_scores: whether the scores are known
     """
     normal = normalise_steps(columns, modulo, ignored)
@@ -115,7 +115,7 @@ def normalise(columns: Columns, modulo: Modulo, ignored: Collection[str] = (), *
     if has_scores and len(normal.resolvents.kind) < len(columns.resolvents.kind):
         gained = _log_sums(columns) - _log_sums(normal)
         owner = np.repeat(np.arange(len(candidates.query)), candidates.num_steps)
-        # Steps without repetitions gain nothing, not even by rounding.
+        # The sums of steps without repetitions must not change, not even by rounding.
         owner, gained = (each[columns.steps.num_resolvents != normal.steps.num_resolvents] for each in (owner, gained))
         sums = candidates.log_probability + np.bincount(owner, gained, len(candidates.query))
         candidates = candidates._replace(log_probability=sums)
@@ -134,12 +134,12 @@ def normalise_steps(columns: Columns, modulo: Modulo, ignored: Collection[str] =
 
 
 def rename_candidates(atoms: NDArray[np.int32]) -> NDArray[np.int32]:
-    """Return atoms of candidates, each with its variables numbered by first appearance."""
+    """Return the atoms of candidates, each with its variables numbered by first appearance."""
     return renumber(atoms, np.arange(len(atoms) + 1))
 
 
 def hash_goals(atoms: NDArray[np.int32], starts: NDArray[np.int64]) -> Words:
-    """Return a hash of each goal, uint64 [n], to find it by; hits are confirmed."""
+    """Return a hash of each goal, uint64 [n], for lookups; the caller must confirm hits."""
     position = np.arange(len(atoms)) - np.repeat(starts[:-1], np.diff(starts))
     words = words_of(position)
     for values in atoms.T:
@@ -154,7 +154,7 @@ class _Groups(NamedTuple):
 
     group: int64 [R]  the group of each resolvent
     first: int64 [groups]  the first resolvent of each group
-    key:   uint64 [R]  equal for equal resolvents
+    key:   uint64 [R]  a hash that is equal for equal resolvents
     """
 
     group: NDArray[np.int64]
@@ -165,7 +165,7 @@ class _Groups(NamedTuple):
 def _arrange(
     steps: Steps, resolvents: Resolvents, modulo: Modulo, ignored: Collection[str]
 ) -> tuple[Steps, Resolvents]:
-    """Drop repeated resolvents, sort the others, and let the choice follow the resolvent chosen."""
+    """Drop repeated resolvents, sort the others, and update the choice to the new index of the chosen resolvent."""
     num = len(resolvents.kind)
     step = np.repeat(np.arange(len(steps.depth)), steps.num_resolvents)
     groups = _find_groups(resolvents, step)
@@ -174,7 +174,7 @@ def _arrange(
         breakers = [getattr(resolvents, n)[rows] for n in _TIE_BREAKERS if f"resolvents.{n}" not in ignored]
         rows = rows[np.lexsort((*reversed(breakers), groups.key[rows], step[rows]))]
     counts = np.bincount(step[rows], minlength=len(steps.depth))
-    # The choice becomes the first of the resolvents that equal the one chosen.
+    # The choice becomes the first of the resolvents that equal the chosen one.
     place = np.full(len(groups.first), num)
     np.minimum.at(place, groups.group[rows], np.arange(len(rows)))
     choice = steps.choice.copy()
@@ -208,7 +208,7 @@ def _find_groups(resolvents: Resolvents, step: NDArray[np.int64]) -> _Groups:
 
 
 def _log_sums(columns: Columns) -> NDArray[np.float64]:
-    """Return the logarithm of the sum of the exponentials of the scores of each step; 0 for a step without any."""
+    """Return the logarithm of the sum of the exponentials of each step's scores; 0 for a step without scores."""
     counts = columns.steps.num_resolvents.astype(np.int64)
     sums = np.zeros(len(counts))
     filled = counts > 0
@@ -225,30 +225,30 @@ def _log_sums(columns: Columns) -> NDArray[np.float64]:
 
 
 class BenignSteps(NamedTuple):
-    """Steps whose difference belongs to one kind: their number, their candidates, and the first of them with both sides."""
+    """Steps whose difference belongs to one kind: their number, their candidates, and both sides of the first step."""
 
     num_steps: int
     candidates: NDArray[np.int64]
     first: Benign
 
     def move(self, rows: NDArray[np.integer]) -> "BenignSteps":
-        """Return the same with other candidates, given the new number of each."""
+        """Return the same steps with renumbered candidates, given the new number of each candidate."""
         first = msgspec.structs.replace(self.first, candidate=int(rows[self.first.candidate]))
         return BenignSteps(self.num_steps, rows[self.candidates].astype(np.int64), first)
 
 
 class BenignCount:
-    """The benign differences of whole traces, added up."""
+    """The total of the benign differences of whole traces."""
 
     def __init__(self) -> None:
         self._found: dict[str, list[BenignSteps]] = {}
 
     def add(self, found: BenignSteps) -> None:
-        """Add steps, with the candidates of the whole trace."""
+        """Add steps whose candidates are numbered as in the whole trace."""
         self._found.setdefault(found.first.kind, []).append(found._replace(candidates=np.unique(found.candidates)))
 
     def join(self, other: "BenignCount", owner: NDArray[np.integer]) -> None:
-        """Add what another comparison counted. owner: int [N], this trace's candidate for each of the other's."""
+        """Add the counts of another comparison. owner: int [N], the candidate of this trace for each of the other trace."""
         for found in other._found.values():
             for each in found:
                 self.add(each.move(owner))
@@ -280,8 +280,8 @@ def find_kinds(
 
     A difference belongs to the smallest set of kinds up to which the two steps are equal.
 
-    raw:  both traces as recorded, in one numbering, without the columns ignored
-    rows: of steps of both that differ, and that are equal up to all kinds
+    raw:  both traces as recorded, in one numbering, without the ignored columns
+    rows: the rows, in both traces, of steps that differ and that are equal up to all kinds
     """
     chosen: dict[str, list[NDArray[np.int64]]] = {}
     left = np.arange(len(rows[0]))
@@ -307,7 +307,7 @@ _MATCHES = (Stage.MATCH_RULES, Stage.MATCH_FACTS)
 
 
 def normalise_outputs(outputs: StageOutputs, modulo: Modulo) -> StageOutputs:
-    """Return the outputs of the stages of a step in normal form, without those that lack what they refer to."""
+    """Return the outputs of a step's stages in normal form; drop scores and choices if the list they refer to is unknown."""
     if not modulo:
         return outputs
     normal = dict(outputs)
@@ -330,7 +330,7 @@ def normalise_outputs(outputs: StageOutputs, modulo: Modulo) -> StageOutputs:
 
 
 def _normalise_limit(normal: StageOutputs, modulo: Modulo) -> None:
-    """Bring what `limit` left into normal form, with the scores and the choice, which refer to it."""
+    """Bring the output of `limit` into normal form, together with the scores and the choice that refer to it."""
     listed, *counts = normal[Stage.LIMIT]
     items = [_rename_item(item, modulo) for item in listed]
     scores, choice = normal.get(Stage.SCORE, ()), normal.get(Stage.CHOOSE, -1)
@@ -355,7 +355,7 @@ def _arrange_items(items: Sequence[Any], modulo: Modulo, scores: Sequence[float]
 
 
 def _content(item: Any) -> tuple[Any, ...]:
-    """Return the kind, if it is listed, and the atoms of an item."""
+    """Return the kind, if the item has one, and the atoms of an item."""
     return (*item[:-3], item[-1])
 
 

@@ -18,7 +18,7 @@ NO_ROWS: Final[NDArray[np.int64]] = np.zeros(0, np.int64)
 """The rows of an empty list of candidates."""
 
 RankCandidates = Callable[[Candidates], Rankings]
-"""Ranks candidates as one side does."""
+"""A function that ranks candidates as one side does."""
 
 
 def compare_rankings(
@@ -34,11 +34,11 @@ def compare_rankings(
     """Add the divergences of `rank`, and raise the level if ranks or the metric differ.
 
     ranks: the ranking functions of the expected and the actual side. Each ranks the other side's candidates again, which
-           separates faults of ranking from consequences of other faults. Without them only the groups whose candidates
+           separates faults of ranking from consequences of other faults. Without them, only groups whose candidates
            all agree are judged.
     tolerance:   the largest difference between two scores that count as equal, in nats; None: the judge's bound
     unexplained: without ranking functions, further groups whose ranks do not follow from their candidates by one rule
-    repeating:   the expected candidates whose recorded sums count resolvents that one side repeats: ranks follow from them
+    repeating:   the expected candidates whose recorded sums include resolvents that one side repeats: they affect ranks
     """
     if expected.rankings is None or actual.rankings is None:
         missing = [role for role, trace in (("expected", expected), ("actual", actual)) if trace.rankings is None]
@@ -46,7 +46,7 @@ def compare_rankings(
         return msgspec.structs.replace(comparison, notes=(*comparison.notes, note))
     left, right = _by_group(expected.rankings), _by_group(actual.rankings)
     if ranks is not None:
-        # A group that both rank wrongly is shown as the expected side ranks it.
+        # If both sides rank a group wrongly, the expected side's ranks are shown.
         both = (
             (left, _by_group(ranks[1](expected.columns.candidates))),
             (_by_group(ranks[0](actual.columns.candidates)), right),
@@ -70,7 +70,7 @@ def compare_rankings(
 def _add_ranks(
     comparison: Comparison, found: Sequence[Divergence], rankings: tuple[Rankings, Rankings], cause: str
 ) -> Comparison:
-    """Add the divergences of `rank`. cause: of ranks that differ without any divergence."""
+    """Add the divergences of `rank`. cause: the cause to name if ranks differ without any divergence."""
     ranks = _pair(*map(_by_group, rankings)).values()
     num_differing = sum(wanted != got for wanted, got in ranks)
     divergences, notes = (*comparison.divergences, *found), comparison.notes
@@ -122,9 +122,9 @@ def _pair(
 
 
 def _is_rounding(expected: Trace, error: float, group: _Group, wanted: _Ranks | None, got: _Ranks | None) -> bool:
-    """Return whether the ranks of a group are equal, or errors of scores alone can turn the wanted ones into the others.
+    """Return whether the ranks of a group are equal, or can differ only because of the errors of scores.
 
-    A trace does not say which candidate of a group is the true one: any with the wanted ranks may be.
+    A trace does not record which candidate of a group is the true one: it may be any candidate with the wanted ranks.
     """
     if wanted == got or not error or wanted is None or got is None or wanted.num_ranked != got.num_ranked:
         return wanted == got

@@ -12,14 +12,17 @@ DIGEST: Final = "digests.sequence"
 """The field in which steps are compared if one of the traces keeps no goals."""
 
 NO_CANDIDATE: Final = "no such candidate"
-"""The value of a side that lacks a candidate."""
+"""The value shown for a side that lacks a candidate."""
 
 ROLES: Final = ("expected", "actual")
 """The two sides of a comparison."""
 
+SCORES_BEFORE: Final = "scores of the call before"
+"""The situation of wrong scores that are those of an earlier call."""
+
 
 class Verdict(StrEnum):
-    """The verdict of a comparison: AGREE if all was compared and is equal, INCONCLUSIVE if no decision was possible.
+    """The verdict of a comparison: AGREE if everything was compared and is equal, INCONCLUSIVE if no decision was possible.
 
     Example:
         >>> import kgverify as kv
@@ -35,9 +38,9 @@ class Verdict(StrEnum):
 class Level(StrEnum):
     """The level that a difference reaches, mildest first.
 
-    bits: numbers differ within the tolerance; tolerance: beyond it; order: the same resolvents in a different order, or
-    made by different clauses; renaming: different goals, resolvents or counts, but the same choice; choice: a different
-    choice; outcome, rank, metric: each of these differs.
+    bits: numbers differ within the tolerance; tolerance: numbers differ by more; order: the same resolvents in a different
+    order, or made by different clauses; renaming: different goals, resolvents or counts, but the same choice; choice: a
+    different choice; outcome, rank, metric: a different outcome, rank or metric.
     """
 
     BITS = "bits"
@@ -56,25 +59,25 @@ def highest_level(levels: Iterable[Level | None]) -> Level | None:
 
 
 PROOF_CLASSES: Final = frozenset({DifferenceClass.PROOF_LOST, DifferenceClass.FALSE_PROOF})
-"""The classes that are named before all others."""
+"""The classes that are reported before all others."""
 
 
 Value: TypeAlias = str | int | float | list[str]
-"""A value for people to read: text, a number, or a list of the items that differ."""
+"""A value in readable form: text, a number, or a list of the items that differ."""
 
 
 class Divergence(msgspec.Struct, frozen=True, kw_only=True):
     """The first difference of a candidate (free-running), or a difference of one step (lockstep).
 
-    candidate:   row in the expected trace, or in the actual one if the expected one lacks the candidate
+    candidate:   row in the expected trace, or in the actual trace if the expected trace lacks the candidate
     step:        step of the derivation, from 0; -1 if the difference is not in a step
     stage:       a `Stage`
-    is_replayed: whether the stage was found by replaying the step in both engines; else it was inferred from the traces
-    is_assumed:  whether its stage and class were neither replayed nor inferred, but are those of others that differ alike
+    is_replayed: whether the stage was found by replaying the step in both engines; if not, it was inferred from the traces
+    is_assumed:  whether its stage and class were neither replayed nor inferred, but taken from similar divergences
     later_steps: steps of the candidate after this one, which are its consequences
     kind:        the class of the difference, with the evidence for it and the confidence in it, 0 to 1
-    cause:       index of the `Cause` it belongs to; -1 before causes were formed
-    other_cause: index of a second cause that goes wrong at the same place; -1 without one
+    cause:       index of its `Cause`; -1 before causes were formed
+    other_cause: index of a second cause that shows in the same step; -1 without a second cause
     """
 
     candidate: int
@@ -99,7 +102,7 @@ class Divergence(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FeatureValue(msgspec.Struct, frozen=True):
-    """The instances that have a value of a feature, or one from it to the next: those that went wrong, and the others."""
+    """The numbers of instances with a value of a feature, or in a range of values: those that went wrong, and the others."""
 
     value: float
     num_wrong: int
@@ -107,12 +110,12 @@ class FeatureValue(msgspec.Struct, frozen=True):
 
 
 class Experiment(msgspec.Struct, frozen=True, kw_only=True):
-    """The test of a condition on problems that were constructed for it, on which both engines ran.
+    """The test of a condition on problems constructed for it, on which both engines ran.
 
     verdict:       `confirmed`, `refuted` or `not testable`
     reason:        the reason why it is not testable; empty otherwise
-    num_tried:     the instances of the constructed problems, of both classes by the condition
-    num_predicted: those that went as the condition says
+    num_tried:     the number of instances in the constructed problems, some that meet the condition and some that do not
+    num_predicted: the number of instances that behaved as the condition predicts
     pair:          the smallest problems on either side of the boundary, in words: one that goes wrong, and one that does not
     """
 
@@ -124,9 +127,9 @@ class Experiment(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TriedTest(msgspec.Struct, frozen=True):
-    """A test of one feature that was tried, in words.
+    """A test of a single feature that was tried, in words.
 
-    precision, recall: as if it were the condition
+    precision, recall: those of the test if it were the condition
     """
 
     words: str
@@ -138,22 +141,22 @@ class Condition(msgspec.Struct, frozen=True, kw_only=True):
     """The condition under which a cause goes wrong: what distinguishes its instances from those that did not go wrong.
 
     sentence:         the condition in words, or why none is stated
-    unit:             what the instances are: `fact`, `rule`, `resolvent`, `step` or `candidate`
-    tests:            the tests, all of which hold, in words, or those of one and of another condition; empty if every
-                      instance went wrong, or no condition was found
-    features:         the features that they use, by name
-    num_conditions:   1, or 2 where one condition or the other holds: two causes in one stage
+    unit:             the kind of the instances: `fact`, `rule`, `resolvent`, `step` or `candidate`
+    tests:            the tests in words; all must hold, or, of two conditions, all tests of one. Empty if every instance went
+                      wrong, or no condition was found
+    features:         the names of the features that the tests use
+    num_conditions:   1, or 2 if either of two conditions must hold: there are two causes in one stage
     is_exact:         whether it holds for every instance that went wrong and for no other
-    is_partial:       whether it tells apart the steps that go wrong, and not what goes wrong in them
+    is_partial:       whether it only identifies the steps that go wrong, not what goes wrong in them
     is_cut:           whether the search for exact conditions ended before all were tried
-    num_wrong, num_right: the instances looked at; large causes are thinned out
-    wrong_inside, right_inside: those of them for which the condition holds
-    chance:           a bound on the probability that chance separates them so, corrected for the number of conditions tried
-    num_tried:        conditions as simple as this one that could have been stated
-    others:           further exact conditions of the same instances, the next simplest first
+    num_wrong, num_right: the numbers of examined instances; large causes are thinned out
+    wrong_inside, right_inside: how many of them meet the condition
+    chance:           a bound on the probability of this separation by chance, corrected for the number of conditions tried
+    num_tried:        the number of possible conditions that are as simple as this one
+    others:           further exact conditions of the same instances, the simplest first
     counter_examples: the first instances that the condition does not explain
     values:           the distribution of the first feature
-    tried:            the best test of each feature alone, the best ones first
+    tried:            the best single test of each feature, the best first
     experiment:       its test on constructed problems; None if no engine could be asked
     """
 
@@ -179,16 +182,16 @@ class Condition(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Cause(msgspec.Struct, frozen=True, kw_only=True):
-    """Divergences with one signature: the same stage, the same kind, in the same situation.
+    """Divergences with the same stage, class and situation.
 
     situation:     a property that the divergent steps share, e.g. "selected atom with a bound first argument"
     first:         index of its first divergence in the report
-    num_assumed:   the divergences of which neither the stage nor the class was replayed or inferred: see `is_assumed`
+    num_assumed:   the divergences whose stage and class were neither replayed nor inferred: see `is_assumed`
     num_later:     later differences that follow from these divergences
-    condition:     the condition under which it goes wrong, in words; empty if none was sought
-    when:          the same as data; None if none was sought
-    reproduce:     the command that writes a minimal problem of it, and one like it on which both sides agree, for the run
-                   saved in RUN_DIR; empty unless kgverify has run both engines
+    condition:     the condition under which it goes wrong, in words; empty if no condition was sought
+    when:          the same condition as data; None if no condition was sought
+    reproduce:     the command that writes a minimal problem for it, and a similar one on which both sides agree, for the
+                   run saved in RUN_DIR; empty unless kgverify ran both engines
     """
 
     stage: str
@@ -210,7 +213,7 @@ class Share(msgspec.Struct, frozen=True):
 
     cause:    index of the cause; -1 stands for rounding at near-ties, which is not a fault
     share:    its Shapley value, in units of the metric; the shares add up to the loss
-    repaired: the actual metric if this cause alone were repaired
+    repaired: the actual metric if only this cause were repaired
     """
 
     cause: int
@@ -222,8 +225,8 @@ class Attribution(msgspec.Struct, frozen=True, kw_only=True):
     """The loss of a metric, split over the causes.
 
     method: `exact` (every subset of causes) or `sampled`; error: one standard error of each sampled share
-    basis:  `engines` if both pipelines rank every mixture of candidates; `traces` if no engine was asked: a repair takes the
-            candidates of a cause from the expected trace as recorded, and ranks by the rules recognised
+    basis:  `engines` if both pipelines rank every mixture of candidates; `traces` if no engine was used: a repair takes the
+            candidates of a cause from the expected trace as recorded, and ranks them by the recognised rules
     """
 
     metric: str
@@ -239,11 +242,11 @@ class RecognisedRule(msgspec.Struct, frozen=True, kw_only=True):
     """The rule by which a recorded trace was ranked, found by ranking its candidates again.
 
     rule:              in words; the closest known rule if some ranks are unexplained, and the rule itself is unknown
-    also:              other known rules that explain every rank as well; the simplest is used
+    also:              other known rules that also explain every rank; the simplest rule is used
     is_recorded:       whether the trace holds ranks; if not, they were computed by this rule
-    num_unexplained:   the ranks that no known rule explains together with the others
-    num_known_triples: known true triples other than the query's among the candidates: 0 if they are filtered
-    remarks:           what else is unusual about the candidates that are ranked, such as a side without ranks
+    num_unexplained:   the number of ranks that no known rule explains together with the rest
+    num_known_triples: the known true triples among the candidates, except the query's: 0 if they are filtered
+    remarks:           further remarks on unusual ranked candidates, such as a side without ranks
     """
 
     rule: str
@@ -263,9 +266,9 @@ class RankingRules(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NearTie(msgspec.Struct, frozen=True):
-    """A step whose choices differ while the gap of their scores is inside the error bound. It is not a divergence.
+    """A step whose choices differ, but whose scores differ by no more than the error bound. It is not a divergence.
 
-    compared_after: steps of the candidate compared after it, starting from the expected choice
+    compared_after: steps of the candidate that were compared after it, starting from the expected choice
     """
 
     candidate: int
@@ -279,9 +282,9 @@ class NearTie(msgspec.Struct, frozen=True):
 
 
 class Benign(msgspec.Struct, frozen=True, kw_only=True):
-    """Steps that differ, and that are equal up to what the user declared: not divergences.
+    """Steps that differ, but are equal up to the differences that the user declared as benign. They are not divergences.
 
-    kind:       `names`, `order` or `duplicates`; a step that takes several kinds to be equal belongs to each of them
+    kind:       `names`, `order` or `duplicates`; a step that is equal only up to several kinds belongs to each of them
     candidate, atom, step, field, expected, actual: of the first such step, as recorded
     """
 
@@ -299,9 +302,9 @@ class Benign(msgspec.Struct, frozen=True, kw_only=True):
 class Coverage(msgspec.Struct, frozen=True, kw_only=True):
     """The extent of a comparison.
 
-    steps:        steps compared; of a candidate that differs, those up to its first difference
-    fields:       columns compared
-    not_compared: columns that one of the traces lacks
+    steps:        the compared steps; for a candidate that differs, the steps up to its first difference
+    fields:       the compared columns
+    not_compared: the columns that one of the traces lacks
     """
 
     candidates: int
@@ -322,22 +325,22 @@ class FieldRule(msgspec.Struct, frozen=True):
 
 
 class SelfTest(msgspec.Struct, frozen=True):
-    """The self-test of a comparison: a change planted in each compared column of this run, all of which it reported.
+    """The self-test of a comparison: a change was planted in each compared column of this run, and all were reported.
 
-    columns: columns in which a change was planted, and the rankings
+    columns: the columns in which a change was planted, and the rankings
     """
 
     columns: int
 
 
 class Rounding(msgspec.Struct, frozen=True, kw_only=True):
-    """The rounding of scores: the bound below which two scores count as equal, and the differences seen inside of it.
+    """The rounding of scores: the bound up to which two scores count as equal, and the differences seen within it.
 
-    bound:         the largest difference of two scores that counts as equal, in nats
-    ulps:          the same in units in the last place, at the median size of a score; 0 if no score differs in bits
+    bound:         the largest difference between two scores that count as equal, in nats
+    ulps:          the bound in units in the last place, at the median size of a score; 0 if no score differs in bits
     float_type:    the coarser float type of the two sides; empty if no score differs in bits
     evidence:      the source of the bound of each side, in words
-    num_differing: scores that differ in bits and count as equal
+    num_differing: scores that differ in bits but count as equal
     largest:       the largest difference among them, in nats
     in_words:      these figures in a sentence; empty if no score differs in bits
     """
@@ -356,11 +359,11 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
 
     reasons:     why the verdict is INCONCLUSIVE
     level:       the most severe level; None if nothing differs, not even in bits
-    divergences: divergences in the order of candidates; free-running, one for each candidate that diverges
+    divergences: divergences in the order of candidates; in a free-running comparison, one for each diverging candidate
     modulo:      the kinds of differences that count as benign
     benign:      the benign differences, by kind
     rounding:    the rounding of scores; None if scores are not compared
-    self_test:   the self-test that was passed before the verdict was given; None before
+    self_test:   the self-test that the comparison passed before the verdict was given; None if not yet run
     """
 
     verdict: Verdict

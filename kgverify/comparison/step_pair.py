@@ -1,4 +1,4 @@
-"""Two steps side by side: their lists of resolvents, aligned once, with everything that only one side has."""
+"""Two steps side by side: their lists of resolvents, aligned once, with the resolvents that only one side has."""
 
 from collections.abc import Callable, Hashable, Sequence
 from functools import cached_property
@@ -19,7 +19,7 @@ NO_CLAUSE: Final[Clause] = (int(Origin.NONE), 0)
 
 
 class Listed(NamedTuple):
-    """The list that a step offers, and what the limits dropped."""
+    """The list of resolvents that a step offers, and the numbers that the limits dropped."""
 
     keys: tuple[Key, ...]
     dropped_atoms: int
@@ -29,7 +29,7 @@ class Listed(NamedTuple):
 class Aligned(Generic[Item, AnyKey]):
     """Two lists, aligned by a key of their items.
 
-    missing, extra: the items that only the expected or only the actual list has, counted with multiplicity
+    missing, extra: the items that only the expected, or only the actual list has, counted with multiplicity
     """
 
     def __init__(self, expected: Sequence[Item], actual: Sequence[Item], key: Callable[[Item], AnyKey]) -> None:
@@ -39,7 +39,7 @@ class Aligned(Generic[Item, AnyKey]):
 
 
 class StepPair:
-    """The expected and the actual step from one goal.
+    """The expected and the actual step from the same goal.
 
     has_origins: whether both sides know the clauses that made their resolvents
     has_counts:  whether both sides know how many resolvents the limits dropped
@@ -53,9 +53,9 @@ class StepPair:
 
     @cached_property
     def only(self) -> tuple[list[ResolventView], list[ResolventView]]:
-        """The resolvents of one side only, names of variables and clauses included.
+        """The resolvents that only one side has; names of variables and clauses count.
 
-        FALSE, which stands for an empty list, is left out unless nothing else differs.
+        FALSE, which marks an empty list, is left out unless nothing else differs.
         """
         expected, actual = self.steps
         found = Aligned(expected.resolvents, actual.resolvents, lambda r: (r.content, r.clause))
@@ -64,13 +64,13 @@ class StepPair:
 
     @cached_property
     def contents(self) -> Aligned[ResolventView, Content]:
-        """The resolvents up to the names of variables, without the FALSE that stands for an empty list."""
+        """The resolvents up to the names of variables, without the FALSE that marks an empty list."""
         left, right = ([r for r in s.resolvents if r.kind != GoalKind.FALSE or r.atoms] for s in self.steps)
         return Aligned(left, right, content_of)
 
     @cached_property
     def listed(self) -> Aligned[ResolventView, Key]:
-        """The resolvents with what both sides know of them, up to the names of variables."""
+        """The resolvents with the details that both sides know, up to the names of variables."""
         expected, actual = self.steps
         return Aligned(expected.resolvents, actual.resolvents, lambda r: self._known((*content_of(r), r.clause)))
 
@@ -81,12 +81,12 @@ class StepPair:
         return expected, actual
 
     def read(self, side: int) -> Listed:
-        """Return the list of a side (0: expected, 1: actual) as far as both sides know it."""
+        """Return the list of a side (0: expected, 1: actual) with the details that both sides know."""
         step = self.steps[side]
         return self.show(Listed(tuple(self.listed.keys[side]), step.dropped_atoms, step.dropped_resolvents))
 
     def show(self, listed: Listed) -> Listed:
-        """Return as much of a list as both sides know."""
+        """Return a list with the details that both sides know."""
         return Listed(tuple(map(self._known, listed.keys)), *(listed[1:] if self.has_counts else (0, 0)))
 
     def _known(self, key: Key) -> Key:
@@ -95,7 +95,7 @@ class StepPair:
 
 
 def judge_counts(missing: int, extra: int, what: str) -> tuple[DifferenceClass, str]:
-    """Return the class of missing and extra items, and both numbers in words: `2 facts missing, none extra`."""
+    """Return the class for some missing and extra items, and both numbers in words: `2 facts missing, none extra`."""
     if not missing:
         return DifferenceClass.EXTRA, f"{count_of(extra, what)} extra, none missing"
     kind = DifferenceClass.SUBSTITUTED if extra else DifferenceClass.MISSING

@@ -17,7 +17,7 @@ from kgverify.trace.model.stage_items import StageOutputs
 from kgverify.trace.model.trace import Trace
 
 UNNAMED: Final = 1 << 30
-"""Added to an id without a name where another trace has a name for it; printed without it."""
+"""The offset added to an id without a name if the other trace uses the id for a name; it is not printed."""
 
 
 class ResolventView(NamedTuple):
@@ -41,7 +41,7 @@ class ResolventView(NamedTuple):
 
 
 class StepView(NamedTuple):
-    """A step, with the fields of the trace."""
+    """A step, with the fields that it has in the trace."""
 
     depth: int
     goal: Goal
@@ -53,12 +53,12 @@ class StepView(NamedTuple):
 
     @property
     def chosen(self) -> tuple[int, Goal] | None:
-        """The content of the chosen resolvent; None if the choice is not the index of one."""
+        """The content of the chosen resolvent; None if the choice is not the index of a resolvent."""
         return self.resolvents[self.choice].content if 0 <= self.choice < len(self.resolvents) else None
 
     @property
     def outputs(self) -> StageOutputs:
-        """The outputs of stages that the step itself shows: of those before `limit`, what the limits left of them."""
+        """The stage outputs that the step itself shows; those of stages before `limit` are shown after the limits apply."""
         items = tuple((r.kind, *r.clause, r.atoms) for r in self.resolvents)
         rules, facts = (
             tuple(r.origin for r in self.resolvents if r.origin_kind == kind) for kind in (Origin.RULE, Origin.FACT)
@@ -82,14 +82,14 @@ Views = dict[tuple[int, int], tuple[StepView, StepView]]
 
 
 class StepReader:
-    """Reads single steps from columns."""
+    """A reader of single steps in columns."""
 
     def __init__(self, columns: Columns) -> None:
         self.columns = columns
 
     @cached_property
     def first_step(self) -> list[int]:
-        """The first step of each candidate, and the number of steps."""
+        """The first step of each candidate, followed by the number of steps."""
         return [int(i) for i in starts_of(self.columns.candidates.num_steps)]
 
     @cached_property
@@ -103,12 +103,12 @@ class StepReader:
         return int(self._starts[1][row])
 
     def goal_of(self, row: int) -> Goal:
-        """Return the goal of the step in a row, as plain tuples."""
+        """Return the goal of the step in a row as plain tuples."""
         starts = self._starts[0]
         return tuple(map(tuple, self.columns.steps.goal_atoms[starts[row] : starts[row + 1]].tolist()))  # type: ignore[arg-type]
 
     def read_earlier(self, candidate: int, step: int) -> tuple[StepView, ...]:
-        """Return the steps of a candidate before one of them."""
+        """Return the steps of a candidate before a step."""
         return tuple(self.read(self.first_step[candidate] + i) for i in range(step))
 
     def read(self, row: int) -> StepView:
@@ -141,7 +141,7 @@ class StepReader:
 
 
 class Names:
-    """Renders the ids of a trace as names."""
+    """The names of a trace, to render its ids."""
 
     def __init__(self, trace: Trace) -> None:
         self._trace = trace
@@ -167,7 +167,7 @@ class Names:
         return f"{self.predicate(predicate)}({self.argument(first)}, {self.argument(second)})"
 
     def goal(self, atoms: Goal, kind: int = GoalKind.GOAL) -> str:
-        """Render a goal: its atoms, or TRUE, FALSE or STOP, with the atoms that were left beside it."""
+        """Render a goal: its atoms, or TRUE, FALSE or STOP together with any atoms beside it."""
         text = ", ".join(map(self.atom, atoms))
         if kind == GoalKind.GOAL:
             return text or "(no atoms)"
@@ -180,7 +180,7 @@ class Names:
         return Atom(*facts[origin].tolist()) if facts is not None and 0 <= origin < len(facts) else None
 
     def clause(self, origin_kind: int, origin: int) -> str:
-        """Render the clause that made a resolvent, with the file and line it was read from."""
+        """Render the clause that made a resolvent, with the file and the line from which it was read."""
         clauses = self._trace.header.clauses
         if origin_kind == Origin.RULE:
             text = clauses.rules[origin] if 0 <= origin < len(clauses.rules) else f"rule {origin}"
@@ -202,12 +202,12 @@ class Names:
 
 
 def outcome_name(outcome: int) -> str:
-    """Return the name of an outcome, such as `PROVED`; of an unknown one its number."""
+    """Return the name of an outcome, such as `PROVED`, or the number of an unknown outcome."""
     return Outcome(outcome).name if outcome in tuple(Outcome) else f"outcome#{outcome}"
 
 
 def side_name(side: int) -> str:
-    """Return the name of a side: `head`, `tail` or `none`; of an unknown one its number."""
+    """Return the name of a side: `head`, `tail` or `none`, or the number of an unknown side."""
     return Side(side).name.lower() if side in tuple(Side) else f"side#{side}"
 
 
@@ -216,7 +216,7 @@ Content = tuple[int, Atoms]
 
 
 def plain(atoms: Iterable[tuple[int, int, int]]) -> Atoms:
-    """Return atoms as plain tuples, which are equal to and hash like those of a program."""
+    """Return atoms as plain tuples, which are equal to the atoms of a program and have the same hashes."""
     return tuple([(predicate, a, b) for predicate, a, b in atoms])
 
 
@@ -236,7 +236,7 @@ def content_of(resolvent: ResolventView) -> Content:
 def list_missing(
     these: Iterable[Item], others: Iterable[Item], key: Callable[[Item], Hashable] = lambda item: item
 ) -> list[Item]:
-    """Return the items that the others lack, counted with multiplicity; items with one key are the same."""
+    """Return the items of `these` that `others` lack, counted with multiplicity; items with the same key are equal."""
     left = Counter(map(key, others))
     found = []
     for item in these:

@@ -1,4 +1,4 @@
-"""Traces on disk as a comparison reads them: block by block, and as columns, compared and hashed in the same pass."""
+"""Traces on disk as a comparison reads them: block by block, or column by column, compared and hashed in one pass."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -20,7 +20,7 @@ from kgverify.trace.read.data_file import BLOCK_STEPS, DataFile, StoredDigests
 from kgverify.trace.read.trace_file import TraceFile
 
 PIECE_BYTES: Final = 1 << 20
-"""The bytes of a piece; it fits the caches, so that hashing does not fetch it again."""
+"""The bytes of a piece. It fits into the caches, so that hashing does not load it again."""
 
 _RELEASE_BYTES: Final = 128 << 20
 
@@ -35,7 +35,7 @@ class FileSource:
     """A trace that stays on disk, read block by block.
 
     header, fields, schema: as in `Trace`
-    faults:         shards that are missing or doubled, described
+    faults:         descriptions of shards that are missing or doubled
     is_verified:    whether every value and digest was verified
     block_steps:    the steps to read at a time
     """
@@ -48,7 +48,7 @@ class FileSource:
 
     @property
     def rankings(self) -> Rankings | None:
-        """The rankings, None if there are no rankings."""
+        """The rankings; None if there are no rankings."""
         return self.trace.rankings
 
     @property
@@ -62,11 +62,11 @@ class FileSource:
         return frozenset(self.trace.files[0].stored)
 
     def shell(self, *, has_candidates: bool = False) -> Trace:
-        """Return the trace without its steps, and without its candidates unless these are wanted."""
+        """Return the trace without its steps, and without its candidates unless they are wanted."""
         columns = self.trace.files[0].read_steps(0, 0)
         if has_candidates:
             columns = columns._replace(candidates=self.trace.candidate_columns())
-            # A report cannot name a side that does not exist; the other codes are checked with the values.
+            # A report cannot name an invalid side; the other codes are checked with the values.
             for name in self.schema.identity:
                 path = f"candidates/{name}"
                 check_codes(path, self.schema.values(columns, path), self.trace.source, self.schema)
@@ -81,13 +81,13 @@ class FileSource:
         return self.trace.gather_column(f"candidates/{name}", rows)
 
     def read_rows(self, rows: NDArray[np.int64]) -> Columns:
-        """Return candidates with all their steps, as a view if they are neighbours."""
+        """Return candidates with all their steps, as a view if their rows are consecutive."""
         if are_neighbours(rows):
             return self.trace.read_candidates(int(rows[0]), int(rows[-1]) + 1)
         return self.trace.gather_candidates(rows)
 
     def load(self, columns: Columns, rows: NDArray[np.int64]) -> Trace:
-        """Return some candidates as a trace, checked as `read_trace` checks. UserError if a value or digest is wrong."""
+        """Return some candidates as a trace, with the checks of `read_trace`. UserError if a value or digest is wrong."""
         where = self.trace.source
         if len(rows):
             where += f":candidates {int(rows.min())} to {int(rows.max())}"
@@ -95,7 +95,7 @@ class FileSource:
 
     def stored_digests(self, rows: NDArray[np.int64]) -> StoredDigests:
         """Return the digests of all steps of some candidates, as the files hold them."""
-        # Runs of neighbours are one piece of a file.
+        # Consecutive rows are read as one piece of a file.
         ends = np.flatnonzero(np.diff(rows, append=-2) != 1)
         begins = np.concatenate(([0], ends[:-1] + 1))
         pieces: list[StoredDigests] = []
@@ -104,7 +104,7 @@ class FileSource:
         return {name: np.concatenate([piece[name] for piece in pieces]) for name in (pieces[0] if pieces else ())}
 
     def verify(self, *, content: bool) -> None:
-        """Verify every value, or only the structure and what is read at once. UserError if the trace is damaged."""
+        """Verify every value, or only the structure and the data that are read at once. UserError if the trace is damaged."""
         self.is_verified = content
         if content:
             self.trace.verify_content()
@@ -112,7 +112,7 @@ class FileSource:
             self.trace.verify("header", "symbols/", "program/", "stages/", "rankings/", "shard/")
 
     def verify_rest(self, done: set[str]) -> None:
-        """Verify the checksums of all columns but those already verified, and the sums of their counts."""
+        """Verify the checksums of all columns that are not verified yet, and the sums of their counts."""
         if self.is_verified:
             return
         for file in self.trace.files:
@@ -124,13 +124,13 @@ class FileSource:
 
 
 class StoredColumns:
-    """The columns of two traces on disk that number their names alike.
+    """The columns of two traces on disk that use the same numbering of names.
 
     has_digests: whether the stored digests of both can be compared
     progress:    receives the number of bytes compared since the last call
     piece_bytes: the bytes compared at a time
     verified:    the columns whose checksums were verified
-    found:       the rows of each column that may differ
+    found:       for each column, the rows that may differ
     """
 
     def __init__(
@@ -159,7 +159,7 @@ class StoredColumns:
         return not any(self._find_differing(f"candidates/{name}") for name in self._schema.identity)
 
     def has_same_shape(self) -> bool:
-        """Return whether all counts are the same, so that a row of any column is of the same element in both."""
+        """Return whether all counts are equal, so that a row of any column belongs to the same element in both."""
         left, right = self._expected, self._actual
         counts = [each for each in self._counts if all(each.path in source.stored for source in self._sources)]
         return all(
@@ -177,7 +177,7 @@ class StoredColumns:
             [[file.num_rows(each.counts) for each in self._counts] for file in trace.files]
             for trace in (expected, actual)
         ]
-        # Equal counts have equal sums where both traces are divided into files alike.
+        # If both traces are divided into files in the same way, equal counts have equal sums.
         for file in expected.files if lengths[0] == lengths[1] else (*expected.files, *actual.files):
             file.check_counts()
             file.release()
@@ -195,11 +195,11 @@ class StoredColumns:
         return join_ranges(suspects)
 
     def count_rounded(self, suspects: list[Range]) -> Rounded:
-        """Count the scores that differ in bits in candidates that agree, those outside the suspects."""
+        """Count the scores that differ in bits in the candidates that agree, i.e. outside the suspects."""
         found = Rounded()
         for first, last in join_ranges(self._bit_ranges):
             whole = self._candidates_of("resolvents/score", (first, last))
-            # The suspects are in order and apart, so that their ends, clipped, alternate with those of the others.
+            # The suspects are sorted and disjoint, so their clipped ends are also the ends of the ranges between them.
             ends = [whole[0], *np.clip(np.array(suspects, np.int64), *whole).ravel().tolist(), whole[1]]
             for low, high in zip(ends[::2], ends[1::2], strict=True):
                 scores = [t.read_candidates(low, high).resolvents.score for t in (self._expected, self._actual)]
@@ -211,7 +211,7 @@ class StoredColumns:
         return first, last + 1
 
     def _find_differing(self, name: str) -> list[Range]:
-        """Return the rows of a column that may differ, and verify its checksums unless all values were verified."""
+        """Return the rows of a column that may differ; also verify its checksums unless all values were verified."""
         self.verified.add(name)
         column = self._schema.column_of[name]
         traces = expected, actual = self._expected, self._actual
@@ -224,7 +224,7 @@ class StoredColumns:
                 checksums.add(a, b, x, y, is_same)
                 for (file, row), values in ((a, x),) if is_same else ((a, x), (b, y)):
                     check_codes(name, values, f"{file.path}, from row {row} on", self._schema)
-            # NaN equals nothing, not even the same bytes.
+            # NaN is not equal to anything, not even to the same bytes.
             if not is_same or x.dtype.kind == "f":
                 if column.rule is EqualityRule.SUM:
                     num_steps = self._sources[0].gather_column("num_steps", np.arange(*rows))
@@ -240,7 +240,7 @@ class StoredColumns:
                 _release(traces)
         if expected.length(name) * expected.files[0].dtype(name).itemsize > _RELEASE_BYTES // 4:
             _release(traces)
-        # The loop sees no piece of an empty column.
+        # The loop has no pieces of an empty column.
         for file in (*expected.files, *actual.files) if checksums is not None else ():
             if name in file.stored and not file.length(name):
                 file.verify(name)
@@ -256,15 +256,15 @@ def _release(traces: Iterable[TraceFile]) -> None:
 def _compare_pieces(
     expected: TraceFile, actual: TraceFile, name: str, piece_bytes: int
 ) -> Iterator[tuple[int, Position, Position, NDArray[Any], NDArray[Any], bool]]:
-    """Yield the pieces of a column in order: the first row, both positions, both values, and whether the bytes are the same."""
+    """Yield the pieces of a column in order: the first row, both positions, both arrays, and whether the bytes are equal."""
     pieces = list(_split_column(expected, actual, name, piece_bytes))
     if len(pieces) == 1:
-        # Threads take longer to start.
+        # Starting threads would take longer.
         begin, end, a, b = pieces[0]
         x, y = (file.read(name, at, at + end - begin) for file, at in (a, b))
         yield begin, a, b, x, y, has_same_bytes(x, y)
         return
-    # A comparison waits for memory most of the time, and one core cannot use all the bandwidth.
+    # A comparison mostly waits for memory, and one core cannot use the whole bandwidth.
     with ThreadPoolExecutor(_THREADS) as pool:
         ahead: deque[Any] = deque()
         for begin, end, a, b in pieces:
@@ -280,7 +280,7 @@ def _compare_pieces(
 def _split_column(
     expected: TraceFile, actual: TraceFile, name: str, piece_bytes: int
 ) -> Iterator[tuple[int, int, Position, Position]]:
-    """Yield ranges of rows that lie in one file on each side, with the files and the first row in each."""
+    """Yield ranges of rows that lie within one file on each side, with the files and the first row in each."""
     traces = expected, actual
     starts = [np.cumsum([0, *(file.length(name) for file in trace.files)]) for trace in traces]
     width = max(trace.files[0].dtype(name).itemsize for trace in traces)
@@ -294,9 +294,9 @@ def _split_column(
 
 
 class _PairedChecksums:
-    """The running checksums of a column of both sides, file by file.
+    """The running checksums of a column on both sides, file by file.
 
-    Bytes that are the same from the first one on are hashed once.
+    While the bytes of both sides are the same from the beginning, they are hashed only once.
     """
 
     def __init__(self, name: str) -> None:
@@ -305,7 +305,7 @@ class _PairedChecksums:
         self._right: Any = None
 
     def add(self, a: Position, b: Position, x: NDArray[Any], y: NDArray[Any], is_same: bool) -> None:
-        """Add a piece of both sides. UserError if it is the last of a file whose checksum differs."""
+        """Add a piece of both sides. UserError if it is the last piece of a file and the checksum differs."""
         if not a[1]:
             self._left = xxhash.xxh3_64()
         if not b[1]:
@@ -322,7 +322,7 @@ class _PairedChecksums:
 
 
 def join_ranges(ranges: list[Range]) -> list[Range]:
-    """Return ranges in order, with those that touch or overlap joined."""
+    """Return ranges in order; join ranges that touch or overlap."""
     joined: list[Range] = []
     for begin, end in sorted(ranges):
         if joined and begin <= joined[-1][1]:

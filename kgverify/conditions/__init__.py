@@ -1,1 +1,1 @@
-"""The conditions of causes: features of what went wrong and of its neighbours that did not. Internal."""
+"""The conditions of causes, in terms of features of the instances that went wrong and of neighbours that did not. Internal."""

@@ -1,4 +1,4 @@
-"""The candidates of a run: their places in rankings, their turns in the slots of the batch, and what they meet there."""
+"""The candidates of a run: their positions in rankings, their turns in the slots of the batch, and other candidates there."""
 
 import heapq
 from collections.abc import Callable, Mapping, Sequence
@@ -18,10 +18,10 @@ from kgverify.trace.model.columns import Candidates
 from kgverify.trace.model.header import EngineInfo
 
 CHUNKS: Final = ("chunk", "batch", "batch_size", "pool")
-"""The names under which an engine may declare the number of candidates that it takes at once."""
+"""The names by which an engine may declare the number of candidates that it takes at once."""
 
 MOST_CANDIDATES: Final = 5_000
-"""The candidates of a run up to which the goals that slots have visited are read."""
+"""The largest number of candidates of a run for which the goals visited by slots are read."""
 
 
 class Turn(NamedTuple):
@@ -29,11 +29,11 @@ class Turn(NamedTuple):
 
     chunk, position: the number of its chunk, and its position in it
     slot, number:    its slot, and the number of its turn there, from 0
-    is_partial:      whether not all slots have a turn
-    outcome, num_steps: of the slot's candidate just before; -1 and 0 without one
-    has_proved:      whether the slot has proved any candidate of this chunk before
-    is_same_query:   whether the candidate just before had the same query
-    tick:            the steps that its slot took before it, since the start of its chunk; -1 if that is unknown
+    is_partial:      whether some slots have no candidate in this turn
+    outcome, num_steps: those of the slot's previous candidate; -1 and 0 for the first candidate
+    has_proved:      whether the slot has already proved a candidate of this chunk
+    is_same_query:   whether the slot's previous candidate had the same query
+    tick:            the steps that its slot took before it, since the start of its chunk; -1 if unknown
     """
 
     chunk: int
@@ -58,11 +58,11 @@ class Actual(NamedTuple):
 class Candidate(NamedTuple):
     """A candidate of the expected run.
 
-    place:  its position among the candidates of its query and side, from 0, which is the true one
-    num_alike: the candidates of its query and side
-    rows_left: the candidates after it in the run
-    turn:   its turn in the slots of the batch; None if the engine does not name its slots
-    history: reads what it meets in the slots, if every slot takes a step at a time
+    place:  its position among the candidates of its query and side, from 0, the true candidate
+    num_alike: the number of candidates of its query and side
+    rows_left: the number of candidates after it in the run
+    turn:   its turn in the slots of the batch; None if the engine does not declare its slots
+    history: the reader of earlier goals and proofs in the slots, if all slots take steps in parallel
     """
 
     row: int
@@ -80,22 +80,22 @@ class Candidate(NamedTuple):
 
     @property
     def num_in_run(self) -> int:
-        """The candidates of its run."""
+        """The number of candidates in its run."""
         return self.row + 1 + self.rows_left
 
     def is_in_partial_block(self, size: int) -> bool:
-        """Return whether it is one of the last candidates of its run, too few for a block of a size."""
+        """Return whether it is one of the last candidates of its run, which are too few for a block of this size."""
         return self.row >= self.num_in_run - self.num_in_run % size
 
 
 @dataclass(eq=False)
 class CandidateReader:
-    """Reads the candidates of a run.
+    """A reader of the candidates of a run.
 
-    expected:  of the expected side
-    actual:    those of the actual side; None if they are others
-    info:      of the engine under test
-    read_both: returns readers of all steps of the expected and of the actual side; None where slots have no history
+    expected:  the candidates of the expected side
+    actual:    the results of the actual side; None if it has other candidates
+    info:      the description of the engine under test
+    read_both: a function that returns readers of all steps of both sides; None if slots have no history
     """
 
     expected: Candidates
@@ -131,7 +131,7 @@ class CandidateReader:
 
     @cached_property
     def _places(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The position of each candidate among those of its query and side, and the number of these: int64 [N]."""
+        """The position of each candidate among the candidates of its query and side, and their number: int64 [N]."""
         keys = self.expected.query.astype(np.int64) * 4 + self.expected.side
         _, of_key, sizes = np.unique(keys, return_inverse=True, return_counts=True)
         places = np.empty(len(keys), np.int64)
@@ -140,20 +140,20 @@ class CandidateReader:
 
     @cached_property
     def turns(self) -> list[Turn]:
-        """The turns in the slots of the batch; none if the engine does not name its slots."""
+        """The turns in the slots of the batch; empty if the engine does not declare its slots."""
         return [] if self.actual is None else find_turns(self.info.layout, self.expected, self.actual.num_steps)
 
     def meets_proof(self, row: int) -> bool:
-        """Return whether another slot proves its candidate at a step of this one that leaves a goal."""
+        """Return whether another slot proves its candidate during a step of this candidate that leaves a goal."""
         turn = self.turns[row]
-        # A step that ends in TRUE or FALSE has no goal to lose.
+        # A step that ends in TRUE or FALSE leaves no goal that could be lost.
         is_open = int(self.expected.outcome[row]) == Outcome.DEPTH_LIMIT
         ticks = range(turn.tick, turn.tick + int(self.expected.num_steps[row]) - (not is_open))
         return any(self._proofs.get((turn.chunk, tick), set()) - {row} for tick in ticks)
 
     @cached_property
     def _proofs(self) -> dict[tuple[int, int], set[int]]:
-        """The candidates that are proved, by their chunk and the step of it."""
+        """The proved candidates, by their chunk and the step of the chunk."""
         found: dict[tuple[int, int], set[int]] = {}
         for row, (turn, outcome, num) in enumerate(zip(self.turns, *(self.actual or ()), strict=True)):
             if outcome == Outcome.PROVED:
@@ -161,7 +161,7 @@ class CandidateReader:
         return found
 
     def meets_earlier_goal(self, row: int) -> bool | None:
-        """Return whether a resolvent equals a goal that the slot visited before, at a later step; None if that is unknown."""
+        """Return whether a resolvent equals a goal that the slot visited earlier, at a later step; None if unknown."""
         if len(self.turns) > MOST_CANDIDATES:
             return None
         left, reader = self._before[row], self._readers[0]
@@ -175,7 +175,7 @@ class CandidateReader:
 
     @cached_property
     def _before(self) -> list[tuple[Goal, ...]]:
-        """The goals that the list of its slot still holds when each candidate begins, one for each step."""
+        """The goals that the slot of each candidate still holds when the candidate begins, one goal for each step."""
         before, reader = [], self._readers[1]
         held: dict[tuple[int, int], tuple[Goal, ...]] = {}
         for row, turn in enumerate(self.turns):
@@ -191,12 +191,12 @@ def _steps_of(reader: StepReader, row: int) -> range:
 
 
 def find_turns(layout: Mapping[str, object], expected: Candidates, num_steps: Sequence[int]) -> list[Turn]:
-    """Return the turn of each candidate; none if the engine does not name its slots.
+    """Return the turn of each candidate; return none if the engine does not declare its slots.
 
-    num_steps: those of the actual side, which decide when a slot is free
+    num_steps: the numbers of steps on the actual side, which decide when a slot is free
 
-    An engine with a pool gives a free slot the next candidate after each step. One without gives slot i the candidates
-    i, i + slots, ...
+    An engine with a pool gives free slots the next candidates after each step. An engine without a pool gives slot i the
+    candidates i, i + slots, ...
     """
     sizes = {name: size for name, size in layout.items() if isinstance(size, int)}
     queries, outcomes = expected.query.tolist(), expected.outcome.tolist()
@@ -230,9 +230,9 @@ def find_turns(layout: Mapping[str, object], expected: Candidates, num_steps: Se
 
 
 def _recycle(rows: range, slots: int, num_steps: Sequence[int]) -> list[tuple[int, int]]:
-    """Return the slot of each candidate, and the steps that the slot took before it.
+    """Return the slot of each candidate, and the number of steps that the slot took before it.
 
-    Every slot takes a step at a time, and the lowest free slot comes first.
+    All slots take steps in parallel, and the lowest free slot gets the next candidate.
     """
     free = [(0, slot) for slot in range(slots)]
     places = []

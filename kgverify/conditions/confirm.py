@@ -1,7 +1,7 @@
-"""The confirmation of a condition by experiments, and its repair where they refute it.
+"""The confirmation of a condition by experiments, and its repair if they refute it.
 
-Instances that contradict a condition join those of the run, and the search is repeated. So a boundary that the run left open
-is found, and of two conditions that the run does not tell apart the right one stays.
+Instances that contradict a condition are added to the instances of the run, and the search is repeated. In this way, a
+boundary that the run left open is found, and if the run cannot distinguish two conditions, the correct one remains.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,13 +27,13 @@ from kgverify.conditions.instances import Cases, Instance, Unit
 from kgverify.conditions.search import MOST_CHANCE, Condition
 
 MOST_ROUNDS: Final = 8
-"""The experiments with one cause, each with other problems."""
+"""The most experiments for one cause, each with different problems."""
 
 MOST_WRONG: Final = 2
-"""The experiments after which none is made if they show nothing to compare with."""
+"""The number of experiments after which to stop if they show nothing to compare with."""
 
 MOST_UNCERTAIN: Final = 3
-"""The further experiments where none is exact: one may become certain."""
+"""The number of further experiments if no condition is exact: one may become certain."""
 
 CONFIRMED: Final = "confirmed"
 REFUTED: Final = "refuted"
@@ -41,7 +41,7 @@ NOT_TESTABLE: Final = "not testable"
 
 
 class Tested(NamedTuple):
-    """A condition, the last experiment with it, and the instances that were constructed for that."""
+    """A condition, the last experiment with it, and the instances constructed for this experiment."""
 
     found: Found
     experiment: Experiment | None = None
@@ -51,18 +51,18 @@ class Tested(NamedTuple):
 def confirm(
     stage: str, found: Found, test: Callable[[Found, int], Tried | str], describe: Callable[[Instance], str]
 ) -> Tested:
-    """Test a condition by experiments, and repair it where they refute it.
+    """Test a condition by experiments, and repair it if they refute it.
 
-    A condition without tests is a start: it is looked for among the instances of the run and of experiments.
+    A condition without tests is only a start: the condition is then sought among instances of the run and of experiments.
 
-    test:     constructs problems for a condition, from a seed, and returns what went wrong in them, or why it cannot
-    describe: returns the problem of an instance in words
+    test:     a function that constructs problems for a condition, from a seed; it returns their results, or why it cannot
+    describe: a function that returns the problem of an instance in words
     """
     return _Confirmation(stage, found, test, describe).run()
 
 
 class _Confirmation:
-    """The experiments with one cause, each with the condition that the former ones leave.
+    """The experiments for one cause, each with the condition that remains after the earlier ones.
 
     known:  the instances of the run and of all experiments
     nearly: the condition that held for the largest share of an experiment, without being exact
@@ -81,11 +81,11 @@ class _Confirmation:
         self._experiment = Experiment(verdict=NOT_TESTABLE, reason="nothing distinguishes what goes wrong")
 
     def run(self) -> Tested:
-        """Return the condition that experiments leave."""
+        """Return the condition that remains after the experiments."""
         last: Tried | None = None
         for seed in range(MOST_ROUNDS):
             found = self._found
-            # Goals are varied from those of experiments as well; candidates of further runs have other numbers.
+            # New goals are also made from the goals of experiments; candidates have other numbers in further runs.
             tried = self._test(found if found.cases.unit is Unit.CANDIDATE else found._replace(cases=self._known), seed)
             if isinstance(tried, str):
                 return Tested(settle(found), Experiment(verdict=NOT_TESTABLE, reason=tried))
@@ -107,17 +107,17 @@ class _Confirmation:
         return self._nearly or Tested(self._found, self._experiment, last)
 
     def _is_done(self, found: Found, seed: int) -> bool:
-        """Return whether further experiments would say no more: all has gone wrong in the first ones, or none helped.
+        """Return whether further experiments are useless: everything went wrong in the first ones, or none helped.
 
-        A condition that the run leaves inexact gets more experiments than one that it does not. Further runs of candidates
-        are not varied towards what they lack, and each of them costs a run of the engine.
+        A condition that is inexact after the run gets more experiments than an exact one. Further runs of candidates are
+        not adapted to show what is missing, and each costs a run of the engine.
         """
         is_first = found.is_exact if found.condition.tests else all(each.is_wrong for each in self._known.instances)
         most = MOST_WRONG - 1 if is_first else MOST_UNCERTAIN
         return seed >= most or (not found.condition.tests and self._known.unit is Unit.CANDIDATE)
 
     def _keep(self, tried: Tried) -> Tested:
-        """Return the condition that an experiment has not refuted, without what rests on single instances."""
+        """Return the condition that an experiment has not refuted, without parts that rest on single instances."""
         found, experiment = self._found, self._experiment
         kept = settle(_keep_alike(found, tried), self._known.instances[len(found.cases.instances) :])
         if not kept.condition.tests and self._nearly is not None:
@@ -127,9 +127,9 @@ class _Confirmation:
         return Tested(kept, experiment, tried)
 
     def _weaken(self, tried: Tried, is_refuted: bool) -> None:
-        """Note a condition that nearly holds in an experiment, if it holds for a larger share than those before it."""
+        """Note a condition that nearly holds in an experiment, if it holds for a larger share than earlier ones."""
         weak = weaken(self._found) if is_refuted else self._found
-        # Two refuted conditions are no causes: what they have in common with the true ones may be the smaller part.
+        # A refuted pair of conditions is not stated: it may have little in common with the true conditions.
         is_stated = weak.condition.tests and not (is_refuted and weak.condition.either is not None)
         if is_stated and is_nearly(tried.predicted, tried.observed):
             weak = weak._replace(exceptions=self._experiment.pair) if is_refuted else weak
@@ -139,9 +139,9 @@ class _Confirmation:
 
 
 def adopt(found: Found, others: Sequence[Found]) -> Found:
-    """Return the exact condition of another cause if it holds here as well; itself where none does, or it is another one.
+    """Return the exact condition of another cause if it holds here as well; otherwise, return `found`.
 
-    One fault may show in several causes, and one of these may have too few instances to find its condition or its boundary.
+    One fault may show in several causes, and a cause may have too few instances to find its condition or its boundary.
     """
     for other in others:
         if other is found or not other.is_exact or not other.condition.tests or len(other.condition.parts) > 1:
@@ -163,7 +163,7 @@ def adopt(found: Found, others: Sequence[Found]) -> Found:
 
 
 def _is_bound_between(condition: Condition, other: Condition) -> bool:
-    """Return whether another condition tests the same, with bounds between the values that one leaves open."""
+    """Return whether another condition has the same tests, with bounds between the values that this condition leaves open."""
     if len(condition.tests) != len(other.tests) or condition.either is not None or condition.tests == other.tests:
         return False
     for own, test in zip(condition.tests, other.tests, strict=True):
@@ -174,7 +174,7 @@ def _is_bound_between(condition: Condition, other: Condition) -> bool:
 
 
 def _share(experiment: Experiment | None) -> float:
-    """Return the share of the instances of an experiment that went as predicted."""
+    """Return the share of an experiment's instances that behaved as predicted."""
     return 0.0 if experiment is None else experiment.num_predicted / max(1, experiment.num_tried)
 
 
@@ -200,7 +200,7 @@ def judge(found: Found, tried: Tried, describe: Callable[[Instance], str]) -> Ex
 
 
 def split(tested: Tested, describe: Callable[[Instance], str]) -> list[Tested]:
-    """Return each of two conditions that were confirmed, without what the other one alone explains."""
+    """Return each of two confirmed conditions, without the instances that only the other one explains."""
     found, experiment, tried = tested
     assert tried is not None
     parts = []
@@ -215,8 +215,8 @@ def split(tested: Tested, describe: Callable[[Instance], str]) -> list[Tested]:
 
 
 def _search_again(stage: str, found: Found, known: Cases) -> Found | None:
-    """Return the condition that holds for the instances of the run and of the experiments, with the table of the run."""
-    # The instances of the run come first.
+    """Search for a condition among the instances of the run and of the experiments; return it with the table of the run."""
+    # The first instances are those of the run.
     better, _ = find_in(stage, known, build_table(known, found.table.features, found.table), is_whole=True)
     if better is None or not better.condition.tests:
         return None
@@ -229,7 +229,7 @@ def _search_again(stage: str, found: Found, known: Cases) -> Found | None:
 
 
 def _keep_alike(found: Found, tried: Tried) -> Found:
-    """Return a condition without the others that the experiment refutes."""
+    """Return a condition without the alternative conditions that the experiment refutes."""
     holds = [found.table.predict(each, tried.cases.instances) for each in found.others]
     is_kept = [each is not None and np.array_equal(each, tried.observed) for each in holds]
     return found._replace(others=tuple(compress(found.others, is_kept)))

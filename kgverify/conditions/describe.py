@@ -1,4 +1,4 @@
-"""The conditions of the causes of a comparison: their steps are read with steps and candidates that agree."""
+"""The conditions of the causes of a comparison, found among their steps and among steps and candidates that agree."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,13 +27,13 @@ from kgverify.program.outcomes import STEP_STAGES, Stage
 from kgverify.trace.model.schema import has_goals
 
 MOST_CANDIDATES: Final = 1_000
-"""The number of candidates to read for each group: those of a cause, and those without a divergence."""
+"""The most candidates to read for each group: candidates of a cause, and candidates without a divergence."""
 
 MOST_READ: Final = 200
-"""The divergences to read at once to divide a cause."""
+"""The number of divergences to read at once when dividing a cause."""
 
 MOST_STEPS: Final = 2_000
-"""The number of steps that agree to compare with."""
+"""The most agreeing steps to compare with."""
 
 _OF_CANDIDATES: Final = (Stage.RECYCLE, Stage.CORRUPT, Stage.ADVANCE, Stage.FINISH)
 
@@ -43,8 +43,8 @@ _ORDER: Final[dict[str, int]] = {stage.value: i for i, stage in enumerate(STEP_S
 class Replays(NamedTuple):
     """The steps of divergences in lockstep, and the replayed outputs of stages.
 
-    views:    both steps of each divergence, in lockstep
-    outputs:  both outputs of the stage at fault for each divergence that was replayed
+    views:    in lockstep, both versions of the step of each divergence
+    outputs:  both outputs of the stage at fault for each replayed divergence
     """
 
     views: Mapping[tuple[int, int], tuple[StepView, StepView]] | None = None
@@ -53,7 +53,7 @@ class Replays(NamedTuple):
 
 
 RECORDED: Final = Replays()
-"""Only the recorded steps."""
+"""The value for a comparison that has only the recorded steps."""
 
 
 def describe_conditions(
@@ -66,13 +66,13 @@ def describe_conditions(
     own: Sequence[Feature] = (),
     engines: Engines | None = None,
 ) -> tuple[tuple[Divergence, ...], tuple[Cause, ...]]:
-    """Return the causes with their conditions, and the divergences, with a cause for each of two conditions.
+    """Return the divergences, and the causes with their conditions. A cause with two conditions becomes two causes.
 
-    Causes outside of derivations have no conditions, and neither have digests alone.
+    Causes outside of derivations have no conditions, nor do traces that hold only digests.
 
-    most:    the causes to describe, from the first
+    most:    the number of causes to describe, from the first
     own:     the features that the engine under test declares
-    engines: for experiments; None where the engines cannot be asked
+    engines: both engines, for experiments; None if they are not available
     """
     if not causes[:most] or not all(has_goals(source.header.level) for source in comparer.sources):
         return divergences, causes
@@ -81,7 +81,7 @@ def describe_conditions(
     numbers: dict[int, int] = {}
     others: dict[int, int] = {}
     sought = [
-        # Scores of another step are explained by that step.
+        # Scores that belong to another step are already explained.
         None if cause.situation.startswith("scores of ") else find_condition(cause.stage, reader.collect(i), tuple(own))
         for i, cause in enumerate(causes[:most])
     ]
@@ -93,7 +93,7 @@ def describe_conditions(
             tested = Tested(settle(best))
             if engines is not None:
                 tested = _confirm(cause.stage, best, partial(reader.test, number, engines), reader.describe)
-            # One condition may look like two unless experiments tell.
+            # Without experiments, one condition may look like two.
             is_certain = tested.experiment is not None and tested.experiment.verdict == CONFIRMED
             parts = reader.divide(number, tested.found) if is_certain else None
             if parts is None:
@@ -137,7 +137,7 @@ def _count(cause: Cause, members: Sequence[int], divergences: tuple[Divergence, 
 def _confirm(
     stage: str, found: Found, test: Callable[[Found, int], Tried | str], describe: Callable[[Instance], str]
 ) -> Tested:
-    """Test a condition. Experiments look for one of the smallest unit where the run has none of it."""
+    """Test a condition. If the run shows no condition of the smallest unit, experiments look for one."""
     start = found.start
     is_smaller = start is not None and found.cases.unit is not start.cases.unit and stage not in OF_WHOLE_STEPS
     if start is not None and (not found.condition.tests or is_smaller):
@@ -149,7 +149,7 @@ def _confirm(
 
 
 class _Reader:
-    """Reads the instances of causes from compared traces, with the inference of their clauses.
+    """A reader of the instances of causes in compared traces, with the inference of their clauses.
 
     members: the divergences of each cause, ascending
     """
@@ -159,7 +159,7 @@ class _Reader:
     ) -> None:
         self._causes, self._divergences, self._comparer, self._replays = causes, divergences, comparer, replays
         self.members = defaultdict[int, list[int]](list)
-        # The steps at which each candidate goes wrong.
+        # The steps in which each candidate goes wrong.
         self._wrong = defaultdict[int, list[int]](list)
         for i, each in enumerate(divergences):
             self.members[each.cause].append(i)
@@ -184,9 +184,9 @@ class _Reader:
         return Fault(Stage(cause.stage), cause.kind, self._comparer.score_tolerance)
 
     def divide(self, number: int, found: Found) -> tuple[list[int], list[int], list[int]] | None:
-        """Return the divergences of each of two conditions, and those of either that have the other one as well.
+        """Return the divergences of each of two conditions, and the divergences that meet both.
 
-        None unless a cause has two conditions, and each explains something in the run that the other does not.
+        Return None unless a cause has two conditions, and each explains something in the run that the other does not.
         """
         table = found.table
         held = [part.holds(table.values) & table.is_wrong for part in found.condition.parts]
@@ -194,13 +194,13 @@ class _Reader:
             return None
         first, second = self._read_parts(number, found)
         members, both = {*self.members[number]}, first & second
-        # Divergences that have both conditions belong to the first, unless the second would then have none.
+        # Divergences that match both conditions count for the first, unless the second would then have no divergence.
         second = second - first or second
         first = members - second
         return (sorted(first), sorted(second), sorted(both)) if first and second else None
 
     def _read_parts(self, number: int, found: Found) -> list[set[int]]:
-        """Return, for each of two conditions, the divergences whose wrong instances it holds for, as far as known."""
+        """Return, for each of two conditions, the divergences with wrong instances that meet it, as far as known."""
         members, held = self.members[number], [set[int](), set[int]()]
         places = {(self._divergences[i].candidate, self._divergences[i].step): i for i in members}
         for start in range(0, len(members), MOST_READ):
@@ -227,7 +227,7 @@ class _Reader:
             yield from self._collect_candidates(cause, members)
         if in_steps and (differing := self._differing(number)):
             others = [i for i in range(len(self._causes)) if i != number]
-            # A stage of a step after another one was right where that one went wrong.
+            # In steps in which a later stage was the first to go wrong, this stage was right.
             place = _ORDER.get(cause.stage, len(_ORDER))
             later = [i for i in others if _ORDER.get(self._causes[i].stage, -1) > place]
             right = [*self._agreeing, *(step for i in later for step in self._differing(i))]
@@ -247,7 +247,7 @@ class _Reader:
         return engines.try_steps(self._fault(number), found, seed)
 
     def describe(self, instance: Instance) -> str:
-        """Return the problem of an instance in names: its clause, and the goal and depth of its step."""
+        """Describe the problem of an instance with names: its clause, and the goal and depth of its step."""
         names, step = self._comparer.names, instance.step
         if step is None:
             who = instance.candidate
@@ -258,7 +258,7 @@ class _Reader:
         return f"{clause}{names.goal(step.expected.goal)} (depth {step.expected.depth}{of_query})"
 
     def _differing(self, number: int) -> list[SeenStep]:
-        """Return the steps of a cause, of a bounded number of divergences."""
+        """Return the steps of a cause, for a bounded number of divergences."""
         if number not in self._steps:
             members = [i for i in self.members[number] if self._divergences[i].step >= 0]
             is_of_step = self._causes[number].stage in (*STEP_STAGES, Stage.RECYCLE)
@@ -279,7 +279,7 @@ class _Reader:
 
     @cached_property
     def _num_paired(self) -> int:
-        """The number of candidates, or those up to the last divergence that is listed: any after it may diverge."""
+        """The number of candidates; if not all divergences are listed, only those before the last listed one."""
         is_cut = self._comparer.num_found > len(self._comparer.comparison.divergences)
         return max(self._wrong, default=0) if is_cut else self._num_candidates
 
@@ -303,7 +303,7 @@ class _Reader:
 
     @cached_property
     def _agreeing(self) -> list[SeenStep]:
-        """Steps that agree: all of candidates without a divergence, and those before the first one of others."""
+        """Steps that agree: all steps of candidates without a divergence, and the steps before a first divergence."""
         right = [row for row in range(self._num_paired) if row not in self._wrong]
         started = [row for row, steps in self._wrong.items() if steps[0] >= 0 and row < self._num_paired]
         rows = np.array(sorted([*thin(right, MOST_CANDIDATES), *thin(started, MOST_CANDIDATES)]), np.int64)
@@ -316,12 +316,12 @@ class _Reader:
             end = int(reader.columns.candidates.num_steps[i])
             if wrong and not self._replays.lockstep:
                 end = min(end, *wrong)
-            # The step before a wrong goal may have handed it on.
+            # The step before a wrong goal may be the one that handed it on.
             places += [(i, number) for number in range(end) if not {number, number + 1} & {*wrong}]
         return [self._see(reader, (i, int(rows[i])), number) for i, number in thin(places, MOST_STEPS)]
 
     def _read_differing(self, members: Sequence[int]) -> Iterator[SeenStep]:
-        """Yield the steps of divergences from a goal that both sides have, or the steps that handed on wrong goals."""
+        """Yield the steps of divergences that start from a goal of both sides, or the steps that handed on wrong goals."""
         rows = np.array(sorted({self._divergences[i].candidate for i in members}), np.int64)
         if not len(rows) or int(rows[-1]) >= self._num_candidates:
             return
@@ -346,7 +346,7 @@ class _Reader:
                     yield seen
 
     def _actual_of(self, divergence: Divergence, row: int, reader: StepReader) -> StepView | None:
-        """Return the actual step of a divergence, given its candidate's row among those read; None without one."""
+        """Return the actual step of a divergence, given the row of its candidate in `reader`; None if it is missing."""
         if self._replays.views is not None:
             views = self._replays.views.get((divergence.candidate, divergence.step))
             return None if views is None else views[1]
@@ -361,7 +361,7 @@ class _Reader:
         actual: StepView | None = None,
         outputs: tuple[Any, Any] | None = None,
     ) -> SeenStep:
-        """Read a step of a candidate, given its row among those read and in the whole trace."""
+        """Read a step of a candidate, given the candidate's rows in `reader` and in the whole trace."""
         first, candidate = reader.first_step[at[0]], self._candidates.read(at[1])
         expected = reader.read(first + number)
         earlier = tuple(reader.goal_of(first + i) for i in range(number))

@@ -1,8 +1,8 @@
-"""The test of a condition by intervention: steps from goals that no run has reached, or other runs of the same candidates.
+"""The test of a condition by intervention: steps from goals that the run did not reach, or other runs of the same candidates.
 
-Goals are constructed from those of the run: with fewer or more atoms, other constants, variables for constants, and selected
-atoms that match the clauses next to the boundary. For each the condition predicts what goes wrong. Both engines then take
-the step. For a condition of candidates, the same candidates run again: alone, shuffled or reversed.
+Goals are constructed from the goals of the run: with fewer or more atoms, other constants, variables instead of constants,
+and selected atoms that match the clauses next to the boundary. For each goal, the condition predicts what goes wrong. Both
+engines then take the step. For a condition on candidates, the same candidates run again: alone, shuffled or reversed.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -28,37 +28,37 @@ from kgverify.step.clauses import Atoms, number_variables
 from kgverify.trace.model.columns import CandidateSet
 
 MOST_BASES: Final = 10
-"""The steps of a run, of either class, from which goals are constructed."""
+"""The most steps of a run, of each class, from which goals are constructed."""
 
 MOST_GOALS: Final = 240
-"""The problems to construct."""
+"""The most problems to construct."""
 
 MOST_FACTS: Final = 20_000
-"""The facts of a predicate among which those next to a boundary are sought."""
+"""The most facts of a predicate that are searched for facts next to a boundary."""
 
 MOST_AT_BOUNDARY: Final = 8
 MOST_AT_RANDOM: Final = 6
-"""The facts of either class to select next to a boundary, and the constants to try."""
+"""The most facts of each class to select next to a boundary, and the number of random constants to try."""
 
 MOST_ELSEWHERE: Final = 2
-"""The other predicates to select with each step."""
+"""The number of other predicates to select for each step."""
 
 MOST_QUERIES: Final = 3
-"""The other queries to try with each step."""
+"""The number of other queries to try for each step."""
 
 MOST_VISITED: Final = 3
-"""The resolvents to make goals that were visited before."""
+"""The number of resolvents to turn into goals that were visited before."""
 
 FEWEST_IN_RUN: Final = 96
 MOST_IN_RUN: Final = 320
-"""The candidates of a further run: two for each slot, within these bounds."""
+"""The number of candidates in a further run: two for each slot, within these bounds."""
 
 
 class Tried(NamedTuple):
     """The instances of constructed goals, or of further runs.
 
-    cases:     labelled by what both engines did
-    predicted: bool [n]  the classes by the condition
+    cases:     the instances, labelled by the results of both engines
+    predicted: bool [n]  the classes that the condition predicts
     """
 
     cases: Cases
@@ -66,15 +66,15 @@ class Tried(NamedTuple):
 
     @property
     def observed(self) -> NDArray[np.bool_]:
-        """The instances that went wrong: bool [n]."""
+        """A mask of the instances that went wrong: bool [n]."""
         return np.array([each.is_wrong for each in self.cases.instances], np.bool_)
 
 
 class Rerun(NamedTuple):
     """A further run of some candidates.
 
-    wrong:      those that differ, by their number in the run
-    candidates: reads them
+    wrong:      the numbers of the candidates that differ, counted in this run
+    candidates: a reader of the candidates
     own:        the features that the engine declares for this run
     """
 
@@ -86,17 +86,17 @@ class Rerun(NamedTuple):
 class Engines(NamedTuple):
     """Both engines, for experiments.
 
-    sides:     the expected and the actual one
-    run_again: runs rows of the candidates in a given order; None if the engine returns other candidates
+    sides:     the expected and the actual engine
+    run_again: a function that runs some rows of the candidates in a given order; None if the engine returns other candidates
     """
 
     sides: tuple[Engine, Engine]
     run_again: Callable[[NDArray[np.int64]], Rerun | None]
 
     def try_batches(self, found: Found, hidden: Collection[int], seed: int) -> Tried | str:
-        """Run candidates anew, in other numbers and orders, and compare them with what a condition predicts.
+        """Run candidates again, in other numbers and orders, and compare the results with the predictions of a condition.
 
-        hidden: rows that go wrong by another cause
+        hidden: rows that go wrong because of another cause
         """
         rng, every = Random(seed), found.cases.instances
         known = [each.candidate.row for each in every if each.candidate.row not in hidden]
@@ -131,7 +131,7 @@ class Engines(NamedTuple):
         return Tried(found.cases._replace(instances=tuple(instances)), np.concatenate(predicted))
 
     def try_steps(self, fault: Fault, found: Found, seed: int) -> Tried | str:
-        """Take steps of both engines from goals that are constructed for a condition."""
+        """Take steps with both engines from goals constructed for a condition."""
         if not all(has_steps(engine.info) and engine.info.variables == "canonical" for engine in self.sides):
             return "an engine does not take steps from given goals"
         if any(found.table.features[i].is_declared for i in found.condition.used):
@@ -141,14 +141,14 @@ class Engines(NamedTuple):
         if found.cases.unit in (Unit.FACT, Unit.RULE):
             steps = [step for step in steps if _shows_clauses(step)]
         differing = [step for step in steps if _differs(step, fault)]
-        # A step that agrees has no actual side of its own.
+        # A step that agrees does not need an actual side.
         agreeing = [replace(step, actual=None) for step in steps if not _differs(step, fault)]
         cases = _label(fault, found.cases, differing, agreeing)
         holds = found.table.predict(found.condition, cases.instances) if cases.instances else None
         return "no goal could be constructed" if holds is None else Tried(cases, holds)
 
     def _take(self, problems: Sequence["_Problem"]) -> list[SeenStep]:
-        """Take a step of both engines from each problem."""
+        """Take a step with both engines from each problem."""
         candidates = [each.candidate for each in problems]
         positions = make_positions(
             CandidateSet(
@@ -175,7 +175,7 @@ def _as_goal(atoms: Atoms) -> Goal:
 
 
 def _label(fault: Fault, cases: Cases, differing: Sequence[SeenStep], agreeing: Sequence[SeenStep]) -> Cases:
-    """Return the instances of steps, of the unit and with the words of others, perhaps none."""
+    """Return the instances of steps that have the unit and the words of `cases`; there may be none."""
     unit = cases.unit
     if unit not in (Unit.FACT, Unit.RULE):
         return next(
@@ -185,7 +185,7 @@ def _label(fault: Fault, cases: Cases, differing: Sequence[SeenStep], agreeing: 
     def is_alike(found: Cases) -> bool:
         return (found.unit, found.wrong) == (unit, cases.wrong) and any(each.is_wrong for each in found.instances)
 
-    # Steps in which other things go wrong hold clauses that are used rightly.
+    # Steps in which something else goes wrong still contain clauses that are used correctly.
     own = [step for step in differing if any(map(is_alike, fault.collect([step])))]
     hidden = [step for step in differing if step not in own]
     kind = Origin.FACT if unit is Unit.FACT else Origin.RULE
@@ -195,9 +195,9 @@ def _label(fault: Fault, cases: Cases, differing: Sequence[SeenStep], agreeing: 
 
 
 def _differs(step: SeenStep, fault: Fault) -> bool:
-    """Return whether both sides of a step differ in what they make, keep, score, choose or end with.
+    """Return whether the sides of a step differ in resolvents, scores, choice or outcome.
 
-    The numbers of dropped resolvents count for `limit` alone, as they follow from all other stages.
+    The numbers of dropped resolvents matter only for `limit`, since they depend on all other stages.
     """
     expected, actual = step.expected, step.actual
     assert actual is not None
@@ -213,7 +213,7 @@ def _differs(step: SeenStep, fault: Fault) -> bool:
 
 
 def _shows_clauses(step: SeenStep) -> bool:
-    """Return whether a step shows which clauses were used: of several proofs only one is listed, and nothing else."""
+    """Return whether a step shows which clauses were used. It does not if there are several proofs: only one is listed."""
     return not step.is_proved or sum(not atoms for atoms in step.kept.values()) == 1
 
 
@@ -221,7 +221,7 @@ def _shows_clauses(step: SeenStep) -> bool:
 
 
 class _Problem(NamedTuple):
-    """A step of the run with another goal, and perhaps at another depth, or of another query.
+    """A step of the run with another goal, and perhaps with another depth or query.
 
     earlier: the goals visited before
     """
@@ -234,7 +234,7 @@ class _Problem(NamedTuple):
 
 
 def _construct(found: Found, rng: Random) -> Iterator[_Problem]:
-    """Yield problems, each once, that no instance has: one of each step of the run in turn."""
+    """Yield new problems, each once, made from the steps of the run in turn."""
     cases = found.cases
     seen: set[object] = {
         (each.candidate.atom, each.step.goal, each.step.expected.depth) for each in cases.instances if each.step
@@ -254,7 +254,7 @@ def _construct(found: Found, rng: Random) -> Iterator[_Problem]:
 
 
 def _choose_bases(cases: Cases) -> list[SeenStep]:
-    """Return some steps of both classes, those with the smallest goals first, with goals as different as possible."""
+    """Return some steps of both classes with different goals, evenly spread over the sizes of goals, the smallest first."""
     chosen: list[SeenStep] = []
     for is_wrong in (True, False):
         steps: dict[Atoms, SeenStep] = {}
@@ -267,14 +267,14 @@ def _choose_bases(cases: Cases) -> list[SeenStep]:
 
 
 def _vary(step: SeenStep, found: Found, rng: Random) -> Iterator[_Problem]:
-    """Yield the problems that are made of one step: by edits of its structure and by other facts in turn."""
+    """Yield the problems made from one step, alternately by selecting other facts and by editing its structure."""
     if step.run.inference is None or not step.expected.goal:
         return
     goal, depth, here = step.goal, step.expected.depth, step.candidate
     earlier = tuple(map(canonical, step.earlier))
     facts = _choose_facts(step, found, rng)
     others = [(here, edit) for edit in _restructure(goal, facts, rng)]
-    # A query that is a fact is no evidence for itself.
+    # A query that is a fact must not prove itself.
     known = step.run.inference.clauses.fact_index
     others += [
         (here._replace(atom=query, is_fact=query in known), (_like(goal[0], query), query, *(goal[1:] or goal)))
@@ -282,7 +282,7 @@ def _vary(step: SeenStep, found: Found, rng: Random) -> Iterator[_Problem]:
     ]
     if any(found.table.features[i].stages == {Stage.REVISIT} for i in found.condition.used):
         yield from _visit_resolvents(step, earlier)
-    # Few of them are tried for each step: others for the next one.
+    # Only a few edits are tried for each step, so each step gets different ones.
     rng.shuffle(others)
     edits = chain.from_iterable(zip_longest(((here, edit) for edit in _select(goal, facts)), others))
     shifts = [shift for shift in (-1, 1, -2, 2) if -len(earlier) <= shift]
@@ -294,7 +294,7 @@ def _vary(step: SeenStep, found: Found, rng: Random) -> Iterator[_Problem]:
 
 
 def _visit_resolvents(step: SeenStep, earlier: tuple[Atoms, ...]) -> Iterator[_Problem]:
-    """Yield problems in which resolvents are goals that were visited, as they are and in another order."""
+    """Yield problems in which resolvents were visited before as goals, unchanged or in another order."""
     most = step.run.limits.max_atoms
     made = [atoms for atoms in step.kept.values() if atoms and (most is None or len(atoms) <= most)][:MOST_VISITED]
     for i, atoms in enumerate(made):
@@ -308,18 +308,18 @@ def _select(goal: Atoms, facts: Sequence[Ids]) -> Iterator[Atoms]:
     for i, (p, a, b) in enumerate(facts):
         yield (_like(selected, (p, a, b)), *rest)
         if selected[1] < 0 and selected[2] < 0:
-            # Nothing is bound: binding one argument selects fewer clauses.
+            # No argument is bound: binding one selects fewer clauses.
             yield _bind(goal, {selected[1]: a})
             yield _bind(goal, {selected[2]: b})
         elif i % 3 == 1 and min(selected[1:]) < 0:
-            # The other argument is bound, or both are.
+            # Bind the other argument instead, or both.
             yield ((p, a, selected[1]) if selected[1] < 0 else (p, selected[2], b), *rest)
         elif i % 3 == 2:
             yield ((p, a, b), *rest)
 
 
 def _restructure(goal: Atoms, facts: Sequence[Ids], rng: Random) -> Iterator[Atoms]:
-    """Yield goals with other atoms: fewer, more, in another order, with other variables, with variables for constants."""
+    """Yield goals with other atoms: fewer, more, in another order, with other variables, or with variables for constants."""
     selected, rest = goal[0], goal[1:]
     fresh = min(0, *(term for atom in goal for term in atom[1:])) - 1
     if rest:
@@ -344,7 +344,7 @@ def _restructure(goal: Atoms, facts: Sequence[Ids], rng: Random) -> Iterator[Ato
 
 
 def _like(atom: Ids, fact: Ids) -> Ids:
-    """Return an atom that a fact matches, with the variables of another one."""
+    """Return an atom that a fact matches, with variables where another atom has them."""
     p, a, b = fact
     return (p, a if atom[1] >= 0 else atom[1], b if atom[2] >= 0 else atom[2])
 
@@ -354,13 +354,13 @@ def _bind(atoms: Atoms, bound: Mapping[int, int]) -> Atoms:
 
 
 def _choose_facts(step: SeenStep, found: Found, rng: Random) -> list[Ids]:
-    """Return facts of the selected predicate: those next to the boundary of a condition of facts, then others; and of others."""
+    """Return facts: next to the boundary of a condition on facts, then others of the predicate, then of other predicates."""
     inference, selected = step.run.inference, step.goal[0]
     assert inference is not None
     clauses = inference.clauses
     indices = list(clauses.facts_of(selected[0]))[:MOST_FACTS]
     if not indices:
-        # Constants for a predicate that only rules have.
+        # The predicate has only rules: choose constants at random.
         every = clauses.facts
         return [(selected[0], *every[rng.randrange(len(every))][1:]) for _ in range(MOST_AT_RANDOM)] if every else []
     chosen: list[int] = []
@@ -388,7 +388,7 @@ def _next_to_boundary(known: Sequence[Instance], found: Found) -> list[int]:
         return []
     chosen: list[int] = []
     for part, other in zip(condition.parts, condition.parts[::-1], strict=True):
-        # Of two conditions each is tried where the other one does not hold.
+        # Try each of two conditions only where the other one does not hold.
         held = part.holds(values)
         is_open = np.ones_like(held) if other is part else ~other.holds(values)
         for test in part.tests:
@@ -406,12 +406,12 @@ def _next_to_boundary(known: Sequence[Instance], found: Found) -> list[int]:
 
 
 def choose_pair(tried: Tried, found: Found) -> list[Instance]:
-    """Return the instance that goes wrong and the one that does not with the smallest goals, next to the boundary."""
+    """Return an instance that goes wrong and one that does not, next to the boundary and with the smallest goals."""
     condition, instances = found.condition, tried.cases.instances
     values = read_values(found.table.features, instances, condition.used)
 
     def distance(row: int) -> tuple[float, int]:
-        """Return how far an instance is from the boundary, and the size of its goal, or of its run."""
+        """Return the distance of an instance from the boundary, and the size of its goal or of its run."""
         step = instances[row].step
         size = len(step.expected.goal) if step is not None else instances[row].candidate.num_in_run
         return sum(abs(float(values[row, test.feature]) - test.value) for test in condition.tests), size

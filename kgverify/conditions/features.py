@@ -1,7 +1,7 @@
-"""The features that conditions test: one table, the preferred ones first.
+"""The features that conditions test, in one table, the preferred ones first.
 
-A feature describes an instance or what contains it: a fact belongs to a step, and a step to a candidate. One whose value is
-unknown for an instance is not used for its cause.
+A feature describes an instance, or the step or candidate that contains it: a fact belongs to a step, and a step to a
+candidate. If its value is unknown for some instance of a cause, it is not used for this cause.
 """
 
 import math
@@ -40,7 +40,7 @@ from kgverify.trace.model.columns import Columns, starts_of
 
 MOST_DECLARED: Final = 64
 MOST_OF_NAME: Final = 60
-"""The features that an engine may declare, and the characters of a name."""
+"""The most features that an engine may declare, and the most characters of a name."""
 
 Value = float | int | bool | None
 
@@ -64,14 +64,14 @@ class Feature(NamedTuple):
     """A number that describes an instance.
 
     name:    a noun phrase, unique
-    unit:    the unit of its values; features of one unit may be compared with each other; empty for flags
+    unit:    the unit of its values; features of the same unit may be compared with each other; empty for flags
     of:      the units of the instances that have it
-    phrase:  its words behind the noun of an instance, with `{}` for the value: `with {} atoms`
-    opposite: the words of a flag that is false
-    zeros:   the words of the value 0, and of bounds of 0, by relation, if these have some of their own
-    negative: the words of the value with its sign changed, for values below 0
+    phrase:  its words after the noun of an instance, with `{}` for the value: `with {} atoms`
+    opposite: the words for a flag that is false
+    zeros:   special words for the value 0 and for bounds of 0, by relation
+    negative: the words for values below 0, with `{}` for the value without its sign
     stages:  the stages for which it is preferred
-    is_of_match: whether it describes a clause together with a goal, so that it tells apart different goals as well
+    is_of_match: whether it describes a clause together with a goal, and so distinguishes different goals as well
     is_of_query: whether it is the same for all candidates of a query
     """
 
@@ -90,14 +90,14 @@ class Feature(NamedTuple):
     is_declared: bool = False
 
     def cost(self, stage: str) -> float:
-        """Return its share of the description length of a condition, in bits."""
+        """Return the feature's part of the description length of a condition, in bits."""
         return (1.0 if stage in self.stages else 4.0) + (3.0 if self.scale is Scale.ID else 0.0)
 
 
 def read_values(
     features: Sequence[Feature], instances: Sequence[Instance], columns: Iterable[int]
 ) -> NDArray[np.float64]:
-    """Return the values of some features: float64 [n, F]; NaN in each column of another one, or of one that is unknown."""
+    """Return the values of some features: float64 [n, F], with NaN in the columns of other features and of unknown ones."""
     values = np.full((len(instances), len(features)), math.nan)
     for i in columns:
         column = _read_column(features[i], instances)
@@ -107,7 +107,7 @@ def read_values(
 
 
 def _read_column(feature: Feature, instances: Sequence[Instance]) -> list[float] | None:
-    """Return the values of a feature, or None if one is unknown; those of a step or a candidate are computed once."""
+    """Return the values of a feature, or None if a value is unknown. The value of a step or candidate is computed once."""
     is_of_step, is_of_candidate = Unit.STEP in feature.of, Unit.CANDIDATE in feature.of
     read: dict[int, float] = {}
     values = []
@@ -159,7 +159,7 @@ def _matches_left(i: Instance) -> int:
 
 
 def _matches_left_with_query(i: Instance) -> int:
-    """Return the clauses that match after one, those included that are excluded since they equal the query."""
+    """Count the clauses that match after this one, including a fact that is excluded because it equals the query."""
     left, excluded = _matches_left(i), i.seen.excluded_match
     return left + (excluded is not None and i.by[0] == Origin.FACT and excluded > i.by[1])
 
@@ -169,9 +169,9 @@ def _rule(i: Instance) -> Atoms:
 
 
 def _mismatch(nearly: Callable[[Atoms, Clause, Clauses], bool]) -> Callable[[Instance], Value]:
-    """Return whether a clause does not match the selected atom, but does by another rule.
+    """Return a feature: whether a clause does not match the selected atom, but would by a wrong rule.
 
-    nearly: returns whether it does by that rule, given a goal and the clause
+    nearly: a function that returns whether it matches by the wrong rule, given a goal and the clause
     """
 
     def read(i: Instance) -> bool:
@@ -188,7 +188,7 @@ def _mismatch(nearly: Callable[[Atoms, Clause, Clauses], bool]) -> Callable[[Ins
 
 
 def _changes(wrongly: Callable[[Atoms, Clause, Clauses], Atoms | None]) -> Callable[[Instance], Value]:
-    """Return whether a clause makes another resolvent by another rule. wrongly: applies it by that rule to a goal."""
+    """Return a feature: whether a clause makes another resolvent by a wrong rule. wrongly: a function that applies it."""
 
     def read(i: Instance) -> bool:
         made, atoms = i.made.atoms, wrongly(i.seen.goal, i.by, i.inference.clauses)
@@ -198,9 +198,9 @@ def _changes(wrongly: Callable[[Atoms, Clause, Clauses], Atoms | None]) -> Calla
 
 
 def _mistaken(key: Key, bits: int = 0) -> Callable[[Instance], Value]:
-    """Return whether some atom is neither a fact nor the query, and has the key of a fact.
+    """Return a feature: whether some atom is neither a fact nor the query, but has the key of a fact.
 
-    bits: the bits that the key has for each id; no two atoms of smaller ids have the same key
+    bits: the bits of the key for each id; two atoms with ids below 2^bits never have the same key
     """
 
     def read(i: Instance) -> bool:
@@ -218,12 +218,12 @@ def _mistaken(key: Key, bits: int = 0) -> Callable[[Instance], Value]:
 
 
 def _index(i: Instance) -> int:
-    """Return the position of a resolvent among those that `limit` receives and that are short enough."""
+    """Return the position of a resolvent among the resolvents that `limit` receives and that are short enough."""
     return known(i.seen.limited.get(i.by))
 
 
 def num_bits(number: float) -> int | None:
-    """Return the bits that the significand of a number needs; 0 for 0, None for NaN and infinities."""
+    """Return the number of bits that the significand of a number needs; 0 for 0, None for NaN and infinities."""
     if not math.isfinite(number):
         return None
     significand = int(abs(math.frexp(number)[0]) * (1 << 53))
@@ -242,7 +242,7 @@ def _num_of(kind: Origin) -> Callable[[Instance], Value]:
 
 
 def _num_surviving(i: Instance) -> int:
-    """Return the number of resolvents that are goals not visited before."""
+    """Count the resolvents that are goals not visited before."""
     step = i.seen
     known(step.origins if step.run.follows_semantics else None)
     return sum(bool(atoms) and atoms not in step.visited for atoms in step.kept.values())
@@ -365,7 +365,7 @@ _VALUES: Final[dict[str, Callable[[Instance], Value]]] = {
     "second argument of the candidate": lambda i: i.candidate.atom[2],
     "larger argument of the candidate": lambda i: max(i.candidate.atom[1:]),
 }
-"""The value of each feature of features.toml that is more than an attribute. Unknown if an instance lacks it."""
+"""The value of each feature in features.toml that is not just an attribute. Raises Unknown if an instance lacks it."""
 
 _NUMBERED: Final[dict[str, Callable[[int], Callable[[Instance], Value]]]] = {
     "matches in {each} bits": lambda bits: _mismatch(partial(matches_in, bits)),
@@ -374,11 +374,11 @@ _NUMBERED: Final[dict[str, Callable[[int], Callable[[Instance], Value]]]] = {
     "is in a partial block of {each}": lambda size: lambda i: _position(i) >= _segment(i) - _segment(i) % size,
     "is in a partial block of {each} candidates": lambda size: lambda i: i.candidate.is_in_partial_block(size),
 }
-"""The values of the features that stand for several, each with its number."""
+"""The values of the rows in features.toml that define several features, each with its number."""
 
 
 def _or_none(value: Callable[[Instance], Value]) -> Callable[[Instance], Value]:
-    """Return None where a value is unknown."""
+    """Return a function that returns None if the value is unknown."""
 
     def read(instance: Instance) -> Value:
         try:
@@ -400,7 +400,7 @@ def read_features() -> tuple[Feature, ...]:
 
 
 def _read(row: dict[str, Any]) -> Iterator[Feature]:
-    """Yield the features of a row of the table: one for each of its numbers, if it has some."""
+    """Yield the features of a row of the table: one for each of its numbers, or a single one."""
     for number in row.get("each", [None]):
         words = {k: v if number is None else v.replace("{each}", str(number)) for k, v in row.items() if type(v) is str}
         name = row["name"]
@@ -428,7 +428,7 @@ def features_of(unit: Unit) -> tuple[Feature, ...]:
 def read_declared(engine: DescribedEngine, columns: Columns) -> tuple[Feature, ...]:
     """Return the features that an engine declares for the columns that it returned last.
 
-    UserError unless they are numbers by name, one for each candidate or one for each step.
+    UserError unless they are arrays of numbers by name, with a number for each candidate or each step.
     """
     found: Any = engine.features(columns)
     if not isinstance(found, Mapping) or len(found) > MOST_DECLARED:

@@ -1,4 +1,4 @@
-"""The condition of one cause, found among the instances of its units."""
+"""The search for the condition of one cause among the instances of its units."""
 
 import math
 from collections.abc import Hashable, Iterable, Sequence
@@ -14,20 +14,20 @@ from kgverify.conditions.search import MOST_CHANCE, NOTHING, Condition, Relation
 from kgverify.program.outcomes import Stage
 
 FEWEST_ALWAYS: Final = 10
-"""The different instances that all went wrong, from which on it is said that every one does."""
+"""The number of different wrong instances, without any right one, that it takes to report that every instance is wrong."""
 
 LEAST_PRECISION: Final = 0.95
 LEAST_RECALL: Final = 0.95
-"""The least precision and recall of a condition that is not exact."""
+"""The lowest precision and recall of a condition that is not exact."""
 
 FEWEST_EXPLAINED: Final = 2
-"""The different instances that each test must exclude, or each of two conditions explain: one may be a coincidence."""
+"""The fewest instances that each test must exclude, or each of two conditions explain: one may be a coincidence."""
 
 AS_SHORT: Final = 3.0
-"""The difference in description length, in bits, up to which another exact condition is part of the sentence."""
+"""The largest difference in description length, in bits, at which another exact condition is part of the sentence."""
 
 MOST_NAMED: Final = 3
-"""The clauses that are named one by one, where there are too few to say what they have in common."""
+"""The most clauses that are named one by one, if there are too few to say what they have in common."""
 
 OF_WHOLE_STEPS: Final = (Stage.CLOSE, Stage.CHOOSE, Stage.ADVANCE, Stage.FINISH)
 """The stages that decide on a whole step."""
@@ -36,14 +36,14 @@ OF_WHOLE_STEPS: Final = (Stage.CLOSE, Stage.CHOOSE, Stage.ADVANCE, Stage.FINISH)
 class Table(NamedTuple):
     """The instances of a unit as numbers.
 
-    features:   those of the unit
-    values:     float64 [n, F]; NaN in the column of one that is unknown for some instance
+    features:   the features of the unit
+    values:     float64 [n, F]; NaN in the column of a feature that is unknown for some instance
     is_wrong:   bool [n]
     identities: int64 [n]  the number of the identity of each instance
-    steps:      int64 [n]  the number of the goal that it occurs at
-    candidates: int64 [n]  its candidate
-    queries:    int64 [n]  its query
-    shapes:     int64 [n]  the number of its goal's predicates and variables, at its depth
+    steps:      int64 [n]  the number of the goal of its step
+    candidates: int64 [n]  the number of its candidate
+    queries:    int64 [n]  the number of its query
+    shapes:     int64 [n]  the number of its shape: the depth, and the predicates and variables of its goal
     """
 
     features: tuple[Feature, ...]
@@ -60,7 +60,7 @@ class Table(NamedTuple):
         return Table(self.features, *(column[rows] for column in self[1:]))  # type: ignore[arg-type]
 
     def identities_for(self, condition: Condition) -> NDArray[np.int64]:
-        """Return the identities that count for a condition: those of steps or candidates if it tests features of these."""
+        """Return the identities that matter for a condition: those of steps or candidates if it tests their features."""
         used = [self.features[i] for i in condition.used]
         if any(each.is_of_query for each in used):
             return self.queries
@@ -71,23 +71,23 @@ class Table(NamedTuple):
         return self.steps if any(Unit.STEP in each.of for each in used) else self.identities
 
     def predict(self, condition: Condition, instances: Sequence[Instance]) -> NDArray[np.bool_] | None:
-        """Return for which other instances a condition holds: bool [n]. None if a feature that it tests is unknown."""
+        """Return a mask of the instances for which a condition holds: bool [n]. None if a feature that it tests is unknown."""
         values = read_values(self.features, instances, condition.used)
         return None if np.isnan(values[:1, condition.used]).any() else condition.holds(values)
 
     def count_classes(self, is_inside: NDArray[np.bool_]) -> tuple[int, int]:
-        """Return how many of some instances went wrong, and how many did not."""
+        """Count the instances in a mask that went wrong, and those that did not."""
         return int((is_inside & self.is_wrong).sum()), int((is_inside & ~self.is_wrong).sum())
 
     def num_identities(self, is_inside: NDArray[np.bool_]) -> int:
-        """Return the number of different identities among some instances."""
+        """Return the number of different identities among the instances in a mask."""
         return len(np.unique(self.identities[is_inside]))
 
 
 def build_table(cases: Cases, features: Sequence[Feature], begun: Table | None = None) -> Table:
     """Return the instances of a unit as numbers.
 
-    begun: the table of the first of these instances, whose features are not read again
+    begun: the table of the first of these instances, whose values are not read again
     """
     instances = cases.instances
     hides_steps = {Unit.STEP, Unit.CANDIDATE} if cases.is_by_itself else set()
@@ -105,7 +105,7 @@ def build_table(cases: Cases, features: Sequence[Feature], begun: Table | None =
         np.array([each.is_wrong for each in instances], np.bool_),
         _number([each.identity for each in instances]),
         _number([None if each.step is None else each.step.goal for each in instances]),
-        # The same candidate in another run is another instance.
+        # The same candidate in another run counts as another instance.
         _number([each.identity if cases.unit is Unit.CANDIDATE else each.candidate.row for each in instances]),
         _number([each.candidate.query for each in instances]),
         _number([None if each.step is None else each.step.shape for each in instances]),
@@ -113,20 +113,20 @@ def build_table(cases: Cases, features: Sequence[Feature], begun: Table | None =
 
 
 def _number(keys: Sequence[Hashable]) -> NDArray[np.int64]:
-    """Return the number of each key among the different ones: int64 [n]."""
+    """Return a number for each key, the same for equal keys: int64 [n]."""
     numbers: dict[Hashable, int] = {}
     return np.array([numbers.setdefault(key, len(numbers)) for key in keys], np.int64)
 
 
 class Found(NamedTuple):
-    """A condition with the instances that it was found among.
+    """A condition with the instances among which it was found.
 
     others:     further exact conditions
-    is_exact:   whether it holds for every instance that went wrong and for no other one
-    is_partial: whether it tells apart the steps that go wrong, and not what goes wrong in them
+    is_exact:   whether it holds for every instance that went wrong and for no other
+    is_partial: whether it only identifies the steps that go wrong, not what goes wrong in them
     is_cut:     whether the search ended before all conditions were tried
     exceptions: problems for which an experiment has shown that it does not hold
-    start:      the instances of the smallest unit with a condition without tests, from which experiments may begin
+    start:      the instances of the smallest unit with a condition without tests, from which experiments may start
     is_adopted: whether it is the condition of another cause
     """
 
@@ -144,17 +144,17 @@ class Found(NamedTuple):
 
     @property
     def unstated(self) -> "Found":
-        """The instances without a condition."""
+        """The same instances without a condition."""
         return self.start or self._replace(condition=NOTHING, others=(), is_exact=False)
 
 
 def find_condition(stage: str, every: Iterable[Cases], own: tuple[Feature, ...] = ()) -> Found | None:
-    """Return the simplest condition of a cause, without tests if none is stated; None without instances that went wrong.
+    """Return the simplest condition of a cause, without tests if none is stated; None if no instance went wrong.
 
     every: the instances of each unit, the smallest unit first
     own:   further features, which the engine declares
 
-    One of a smaller unit is preferred: what distinguishes steps is at best a consequence of what distinguishes facts.
+    A condition of a smaller unit is preferred: differences between steps often just follow from differences between facts.
     """
     best: Found | None = None
     whole: Found | None = None
@@ -167,13 +167,13 @@ def find_condition(stage: str, every: Iterable[Cases], own: tuple[Feature, ...] 
         start = start or Found(cases, table, NOTHING, (), False, 1.0)
         found, has_exact = find_in(stage, cases, table)
         if found is not None and stage in OF_WHOLE_STEPS and _is_of_steps(found):
-            # It says the same of the steps, in fewer words.
+            # The same condition on whole steps takes fewer words.
             whole = found
             continue
         if found is not None and (not is_open or (found.is_exact and found.condition.tests)):
             is_partial = cases.unit is Unit.STEP and is_mixed and bool(found.condition.tests)
             best = min(filter(None, (best, found._replace(is_partial=is_partial))), key=_rank)
-        # An exact condition that is not certain must not be replaced by one of a larger unit that is not exact.
+        # An exact but uncertain condition must not be replaced with an inexact condition of a larger unit.
         is_open |= has_exact
         is_mixed |= stage not in OF_WHOLE_STEPS and _is_mixed(cases)
     found = best or whole or start
@@ -181,13 +181,13 @@ def find_condition(stage: str, every: Iterable[Cases], own: tuple[Feature, ...] 
 
 
 def settle(found: Found, tried: Sequence[Instance] = ()) -> Found:
-    """Return a condition whose tests each exclude two different instances or more, and whose parts each explain two or more.
+    """Return the condition if each test excludes at least two different instances, and each part explains at least two.
 
     tried: instances of experiments, which count like those of the run
 
-    Otherwise it is another exact condition, if no experiment was made; or one without these tests, which is not exact.
-    Without experiments the goals of a condition of steps must differ in more than their constants: alike derivations take
-    alike steps, and are one coincidence.
+    Otherwise, return another exact condition if no experiment was made, or the condition without these tests, as inexact.
+    Without experiments, the goals of a condition on steps must differ in more than constants: similar derivations take
+    similar steps, and together are a single coincidence.
     """
     table, condition = found.table, found.condition
     if not tried and condition.tests and _chance_of_shapes(table, condition) > MOST_CHANCE:
@@ -210,10 +210,10 @@ def settle(found: Found, tried: Sequence[Instance] = ()) -> Found:
 
 
 def weaken(found: Found) -> Found:
-    """Return a condition as one that is not exact; without tests if it holds for too many others, or for too few."""
+    """Return a condition as inexact; without tests if it holds for too many right instances, or too few wrong ones."""
     table, condition = found.table, found.condition
     inside = condition.holds(table.values)
-    # Where everything went wrong in the run, chance was judged with the instances of experiments.
+    # If everything went wrong in the run, chance was judged with the instances of experiments.
     chance = found.chance if table.is_wrong.all() else chance_for(table, condition)
     if not condition.tests or not is_nearly(inside, table.is_wrong) or chance > MOST_CHANCE:
         return found.unstated
@@ -221,7 +221,7 @@ def weaken(found: Found) -> Found:
 
 
 def take_part(found: Found, part: Condition, other: Condition) -> Found:
-    """Return one of two conditions, without the instances that the other one alone explains."""
+    """Return one of two conditions, without the instances that only the other one explains."""
     table = found.table
     keeps = part.holds(table.values) | ~other.holds(table.values) | ~table.is_wrong
     some = table.take(keeps)
@@ -230,13 +230,13 @@ def take_part(found: Found, part: Condition, other: Condition) -> Found:
 
 
 def is_nearly(inside: NDArray[np.bool_], is_wrong: NDArray[np.bool_]) -> bool:
-    """Return whether a condition holds with the least precision and recall."""
+    """Return whether a condition reaches the lowest accepted precision and recall."""
     both = (inside & is_wrong).sum()
     return bool(both and both >= LEAST_PRECISION * inside.sum() and both >= LEAST_RECALL * is_wrong.sum())
 
 
 def _drop_resting(table: Table, condition: Condition) -> Condition:
-    """Return a condition without the tests and parts that rest on too few different instances; itself if it has none."""
+    """Return a condition without the tests and parts that rest on too few instances; unchanged if all rest on enough."""
     identities = table.identities_for(condition)
 
     def rests(rows: NDArray[np.bool_]) -> bool:
@@ -263,13 +263,13 @@ def _drop_resting(table: Table, condition: Condition) -> Condition:
 
 
 def _is_of_steps(found: Found) -> bool:
-    """Return whether a condition of parts of steps tests nothing but their steps."""
+    """Return whether a condition on parts of steps only tests features of their steps."""
     used = [found.table.features[i].of for i in found.condition.used]
     return found.cases.unit is not Unit.STEP and bool(used) and all(Unit.STEP in each for each in used)
 
 
 def _is_mixed(cases: Cases) -> bool:
-    """Return whether some step holds a part that went wrong and one that did not."""
+    """Return whether some step contains a part that went wrong and a part that did not."""
     if cases.unit is Unit.STEP:
         return False
     wrong = {id(each.step) for each in cases.instances if each.is_wrong}
@@ -277,14 +277,14 @@ def _is_mixed(cases: Cases) -> bool:
 
 
 def _rank(found: Found) -> tuple[bool, bool, bool]:
-    """Return a key by which the best condition comes first: an exact one, then one that not every instance fulfils."""
+    """Return a sort key that puts the best condition first: an exact one, then one that not every instance meets."""
     return not found.is_exact or found.is_partial, found.is_partial, not found.condition.tests
 
 
 def find_in(stage: str, cases: Cases, table: Table, *, is_whole: bool = False) -> tuple[Found | None, bool]:
-    """Return the simplest condition of instances of one unit that chance does not explain, and whether any is exact.
+    """Return the simplest condition of a unit's instances that chance does not explain, and whether any is exact.
 
-    is_whole: whether instances of experiments are included: what rests on one of them is then the last resort
+    is_whole: whether instances of experiments are included: a condition that rests on one of them is then the last resort
     """
     wrong, found = table.is_wrong, Found(cases, table, NOTHING, (), True, 0.0)
     if wrong.all():
@@ -306,7 +306,7 @@ def find_in(stage: str, cases: Cases, table: Table, *, is_whole: bool = False) -
 
 
 def _find_inexact(found: Found, search: Search) -> Found | None:
-    """Return the condition that holds for most instances that went wrong and for few others; None if chance explains it."""
+    """Return a condition that holds for most instances that went wrong and few others; None if chance explains it."""
     table = found.table
     inexact = search.find_inexact(table.values, table.is_wrong)
     if inexact is None or _is_hidden(found.cases, table, inexact):
@@ -317,10 +317,10 @@ def _find_inexact(found: Found, search: Search) -> Found | None:
 
 
 def _find_two(found: Found, search: Search, *, is_firm: bool) -> Found | None:
-    """Return the shortest pair of conditions that chance does not explain. is_firm: neither may rest on few instances."""
+    """Return the shortest pair of conditions that chance does not explain. is_firm: whether few instances are not enough."""
     pairs = search.find_two()
     for two in pairs:
-        # A much shorter pair that is not certain may be the true one.
+        # A much shorter but uncertain pair may be the true one, so do not state a longer one.
         if two.cost > pairs[0].cost + AS_SHORT:
             break
         is_resting = is_firm and _drop_resting(found.table, two) is not two
@@ -332,7 +332,7 @@ def _find_two(found: Found, search: Search, *, is_firm: bool) -> Found | None:
 
 
 def _chance_of_two(table: Table, two: Condition) -> float:
-    """Return the largest chance of three: of both parts together, and of each among what the other one does not explain."""
+    """Return the largest of three chances: of both parts together, and of each where the other one explains nothing."""
     chances = [chance_for(table, two._replace(num_tried=math.prod(part.num_tried for part in two.parts)))]
     for own, other in (two.parts, two.parts[::-1]):
         is_open = ~other.holds(table.values) | own.holds(table.values)
@@ -341,7 +341,7 @@ def _chance_of_two(table: Table, two: Condition) -> float:
 
 
 def _is_hidden(cases: Cases, table: Table, condition: Condition) -> bool:
-    """Return whether a condition holds mostly for instances that another cause hides: it may be that cause's own."""
+    """Return whether a condition holds mostly for instances that another cause hides: it may belong to that cause."""
     if not cases.hidden or not condition.tests:
         return False
     holds = table.predict(condition, cases.hidden)
@@ -352,7 +352,7 @@ def _is_hidden(cases: Cases, table: Table, condition: Condition) -> bool:
 
 
 def _name_clauses(cases: Cases, table: Table, exact: Sequence[Condition]) -> Found | None:
-    """Return the condition that names one clause, where it always goes wrong, and no property of it is certain."""
+    """Return a condition that names a few clauses, if these always go wrong and no property of them is certain."""
     if cases.unit not in (Unit.FACT, Unit.RULE):
         return None
     index = next(i for i, feature in enumerate(table.features) if feature.name == "index")
@@ -370,7 +370,7 @@ def _name_clauses(cases: Cases, table: Table, exact: Sequence[Condition]) -> Fou
 
 
 def _chance_of_shapes(table: Table, condition: Condition) -> float:
-    """Return the chance of a condition of steps among goals of different shapes; 0 unless the shape tells what goes wrong."""
+    """Return the chance of a condition on steps among goals of different shapes; 0 unless shapes decide what goes wrong."""
     is_mixed = len(np.intersect1d(table.shapes[table.is_wrong], table.shapes[~table.is_wrong])) > 0
     if is_mixed or table.is_wrong.all() or table.identities_for(condition) is not table.steps:
         return 0.0
@@ -378,13 +378,13 @@ def _chance_of_shapes(table: Table, condition: Condition) -> float:
 
 
 def chance_for(table: Table, condition: Condition) -> float:
-    """Return the chance of a condition among different instances; one that is wrong at times counts as wrong."""
+    """Return the chance of a condition among different instances. An instance that is sometimes wrong counts as wrong."""
     inside, identities = condition.holds(table.values), table.identities_for(condition)
     wrong = np.unique(identities[table.is_wrong])
     right = np.setdiff1d(identities[~table.is_wrong], wrong)
     held = np.unique(identities[inside])
     wrong_inside, right_inside = len(np.intersect1d(wrong, held)), len(np.intersect1d(right, held))
     if not len(right) or (wrong_inside == len(wrong) and right_inside == len(right)):
-        # One and the same instance is wrong at times and right at others: the instances themselves are compared.
+        # The same instance is sometimes wrong and sometimes right, so every occurrence counts.
         return chance_of(*table.count_classes(np.ones_like(inside)), *table.count_classes(inside), condition.num_tried)
     return chance_of(len(wrong), len(right), wrong_inside, right_inside, condition.num_tried)

@@ -1,6 +1,6 @@
-"""Instances of a cause: the facts, rules, resolvents, steps or candidates that went wrong, and their neighbours that did not.
+"""Instances of a cause: the facts, rules, resolvents, steps or candidates that went wrong, and neighbours that did not.
 
-Which of them went wrong is read off both sides of each step, or off the outputs of the stage at fault if the step was replayed.
+Both sides of each step show which instances went wrong; if the step was replayed, the outputs of the stage at fault do.
 """
 
 from collections import Counter
@@ -35,18 +35,18 @@ class Unit(StrEnum):
 
 
 class Unknown(Exception):
-    """Raised where a feature asks for what is unknown of an instance."""
+    """The error raised if a feature needs data of an instance that are unknown."""
 
 
 def known(value: Item | None) -> Item:
-    """Return a value. Unknown if it is None."""
+    """Return a value; raise Unknown if it is None."""
     if value is None:
         raise Unknown
     return value
 
 
 class Run(NamedTuple):
-    """The common data of the instances of a run. infer: returns the clauses of a goal, given the candidate's atom as well."""
+    """The common data of a run's instances. infer: a function that returns the clauses of a goal, given a candidate's atom."""
 
     limits: DeclaredLimits
     inference: OriginInference | None
@@ -59,11 +59,11 @@ class Run(NamedTuple):
 
 @dataclass(eq=False)
 class SeenStep:
-    """A step that was compared.
+    """A compared step.
 
     number:  its number in the derivation, from 0
-    actual:  None if it agrees
-    origins: infers the clauses; None without a program
+    actual:  the actual step; None if it agrees
+    origins: the inference of its clauses; None without a program
     earlier: the goals visited before
     outputs: both outputs of the stage at fault, if they are known
     """
@@ -79,12 +79,12 @@ class SeenStep:
 
     @cached_property
     def num_matches(self) -> Counter[int]:
-        """The clauses of each kind that match; none without a program."""
+        """The number of matching clauses of each kind; 0 without a program."""
         return Counter(kind for kind, _ in (() if self.origins is None else self.origins.positions))
 
     @cached_property
     def excluded_match(self) -> int | None:
-        """The fact that matches and is excluded since it equals the query; None without one."""
+        """The matching fact that is excluded because it equals the query; None if no such fact matches."""
         goal = self.expected.goal
         if self.run.inference is None or not goal:
             return None
@@ -95,14 +95,14 @@ class SeenStep:
 
     @cached_property
     def made(self) -> dict[Clause, Made]:
-        """The result of each clause that matches, before pruning; empty without a program, or in another dialect."""
+        """The result of each matching clause, before pruning; empty without a program, or in an unsupported dialect."""
         if self.origins is None or not self.run.follows_semantics:
             return {}
         return {made.clause: made for made in self.origins.results}
 
     @cached_property
     def kept(self) -> dict[Clause, Atoms]:
-        """The resolvent of each clause that matches, pruned and renamed."""
+        """The resolvent of each matching clause, pruned and renamed."""
         made = {} if self.origins is None else self.origins.made
         return {clause: atoms for atoms, clauses in made.items() for clause in clauses}
 
@@ -118,18 +118,18 @@ class SeenStep:
 
     @cached_property
     def steps_since(self) -> dict[Atoms, int]:
-        """The steps since each visited goal was last left, 1 for the present one."""
+        """The number of steps since each visited goal was last the current one; 1 for the goal of this step."""
         every = (*self.earlier, self.expected.goal)
         return {canonical(goal): len(every) - i for i, goal in enumerate(every)}
 
     @property
     def visited(self) -> KeysView[Atoms]:
-        """The goals visited before this step and in it."""
+        """The goals visited up to and including this step."""
         return self.steps_since.keys()
 
     @cached_property
     def limited(self) -> dict[Clause, int]:
-        """The position of each resolvent among those that `limit` receives and that are short enough, if it is known."""
+        """The position of each resolvent among the resolvents that `limit` receives and that are short enough, if known."""
         most = self.run.limits.max_atoms
         if most is None:
             return {}
@@ -142,13 +142,13 @@ class SeenStep:
 
     @cached_property
     def scores(self) -> list[float]:
-        """The scores of the expected resolvents, the highest first. Unknown if a side has none."""
+        """The scores of the expected resolvents, the highest first. Raises Unknown if a side has no scores."""
         resolvents = known(self.expected.resolvents if self.run.has_scores else None)
         return sorted((float(r.score) for r in resolvents), reverse=True)
 
     @cached_property
     def sides(self) -> tuple[dict[Clause, ResolventView], dict[Clause, ResolventView]]:
-        """The resolvents of both sides by the clauses that made them, if these are known."""
+        """The resolvents of both sides by the clauses that made them, as far as these are known."""
         expected = self._by_clause(self.expected)
         return expected, expected if self.actual is None else self._by_clause(self.actual)
 
@@ -156,7 +156,7 @@ class SeenStep:
         if self.run.has_origins:
             return {r.clause: r for r in step.resolvents if r.kind in (GoalKind.GOAL, GoalKind.TRUE)}
         num = Counter(map(content_of, step.resolvents))
-        # Of several clauses that make the same it is not known which ones are there.
+        # If several clauses make the same resolvent, it is unknown which of them were used, unless all were.
         whole = (r for r in step.resolvents if num[content_of(r)] >= len(self._clauses_of(content_of(r))))
         return {clause: r for r in whole for clause in self._clauses_of(content_of(r))}
 
@@ -168,7 +168,7 @@ class SeenStep:
 
     @cached_property
     def changes(self) -> "Changes":
-        """The clauses that one side or both sides used; if origins are unknown, only certain ones."""
+        """The clauses that one side or both sides used; if origins are unknown, only the certain ones."""
         expected, actual = (set(side) for side in self.sides)
         implied = self.kept.keys()
         shared = actual & (expected | implied)
@@ -186,7 +186,7 @@ class SeenStep:
     def uncertain(self) -> set[Clause]:
         """The clauses that make the same resolvent, if it is listed fewer times than there are such clauses.
 
-        Both sides of a step may list the same number and agree, and yet use other clauses.
+        The sides of a step may list the same resolvents, and still have used different clauses.
         """
         listed = Counter(map(content_of, self.expected.resolvents))
         found: set[Clause] = set()
@@ -198,7 +198,7 @@ class SeenStep:
 
     @property
     def is_cut(self) -> bool:
-        """True if a limit has left resolvents out on the expected side: what goes wrong with these does not show."""
+        """True if a limit dropped resolvents on the expected side: their faults do not show."""
         return any(c not in self.sides[0] and atoms not in self.visited for c, atoms in self.kept.items())
 
     @property
@@ -208,7 +208,7 @@ class SeenStep:
 
 
 class Changes(NamedTuple):
-    """The clauses that only the expected side used, those that only the actual side did and wrongly, and the others of it."""
+    """The clauses that only the expected side used, those that only the actual side used wrongly, and its other clauses."""
 
     missing: set[Clause]
     extra: set[Clause]
@@ -218,8 +218,8 @@ class Changes(NamedTuple):
 class Instance(NamedTuple):
     """A fact, rule, resolvent, step or candidate that went wrong, or did not.
 
-    identity: instances of one identity count as one where chance is judged
-    clause:   of a fact, a rule or a resolvent
+    identity: instances of the same identity count as one when chance is judged
+    clause:   the clause of a fact, a rule or a resolvent
     """
 
     unit: Unit
@@ -231,17 +231,17 @@ class Instance(NamedTuple):
 
     @property
     def seen(self) -> SeenStep:
-        """Its step. Unknown for a candidate."""
+        """Its step. Raises Unknown for a candidate."""
         return known(self.step)
 
     @property
     def by(self) -> Clause:
-        """Its clause. Unknown for a step or a candidate."""
+        """Its clause. Raises Unknown for a step or a candidate."""
         return known(self.clause)
 
     @property
     def inference(self) -> OriginInference:
-        """The inference of clauses. Unknown without a program."""
+        """The inference of clauses. Raises Unknown without a program."""
         return known(self.seen.run.inference)
 
     @property
@@ -257,37 +257,37 @@ class Instance(NamedTuple):
 
     @property
     def made(self) -> Made:
-        """The result of its clause before pruning. Unknown if the clause does not match, or in another dialect."""
+        """The result of its clause before pruning. Raises Unknown if it does not match, or in an unsupported dialect."""
         return known(self.seen.made.get(self.by))
 
     @property
     def kept(self) -> Atoms:
-        """The resolvent of its clause, pruned and renamed. Unknown if the clause does not match."""
+        """The resolvent of its clause, pruned and renamed. Raises Unknown if the clause does not match."""
         return known(self.seen.kept.get(self.by))
 
     @property
     def score(self) -> float:
-        """The expected score of its resolvent. Unknown if a side has no scores, or the resolvent is not listed."""
+        """The expected score of its resolvent. Raises Unknown if a side has no scores, or the resolvent is not listed."""
         known(self.seen.run.has_scores or None)
         return float(known(self.seen.sides[0].get(self.by)).score)
 
     @property
     def selected(self) -> Ids:
-        """The selected atom of its step. Unknown for an empty goal."""
+        """The selected atom of its step. Raises Unknown for an empty goal."""
         goal = self.seen.expected.goal
         return known(goal[0] if goal else None)
 
     @property
     def turn(self) -> Turn:
-        """The turn of its candidate. Unknown if the engine does not name its slots."""
+        """The turn of its candidate. Raises Unknown if the engine does not declare its slots."""
         return known(self.candidate.turn)
 
 
 class Cases(NamedTuple):
     """The instances of one unit, with the words for those that went wrong and those that did not.
 
-    is_by_itself: whether only features of the instances themselves may distinguish them: their steps were chosen by what
-                  went wrong
+    is_by_itself: whether only features of the instances themselves may distinguish them, because their steps were chosen
+                  by what went wrong
     """
 
     unit: Unit
@@ -299,13 +299,13 @@ class Cases(NamedTuple):
 
 
 MOST_RIGHT: Final = 4_000
-"""The instances that did not go wrong to look at; of more, evenly spread ones."""
+"""The most instances that did not go wrong to examine; more are thinned out."""
 
 MOST_WRONG: Final = 4_000
-"""The instances that went wrong to look at."""
+"""The most instances that went wrong to examine; more are thinned out."""
 
 MOST_LEFT_OUT: Final = 12
-"""The clauses that do not match to compare extra ones with, of each step."""
+"""The most clauses of each step that do not match and are compared with extra ones."""
 
 _SUBSTITUTIONS: Final = (Stage.RESOLVE, Stage.PRUNE, Stage.RENAME)
 _CLAUSES: Final = {
@@ -317,12 +317,12 @@ _KIND_OF: Final = {Unit.FACT: Origin.FACT, Unit.RULE: Origin.RULE}
 
 
 def canonical(goal: Goal) -> Atoms:
-    """Return a goal as plain tuples, its variables numbered by first appearance."""
+    """Return a goal as plain tuples, with variables numbered by first appearance."""
     return number_variables(plain(goal))
 
 
 Labelled: TypeAlias = tuple[SeenStep, Sequence[tuple[Clause, bool]]]
-"""A step, and whether each of its clauses went wrong."""
+"""A step, and its clauses, each with whether it went wrong."""
 
 
 class Fault(NamedTuple):
@@ -337,7 +337,7 @@ class Fault(NamedTuple):
     ) -> Iterator[Cases]:
         """Yield the instances of steps, the smallest unit first.
 
-        hidden: steps that other causes hide; the clauses that both sides have there went right
+        hidden: steps that other causes hide; the clauses that both sides have in common there are right
         """
         for unit in _CLAUSES.get(self.stage, ()):
             yield from self._collect_clauses(unit, differing, (*agreeing, *hidden))
@@ -369,7 +369,7 @@ class Fault(NamedTuple):
 
             found = [(step, *self._split(unit, step, is_missing)) for step in differing]
             if not any(wrong for _, wrong, _ in found) or not all(wrong or step.is_cut for step, wrong, _ in found):
-                # Something else goes wrong in some of these steps.
+                # In some of these steps, something else goes wrong.
                 continue
             labelled = (
                 (step, [(c, c in wrong) for c in (*wrong, *right, *(list_others(step) - wrong - right))])
@@ -381,7 +381,7 @@ class Fault(NamedTuple):
             yield cases._replace(wrong=words[0], right=words[1], is_by_itself=self.kind in PROOF_CLASSES)
 
     def _split(self, unit: Unit, step: SeenStep, is_missing: bool) -> tuple[set[Clause], set[Clause]]:
-        """Return the clauses that the actual side lacks, or else has wrongly, and those that it has rightly."""
+        """Return the clauses that the actual side lacks, or those that it has wrongly, and the clauses that it has rightly."""
         if step.outputs is not None and self.stage is not Stage.CLOSE:
             expected, actual = ({(int(_KIND_OF[unit]), int(i)) for i in side} for side in step.outputs)
             return (expected - actual if is_missing else actual - expected), expected & actual
@@ -389,13 +389,13 @@ class Fault(NamedTuple):
         return _select(unit, changes.missing if is_missing else changes.extra), _select(unit, changes.shared)
 
     def _label_scored(self, step: SeenStep) -> Labelled:
-        """Label the resolvents that both sides made by the same clause: wrong if their scores differ."""
+        """Label the resolvents that both sides made with the same clause: wrong if their scores differ."""
         pairs = ((c, left.score, step.sides[1][c].score) for c, left in step.sides[0].items() if c in step.sides[1])
         labels = [(c, a != b and not abs(a - b) <= self.tolerance) for c, a, b in pairs if c in step.made]
         return step, labels
 
     def _collect_dropped(self, differing: Sequence[SeenStep], agreeing: Sequence[SeenStep]) -> Iterator[Cases]:
-        """Yield the resolvents that `revisit` or `limit` may drop: wrong if only one side has dropped them."""
+        """Yield the resolvents that `revisit` or `limit` may drop: wrong if only one side dropped them."""
 
         def list_clauses(step: SeenStep) -> Iterable[Clause]:
             if step.is_proved:
@@ -432,7 +432,7 @@ def _join(unit: Unit, instances: Iterable[Instance]) -> Cases:
 
 
 def thin(items: Sequence[Item], most: int) -> Sequence[Item]:
-    """Return at most `most` of the items, drawn at random: a fixed stride would follow any period of theirs."""
+    """Return at most `most` of the items, drawn at random: a fixed stride might coincide with a period of the items."""
     if len(items) <= most:
         return items
     return [items[i] for i in sorted(Random(len(items)).sample(range(len(items)), most))]
@@ -452,7 +452,7 @@ def _select(unit: Unit, found: Iterable[Clause]) -> set[Clause]:
 
 
 def _left_out(unit: Unit, step: SeenStep) -> set[Clause]:
-    """Return some clauses of the selected predicate that do not match: those that nearly do first, and others."""
+    """Return some clauses of the selected predicate that do not match: first those that nearly match, then others."""
     if step.run.inference is None or step.origins is None or not step.expected.goal:
         return set()
     if step.outputs is None and (step.is_cut or not _shows_all(step)):
@@ -471,7 +471,7 @@ def _left_out(unit: Unit, step: SeenStep) -> set[Clause]:
 
 
 def _shows_all(step: SeenStep) -> bool:
-    """Return whether neither side lacks a resolvent that its clauses made: by a proof, or by a limit."""
+    """Return whether both sides list all resolvents that their clauses made: no proof or limit dropped any."""
     for side in (step.expected, *(() if step.actual is None else (step.actual,))):
         most, num_dropped = step.run.limits.max_resolvents, (side.dropped_atoms or 0, side.dropped_resolvents or 0)
         is_full = most is not None and len(side.resolvents) >= most
@@ -488,7 +488,7 @@ def _list_made(steps: Iterable[SeenStep]) -> Iterator[tuple[SeenStep, list[Claus
 
 
 def _label_changed(step: SeenStep) -> Labelled:
-    """Label the resolvents that both sides made by the same clause: wrong if these differ."""
+    """Label the resolvents that both sides made with the same clause: wrong if they differ."""
     left: Mapping[Clause, object]
     right: Mapping[Clause, object]
     if step.outputs is not None:
@@ -499,7 +499,7 @@ def _label_changed(step: SeenStep) -> Labelled:
 
 
 def _before_limit(step: SeenStep) -> Iterator[Clause]:
-    """Yield the clauses whose resolvents `limit` has not dropped, so that the step shows what `revisit` did."""
+    """Yield the clauses whose resolvents `limit` did not drop, so that the step shows the effect of `revisit`."""
     limits = step.run.limits
     if step.outputs is not None:
         yield from step.made
@@ -514,12 +514,12 @@ def _before_limit(step: SeenStep) -> Iterator[Clause]:
 
 
 def _find_moved(step: SeenStep, left: set[Clause], right: set[Clause]) -> set[Clause]:
-    """Return the clauses that only one side has kept because its list had room, as it dropped others wrongly."""
+    """Return the clauses that only one side kept because it had wrongly dropped others, so that its list had room."""
     most = step.run.limits.max_resolvents
     places = {clause: i for i, clause in enumerate(step.made)}
     found: set[Clause] = set()
     for side, other in ((left, right), (right, left)):
-        # A full list ends with its last resolvent; one that is too long does not keep to the limit.
+        # Clauses after the last one of a full list were cut; a list that is too long did not obey the limit.
         if most is not None and len(other) == most >= len(side):
             last = max((places.get(clause, -1) for clause in other), default=-1)
             found |= {clause for clause in side - other if places.get(clause, -1) > last}
@@ -527,7 +527,7 @@ def _find_moved(step: SeenStep, left: set[Clause], right: set[Clause]) -> set[Cl
 
 
 def _listed(step: SeenStep) -> tuple[set[Clause], set[Clause]]:
-    """Return the clauses whose resolvents each side has kept."""
+    """Return the clauses whose resolvents each side kept."""
     if step.outputs is None:
         return set(step.sides[0]), set(step.sides[1])
     lists = (side[0] if side and isinstance(side[-1], int) else side for side in step.outputs)

@@ -1,12 +1,13 @@
-"""The exact search for the simplest condition that separates what went wrong from what did not, and its chance.
+"""The exact search for the simplest condition that separates wrong instances from right ones, and its chance.
 
-A condition is a conjunction of at most three tests. An exact one holds for everything that went wrong and for nothing else. So
-each of its tests holds for everything that went wrong, and together they exclude all the rest: among the tests that hold for
-everything that went wrong, the cheapest cover of the rest is sought. The cost of a test is its description length in bits.
+A condition is a conjunction of at most three tests. An exact condition holds for all wrong instances and for no right one. So
+each of its tests holds for all wrong instances, and together the tests exclude all right ones: among the tests that hold for
+all wrong instances, the search finds the cheapest cover of the right ones. The cost of a test is its description length in
+bits.
 
-If nothing distinguishes what went wrong from the rest, every choice of that number is equally likely to be the wrong one.
-The distribution over all these permutations is known in closed form (Fisher's exact test), and none has to be drawn. Times the
-number of conditions tried, it bounds the probability that any of them does as well by chance (Bonferroni's correction).
+If nothing distinguishes wrong from right instances, every subset of the same size is equally likely to be the wrong one. The
+distribution over all these permutations is known in closed form (Fisher's exact test), so none has to be drawn. Multiplied by
+the number of conditions tried, it bounds the probability that any condition does as well by chance (Bonferroni's correction).
 """
 
 import math
@@ -27,34 +28,34 @@ MOST_TESTS: Final = 3
 
 MODULI: Final = (*range(2, 21), 24, 25, 30, 32, 40, 48, 50, 60, 64, 96, 100, 128, 256, 512, 1024)
 POWERS: Final = tuple(number for number in MODULI if number & (number - 1) == 0)
-"""The numbers by which remainders are tried, and the powers of two among them."""
+"""The moduli whose remainders are tried, and the powers of two among them."""
 
 MOST_VALUES: Final = 12
-"""The different values up to which it is tried whether a feature has any other value than one."""
+"""The most different values of a feature for which the test "any value except this one" is tried."""
 
 FEWEST_VALUES: Final = 3
-"""The different values that an interval, or a remainder, must hold for."""
+"""The fewest different values for which an interval or a remainder must hold."""
 
 MOST_COVERS: Final = 40
-"""The conditions of equal length to list."""
+"""The most exact conditions to list."""
 
 OF_CONJUNCTION: Final = 2.0
-"""The description length of one more test, in bits, besides its own."""
+"""The extra description length of each further test, in bits."""
 
 MOST_FIRST: Final = 24
 MOST_SECOND: Final = 5
 MOST_OF_MODULUS: Final = 16
-"""The first conditions of a pair to try, those that hold most often first, the second ones for each, and the largest modulus."""
+"""The limits for pairs: the first conditions to try, the widest first; the second ones for each; and the modulus."""
 
 MOST_CHANCE: Final = 0.01
-"""The largest probability of chance with which a condition is stated."""
+"""The largest probability of chance at which a condition is stated."""
 
 MOST_OUTER: Final = 24
 MOST_INTERVALS: Final = 2
-"""The tests to combine with another one for the first condition of a pair, and the intervals of a feature to try for it."""
+"""The most tests to combine with another test for the first condition of a pair, and the most intervals of a feature."""
 
 MOST_VISITED: Final = 20_000
-"""The partial conditions to visit in a search; the shortest ones come first."""
+"""The most partial conditions to visit in a search; the shortest ones come first."""
 
 
 class Relation(StrEnum):
@@ -75,11 +76,11 @@ _BITS_OF: Final = {Relation.EQUAL: 1.0, Relation.AT_MOST: 1.5, Relation.OTHER: 2
 class Term(NamedTuple):
     """A test of one feature, or of two.
 
-    feature: its index among the features
+    feature: the index of the feature
     value:   the bound, the lower bound of an interval, or the remainder
     high:    the upper bound of an interval, or the modulus
     other:   the index of the other feature
-    beyond:  the nearest value on the other side of a bound; the true bound lies between the two. None without such a value
+    beyond:  the nearest value on the other side of a bound: the true bound lies between the two. None if missing
     """
 
     feature: int
@@ -90,11 +91,11 @@ class Term(NamedTuple):
     beyond: float | None = None
 
     def holds(self, values: NDArray[np.float64]) -> NDArray[np.bool_]:
-        """Return where it holds. values: float64 [n, F]; returns bool [n]."""
+        """Return a mask of the instances for which it holds, bool [n]. values: float64 [n, F]."""
         return self.holds_for(values[:, self.feature], values[:, self.other])
 
     def holds_for(self, x: NDArray[np.float64], other: NDArray[np.float64]) -> NDArray[np.bool_]:
-        """Return where it holds for values of its feature, and of the other one: float64 [n]."""
+        """Return a mask of the values of its feature, and of the other one, float64 [n], for which it holds."""
         return np.asarray(_HOLDS[self.relation](x, self.value, self.high, other), np.bool_)
 
 
@@ -110,9 +111,9 @@ _HOLDS: Final[dict[Relation, Callable[[Any, float, float, Any], Any]]] = {
 
 
 class Condition(NamedTuple):
-    """A conjunction of tests, with its description length in bits and the number of conditions tried as simple as it.
+    """A conjunction of tests, with its description length in bits and the number of equally simple conditions that were tried.
 
-    either: another one, which may hold instead: two causes in one stage
+    either: another condition, which may hold instead: there are two causes in one stage
     """
 
     tests: tuple[Term, ...]
@@ -122,7 +123,7 @@ class Condition(NamedTuple):
 
     @property
     def parts(self) -> tuple["Condition", ...]:
-        """The conjunctions; one of them must hold."""
+        """The conjunctions, one of which must hold."""
         return (self,) if self.either is None else (self._replace(either=None), self.either)
 
     @property
@@ -136,7 +137,7 @@ class Condition(NamedTuple):
         return list(dict.fromkeys(i for test in self.terms for i in (test.feature, test.other) if i >= 0))
 
     def holds(self, values: NDArray[np.float64]) -> NDArray[np.bool_]:
-        """Return where all tests of a part hold."""
+        """Return a mask of the instances for which all tests of a part hold."""
         found = np.ones(len(values), np.bool_)
         for test in self.tests:
             found &= test.holds(values)
@@ -148,13 +149,13 @@ NOTHING: Final = Condition((), 0.0, 1.0)
 
 
 _First: TypeAlias = tuple[int, float, tuple[Term, ...]]
-"""The first condition of a pair: the instances that went wrong for which it holds, its cost, and its tests."""
+"""The first condition of a pair: the number of wrong instances for which it holds, its cost, and its tests."""
 
 
 class Search:
-    """The search among the features of some instances.
+    """A search among the features of some instances.
 
-    features: those of the columns
+    features: the features of the columns
     values:   float64 [n, F]; NaN in the columns of unknown features
     is_wrong: bool [n]
     stage:    the stage at fault, whose own features are preferred
@@ -166,7 +167,7 @@ class Search:
         self, features: Sequence[Feature], values: NDArray[np.float64], is_wrong: NDArray[np.bool_], stage: str
     ) -> None:
         self._features, self._stage = features, stage
-        # An unknown feature has one value, and so separates nothing.
+        # An unknown feature gets a single value, and so separates nothing.
         known = np.where(np.isnan(values), 0.0, values)
         rows = np.unique(np.column_stack([known, is_wrong]), axis=0)
         self._values, self._wrong = np.asfortranarray(rows[:, :-1]), rows[:, -1].astype(np.bool_)
@@ -177,7 +178,7 @@ class Search:
         self.is_cut = False
 
     def _among(self, rows: NDArray[np.bool_]) -> "Search":
-        """Return the search among some instances."""
+        """Return a search among only some of the instances."""
         some = copy(self)
         some.__dict__.pop("_counts", None)
         some._values, some._wrong = self._values[rows], self._wrong[rows]
@@ -187,11 +188,11 @@ class Search:
 
     @property
     def num_single(self) -> int:
-        """The number of single tests that were possible."""
+        """The number of possible single tests."""
         return sum(self._counts)
 
     def _distinct_columns(self, columns: Iterable[int]) -> list[int]:
-        """Return the columns that vary, without those that equal a preferred one."""
+        """Return the columns that vary, except those that equal a preferred column."""
         kept: dict[bytes, int] = {}
         for i in columns:
             column = np.ascontiguousarray(self._values[:, i])
@@ -200,22 +201,22 @@ class Search:
         return list(kept.values())
 
     def _hits(self, i: int) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.int64]]:
-        """Return the values of a feature, ascending, and how often each went wrong, and did not: [K] each."""
+        """Return the values of a feature, ascending, with the numbers of wrong and of right instances of each: [K] each."""
         codes, values = self._codes[i], self._levels[i]
         wrong = np.bincount(codes[self._wrong], minlength=len(values))
         return values, wrong, np.bincount(codes, minlength=len(values)) - wrong
 
     def _remainders_of(self, i: int) -> NDArray[np.int64]:
-        """Return the remainder of each value of a feature for each of `MODULI`: int64 [M, K]."""
+        """Return the remainder of each value of a feature for each modulus in `MODULI`: int64 [M, K]."""
         if i not in self._remainders:
             self._remainders[i] = np.mod(self._levels[i], np.array(MODULI)[:, None]).astype(np.int64)
         return self._remainders[i]
 
     @cached_property
     def _counts(self) -> tuple[int, int]:
-        """The number of single tests that were possible: the plain ones, and all others.
+        """The number of possible single tests: the plain ones, and all others.
 
-        Of the bounds of a feature in one direction at most one holds for a given number of instances: they count as one.
+        At most one bound of a feature in one direction holds for a given number of instances, so they count as one.
         """
         num_plain = num_others = 0
         for i in self._columns:
@@ -227,12 +228,12 @@ class Search:
         return num_plain, num_others + len(self._pairs())
 
     def _pairs(self) -> list[tuple[int, int]]:
-        """Return the pairs of features that may be compared: those of one unit."""
+        """Return the pairs of features that may be compared because they have the same unit."""
         named = [i for i in self._columns if self._features[i].unit and self._features[i].scale is not Scale.FLAG]
         return [pair for pair in combinations(named, 2) if self._features[pair[0]].unit == self._features[pair[1]].unit]
 
     def find_exact(self) -> list[Condition]:
-        """Return the shortest exact conditions, the shortest first; empty if none exists."""
+        """Return the shortest exact conditions, the shortest first; empty if no condition is exact."""
         if not self._wrong.any() or self._wrong.all():
             return []
         right = self._values[~self._wrong]
@@ -241,17 +242,17 @@ class Search:
         return [Condition(chosen, cost, self._num_tried(chosen)) for chosen, cost in covers]
 
     def find_two(self) -> list[Condition]:
-        """Return the shortest pairs of conditions that are exact when joined by "or"; empty if no pair is.
+        """Return the shortest pairs of conditions that are exact when joined by "or"; empty if no pair is exact.
 
-        The first holds for nothing that went right: it is a single test, or two if no pair has a single one. The second is
-        exact for all that is left.
+        The first one holds for no right instance: it is a single test, or two tests if no pair has a single one. The second
+        one is exact for the remaining instances.
         """
         if not self._wrong.any() or self._wrong.all():
             return []
         return self._complete(self._sufficient()) or self._complete(self._double_first())
 
     def _complete(self, first: Iterable[_First]) -> list[Condition]:
-        """Return the shortest pairs with one of some conditions that hold for nothing that went right."""
+        """Return the shortest pairs that complete one of some first conditions, which hold for no right instance."""
         by_rows: dict[bytes, tuple[_First, NDArray[np.bool_]]] = {}
         num_wrong = int(self._wrong.sum())
         for each in sorted(first, key=lambda each: (-each[0], each[1])):
@@ -268,20 +269,20 @@ class Search:
         return sorted(pairs, key=lambda each: each.cost)
 
     def _double_first(self) -> Iterator[_First]:
-        """Yield two tests that together hold for nothing that went right: the first is one of those that divide best."""
+        """Yield pairs of tests that together hold for no right instance. The first test is one of those that divide best."""
         for outer, cost in self._dividing():
             for num, own, inner in self._among(outer.holds(self._values))._sufficient():
                 yield num, cost + own + OF_CONJUNCTION, (outer, *inner)
 
     def _dividing(self) -> list[tuple[Term, float]]:
-        """Return the tests of features with few values after which the classes are least mixed, with their costs."""
+        """Return the tests, with their costs, that leave the classes least mixed; only features with few values count."""
         found = []
         num, num_wrong = len(self._wrong), int(self._wrong.sum())
         for i in self._columns:
             values, counts = _tally(self._values[:, i], self._wrong, self._features[i].scale)
             if len(values) > MOST_VALUES:
                 continue
-            # Bounds of two values say no more than their names.
+            # With two values, bounds are equivalent to tests of equality.
             for relation, inside, size in counts if len(values) > 2 else counts[:1]:
                 mixed = size * _entropy(inside, size) + (num - size) * _entropy(num_wrong - inside, num - size)
                 for at in np.flatnonzero((inside > 0) & (inside < size) & (size < num)).tolist():
@@ -290,7 +291,7 @@ class Search:
         return [(test, cost) for _, cost, test in sorted(found)[:MOST_OUTER]]
 
     def _sufficient(self) -> Iterator[_First]:
-        """Yield single tests that hold for nothing that went right."""
+        """Yield single tests that hold for no right instance."""
         for i in self._columns:
             values, num_wrong, num_right = self._hits(i)
             for test in self._sufficient_in(i, values, num_wrong, num_right):
@@ -322,7 +323,7 @@ class Search:
                     yield Term(i, Relation.REMAINDER, float(remainder), float(modulus))
 
     def _necessary(self) -> Iterator[Term]:
-        """Yield the tests that hold for everything that went wrong, and may exclude something else."""
+        """Yield the tests that hold for all wrong instances, and may exclude some right ones."""
         for i in self._columns:
             yield from self._necessary_in(i, *self._hits(i))
         wrong = self._values[self._wrong]
@@ -338,11 +339,11 @@ class Search:
             yield Term(i, Relation.EQUAL, low)
         if scale is Scale.FLAG:
             return
-        # That all the rest has one and the same name is no property of it.
+        # If all right instances have the same id, excluding this id says nothing.
         is_named = scale is Scale.ID
         if 1 + is_named <= len(others) <= MOST_VALUES:
             for value in every[(num_right > 0) & ~is_wrong].tolist():
-                # A bound excludes other numbers as well.
+                # A value outside of this range can be excluded by a bound.
                 if is_named or low < value < high:
                     yield Term(i, Relation.OTHER, value)
         if is_named:
@@ -357,7 +358,7 @@ class Search:
         if scale is Scale.COUNT and len(values) > 1:
             remainders = self._remainders_of(i)[:, is_wrong]
             for place in np.flatnonzero((remainders == remainders[:, :1]).all(1)).tolist():
-                # Any two values are equal modulo their difference: a power of two is no coincidence.
+                # Any two values are equal modulo their difference, so with few values only a power of two counts.
                 if len(values) >= FEWEST_VALUES or MODULI[place] in POWERS:
                     yield Term(i, Relation.REMAINDER, float(remainders[place, 0]), float(MODULI[place]))
 
@@ -380,9 +381,9 @@ class Search:
                 return own + _BITS_OF[relation] + _bits(value)
 
     def find_inexact(self, values: NDArray[np.float64], is_wrong: NDArray[np.bool_]) -> Condition | None:
-        """Return the condition with the highest F1 score; None without tests. It is grown test by test.
+        """Return the condition with the highest F1 score, built up test by test; None if no test helps.
 
-        values, is_wrong: all instances, float64 [n, F] and bool [n], since repeated ones count
+        values, is_wrong: all instances, float64 [n, F] and bool [n], since repeated instances count
         """
         found = list_separating(self._features, values, is_wrong, self._columns)
         tests = [(test, self._cost(test), test.holds(values)) for test in found]
@@ -402,9 +403,9 @@ class Search:
         return Condition(kept, total, self._num_tried(kept)) if kept else None
 
     def _num_tried(self, tests: Sequence[Term]) -> float:
-        """Return the number of conditions by which chance is multiplied.
+        """Return the number of tried conditions by which chance is multiplied.
 
-        Half of the probability of an error is reserved for single bounds and flags, and half for all other conditions.
+        Half of the error probability is reserved for single bounds and flags, and half for all other conditions.
         """
         first, *others = tests
         is_flag = self._features[first.feature].scale is Scale.FLAG and first.relation is Relation.EQUAL
@@ -417,9 +418,9 @@ _Counts = list[tuple[Relation, NDArray[np.float64], NDArray[np.intp]]]
 
 
 def _tally(x: NDArray[np.float64], is_wrong: NDArray[np.bool_], scale: Scale) -> tuple[NDArray[np.float64], _Counts]:
-    """Return the different values of a feature, ascending, and how many instances each test with one of them holds for.
+    """Return the different values of a feature, ascending, and the number of instances for which each test with a value holds.
 
-    For each relation: of those that went wrong, float64 [K], and of all, int64 [K].
+    The numbers are, for each relation, those of wrong instances, float64 [K], and of all instances, int64 [K].
     """
     values, rows = np.unique(x, return_inverse=True)
     hits = np.asarray(np.bincount(rows, is_wrong, len(values)), np.float64)
@@ -437,7 +438,7 @@ def list_separating(
     is_wrong: NDArray[np.bool_],
     columns: Iterable[int] | None = None,
 ) -> Iterator[Term]:
-    """Yield, for each feature, the test with the highest F1 score of each relation."""
+    """Yield, for each feature and relation, the test with the highest F1 score."""
     for i in range(len(features)) if columns is None else columns:
         unique, counts = _tally(values[:, i], is_wrong, features[i].scale)
         if len(unique) < 2:
@@ -445,7 +446,7 @@ def list_separating(
         _, hits, sizes = counts[0]
         for relation, inside, num in (*counts, (Relation.OTHER, hits.sum() - hits, sizes.sum() - sizes)):
             at = int(np.argmax(2 * inside / np.maximum(1, num + hits.sum())))
-            # A bound that a single value keeps to says no more than its name.
+            # A bound that only one value meets is equivalent to a test of equality.
             if (relation, at) not in ((Relation.AT_LEAST, len(unique) - 1), (Relation.AT_MOST, 0)):
                 yield Term(i, relation, float(unique[at]))
 
@@ -453,10 +454,10 @@ def list_separating(
 def _intervals(
     x: NDArray[np.float64], num: NDArray[np.int64], known: NDArray[np.float64]
 ) -> Iterator[tuple[float, float]]:
-    """Yield the bounds of the values between two that are known, for the pairs between which most lie.
+    """Yield the bounds of the values between two known values, for the pairs of known values with the most between them.
 
     x:   values that are not known, ascending
-    num: how often each of them occurs
+    num: the number of occurrences of each of them
     """
     places = np.searchsorted(known, x)
     counts = np.bincount(places, num, minlength=len(known) + 1)[: len(known)]
@@ -468,13 +469,13 @@ def _intervals(
 
 
 def _entropy(num: NDArray[np.float64], of: NDArray[np.intp]) -> NDArray[np.float64]:
-    """Return the entropy of two classes in bits, given the number of one of them."""
+    """Return the entropy of two classes in bits, given the size of one class."""
     share = np.clip(num / np.maximum(1, of), 1e-12, 1 - 1e-12)
     return np.asarray(-share * np.log2(share) - (1 - share) * np.log2(1 - share), np.float64)
 
 
 def f1(inside: NDArray[np.bool_], is_wrong: NDArray[np.bool_]) -> float:
-    """Return the F1 score of a condition, given where it holds."""
+    """Return the F1 score of a condition, given a mask of the instances for which it holds."""
     return float(2 * (inside & is_wrong).sum() / max(1, inside.sum() + is_wrong.sum()))
 
 
@@ -484,7 +485,7 @@ def _bits(value: float) -> float:
 
 
 def _bits_above(beyond: float | None, value: float) -> float:
-    """Return the description length of a bound that lies between two values; that something is there at all is short."""
+    """Return the description length of a bound between two values. The bound "at least one" is short."""
     if beyond == 0 and value > 0:
         return 1.0
     return _bits(value) if beyond is None or beyond != int(beyond) else min(_bits(beyond + 1), _bits(value))
@@ -493,12 +494,12 @@ def _bits_above(beyond: float | None, value: float) -> float:
 def _cover(
     tests: list[tuple[Term, float, NDArray[np.bool_]]], num_rows: int
 ) -> tuple[list[tuple[tuple[Term, ...], float]], bool]:
-    """Return the cheapest sets of at most three tests that exclude all rows, and whether some were not tried.
+    """Return the cheapest sets of at most three tests that exclude all rows, and whether some sets were not tried.
 
-    tests: with their costs, and the rows that each excludes, bool [R]
+    tests: the tests, each with its cost, and with a mask of the rows that it excludes, bool [R]
     """
     tests = sorted(tests, key=lambda each: each[1])
-    # One that excludes no more than a cheaper one is not needed.
+    # A test that excludes no more rows than a cheaper one is not needed.
     kept: list[int] = []
     for i, test in enumerate(tests):
         if not any((test[2] <= tests[k][2]).all() for k in kept):
@@ -531,7 +532,7 @@ def _cover(
 
 
 def chance_of(num_wrong: int, num_right: int, wrong_inside: int, right_inside: int, num_tried: float) -> float:
-    """Return the bound on the probability of a condition that holds for some of the wrong and of the right instances."""
+    """Return a bound on the probability that a condition holds for these numbers of wrong and right instances by chance."""
     num, inside = num_wrong + num_right, wrong_inside + right_inside
     terms = [
         _log_choose(inside, k) + _log_choose(num - inside, num_wrong - k) - _log_choose(num, num_wrong)

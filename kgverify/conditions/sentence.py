@@ -1,4 +1,4 @@
-"""Conditions in words, as reports have them."""
+"""Conditions in words, as reports show them."""
 
 import math
 import re
@@ -19,22 +19,22 @@ MOST_TRIED: Final = 20
 MOST_OTHERS: Final = 5
 MOST_EXAMPLES: Final = 3
 MOST_BARS: Final = 60
-"""The tests of single features, the other conditions, the counter-examples, and the values of a feature to list."""
+"""The most tests of single features, other conditions, counter-examples, and values of a feature to list."""
 
 FEWEST_BITS: Final = 7
-"""The smallest power of two that is pointed out."""
+"""The exponent of the smallest power of two that is pointed out."""
 
 _OF_STEP: Final = re.compile("with |without |that |whose longest ")
-"""The beginnings of the words of steps, which do not follow the noun of a part of a step."""
+"""The beginnings of phrases about steps that cannot directly follow the noun of a part of a step."""
 
 _COUNTED: Final = re.compile(r"\{\} (?:\w+ )?\w+s\b")
-"""A number of things."""
+"""A count of things in a phrase."""
 
 _PLURAL_OF_ONE: Final = re.compile(r"\b(1) ((?:fewer |new |body |significant )?\w+?)(?:(?<=ch)es|s)\b")
 
 
 def describe_test(test: Term, features: Sequence[Feature]) -> str:
-    """Return a test in words that follow the noun of an instance: `with 3 or more atoms`."""
+    """Describe a test in words that follow the noun of an instance: `with 3 or more atoms`."""
     feature = features[test.feature]
     if feature.scale is Scale.FLAG:
         return feature.phrase if bool(test.value) == (test.relation is Relation.EQUAL) else feature.opposite
@@ -68,15 +68,15 @@ def _describe_value(test: Term, feature: Feature) -> str:
 
 
 def describe_number(value: float) -> str:
-    """Return a number as text, without a fraction if it is whole."""
+    """Render a number as text, without a fraction if it is whole."""
     return f"{int(value):,}" if value == value and abs(value) < 1 << 62 and value == int(value) else f"{value:.6g}"
 
 
 def describe_tests(tests: Sequence[Term], features: Sequence[Feature], cases: Cases) -> str:
-    """Return a conjunction of tests with the noun of its instances: `facts at position 50 (from 0) or later ...`."""
+    """Describe a conjunction of tests with the noun of its instances: `facts at position 50 (from 0) or later ...`."""
     of_steps = [Unit.STEP in features[test.feature].of for test in tests]
     is_part = cases.unit in (Unit.FACT, Unit.RULE, Unit.RESOLVENT)
-    # Those of the instances themselves come first: `facts at position 3 of steps with a proof`.
+    # Tests of the instances themselves come first: `facts at position 3 of steps with a proof`.
     order = sorted(range(len(tests)), key=lambda i: is_part and of_steps[i])
     words = [describe_test(tests[i], features) for i in order]
     if is_part:
@@ -87,12 +87,12 @@ def describe_tests(tests: Sequence[Term], features: Sequence[Feature], cases: Ca
 
 
 def describe_condition(condition: Condition, features: Sequence[Feature], cases: Cases) -> str:
-    """Return a condition in words, its parts joined by "or"."""
+    """Describe a condition in words, with its parts joined by "or"."""
     return ", or the ".join(describe_tests(part.tests, features, cases) for part in condition.parts)
 
 
 def _describe_tried(cases: Cases, table: Table) -> tuple[TriedTest, ...]:
-    """Return the best test of each feature in words, those with the highest F1 score first."""
+    """Describe the best test of each feature, the tests with the highest F1 score first."""
     best: dict[int, tuple[float, TriedTest]] = {}
     for test in list_separating(table.features, table.values, table.is_wrong):
         inside = test.holds(table.values)
@@ -106,13 +106,13 @@ def _describe_tried(cases: Cases, table: Table) -> tuple[TriedTest, ...]:
 
 
 def describe_counts(cases: Cases, wrong: tuple[int, int], right: tuple[int, int]) -> str:
-    """Return the counts of a condition: those inside of all that went wrong, and of all that did not."""
+    """Describe for how many of the instances that went wrong a condition holds, and for how many of those that did not."""
     others = f"{right[0]:,} of {right[1]:,} {cases.right}" if right[1] else f"none {cases.right} in the run"
     return f"{wrong[0]:,} of {wrong[1]:,} {cases.wrong}, {others}"
 
 
 def describe_boundary(tests: Sequence[Term], features: Sequence[Feature]) -> str:
-    """Return what the instances leave open of a boundary; empty if they leave nothing open."""
+    """Describe the values that the instances leave open for a boundary; return an empty text if they leave nothing open."""
     parts = []
     for test in tests:
         if test.beyond is None or features[test.feature].scale is not Scale.COUNT or abs(test.value - test.beyond) <= 1:
@@ -129,7 +129,7 @@ def describe_boundary(tests: Sequence[Term], features: Sequence[Feature]) -> str
 
 
 def describe_experiment(experiment: Experiment) -> str:
-    """Return an experiment in words, with the problems on both sides of the boundary."""
+    """Describe an experiment, with the problems on both sides of the boundary."""
     num = f"{experiment.num_predicted:,} of {experiment.num_tried:,}"
     if experiment.verdict == "refuted":
         return f"{num} constructed instances went as predicted, and not {' or '.join(experiment.pair)}"
@@ -138,7 +138,7 @@ def describe_experiment(experiment: Experiment) -> str:
 
 
 def show(stage: str, found: Found, experiment: Experiment | None = None) -> ShownCondition:
-    """Return a condition as the report has it, with its experiment. One that is refuted is not stated."""
+    """Return a condition as the report shows it, with its experiment. A refuted condition is not stated."""
     cases, table, condition = found.cases, found.table, found.condition
     inside = condition.holds(table.values)
     num_wrong, num_right = table.count_classes(np.ones_like(inside))
@@ -217,7 +217,7 @@ def _state(found: Found) -> str:
 
 
 def _describe_alike(found: Found) -> str:
-    """Return the first other condition, in words, if it is about as short: nothing in the run decides between the two."""
+    """Describe the first other condition that is about as short: nothing in the run decides between the two."""
     used = {test.feature for test in found.condition.tests}
     for each in found.others:
         if each.cost <= found.condition.cost + AS_SHORT and not used & {test.feature for test in each.tests}:
@@ -226,7 +226,7 @@ def _describe_alike(found: Found) -> str:
 
 
 def _describe_others(found: Found) -> tuple[str, ...]:
-    """Return the other exact conditions in words: the shortest one of the same features alone."""
+    """Describe the other exact conditions: only the shortest one for each set of features."""
     texts = {frozenset(test.feature for test in found.condition.tests): ""}
     for each in found.others:
         key = frozenset(test.feature for test in each.tests)
@@ -235,7 +235,7 @@ def _describe_others(found: Found) -> tuple[str, ...]:
 
 
 def _list_examples(found: Found) -> tuple[str, ...]:
-    """Return the first problems and instances for which a condition does not hold as stated."""
+    """Describe the first problems and instances for which a condition does not hold as stated."""
     table, examples = found.table, list(found.exceptions)
     for row in np.flatnonzero(found.condition.holds(table.values) != table.is_wrong)[:MOST_EXAMPLES].tolist():
         instance = found.cases.instances[row]
@@ -247,9 +247,9 @@ def _list_examples(found: Found) -> tuple[str, ...]:
 
 
 def _count_values(table: Table, tests: Sequence[Term]) -> tuple[FeatureValue, ...]:
-    """Return how many instances of each class have each value of the first feature, in about `MOST_BARS` bars.
+    """Count the instances of each class by the value of the first feature, in about `MOST_BARS` bars.
 
-    No bar holds values on both sides of a bound.
+    No bar contains values on both sides of a bound.
     """
     feature = tests[0].feature
     x = table.values[:, feature]

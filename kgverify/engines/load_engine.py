@@ -1,4 +1,4 @@
-"""Loading an engine, or another object, from a module or a file that a name gives, and the exceptions that it raises."""
+"""Loading an engine, or another object, from a named module or file, and describing the exceptions that it raises."""
 
 import hashlib
 import importlib
@@ -32,9 +32,9 @@ _OWN_FILES: Final = str(Path(__file__).parents[1])
 def load_factory(name: str, where: str, kind: str = "") -> Any:
     """Import `MODULE:NAME`, also from the current folder, or `FILE.py:NAME`. UserError if it cannot be loaded.
 
-    kind: what the name must stand for, if not for something that makes an engine
+    kind: what the name must stand for, unless it is a maker of engines
 
-    This runs code: for the name of an engine that a file gives, call `require_trust` first.
+    This runs code. If the name of the engine comes from a file, call `require_trust` first.
     """
     module_name, _, path = name.rpartition(":")
     is_file = module_name.endswith(".py") and ("/" in module_name or Path(module_name).is_file())
@@ -50,7 +50,7 @@ def load_factory(name: str, where: str, kind: str = "") -> Any:
     try:
         with refuse_exit():
             module = _import_file(Path(module_name), where) if is_file else _import_module(module_name)
-        # What was imported is what was on disk now.
+        # The imported code is the code that is on disk now.
         identify_engines([name])
     except UserError:
         raise
@@ -84,7 +84,7 @@ def _find_attribute(module: Any, path: str, name: str, where: str, kind: str) ->
 
 @contextmanager
 def refuse_exit() -> Iterator[None]:
-    """Let `os._exit` raise SystemExit in this process until the context ends: a test run would end without a failure."""
+    """Let `os._exit` raise SystemExit in this process until the context ends, since a test run would end without a failure."""
     end, own = os._exit, os.getpid()
 
     def refuse(status: int) -> NoReturn:
@@ -101,7 +101,7 @@ def refuse_exit() -> Iterator[None]:
 
 def _import_module(name: str) -> Any:
     here = str(Path.cwd())
-    # The current folder may be a stranger's: it is searched only if the module is there.
+    # The current folder may belong to a stranger, so it is searched only if it contains the module.
     is_here = PathFinder.find_spec(name.partition(".")[0], [here]) is not None
     with _searched_first(here) if is_here else nullcontext():
         return importlib.import_module(name)
@@ -111,7 +111,7 @@ def _import_module(name: str) -> Any:
 def _searched_first(folder: str) -> Iterator[None]:
     """Find modules in a folder before all others until the context ends, and after all others from then on.
 
-    An engine may import its neighbours later, but nothing in its folder may replace an installed module.
+    An engine may import other modules of its folder later, but they must not replace an installed module.
     """
     sys.path.insert(0, folder)
     try:
@@ -123,7 +123,7 @@ def _searched_first(folder: str) -> Iterator[None]:
 
 
 def _import_file(path: Path, where: str) -> Any:
-    """Import a file, under the name by which others in its folder import it unless another module has this name."""
+    """Import a file under the name that other files in its folder use, unless another module has this name."""
     path = path.resolve()
     if not path.is_file():
         raise UserError(f"there is no file {path.name!r}", where=where, fix=f"give FILE.py:NAME, {SIGNATURE}")
@@ -174,14 +174,14 @@ def _find_frames(error: BaseException) -> list[traceback.FrameSummary]:
     every = [
         frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(("<", _OWN_FILES))
     ]
-    # torch names the line that it compiled in the message, and not in the traceback.
+    # torch names the line that it compiled in the message, not in the traceback.
     for path, number, name in _COMPILED_FRAME.findall(str(error).partition("from user code")[2]):
         every.append(traceback.FrameSummary(path, int(number), name))
     return [frame for frame in every if not frame.filename.startswith(_PACKAGES)] or every
 
 
 def pass_on(error: BaseException) -> None:
-    """Raise an exception that is not the engine's own: a Ctrl-C, or that a package cannot be imported."""
+    """Raise an exception again that the engine did not cause: a Ctrl-C, or a package that cannot be imported."""
     if is_interrupt(error):
         raise error
     if missing := find_missing_dependency(error):

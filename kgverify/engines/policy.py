@@ -21,21 +21,21 @@ from kgverify.trace.model.header import PolicyInfo
 from kgverify.trace.model.score_tolerance import LEAST, UNIT_ROUNDOFF, round_up
 
 NUM_PAIRS: Final = 64
-"""The pairs of a goal and a resolvent in the sample."""
+"""The number of pairs of a goal and a resolvent in the sample."""
 
 MARGIN: Final = 16.0
 """The ratio of the bound to the largest change seen in the sample."""
 
 _SUMS: Final = UNIT_ROUNDOFF["float32"]
-"""The rounding of sums and norms in all precisions but float64: products of shorter numbers are added up in float32."""
+"""The rounding of sums and norms in every precision except float64: products of shorter numbers are added in float32."""
 
 Array = NDArray[np.float64]
 
 
 def bound_score_errors(weights: Mapping[str, NDArray[np.floating]]) -> dict[str, float]:
-    """Return the bound of each precision, in nats, of a `two_tower` with these weights.
+    """Bound the errors of scores of a `two_tower` with these weights, in nats, for each precision.
 
-    Two digits are kept, rounded up, so that the last bits of a machine's arithmetic change nothing.
+    Bounds are rounded up to two digits, so that they do not depend on the last bits of a machine's arithmetic.
     """
     random = np.random.default_rng(0)
     sums = _draw_sums(weights, random)
@@ -50,7 +50,10 @@ def bound_score_errors(weights: Mapping[str, NDArray[np.floating]]) -> dict[str,
 
 
 def _draw_sums(weights: Mapping[str, NDArray[np.floating]], random: np.random.Generator) -> Array:
-    """Return the mean embeddings of random goals, of one atom to as many as the policy has variables for: [2, n, d]."""
+    """Return the mean embeddings of random goals: [2, n, d].
+
+    A goal has one atom or more, as far as the policy has variables.
+    """
     predicates, constants, variables = (weights[f"embedding.{of}"] for of in ("predicate", "constant", "variable"))
     most = max(1, min(4, len(variables) // 2))
     shape = 2, NUM_PAIRS, most
@@ -73,14 +76,14 @@ def _draw_sums(weights: Mapping[str, NDArray[np.floating]], random: np.random.Ge
 def _score(
     network: Mapping[str, Array], sums: Array, factor: float, rounding: float, random: np.random.Generator
 ) -> Array:
-    """Score each pair. factor, rounding: the relative errors put into the factors of products, and into all else."""
+    """Score each pair. factor, rounding: the relative errors put into the factors of products, and into everything else."""
 
     def disturb(array: Array, size: Array | float) -> Array:
         return array + size * random.uniform(-1.0, 1.0, array.shape)
 
     def multiply(x: Array, weight: Array, bias: Array) -> Array:
         product = disturb(x, factor * np.abs(x)) @ disturb(weight, factor * np.abs(weight)).T + bias
-        # Of a sum of n terms with random signs, n roundings that are random themselves.
+        # A sum of n terms with random signs has n roundings, which are random too.
         size = np.sqrt(x.shape[-1] * (x**2 @ (weight**2).T) + bias**2)
         return disturb(product, rounding * size)
 
@@ -105,12 +108,12 @@ def _score(
 
 
 def _bound_by_size(network: Mapping[str, Array], rounding: float) -> float:
-    """Bound the error of well-conditioned weights by the size of scores, which the last norm's scale and shift limit."""
+    """Bound the error of well-conditioned weights by the size of scores, which the scale and shift of the last norm limit."""
     width, last = len(network["input.bias"]), sum("norm.bias" in name for name in network) - 1
     if last < 0:
         return 1e-4 if rounding == _SUMS else 0.0
     scale, shift = (np.abs(network[f"block.{last}.norm.{part}"]).max(initial=0.0) for part in ("weight", "bias"))
-    # The largest score, and in each of the layers as many roundings as a sum of this width collects at random.
+    # The largest score, times the roundings that a sum of this width collects at random in each layer.
     return float(width**0.5 * (scale + shift) ** 2 * (last + 3) * width**0.5 * 2 * rounding)
 
 
@@ -119,7 +122,7 @@ Weights = Mapping[str, NDArray[np.floating]]
 POLICY_NAMES = ("shortest", "two_tower")
 
 _MAX_HEADER_BYTES: Final = 1 << 20
-"""Bytes of the names and shapes in a file of weights; the decoder takes many times as much."""
+"""The largest size of the names and shapes in a file of weights, in bytes; decoding them takes many times as much memory."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -175,12 +178,12 @@ def make_two_tower(
 
 def write_policy(policy: Policy, path: Path) -> None:
     """Write the weights as safetensors. UserError if the file cannot be written."""
-    # `save_file` gives the file to its owner alone.
+    # `save_file` makes the file readable only for its owner.
     write_file(path, save({name: np.ascontiguousarray(t) for name, t in policy.weights.items()}))
 
 
 def read_policy(path: Path) -> Policy:
-    """Read a `two_tower`'s weights from a safetensors file. UserError if the file cannot be read as such."""
+    """Read a `two_tower`'s weights from a safetensors file. UserError if that is impossible."""
     content = read_file(path, purpose="a safetensors file")
     header_bytes = int.from_bytes(content[:8], "little")
     if header_bytes > _MAX_HEADER_BYTES:

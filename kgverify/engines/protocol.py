@@ -24,7 +24,7 @@ class Positions(NamedTuple):
 
     candidates: the candidate of each position (length N)
     depth:      uint16 [N]     steps taken before
-    num_goals:  uint32 [N]     goals visited so far, the current one, which is the last, included
+    num_goals:  uint32 [N]     goals visited so far, including the current one, which is last
     num_atoms:  uint16 [V]     atoms of each visited goal, V = sum of num_goals
     atoms:      int32  [M, 3]  atoms of the visited goals; canonical
     """
@@ -39,8 +39,8 @@ class Positions(NamedTuple):
 class Engine(Protocol):
     """A prover under test, or the reference prover.
 
-    Any object with these methods is an engine. `kgverify.engine_of`, `kgverify.StagedEngine` and `kgverify.StepwiseEngine`
-    need less: they add the rest.
+    Any object with these methods is an engine. `kgverify.engine_of`, `kgverify.StagedEngine` and
+    `kgverify.StepwiseEngine` need fewer methods, and add the others.
 
     Example:
         >>> import kgverify as kv
@@ -66,10 +66,10 @@ class Engine(Protocol):
 
 
 class RecordedPart(Protocol):
-    """Proved candidates whose steps are being copied to the host."""
+    """Some proved candidates whose steps are being copied to the host."""
 
     def read(self) -> tuple[Columns, NDArray[np.uint64] | None]:
-        """Return the candidates with their steps, complete, and the digests of the steps if the engine took them."""
+        """Return the complete candidates with their steps, and the digests of the steps if the engine computed them."""
         ...
 
 
@@ -79,7 +79,7 @@ class RecordingEngine(Engine, Protocol):
 
     @property
     def proves_ahead(self) -> bool:
-        """True if it proves the next part while one is being copied, so that large parts pay off."""
+        """True if the engine proves the next part while one is being copied, so that large parts pay off."""
         ...
 
     def record(
@@ -132,14 +132,15 @@ class ProbedEngine(Engine, Protocol):
 
 @runtime_checkable
 class DescribedEngine(Engine, Protocol):
-    """An engine that describes how it ran its candidates, in numbers that kgverify cannot see from outside. Optional."""
+    """An engine that describes how it ran its candidates, with numbers that kgverify cannot see from outside. Optional."""
 
     def features(self, columns: Columns) -> Mapping[str, Any]:
         """Return arrays by name: a number or a truth value for each candidate, or for each step, in the order of the columns.
 
-        columns: those that `prove` returned last
+        columns: the columns that `prove` returned last
 
-        The conditions of causes may then be stated in these, such as the slot of a candidate or the lane of a step.
+        Causes can then be stated as conditions on these features, such as the slot of a candidate or the lane of a
+        step.
         """
         ...
 
@@ -183,12 +184,12 @@ def make_positions(
 
 
 def take_position(positions: Positions, i: int) -> Positions:
-    """Return the i-th position alone."""
+    """Return only the i-th position."""
     return _slice(positions, starts_of(positions.num_goals), starts_of(positions.num_atoms), i, i + 1)
 
 
 def take_positions(positions: Positions, rows: NDArray[np.int64]) -> Positions:
-    """Return the given positions, in their order; a row may be given several times."""
+    """Return the positions of the given rows, in that order; a row may occur several times."""
     goals = expand_rows(starts_of(positions.num_goals), rows)
     atoms = expand_rows(starts_of(positions.num_atoms), goals)
     return Positions(
@@ -228,8 +229,8 @@ class Sizes(NamedTuple):
     atoms:        padding of a goal beyond max_atoms
     resolvents:   padding of a step beyond max_resolvents
     match_window: clauses tried at each tick, over all slots
-    score_window: resolvents scored at each tick, over all slots; max_resolvents where that is more
-    pool:         candidates handed over at once
+    score_window: resolvents scored at each tick, over all slots; at least max_resolvents
+    pool:         candidates passed to the engine at once
     """
 
     slots: int = 2
@@ -247,7 +248,7 @@ GRAPH_SIZES: Final = Sizes(slots=64, match_window=256, score_window=128, pool=10
 class Workload(NamedTuple):
     """The work that an engine is made for.
 
-    num_candidates: the candidates handed over at once, from the type of the device: `cpu` or `cuda`
+    num_candidates: a function from the type of the device, `cpu` or `cuda`, to the number of candidates passed at once
     records:        whether the steps are recorded
     """
 
@@ -256,9 +257,9 @@ class Workload(NamedTuple):
 
 
 def find_positives(exclusion: str, candidates: CandidateSet, triples: NDArray[np.int32] | None) -> list[bool]:
-    """Return which candidates are test triples, as far as an exclusion treats corruptions otherwise.
+    """Return which candidates are test triples; all are True unless the exclusion treats corruptions differently.
 
-    triples: int32 [n, 3] the split of the queries. UserError if it is needed and None
+    triples: int32 [n, 3] the split of the queries. UserError if they are needed and None
     """
     if exclusion != "positives_only":
         return [True] * len(candidates.query)
@@ -289,11 +290,11 @@ class LeastModel(Protocol):
         ...
 
     def contains(self, atoms: NDArray[np.int32]) -> NDArray[np.bool_]:
-        """Return whether each atom, int32 [n, 3], follows, bool [n]; for an atom with variables, whether an instance does."""
+        """Return whether each atom, int32 [n, 3], follows: bool [n]. An atom with variables follows if an instance does."""
         ...
 
     def select_entities(self, atoms: NDArray[np.int32], side: int) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-        """Find the entities that, put in one argument of an atom, int32 [n, 3], make an atom that follows.
+        """Find the entities that turn an atom, int32 [n, 3], into one that follows when they replace one of its arguments.
 
         Returns their number for each atom, int64 [n], and the entities, int32, ascending for each atom.
         side: 0 for the first argument, 1 for the second
@@ -302,11 +303,11 @@ class LeastModel(Protocol):
 
 
 STOPPED: Final = 4
-"""The ending of a derivation that was stopped below its floor: no `Outcome`, and in no trace and no report."""
+"""The ending of a derivation that was stopped below its floor. It is not an `Outcome`, and no trace or report contains it."""
 
 
 class Results(NamedTuple):
-    """The ends of candidates: outcome int32 [N], is_limited bool [N], log_probability float64 [N].
+    """The endings of candidates: outcome int32 [N], is_limited bool [N], log_probability float64 [N].
 
     outcome: an `Outcome` or `STOPPED`; the other columns of a stopped derivation are those of its last step
     """
@@ -317,22 +318,22 @@ class Results(NamedTuple):
 
 
 class StepDigests(NamedTuple):
-    """The digests of the steps of candidates, one candidate after the other. num_steps: uint32 [N], of each."""
+    """The digests of the steps of candidates, one candidate after the other. num_steps: uint32 [N], for each candidate."""
 
     num_steps: NDArray[np.uint32]
     digests: Digests
 
 
 class Evaluation(NamedTuple):
-    """The ends of candidates, and the closeness of choices that may be made again in a higher precision.
+    """The endings of candidates, and the closeness of choices, which may be repeated in a higher precision.
 
-    num_choices:  choices between two resolvents or more
-    num_rescored: those of them made again
-    smallest_gap: between the two highest scores (in modes `fused` and `native`, of different resolvents), nats; inf without
-                  a choice
+    num_choices:  choices between at least two resolvents
+    num_rescored: choices that were repeated
+    smallest_gap: the smallest gap between the two highest scores (in modes `fused` and `native`, of different
+                  resolvents), in nats; inf without a choice
     digests:      None unless requested
 
-    In float32, ticks of stages measure no gaps (0, 0, inf).
+    In float32, the ticks of mode `stages` measure no gaps (0, 0, inf).
     """
 
     results: Results
@@ -354,7 +355,7 @@ def no_digests() -> StepDigests:
 
 
 def join_digests(parts: Sequence[StepDigests]) -> StepDigests:
-    """Concatenate the digests of some candidates after others."""
+    """Concatenate the digests of several parts of the candidates."""
     if len(parts) == 1:
         return parts[0]
     counts = np.concatenate([part.num_steps for part in parts])

@@ -1,6 +1,7 @@
-"""The table of engines: the maker that a name stands for. Nothing that an engine needs is imported before it is made.
+"""The table of engines, which maps names to makers.
 
-Other packages add their engines by an entry point of the group `kgverify.engines`.
+Nothing that an engine needs is imported before it is made. Other packages add engines through entry points of the group
+`kgverify.engines`.
 """
 
 from collections.abc import Callable
@@ -23,18 +24,18 @@ from kgverify.progress import Phase
 COMPILED: Final = "compiled"
 REFERENCE: Final = "reference"
 GROUP: Final = "kgverify.engines"
-"""The group of entry points by which packages add engines."""
+"""The group of entry points through which packages add engines."""
 
 _OWN: Final = {COMPILED: "kgverify.prover.evaluator:Evaluator"}
-"""The engines of this package that are made from options. The reference prover has none, and is made by the harness."""
+"""The engines of this package that are made from options. The reference prover has no options; the harness makes it."""
 
 
 class Capability(StrEnum):
     """A capability of an engine.
 
-    prove: it runs candidates to their ends; step: it takes one step from a given goal; stages: it shows the output of each
-    stage; faults: faults can be planted in it; least_model: it computes the least model of a program; rank: it draws and
-    ranks by functions of its own; repeat: a second run gives the same steps
+    prove: it runs candidates to their ends; step: it takes one step from a given goal; stages: it shows the output of
+    each stage; faults: faults can be planted in it; least_model: it computes the least model of a program; rank: it has
+    its own functions for draws and ranks; repeat: a second run gives the same steps
     """
 
     PROVE = "prove"
@@ -50,8 +51,8 @@ class Built(NamedTuple):
     """Code that was compiled on this machine.
 
     name:   what it is: `native library`
-    digest: the SHA-256 of the code, or of all that decides it
-    trial:  the file that says that it was tried; None if nothing is kept
+    digest: the SHA-256 of the code, or of everything that determines it
+    trial:  the file that records that the code was tried; None if nothing is kept
     """
 
     name: str
@@ -61,11 +62,11 @@ class Built(NamedTuple):
 
 @runtime_checkable
 class EngineMaker(Protocol):
-    """An engine of the table that is still to be made: a record of options, called with a program, limits and a policy.
+    """A maker of an engine in the table: a record of options, which is called with a program, limits and a policy.
 
     name:         its name in the table
-    capabilities: those of the engine with these options
-    compiles:     whether making or first using the engine compiles code for minutes
+    capabilities: the capabilities of the engine with these options
+    compiles:     whether making the engine, or its first use, compiles code for minutes
     """
 
     @property
@@ -93,7 +94,7 @@ class EngineMaker(Protocol):
         ...
 
     def planned_for(self, work: Workload | Sizes) -> "EngineMaker":
-        """Return the same maker for an engine in the given sizes, or in sizes chosen for the work."""
+        """Return the same maker with the given sizes, or with sizes chosen for the work."""
         ...
 
     def running(self) -> AbstractContextManager[None]:
@@ -101,12 +102,12 @@ class EngineMaker(Protocol):
         ...
 
     def find_built(self, mode: str) -> Built | None:
-        """Return the code that was compiled on this machine for a mode; None if its results depend on no such code."""
+        """Return the code that was compiled on this machine for a mode; None if results do not depend on such code."""
         ...
 
 
 class OwnEvaluator(EngineMaker, Protocol):
-    """kgverify's own evaluator, with the services that it offers beside its engine."""
+    """kgverify's own evaluator, with the services that it offers besides its engine."""
 
     def build_least_model(
         self, program: Program, *, device: str, most_work: float, must_stop: Callable[[], bool]
@@ -115,7 +116,7 @@ class OwnEvaluator(EngineMaker, Protocol):
         ...
 
     def keep_device(self) -> Callable[[], None]:
-        """Return a function by which another thread takes this thread's current GPU."""
+        """Return a function that gives another thread the current GPU of this thread."""
         ...
 
     def join_processes(self) -> Any:
@@ -135,7 +136,7 @@ class OwnEvaluator(EngineMaker, Protocol):
         ...
 
     def catalogue(self) -> tuple[list[tuple[Any, list[str]]], list[Any]]:
-        """Return the faults that can be planted, each with the evaluators that carry it, and the composites of several."""
+        """Return the faults that can be planted, each with the evaluators that support it, and the composite faults."""
         ...
 
     def train(self, graph: KnowledgeGraph, limits: Limits, *, seed: int, phase: Phase, **sizes: int) -> Any:
@@ -154,7 +155,7 @@ def _list_added() -> dict[str, str]:
 
 
 def find_entry(name: str, where: str = "engine") -> Any | None:
-    """Return the maker that a name of the table stands for, with its default options; None for a name that is not in it.
+    """Return the maker with this name, with its default options; None if the table does not contain the name.
 
     UserError if it cannot be imported.
     """
@@ -176,12 +177,12 @@ def _load_entry(name: str, where: str = "engine") -> Any | None:
 
 
 def make_entry(name: str, **options: Any) -> OwnEvaluator:
-    """Return the maker of an engine of this package with some options. UserError for an option that it does not have."""
+    """Return the maker of an engine of this package with the given options. UserError for an option that it does not have."""
     maker: OwnEvaluator = _load_entry(name)(**options)  # type: ignore[misc]
     return maker
 
 
 def find_class(name: str) -> type:
-    """Return the record of the options of an engine of this package. UserError if it cannot be imported."""
+    """Return the class that records the options of an engine of this package. UserError if it cannot be imported."""
     found: type = _load_entry(name)  # type: ignore[assignment]
     return found

@@ -33,11 +33,11 @@ def read_steps(columns: Columns) -> list[StepView]:
 class Finding(NamedTuple):
     """A violation of a law in a case.
 
-    candidate: its row in the columns of the case; -1 if the finding is not about one
-    step:      in its derivation; -1 if the finding is not about one
+    candidate: the row of the candidate in the columns of the case; -1 if the finding is not about a candidate
+    step:      the number of the step in its derivation; -1 if the finding is not about a step
     stage:     the stage that the law is about; None for an exception
     field:     the value that differs
-    query:     of the run, if the finding is not about a candidate
+    query:     the index of a query of the run, if the finding is not about a candidate
     """
 
     candidate: int
@@ -71,7 +71,7 @@ class Case:
 
     @property
     def limits(self) -> Limits:
-        """The limits that all problems have."""
+        """The limits, which all problems share."""
         return self.run.limits
 
     @cached_property
@@ -90,7 +90,7 @@ class Case:
         return [query for query in self.run.queries if self.merged.is_ranked[query]]
 
     def draw(self, queries: Sequence[int], num_corruptions: int) -> CandidateSet:
-        """Draw the corruptions of these queries with the pipeline under test."""
+        """Draw corruptions of some queries with the pipeline under test."""
         return self.pipeline.draw(self.run.graph, self.run.split, queries, num_corruptions, self.run.seed)
 
     @cached_property
@@ -112,11 +112,11 @@ class Case:
 
     @cached_property
     def misplaced(self) -> list[Finding]:
-        """The first candidate that the columns do not list in the order given, or not once, as a finding."""
+        """A finding about the first candidate that the columns list out of order, or not exactly once."""
         return self.find_misplaced(self.candidates, self.columns.candidates)
 
     def find_misplaced(self, given: CandidateSet | Candidates, reported: CandidateSet | Candidates) -> list[Finding]:
-        """Return a finding about the first place at which other candidates are reported than were given, if any."""
+        """Return a finding about the first place where the reported candidates differ from the given ones, if any."""
         lists = (
             zip(each.query.tolist(), each.side.tolist(), each.atom.tolist(), strict=True) for each in (given, reported)
         )
@@ -132,7 +132,7 @@ class Case:
         return positions_of(self.columns)
 
     def rank(self, candidates: Candidates) -> Rankings | None:
-        """Rank the candidates that are in a ranking; None if a log-probability is not finite."""
+        """Rank the candidates that belong to a ranking. Return None if a log-probability is not finite."""
         rows = np.flatnonzero(candidates.side != Side.NONE)
         return self.pipeline.rank_finite(self.run, take_candidates(candidates, rows))
 
@@ -148,7 +148,7 @@ class Case:
 
     @cached_property
     def places(self) -> list[tuple[int, int]]:
-        """The candidate's row of each step, and the number of the step in its derivation."""
+        """The row of the candidate and the number within the derivation, for each step."""
         return [(row, number) for row, steps in enumerate(self.derivations) for number in range(len(steps))]
 
     def walk(self) -> Iterator[tuple[tuple[int, int], StepView]]:
@@ -157,30 +157,33 @@ class Case:
 
     @cached_property
     def clauses(self) -> Clauses:
-        """The program in the form of the plain resolution of the laws."""
+        """The program in the form that the plain resolution of the laws uses."""
         excludes = self.limits.exclude_query and self.limits.dialect.exclusion == "always"
         return Clauses(self.program, exclude_query=excludes)
 
     @cached_property
     def rounding(self) -> float:
-        """The bound on a score's rounding error, absolute: what the engine declares, up to the judge's bound."""
+        """The bound on the absolute rounding error of a score: the engine's declared bound, capped by the judge's."""
         return accept_score_error(self.engine.info, self.run.policy.info)
 
     @cached_property
     def names(self) -> Names:
-        """The renderer of ids in names."""
+        """The renderer that shows ids as names."""
         return Names(self.trace)
 
     def vary(self, **fields: Any) -> Engine:
-        """Make the engine again, for a run with other fields."""
+        """Make the engine again, for a run with some fields changed."""
         return self.make_pipeline(replace(self.run, **fields), self.merged.sizes).engine
 
     def problem_of_name(self, name: str) -> int:
-        """Return the index of the problem of a predicate or a constant: in a run of several it stands before the name."""
+        """Return the index of the problem that a predicate or a constant belongs to.
+
+        In a run of several problems, it precedes the name.
+        """
         return int(name.partition(":")[0]) if len(self.merged.problems) > 1 else 0
 
     def by_problem(self, items: Iterable[T], name_of: Callable[[T], str]) -> dict[int, list[T]]:
-        """Return items of the program by the problems of their names."""
+        """Return items of the program, grouped by the problem that their names belong to."""
         groups: dict[int, list[T]] = {}
         for item in items:
             groups.setdefault(self.problem_of_name(name_of(item)), []).append(item)
@@ -192,7 +195,7 @@ class Case:
         return self.names.atom((predicate, first, second))
 
     def problem_of(self, finding: Finding) -> int:
-        """Return the index of the problem that a finding is about; the last one's if it is about none."""
+        """Return the index of the problem that a finding is about; of the last problem if it concerns no particular one."""
         query = finding.query
         if 0 <= finding.candidate < len(self.columns.candidates.query):
             query = int(self.columns.candidates.query[finding.candidate])

@@ -21,7 +21,7 @@ LAWS: dict[str, Law] = {
 
 
 def find_law(name: str) -> Law:
-    """Return the law of a name. UserError for an unknown one."""
+    """Return the law with this name. UserError for an unknown name."""
     if name not in LAWS:
         raise UserError(
             f"unknown law {name!r}", where="law", fix=suggest(name, LAWS) or f"choose one of {', '.join(LAWS)}"

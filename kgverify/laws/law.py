@@ -20,9 +20,9 @@ from kgverify.testing.problems.problem import Problem
 class Presumption:
     """A condition on the dialect.
 
-    reason: the reason for which a law that presumes it is not checked in another dialect
-    values: switch to the values that fulfil the condition
-    fits:   whether a dialect fulfils the rest of the condition
+    reason: the reason why a law with this presumption is not checked in a dialect that violates it
+    values: the allowed values of each switch
+    fits:   a function that tests the rest of the condition on a dialect
     """
 
     reason: str
@@ -37,11 +37,11 @@ class Presumption:
 Presumptions: TypeAlias = tuple[Presumption, ...]
 
 UNKNOWN: Final = "the semantics of the reference are unknown"
-"""The reason for which most laws are not checked where no dialect is known."""
+"""The reason why most laws are not checked if the dialect is unknown."""
 
 
 def _is_last(dialect: Dialect, name: str, *others: str) -> bool:
-    """Return whether a dialect has a filter, and applies none of some others after it."""
+    """Return whether a dialect has a filter, and applies certain other filters only before it."""
     return name in dialect.filters and {*others}.isdisjoint(dialect.filters[dialect.filters.index(name) + 1 :])
 
 
@@ -94,7 +94,10 @@ OUR_FILTERS: Final = Presumption(
 _KNOWN: Final = {"filters", *RANKED, *UNSEEN}.union(
     *(each.values for each in list(globals().values()) if isinstance(each, Presumption))
 )
-"""The switches that laws know: a law whose presumptions hold is true for all their values. It presumes the default of others."""
+"""The switches that laws take into account.
+
+A law whose presumptions hold is true for all values of these switches; every other switch must have its default.
+"""
 
 MOST_VIOLATIONS = 10
 """The default number of violations of one law that are confirmed."""
@@ -104,11 +107,11 @@ Find: TypeAlias = Callable[[Case], Iterator[Finding]]
 
 @dataclass(frozen=True)
 class Law:
-    """A statement that holds for every prover of a dialect that has what it presumes.
+    """A statement that holds for every prover of a dialect that meets its presumptions.
 
     statement:  the law in words
     find:       yields the violations in a case
-    needs_rows: whether the law is not checked if candidates are lost or doubled
+    needs_rows: whether the law is skipped if candidates are lost or duplicated
     presumes:   conditions on the dialect; None for a law that holds for provers of any semantics
     """
 
@@ -123,7 +126,7 @@ class Law:
         return not self.explain_absence(dialect)
 
     def explain_absence(self, dialect: Dialect | None) -> str:
-        """Return the reason for which the law is not checked in a dialect; empty if it holds there."""
+        """Return the reason why the law is not checked in a dialect; an empty text if it holds there."""
         if self.presumes is None:
             return ""
         if dialect is None:
@@ -136,12 +139,14 @@ class Law:
     def check(
         self, make_pipeline: MakePipeline, problems: Sequence[Problem], *, most: int = MOST_VIOLATIONS
     ) -> list["Violation"]:
-        """Return where the pipeline under test breaks this law."""
+        """Return the violations of this law by the pipeline under test."""
         return check_laws(make_pipeline, problems, [self], most=most)
 
 
 def law(statement: str, **options: Any) -> Callable[[Find], Law]:
-    """Return a decorator that makes a law of a function: `_fact_order` finds the violations of `fact-order`.
+    """Return a decorator that turns a function into a law.
+
+    For example, `_fact_order` finds the violations of `fact-order`.
 
     options: fields of the law
     """
@@ -152,9 +157,9 @@ def law(statement: str, **options: Any) -> Callable[[Find], Law]:
 class Violation(Failure):
     """A problem on which an engine breaks a law: a failure whose signature names the law.
 
-    candidate, goal: in names; empty if the violation is not about one
-    step:            -1 if the violation is not about one
-    expected, actual: the value that differs, by the law and as found
+    candidate, goal: in names; empty if the violation is not about a candidate
+    step:            -1 if the violation is not about a step
+    expected, actual: the value that the law requires, and the value found
     """
 
     statement: str
@@ -205,11 +210,11 @@ def check_laws(
     most: int = MOST_VIOLATIONS,
     confirms: bool = True,
 ) -> list[Violation]:
-    """Return where the pipeline under test breaks one of the laws.
+    """Return the violations of the laws by the pipeline under test.
 
     The problems share as few runs as possible. A law is not checked on problems of a dialect where it does not hold.
-    The first `most` violations of each law are returned. Unless `confirms` is
-    off, each problem is tried alone as well, so that it is as small as possible.
+    The first `most` violations of each law are returned. Unless `confirms` is off, each problem is also tried alone, so
+    that the violation is as small as possible.
     """
     found: list[Violation] = []
     for indices in group_problems(problems):
@@ -234,7 +239,7 @@ def find_violations(
         if not law.holds_in(case.limits.dialect):
             continue
         try:
-            # Nothing is yielded here: what ends the caller's loop is no exception of the engine.
+            # Do not yield here: an exception that ends the caller's loop is not the engine's.
             found = _find(law, case)
         except InternalError:
             raise
@@ -271,7 +276,7 @@ def _describe(
     problems: tuple[Problem, ...],
     case: Case | None = None,
 ) -> Violation:
-    """Return the violation of one of some problems. case: None if a finding is about no candidate."""
+    """Return the violation that one of the problems shows. case: None if the finding is about no candidate."""
     candidate = goal = ""
     if case is not None and 0 <= finding.candidate < len(case.derivations):
         candidate = case.atom_name(case.columns.candidates.atom[finding.candidate])
@@ -293,7 +298,7 @@ def _describe(
 
 
 def _confirm(law: Law, violation: Violation, make_pipeline: MakePipeline) -> Violation:
-    """Return the violation of the problem alone, if it occurs; else in the smallest group that halving finds."""
+    """Return the violation of the problem alone, if it occurs there; else of the smallest group that halving finds."""
 
     def attempt(problems: Sequence[Problem]) -> Violation | None:
         return next(find_violations(make_pipeline, problems, [law], [violation.index] * len(problems)), None)

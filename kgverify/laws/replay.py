@@ -1,4 +1,4 @@
-"""Replay of reproducers: both sides are compared again, and so is the law that was broken, if any; and their shrinking."""
+"""Replay and shrinking of reproducers. A replay compares both sides again, and checks the broken law again, if any."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -28,9 +28,9 @@ def shrink_violation(
 ) -> tuple[Shrunk, Violation]:
     """Return a minimal problem that breaks the same law, and its violation. Deterministic, unless the seconds run out.
 
-    law: that of the violation, if it is not in the catalogue
+    law: the law of the violation, if it is not in the catalogue
 
-    UserError if the law is not broken when the problem is run again.
+    UserError if a second run of the problem does not break the law.
     """
     budget = Budget(max_calls, seconds)
     shrunk = shrink_with(LawOracle(law or find_law(violation.law), violation, make_pipeline, budget), violation)
@@ -44,7 +44,7 @@ def find_violation(problem: Problem, law: Law, make_pipeline: MakePipeline) -> V
 
 
 class LawOracle(Oracle):
-    """Decides whether a law is broken on a problem; one check is one call, however many runs it takes."""
+    """Decides whether a law is broken on a problem. A check counts as one call, however many runs it takes."""
 
     def __init__(self, law: Law, violation: Violation, make_pipeline: MakePipeline, budget: Budget) -> None:
         super().__init__(Checker(make_pipeline), violation.signature, budget)
@@ -52,7 +52,7 @@ class LawOracle(Oracle):
 
     @property
     def can_share(self) -> bool:
-        """True if violations can be recognized in a run with others: not if problems affect each other there."""
+        """True if violations can be recognized in a run with other problems, that is, if problems do not affect each other."""
         return bool(self.signature.stage) and not self.needs_batch
 
     def judge_alone(self, problem: Problem) -> Failure | None:
@@ -75,7 +75,10 @@ def make_law_reproducer(
     neighbour: str = "",
     notes: tuple[str, ...] = (),
 ) -> Reproducer:
-    """Return the reproducer of a violation. A note says if it needs other problems in its run: shrink it first."""
+    """Return the reproducer of a violation. Shrink the violation first.
+
+    A note says whether it needs other problems in its run.
+    """
     others = len(violation.group) - 1
     group = (f"only in one run with {count_of(others, 'other problem')}",) if others else ()
     return Reproducer(
@@ -96,8 +99,8 @@ def make_law_reproducer(
 class Replay:
     """The result of running a reproducer again.
 
-    failure:   the difference between both engines; None where they agree
-    violation: of the reproducer's law; None where the law holds, or where the reproducer names none
+    failure:   the difference between both engines; None if they agree
+    violation: the violation of the reproducer's law; None if the law holds, or if the reproducer names no law
     """
 
     reproducer: Reproducer
@@ -157,7 +160,7 @@ class Replay:
 def replay(made: Reproducer, engine: AnyEngine | None = None, reference: AnyEngine | None = None) -> Replay:
     """Run a reproducer again.
 
-    engine, reference: replace those that the reproducer names
+    engine, reference: used instead of the engines that the reproducer names
 
     UserError for an unknown law, or an engine that cannot be made.
     """
@@ -175,7 +178,9 @@ def replay(made: Reproducer, engine: AnyEngine | None = None, reference: AnyEngi
 
 
 def replay_apart(reproducer: Reproducer) -> Replay:
-    """Run a reproducer in a process of its own, whose end is a failure; for engines that end their process.
+    """Run a reproducer in its own process, for engines that end their process.
+
+    A crash counts as a failure.
 
     UserError as for `replay`, or if the process cannot start.
     """

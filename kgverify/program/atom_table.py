@@ -1,4 +1,7 @@
-"""Ground atoms as a table: read like a tuple of named atoms, stored as numbers, and numbered a column at a time."""
+"""Ground atoms as a table, which reads like a tuple of named atoms.
+
+It stores numbers, and numbers names a column at a time.
+"""
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
@@ -13,9 +16,9 @@ from kgverify.program.atoms import NamedAtom, Variable
 
 _CHUNK: Final = 1 << 12
 _PART: Final = 1 << 16
-"""The rows that are sorted at once, but for those of one predicate."""
+"""The number of rows that are sorted at once, unless a single predicate has more."""
 _MOST_BITS: Final = 63
-"""The bits of numbers that are sorted."""
+"""The number of bits of the numbers that are sorted."""
 
 
 class Numbering(dict[str, int]):
@@ -34,9 +37,9 @@ class Numbering(dict[str, int]):
 class AtomTable(Sequence[NamedAtom]):
     """Ground atoms in order, repetitions included. It equals a tuple of the same atoms.
 
-    predicates, constants: names, each once; a slice shares those of the whole
-    rows:  int32 [n, 3]  the indices of predicate, first and second argument among them; read-only
-    order: int32 [m]     the first occurrence of each different row, in the order of the rows; None if it is not known
+    predicates, constants: the names, without repetition; a slice shares the names of the whole table
+    rows:  int32 [n, 3]  the indices of the predicate and both arguments among these names; read-only
+    order: int32 [m]     the first occurrence of each different row, in the order of the rows; None if unknown
     """
 
     def __init__(
@@ -52,7 +55,7 @@ class AtomTable(Sequence[NamedAtom]):
 
     @classmethod
     def of(cls, atoms: Sequence[NamedAtom]) -> "AtomTable":
-        """Return a table of ground atoms. KeyError for one with a variable."""
+        """Return a table of ground atoms. KeyError for an atom with a variable."""
         if isinstance(atoms, AtomTable):
             return atoms
         predicates, constants = Numbering(), Numbering()
@@ -65,7 +68,7 @@ class AtomTable(Sequence[NamedAtom]):
         return cls(tuple(predicates), tuple(constants), rows)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what a copy in another process needs: the order of the different rows rather than these rows again."""
+        """Return the state for a copy in another process: it holds the order of the different rows, not these rows again."""
         order = self.distinct[1].astype(np.int32) if "distinct" in self.__dict__ else self._order
         return {"predicates": self.predicates, "constants": self.constants, "rows": self.rows, "_order": order}
 
@@ -86,7 +89,7 @@ class AtomTable(Sequence[NamedAtom]):
         return starmap(NamedAtom, self.iterate_names())
 
     def iterate_names(self) -> Iterator[tuple[str, str, str]]:
-        """Return the predicate, the first and the second argument of each atom: plain tuples, for many of them."""
+        """Return the predicate and both arguments of each atom as plain tuples, which is fast for many atoms."""
         names = self.predicates, self.constants, self.constants
         for begin in range(0, len(self.rows), _CHUNK):
             columns = self.rows[begin : begin + _CHUNK].T.tolist()
@@ -126,7 +129,7 @@ class AtomTable(Sequence[NamedAtom]):
 
     @cached_property
     def has_numbered_names(self) -> bool:
-        """True if all names occur, in the order of their first occurrence, as those of files do."""
+        """True if every name occurs, and names are numbered by first occurrence, as in a table read from files."""
         of_constants = is_numbered(self.rows[:, 1:], len(self.constants))
         return of_constants and is_numbered(self.rows[:, :1], len(self.predicates))
 
@@ -139,7 +142,7 @@ class AtomTable(Sequence[NamedAtom]):
         return predicates, constants
 
     def names_in(self, column: int) -> set[str]:
-        """Return the names of a column: 0 the predicates, 1 and 2 the arguments."""
+        """Return the names of a column: predicates in column 0, arguments in columns 1 and 2."""
         names = self.constants if column else self.predicates
         occurs = np.zeros(len(names), np.bool_)
         occurs[self.rows[:, column]] = True
@@ -148,13 +151,13 @@ class AtomTable(Sequence[NamedAtom]):
         return {names[i] for i in np.flatnonzero(occurs).tolist()}
 
     def has_common_arguments(self) -> bool:
-        """Return whether some constant is the first argument of an atom, and the second of one."""
+        """Return whether some constant occurs both as a first argument and as a second argument."""
         occurs = np.zeros((2, len(self.constants)), np.bool_)
         occurs[0, self.rows[:, 1]] = occurs[1, self.rows[:, 2]] = True
         return bool(occurs.all(0).any())
 
     def encode(self, predicate_ids: dict[str, int], constant_ids: dict[str, int]) -> NDArray[np.int32]:
-        """Return the rows in other ids: int32 [n, 3]; -1 for a name without one."""
+        """Return the rows in other ids: int32 [n, 3]; -1 for a name without an id."""
         rows = np.empty((len(self), 3), np.int32)
         for columns, names, ids in (
             (slice(0, 1), self.predicates, predicate_ids),
@@ -165,7 +168,7 @@ class AtomTable(Sequence[NamedAtom]):
         return rows
 
     def find_repeated(self) -> tuple[int, int]:
-        """Return the number of repetitions, and the row of the first; -1 without any."""
+        """Return the number of repeated rows, and the first of them; -1 if there are no repetitions."""
         _, first = self.distinct
         num = len(self) - len(first)
         is_repeated = np.ones(len(self), np.bool_)
@@ -183,7 +186,7 @@ class AtomTable(Sequence[NamedAtom]):
 
 
 def number_rows(rows: NDArray[np.int32], num_constants: int) -> NDArray[np.int64]:
-    """Return the number of each ground atom, int32 [n, 3], in their order: int64 [n]."""
+    """Return a number for each ground atom, int32 [n, 3], that preserves their order: int64 [n]."""
     numbers = rows[:, 0].astype(np.int64)
     for column in (1, 2):
         numbers *= num_constants
@@ -194,7 +197,7 @@ def number_rows(rows: NDArray[np.int32], num_constants: int) -> NDArray[np.int64
 def sort_rows(rows: NDArray[np.int32]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
     """Return the different rows of ids, int32 [n, 3], in order, int32 [m, 3], and the first occurrence of each, int64 [m].
 
-    The rows are grouped by predicate, and then sorted some predicates at a time, which needs little memory.
+    The rows are grouped by predicate, and then sorted a few predicates at a time, which needs little memory.
     """
     bits = [int(column.max(initial=0)).bit_length() for column in rows.T]
     # numpy sorts numbers of 16 bits by radix.
@@ -220,9 +223,9 @@ def sort_rows(rows: NDArray[np.int32]) -> tuple[NDArray[np.int32], NDArray[np.in
 
 
 def _divide(ends: list[int], num_bits: int) -> Iterator[tuple[int, int]]:
-    """Yield the bounds of some predicates' rows: about `_PART`, if they can be numbered with their predicates; or of one.
+    """Yield the bounds of parts of about `_PART` rows: several predicates if `num_bits` suffice, else one.
 
-    ends: where the rows of each predicate end
+    ends: the end of the rows of each predicate
     """
     begin = end = predicates = 0
     for following in ends:
@@ -237,7 +240,7 @@ def _divide(ends: list[int], num_bits: int) -> Iterator[tuple[int, int]]:
 
 
 def _order_part(rows: NDArray[np.int32], bits: Sequence[int]) -> NDArray[np.int64]:
-    """Return the order of rows, int64 [n], whose ids have these bits; equal rows keep their order."""
+    """Return the order of rows, int64 [n], whose ids have the given numbers of bits; equal rows keep their order."""
     numbers = (rows[:, 0] - rows[0, 0]).astype(np.int64)
     if int(numbers[-1]).bit_length() + bits[1] + bits[2] + len(rows).bit_length() > _MOST_BITS:
         # One predicate with very many rows.
@@ -250,7 +253,7 @@ def _order_part(rows: NDArray[np.int32], bits: Sequence[int]) -> NDArray[np.int6
 
 
 def order_numbers(numbers: NDArray[np.signedinteger[Any]]) -> NDArray[np.int64]:
-    """Return the order of numbers of at least 0: int64 [n]; equal ones keep theirs.
+    """Return the order of nonnegative numbers, int64 [n]; equal numbers keep their order.
 
     numpy sorts numbers several times faster than it finds their order. So their positions are packed into them.
     """
@@ -268,14 +271,14 @@ def order_numbers(numbers: NDArray[np.signedinteger[Any]]) -> NDArray[np.int64]:
 def _find_first(numbers: NDArray[np.int32], size: int) -> list[int]:
     """Return the different numbers, all below `size`, in the order of their first occurrence."""
     first = np.full(size, len(numbers), np.int32)
-    # Of repeated indices the last one counts.
+    # If an index is repeated, its last value counts.
     first[numbers[::-1]] = np.arange(len(numbers) - 1, -1, -1, dtype=np.int32)
     found: list[int] = np.argsort(first, kind="stable")[: int((first < len(numbers)).sum())].tolist()
     return found
 
 
 def is_numbered(numbers: NDArray[np.int32], size: int) -> bool:
-    """Return whether numbers, int32 [n, k], are those below `size` in the order of their first occurrence."""
+    """Return whether numbers, int32 [n, k], first occur in ascending order, and are all the numbers below `size`."""
     most = np.maximum.accumulate(numbers.ravel())
     if not len(most):
         return not size

@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeAlias
 
 
 class Variable(NamedTuple):
-    """A variable by name; a constant by name is a plain `str`."""
+    """A variable, by its name. A constant is a plain `str`, its name."""
 
     name: str
 
@@ -30,7 +30,7 @@ class NamedAtom(NamedTuple):
         return not (isinstance(self.first, Variable) or isinstance(self.second, Variable))
 
     def rename(self, terms: "Mapping[Term, Term]", predicates: Mapping[str, str] | None = None) -> "NamedAtom":
-        """Return the atom with other terms, and with another predicate if one is given; the others stay."""
+        """Return the atom with terms replaced, and predicates if given; a name that the mapping lacks stays."""
         predicate, a, b = self
         if predicates is not None:
             predicate = predicates.get(predicate, predicate)

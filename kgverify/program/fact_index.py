@@ -1,4 +1,4 @@
-"""Facts in ids, found by binary search: nothing is built for facts that nobody asks for."""
+"""Facts in ids, found by binary search. Nothing is built for facts that nobody looks up."""
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,7 +21,7 @@ _MOST_REMEMBERED: Final = 1 << 18
 
 
 class FactIndex(Mapping[Ids, int]):
-    """The index of each fact. rows: int32 [F, 3]  in any order, which is that of the facts; a repetition is not found."""
+    """The index of each fact. rows: int32 [F, 3]  the facts in any order; repetitions are not found."""
 
     def __init__(self, rows: NDArray[np.int32]) -> None:
         self.facts: Sequence[Ids] = _Facts(rows)
@@ -64,7 +64,7 @@ class FactIndex(Mapping[Ids, int]):
         return self._find(fact) >= 0
 
     def find_like(self, predicate: int, first: int, second: int) -> Sequence[int]:
-        """Return the indices of the facts with a predicate and two arguments, each of which may be ANY, ascending."""
+        """Return the ascending indices of the facts with a predicate and two arguments. Each argument may be ANY."""
         if first != ANY and second != ANY:
             found = self._find((predicate, first, second))
             return (found,) if found >= 0 else ()
@@ -81,14 +81,14 @@ class FactIndex(Mapping[Ids, int]):
         return self._restore((begin + order[low_row:high_row]).tolist())
 
     def _restore(self, found: Sequence[int]) -> Sequence[int]:
-        """Return the indices, ascending, of some of the sorted facts."""
+        """Return the ascending indices of some of the sorted facts."""
         if self._order is None:
             return found
         restored: list[int] = np.sort(self._order[np.asarray(found, np.int64)]).tolist()
         return restored
 
     def _between(self, low: tuple[int, ...], high: tuple[int, ...]) -> range:
-        """Return the sorted facts that begin with `low` or with what lies between it and `high`."""
+        """Return the sorted facts from the first that begins with `low` to the last before `high`."""
         facts: Any = self._sorted
         return range(bisect_left(facts, low), bisect_left(facts, high))
 
@@ -100,7 +100,7 @@ class FactIndex(Mapping[Ids, int]):
 
 
 def _ascend(rows: NDArray[np.int32]) -> bool:
-    """Return whether rows differ and ascend."""
+    """Return whether rows are strictly ascending."""
     above, below = rows[1:], rows[:-1]
     is_equal, is_above = above == below, above > below
     is_ascending = is_above[:, 0] | (is_equal[:, 0] & (is_above[:, 1] | (is_equal[:, 1] & is_above[:, 2])))

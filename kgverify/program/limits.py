@@ -21,21 +21,21 @@ _PAGE: Final = "docs/semantics.md explains each switch of a dialect"
 class Dialect(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """The choices of an engine, each with the default of docs/semantics.md.
 
-    unification:     of the selected atom with a clause head
-    order:           of the resolvents of rules and of facts
+    unification:     how the selected atom is unified with a clause head
+    order:           the order of the resolvents of rules and of facts
     is_reversed:     whether the clauses of each kind are tried from the last to the first
-    exclusion:       of the query as a fact in its own derivation
-    filters:         the filters in the order in which they are applied; one that is left out is not applied
-    long_resolvents: the treatment of resolvents with too many atoms, by the filter `max_atoms`
-    memory:          of visited goals, for the filter `revisit`
+    exclusion:       whether a query is excluded as a fact in its own derivation
+    filters:         the filters, in the order in which they are applied; a filter that is not listed is not applied
+    long_resolvents: how the filter `max_atoms` treats resolvents with too many atoms
+    memory:          how the filter `revisit` remembers visited goals
     forgets_names:   whether visited goals are compared up to renaming
     exempts_terminal: whether `revisit` keeps a resolvent without atoms
-    stopping:        the offer of an action that ends the derivation as FAILED
-    skips_unary:     whether a step with one resolvent, a goal, is not counted
+    stopping:        whether the policy is offered an action that ends the derivation as FAILED
+    skips_unary:     whether a step is not counted if its only resolvent is a goal
     unproved:        the ranking score of unproved candidates
     ties:            the rank among equal scores
 
-    UserError for a value that a switch does not have, and for a filter that occurs twice.
+    UserError for a value that a switch does not support, and for a filter that occurs twice.
 
     Example:
         >>> import kgverify as kv
@@ -89,16 +89,16 @@ FILTERS: Final[tuple[Filter, ...]] = get_args(Filter)
 VALUES: Final[dict[str, tuple[Any, ...]]] = {
     name: get_args(kind) or (False, True) for name, kind in Dialect.__annotations__.items() if name != "filters"
 }
-"""The values of each switch but `filters`, the default first where it has names."""
+"""The values of each switch except `filters`. If they are names, the default comes first."""
 
 RANKED: Final = ("unproved", "ties")
-"""The switches that only ranks show."""
+"""The switches that affect only ranks."""
 
 UNSEEN: Final = ("exempts_terminal",)
-"""The switches that show in no derivation, since it ends with its first proof."""
+"""The switches that no derivation shows, since a derivation ends with its first proof."""
 
 OURS: Final = Dialect()
-"""The dialect of docs/semantics.md, which kgverify's own provers have if no other one is given."""
+"""The dialect of docs/semantics.md, the default of kgverify's own provers."""
 
 
 def describe_differences(expected: Dialect, actual: Dialect) -> list[str]:
@@ -117,7 +117,7 @@ def describe_differences(expected: Dialect, actual: Dialect) -> list[str]:
 
 
 def read_dialect(path: Path) -> Dialect:
-    """Read a dialect from a TOML file. UserError if it cannot be read or is no dialect."""
+    """Read a dialect from a TOML file. UserError if the file cannot be read, or does not hold a dialect."""
     content = read_file(path, purpose="a dialect, as TOML", max_bytes=_MAX_BYTES)
     try:
         return parse_dialect(content.decode("utf-8"), str(path))
@@ -131,7 +131,7 @@ def write_dialect(dialect: Dialect, path: Path) -> None:
 
 
 def parse_dialect(text: str, where: str = "dialect") -> Dialect:
-    """Return the dialect of a TOML text; a switch that is left out has its default. UserError for anything else."""
+    """Parse a dialect from TOML. Switches that the text omits have their defaults. UserError if the text is not a dialect."""
     try:
         found = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
@@ -148,7 +148,7 @@ def parse_dialect(text: str, where: str = "dialect") -> Dialect:
 
 
 def render_dialect(dialect: Dialect) -> str:
-    """Return a dialect as TOML that names every switch."""
+    """Render a dialect as TOML, with every switch."""
     lines = ["# The dialect of an engine, for --limits dialect=FILE. docs/semantics.md explains each switch."]
     for name in Dialect.__struct_fields__:
         value = getattr(dialect, name)
@@ -164,7 +164,7 @@ def _quote(value: str) -> str:
 
 
 def show_value(value: Any) -> str:
-    """Return the value of a switch as a message or a file names it."""
+    """Return the value of a switch as messages and files show it."""
     if isinstance(value, bool):
         return str(value).lower()
     return ", ".join(value) or "none" if isinstance(value, tuple) else str(value)
@@ -189,7 +189,7 @@ NUMBERS: Final = ("max_depth", "max_atoms", "max_resolvents", "exclude_query")
 
 
 class DeclaredLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The limits that the header of a trace declares; None where they are unknown. The fields are those of `Limits`."""
+    """The limits that the header of a trace declares; None if unknown. The fields are those of `Limits`."""
 
     max_depth: int | None = None
     max_atoms: int | None = None
@@ -241,7 +241,7 @@ class Limits(DeclaredLimits, frozen=True, forbid_unknown_fields=True):
     max_atoms:      atoms of a resolvent (1 to 31)
     max_resolvents: resolvents of a step (1 to 1048576)
     exclude_query:  whether the query may not serve as a fact in its own derivation
-    dialect:        the choices in which engines that are right differ; a `kgverify.program.limits.Dialect`
+    dialect:        the choices in which correct engines may differ; a `kgverify.program.limits.Dialect`
 
     Example:
         >>> import kgverify as kv
@@ -262,7 +262,7 @@ class Limits(DeclaredLimits, frozen=True, forbid_unknown_fields=True):
 
 
 def declare_limits(limits: DeclaredLimits | Mapping[str, Any] | None, where: str) -> DeclaredLimits:
-    """Return the limits that a mapping names, a `Limits` if it names all. UserError for a name that no limit has."""
+    """Return the limits in a mapping: a `Limits` if the mapping is complete. UserError for a name that is not a limit."""
     if isinstance(limits, DeclaredLimits):
         return limits
     try:

@@ -5,9 +5,10 @@ from typing import Final
 
 
 class GoalKind(IntEnum):
-    """The kind of a goal: ordinary, or a terminal one, which has no atoms unless the engine left some by mistake.
+    """The kind of a goal: ordinary or terminal.
 
-    STOP is a terminal action of an engine's own, such as giving up: chosen, it ends the derivation as FAILED.
+    A terminal goal has no atoms, unless the engine left some by mistake. STOP is an engine-specific terminal action,
+    such as giving up. Choosing it ends the derivation as FAILED.
     """
 
     GOAL = 0
@@ -86,11 +87,11 @@ class DifferenceClass(StrEnum):
     """The class of a difference.
 
     missing, extra: one side lacks something; reordered; renamed: different variable names; substituted: the same clause
-    gave different atoms; stale: a value of an earlier step; foreign: a value of another derivation; rounding: within the
-    arithmetic's error; tie: a different argmax at equal scores; content: something differs, and more is not
-    known; limit: the limits dropped different resolvents; outcome, rank, metric: each of these alone; number: a score or a
-    sum beyond its tolerance; proof_lost, false_proof: TRUE on one side only; unsound: no clause of the program explains a
-    resolvent; malformed: a resolvent is not a goal; unclassified: a defect of kgverify.
+    gave different atoms; stale: a value of an earlier step; foreign: a value of another derivation; rounding: within
+    the arithmetic's error; tie: a different argmax at equal scores; content: some difference, not known more exactly;
+    limit: the limits dropped different resolvents; outcome, rank, metric: only this value differs; number: a score or a
+    sum beyond its tolerance; proof_lost, false_proof: TRUE on one side only; unsound: no clause of the program explains
+    a resolvent; malformed: a resolvent is not a goal; unclassified: a defect of kgverify.
     """
 
     MISSING = "missing"

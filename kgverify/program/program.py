@@ -58,7 +58,7 @@ class NamedRule:
         return NamedRule(head, tuple(body), self.name, self.confidence, self.source)
 
     def rename(self, terms: Mapping[Term, Term], predicates: Mapping[str, str] | None = None) -> "NamedRule":
-        """Return the rule with other terms, and with other predicates if these are given."""
+        """Return the rule with terms replaced, and predicates if given."""
         return self.with_atoms(atom.rename(terms, predicates) for atom in self.atoms)
 
     def __str__(self) -> str:
@@ -66,7 +66,7 @@ class NamedRule:
 
 
 def parse_rules(text: str) -> tuple[NamedRule, ...]:
-    """Parse rules with semicolons between them, each its head and its body: `p(X,Z) q(X,Y) p(Y,Z); p(X,Y) q(X,Y)`."""
+    """Parse rules separated by semicolons, each a head followed by its body: `p(X,Z) q(X,Y) p(Y,Z); p(X,Y) q(X,Y)`."""
     clauses = map(parse_atoms, filter(str.strip, text.split(";")))
     return tuple([NamedRule(head, tuple(body)) for head, *body in clauses])
 
@@ -89,7 +89,7 @@ class Symbols:
     def of(cls, predicate_ids: dict[str, int], constant_ids: dict[str, int]) -> "Symbols":
         """Return the symbols with these ids, which count from 0 in the order of the names."""
         symbols = cls(tuple(predicate_ids), tuple(constant_ids))
-        # A graph has many constants: what was built for their names is kept.
+        # A graph has many constants, so the dictionary of their names is built once.
         vars(symbols).update(predicate_ids=predicate_ids, constant_ids=constant_ids)
         return symbols
 
@@ -123,7 +123,7 @@ class Program:
     facts:        int32 [F, 3]  predicate, first, second; unique, ascending in that order; read-only
     rules:        in file order
     named_rules:  the same rules in names, with their sources
-    named_facts, named_queries: the facts and queries in names, in the order that numbers the symbols
+    named_facts, named_queries: the facts and queries in names; their order determines the numbers of the symbols
     fact_lines:   int32 [F]     line of each fact in `facts_file` (0: unknown)
     """
 
@@ -150,7 +150,7 @@ class Program:
         """Build a program: number symbols by first appearance (facts, rules, queries, further constants), order the facts."""
         table = AtomTable.of(facts)
         predicates, constants_of_facts = table.names_by_appearance()
-        # Names of files are numbered so already.
+        # Names read from files are already numbered this way.
         is_numbered = predicates is table.predicates and constants_of_facts is table.constants
         predicate_ids = dict(zip(predicates, count(), strict=False))
         constant_ids = (
@@ -199,7 +199,7 @@ class Program:
 
     @cached_property
     def sha256(self) -> str:
-        """A digest of everything that can influence a derivation: symbols in order, facts, rules."""
+        """A digest of everything that can influence a derivation: the symbols in order, the facts and the rules."""
         digest = hashlib.sha256()
         for names in (self.symbols.predicates, self.symbols.constants):
             digest.update(len(names).to_bytes(8, "little"))

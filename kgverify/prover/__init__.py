@@ -1,1 +1,4 @@
-"""Internal: the fast evaluator: compiled stages, fused kernels, native C++, faults and training. The harness names none of it."""
+"""Internal: the fast evaluator: compiled stages, fused kernels, native C++, faults and training.
+
+The harness never names them.
+"""

@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from kgverify.prover.fused.ticks import FusedTicks
 
 Ticks: TypeAlias = "StageTicks | FusedTicks"
-"""The ticks that advance all slots, in the engine's buffers."""
+"""The ticks that advance all slots in the engine's buffers."""
 
 
 class CompiledEngine:
@@ -64,9 +64,9 @@ class CompiledEngine:
 
     mode:   `auto`; `fused`; `eager`, or a mode of `torch.compile`: `default`, `reduce-overhead`, `max-autotune`
     device: `auto`, `cpu`, `cuda`
-    layout: slots, paddings and windows; changes nothing in any derivation; chosen if not given
-    stages: the functions of a step; a fault replaces some of them
-    precision: of the policy's products: `float32`, or on CUDA `bf16x3`, `fp16` or `bf16` by a kernel
+    layout: slots, paddings and windows, which change no derivation; chosen if not given
+    stages: the functions of a step; faults replace some of them
+    precision: the precision of the policy's products: `float32`, or on CUDA `bf16x3`, `fp16` or `bf16` by a kernel
     faults: names of the faults among the stages, for the record
 
     reasons:      the reasons for this device, mode and precision
@@ -110,14 +110,14 @@ class CompiledEngine:
         self._tables = build_tables(program, self.layout.atoms, self._device, is_rounded=is_rounded)
         self._policy = policy
         self._faults = faults
-        # Addresses that never change, so that a captured graph reads them in place.
+        # These addresses never change, so that a captured graph reads them in place.
         self._derivations = empty_derivations(self.layout, limits.max_depth, self._device)
         self._work = empty_work(self.layout, self._device)
         self._pool = empty_pool(self.layout, self._device)
         with on_device(self._device, has_products=True):
             self._parameters: Parameters = ()
             rescoring, self._score_error = None, 0.0
-            # Fused ticks have the policy to themselves.
+            # Fused ticks hold the policy themselves.
             if self._mode != FUSED:
                 stages, self._parameters, rescoring, self._score_error = with_precision(
                     self._precision, policy, stages, limits, self.layout, self._device, is_rounded=is_rounded
@@ -146,7 +146,7 @@ class CompiledEngine:
 
     @cached_property
     def _probe_parameters(self) -> Parameters:
-        """The parameters of the stages that are probed; beside fused ticks, in float32."""
+        """The parameters of the probed stages; with fused ticks, in float32."""
         if self._mode != FUSED:
             return self._parameters
         return build_parameters(self._policy, self._device, torch.float32)
@@ -186,10 +186,12 @@ class CompiledEngine:
         level: TraceLevel = TraceLevel.STEPS,
         has_digests: bool = True,
     ) -> Iterator[Recorded]:
-        """Run every candidate to its end, pool by pool, copying the steps of one pool while the next one is proved.
+        """Run every candidate to its end, pool by pool.
 
-        level:       the columns wanted. Mode `fused` records them and leaves zeros in the others; the other modes record
-                     everything, without digests
+        The steps of one pool are copied while the next pool is proved.
+
+        level:       the required columns. Mode `fused` records them and fills the others with zeros; the other modes
+                     record everything, but no digests
         has_digests: also take the digests of the steps, on the device
         """
         for part in self._split(candidates):
@@ -209,7 +211,7 @@ class CompiledEngine:
         parts: list[Columns] = []
         waiting: Recorded | None = None
         for recorded in chain(self.record(candidates, progress, has_digests=False), [None]):
-            # The pool before has been copied while this one was proved.
+            # The previous pool has been copied while this one was proved.
             parts += [] if waiting is None else [waiting.read()[0]]
             waiting = recorded
         return concatenate(parts or [self._empty_columns(candidates)])
@@ -227,11 +229,13 @@ class CompiledEngine:
         has_digests: bool = False,
         floor: NDArray[np.float64] | None = None,
     ) -> Evaluation:
-        """Run every candidate to its end without recording steps, which is faster than `prove` and ends alike.
+        """Run every candidate to its end without recording steps.
+
+        This is faster than `prove`, with the same endings.
 
         has_digests: also take the digests of the steps; UserError unless the mode is `fused`
-        floor:       float64 [N]  a derivation that is open after a step is STOPPED if its log-probability is less; in mode
-                     `fused` alone
+        floor:       float64 [N]  a derivation that is open after a step is STOPPED if its log-probability is lower;
+                     only in mode `fused`
         """
         parts, digests = [], []
         # Forget the gaps of earlier calls.
@@ -255,10 +259,10 @@ class CompiledEngine:
         return concatenate(parts or [self._empty_columns(positions.candidates)])
 
     def probe(self, position: Positions) -> StageOutputs:
-        """Take one step eagerly with the engine's own stages, paddings and windows, recording the output of each.
+        """Take one step eagerly with the engine's own stages, paddings and windows, and record the output of each stage.
 
-        Compiled code and fused kernels do several stages at once. There the engine's own step is repeated as well, and the
-        eager outputs count only if they end in that step; else only the outputs that the step itself shows are returned.
+        Compiled code and fused kernels do several stages at once. In that case the engine's own step is also repeated.
+        If the eager outputs do not lead to that step, only the outputs that the step itself shows are returned.
         """
         layout = probe_layout(self.layout, self._tables, self._num_rules)
         derivations = derivations_at(position, layout, self.limits, self._device)
@@ -268,11 +272,11 @@ class CompiledEngine:
         if self._mode == "eager":
             return outputs
         own = self._step_outputs(position)
-        # What the step itself shows counts in any case: the goal that it leaves, for example.
+        # The outputs that the step itself shows count in any case, for example the goal that it leaves.
         return outputs | own if ends_alike(outputs, own, 2 * self._score_error) else own
 
     def _step_outputs(self, position: Positions) -> StageOutputs:
-        """Take one step by the engine's own ticks; return what the step and the state after it show."""
+        """Take one step by the engine's own ticks. Return the outputs that the step and the state after it show."""
         own = read_step_outputs(self.step(position))
         goal, depth = plain_goal(self._derivations.goal[0].tolist()), int(self._derivations.depth[0])
         limited, choice = own[Stage.LIMIT][0], own[Stage.CHOOSE]
@@ -296,7 +300,10 @@ class CompiledEngine:
         ran: Iterable[tuple[int, PendingCopy[Chunk] | None]],
         floor: NDArray[np.float64] | None = None,
     ) -> list[PendingCopy[Chunk]]:
-        """Put candidates into the pool, and run ticks to their ends; return the copies of steps that these yield."""
+        """Put candidates into the pool, and run ticks until all have ended.
+
+        Return the copies of steps that the ticks yield.
+        """
         self._fill_pool(candidates, floor)
         chunks = []
         done = 0
@@ -353,7 +360,7 @@ class CompiledEngine:
         num_taken, tried = 0, -1
         while num_taken < num:
             if (chunk := self._ticks.record_tick()) is None:
-                # Nothing but the cursors can change in a tick without a step.
+                # In a tick without a step, only the cursors can change.
                 before, tried = tried, int(self._work.cursor.sum())
                 if tried == before:
                     raise InternalError("the evaluator's ticks do not complete a step")
@@ -371,7 +378,7 @@ class CompiledEngine:
 
 
 def _as_tensor(array: NDArray[Any], dtype: "type[np.generic]") -> torch.Tensor:
-    """Return an array as a tensor; a copy if it is read-only or not in order, since torch takes neither."""
-    # NumPy counts a single row that runs backwards as in order.
+    """Return an array as a tensor, copied if it is read-only or not in order, since torch rejects both."""
+    # NumPy considers a single row that runs backwards to be in order.
     is_plain = array.dtype == dtype and array.flags.c_contiguous and array.flags.writeable and min(array.strides) >= 0
     return torch.from_numpy(array if is_plain else np.array(array, dtype, order="C"))

@@ -1,4 +1,4 @@
-"""kgverify's evaluator with its options, before it is made for a program: the native one, or the one on tensors."""
+"""kgverify's evaluator with its options, before it is made for a program. It is the native evaluator or the one on tensors."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from kgverify.prover.training.train import Trained
 
 RECORDED_POOL: Final = 1 << 17
-"""The most candidates handed over at once where steps are recorded."""
+"""The largest number of candidates passed at once if steps are recorded."""
 
 Mode: TypeAlias = Literal["auto", "native", "fused", "eager", "default", "reduce-overhead", "max-autotune", "plain"]
 Device: TypeAlias = Literal["auto", "cpu", "cuda"]
@@ -97,11 +97,11 @@ class Evaluator:
         return {name: value for name, value in values.items() if value != getattr(type(self), name)}
 
     def planned_for(self, work: Workload | Sizes) -> "Evaluator":
-        """Return the same evaluator with sizes, or with sizes chosen for the work."""
+        """Return the same evaluator with the given sizes, or with sizes chosen for the work."""
         return replace(self, work=work)
 
     def find_built(self, mode: str) -> Built | None:
-        """Return the native library, or the fused kernels, that this machine compiles."""
+        """Return the native library or the fused kernels that were compiled on this machine."""
         if mode == NATIVE:
             return find_library()
         if mode != "fused":
@@ -169,7 +169,7 @@ class Evaluator:
                 score_window=max(limits.max_resolvents, work.score_window),
                 pool=work.pool,
             )
-        # Faults run in ticks of stages, which take more memory than the ticks whose records are planned for.
+        # Faults run in ticks of stages, which take more memory than the ticks that recording is planned for.
         if work is None or (work.records and (has_faults or is_on_cpu(self.device))):
             return None if self.slots is None else choose_layout(limits, slots=self.slots)
         from kgverify.prover.execution.device import resolve_device
@@ -200,7 +200,7 @@ class Evaluator:
             return None
 
     def keep_device(self) -> Callable[[], None]:
-        """Return a function by which another thread takes this thread's current GPU."""
+        """Return a function that gives another thread the current GPU of this thread."""
         from kgverify.prover.execution.device import stay_on_this_gpu
 
         return stay_on_this_gpu()
@@ -238,7 +238,7 @@ class Evaluator:
         return why_not_compiled()
 
     def catalogue(self) -> tuple[list[tuple[Fault, list[str]]], list[Composite]]:
-        """Return the faults that can be planted, each with the evaluators that carry it, and the composites of several."""
+        """Return the faults that can be planted, each with the evaluators that support it, and the composite faults."""
         carried = [(fault, [each.value for each in find_carriers(name)]) for name, fault in FAULTS.items()]
         return carried, list(COMPOSITES.values())
 
@@ -260,7 +260,7 @@ def parse_memory(text: str) -> int:
 
 
 def _plant_around(engine: Engine, plant: Plant) -> Engine:
-    """Return the engine inside of the layer that a fault adds, with the functions for corruptions and ranks that it replaces."""
+    """Return the engine inside the layer that a fault adds, with the fault's own functions for corruptions and ranks."""
     wrapped = plant.wrap_engine(engine)
     for name, function, sound in (("draw", plant.draw, draw_candidates), ("rank", plant.rank, rank_candidates)):
         if function is not sound:

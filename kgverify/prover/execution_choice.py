@@ -30,7 +30,7 @@ class Execution(NamedTuple):
 
 
 class Wanted(TypedDict, total=False):
-    """The requested way to run. What is missing is `auto`, or `float32` for the precision."""
+    """The requested way to run. Missing values are `auto`, or `float32` for the precision."""
 
     mode: str
     device: str
@@ -47,7 +47,9 @@ def choose_execution(
     device: str = "auto",
     precision: str = FLOAT32,
 ) -> Execution:
-    """Choose what is `auto`, and check what is given. UserError for anything not available here.
+    """Choose a value for each `auto`, and check the given values.
+
+    UserError for anything not available here.
 
     find_obstacle: the obstacle to mode `fused` on a device
     """
@@ -57,7 +59,7 @@ def choose_execution(
     products = resolve_precision(precision, policy, stages, on)
     reason = _mode_reason(mode, how, on, obstacle)
     if mode == "auto" and on.type == "cpu":
-        # None where an engine on tensors is made directly.
+        # None if an engine on tensors is made directly.
         replaced = None if stages == Stages(SCORES[policy.name]) else stages
         not_native = why_not_native("cpu", precision, limits, policy, replaced)
         if not_native is not None and not_native not in reason:
@@ -158,7 +160,7 @@ def resolve_precision(precision: str, policy: Policy, stages: Stages, device: to
 
 
 MEMORY_BUDGET: Final = 8 << 30
-"""The maximum number of bytes that the buffers of an engine may take."""
+"""The largest number of bytes that the buffers of an engine may take."""
 
 
 def choose_layout(
@@ -194,7 +196,7 @@ def check_layout(layout: Layout, limits: Limits) -> None:
                 where=name,
                 fix=f"choose {name} >= {needed}, or lower the limits",
             )
-    # Goals visited and clauses kept, twice: before and after a tick.
+    # The visited goals and the kept clauses, twice: before and after a tick.
     num_bytes = 2 * layout.slots * (12 * layout.atoms * (limits.max_depth + 1) + 8 * (layout.resolvents + 1))
     if num_bytes > MEMORY_BUDGET:
         raise UserError(
@@ -206,31 +208,32 @@ def check_layout(layout: Layout, limits: Limits) -> None:
 
 
 SHARE: Final = 0.5
-"""The share of the free memory that is used where no budget is given."""
+"""The share of the free memory that is used if no budget is given."""
 
 MOST_SLOTS: Final = {"cuda": 131_072, "cpu": 512}
 WINDOWS: Final = {"cuda": (64, 48), "cpu": (16, 8)}
-"""Rows of the match window and of the score window for each slot; measured on family (docs/performance.md)."""
+"""The rows of the match window and of the score window for each slot, measured on family (docs/performance.md)."""
 
 RECORDING_SLOTS: Final = 65_536
 RECORDING_WINDOW: Final = 32
-"""The most slots of a GPU that records every step, and the rows of its score window for each: the log has a copy of both."""
+"""The most slots of a GPU that records every step, and the rows of its score window per slot: the log copies both."""
 
 POOL: Final = {"cuda": 1 << 20, "cpu": 1 << 14}
-"""The most candidates handed to the device at once."""
+"""The largest number of candidates passed to the device at once."""
 
 
 def estimate_bytes(layout: Layout, limits: Limits, policy: Policy, *, is_fused: bool = False) -> int:
-    """Estimate the bytes of the buffers and intermediate results of an evaluation, program and policy excluded.
+    """Estimate the bytes of the buffers and intermediate results of an evaluation, without the program and the policy.
 
-    For fused ticks: every buffer, with three precisions, and the temporaries of filling them; neither records nor digests.
-    For ticks of stages run eagerly, with measured factors (float32, int64 intermediates); compiled, they take less.
+    For fused ticks, the estimate covers every buffer, in three precisions, and the temporaries that fill them, but no
+    records or digests. For ticks of stages, it covers eager runs, with measured factors (float32, int64 intermediates).
+    Compiled ticks take less.
     """
     atoms, resolvents = layout.atoms, layout.resolvents
     has_products = policy.name != "shortest"
     hidden, embedding = (int(n) for n in policy.weights["input.weight"].shape) if has_products else (0, 0)
     if is_fused:
-        # The towers of goals are in float32, as wide as the kernels take them.
+        # The towers of goals are in float32, with the padded width of the kernels.
         padded = max(32, round_up(hidden)) if has_products else 0
         slot = (
             12 * atoms * (limits.max_depth + 1)
@@ -249,11 +252,11 @@ def estimate_bytes(layout: Layout, limits: Limits, policy: Policy, *, is_fused: 
 
 
 class Demand(NamedTuple):
-    """The demands on a batch.
+    """The requirements on a batch.
 
-    memory:  bytes; a share of the free memory if not given
-    slots:   by default, as many as the device can use
-    mode:    of the engine
+    memory:  the number of bytes; a share of the free memory if not given
+    slots:   by default, the number that the device can use
+    mode:    the mode of the engine
     records: whether every step is recorded
     """
 
@@ -274,9 +277,11 @@ def choose_evaluation_layout(
     num_candidates: int,
     demand: Demand = NO_DEMAND,
 ) -> Layout:
-    """Choose sizes for a number of candidates that keep within the memory; they change nothing in any derivation.
+    """Choose sizes for a number of candidates that fit in the memory.
 
-    UserError if the least sizes, or those for the given slots, take more.
+    The sizes change no derivation.
+
+    UserError if the smallest sizes, or the sizes for the given slots, take more memory.
     """
     kind = "cuda" if device.type == "cuda" else "cpu"
     stages = Stages(SCORES[policy.name])
@@ -309,7 +314,7 @@ def choose_evaluation_layout(
                 fix="give more memory or fewer slots with --tune, or lower max_resolvents or max_depth of --limits",
             )
         except UserError:
-            # The memory, or what an engine's buffers may take whatever the memory.
+            # The sizes exceed the memory, or the fixed limit on an engine's buffers.
             if num == 1 or demand.slots is not None:
                 raise
             num = max(1, num // 2)

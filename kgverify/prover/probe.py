@@ -30,7 +30,7 @@ class Call(NamedTuple):
 def watch_stages(stages: Stages) -> tuple[Stages, dict[str, Call]]:
     """Return the same stages, and a dictionary in which each records its first call, under the stage's name.
 
-    The first call is that for the clauses tried; kept clauses are resolved a second time.
+    The first call is for the tried clauses; kept clauses are resolved a second time.
     """
     calls: dict[str, Call] = {}
 
@@ -48,9 +48,9 @@ def watch_stages(stages: Stages) -> tuple[Stages, dict[str, Call]]:
 
 
 def probe_layout(own: Layout, tables: Tables, num_rules: int) -> Layout:
-    """Return the engine's own layout for one slot: the same paddings, and its windows, as far as a slot can fill them.
+    """Return the engine's own layout for one slot: the same paddings, and windows as large as a slot can fill.
 
-    A window that a single step cannot fill is cut to one row more than the step needs, which saves time.
+    To save time, a window that a single step cannot fill is cut to one row more than the step needs.
     """
     most_clauses = int(tables.predicate_first.diff().max()) + num_rules
     return own._replace(
@@ -62,7 +62,7 @@ def probe_layout(own: Layout, tables: Tables, num_rules: int) -> Layout:
 
 
 def probe_step(setting: Setting, tables: Tables, parameters: Parameters, derivations: Derivations) -> StageOutputs:
-    """Take one step of a single slot by as many ticks as it needs, and return the output of every stage.
+    """Take one step of a single slot, in the necessary number of ticks, and return the output of every stage.
 
     InternalError if the ticks never complete the step.
     """
@@ -78,7 +78,7 @@ def probe_step(setting: Setting, tables: Tables, parameters: Parameters, derivat
             raise InternalError("the evaluator's ticks do not complete a step")
         derivations, work = after, next_work
 
-    # The clauses after a proof, which the tick may skip: their outputs are shown all the same.
+    # The tick may skip the clauses after a proof, but their outputs are shown, too.
     last, later = windows[-1], record.work
     segments, is_running = last["look_up"].output, derivations.outcome == OPEN
     while int(later.cursor[0]) < int(segments.num_rules[0] + segments.num_facts[0]):
@@ -107,9 +107,9 @@ class _Tried(NamedTuple):
 
 
 def _read_window(calls: dict[str, Call], stages: Stages) -> list[_Tried]:
-    """Return the clauses of a window that match, and those that the tick keeps.
+    """Return the clauses of a window that match, and the clauses that the tick keeps.
 
-    `limit` is given the resolvents that the tick lets pass; an empty one remains as well.
+    `limit` receives the resolvents that the tick lets pass; an empty one also remains.
     """
     items: Items = calls["match_rules"].arguments[1]
     matches = items.is_live & torch.where(items.is_rule, calls["match_rules"].output, calls["match_facts"].output)
@@ -118,7 +118,7 @@ def _read_window(calls: dict[str, Call], stages: Stages) -> list[_Tried]:
     is_left = calls["limit"].arguments[0] | (matches & (num_atoms == 0))
     padding = renamed.shape[1]
     if bool((matches & (num_atoms > padding)).any()):
-        # The tick cuts off the atoms beyond its padding, which `limit` drops.
+        # The tick cuts off atoms beyond its padding; `limit` drops such resolvents.
         renamed = torch.cat((renamed, stages.rename(pruned)[:, padding:]), 1)
     row = torch.nonzero(matches | is_left).squeeze(1)
     columns = (
@@ -137,7 +137,7 @@ def _read_window(calls: dict[str, Call], stages: Stages) -> list[_Tried]:
 
 
 def _stage_outputs(calls: dict[str, Call], tried: list[_Tried], after: Derivations, record: StepRecord) -> StageOutputs:
-    """Convert one step to `StageOutputs`. calls: of the tick that completed it."""
+    """Convert one step to `StageOutputs`. calls: the calls of the tick that completed it."""
     matched = [each for each in tried if each.matches]
     survivors = tuple((each.kind, each.clause, each.renamed) for each in tried if each.is_left)
     kind = int(calls["close"].output[0])
@@ -160,7 +160,7 @@ def _stage_outputs(calls: dict[str, Call], tried: list[_Tried], after: Derivatio
         Stage.MATCH_RULES: tuple(each.clause for each in matched if each.kind == Origin.RULE),
         Stage.MATCH_FACTS: tuple(each.clause for each in matched if each.kind == Origin.FACT),
         Stage.RESOLVE: tuple((each.kind, each.clause, each.resolved) for each in matched),
-        # The count of `prune` decides: atoms missing from it are PAD, atoms beyond it are not read.
+        # The count of `prune` decides: missing atoms are PAD, and atoms beyond the count are not read.
         Stage.PRUNE: tuple(
             (
                 each.kind,

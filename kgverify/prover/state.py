@@ -14,7 +14,7 @@ from torch import Tensor
 from kgverify.engines.protocol import STOPPED as STOPPED
 
 PAD: Final = -(2**31)
-"""A row of an atom axis that holds no atom; no id and no sum of ids can be this."""
+"""A row of an atom axis that holds no atom; no id and no sum of ids can have this value."""
 
 NO_CANDIDATE: Final = -1
 """The pool index of a slot that holds no derivation."""
@@ -34,14 +34,14 @@ FACT: Final = 2
 
 
 class Layout(NamedTuple):
-    """The sizes of a batch, which must change nothing in any derivation.
+    """The sizes of a batch, which must not change any derivation.
 
     slots:        derivations in flight (B)
     atoms:        atom padding (A), at least max_atoms
     resolvents:   resolvent padding (S), at least max_resolvents
     match_window: clauses tried at each tick, over all slots (C)
     score_window: resolvents scored at each tick, over all slots (R), at least max_resolvents
-    pool:         candidates handed to the device at once (P)
+    pool:         candidates passed to the device at once (P)
     """
 
     slots: int
@@ -53,11 +53,11 @@ class Layout(NamedTuple):
 
 
 class Derivations(NamedTuple):
-    """One derivation per slot, between two steps.
+    """The derivation in each slot, between two steps.
 
     pool_index:      int64   [B]           the candidate's index in the pool, or NO_CANDIDATE
     query:           int32   [B, 3]        the excluded atom
-    goal:            int32   [B, A, 3]     atoms left to prove, left-aligned, free rows PAD
+    goal:            int32   [B, A, 3]     the remaining atoms, left-aligned, free rows PAD
     depth:           int32   [B]           steps taken
     outcome:         int32   [B]           a slot that is not OPEN takes no step
     is_limited:      bool    [B]           a limit dropped something
@@ -78,10 +78,10 @@ class Derivations(NamedTuple):
 class Work(NamedTuple):
     """The unfinished step of each slot: the resolvents that its match windows have found so far.
 
-    A kept resolvent is the clause that gives it; its atoms are made once the step is complete.
+    A kept resolvent is represented by its clause; its atoms are formed once the step is complete.
 
     cursor:             int64 [B]     clauses tried
-    num_survivors:      int64 [B]     resolvents left after `revisit`, TRUE not counted
+    num_survivors:      int64 [B]     resolvents left after `revisit`, without TRUE
     num_kept:           int64 [B]     resolvents kept by `limit`
     dropped_atoms:      int64 [B]     dropped for too many atoms
     dropped_resolvents: int64 [B]     dropped beyond max_resolvents
@@ -103,12 +103,12 @@ class Work(NamedTuple):
 
 
 class Pool(NamedTuple):
-    """The waiting candidates, and the results of those that ended.
+    """The waiting candidates, and the results of ended candidates.
 
     query:           int32   [P, 3]  atoms to prove
-    floor:           float64 [P]     in mode `fused`, a derivation that is open is STOPPED once its log-probability is less
+    floor:           float64 [P]     in mode `fused`, an open derivation is STOPPED once its log-probability is lower
     size:            int64   []      candidates in the pool
-    next_index:      int64   []      index of the next candidate to hand to a slot
+    next_index:      int64   []      index of the next candidate for a slot
     outcome:         int32   [P]     OPEN until ended, or STOPPED
     is_limited:      bool    [P]
     log_probability: float64 [P]
@@ -124,11 +124,13 @@ class Pool(NamedTuple):
 
 
 class Segments(NamedTuple):
-    """The clauses that may match each slot's selected atom: the index narrows them, the match stages decide.
+    """The clauses that may match each slot's selected atom.
+
+    The index narrows them down; the match stages decide.
 
     rule_first, num_rules: int64 [B]  a range of the rules ordered by (head predicate, rule)
     fact_first, num_facts: int64 [B]  a range of the facts, or of `facts_by_second`
-    by_second:             bool  [B]  whether it is a range of `facts_by_second`
+    by_second:             bool  [B]  whether the range of facts is in `facts_by_second`
     """
 
     rule_first: Tensor
@@ -144,7 +146,7 @@ class Items(NamedTuple):
     slot:     int64 [C]
     is_live:  bool  [C]  whether this row of the window is used
     is_rule:  bool  [C]  else a fact
-    clause:   int64 [C]  index of the rule or fact; 0 where not live
+    clause:   int64 [C]  index of the rule or fact; 0 if not live
     selected: int32 [C, 3]  the slot's selected atom
     query:    int32 [C, 3]  the slot's excluded atom
     """
@@ -175,7 +177,7 @@ class Rows(NamedTuple):
 class Choices(NamedTuple):
     """The output of `score` and `choose` for the slots whose step is complete.
 
-    kind:            int32   [B]     GOAL, or TRUE or FALSE standing alone
+    kind:            int32   [B]     GOAL, or TRUE or FALSE as the only resolvent
     num_resolvents:  int64   [B]
     score:           float32 or float64 [B, S]  -inf beyond num_resolvents
     choice:          int64   [B]
@@ -190,11 +192,11 @@ class Choices(NamedTuple):
 
 
 class TickGaps(NamedTuple):
-    """The closeness of the choices of a tick, where they are made in a fast precision.
+    """The closeness of the choices of a tick that are made in a fast precision.
 
-    num_choices:  int64 []          between two resolvents or more
-    num_rescored: int64 []          choices made again in a higher precision
-    smallest:     float32 []        gap between the two highest scores, in nats; inf where there was no choice
+    num_choices:  int64 []          choices between at least two resolvents
+    num_rescored: int64 []          choices repeated in a higher precision
+    smallest:     float32 []        smallest gap between the two highest scores, in nats; inf without a choice
     """
 
     num_choices: Tensor
@@ -210,10 +212,10 @@ class StepRecord(NamedTuple):
     goal:       int32 [B, A, 3]  before the step
     depth:      int32 [B]        before the step
     outcome:    int32 [B]        after the step
-    work:       the resolvents' origins, and what was dropped
+    work:       the origins of resolvents, and the numbers dropped
     rows:       the resolvents
     choices:    scores and choice
-    gaps:       the closeness of the choices; None where nothing is scored again
+    gaps:       the closeness of the choices; None if nothing is scored again
     """
 
     is_taken: Tensor
@@ -228,7 +230,7 @@ class StepRecord(NamedTuple):
 
 
 def make_tuple_type(name: str, fields: Sequence[str]) -> Any:
-    """Return a type of named tuples of tensors whose fields follow from those of another one."""
+    """Return a type of named tuples of tensors with the given fields."""
     return namedtuple(name, fields)
 
 
@@ -238,6 +240,6 @@ Record = TypeVar("Record", Derivations, Work, Pool, Segments)
 def alter(record: Record, **changes: Tensor) -> Record:
     """Return a record of tensors with some fields replaced.
 
-    Made anew, since on torch 2.11 a compiled function returns a chain of `_replace` with fields missing.
+    The record is built anew, since on torch 2.11 a compiled function loses fields in a chain of `_replace`.
     """
     return type(record)(*[changes.get(name, value) for name, value in zip(record._fields, record, strict=True)])

@@ -18,7 +18,7 @@ Atoms: TypeAlias = tuple[Ids, ...]
 class Clauses:
     """The clauses of a program by predicate, and the results of applying them to a goal.
 
-    dialect: its unification, exclusion and pruning hold here
+    dialect: determines unification, exclusion and pruning
     """
 
     def __init__(self, program: Program, *, exclude_query: bool, dialect: Dialect = OURS) -> None:
@@ -37,11 +37,11 @@ class Clauses:
 
     @property
     def prunes(self) -> bool:
-        """True if atoms that are facts are deleted from what a clause gives."""
+        """True if atoms that are facts are deleted from resolvents."""
         return "prune" in self._dialect.filters
 
     def excluded(self, query: Sequence[int]) -> Ids | None:
-        """Return the fact that may not be used in the derivation of a query; None if every fact may be."""
+        """Return the fact that the derivation of a query may not use; None if it may use every fact."""
         atom = (int(query[0]), int(query[1]), int(query[2]))
         return atom if self.exclude_query and atom in self.fact_index else None
 
@@ -65,7 +65,7 @@ class Clauses:
     def resolve(self, goal: Atoms, origin_kind: int, origin: int, known: Iterable[Ids] = ()) -> Atoms | None:
         """Return the clause's body and the rest of the goal, unified and not pruned; None if its head does not match.
 
-        known: further atoms from which the clause is standardized apart
+        known: other atoms that the clause is also standardized apart from
         """
         head, body = self.clause(goal, origin_kind, origin, known)
         if self._dialect.unification == "one_pass" and not binds_in_one_pass(goal[0], head):
@@ -73,11 +73,11 @@ class Clauses:
         return resolve(goal, head, body)
 
     def clause(self, goal: Atoms, origin_kind: int, origin: int, known: Iterable[Ids] = ()) -> tuple[Ids, Atoms]:
-        """Return a clause's head and body, standardized apart from a goal and further atoms."""
+        """Return a clause's head and body, standardized apart from a goal and other atoms."""
         if origin_kind == Origin.FACT:
             return self.facts[origin], ()
         head, body = self.rules[origin]
-        # Every variable of the goal is above `lowest`, every one of the rule below.
+        # Every variable of the goal is above `lowest`; every variable of the rule is below it.
         shift = min(0, *(min(a, b) for _, a, b in (*goal, *known)))
         return _shift(head, shift), tuple(_shift(atom, shift) for atom in body)
 
@@ -102,7 +102,7 @@ def resolve(
 ) -> tuple[tuple[P, T, T], ...] | None:
     """Return the body and the rest of the goal, after the goal's first atom was unified with the head; None if they differ.
 
-    is_chained:  whether what replaces a variable is replaced in turn, as it should be
+    is_chained:  whether a term that replaces a variable is replaced in turn, as it should be
     is_variable: for atoms in names, `is_named_variable`
     """
     bound = unify(goal[0], head, is_variable)
@@ -116,7 +116,8 @@ def resolve(
 def unify(left: Any, right: Any, is_variable: Callable[[Any], bool] = is_variable) -> dict[Any, Any] | None:
     """Return bindings under which two atoms without common variables are equal; None if they cannot be.
 
-    A variable of the right atom is bound rather than one of the left atom. is_variable: for atoms in names, `is_named_variable`
+    A variable of the right atom is bound rather than a variable of the left atom. is_variable: for atoms in names,
+    `is_named_variable`
     """
     bound: dict[Any, Any] = {}
     if left[0] != right[0]:
@@ -140,7 +141,7 @@ def is_named_variable(term: Term) -> bool:
 
 
 def binds_in_one_pass(selected: Ids, head: Ids) -> bool:
-    """Return whether no variable meets two different terms. The head's variables are not the goal's."""
+    """Return whether no variable is matched with two different terms. The head and the goal share no variables."""
     bound: dict[int, int] = {}
     for term, other in zip(selected[1:], head[1:], strict=True):
         variable, value = (other, term) if other < 0 else (term, other)
@@ -163,7 +164,7 @@ def number_variables(atoms: Iterable[Ids]) -> Atoms:
 
 
 def follow(term: T, bound: Mapping[T, T]) -> T:
-    """Return the term for which a term stands in the end."""
+    """Follow the bindings of a term to the last one, and return it."""
     while term in bound:
         term = bound[term]
     return term
@@ -203,13 +204,13 @@ def matches_in(bits: int, goal: Atoms, clause: Clause, clauses: Clauses) -> bool
 
 
 def resolve_unrenamed(goal: Atoms, clause: Clause, clauses: Clauses) -> Atoms | None:
-    """Return what a clause makes if its variables, numbered from 0, are not renamed apart from the goal's."""
+    """Resolve a goal with a clause whose variables, numbered from 0, are not renamed apart from the goal's."""
     kind, index = clause
     return resolve(goal, *clauses.rules[index]) if kind == Origin.RULE else resolve(goal, clauses.facts[index], ())
 
 
 def resolve_unchained(goal: Atoms, clause: Clause, clauses: Clauses) -> Atoms | None:
-    """Return what a clause makes if each variable is replaced only once."""
+    """Resolve a goal with a clause, replacing each variable only once."""
     return resolve(goal, *clauses.clause(goal, *clause), is_chained=False)
 
 
@@ -219,7 +220,7 @@ def pack(bits: int, p: int, a: int, b: int) -> int:
 
 
 def cut(bits: int, p: int, a: int, b: int) -> int:
-    """Return the key of an atom of which some bits of each id are left."""
+    """Return the key of an atom that keeps only some bits of each id."""
     most = (1 << bits) - 1
     return pack(bits, p & most, a & most, b & most)
 
@@ -231,9 +232,9 @@ def shape_of(atom: Ids) -> Ids:
 
 
 def find_embedding(atoms: Atoms, whole: Atoms, *, is_loose: bool = False) -> tuple[int, ...] | None:
-    """Return where the atoms of a goal stand in another one, in order, up to the names of variables; None if they do not.
+    """Return the positions of a goal's atoms in another goal, in order, up to variable names; None if some are missing.
 
-    is_loose: a variable may stand for any term, different ones at each occurrence
+    is_loose: a variable may stand for any term, and for a different term at each occurrence
     """
 
     def match(i: int, start: int, names: dict[int, int], back: dict[int, int]) -> tuple[int, ...] | None:
@@ -276,7 +277,7 @@ def is_permutation(atoms: Atoms, others: Atoms) -> bool:
 def extend_renaming(
     atom: Ids, other: Ids, names: dict[int, int], back: dict[int, int]
 ) -> tuple[dict[int, int], dict[int, int]] | None:
-    """Return the renaming of variables, and its inverse, extended so that an atom becomes another one; None if none does."""
+    """Extend a renaming of variables, and its inverse, so that one atom becomes another. Return None if that is impossible."""
     if atom[0] != other[0]:
         return None
     names, back = dict(names), dict(back)

@@ -1,6 +1,6 @@
 """One step of a derivation: a function for each stage of docs/semantics.md, in the dialect of the limits, and their composition.
 
-Every function is pure. The reference prover has a step of its own, with which this one shares no code.
+Every function is pure. The reference prover has its own step, which shares no code with this one.
 """
 
 import math
@@ -35,11 +35,11 @@ FALSE: Final = Resolvent((), Origin.NONE, 0, GoalKind.FALSE)
 """The dead end, which no clause makes."""
 
 STOP: Final = FALSE._replace(kind=GoalKind.STOP)
-"""The end of a derivation that the policy may choose, where a dialect offers it."""
+"""The end of a derivation, which the policy may choose if the dialect offers it."""
 
 
 class Taken(NamedTuple):
-    """The resolvents of a step, and how many the limits dropped."""
+    """The resolvents of a step, and the numbers of those that the limits dropped."""
 
     resolvents: Sequence[Resolvent]
     dropped_atoms: int = 0
@@ -71,7 +71,7 @@ Scores: TypeAlias = Callable[[Atoms, Sequence[Resolvent]], Sequence[float]]
 
 
 def score_shortest(goal: Atoms, resolvents: Sequence[Resolvent]) -> list[float]:
-    """Return the scores of the policy `shortest`: the fewest atoms first, then the fewest variables."""
+    """Return the scores of the policy `shortest`: fewer atoms score higher, then fewer variables."""
     return [
         SCORE_OF_STOPPING
         if each.kind is GoalKind.STOP
@@ -83,9 +83,9 @@ def score_shortest(goal: Atoms, resolvents: Sequence[Resolvent]) -> list[float]:
 class Situation(NamedTuple):
     """The inputs of a step.
 
-    clauses:  those of the program, in the dialect of the limits
+    clauses:  the clauses of the program, in the dialect of the limits
     excluded: the fact that the derivation may not use, if any
-    visited:  the goals of the derivation, the current one last; canonical where the dialect forgets names
+    visited:  the goals of the derivation, the current one last; canonical if the dialect forgets names
     depth:    the counted steps before this one
     may_skip: whether the step may remain uncounted, in a dialect that skips steps
     """
@@ -128,9 +128,9 @@ def match_facts(situation: Situation, selected: Ids) -> list[int]:
 
 
 def resolve(situation: Situation, rules: Sequence[int], facts: Sequence[int]) -> list[Resolvent]:
-    """Return what each clause makes of the goal, in the order of the dialect."""
+    """Return the resolvent of the goal and each clause, in the order of the dialect."""
     goal, dialect = situation.goal, situation.dialect
-    # Where names are kept, those of a clause's variables occur in no goal of the derivation.
+    # If names are kept, the variables of a clause are new to the derivation.
     known = () if dialect.forgets_names else [atom for each in situation.visited for atom in each]
     by_rules, by_facts = [(Origin.RULE, i) for i in rules], [(Origin.FACT, i) for i in facts]
     made = by_rules + by_facts if dialect.order == "rules_first" else by_facts + by_rules
@@ -157,7 +157,7 @@ def _rename(resolvents: Sequence[Resolvent]) -> list[Resolvent]:
 
 
 def revisit(situation: Situation, resolvents: Sequence[Resolvent]) -> list[Resolvent]:
-    """Drop every resolvent that the memory of the dialect takes for a visited goal."""
+    """Drop every resolvent that counts as a visited goal in the memory of the dialect."""
     dialect = situation.dialect
     visited = set(situation.visited) if dialect.memory != "none" else set()
     sets = {frozenset(goal) for goal in visited} if dialect.memory == "set" else set()
@@ -180,13 +180,13 @@ def remove_duplicates(situation: Situation, resolvents: Sequence[Resolvent]) -> 
 
 
 def close(situation: Situation, resolvents: Sequence[Resolvent]) -> list[Resolvent]:
-    """Return the first proof alone, if there is one; FALSE alone, if there is no resolvent."""
+    """Return only the first proof, if there is one; only FALSE, if there is no resolvent."""
     marked = mark_proofs(resolvents)
     return [each for each in marked if each.kind == GoalKind.TRUE][:1] or marked or [FALSE]
 
 
 def mark_proofs(resolvents: Sequence[Resolvent]) -> list[Resolvent]:
-    """Return the resolvents, TRUE for every goal without atoms."""
+    """Return the resolvents, with TRUE in place of every goal without atoms."""
     return [each if each.atoms or each.kind else each._replace(kind=GoalKind.TRUE) for each in resolvents]
 
 
@@ -210,13 +210,13 @@ def limit_resolvents(
 
 
 def offer_stop(situation: Situation, resolvents: Sequence[Resolvent]) -> list[Resolvent]:
-    """Offer stopping as the dialect says; FALSE alone, if there is nothing else."""
+    """Add STOP if the dialect offers it. Return only FALSE if there is nothing else."""
     offers = situation.dialect.stopping == "where_no_terminal" and all(not each.kind for each in resolvents)
     return [*resolvents, STOP] if offers else list(resolvents) or [FALSE]
 
 
 def score(situation: Situation, resolvents: Sequence[Resolvent]) -> list[float]:
-    """Return a score for each resolvent; one that is alone and not a goal gets 0."""
+    """Return a score for each resolvent. A resolvent that is terminal and has no alternative gets 0."""
     if len(resolvents) == 1 and resolvents[0].kind:
         return [0.0]
     return list(map(float, situation.scores(number_variables(situation.goal), _rename(resolvents))))
@@ -249,14 +249,16 @@ def find_outcome(limits: Limits, kind: GoalKind, depth: int) -> Outcome:
 
 
 Keeps: TypeAlias = Callable[[Situation, Sequence[Resolvent]], list[Resolvent]]
-"""A stage that takes resolvents and returns some of them, perhaps changed."""
+"""A stage that returns some of the resolvents that it receives, perhaps changed."""
 
 Drops: TypeAlias = Callable[[Situation, Sequence[Resolvent]], tuple[list[Resolvent], int]]
-"""A stage that counts what it drops."""
+"""A stage that counts the resolvents that it drops."""
 
 
 class Stages(NamedTuple):
-    """The functions of a step, each of which may be replaced.
+    """The functions of a step.
+
+    Each may be replaced.
 
     Example:
         Stages(choose=lambda situation, scores: 0) chooses the first resolvent.
@@ -285,7 +287,7 @@ SOUND: Final = Stages()
 
 
 class Filtered(NamedTuple):
-    """The resolvents after each filter, by its stage, and those that the step offers."""
+    """The resolvents after each filter, by stage, and the resolvents that the step offers."""
 
     after: Mapping[Stage, Sequence[Resolvent]]
     taken: Taken
@@ -316,7 +318,7 @@ def filter_resolvents(situation: Situation, resolvents: Sequence[Resolvent], sta
     is_unary = len(resolvents) == 1 and not resolvents[0].kind
     is_uncounted = situation.dialect.skips_unary and situation.may_skip and is_unary
     offered = resolvents if is_uncounted else stages.offer_stop(situation, resolvents)
-    # A filter that is not applied leaves what an earlier one left.
+    # A filter that is not applied passes the resolvents on unchanged.
     after = {"prune": after["resolve"], "revisit": after["rename"], "close": resolvents} | after
     shown = {stage: after[stage.value] for stage in _FILTER_STAGES} | {Stage.LIMIT: offered}
     return Filtered(shown, Taken(offered, *dropped.values()), is_uncounted)
@@ -376,7 +378,7 @@ def derive(situation: Situation, stages: Stages = SOUND) -> Iterator[TakenStep]:
 
 
 def retake_step(situation: Situation, stages: Stages = SOUND) -> Step:
-    """Take the step of a derivation whose visited goals are given; steps before it may be uncounted."""
+    """Take a step of a derivation, given its visited goals. Earlier steps may be uncounted."""
     step = take_step(situation, stages)
     most, visited = situation.limits.max_depth, situation.visited
     if not step.taken.is_uncounted or len(visited) <= most + situation.depth:
@@ -391,7 +393,7 @@ def retake_step(situation: Situation, stages: Stages = SOUND) -> Step:
 
 
 def show_stages(step: Step) -> dict[Stage, Any]:
-    """Return the output of each stage, in the form in which engines are compared."""
+    """Return the output of each stage, in the form that is used to compare engines."""
     after, taken = step.filtered.after, step.taken
     chosen = taken.taken.resolvents[taken.choice]
     return {
@@ -407,7 +409,7 @@ def show_stages(step: Step) -> dict[Stage, Any]:
 
 
 def show_filters(after: Mapping[Stage, Sequence[Resolvent]], taken: Taken) -> dict[Stage, Any]:
-    """Return the outputs of the stages from `resolve` to `limit`; only `rename` says which numbers variables have."""
+    """Return the outputs of the stages from `resolve` to `limit`; only `rename` shows the numbers of variables."""
     return {
         **{stage: tuple(map(_show, _rename(after[stage]))) for stage in (Stage.RESOLVE, Stage.PRUNE)},
         **{stage: tuple(map(_show, after[stage])) for stage in (Stage.RENAME, Stage.REVISIT)},

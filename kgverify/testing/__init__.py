@@ -1,4 +1,4 @@
-"""Fuzzing: generated problems that run on two provers, and what is done with those on which they differ.
+"""Fuzzing: generated problems run on two provers, and problems on which the provers differ are shrunk and saved.
 
 Internal: it may change without notice. Users import from `kgverify` itself.
 """

@@ -1,6 +1,6 @@
 """Other arithmetic for an engine's own torch code: with random rounding errors, or in float64.
 
-Compiled functions run eagerly meanwhile, so nothing is compiled. What replays a captured CUDA graph runs as it is.
+Meanwhile compiled functions run eagerly, so nothing is compiled. A captured CUDA graph is replayed unchanged.
 """
 
 import sys
@@ -21,7 +21,7 @@ reshape roll round scalar_tensor searchsorted select sgn sign signbit slice sort
 unsqueeze view where zeros zeros_like
 """
 _EXACT: Final = frozenset(_MOVES.split())
-"""Operations that move or compare numbers, and round none."""
+"""Operations that move or compare numbers without rounding."""
 
 
 class _Perturbed(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch does not annotate its subclass hook
@@ -39,7 +39,7 @@ class _Perturbed(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch d
         if is_view or func.overloadpacket.__name__ in _EXACT:
             return func(*args, **kwargs)
         if schema.is_mutable:
-            # An operand that is written keeps its identity.
+            # An operand that the operation writes keeps its identity.
             named = [each.name for each in schema.arguments if each.alias_info is not None]
             args = [
                 each if formal.name in named else self._disturb(each)
@@ -58,24 +58,24 @@ class _Perturbed(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch d
         generator = self._generators.get(value.device)
         if generator is None:
             generator = self._generators[value.device] = torch.Generator(value.device).manual_seed(self._seed)
-        # Twice the unit: the smallest change of a number is one unit in the last place, or none.
+        # Twice the unit: a number changes by at least one unit in the last place, or not at all.
         noise = torch.rand(value.shape, generator=generator, device=value.device, dtype=value.dtype)
         disturbed = value * (1 + (noise - 0.5) * (4 * unit))
-        # Whole and short numbers, such as masks, counts and thresholds, are rarely results of rounding.
+        # Whole numbers and numbers of few digits, such as masks, counts and thresholds, are rarely results of rounding.
         is_exact = (value == value.trunc()) | (value == value.bfloat16().to(value.dtype))
         is_exact = is_exact & (value.dtype.itemsize > 2)
         return torch.where(disturbed.isfinite() & ~is_exact, disturbed, value)
 
 
 class _InFloat64(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Runs each operation in float64, and no conversion to a shorter type."""
+    """Runs each operation in float64, and skips conversions to shorter types."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         schema = func._schema
         written = [each.alias_info is not None and each.alias_info.is_write for each in schema.arguments]
         if any(written):
-            # What is written keeps its type, and so do the numbers that are written into it.
+            # A tensor that is written keeps its type, and so do the numbers written into it.
             return func(*args, **kwargs) if func.overloadpacket.__name__ == "copy_" else func(*_like(args), **kwargs)
         if kwargs.get("dtype") in (torch.float32, torch.float16, torch.bfloat16):
             kwargs = kwargs | {"dtype": torch.float64}
@@ -83,7 +83,7 @@ class _InFloat64(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _like(args: Any) -> Any:
-    """Return the arguments with floats of the type of the first one, which is written."""
+    """Convert floats among the arguments to the type of the first argument, which the operation writes."""
     dtype = args[0].dtype
     return tree_map(lambda each: each.to(dtype) if _is_float(each) and each.dtype != dtype else each, args)
 
@@ -100,7 +100,7 @@ def _is_float(value: Any) -> bool:
 def other_arithmetic(unit: float | None, seed: int = 0, short: float | None = None) -> Iterator[None]:
     """Run torch with relative errors of at most `unit`, or in float64 if `unit` is None.
 
-    short: the errors of numbers of 16 bits, if others are declared
+    short: the relative error of 16-bit numbers, if it is declared separately
 
     Compiled functions run eagerly inside of the context, with their own source.
     """

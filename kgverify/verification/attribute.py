@@ -1,7 +1,8 @@
-"""The cost of each cause: the loss of the metric, split by Shapley values over counterfactual repairs.
+"""The cost of each cause: the loss of the metric, split with Shapley values over counterfactual repairs.
 
 A repair of a set of causes takes the candidates of these causes from the expected run, and also the ranking if `rank` is among
-them. With nothing repaired the value is the actual metric, with everything the expected one, so the shares add up to the loss.
+them. The value is the actual metric if nothing is repaired, and the expected metric if everything is, so the shares add up to
+the loss.
 """
 
 import math
@@ -21,7 +22,7 @@ from kgverify.trace.model.trace import Trace
 from kgverify.verification.judgement import FULL, Effort
 
 ROUNDING: Final = -1
-"""The cause of the share that belongs to no divergence: rounding at near-ties."""
+"""The cause of the share that does not belong to any divergence: rounding at near-ties."""
 
 
 def attribute_loss(
@@ -32,7 +33,7 @@ def attribute_loss(
     basis: str = "engines",
     effort: Effort = FULL,
 ) -> Attribution:
-    """Split the expected MRR less the actual MRR over the causes. basis: as in `Attribution`."""
+    """Split the expected MRR minus the actual MRR over the causes. basis: as in `Attribution`."""
     table = _Counterfactuals(traces, divergences, causes, ranks)
     num = table.num_players
     if num <= effort.exact:
@@ -65,19 +66,19 @@ class _Counterfactuals:
     ) -> None:
         e, a = (trace.columns.candidates for trace in traces)
         pairs = align_candidates(CandidateSet(*e[:3]), CandidateSet(*a[:3]))
-        # One row for each pair, each candidate of the expected run alone, and each of the actual run alone.
+        # One row for each pair, and for each candidate that only the expected run or only the actual run has.
         expected_rows = np.concatenate([pairs.expected, pairs.missing, np.full(len(pairs.extra), -1)])
         actual_rows = np.concatenate([pairs.actual, np.full(len(pairs.missing), -1), pairs.extra])
-        # In the order in which they were drawn, on which a ranking function may rely.
+        # Keep the order in which candidates were drawn: a ranking function may rely on it.
         order = np.lexsort((actual_rows, expected_rows, expected_rows < 0))
         self._expected_rows, self._actual_rows = expected_rows[order], actual_rows[order]
         self._e, self._a = e, a
         self._ranks = ranks[::-1]
-        # What differs in ranking without a cause is rounding.
+        # A difference in ranking without a cause is rounding.
         self._rank_causes = sum(1 << i for i, cause in enumerate(causes) if cause.stage == Stage.RANK) or 1 << len(
             causes
         )
-        # The causes that must all be repaired; of most candidates it is one.
+        # The causes that must all be repaired for a candidate; most candidates have one.
         of_expected, of_extra = np.full((len(e.query) + 1, 2), -1), np.full((len(a.query) + 1, 2), -1)
         for each in reversed(divergences):
             if each.stage != Stage.RANK:
@@ -85,7 +86,7 @@ class _Counterfactuals:
                 (of_extra if each.expected == NO_CANDIDATE else of_expected)[each.candidate] = own
         is_extra = (self._expected_rows < 0)[:, None]
         self._cause = np.where(is_extra, of_extra[self._actual_rows], of_expected[self._expected_rows])
-        # If candidates without a cause change the metric, as near-ties do, they count as one more cause.
+        # If candidates without a cause, such as near-ties, change the metric, they count as one more cause.
         everything = (1 << len(causes)) - 1
         without = self._compute(everything)
         self._cause[self._cause < 0] = len(causes)
@@ -93,7 +94,7 @@ class _Counterfactuals:
         self.value = cache(self._compute)
 
     def _compute(self, repaired: int) -> float:
-        """Return the metric with the causes of a set repaired."""
+        """Return the metric with a set of causes repaired."""
         is_repaired = (((repaired >> np.maximum(self._cause, 0)) & 1).astype(np.bool_) & (self._cause >= 0)).all(1)
         has_expected, has_actual = is_repaired & (self._expected_rows >= 0), ~is_repaired & (self._actual_rows >= 0)
         rows_e, rows_a = self._expected_rows[has_expected], self._actual_rows[has_actual]

@@ -1,4 +1,4 @@
-"""The explanation of what differs between two engines: steps are replayed, causes get conditions and their share of the loss."""
+"""The explanation of differences between two engines: steps are replayed, and causes get conditions and shares of the loss."""
 
 from functools import partial
 
@@ -29,7 +29,7 @@ def explain(
 ) -> tuple[Comparison, tuple[Cause, ...], Attribution | None]:
     """Replay the divergent steps, compare the ranks, group the divergences, and find the conditions of their causes.
 
-    The loss of the metric is split over the causes; it is None in lockstep, and without causes or ranks.
+    The loss of the metric is split over the causes. The attribution is None in lockstep, and without causes or ranks.
     """
     (expected, actual), comparer, comparison = compared.traces, compared.comparer, compared.comparison
     lockstep = task.equality.lockstep
@@ -69,9 +69,9 @@ def explain(
 def rerun(
     run: Run, expected: Pipeline, actual: Pipeline, trace: Trace, comparer: Comparer, rows: NDArray[np.int64]
 ) -> Rerun | None:
-    """Prove rows of the expected trace's candidates by the engine under test, and compare them with what was expected.
+    """Prove some rows of the expected trace's candidates with the engine under test, and compare the results.
 
-    A candidate that the engine does not return is wrong. None if near-ties leave open whether the others agree.
+    A candidate that the engine does not return is wrong. Return None if near-ties leave open whether candidates agree.
     """
     columns = select_candidates(trace.columns, rows)
     proved = actual.engine.prove(candidate_set(columns))

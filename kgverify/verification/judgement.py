@@ -1,4 +1,4 @@
-"""The judgement of two compared sides, run by engines or recorded: the checks before a verdict, and the report."""
+"""The judgement of two compared sides, whether run by engines or recorded: the checks before a verdict, and the report."""
 
 import os
 import platform
@@ -35,18 +35,19 @@ from kgverify.verification.rounding import describe_rounding, name_way_out
 from kgverify.version import __version__
 
 _FIELDS: Final = {"proved": ("outcomes",), "rules": ("rules", "num_rules", "unused_rules")}
-"""The fields of `Exercise` that hold an item of evidence, if it is not its own field."""
+"""The fields of `Exercise` that hold an item of evidence, if they are not just the field of the same name."""
 
 
 class Effort(NamedTuple):
-    """The sizes up to which everything is done. Known runs pass each of them with little work.
+    """The limits on the work that is done in full. `LITTLE` lets known runs reach each limit with little work.
 
-    replayed: the divergences replayed one by one. A further one gets the stage and the class of those that differ
-              alike in the recorded steps, if these all have the same; every tenth is replayed nevertheless
-    alone:    the derivations that are run without others, to tell the machinery of the batch from a state handed on wrongly
-    exact:    the causes up to which every subset is evaluated, to split the loss
-    samples:  the orders of the causes that are drawn for more causes
-    explained: the causes whose conditions are sought
+    replayed: the number of divergences replayed one by one. A further divergence gets the stage and the class of those
+              with similar recorded steps, if they all have the same ones; but every tenth is replayed
+    alone:    the number of derivations run without others, to distinguish faults of the batch machinery from a state
+              that was handed on wrongly
+    exact:    the most causes for which every subset is evaluated to split the loss
+    samples:  the number of orders of the causes that are drawn if there are more causes
+    explained: the number of causes whose conditions are sought
     """
 
     replayed: int = 200
@@ -64,10 +65,10 @@ LITTLE: Final = Effort(replayed=6, alone=2, exact=3, samples=5, explained=0)
 def judge_exercise(
     comparison: Comparison, sources: tuple[StepSource, StepSource], outcomes: Outcomes, minimum: Minimum
 ) -> tuple[Comparison, Exercised]:
-    """Return the comparison, INCONCLUSIVE instead of AGREE if a side exercised less than the minimum, and the exercise."""
+    """Return the comparison and the exercise. AGREE becomes INCONCLUSIVE if a side exercised less than the minimum."""
     wanted = minimum if comparison.verdict is Verdict.AGREE else {}
     expected = count_exercise(sources[0], outcomes.expected, wanted)
-    # Large traces that are equal in every column exercise the same.
+    # Large traces that are equal in every column have the same exercise.
     is_same = expected.counted != expected.steps and is_equal(comparison)
     exercised = Exercised(expected, expected if is_same else count_exercise(sources[1], outcomes.actual, wanted))
     hidden, exercised = _judge_unknown(comparison.coverage, exercised, sources, wanted)
@@ -84,10 +85,10 @@ def judge_exercise(
 def _judge_unknown(
     coverage: Coverage, exercised: Exercised, sources: Sequence[StepSource], minimum: Minimum
 ) -> tuple[dict[str, list[str]], Exercised]:
-    """Return the sides whose exercise of an item stays unknown, and the exercise with what the other side shows.
+    """Fill unknown items of exercise from the other side; return the sides for which an item stays unknown, and the result.
 
     Equal resolvents were made by the same clauses, and equal choices lead to the same outcomes. An item that neither side
-    knows is not required where steps were compared in both.
+    knows is not required if the resolvents and choices of both were compared.
     """
     absent = {name for source in sources for name in source.header.absent}
     compared = set(coverage.fields) if coverage.steps else set()
@@ -109,20 +110,20 @@ def _judge_unknown(
 
 
 def describe_same(expected: EngineInfo, actual: EngineInfo) -> list[str]:
-    """Return a note that both sides are of one engine in one mode; nothing if they are not."""
+    """Return a note if both sides ran the same engine in the same mode."""
     if expected != actual:
         return []
     return [f"both sides are of the same engine, {actual.name}, so a fault of it is in both"]
 
 
 def is_equal(comparison: Comparison) -> bool:
-    """Return whether nothing differs in any column, not even in bits."""
+    """Return whether all columns are equal, even in bits."""
     found = comparison.near_ties, comparison.benign, comparison.coverage.not_compared
     return comparison.verdict is Verdict.AGREE and comparison.level is None and not any(found)
 
 
 def describe_idle(expected: Sequence[str], actual: Sequence[str]) -> list[str]:
-    """Return a note that the faults planted in one side alone changed nothing; without faults nothing."""
+    """Return a note that the faults planted in only one side had no effect; return nothing without such faults."""
     planted = [*(each for each in expected if each not in actual), *(each for each in actual if each not in expected)]
     if not planted:
         return []
@@ -132,9 +133,9 @@ def describe_idle(expected: Sequence[str], actual: Sequence[str]) -> list[str]:
 
 
 class Explained(NamedTuple):
-    """Two sides that were compared, whose divergences have causes.
+    """Two compared sides whose divergences have causes.
 
-    parts:    what the divergences were found by; the first one compared the runs as a whole
+    parts:    the comparers that found the divergences; the first one compared the runs as a whole
     recorded: both sides as they were recorded, whose exercise is counted
     sources:  both sides as they were compared
     ranked:   both sides with the ranks that were compared
@@ -157,10 +158,10 @@ def judge(
     later_notes: Sequence[str] = (),
     **about: Any,
 ) -> Report:
-    """Return the report of two sides. InternalError, and no verdict, if the comparison fails a check of its own.
+    """Return the report of two sides. InternalError, without a verdict, if the comparison fails one of its own checks.
 
-    withhold: makes AGREE inconclusive if there is too little evidence, and adds notes
-    notes, later_notes: the notes before those on rounding, and after them
+    withhold: a function that makes AGREE inconclusive if there is too little evidence, and adds notes
+    notes, later_notes: the notes before and after those on rounding
     about:    further fields of the report
     """
     whole, causes = found.parts[0], found.causes
@@ -210,13 +211,13 @@ def describe_environment(expected: Header, actual: Header) -> Environment:
 
 
 def count_outcomes(outcomes: NDArray[np.int8]) -> dict[str, int]:
-    """Count the outcomes of candidates, by name."""
+    """Count the candidates with each outcome, by name."""
     values, counts = np.unique(outcomes, return_counts=True)
     return {outcome_name(value): num for value, num in zip(values.tolist(), counts.tolist(), strict=True)}
 
 
 def _note_proofs(outcomes: Outcomes) -> list[str]:
-    """Return a note on a difference in the number of proofs, which readers look for first."""
+    """Return a note on a difference in the number of proofs, the first thing that readers look for."""
     sides = outcomes.expected, outcomes.actual
     num = [sum(side.values()) for side in sides]
     proved = [side.get(Outcome.PROVED.name, 0) for side in sides]
@@ -227,9 +228,9 @@ def _note_proofs(outcomes: Outcomes) -> list[str]:
 
 
 def _compute_metrics(expected: Rankings | None, actual: Rankings | None) -> Metrics:
-    """Compute the expected metrics by the reference, and the actual ones by `kgverify.ranking`.
+    """Compute the expected metrics with the reference, and the actual metrics with `kgverify.ranking`.
 
-    InternalError if the two disagree on the same ranks.
+    InternalError if both compute different metrics from the same ranks.
     """
     from kgverify.engines.reference.ranking import compute_metrics as compute_by_reference
 

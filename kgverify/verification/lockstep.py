@@ -28,7 +28,7 @@ from kgverify.verification.judgement import Effort
 
 
 def lockstep_comparer(run: Run, expected: Trace, actual: Pipeline, phase: Phase, options: Options) -> Comparer:
-    """Return the comparer of every step of the expected trace with the actual engine's step from the same goal."""
+    """Return a comparer of every step of the expected trace with the actual engine's step from the same goal."""
     positions = positions_of(expected.columns)
     with phase("one step from each expected goal", 0):
         stepped = actual.engine.step(positions)
@@ -38,7 +38,7 @@ def lockstep_comparer(run: Run, expected: Trace, actual: Pipeline, phase: Phase,
 def _compare_steps(
     run: Run, actual: Pipeline, expected: Trace, steps: Columns, stepped: Columns, options: Options
 ) -> Comparer:
-    """Return the comparer of steps of the expected trace with the actual engine's, each a candidate with one step."""
+    """Return a comparer of expected steps with the actual engine's steps, each as a candidate with one step."""
     left, right = (build_trace(run, actual.engine, columns, None) for columns in (steps, stepped))
     no_sum = {"candidates.log_probability"}
     left = replace(left, header=expected.header, fields=expected.fields - no_sum)
@@ -49,7 +49,7 @@ def _compare_steps(
 def compare_in_lockstep(stepper: Comparer, free: Comparer) -> tuple[Comparison, Views]:
     """Compare in lockstep, and add the divergences of the free run that no wrong step explains.
 
-    Returns the comparison, whose candidates are those of the run, and both versions of each step that differs.
+    Return the comparison, in which candidates are numbered as in the run, and both versions of each differing step.
     """
     num_steps = free.expected.columns.candidates.num_steps
     owner = np.repeat(np.arange(len(num_steps)), num_steps)
@@ -65,7 +65,7 @@ def compare_in_lockstep(stepper: Comparer, free: Comparer) -> tuple[Comparison, 
 
 
 def describe_lockstep(divergences: Sequence[Divergence], engines: tuple[Engine, Engine]) -> tuple[str, ...]:
-    """Return notes on what lockstep leaves open: the loss, the candidates as a whole, and faults behind the first one."""
+    """Return notes on the limits of lockstep: the loss, whole candidates, and further faults in a step."""
     if not divergences:
         return ()
     notes = [
@@ -102,7 +102,7 @@ def _add(comparison: Comparison, found: Sequence[Divergence], **changes: Any) ->
 
 
 def _explanations(divergence: Divergence) -> set[tuple[int, int]]:
-    """Return the steps that explain this first divergence of a free run, if one of them is wrong by itself."""
+    """Return the steps that would explain a first divergence in a free run if one of them is wrong by itself."""
     step = divergence.step
     if step < 0 or divergence.field.startswith("candidates."):
         return set()
@@ -112,9 +112,9 @@ def _explanations(divergence: Divergence) -> set[tuple[int, int]]:
 def follow_near_ties(
     comparer: Comparer, comparison: Comparison, run: Run, actual: Pipeline, phase: Phase
 ) -> tuple[Comparison, Views]:
-    """Compare the steps after near-ties from the expected goals, since both engines may rightly continue differently.
+    """Compare the steps after near-ties from the expected goals, since the engines may legitimately continue differently.
 
-    Returns the comparison with the divergences found there, and both versions of each step that differs.
+    Return the comparison with the divergences found there, and both versions of each differing step.
     """
     if not comparison.near_ties:
         return comparison, comparer.views
@@ -157,7 +157,7 @@ def follow_near_ties(
 
 
 def restore_candidates(comparison: Comparison, views: Views, owner: NDArray[np.integer]) -> tuple[Comparison, Views]:
-    """Replace the candidates of a lockstep comparison, one for each step, by those of the run. owner: int [steps]."""
+    """Replace the candidates of a lockstep comparison, one for each step, with those of the run. owner: int [steps]."""
 
     def of(position: int) -> int:
         # An engine may return more steps than requested.
@@ -175,7 +175,7 @@ def restore_candidates(comparison: Comparison, views: Views, owner: NDArray[np.i
 
 
 class Task(NamedTuple):
-    """Two pipelines to compare on a run, and what counts as equal. tolerance: of scores, if it was measured."""
+    """Two pipelines to compare on a run, and the rules of equality. tolerance: that of scores, if it was measured."""
 
     run: Run
     pipelines: tuple[Pipeline, Pipeline]
@@ -202,9 +202,9 @@ class Task(NamedTuple):
 
 
 class Compared(NamedTuple):
-    """Both traces, ranked alike, and what their comparison found.
+    """Both traces, ranked by the same dialect, and the result of their comparison.
 
-    stepper: compared the steps from the expected goals; None if this was not done
+    stepper: the comparer of the steps from the expected goals; None if these were not compared
     """
 
     traces: Sequence[Trace]
@@ -215,12 +215,12 @@ class Compared(NamedTuple):
 
     @property
     def parts(self) -> tuple[Comparer, ...]:
-        """The comparers by which differences were found."""
+        """The comparers that found the differences."""
         return (self.comparer,) if self.stepper is None else (self.comparer, self.stepper)
 
 
 def compare(task: Task, traces: tuple[Trace, ...]) -> Compared:
-    """Compare the traces: every step from the expected goals, or the free runs and what follows near-ties in them."""
+    """Compare the traces: in lockstep, every step from the expected goals; else the free runs, and steps after near-ties."""
     comparer = Comparer(traces[0], traces[1], task.options)
     actual = task.pipelines[1]
     if not task.equality.lockstep:

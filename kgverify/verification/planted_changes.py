@@ -1,7 +1,7 @@
 """Changes planted in the columns of a run: before a verdict is given, the comparison must report each of them.
 
-One value of each column that was compared is altered in a copy of a few candidates. The columns, their types and their
-lengths are those of the schema, so that a new column is altered as soon as it is compared.
+In a copy of a few candidates, one value of each compared column is altered. The columns, their types and their lengths come
+from the schema, so that a new column is altered as soon as it is compared.
 """
 
 from collections.abc import Sequence
@@ -46,15 +46,15 @@ from kgverify.trace.model.trace import Trace
 
 
 def require(condition: bool, what: str) -> None:
-    """InternalError unless what a run shows about its own comparison holds."""
+    """Raise an InternalError unless a condition holds that the comparison must meet on its own run."""
     if not condition:
         raise InternalError(f"the comparison failed its self-test, so there is no verdict: {what}")
 
 
 def check_verdict(comparison: Comparison, parts: Sequence[Comparer]) -> None:
-    """InternalError unless the verdict follows from what was found, and AGREE from everything that was recorded.
+    """Raise an InternalError unless the verdict follows from the findings, and AGREE from a comparison of the whole record.
 
-    parts: what it was found by; the first one compared the runs as a whole
+    parts: the comparers that found them; the first one compared the runs as a whole
     """
     for found in (each.comparison for each in parts):
         require(set(found.reasons) <= set(comparison.reasons), "a reason for INCONCLUSIVE was lost")
@@ -73,13 +73,13 @@ def check_verdict(comparison: Comparison, parts: Sequence[Comparer]) -> None:
     for source in parts[0].sources if comparison.verdict is Verdict.AGREE else ():
         num_candidates, num_steps = source.num_candidates, source.num_steps
         require(whole.candidates == num_candidates, f"{whole.candidates} of {num_candidates} candidates were compared")
-        # The steps after a near-tie are compared apart.
+        # The steps after a near-tie are compared separately.
         is_all = whole.steps == num_steps or bool(comparison.near_ties)
         require(is_all, f"{whole.steps} of {num_steps} steps were compared")
 
 
 def check_causes(comparison: Comparison, causes: Sequence[Cause]) -> None:
-    """InternalError unless each divergence has one cause, which counts it."""
+    """Raise an InternalError unless each divergence has one cause, which counts it."""
     members: dict[int, list[Divergence]] = {number: [] for number in range(len(causes))}
     for each in comparison.divergences:
         require(each.cause in members, "a divergence has no cause")
@@ -99,7 +99,7 @@ def check_causes(comparison: Comparison, causes: Sequence[Cause]) -> None:
 
 
 def check_attribution(attribution: Attribution, expected: Trace, actual: Trace) -> None:
-    """InternalError unless the shares of the loss add up to it, and the metrics are those of the ranks."""
+    """Raise an InternalError unless the shares add up to the loss, and the metrics are those of the ranks."""
     lost = attribution.expected - attribution.actual
     total = sum(share.share for share in attribution.shares)
     require(abs(total - lost) < 1e-9, f"the shares of the loss add up to {total}, and the loss is {lost}")
@@ -112,7 +112,7 @@ def check_attribution(attribution: Attribution, expected: Trace, actual: Trace) 
 def check_numbers(
     outcomes: Outcomes, metrics: Metrics, codes: Sequence[NDArray[np.int8]], rankings: Sequence[Rankings | None]
 ) -> None:
-    """InternalError unless the counts of outcomes and the mean reciprocal ranks are those of the traces."""
+    """Raise an InternalError unless the counts of outcomes and the mean reciprocal ranks are those of the traces."""
     for counts, column in zip((outcomes.expected, outcomes.actual), codes, strict=True):
         counted = {outcome.name: int((column == outcome).sum()) for outcome in Outcome}
         listed = {outcome.name: counts.get(outcome.name, 0) for outcome in Outcome}
@@ -125,10 +125,10 @@ def check_numbers(
 
 
 MAX_CANDIDATES: Final = 64
-"""The candidates of a run in which changes are planted, spread over it."""
+"""The most candidates in which changes are planted, spread over the run."""
 
 MAX_GROUPS: Final = 5
-"""The groups of candidates in whose ranks changes are planted."""
+"""The most groups of candidates in whose ranks changes are planted."""
 
 CHOICE: Final = "steps.choice"
 
@@ -139,16 +139,16 @@ _NOTHING_DIFFERS: Final = Comparison(
 
 @without_garbage_collection()
 def plant_changes(comparers: Sequence[Comparer]) -> SelfTest:
-    """Plant a change in each column that was compared, and in the ranks. InternalError if one is not reported."""
+    """Plant a change in each compared column, and in the ranks. InternalError if a change is not reported."""
     columns = {name for each in comparers for name in _plant_in_columns(each)}
     return SelfTest(len(columns) + _plant_in_ranks(comparers[0]))
 
 
 class _Change(NamedTuple):
-    """The change of one column.
+    """A change of one column.
 
-    values: the whole column of the excerpt, changed
-    owner:  the candidate that then differs
+    values: the whole changed column of the excerpt
+    owner:  the candidate that differs because of it
     """
 
     column: str
@@ -157,18 +157,18 @@ class _Change(NamedTuple):
 
 
 def _plant_in_columns(comparer: Comparer) -> list[str]:
-    """Return the columns in which a change was planted, each in a candidate of its own, and reported."""
+    """Plant a change in each column, each in a candidate of its own; return the columns, whose changes were all reported."""
     pair = _load_pair(comparer)
     if pair is None:
         return []
     names = comparer.comparison.coverage.fields
     owners = {name: row for i, name in enumerate(names) if (row := _find_owner(pair[1], name, i)) is not None}
-    # Where a count is one less, that of the next candidate is one more.
+    # If a count is decreased by one, that of the next candidate is increased by one.
     rows = np.repeat(np.array(list(owners.values()), np.int64), 2)
     copies = _copy(pair[0], rows), _copy(pair[1], rows)
     expected, actual = copies
     changes = [_Change(name, _change(comparer, copies, name, 2 * i), 2 * i) for i, name in enumerate(owners)]
-    # The digests of a trace with goals may be computed again from these: those of the other trace are changed.
+    # The digests of a trace with goals may be recomputed from the goals, so the other trace's digests are changed.
     of_expected = {DIGEST} if has_goals(actual.header.level) else set()
     like = comparer.like(
         _apply(expected, [each for each in changes if each.column in of_expected]),
@@ -179,7 +179,7 @@ def _plant_in_columns(comparer: Comparer) -> list[str]:
     has_all = has_goals(expected.header.level) and has_goals(actual.header.level)
     for each in changes:
         if has_all:
-            # Blocks that are equal as a whole are not compared step by step.
+            # Blocks that are equal as a whole would not be compared step by step.
             is_equal, _ = like.agrees((expected.columns, _apply(actual, [each]).columns), rows, rows)
             require(not is_equal, f"a block with another {each.column} counts as equal")
         require(
@@ -190,7 +190,7 @@ def _plant_in_columns(comparer: Comparer) -> list[str]:
 
 
 def _load_pair(comparer: Comparer) -> tuple[Trace, Trace] | None:
-    """Return a few candidates that agree, on both sides; if none does, expected ones twice."""
+    """Return both sides of a few candidates that agree; if no candidate agrees, use expected ones for both sides."""
     found = comparer.comparison
     rows = comparer.paired_rows
     if not len(rows):
@@ -206,7 +206,7 @@ def _load_pair(comparer: Comparer) -> tuple[Trace, Trace] | None:
 
 
 def _copy(trace: Trace, rows: NDArray[np.int64]) -> Trace:
-    """Return copies of some candidates, each one with a query of its own, so that equal ones are paired in order."""
+    """Return copies of some candidates, each with a query of its own, so that equal candidates are paired in order."""
     path = f"candidates/{trace.schema.identity[0]}"
     numbers = np.arange(len(rows), dtype=trace.schema.values(trace.columns, path).dtype)
     columns = trace.schema.replaced(select_candidates(trace.columns, rows, trace.schema), path, numbers)
@@ -222,7 +222,7 @@ def _values(trace: Trace, name: str) -> NDArray[Any]:
 
 
 def _starts(trace: Trace, name: str) -> NDArray[np.int64]:
-    """Return the first row of each candidate in a column, and the end of the last one."""
+    """Return the first row of each candidate in a column, and the end of the last candidate."""
     return _starts_of_level(trace, trace.schema.column_of[name.replace(".", "/")].rows)
 
 
@@ -234,7 +234,7 @@ def _starts_of_level(trace: Trace, level: str) -> NDArray[np.int64]:
 
 
 def _find_owner(trace: Trace, name: str, turn: int) -> int | None:
-    """Return a candidate with a value that can be changed, another one at every turn; None without one."""
+    """Return a candidate with a value that can be changed, a different one for each turn; None if no value can be changed."""
     starts = _starts(trace, name)
     owners = np.flatnonzero(count_where(_is_changeable(trace, name), starts))
     return int(owners[turn % len(owners)]) if len(owners) else None
@@ -252,12 +252,12 @@ def _is_count(trace: Trace, name: str) -> bool:
 
 
 def _place_of_symbol(trace: Trace) -> int:
-    """Return the place in an atom that is changed: its predicate, or an argument if there is no other predicate."""
+    """Return the position in an atom to change: its predicate, or an argument if there is no other predicate."""
     return 0 if len(trace.symbols.predicates) > 1 else 1
 
 
 def _change(comparer: Comparer, pair: tuple[Trace, Trace], name: str, owner: int) -> NDArray[Any]:
-    """Return a column of the actual side in which the last value of a candidate that can be changed is another one."""
+    """Return a column of the actual side with a candidate's last changeable value replaced."""
     expected, actual = pair
     begin, end = _starts(actual, name)[owner : owner + 2].tolist()
     row = begin + int(np.flatnonzero(_is_changeable(actual, name)[begin:end])[-1])
@@ -272,7 +272,7 @@ def _change(comparer: Comparer, pair: tuple[Trace, Trace], name: str, owner: int
         num_steps = max(1, int(expected.columns.candidates.num_steps[owner]))
         values[row] = _beyond(_values(expected, name)[row], comparer.score_tolerance, num_steps)
     elif name == CHOICE:
-        # Another resolvent may be a near-tie; one that is not in the list cannot be one.
+        # Choosing another resolvent may be a near-tie; an index outside the list cannot be one.
         values[row] = expected.columns.steps.num_resolvents[row]
     elif name != DIGEST:
         # Codes and numbers begin at 0.
@@ -281,14 +281,14 @@ def _change(comparer: Comparer, pair: tuple[Trace, Trace], name: str, owner: int
 
 
 def _beyond(score: Any, tolerance: float, num_steps: int) -> float:
-    """Return a score, or a sum of scores, that no tolerance excuses."""
+    """Return a score, or a sum of scores, that differs by more than any tolerance."""
     if not np.isfinite(score):
         return 0.0
     return float(score) + 3 * tolerance * num_steps + 1e-3 * max(1.0, abs(float(score)))
 
 
 def _apply(trace: Trace, changes: Sequence[_Change]) -> Trace:
-    """Return a trace with changed columns, and with the digests that follow from them."""
+    """Return a trace with changed columns, and with digests to match."""
     columns, digests = trace.columns, trace.digests
     for each in changes:
         if each.column != DIGEST:
@@ -298,7 +298,7 @@ def _apply(trace: Trace, changes: Sequence[_Change]) -> Trace:
         digests = compute_digests(columns, trace.schema)
     starts, is_other = starts_of(trace.columns.candidates.num_steps), np.zeros(len(digests.sequence), np.uint64)
     for each in changes:
-        # Without goals, other steps have any other digests.
+        # Without goals, changed steps get arbitrary different digests.
         if each.column == DIGEST or not (is_known or each.column.startswith("candidates.")):
             is_other[starts[each.owner] : starts[each.owner + 1]] = 1
     return replace(trace, columns=columns, digests=Digests(*(words ^ is_other for words in digests)))
@@ -328,23 +328,23 @@ def _rank_always(rankings: Rankings) -> RankCandidates:
 
 
 MAX_RECOUNTED: Final = 32
-"""The causes whose first divergence is recounted."""
+"""The most causes whose first divergence is recounted."""
 
 
 @without_garbage_collection()
 def recount_causes(parts: Sequence[Comparer], divergences: Sequence[Divergence], causes: Sequence[Cause]) -> None:
-    """InternalError unless the reference's comparison finds the first divergence of each cause at the same step.
+    """Raise an InternalError unless the reference's comparison finds the first divergence of each cause at the same step.
 
-    All steps before it are equal, and this one differs. What is not compared in the candidates as they were recorded is
-    not recounted: ranks, steps behind near-ties, candidates that only one side has, and traces without goals.
+    All steps before it must be equal, and this step must differ. Only comparisons of candidates as recorded are recounted:
+    not ranks, steps after near-ties, candidates that only one side has, or traces without goals.
 
-    parts: what the divergences were found by; the first one compared the runs as a whole
+    parts: the comparers that found the divergences; the first one compared the runs as a whole
     """
     firsts = [divergences[cause.first] for cause in causes[:MAX_RECOUNTED]]
     for comparer in parts if firsts else ():
         rows = np.array([each.candidate for each in firsts])
         if comparer.lockstep:
-            # Its candidates are the steps of the run.
+            # In lockstep, its candidates are the steps of the run.
             starts = starts_of(parts[0].expected.columns.candidates.num_steps)
             rows = starts[rows] + [each.step for each in firsts]
         _recount(comparer, set(rows.tolist()))
@@ -356,17 +356,17 @@ def _recount(comparer: Comparer, wanted: set[int]) -> None:
         for each in comparer.comparison.divergences
         if each.candidate in wanted and NO_CANDIDATE not in (each.expected, each.actual)
     }
-    # The reference's comparison knows no repetitions.
+    # The reference's comparison does not support repeated resolvents.
     if not listed or DUPLICATES in comparer.modulo or not all(has_goals(s.header.level) for s in comparer.sources):
         return
-    # A saved report is shown without the reference.
+    # Showing a saved report must not import the reference.
     from kgverify.engines.reference.comparison import compare_again
 
     rows = np.array(sorted(listed))
     again = compare_again(*comparer.load_pairs(rows), comparer.score_tolerance, lockstep=comparer.lockstep)
     for row, (one, other, second) in zip(rows.tolist(), again, strict=True):
         found = listed[row]
-        # A tie is judged in the order as recorded, which the reference's comparison does not see.
+        # A tie is judged in the recorded order, which the reference's comparison does not see.
         is_tie = ORDER in comparer.modulo and "steps.choice" in (found.field, second.field if second else "")
         if is_tie or one != other:
             continue

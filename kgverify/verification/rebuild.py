@@ -1,6 +1,6 @@
-"""The goals of a compact trace, rebuilt from its clauses and its program, and checked by its digests.
+"""The goals of a compact trace, rebuilt from its clauses and its program, and checked with its digests.
 
-A resolvent follows from its goal and its clause: unify, substitute, prune, rename (docs/semantics.md). No prover takes part. The
+A resolvent follows from its goal and its clause: unify, substitute, prune, rename (docs/semantics.md). No prover is run. The
 digest of each step shows whether the rebuilt step is the recorded one, so a prover that resolves wrongly is detected.
 """
 
@@ -24,14 +24,14 @@ _ATOM_COLUMNS = frozenset({"steps.num_atoms", "steps.goal_atoms", "resolvents.nu
 
 _MOST_ATOMS: Final = 1 << 22
 _MOST_ATOMS_EACH: Final = 32
-"""Limits on the atoms of goals and bodies that are processed, in total and for a resolvent on average, against hostile files."""
+"""Limits on the processed atoms of goals and bodies, in total and on average per resolvent, against hostile files."""
 
 
 class Rebuilt(NamedTuple):
     """A trace with its goals.
 
-    trace:   of level `steps`; its digests are those of the rebuilt columns
-    differs: bool [T]  steps whose digest is not the recorded one: the prover took another step than its clauses imply
+    trace:   the trace, now at level `steps`, with the digests of the rebuilt columns
+    differs: bool [T]  steps with a digest other than the recorded one: the prover took a step that its clauses do not imply
     """
 
     trace: Trace
@@ -39,24 +39,24 @@ class Rebuilt(NamedTuple):
 
 
 def rebuild_goals(trace: Trace) -> Trace:
-    """Return a trace with goals unchanged, and a compact one with its goals rebuilt.
+    """Rebuild the goals of a compact trace; return a trace that has goals unchanged.
 
-    UserError for a trace without clauses or program, or if a step's digest is not that of the rebuilt step.
+    UserError for a trace without clauses or program, or if the digest of a rebuilt step is not the recorded one.
     """
     return trace if has_goals(trace.header.level) else Rebuilder(trace)(trace)
 
 
 class Rebuilder:
-    """The rebuilding of goals by the program of one trace, for any of its candidates.
+    """A function that rebuilds goals with the program of one trace, for any of its candidates.
 
-    trace: the whole trace or some of its candidates. UserError for a trace without clauses or program
+    trace: the whole trace, or some of its candidates. UserError for a trace without clauses or program
     """
 
     def __init__(self, trace: Trace) -> None:
         self._clauses = Clauses(_program_of(trace), exclude_query=trace.header.limits.exclude_query is not False)
 
     def __call__(self, trace: Trace) -> Trace:
-        """Return some candidates with their goals. UserError as in `rebuild_goals`."""
+        """Return some candidates with their goals. UserError as for `rebuild_goals`."""
         rebuilt = self.try_rebuilding(trace)
         if not rebuilt.differs.any():
             return rebuilt.trace
@@ -115,9 +115,9 @@ class Rebuilder:
 
 
 def rebuild_for_comparison(expected: Trace, actual: Trace) -> tuple[Trace, Trace]:
-    """Return both traces; if their digests differ, compact ones with the goals that their clauses imply.
+    """Return both traces; if their digests differ, rebuild the goals of compact traces from their clauses.
 
-    If the digests agree there is nothing to find, and rebuilding takes longer than comparing.
+    If the digests agree, there is nothing to find, and rebuilding takes longer than comparing.
     """
     is_same = np.array_equal(expected.digests.sequence, actual.digests.sequence)
     if is_same or (has_goals(expected.header.level) and has_goals(actual.header.level)):

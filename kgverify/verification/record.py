@@ -33,25 +33,25 @@ from kgverify.trace.model.stage_items import encode_stage_outputs
 from kgverify.trace.write.writer import Clauses, Storage, TraceWriter
 
 CHUNK: Final = 512
-"""The candidates proved between two appends by an engine that does not prove ahead."""
+"""The number of candidates proved between two appends by an engine that does not prove ahead."""
 
 DEEP_CHUNK: Final = 64
-"""The same at level `deep`, which repeats each step with its stages probed."""
+"""The same number at level `deep`, which repeats each step with its stages probed."""
 
 CHUNK_SLOTS: Final = 16
-"""The least number of them for each slot of an engine that proves in batches."""
+"""The smallest number of these candidates per slot of an engine that proves in batches."""
 
 RECORDED_POOL: Final = 1 << 17
 """The most candidates between two appends by an engine that proves ahead: their steps are in memory twice."""
 
 SHARD_STEPS: Final = 1_000_000
-"""The steps held in memory before they are written as a shard."""
+"""The number of steps held in memory before they are written as a shard."""
 
 MAX_APPEND_THREADS: Final = 3
 """The most chunks appended at the same time, each in memory, for an engine that proves ahead."""
 
 APPEND_CORES: Final = 4
-"""The cores for each of them: packing uses several."""
+"""The number of cores for each of these chunks: packing uses several."""
 
 
 @dataclass(frozen=True)
@@ -96,11 +96,11 @@ DEFAULT_OPTIONS = RecordingOptions()
 class Recording:
     """A finished recording.
 
-    path:        the trace; a text for a URL
+    path:        the path of the trace; a text for a URL
     num_resumed: candidates that an earlier, interrupted recording had written
     accepted:    the changes of code since then that the user accepted, in words
-    reasons:     why the engine ran on its device, in its mode and precision; empty where it does not say
-    caches:      what of the engine came out of the compiler's caches; None where it does not say
+    reasons:     why the engine ran on its device, in its mode and precision; empty if it does not say
+    caches:      the parts of the engine that came from the compiler's caches; None if it does not say
     """
 
     path: Path | str
@@ -120,7 +120,7 @@ class _StoredCode(msgspec.Struct, frozen=True):
 
 
 def choose_append_threads(engine: Engine) -> int:
-    """Return 1 for an engine that computes on the processor itself; more for an engine on a device, by the number of cores."""
+    """Return 1 for an engine that computes on the CPU; for an engine on a device, return more, by the number of cores."""
     if not (isinstance(engine, RecordingEngine) and engine.proves_ahead):
         return 1
     return max(1, min(MAX_APPEND_THREADS, (os.cpu_count() or 1) // APPEND_CORES))
@@ -135,14 +135,14 @@ def record(
     progress: Progress = no_progress,
     append_threads: int | None = None,
 ) -> Recording:
-    """Prove the candidates of a run and write the trace: one file, or a folder of shards where it is large.
+    """Prove the candidates of a run and write the trace: one file, or a folder of shards if it is large.
 
-    Until it is complete the trace is in `<path>.partial`; with `resume`, recording resumes an existing one. Proved
+    Until it is complete, the trace is in `<path>.partial`; with `resume`, recording resumes an existing one. Proved
     candidates are committed there every few seconds, as pieces of the next shard. UserError for a path that cannot be written,
     or a `.partial` of another run or other code.
 
-    append_threads: the chunks appended at the same time, each in memory; the trace is the same. By default the number
-                    that `choose_append_threads` returns
+    append_threads: the number of chunks appended at the same time, each in memory; it does not affect the trace. By
+                    default, the number that `choose_append_threads` returns
     """
     candidates = pipeline.draw_for(run)
     program = run.graph.program
@@ -155,7 +155,7 @@ def record(
         clauses=Clauses(program.facts, program.fact_lines, program.rules),
         storage=Storage(is_archived=options.archive, shard_steps=options.shard_steps),
         resume=options.resume,
-        # Another process may have finished it in the meantime.
+        # Another process may have finished the trace in the meantime.
         overwrites=options.overwrite or options.resume,
     ) as writer:
         resumed = writer.num_appended
@@ -183,7 +183,7 @@ def record(
 
 
 def _resume_code(partial: Path, here: Code, accept_changed: Collection[str]) -> _StoredCode:
-    """Return the code of a resumed recording. UserError if it was made by other code."""
+    """Return the code to note for a resumed recording. UserError if it was made by other code."""
     path, fix = partial / CODE, f"delete {partial}"
     if path.is_file():
         stored = read_json(path, _StoredCode, purpose="the code of a recording", fix=fix)
@@ -197,7 +197,7 @@ def _resume_code(partial: Path, here: Code, accept_changed: Collection[str]) -> 
 def _note_code(
     parts: Iterator[Callable[[], StepBatch]], partial: Path, stored: _StoredCode
 ) -> Iterator[Callable[[], StepBatch]]:
-    """Write the code beside a recording before its first part is appended."""
+    """Write the identity of the code beside a recording before its first part is appended."""
     for index, part in enumerate(parts):
         if not index:
             make_folder(partial)
@@ -218,7 +218,7 @@ def _prove_parts(
         for recorded in engine.record(candidates, progress, level=level):
             yield recorded.read
         return
-    # A batch runs empty at the end of each chunk: large chunks make this rare.
+    # A batch runs empty at the end of each chunk, so large chunks are better.
     size = max(CHUNK, CHUNK_SLOTS * engine.info.layout.get("slots", 0))
     for begin in range(0, len(candidates.query), size):
         columns = engine.prove(candidates.take(slice(begin, begin + size)), progress)
@@ -228,8 +228,8 @@ def _prove_parts(
 def prove_deep(engine: Engine, candidates: CandidateSet, progress: Progress = no_progress) -> Columns:
     """Prove every candidate, then repeat each of its steps alone with the stages probed.
 
-    If other candidates of the batch changed a step, the output of its stages therefore differs from the recorded step.
-    UserError for an engine without `probe`, or a `probe` that returns something other than outputs of stages.
+    Therefore, if other candidates of the batch changed a step, its stage outputs differ from the recorded step.
+    UserError for an engine without `probe`, or a `probe` that returns something other than stage outputs.
     """
     where = f"engine {engine.info.name}"
     if not isinstance(engine, ProbedEngine):
@@ -263,7 +263,7 @@ def _pair(columns: Columns) -> StepBatch:
 
 
 def _check_resumed(drawn: CandidateSet, found: Candidates, path: Path) -> None:
-    """Raise UserError unless the candidates recorded before are the first ones of this run."""
+    """Raise a UserError unless the candidates recorded before are the first ones of this run."""
     first = drawn.take(slice(len(found.query)))
     if not all(np.array_equal(own, getattr(found, name)) for name, own in first._asdict().items()):
         raise UserError(

@@ -53,7 +53,7 @@ class RecordedComparison:
         return self._rebuilds.apply(1, _read_whole(self._sources[1]))
 
     def excerpt(self) -> Trace | None:
-        """Return the expected trace with the candidate of the first divergence alone; None without it or its goals."""
+        """Return the expected trace with only the candidate of the first divergence; None without divergence or goals."""
         first, expected = self.report.first_cause, self._sources[0]
         if first is None or first.step < 0 or not 0 <= first.candidate < expected.num_candidates:
             return None
@@ -74,9 +74,9 @@ def compare_recorded(
     equality: Equality = DEFAULT_EQUALITY,
     progress: Progress = no_progress,
 ) -> RecordedComparison:
-    """Compare two recorded traces block by block; needs no engine, nor memory for the traces. See `Options`.
+    """Compare two recorded traces block by block, without an engine, and without loading whole traces. See `Options`.
 
-    Compact traces that differ are compared goal by goal, if their clauses imply the recorded goals.
+    Compact traces that differ are compared goal by goal if their clauses imply the recorded goals.
     """
     options = Options(
         verifies_content=verifies_content,
@@ -95,7 +95,7 @@ def compare_recorded(
 
 
 def judge_recorded(comparer: Comparer, minimum: Minimum, *, effort: Effort = FULL) -> Report:
-    """Return the report of two recorded traces that were compared."""
+    """Return the report of two compared recorded traces."""
     compared = _admit_unfollowed(comparer.comparison)
     repeating = comparer.benign.candidates(DUPLICATES)
     ranked = recognise_ranks(compared, comparer)

@@ -1,6 +1,6 @@
-"""The ranking of two recorded traces: the known rules that explain their ranks, and what no rule explains.
+"""The ranking of two recorded traces: the known rules that explain their ranks, and the ranks that no rule explains.
 
-No engine is asked. A rule is recognised by ranking a trace's own candidates again by every known rule.
+No engine is run. A rule is recognised by ranking a trace's own candidates again with every known rule.
 """
 
 from collections.abc import Iterator, Sequence
@@ -42,7 +42,7 @@ from kgverify.verification.planted_changes import check_attribution
 
 _OWN: Final = RankingRule()
 UNKNOWN_RULE_CONFIDENCE: Final = 0.6
-"""The confidence in a fault of `rank` where no known rule explains the ranks of a side."""
+"""The confidence in a fault of `rank` if no known rule explains the ranks of a side."""
 
 _NAMES: Final = {"candidates.log_probability": "log-probabilities", "candidates.outcome": "outcomes"}
 _READ: Final = {
@@ -50,16 +50,16 @@ _READ: Final = {
     RankedBy.PLAIN: ("candidates.log_probability",),
     RankedBy.OUTCOME: ("candidates.outcome",),
 }
-"""The columns of candidates that are read to rank them."""
+"""The columns of candidates that each way of ranking reads."""
 
 
 @dataclass(frozen=True, eq=False)
 class RecordedRanks:
-    """The knowledge of the ranks of two recorded traces.
+    """The ranks of two recorded traces, as far as they are understood.
 
-    traces:      with all their candidates in common ids, and their ranks, recorded or computed
-    rank:        ranks candidates as each side does; None if `reason` says why nobody knows
-    rules:       the rules recognised; None if none could be tried
+    traces:      the traces with all their candidates in common ids, and with their ranks, recorded or computed
+    rank:        functions that rank candidates as each side does; None if unknown, as `reason` explains
+    rules:       the recognised rules; None if no rule could be tried
     unexplained: queries and sides whose ranks do not follow from their candidates by one rule
     reason:      why the loss cannot be split over causes; empty if it can
     """
@@ -73,7 +73,7 @@ class RecordedRanks:
 
 
 def recognise_ranks(comparison: Comparison, comparer: Comparer) -> RecordedRanks | None:
-    """Recognise how two traces were ranked; None if nothing differs, so that nobody needs to know."""
+    """Recognise how two traces were ranked; return None if nothing differs, since the rules are not needed then."""
     sources = comparer.sources
     left, right = sources[0].rankings, sources[1].rankings
     has_others = False
@@ -97,14 +97,14 @@ def recognise_ranks(comparison: Comparison, comparer: Comparer) -> RecordedRanks
 
 
 class _Recognition:
-    """The recognition of the rules of two traces. margin: the error of a gap of two scores, in nats, for each step."""
+    """The recognition of the rules of two traces. margin: the error of a gap between two scores, in nats, for each step."""
 
     def __init__(self, traces: tuple[Trace, Trace], labels: list[NDArray[Any] | None], margin: float) -> None:
         self._traces, self._margin = traces, margin
         self._candidates = [trace.columns.candidates for trace in traces]
         self._recorded = [None if trace.rankings is None else ranks_of(trace.rankings) for trace in traces]
         self._truth = NO_TRUTH
-        # What is labelled needs no inference.
+        # Labels are used before anything is inferred.
         for side in sorted((0, 1), key=lambda side: labels[side] is None):
             self._truth = self._truth.join(find_truth(self._candidates[side], labels[side], traces[side].rankings))
         facts = [trace.facts for trace in traces if trace.facts is not None]
@@ -117,13 +117,13 @@ class _Recognition:
         ]
         self._is_extra = [_find_extra(*self._candidates), _find_extra(*self._candidates[::-1])]
         extra = [each.atom[rows] for each, rows in zip(self._candidates, self._is_extra, strict=True)]
-        # Known triples of splits that no trace holds may be scored, and left out where candidates are ranked.
+        # Known triples of splits that no trace holds may be scored, but left out of the ranking.
         self._known = np.concatenate((known, *extra)).astype(np.int32)
         self._is_known = [find_known(each, self._known) for each in self._candidates]
         self._counts: dict[tuple[Any, ...], Counts] = {}
 
     def judge(self, comparison: Comparison) -> RecordedRanks:
-        """Return the rules, what they leave unexplained, and how each side ranks."""
+        """Return the rules, the ranks that they leave unexplained, and functions that rank as each side does."""
         found = RecordedRanks(self._traces)
         if not len(self._truth.key):
             return replace(
@@ -174,7 +174,7 @@ class _Recognition:
         return column in self._traces[side].fields and bool(np.isfinite(values).all())
 
     def _try_rules(self, side: int) -> dict[RankingRule, int]:
-        """Return the number of recorded ranks that each known rule leaves unexplained; nothing without ranks."""
+        """Return the number of recorded ranks that each known rule leaves unexplained; empty without ranks."""
         recorded = self._recorded[side]
         if recorded is None:
             return {}
@@ -199,10 +199,10 @@ class _Recognition:
         return self._counts[key]
 
     def _choose(self, unexplained: list[dict[RankingRule, int]]) -> tuple[RankingRule, RankingRule]:
-        """Return the rule of each side, the closest if none explains all its ranks: of several the simplest.
+        """Return the rule of each side: the simplest that explains all its ranks, or else the closest.
 
-        The actual rule is the expected one if this explains the actual ranks as well, else the one most like it. Known
-        triples may be left out before or after they are scored: nobody can tell on a side that lists none.
+        The actual rule is the expected one if that explains the actual ranks as well, else the most similar rule. Known
+        triples may be left out before or after scoring: this cannot be decided for a side that does not list them.
         """
         options = [[rule for rule, num in each.items() if num == min(each.values())] or [_OWN] for each in unexplained]
         for side in (0, 1):
@@ -228,7 +228,7 @@ class _Recognition:
         )
 
     def _remark(self, side: int) -> Iterator[str]:
-        """Yield the splits that a filter lacks, and the sides that are not ranked."""
+        """Yield remarks on the splits that a filter lacks, and on the sides that are not ranked."""
         candidates, recorded = self._candidates[side], self._recorded[side]
         extra = self._is_extra[side] & self._is_other[side]
         for split, atoms in self._splits.items():
@@ -241,7 +241,7 @@ class _Recognition:
                 yield f"the {each.name.lower()} side is not ranked"
 
     def _find_lacking(self, chosen: tuple[RankingRule, RankingRule], unexplained: list[dict[RankingRule, int]]) -> str:
-        """Return what a trace does not tell and the ranks need; empty if nothing is missing."""
+        """Return a sentence on a column that the ranks need and a trace does not know; empty if nothing is missing."""
         for side, (role, rule) in enumerate(zip(ROLES, chosen, strict=True)):
             is_by_outcome = rule.ranked_by is RankedBy.OUTCOME and not unexplained[side].get(rule)
             if self._recorded[side] is not None and not is_by_outcome:
@@ -260,7 +260,7 @@ class _Recognition:
     def _find_wrong(
         self, chosen: tuple[RankingRule, RankingRule], rankers: Sequence[RuleRanker]
     ) -> frozenset[tuple[int, int]]:
-        """Return the queries and sides whose ranks one rule does not explain on both sides."""
+        """Return the queries and sides whose ranks a single rule does not explain on both sides."""
         left, right = self._recorded
         if left is None or right is None:
             return frozenset()
@@ -273,7 +273,7 @@ class _Recognition:
         return frozenset((key // 4, key % 4) for key in wrong.tolist())
 
     def _find_unlabelled(self, comparison: Comparison) -> int:
-        """Count the rankings that differ, or whose candidates do, without a true triple that anybody knows."""
+        """Count the rankings without a known true triple that differ, or whose candidates differ."""
         rows = [
             {key: ranks for key, *ranks in zip(*(column.tolist() for column in each), strict=True)}
             for each in self._recorded
@@ -289,7 +289,7 @@ class _Recognition:
 
 
 def _find_splits(trace: Trace) -> dict[str, NDArray[np.int32]]:
-    """Return the triples of valid and test in the ids of a trace, if its graph is found."""
+    """Return the triples of the splits valid and test in the ids of a trace, if its graph is found."""
     graph = find_graph(trace.header.run.graph, trace.header.program_sha256)
     if graph is None:
         return {}
@@ -298,14 +298,14 @@ def _find_splits(trace: Trace) -> dict[str, NDArray[np.int32]]:
 
 
 def _find_extra(candidates: Candidates, others: Candidates) -> NDArray[np.bool_]:
-    """Return which candidates of one trace another one does not list for the same query and side: bool [N]."""
+    """Return a mask of the candidates that the other trace does not list for the same query and side: bool [N]."""
     rows = [np.column_stack((each.query, each.side, each.atom)).astype(np.int64) for each in (candidates, others)]
     numbers = np.unique(np.concatenate(rows), axis=0, return_inverse=True)[1].reshape(-1)
     return ~np.isin(numbers[: len(rows[0])], numbers[len(rows[0]) :])
 
 
 def judge_ranks(finding: Finding, ranked: RecordedRanks | None) -> Finding:
-    """Return the finding about a rank, with the rules of two traces as its evidence."""
+    """Return the finding on a rank, with the rules of both traces as its evidence."""
     rules = ranked.rules if ranked is not None else None
     if rules is None or ranked is None or ranked.rank is None:
         return finding
@@ -326,7 +326,7 @@ def split_recorded_loss(
     causes: tuple[Cause, ...],
     effort: Effort = FULL,
 ) -> tuple[Attribution | None, tuple[str, ...]]:
-    """Split the loss of two recorded traces over the causes; None, and a note that says why, if this is not possible."""
+    """Split the loss of two recorded traces over the causes; if this is not possible, return None and a note that says why."""
     if ranked is None or not causes:
         return None, ()
     if ranked.rank is None:

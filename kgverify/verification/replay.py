@@ -1,4 +1,4 @@
-"""The explanation of divergences: each step is replayed in both engines with every stage probed, classified and grouped by cause.
+"""The explanation of divergences: steps are replayed in both engines with every stage probed, then classified and grouped.
 
 The earliest stage whose output differs is at fault.
 """
@@ -14,7 +14,6 @@ import msgspec
 import numpy as np
 
 from kgverify.comparison.classify import (
-    SCORES_BEFORE,
     Finding,
     Surroundings,
     classify,
@@ -28,7 +27,7 @@ from kgverify.comparison.inference.single_fault import StepProgram, explain_by_o
 from kgverify.comparison.inference.step_difference import StepDifference
 from kgverify.comparison.locate import first_difference, is_close, locate_difference, name_stage, starts_wrong
 from kgverify.comparison.modulo import normalise_outputs, normalise_steps
-from kgverify.comparison.result import Cause, Divergence
+from kgverify.comparison.result import SCORES_BEFORE, Cause, Divergence
 from kgverify.comparison.step_pair import StepPair
 from kgverify.comparison.step_view import StepReader, StepView, Views, outcome_name
 from kgverify.engines.adapters.stepwise import AtomIds, read_positions
@@ -54,19 +53,19 @@ from kgverify.trace.model.trace import Trace
 from kgverify.verification.judgement import FULL, Effort
 
 ASSUMED_CONFIDENCE: Final = 0.5
-"""The most confidence in the class of a divergence that was not replayed."""
+"""The highest confidence in the class of a divergence that was not replayed."""
 
 NOT_REPLAYED: Final = "the step was not replayed itself, its stage and class are those of others that differ alike"
 INFERRED: Final = "the engine does not show this stage, which was inferred from its step"
 NOT_REPEATED: Final = "the step gives other results when it is repeated: the engine does not repeat itself"
 OTHERS: Final = 4
-"""The candidates whose steps are taken together with a step, to find out whether it depends on them."""
+"""The number of other candidates whose steps are taken together with a step, to find out whether it depends on them."""
 MOST_SLOTS: Final = 256
-"""The slots to fill with such steps."""
+"""The most slots to fill with such steps."""
 FOREIGN: Final[dict[str, Any]] = {"kind": DifferenceClass.FOREIGN, "confidence": 0.8}
 """The class of a step that depends on other slots."""
 INFERRED_SHARE: Final = 0.7
-"""The confidence left to a class whose stage was inferred."""
+"""The factor by which inferring the stage reduces the confidence in a class."""
 
 _Signature = tuple[str, str, bool, bool, DifferenceClass, str]
 
@@ -75,9 +74,9 @@ class Replayed(NamedTuple):
     """A divergence after its step was replayed.
 
     outputs: the two outputs of the stage at fault, if the replay shows them
-    views:   the two steps that differ, if they are not those that were compared first
-    like:    a divergence whose stage and class it gets, if it was not replayed itself
-    is_inferred: whether the stage was inferred from the result of the step, which the engine repeated
+    views:   the two steps that differ, if they are not the steps that were compared first
+    like:    the divergence from which it takes stage and class, if it was not replayed itself
+    is_inferred: whether the stage was inferred from the result of the step when the engine repeated it
     situation:   the origin of wrong scores, in words, if they belong to another step
     """
 
@@ -90,12 +89,12 @@ class Replayed(NamedTuple):
 
 
 def _without_nan(view: StepView) -> StepView:
-    """Return the step with 0 for each NaN score, since NaN equals nothing."""
+    """Return the step with 0 for each NaN score, since NaN is not equal to anything."""
     return view._replace(resolvents=tuple(r._replace(score=0.0) if r.score != r.score else r for r in view.resolvents))
 
 
 def _move(divergence: Divergence, stage: Stage, **changes: Any) -> Divergence:
-    """Return the divergence with another stage, and without the class that went with the former."""
+    """Return the divergence with another stage, and without the class that belonged to its old stage."""
     return msgspec.structs.replace(
         divergence, stage=stage.value, kind=DifferenceClass.UNCLASSIFIED, evidence="", confidence=0.0, **changes
     )
@@ -106,14 +105,14 @@ def _of_machinery(divergence: Divergence) -> Divergence:
 
 
 def _shows_stages(outputs: StageOutputs, until: Stage) -> bool:
-    """Return whether outputs show every stage before another one but `select`, so that nothing has to be inferred."""
+    """Return whether outputs show every stage before `until`, except `select`, so that nothing has to be inferred."""
     return all(stage in outputs for stage in STEP_STAGES[: STEP_STAGES.index(until)] if stage is not Stage.SELECT)
 
 
 def _ask_from(position: Positions, goal: PlainGoal) -> Positions:
-    """Return a position with the query and the depth of another one, at which a goal was visited again and again.
+    """Return a position with the query and the depth of another position, and a history that repeats one goal.
 
-    The depth stays, since an engine may be wrong from some depth on.
+    The depth stays, since an engine may be wrong only from some depth on.
     """
     num = int(position.num_goals[0])
     sizes, atoms = np.full(num, len(goal), np.uint16), np.array(goal * num, np.int32)
@@ -121,7 +120,7 @@ def _ask_from(position: Positions, goal: PlainGoal) -> Positions:
 
 
 def _make_unprovable(atom: AtomIds, num: int) -> list[AtomIds]:
-    """Return atoms with a variable of their own each, which nothing deletes from a goal that begins with an atom."""
+    """Return atoms, each with a variable of its own, that no stage deletes from a goal that begins with an atom."""
     lowest = min(0, *atom[1:]) - 1
     return [(atom[0], term, term) for term in range(lowest, lowest - num, -1)]
 
@@ -134,9 +133,9 @@ def find_position(columns: Columns, candidate: int, step: int) -> Positions:
 class _Again:
     """A step that both engines take again from one position, alone.
 
-    raw_views, raw_probes: the steps, and the outputs of their stages, as the engines return them; no outputs unless both
-                           engines show theirs
-    views, probes:         the same as they are compared
+    raw_views, raw_probes: the steps, and the outputs of their stages, as the engines return them; outputs only if both
+                           engines show them
+    views, probes:         the same in normal form, as they are compared
     """
 
     def __init__(self, comparer: Comparer, engines: tuple[Engine, Engine], position: Positions) -> None:
@@ -177,11 +176,11 @@ class _Again:
 
 
 def _normalise(comparer: Comparer, columns: Columns) -> Columns:
-    """Return steps as they are compared."""
+    """Return steps in normal form, as they are compared."""
     return normalise_steps(columns, comparer.modulo, comparer.not_compared) if comparer.modulo else columns
 
 
-# Stages at fault behind the first one
+# Stages at fault after the first one
 
 
 class StageFault(NamedTuple):
@@ -195,7 +194,7 @@ class StageFault(NamedTuple):
 def find_later_faults(
     culprit: Stage, expected: StageOutputs, actual: StageOutputs, limits: Limits, tolerance: float
 ) -> Iterator[StageFault]:
-    """Yield the stages after the culprit that are at fault themselves. tolerance: of scores, absolute."""
+    """Yield the stages after the culprit that have a fault of their own. tolerance: of scores, absolute."""
     given = _Given(expected, actual, limits, tolerance)
     for stage in STEP_STAGES[STEP_STAGES.index(culprit) + 1 :]:
         if stage not in _JUDGES or stage not in expected:
@@ -210,7 +209,7 @@ def find_later_faults(
 
 
 def is_own(stage: Stage) -> bool:
-    """Return whether a stage is judged by the actual engine's outputs alone."""
+    """Return whether a stage is judged only by the actual engine's outputs."""
     return stage in (Stage.CLOSE, Stage.LIMIT, Stage.CHOOSE, Stage.FINISH)
 
 
@@ -227,7 +226,7 @@ _Judgement = tuple[Any, Any] | None
 
 
 def _judge_items(stage: Stage, before: Stage | None) -> Callable[[_Given], _Judgement]:
-    """Return the judge of a stage that maps resolvents one to one: it compares those with the same clause and input."""
+    """Return the judge of a stage that maps resolvents one to one: it compares resolvents with the same clause and input."""
 
     def judge(given: _Given) -> _Judgement:
         left, right = _by_clause(given.expected[stage]), _by_clause(given.actual[stage])
@@ -244,7 +243,7 @@ def _judge_items(stage: Stage, before: Stage | None) -> Callable[[_Given], _Judg
 
 
 def _judge_revisit(given: _Given) -> _Judgement:
-    """Judge the resolvents that remain, among those of both engines. An empty one remains, so pruning counts as well."""
+    """Judge which of the common resolvents remain. An empty resolvent always remains, so pruned atoms must agree as well."""
     sides = given.expected, given.actual
     named, pruned, left = (
         [_by_clause(side[stage]) for side in sides] for stage in (Stage.RENAME, Stage.PRUNE, Stage.REVISIT)
@@ -259,7 +258,7 @@ def _judge_revisit(given: _Given) -> _Judgement:
 
 
 def _judge_close(given: _Given) -> _Judgement:
-    """Judge `close`: a resolvent that pruning emptied replaces all others by TRUE; no resolvent at all becomes FALSE."""
+    """Judge `close`: if pruning emptied a resolvent, only TRUE is listed; if there are no resolvents, FALSE."""
     pruned, left = _by_clause(given.actual[Stage.PRUNE]), given.actual[Stage.REVISIT]
     proof = next((item for item in left if pruned.get(item[:2]) == ()), None)
     if proof is not None:
@@ -272,7 +271,7 @@ def _judge_close(given: _Given) -> _Judgement:
 
 
 def _judge_limit(given: _Given) -> _Judgement:
-    """Judge `limit`: it keeps the first resolvents with few enough atoms, or FALSE. The output of a wrong `close` is skipped."""
+    """Judge `limit`: it keeps the first resolvents with few enough atoms, else FALSE. Skip the output of a wrong `close`."""
     if _judge_close(given) is not None:
         return None
     closed = given.actual[Stage.CLOSE]
@@ -300,7 +299,7 @@ def _judge_score(given: _Given) -> _Judgement:
 
 
 def _judge_choose(given: _Given) -> _Judgement:
-    """Judge the choice: the first of the engine's own highest scores."""
+    """Judge the choice: it must be the first of the engine's own highest scores."""
     scores = given.actual[Stage.SCORE]
     if not scores or any(map(math.isnan, scores)):
         return None
@@ -317,7 +316,7 @@ def _judge_finish(given: _Given) -> _Judgement:
 
 
 _JUDGES: Final[dict[Stage, tuple[Callable[[_Given], _Judgement], tuple[Stage, ...]]]] = {
-    # Matching facts do not depend on matching rules.
+    # The matching facts do not depend on the matching rules.
     Stage.MATCH_FACTS: (
         lambda given: _unless_equal(given.expected[Stage.MATCH_FACTS], given.actual[Stage.MATCH_FACTS]),
         (Stage.MATCH_FACTS,),
@@ -332,7 +331,7 @@ _JUDGES: Final[dict[Stage, tuple[Callable[[_Given], _Judgement], tuple[Stage, ..
     Stage.CHOOSE: (_judge_choose, (Stage.SCORE, Stage.CHOOSE)),
     Stage.FINISH: (_judge_finish, (Stage.LIMIT, Stage.CHOOSE, Stage.ADVANCE, Stage.FINISH)),
 }
-"""The judge of each stage, and the outputs that it reads."""
+"""The judge of each stage, and the stages whose outputs it reads."""
 
 
 def _by_clause(items: Any) -> dict[tuple[int, int], Any]:
@@ -346,14 +345,14 @@ def _unless_equal(expected: Any, actual: Any) -> _Judgement:
 # Scores of other steps
 
 MIN_STEPS: Final = 3
-"""The wrong steps of which the scores must belong to others before that is said."""
+"""The number of wrong steps whose scores must belong to other steps before this is reported."""
 MIN_SHARE: Final = 0.9
 MIN_OF_ALL: Final = 0.25
-"""The share of all steps with wrong scores whose scores must belong to others."""
+"""The share of all steps with wrong scores for which this must hold."""
 MAX_SPREAD: Final = 1e-4
-"""The largest difference between two equal scores, in standard deviations of the expected ones."""
+"""The largest difference between two scores that count as equal, in standard deviations of the expected scores."""
 MAX_COMMON: Final = 0.05
-"""The share of steps that may begin with a score before that score says nothing, such as 0 for a single resolvent."""
+"""The largest share of steps that may begin with a score; more common scores, such as 0 for one resolvent, are ignored."""
 
 
 class ScoreSource(NamedTuple):
@@ -382,9 +381,9 @@ def find_score_source(
     views: Mapping[tuple[int, int], tuple[StepView, StepView]],
     tolerance: float,
 ) -> ScoreSource | None:
-    """Return where wrong scores come from, if nearly all of them are those expected of another candidate's step.
+    """Return the source of wrong scores, if nearly all are the expected scores of another candidate's step.
 
-    expected: the columns of the expected run, in which the steps of a batch of candidates have the same numbers
+    expected: the columns of the expected run, in which steps taken together in a batch have the same number
     """
     starts, first_step = starts_of(expected.steps.num_resolvents), starts_of(expected.candidates.num_steps)
     scores = expected.resolvents.score.astype(np.float64)
@@ -393,7 +392,7 @@ def find_score_source(
     order = listed[np.argsort(scores[starts[listed]], kind="stable")]
     firsts = scores[starts[order]]
     spread = float(np.std(scores[np.isfinite(scores)])) if np.isfinite(scores).any() else 0.0
-    # A wide tolerance would find scores of other steps by chance.
+    # A wide tolerance would match scores of other steps by chance.
     tolerance = min(tolerance, MAX_SPREAD * spread)
     num_wrong = sum(each.field == "resolvents.score" for each in divergences)
     num_known, num_found = dict.fromkeys(_FOUND, 0), dict.fromkeys(_FOUND, 0)
@@ -433,7 +432,7 @@ def find_score_source(
 
 
 class Seen(NamedTuple):
-    """A divergence with its class, and with the data that it was classified by."""
+    """A divergence with its class, and with the data that decided its class."""
 
     divergence: Divergence
     finding: Finding
@@ -441,10 +440,10 @@ class Seen(NamedTuple):
 
 
 def separate(seen: Sequence[Seen]) -> tuple[Finding, ...]:
-    """Return the findings, with a situation for each of several faults of one stage and class.
+    """Return the findings, with different situations for different faults of the same stage and class.
 
-    Divergences of one stage and class are one cause unless two simple rules explain what one rule cannot: each of the two
-    explains some divergences alone, and together they explain every divergence exactly.
+    Divergences of one stage and class have one cause unless two simple rules explain what one rule cannot: each of the two
+    rules explains some divergences that the other does not, and together they explain every divergence exactly.
     """
     findings = [each.finding for each in seen]
     groups: dict[tuple[str, DifferenceClass, str], list[int]] = {}
@@ -471,7 +470,7 @@ def separate(seen: Sequence[Seen]) -> tuple[Finding, ...]:
 def _name_limit(seen: Seen) -> str:
     """Name the limit that drops more or fewer: `max_atoms` first, since `max_resolvents` counts what it leaves.
 
-    Empty where the recorded steps of a divergence that was not replayed do not show it.
+    Return an empty text if the divergence was not replayed and its recorded steps do not show the limit.
     """
     around = seen.around
     if around.outputs is not None:
@@ -487,7 +486,7 @@ def _name_limit(seen: Seen) -> str:
 
 
 def _separate_outcomes(group: Sequence[Seen]) -> Sequence[str]:
-    """Separate by the expected outcome, unless one rule explains all: a single actual outcome, or outcomes renumbered."""
+    """Separate by the expected outcome, unless one rule explains all: a single actual outcome, or renumbered outcomes."""
     pairs = [_outcomes(each) for each in group]
     known = {pair for pair in pairs if pair is not None}
     # Two independent faults can look like a shift of two outcomes.
@@ -512,9 +511,9 @@ _Atoms = tuple[tuple[int, ...], ...]
 
 
 class _Change(NamedTuple):
-    """Atoms that one clause gave on both sides.
+    """Atoms that the same clause produced on both sides.
 
-    before: the rest of the goal, where the atoms are the rest of a resolvent; None in its body
+    before: the rest of the goal, if the atoms are the rest of a resolvent; None if they are its body
     """
 
     expected: _Atoms
@@ -530,7 +529,7 @@ class _ChangeRule(NamedTuple):
 
 
 def _separate_changes(group: Sequence[Seen]) -> Sequence[str]:
-    """Separate steps by the rule that changes their atoms; empty if one rule explains all, or no two rules do."""
+    """Separate steps by the rule that changes their atoms; return nothing if one rule explains all, or no two rules do."""
     changes = [_divide(each) for each in group]
     known = [each for each in changes if each]
     for rule in _CHANGE_RULES:
@@ -550,9 +549,9 @@ def _name_change(step: Sequence[_Change] | None, rules: Sequence[_ChangeRule]) -
 
 
 def _divide(seen: Seen) -> list[_Change] | None:
-    """Return what differs in a replayed step: in the clause's body, and in the rest of the goal, clause by clause.
+    """Return the changes in a replayed step, clause by clause: in the clause's body, and in the rest of the goal.
 
-    None if it is not known, or clauses or numbers of atoms differ.
+    Return None if they are unknown, or if clauses or numbers of atoms differ.
     """
     around = seen.around
     if around.outputs is None or around.expected is None or seen.divergence.is_assumed:
@@ -587,11 +586,11 @@ _CHANGE_RULES: Final = (
 
 
 class Explainer:
-    """The explanation of a comparison's divergences, by both engines and the expected run, whose steps they repeat.
+    """The explanation of a comparison's divergences: both engines repeat steps of the expected run.
 
-    views:    both steps of each divergence that belongs to a step
-    lockstep: whether to find further faults behind the first one of a step
-    is_repeating: whether both engines repeat themselves; else a step that is right when repeated shows no more than that
+    views:    both versions of the step of each divergence in a step
+    lockstep: whether to find further faults after the first one in a step
+    is_repeating: whether both engines repeat themselves; if not, nothing follows from a step that is right when repeated
     """
 
     def __init__(
@@ -621,10 +620,10 @@ class Explainer:
     def replay(self, divergences: tuple[Divergence, ...]) -> list[Replayed]:
         """Name the stage of each divergence by replaying its step, or a whole derivation by itself.
 
-        If a step is right when repeated alone, the batch machinery around it was wrong (`recycle`), or what the step before
-        left (`advance`). A probe counts only if it ends as the engine's own step does; for an engine without such a probe the
-        stage is inferred from its step. In lockstep a step may yield several divergences: one for each stage at fault by
-        itself, and one for the machinery if the step differs in another way in its batch.
+        If a step is right when repeated alone, the batch machinery around it was wrong (`recycle`), or the state that the
+        step before left (`advance`). A probe counts only if it ends as the engine's own step does; for an engine without
+        such a probe, the stage is inferred from its step. In lockstep, a step may yield several divergences: one for each
+        stage with a fault of its own, and one for the machinery if the step differs in another way in its batch.
         """
         seen: dict[_Signature, dict[tuple[str, DifferenceClass, str], Replayed]] = {}
         source = None
@@ -645,17 +644,17 @@ class Explainer:
         return replayed
 
     def _assume(self, divergence: Divergence, like: Replayed) -> list[Replayed]:
-        """Return a divergence with the stage of one that differs alike in the recorded steps."""
+        """Return a divergence with the stage of another divergence whose recorded steps differ in the same way."""
         stage = like.divergence.stage
         if stage == divergence.stage and divergence.kind is not DifferenceClass.UNCLASSIFIED:
-            # Its class rests on its own resolvents.
+            # Its class follows from its own resolvents.
             return [Replayed(divergence)]
         evidence = f"{describe_recorded(divergence, self._surround(Replayed(divergence)))}; {NOT_REPLAYED}"
         assumed = msgspec.structs.replace(divergence, stage=stage, is_assumed=True, evidence=evidence)
         return [Replayed(assumed, like=like)]
 
     def _sign(self, divergence: Divergence) -> _Signature:
-        """Return what the recorded steps themselves show of a divergence: field, missing, extra, class, situation."""
+        """Return a signature of a divergence from its recorded steps: stage, field, missing, extra, class, situation."""
         has_missing, has_extra = (value != ["nothing more"] for value in (divergence.expected, divergence.actual))
         found = self.classify(Replayed(divergence))
         return divergence.stage, divergence.field, has_missing, has_extra, found.kind, found.situation
@@ -663,7 +662,7 @@ class Explainer:
     def _replay(
         self, divergence: Divergence, alike: dict[tuple[str, DifferenceClass, str], Replayed]
     ) -> list[Replayed]:
-        """Replay a divergence, and add the result to those of divergences that differ alike."""
+        """Replay a divergence, and add the result to those of similar divergences."""
         is_whole = divergence.field.startswith("candidates.")
         found = Replayed(self._replay_candidate(divergence)) if is_whole else self._replay_step(divergence)
         named = self.classify(found)
@@ -673,7 +672,7 @@ class Explainer:
         return [found, *self._find_behind(found.divergence)]
 
     def _replay_step(self, divergence: Divergence) -> Replayed:
-        """Replay a step; if its goal was already wrong, first the step that produced the goal."""
+        """Replay a step; if its goal was already wrong, first replay the step that produced the goal."""
         step = divergence.step
         for at in (step - 1, step) if step > 0 and starts_wrong(divergence) else (step,):
             found = self._judge_again(
@@ -684,7 +683,7 @@ class Explainer:
         return Replayed(self._judge_right_step(divergence))
 
     def _judge_again(self, divergence: Divergence, step: int, again: _Again) -> Replayed | None:
-        """Judge a step that both engines have taken again; None if it is right then."""
+        """Judge a step that both engines have taken again; return None if it is right this time."""
         probes = again.probes
         stage = first_difference(*probes, self._tolerance, order_of_stages(self._limits.dialect)) if probes else None
         fault = StageFault(stage, probes[0][stage], probes[1][stage]) if probes and stage else None
@@ -692,7 +691,7 @@ class Explainer:
         if fault and is_shown and self._repeats(again.shown, divergence, step):
             return self._name(divergence, fault)
         if self._is_same(*again.views):
-            # A step does not show the goal that it leaves.
+            # A recorded step does not show the goal that it leaves.
             return self._name(divergence, fault) if fault and fault.stage is Stage.ADVANCE else None
         own = normalise_outputs(again.views[1].outputs, self._modulo)
         if fault and is_shown and ends_alike(again.shown, own, 2 * self._tolerance):
@@ -704,10 +703,10 @@ class Explainer:
         return self._infer(divergence, again)
 
     def _depends_on_others(self, divergence: Divergence, step: int, alone: StepView) -> bool:
-        """Return whether a step, wrong alone, lists other clauses among others: in any slot, with the other slots in use.
+        """Return whether a step that is wrong alone lists different clauses in some slot of a batch with other steps.
 
-        A stage that leaves a part of its list as it was lists the same among others, if what was there is the same. So
-        the step is taken again only if it lists other clauses than in its run, or a resolvent of no clause.
+        A stage that fails to overwrite a part of its list may list the same clauses in both cases, if the old content is
+        the same. So the step is taken again only if it lists other clauses than in its run, or a resolvent of no clause.
         """
         candidate = divergence.candidate
         views = self._views.get((candidate, step)) if step == divergence.step else None
@@ -730,7 +729,7 @@ class Explainer:
         return self._among[-1]
 
     def _is_same(self, expected: StepView, actual: StepView) -> bool:
-        """Return whether two steps from one goal agree in all that both engines know."""
+        """Return whether two steps from the same goal agree in everything that both engines know."""
         known = self._comparer.expected.fields & self._comparer.actual.fields
         counts = dict.fromkeys(
             (name for name in ("dropped_atoms", "dropped_resolvents") if f"steps.{name}" not in known), 0
@@ -744,16 +743,16 @@ class Explainer:
         return locate_difference(left, right, self._names, False, self._tolerance) is None
 
     def _repeats(self, outputs: StageOutputs, divergence: Divergence, step: int) -> bool:
-        """Return whether a probe ends as the actual engine's run recorded the step."""
+        """Return whether a probe ends like the recorded step of the actual engine's run."""
         views = self._views.get((divergence.candidate, step)) if step == divergence.step else None
         if views is None:
             return False
         return ends_alike(outputs, normalise_outputs(views[1].outputs, self._modulo), 2 * self._tolerance)
 
     def _infer(self, divergence: Divergence, again: _Again) -> Replayed:
-        """Infer the stage from the step, taken alone, of an engine that does not show it."""
+        """Infer the stage from the step alone, for an engine that does not show its stages."""
         if not self._comparer.has_origins:
-            # The resolvents were explained by the program, and that is all that is known.
+            # The resolvents were explained by the program, and nothing more is known.
             return Replayed(divergence)
         shown = first_difference(*again.probes, self._tolerance) if again.probes is not None else None
         if shown not in (None, Stage.LIMIT) and not _shows_stages(again.shown, Stage.LIMIT):
@@ -762,12 +761,12 @@ class Explainer:
         if guesses:
             guesses = self._ask(again.position, guesses)
         if guesses and (guesses[0].stage, guesses[0].kind) == (Stage.RESOLVE, DifferenceClass.REORDERED):
-            # Each kind of clause is in order, and `limit` lists both.
+            # Rules and facts are each in order, and `limit` lists both.
             guesses = [guesses[0]._replace(stage=Stage.LIMIT)]
         return Replayed(adopt_guess(divergence, guesses[0]) if guesses else divergence, is_inferred=True)
 
     def _ask(self, position: Positions, guesses: list[StepDifference]) -> list[StepDifference]:
-        """Return the guesses that the engine's steps from other goals allow, or what these steps say instead."""
+        """Return the guesses that fit the engine's steps from other goals, or else new guesses from these steps."""
         suspects = {r.clause for r in (*guesses[0].missing, *guesses[0].extra)}
         for goal, doubted in self._list_questions(position, guesses[0], {each.stage for each in guesses}):
             asked = self._take_again(_ask_from(position, goal))
@@ -786,9 +785,9 @@ class Explainer:
     def _list_questions(
         self, position: Positions, guess: StepDifference, stages: set[Stage]
     ) -> Iterator[tuple[PlainGoal, tuple[Stage, ...]]]:
-        """Yield goals to ask about, and the stages that are not at fault if the engine takes the step from one rightly.
+        """Yield goals to try, each with the stages that are not at fault if the engine's step from this goal is right.
 
-        No atom behind the selected one can be proved or was visited: matching, resolving and the limits decide alone.
+        No atom after the selected one can be proved or was visited, so that only matching, resolving and limits matter.
         """
         _, ((*_, goal),) = read_positions(position)
         selected, most, inference = goal[0], self._limits.max_atoms, self._comparer.program.origins
@@ -804,7 +803,7 @@ class Explainer:
             return
         changed = (*guess.missing, *guess.extra)
         if guess.stage is Stage.LIMIT:
-            # A goal of the same length, of which a resolvent is as long as the limit allows after pruning.
+            # A goal of the same length that, after pruning, has a resolvent as long as the limit allows.
             rules = inference.clauses.rules
             longest = max((len(rules[r.origin][1]) for r in changed if r.origin_kind == Origin.RULE), default=0)
             num_open = min(len(goal) - 1, most - longest)
@@ -814,7 +813,7 @@ class Explainer:
                     (guess.stage,),
                 )
         elif guess.stage is Stage.RESOLVE and len(guess.missing) == len(guess.extra) == 1:
-            # Behind a fact nothing is resolved, and only `rename` can change a variable.
+            # After a fact, nothing is resolved, and only `rename` can change a variable.
             left, right = (r.atoms for r in changed)
             same = [i for i, (atom, other) in enumerate(zip(left, right, strict=False)) if atom == other]
             rest = number_variables(left[: same[-1]] + left[same[-1] + 1 :] if same and len(left) >= most else left)
@@ -822,7 +821,7 @@ class Explainer:
                 yield (fact, *rest), (guess.stage,)
 
     def _explain_by_one_stage(self, again: _Again) -> list[StepDifference]:
-        """Return the stages whose fault alone explains the step, the likeliest first."""
+        """Return the stages that explain the step by their fault alone, the likeliest first."""
         inference = self._comparer.program.origins
         if inference is None:
             return []
@@ -834,10 +833,10 @@ class Explainer:
         return explain_by_one_stage(program, StepPair(*again.views, has_counts="steps.dropped_resolvents" in known))
 
     def _judge_right_step(self, divergence: Divergence) -> Divergence:
-        """Name the stage of a step that is right when repeated: the machinery around it, or what the step before left.
+        """Name the stage for a step that is right when repeated: the machinery around it, or the step before.
 
-        If the whole derivation, run without others, goes wrong at the same step, `advance` hands on a wrong state: goals
-        visited, for example, which a repeated step is given anew. The first of these is put there by `recycle`.
+        If the whole derivation, run alone, goes wrong at the same step, `advance` hands on a wrong state: for example,
+        visited goals, which a repeated step receives anew. But the first visited goal is stored by `recycle`.
         """
         step = divergence.step
         if step < 1:
@@ -850,7 +849,7 @@ class Explainer:
         return judged
 
     def _judge_alone(self, divergence: Divergence) -> Divergence:
-        """Name the stage of a step that is right when repeated, by the whole derivation without others."""
+        """Name the stage for a step that is right when repeated, by running the whole derivation alone."""
         step, candidate = divergence.step, divergence.candidate
         alone = self._actual.prove(candidate_set(self._columns).take(np.array([candidate])))
         if int(alone.candidates.num_steps[0]) <= step:
@@ -877,7 +876,7 @@ class Explainer:
         return _normalise(self._comparer, columns)
 
     def _find_later(self, culprit: Stage, again: _Again) -> list[StageFault]:
-        """Return further faults of a step. A stage judged by the engine's own outputs is judged in the engine's own order."""
+        """Return further faults of a step. A stage judged only by the engine's own outputs is judged in the engine's order."""
         found = [
             fault
             for is_normal, probes in ((False, again.raw_probes), (True, again.probes))
@@ -891,7 +890,7 @@ class Explainer:
         return Replayed(named, (fault.expected, fault.actual))
 
     def _find_behind(self, first: Divergence) -> Iterator[Replayed]:
-        """Yield the further faults of a step, behind the first stage at fault."""
+        """Yield the further faults of a step, after the first stage at fault."""
         if not follows_inference(self._limits.dialect):
             return
         again = self._take_again(find_position(self._columns, first.candidate, first.step))
@@ -905,7 +904,7 @@ class Explainer:
         compared = self._views.get((first.candidate, first.step))
         if compared is None:
             return
-        # The batch machinery is at fault as well if the step, wrong alone, differs in another way in its batch.
+        # If the step, wrong alone, differs in another way in its batch, the batch machinery is at fault as well.
         views = _without_nan(alone), _without_nan(compared[1])
         difference = locate_difference(*views, self._names, first.step == 0, self._tolerance)
         if difference is not None:
@@ -915,10 +914,10 @@ class Explainer:
             yield Replayed(_of_machinery(other), views=(alone, compared[1]))
 
     def _replay_candidate(self, divergence: Divergence) -> Divergence:
-        """Repeat a whole derivation alone, if all of its steps agree but its result does not.
+        """Repeat a whole derivation alone, if all its steps agree but its result does not.
 
-        One that ends in the same wrong way without any others is ended by `finish`, not by `recycle`, unless it is still
-        OPEN: then nothing ended it, and the loop around the steps stopped.
+        If it also ends in this wrong way alone, the fault is in `finish`, not in `recycle`, unless it is still OPEN: then
+        nothing ended it, and the loop around the steps stopped.
         """
         alone = np.array([divergence.candidate])
         expected = self._columns.candidates
@@ -963,7 +962,7 @@ class Explainer:
         )
 
     def _surround(self, replayed: Replayed) -> Surroundings:
-        """Collect what the class of a divergence depends on."""
+        """Collect the context on which the class of a divergence depends."""
         divergence = replayed.divergence
         around = find_surroundings(
             divergence,

@@ -1,8 +1,8 @@
-"""The rounding of an engine's scores, measured by what changes rounding and nothing else.
+"""The rounding of an engine's scores, measured by changes that affect rounding and nothing else.
 
 Every operation of the engine's own code is repeated with random errors of one rounding (Monte Carlo arithmetic; Parker 1997),
-and in float64; the same states are taken in another order and in other batches. An engine that computes other scores for
-another reason, such as stale ones, does not widen its bound: the errors are put in by the judge.
+and in float64; the same steps are also taken in another order and in other batches. An engine whose scores are wrong for
+another reason, such as stale scores, does not widen its bound: it is the judge who adds the errors.
 """
 
 import sys
@@ -39,27 +39,27 @@ from kgverify.trace.model.score_tolerance import (
 from kgverify.trace.model.trace import Trace
 
 MARGIN: Final = 8.0
-"""The ratio of a bound to the largest change seen. Of 20,000 right scores on a CPU and on GPUs, none changed by a bound."""
+"""The ratio of a bound to the largest change seen. Of 20,000 correct scores on a CPU and on GPUs, none changed by a bound."""
 NUM_DRAWS: Final = 2
 MAX_STEPS: Final = 96
-"""The steps that are measured; their candidates are spread over the run."""
+"""The most steps that are measured; their candidates are spread over the run."""
 MAX_CANDIDATES: Final = 48
 MAX_LOADED: Final = 10_000
-"""The divergences of which the tolerance is sought that would count them as rounding."""
+"""The most divergences for which to seek the tolerance that would count them all as rounding."""
 MAX_RECORDED: Final = 1_000
-"""The candidates of a recorded trace whose scores show its float type."""
+"""The most candidates of a recorded trace whose scores are used to find its float type."""
 MAX_ITEMS: Final = 256
-"""The items of a list or mapping in which arrays are looked for: longer ones hold facts or names."""
+"""The most items of a list or mapping that is searched for arrays: longer ones hold facts or names."""
 MAX_OBJECTS: Final = 10_000
-"""The objects of an engine in which arrays are looked for."""
+"""The most objects of an engine that are searched for arrays."""
 
 MAX_RATIO: Final = 4.0
-"""The ratio of the actual engine's error to the expected one's beyond which it counts as a fault, in the same float type."""
+"""The largest accepted ratio of the actual engine's error to the expected engine's, in the same float type."""
 
 SCORES: Final = "resolvents.score"
 _OF_SCORES: Final = frozenset({SCORES, "candidates.log_probability"})
 MAX_ROUNDS: Final = 6
-"""The tolerances that are tried to find the one that would make the verdict AGREE."""
+"""The most tolerances to try in search of one that would make the verdict AGREE."""
 _CODE: Final = (type, ModuleType, FunctionType, MethodType)
 
 
@@ -84,14 +84,14 @@ class _Measured(NamedTuple):
     evidence: str
 
     def capped(self, most: float) -> "_Measured":
-        """Return the bound, but no more than is plausible for a right engine."""
+        """Return the bound, limited to what is plausible for a correct engine."""
         if self.bound <= most:
             return self
         return _Measured(most, f"{self.evidence}; more than {most:.2g} is not accepted")
 
 
 def _find_most(expected: _Measured | None, scores: NDArray[np.floating], float_types: list[str]) -> float:
-    """Return the largest bound that is accepted of the engine under test."""
+    """Return the largest bound that is accepted for the engine under test."""
     if expected is None:
         return MAX_RATIO * bound_by_type(scores, float_types[1])
     return MAX_RATIO * expected.bound * UNIT_ROUNDOFF[float_types[1]] / UNIT_ROUNDOFF[float_types[0]]
@@ -113,7 +113,7 @@ def measure_tolerance(sides: tuple[EngineRun, EngineRun], accepted: float | str 
     rows = _choose(sides[0].trace.columns)
     measured = [_measure(side, rows, name, accepted) for side, name in zip(sides, float_types, strict=True)]
     if accepted is None and name_coarser_type(*scores):
-        # Its scores jump from one short number to the next, whatever changes.
+        # Its scores jump between neighbouring short numbers, whatever is changed.
         measured[1] = None
     if measured[1] is not None:
         measured[1] = measured[1].capped(_find_most(measured[0], scores[1], float_types))
@@ -129,7 +129,7 @@ def measure_tolerance(sides: tuple[EngineRun, EngineRun], accepted: float | str 
 def _bound(
     sides: tuple[EngineRun, EngineRun], i: int, measured: Sequence[_Measured | None], float_type: str
 ) -> tuple[float, str]:
-    """Return the bound on the error of a side's scores, in nats, and its evidence: computed, measured, or of the float type."""
+    """Return the bound on the error of a side's scores, in nats, and its evidence: computed, measured, or by float type."""
     header, known = sides[i].trace.header, measured[i] or measured[1 - i]
     by_policy = bound_score_error(header.policy, float_type)
     if header.engine.name in OWN_ENGINES:
@@ -143,7 +143,7 @@ def _bound(
 
 
 def bound_recorded(comparer: Comparer, comparison: Comparison, accepted: float | str | None) -> ScoreTolerance | None:
-    """Return a weaker tolerance for recorded scores that differ: no engine can be asked, only their float type is known."""
+    """Return a weaker tolerance for recorded scores that differ: without an engine, only their float type is known."""
     names = [source.header.engine.name for source in comparer.sources]
     differs = any(each.field in _OF_SCORES or each.field == "steps.choice" for each in comparison.divergences)
     if isinstance(accepted, float | int) or not differs or not comparer.has_scores or set(names) <= OWN_ENGINES:
@@ -170,7 +170,7 @@ def _join(
 
 
 def _are_all_equal(sides: tuple[EngineRun, EngineRun]) -> bool:
-    """Return whether no score differs in a bit, between the sides or between two runs of one."""
+    """Return whether all scores are equal in every bit, between the sides and between two runs of a side."""
     pairs = [(sides[0].trace.columns, sides[1].trace.columns)]
     pairs += [(select_candidates(s.trace.columns, s.rows), s.again) for s in sides if s.again is not None]
     return all(
@@ -181,14 +181,14 @@ def _are_all_equal(sides: tuple[EngineRun, EngineRun]) -> bool:
 
 
 def _name_float_type(side: EngineRun) -> str:
-    """Return the float type in which a side computes: as declared, but at most as precise as its scores."""
+    """Return the float type in which a side computes: the declared type, but not more precise than its scores."""
     declared = name_precision(side.trace.header.engine.precision)
     has_short_values = find_float_type(side.trace.columns.resolvents.score) != "float64"
     return "float32" if declared == "float64" and has_short_values else declared
 
 
 def _choose(columns: Columns) -> Positions:
-    """Return positions spread over a run, of steps that list a resolvent."""
+    """Return the positions of steps that list resolvents, spread over a run."""
     num = len(columns.candidates.query)
     some = select_candidates(columns, np.unique(np.linspace(0, num - 1, min(num, MAX_CANDIDATES)).astype(np.int64)))
     listed = np.flatnonzero(some.steps.num_resolvents > 0)
@@ -197,10 +197,10 @@ def _choose(columns: Columns) -> Positions:
 
 
 def _measure(side: EngineRun, positions: Positions, float_type: str, accepted: float | str | None) -> _Measured | None:
-    """Measure the error of an engine's scores; None if nothing reaches its arithmetic, or the engine is random."""
+    """Measure the error of an engine's scores; return None if its arithmetic cannot be changed, or the engine is random."""
     unit = short = UNIT_ROUNDOFF[float_type]
     if accepted is None and float_type in ("fp16", "bf16"):
-        # The engine says so: what its own numbers of 16 bits do.
+        # The short type is only declared by the engine; the effect of its own 16-bit numbers is measured as it is.
         unit = UNIT_ROUNDOFF["float32"]
     if side.trace.header.engine.name in OWN_ENGINES or not len(positions.depth):
         return None
@@ -230,13 +230,13 @@ def _measure(side: EngineRun, positions: Positions, float_type: str, accepted: f
 
 
 def _is_random(first: Columns, second: Columns, side: EngineRun) -> bool:
-    """Return whether scores change by more than rounding when the same steps are taken again: then they measure nothing."""
+    """Return whether scores change by more than rounding if the same steps are repeated: then measuring is pointless."""
     weak = bound_by_type(side.trace.columns.resolvents.score, "float32")
     return _largest_change(first, second) > weak / 8
 
 
 def _find_spread(engine: Engine, positions: Positions) -> float | None:
-    """Return the largest change of a score in another order and another batch; None if that fails."""
+    """Return the largest change of a score in another order and another batch; None if the engine fails."""
     num = len(positions.depth)
     rows = np.concatenate((np.arange(0, num, 2)[::-1], np.arange(0, num, 2)))
     first, other = (_call(partial(engine.step, each)) for each in (positions, take_positions(positions, rows)))
@@ -246,7 +246,7 @@ def _find_spread(engine: Engine, positions: Positions) -> float | None:
 
 
 def _largest_change(first: Columns, second: Columns) -> float:
-    """Return the largest difference of two scores, among steps that list the same resolvents in the same order."""
+    """Return the largest difference between two scores, in steps that list the same resolvents in the same order."""
     counts = first.steps.num_resolvents
     if len(second.steps.num_resolvents) != len(counts):
         return 0.0
@@ -261,7 +261,7 @@ def _largest_change(first: Columns, second: Columns) -> float:
 
 
 def _have_same_atoms(first: Columns, second: Columns, rows: Sequence[NDArray[np.int64]]) -> NDArray[np.bool_]:
-    """Return which pairs of resolvents have the same atoms, compared by their sums weighted by place."""
+    """Return a mask of the pairs of resolvents with the same atoms, compared by sums weighted by position."""
     sums = []
     for columns, own in zip((first, second), rows, strict=True):
         starts = starts_of(columns.resolvents.num_atoms)
@@ -276,7 +276,7 @@ def _have_same_atoms(first: Columns, second: Columns, rows: Sequence[NDArray[np.
 def _take(
     engine: Engine, positions: Positions, unit: float | None, seed: int, short: float | None = None
 ) -> Columns | None:
-    """Take the steps in other arithmetic: with relative errors of at most `unit`, or in float64; None if that fails."""
+    """Take the steps in other arithmetic: with relative errors up to `unit`, or in float64; None if the engine fails."""
     with ExitStack() as stack:
         if "torch" in sys.modules:
             from kgverify.torch.arithmetic import other_arithmetic
@@ -299,9 +299,9 @@ def _call(step: Callable[[], Columns]) -> Columns | None:
 
 @contextmanager
 def _other_arrays(engine: Engine, unit: float | None, random: np.random.Generator) -> Iterator[None]:
-    """Replace the float arrays that an engine holds, and those of its module, until the context ends.
+    """Replace the float arrays of an engine and of its module until the context ends.
 
-    unit: the largest relative error to put into them; None to convert them to float64
+    unit: the largest relative error to add; None to convert the arrays to float64
     """
     replaced: list[tuple[dict[str, Any], str, Any]] = []
     seen: set[int] = set()
@@ -344,14 +344,14 @@ def _other_arrays(engine: Engine, unit: float | None, random: np.random.Generato
 
 
 def _unwrap(engine: Any) -> Iterator[Any]:
-    """Yield an engine, and those that it wraps."""
+    """Yield an engine, and the engines that it wraps."""
     while engine is not None:
         yield engine
         engine = getattr(engine, "_engine", None)
 
 
 def _other_array(value: Any, unit: float | None, random: np.random.Generator) -> Any:
-    """Return an array of NumPy or JAX with errors, or in float64; the same one if it holds no fractions."""
+    """Return an array of NumPy or JAX with errors added, or in float64; leave an array without fractions unchanged."""
     try:
         host = np.asarray(value)
         if host.dtype.kind != "f" or not host.size or (host == np.trunc(host)).all():
@@ -365,7 +365,7 @@ def _other_array(value: Any, unit: float | None, random: np.random.Generator) ->
 
 
 def describe_rounding(comparison: Comparison) -> list[str]:
-    """Return notes on the scores that differ in bits and count as equal, and on the bound of each side."""
+    """Return notes on the scores that differ in bits but count as equal, and on the bound of each side."""
     found = comparison.rounding
     if found is None or not (found.num_differing or comparison.near_ties or found.evidence):
         return []
@@ -373,9 +373,9 @@ def describe_rounding(comparison: Comparison) -> list[str]:
 
 
 def name_way_out(comparer: Comparer, comparison: Comparison) -> list[str]:
-    """Return a note on the tolerance that would make the verdict AGREE, if scores are all that differs."""
+    """Return a note on the tolerance that would make the verdict AGREE, if only scores differ."""
     rows = np.unique([each.candidate for each in comparison.divergences])
-    # A replay renames the fields.
+    # A replay changes the fields.
     compared = comparer.comparison.divergences
     is_of_scores = {each.field for each in compared} <= _OF_SCORES and comparer.num_found <= MAX_LOADED
     is_of_scores &= len(compared) == len(comparison.divergences)
@@ -410,7 +410,7 @@ def name_way_out(comparer: Comparer, comparison: Comparison) -> list[str]:
 
 
 def _name_helpful_type(comparer: Comparer) -> str:
-    """Return the short float type of the scores that differ, if a few of its roundings explain each; else nothing."""
+    """Return the short float type of the differing scores, if a few of its roundings explain each; else an empty text."""
     pairs = [pair for views in comparer.views.values() for pair in zip(*(v.resolvents for v in views), strict=False)]
     if not pairs:
         return ""
@@ -422,7 +422,7 @@ def _name_helpful_type(comparer: Comparer) -> str:
 
 
 def _needed(divergence: Divergence, comparer: Comparer) -> float:
-    """Return the tolerance of scores at which a divergence of scores would be none."""
+    """Return the smallest tolerance of scores at which a divergence of scores would disappear."""
     views = comparer.views.get((divergence.candidate, divergence.step))
     if views is None:
         sides = [each.columns.candidates for each in (comparer.expected, comparer.actual)]
@@ -433,7 +433,7 @@ def _needed(divergence: Divergence, comparer: Comparer) -> float:
 
 
 class CompilationLog:
-    """The number of compilations by torch, in each run of an engine and after them."""
+    """The number of compilations by torch, in each run of an engine and after all runs."""
 
     def __init__(self) -> None:
         self._lines: dict[str, list[str]] = {}
@@ -451,7 +451,7 @@ class CompilationLog:
             self._lines.setdefault(title, []).append(f"{num} in {part}{took}")
 
     def describe(self) -> list[str]:
-        """Return a note for each engine that compiled, and one on what was compiled afterwards."""
+        """Return a note for each engine that compiled, and a note on later compilations."""
         later = count_compilations()[0] - self._end[0]
         notes = [f"compilations by torch, {title}: {'; '.join(parts)}" for title, parts in self._lines.items()]
         if notes or later:
@@ -460,7 +460,7 @@ class CompilationLog:
 
 
 def count_compilations() -> tuple[int, float]:
-    """Return the compilations by torch in this process, and the seconds that they took."""
+    """Return the number of compilations by torch in this process, and the seconds that they took."""
     if "torch" not in sys.modules:
         return 0, 0.0
     from kgverify.torch import compilations

@@ -1,4 +1,4 @@
-"""A folder with the result of a verification: both traces, the report, its run time, and in lockstep the compared steps."""
+"""A folder with the result of a verification: both traces, the report, the run time and, in lockstep, the compared steps."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -33,14 +33,14 @@ LOCKSTEP = "lockstep.h5"
 REPORT = "report.json"
 TIMES = "times.json"
 _READY = "ready"
-"""The file of a staged run with the names of its files, written when all of them are on disk."""
+"""The file with the names of a staged run's files, written when all of them are on disk."""
 
 
 class RunTimes(msgspec.Struct, frozen=True):
     """The seconds that a verification took. They are not in the report, so that equal runs have equal reports.
 
-    total:  from the reading of the graph to the report
-    phases: by title, such as `actual: compiled`
+    total:  the time from reading the graph to the report
+    phases: the time of each phase, by title, such as `actual: compiled`
     """
 
     total: float
@@ -49,7 +49,7 @@ class RunTimes(msgspec.Struct, frozen=True):
 
 @contextmanager
 def locked_run(folder: str | Path | None) -> Iterator[None]:
-    """Create and lock the folder of a run while it is made; nothing for None. UserError as by `locked_folder`."""
+    """Create the folder of a run and lock it while the run is made; do nothing for None. UserError as for `locked_folder`."""
     with nullcontext() if folder is None else locked_folder(Path(folder), "this run"):
         yield
 
@@ -59,10 +59,10 @@ def save_verification(
 ) -> None:
     """Write `expected.h5`, `actual.h5` and `report.json`; in lockstep also `lockstep.h5`, the compared actual steps.
 
-    times: written as `times.json`, if known
+    times: the run time, to be written as `times.json`
 
-    Traces on disk are copied. Nothing is changed before all files are on disk. The caller holds the lock of the folder, if
-    other processes could write to it. UserError if the folder cannot be created or written.
+    Traces on disk are copied. Nothing is changed before all files are on disk. The caller must hold the lock of the folder
+    if other processes could write to it. UserError if the folder cannot be created or written.
     """
     make_folders(folder)
     _finish(folder)
@@ -90,14 +90,14 @@ def save_verification(
 
 
 def finish_saving(folder: Path) -> None:
-    """Put the files of a run in place for a process that was killed meanwhile. UserError if another process writes the run."""
+    """Finish putting a run's files in place for a process that was killed. UserError if another process writes the run."""
     if not (folder / REPORT).is_file() and any(folder.glob(f"{STAGED}*/{_READY}")):
         with locked_run(folder):
             _finish(folder)
 
 
 def _finish(folder: Path) -> None:
-    """Do as `finish_saving`. The caller holds the lock of the folder."""
+    """Put staged files in place, as `finish_saving` does. The caller holds the lock of the folder."""
     for ready in [] if (folder / REPORT).is_file() else [*folder.glob(f"{STAGED}*/{_READY}")]:
         new = read_file(ready, purpose="the files of a staged run").decode().split("\n")
         for name in (EXPECTED, ACTUAL, LOCKSTEP, TIMES, REPORT):
@@ -109,7 +109,7 @@ def _finish(folder: Path) -> None:
 
 
 def _exchange(staged: Path, folder: Path) -> None:
-    """Move the files of a run to its folder, those of a run that was there before away; an error leaves these in place."""
+    """Move the files of a run to its folder, and the files of an older run away; after an error, the older files stay."""
     moved: list[tuple[Path, Path]] = []
 
     def move(source: Path, target: Path) -> None:
@@ -117,7 +117,7 @@ def _exchange(staged: Path, folder: Path) -> None:
         moved.append((target, source))
 
     try:
-        # Without its report a folder is no run: of a process that is killed here, `finish_saving` finishes the work.
+        # A folder without a report is not a run. If the process is killed here, `finish_saving` finishes its work.
         for name in (REPORT, EXPECTED, ACTUAL, LOCKSTEP, TIMES):
             is_stale = (staged / name).exists() or name in (LOCKSTEP, TIMES)
             if is_stale and (folder / name).exists():
@@ -136,13 +136,13 @@ def read_run(folder: Path) -> Verification:
     report = read_saved_report(folder)
     # Earlier versions did not save the steps of lockstep.
     has_steps = report.lockstep and (folder / LOCKSTEP).is_file()
-    # Compact traces were compared with their goals.
+    # Compact traces had been compared with their goals.
     traces = rebuild_for_comparison(read_trace(folder / EXPECTED), read_trace(folder / ACTUAL))
     return Verification(report, *traces, read_trace(folder / LOCKSTEP) if has_steps else None)
 
 
 def read_saved_report(folder: Path) -> Report:
-    """Read the report of a folder that `save_verification` wrote, without its traces. UserError as by `read_run`."""
+    """Read the report of a folder that `save_verification` wrote, without its traces. UserError as for `read_run`."""
     finish_saving(folder)
     path = folder / REPORT
     report = read_json(
@@ -150,7 +150,7 @@ def read_saved_report(folder: Path) -> Report:
         Report,
         purpose="a report of `kgverify diff --save DIR`",
         fix="save the run again",
-        # Every divergence is in it.
+        # The report contains every divergence.
         max_bytes=MAX_BYTES,
     )
     _check_indices(report, str(path))
@@ -168,7 +168,7 @@ def read_times(folder: Path) -> RunTimes | None:
 
 
 def _check_indices(report: Report, where: str) -> None:
-    """Raise UserError unless causes, divergences and shares refer to existing ones, and the first cause is one of them."""
+    """Raise a UserError unless causes, divergences and shares refer to valid indices, and the first cause is in the list."""
     num_divergences, num_causes = len(report.divergences), len(report.causes)
     shares = report.attribution.shares if report.attribution else ()
     found = (

@@ -8,12 +8,11 @@ from typing import Final, NamedTuple
 import msgspec
 import numpy as np
 
-from kgverify.comparison.classify import SCORES_BEFORE
 from kgverify.comparison.comparable import MemorySource, StepSource, has_steps
 from kgverify.comparison.compare import Comparer, Options
 from kgverify.comparison.equality import DEFAULT_EQUALITY, Equality
 from kgverify.comparison.rankings import compare_rankings
-from kgverify.comparison.result import ROLES, Attribution, Cause, Comparison, Verdict
+from kgverify.comparison.result import ROLES, SCORES_BEFORE, Attribution, Cause, Comparison, Verdict
 from kgverify.engines.protocol import DescribedEngine, Engine, ExplainedEngine, candidate_set
 from kgverify.progress import Phase, Progress, silent_phase
 from kgverify.ranking.rank import describe_hits
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
     from kgverify.conditions.features import Feature
 
 
-# The repetition of an engine: it proves a sample of its candidates again, and must give the same up to rounding
+# The repetition of an engine: it proves a sample of its candidates again, and results must be the same up to rounding
 
 TO_THE_BIT: Final = "to the bit"
 IN_THE_SAME_BATCH: Final = "in the same batch"
@@ -40,14 +39,14 @@ SHARE: Final = 16
 """One in this number of candidates is proved again."""
 MIN_SAMPLE: Final = 16
 MAX_SAMPLE: Final = 64
-"""The candidates of a sample: the same number in every run of the same candidates."""
+"""The most candidates of a sample, which is the same in every run of the same candidates."""
 
 
 class Repetition(NamedTuple):
     """The repetition of both engines.
 
     reasons: why the verdict is INCONCLUSIVE, if an engine is not deterministic
-    by_batch: the reasons why AGREE is INCONCLUSIVE, if an engine is deterministic and another batch changes its results
+    by_batch: the reasons why AGREE is INCONCLUSIVE, if an engine is deterministic but another batch changes its results
     """
 
     determinism: Determinism
@@ -56,7 +55,7 @@ class Repetition(NamedTuple):
 
 
 def prove_again(side: EngineRun, asked: CandidateSet, progress: Progress) -> EngineRun:
-    """Prove a sample of a run again, spread over its candidates; all of them if the engine returned another number."""
+    """Prove a sample of candidates again, spread over the run; prove all if the engine returned a different number of them."""
     num = len(side.trace.columns.candidates.query)
     if num != len(asked.query):
         return side._replace(rows=np.arange(num), again=side.engine.prove(asked, progress))
@@ -65,10 +64,10 @@ def prove_again(side: EngineRun, asked: CandidateSet, progress: Progress) -> Eng
 
 
 def judge_repetition(run: Run, sides: tuple[EngineRun, EngineRun], options: Options) -> Repetition:
-    """Return whether each engine repeats itself, and what that means for the verdict if one does not.
+    """Return whether each engine repeats itself, and the consequences for the verdict if an engine does not.
 
-    Lists, choices and outcomes must be equal, and scores within their bound. A choice between two scores closer than the
-    bound is a near-tie, as it is between two engines.
+    Lists, choices and outcomes must be equal, and scores must agree within their bound. A choice between two scores closer
+    than the bound is a near-tie, as in a comparison of two engines.
     """
     found = [_compare_runs(run, side, options) for side in sides]
     nums = [None if side.again is None else len(side.rows) for side in sides]
@@ -81,7 +80,7 @@ def judge_repetition(run: Run, sides: tuple[EngineRun, EngineRun], options: Opti
 
 
 def _compare_runs(run: Run, side: EngineRun, options: Options) -> tuple[bool | None, str, str]:
-    """Return whether a side repeats itself, within which difference, and why the verdict may be INCONCLUSIVE."""
+    """Return whether a side repeats itself, how exactly, and why the verdict may be INCONCLUSIVE."""
     if side.again is None:
         return None, "", ""
     first = select_candidates(side.trace.columns, side.rows)
@@ -100,7 +99,7 @@ def _compare_runs(run: Run, side: EngineRun, options: Options) -> tuple[bool | N
         return True, words + f", with {len(found.near_ties):,} choices at near-ties" * bool(found.near_ties), ""
     whole, rows, differing = side.trace.columns, side.rows, found.divergences
     is_of_batch = len(rows) < len(whole.candidates.query)
-    # All candidates at once are the batch of the first run. Twice: an engine may alternate.
+    # Repeat the batch of the first run with all candidates; twice, since an engine may alternate.
     for _ in range(2 * is_of_batch):
         in_same_batch = compare(whole, side.engine.prove(candidate_set(whole)))[1].divergences
         if in_same_batch:
@@ -123,8 +122,8 @@ def _compare_runs(run: Run, side: EngineRun, options: Options) -> tuple[bool | N
 class Verification:
     """A report and its two traces.
 
-    stepped: in lockstep, the actual engine's steps from the expected goals: each a candidate with one step, in the order
-             of the expected steps
+    stepped: in lockstep, the actual engine's steps from the expected goals, each as a candidate with one step, in the
+             order of the expected steps
     """
 
     report: Report
@@ -133,7 +132,7 @@ class Verification:
     stepped: Trace | None = None
 
     def excerpt(self) -> Trace:
-        """Return the expected trace, which is in memory."""
+        """Return the expected trace, which is already in memory."""
         return self.expected
 
 
@@ -183,13 +182,13 @@ def verify(
 def _run_both(
     run: Run, pipelines: tuple[Pipeline, Pipeline], repeats: bool, phase: Phase, compilations: CompilationLog
 ) -> "tuple[tuple[EngineRun, EngineRun], tuple[Feature, ...]]":
-    """Run both engines, and prove a sample of their candidates again. Also return the features that the actual one declares."""
+    """Run both engines, and prove a sample of their candidates again; also return the features declared by the actual one."""
     sides = [_run_pipeline(run, *each, phase, compilations) for each in zip(pipelines, ROLES, strict=True)]
     declared: tuple[Feature, ...] = ()
     if isinstance(pipelines[1].engine, DescribedEngine):
         from kgverify.conditions.features import read_declared
 
-        # Features are those of the columns that the engine returned last.
+        # Features describe the columns that the engine returned last.
         declared = read_declared(pipelines[1].engine, sides[1].trace.columns)
     for i, side in enumerate(sides if repeats else ()):
         title = _title(side.engine, side.role)
@@ -211,11 +210,11 @@ def _run_pipeline(run: Run, pipeline: Pipeline, role: str, phase: Phase, compila
     title = _title(pipeline.engine, role)
     with phase(title, len(candidates.query)) as progress, compilations.of(title, "the first run"):
         columns = pipeline.engine.prove(candidates, progress)
-    # Only columns that are consistent can be ranked.
+    # Only consistent columns can be ranked.
     trace = build_trace(run, pipeline.engine, columns, None)
     engine = trace.header.engine
     if engine.name not in OWN_ENGINES and find_float_type(columns.resolvents.score) == "float32":
-        # A float32 number has no more bits, whatever array it comes in.
+        # The scores are float32 numbers, whatever the type of the array.
         header = msgspec.structs.replace(trace.header, engine=name_float32(engine))
         trace = replace(trace, header=header)
     trace = replace(trace, rankings=pipeline.rank_finite(run, columns.candidates))
@@ -225,7 +224,7 @@ def _run_pipeline(run: Run, pipeline: Pipeline, role: str, phase: Phase, compila
 def _explain(
     task: Task, compared: Compared, declared: "tuple[Feature, ...]", *, is_repeating: bool
 ) -> tuple[Comparison, tuple[Cause, ...], Attribution | None]:
-    """Compare the ranks, and explain what differs: nothing that explains is imported before something does."""
+    """Compare the ranks, and explain the differences; import the explaining modules only if there are any."""
     if not compared.comparison.divergences:
         comparison = compare_rankings(compared.comparison, compared.traces[0], compared.traces[1], task.ranks)
         if not comparison.divergences:
@@ -236,11 +235,11 @@ def _explain(
 
 
 def _judge_repeated(comparison: Comparison, causes: Sequence[Cause], repetition: Repetition) -> Comparison:
-    """Make the verdict INCONCLUSIVE if an engine does not repeat itself, unless that is the fault found."""
+    """Make the verdict INCONCLUSIVE if an engine does not repeat itself, unless this is the fault that was found."""
     unrepeated = repetition.reasons
     is_right = repetition.determinism.expected is not False
     is_explained = is_right and any(each.situation == SCORES_BEFORE for each in causes)
-    # An engine that hands out scores of the call before cannot repeat itself: that is its fault.
+    # An engine that returns scores of an earlier call cannot repeat itself: that is the fault.
     fatal = () if is_explained else unrepeated
     if comparison.verdict is Verdict.AGREE:
         fatal = (*fatal, *repetition.by_batch)
@@ -252,7 +251,7 @@ def _judge_repeated(comparison: Comparison, causes: Sequence[Cause], repetition:
 
 
 def _note_same(comparison: Comparison, traces: tuple[Trace, Trace]) -> Comparison:
-    """Note that both sides are of one engine, if they agree."""
+    """Add a note to AGREE if both sides ran the same engine."""
     if comparison.verdict is not Verdict.AGREE:
         return comparison
     same = describe_same(*(each.header.engine for each in traces))
@@ -260,7 +259,7 @@ def _note_same(comparison: Comparison, traces: tuple[Trace, Trace]) -> Compariso
 
 
 def _describe(task: Task, compared: Compared, comparison: Comparison, hidden: Sequence[str]) -> list[str]:
-    """Return notes on the graph, the ranks, and what lockstep leaves open."""
+    """Return notes on the graph, the ranks, and the limits of lockstep."""
     rankings = compared.traces[0].rankings
     limits = () if compared.stepper is None else describe_lockstep(comparison.divergences, task.engines)
     if hidden:

@@ -1,7 +1,7 @@
-"""The reference prover: an implementation of docs/semantics.md that is as plain as possible.
+"""The reference prover: the plainest possible implementation of docs/semantics.md.
 
-It shares no code with kgverify, so that one bug cannot hide on both sides. The neural policy, which needs
-numpy, is `kgreference.two_tower.TwoTower`.
+It shares no code with kgverify, so that the same bug cannot hide on both sides. The neural policy, which needs numpy,
+is `kgreference.two_tower.TwoTower`.
 """
 
 from kgreference.corrupt import HEAD, TAIL, Corrupter, mix

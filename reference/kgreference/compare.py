@@ -1,4 +1,4 @@
-"""A second comparison of two sides, one candidate at a time: slow and plain, to check the one that decides."""
+"""A second comparison of two sides, one candidate at a time. It is slow and plain, and checks the comparison that decides."""
 
 import math
 from collections.abc import Hashable, Sequence
@@ -19,7 +19,7 @@ class Clause(NamedTuple):
 
 
 class TakenStep(NamedTuple):
-    """A step that a side took. None stands for a number that the side does not know."""
+    """A step that a side took. None stands for an unknown number."""
 
     goal: Hashable
     depth: int | None
@@ -31,7 +31,7 @@ class TakenStep(NamedTuple):
 
 
 class Proved(NamedTuple):
-    """A candidate with its steps and its end. `identity` is its query, side and atom, in names."""
+    """A candidate with its steps and its ending. `identity` is its query, side and atom, in names."""
 
     identity: Hashable
     steps: Sequence[TakenStep]
@@ -44,8 +44,8 @@ class Rules(NamedTuple):
     """The rules of equality.
 
     tolerance:    the largest difference between two scores that count as equal
-    has_lockstep: whether each candidate is a single step, which its depth numbers
-    is_rounded:   whether the recorded actual scores are coarser than those that the choice was made from
+    has_lockstep: whether each candidate is a single step, numbered by its depth
+    is_rounded:   whether the recorded actual scores are coarser than the scores that the choice was based on
     """
 
     tolerance: float = 0.0
@@ -54,9 +54,9 @@ class Rules(NamedTuple):
 
 
 class Found(NamedTuple):
-    """The first difference of a candidate; a near-tie has the gap of its scores.
+    """The first difference of a candidate.
 
-    `step` is -1 for a difference of the ends.
+    A near-tie has the gap of its scores. `step` is -1 for a difference of the endings.
     """
 
     step: int
@@ -106,7 +106,7 @@ def first_field(left: TakenStep, right: TakenStep, tolerance: float) -> str:
 
 
 def _gap(left: TakenStep, right: TakenStep, field: str, rules: Rules) -> float | None:
-    """Return the gap of the expected scores at another choice that the error of scores excuses."""
+    """Return the gap of the expected scores at a different choice, if the error of scores excuses it."""
     num = len(left.resolvents)
     if field != "steps.choice" or not rules.tolerance:
         return None
@@ -127,7 +127,7 @@ def _gap(left: TakenStep, right: TakenStep, field: str, rules: Rules) -> float |
 
 
 def _compare_ends(expected: Proved, actual: Proved, rules: Rules) -> Found | None:
-    """Compare the ends of two candidates whose common steps agree."""
+    """Compare the endings of two candidates whose common steps agree."""
     num = len(expected.steps), len(actual.steps)
     if num[0] != num[1]:
         return Found(min(num), "candidates.num_steps")

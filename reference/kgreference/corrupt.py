@@ -1,4 +1,4 @@
-"""Corruptions of a triple, drawn by a key and not from a stream, so that no order or chunking can change them."""
+"""Corruptions of a triple. They are drawn by a key, not from a stream, so that no order or chunking can change them."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -26,7 +26,7 @@ def mix(x: int) -> int:
 
 
 def mix_all(numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Return `mix` of each number; arithmetic of 64 bits discards what `MASK` does."""
+    """Return `mix` of each number; 64-bit arithmetic discards the same bits as `MASK`."""
     x = numbers + np.uint64(0x9E3779B97F4A7C15)
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -39,7 +39,7 @@ class Corrupter:
     ``known`` are the triples of train, valid and test: they determine the constants seen in an argument,
     and are never drawn. ``domains`` names the constants of each declared domain.
 
-    Raises KeyError for a domain's constant that the program does not have.
+    Raises KeyError if a domain contains a constant that the program lacks.
     """
 
     def __init__(
@@ -54,13 +54,13 @@ class Corrupter:
         self._note_known(known)
 
     def with_known(self, known: Iterable[Triple]) -> "Corrupter":
-        """Return the corrupter of the same constants and domains with other known triples."""
+        """Return a corrupter with the same constants and domains, but other known triples."""
         other = copy(self)
         other._note_known(known)
         return other
 
     def _note_known(self, known: Iterable[Triple]) -> None:
-        # The entities that make a known triple, by predicate, side and the entity on the other side.
+        # The entities of known triples, by predicate, side, and the entity on the other side.
         self._taken: defaultdict[tuple[int, int, int], set[int]] = defaultdict(set)
         for predicate, first, second in known:
             self._taken[predicate, HEAD, second].add(first)
@@ -73,8 +73,8 @@ class Corrupter:
     def domain(self, predicate: int, side: int) -> NDArray[np.int64]:
         """Return the entities of an argument, int64 [n], ascending.
 
-        They are the union of the declared domains that hold a constant seen there; all constants if no domain
-        is declared or some seen constant is in no domain.
+        They are the union of the declared domains that contain a constant seen there. They are all constants if no
+        domain is declared, or if some seen constant is in no domain.
         """
         key = (predicate, side)
         if key not in self._domain_of:
@@ -82,11 +82,11 @@ class Corrupter:
         return self._domain_of[key]
 
     def eligible(self, query: Atom, side: int) -> NDArray[np.int64]:
-        """Return the entities of the domain, int64 [n], ascending, whose triple is neither the query nor known."""
+        """Return the entities of the domain whose triple is neither the query nor known: int64 [n], ascending."""
         kept, own = (query.second, query.first) if side == HEAD else (query.first, query.second)
         taken = sorted(self._taken.get((query.predicate, side, kept), set()) | {own})
         domain = self.domain(query.predicate, side)
-        # Where each taken entity is in the domain, if it is there.
+        # The position of each taken entity in the domain, if it is there.
         found = np.searchsorted(domain, taken)
         is_there = found < len(domain)
         is_there[is_there] = domain[found[is_there]] == np.array(taken)[is_there]
@@ -107,7 +107,7 @@ class Corrupter:
         return [replace(query, side, entity) for entity in entities.tolist()]
 
     def candidates(self, query: Atom, index: int, side: int, k: int | None, seed: int) -> list[Atom]:
-        """Return the true triple, then its corruptions."""
+        """Return the true triple, followed by its corruptions."""
         return [query, *self.draw(query, index, side, k, seed)]
 
     def _find_domain(self, seen: set[int]) -> NDArray[np.int64]:
@@ -119,7 +119,7 @@ class Corrupter:
 
 
 def replace(triple: Atom, side: int, entity: int) -> Atom:
-    """Return the triple with another entity on one side: HEAD is its first argument, TAIL its second."""
+    """Replace the entity on one side of a triple: HEAD is its first argument, TAIL its second."""
     if side == HEAD:
         return Atom(triple.predicate, entity, triple.second)
     if side == TAIL:

@@ -24,7 +24,7 @@ from kgreference.terms import Atom, Goal, Triple, canonical
 
 
 class Derivation(NamedTuple):
-    """The steps taken for one query, uncounted ones included.
+    """The steps taken for one query, including uncounted ones.
 
     ``log_probability`` is the sum over the steps, in nats. ``is_limited``: whether a limit dropped a resolvent.
     """
@@ -47,7 +47,8 @@ def derive(
 ) -> Derivation:
     """Take steps from the query until the outcome is not OPEN. Raises ValueError for a limit below 1.
 
-    ``stages`` replaces stages by other functions. ``is_positive``: whether the query is a test triple, not a corruption.
+    ``stages`` replaces stages by other functions. ``is_positive``: whether the query is a test triple rather than a
+    corruption.
     """
     if limits.max_depth < 1 or limits.max_atoms < 1 or limits.max_resolvents < 1:
         raise ValueError(f"every limit must be 1 or more, found {limits}")
@@ -70,7 +71,7 @@ def derive(
 def derive_together(
     program: Program, limits: Limits, policy: PreparedPolicy, queries: Sequence[Atom]
 ) -> list[Derivation]:
-    """Derive several queries as `derive` does, but one step of each in turn, so that the policy prepares for all of them."""
+    """Derive several queries like `derive`, but one step of each in turn, so that the policy can prepare for all of them."""
     goals = [canonical((query,)) for query in queries]
     excluded = [find_excluded(OURS, limits, query, True) for query in queries]
     visited = [{goal} for goal in goals]
@@ -94,7 +95,7 @@ def derive_together(
 
 
 def conclude(query: Triple, steps: list[Step]) -> Derivation:
-    """Return the derivation that has these steps."""
+    """Return the derivation with these steps."""
     log_probability: float = reduce(add, [step.log_probability for step in steps], 0.0)
     is_limited = any(step.dropped_atoms > 0 or step.dropped_resolvents > 0 for step in steps)
     return Derivation(query, steps, steps[-1].outcome, is_limited, log_probability)

@@ -1,7 +1,7 @@
-"""The dialect of an engine: the choices in which engines that are right differ.
+"""The dialect of an engine: the choices in which correct engines may differ.
 
-Every choice has a name, a default, which is that of docs/semantics.md, and a rule. The examples are programs of two
-lines; lower-case arguments are constants, and X, Y, Z are variables.
+Every choice has a name, a rule, and a default, as in docs/semantics.md. The examples are programs of two lines.
+Lower-case arguments are constants, and X, Y, Z are variables.
 """
 
 from collections import Counter
@@ -15,10 +15,10 @@ class Unification(StrEnum):
     """The unification of the selected atom with the head of a clause that is standardized apart.
 
     COMPLETE: the most general unifier.
-    ONE_PASS: the two argument pairs in order. A variable of the clause is bound to the term of the goal; else a variable
-        of the goal is bound to the constant of the clause; two different constants fail. A variable bound to two
-        different terms fails, even where these unify. Bindings are applied to each other, so that a success
-        has the most general unifier. A difference needs a clause head that repeats a variable.
+    ONE_PASS: the two argument pairs in order. A variable of the clause is bound to the term of the goal; else a
+        variable of the goal is bound to the constant of the clause; two different constants fail. A variable bound to
+        two different terms fails, even if the terms unify. Bindings are applied to each other, so that a success has
+        the most general unifier. The two options differ only if a clause head repeats a variable.
 
     Example:
         p(X, X) <- q(X, X)
@@ -30,11 +30,11 @@ class Unification(StrEnum):
 
 
 class Memory(StrEnum):
-    """The comparison of a resolvent with the goals visited in the derivation, the current one included.
+    """The comparison of a resolvent with the visited goals of the derivation, including the current one.
 
     NONE: nothing is dropped.
     SEQUENCE: equal atoms in the same order.
-    SET: the same atoms, whatever their order and number of occurrences.
+    SET: the same atoms, regardless of their order and number of occurrences.
 
     Example:
         p(X, Y) <- q(Y, X), p(Y, X)
@@ -49,14 +49,16 @@ class Memory(StrEnum):
 
 
 class Filter(StrEnum):
-    """A stage that takes resolvents away or changes them, after `resolve`. An engine applies its filters in its own order.
+    """A stage after `resolve` that removes or changes resolvents.
+
+    An engine applies its filters in its own order.
 
     PRUNE: facts other than the excluded atom are deleted from each resolvent.
-    REVISIT: visited goals are dropped, as the memory compares them.
-    DUPLICATES: of resolvents that are equal up to renaming, in the same order of atoms, the first stays.
-    CLOSE: the first proof is left alone, if there is one; FALSE alone, if there is no resolvent.
+    REVISIT: resolvents that the memory identifies with visited goals are dropped.
+    DUPLICATES: only the first is kept of resolvents that are equal up to renaming, in the same order of atoms.
+    CLOSE: only the first proof is kept, if there is one; FALSE is the only resolvent, if there is no other.
     MAX_ATOMS: resolvents of more than ``max_atoms`` atoms are rejected or truncated, and counted.
-    MAX_RESOLVENTS: all but the first ``max_resolvents`` are dropped, and counted.
+    MAX_RESOLVENTS: all except the first ``max_resolvents`` are dropped, and counted.
 
     Example:
         p(X, Y) <- q(X, Y), r(X, Y)
@@ -82,14 +84,14 @@ _STAGES: Final = {
     Filter.MAX_ATOMS: "limit_atoms",
     Filter.MAX_RESOLVENTS: "limit_resolvents",
 }
-"""The stages whose names are not those of their filters."""
+"""The stages whose names differ from those of their filters."""
 
 
 class LongResolvents(StrEnum):
     """The treatment of resolvents of more than ``max_atoms`` atoms. Both count in ``dropped_atoms``.
 
     REJECT: they are dropped.
-    TRUNCATE: they lose their last atoms. This is not sound: a proof may be of less than the query.
+    TRUNCATE: they lose their last atoms. This is unsound: a proof may prove less than the query.
 
     Example:
         p(X, Y) <- q(X, Y), r(X, Y)
@@ -115,11 +117,13 @@ class Order(StrEnum):
 
 
 class Exclusion(StrEnum):
-    """The queries that may not serve as a fact in their own derivation. A query with variables excludes nothing.
+    """The rule for queries that may not serve as a fact in their own derivation.
+
+    A query with variables excludes nothing.
 
     ALWAYS: every query.
     POSITIVES_ONLY: a test triple, but not a corruption of one.
-    NEVER: none; the same as ``exclude_query`` off in the limits, which excludes nothing in any dialect.
+    NEVER: no query. This is the same as ``exclude_query`` off in the limits, which excludes nothing in any dialect.
 
     Example:
         p(a, b)
@@ -134,10 +138,10 @@ class Exclusion(StrEnum):
 
 
 class Stopping(StrEnum):
-    """The offer of an action that ends the derivation as FAILED, after the other resolvents.
+    """The rule for offering, after the other resolvents, an action that ends the derivation as FAILED.
 
     NEVER: it is not offered, and a step without resolvents is FALSE.
-    WHERE_NO_TERMINAL: it is offered unless TRUE or FALSE is among the resolvents, so also where the filters after `close`
+    WHERE_NO_TERMINAL: it is offered unless TRUE or FALSE is among the resolvents, so also if the filters after `close`
         leave nothing. Some engines call the action Endf.
 
     Example:
@@ -152,7 +156,7 @@ class Stopping(StrEnum):
 class Unproved(StrEnum):
     """The ranking score of a candidate that is not proved.
 
-    SUBTRACT_100: its log-probability less 100 nats.
+    SUBTRACT_100: its log-probability minus 100 nats.
     LOG_PROBABILITY: its log-probability, as if it were proved.
 
     Example:
@@ -168,8 +172,8 @@ class Unproved(StrEnum):
 class Ties(StrEnum):
     """The rank of a test triple among corruptions of equal score.
 
-    OPTIMISTIC: before all of them. PESSIMISTIC: behind all of them. REALISTIC: the mean of these two.
-    RANDOM: any place between them, both included, drawn by the engine.
+    OPTIMISTIC: before all of them. PESSIMISTIC: after all of them. REALISTIC: the mean of both.
+    RANDOM: a place from the first of these to the last, drawn by the engine.
 
     Example:
         p(a, b)
@@ -187,21 +191,21 @@ class Ties(StrEnum):
 class Dialect:
     """The choices of one engine, each with the default of docs/semantics.md.
 
-    unification:    of the selected atom with a clause head
-    order:          of rules and facts
+    unification:    the unification of the selected atom with a clause head
+    order:          the order of rules and facts
     is_reversed:    whether the clauses of each kind are tried from the last to the first
-    exclusion:      of the query as a fact
-    filters:        the filters in the order in which they are applied; one that is left out is not applied
+    exclusion:      the exclusion of the query as a fact
+    filters:        the filters, in the order in which they are applied; a filter that is not listed is not applied
     long_resolvents: the treatment of resolvents with too many atoms, by the filter MAX_ATOMS
-    memory:         of visited goals, for the filter REVISIT
+    memory:         the memory of visited goals, for the filter REVISIT
     forgets_names:  whether visited goals are compared up to renaming. If not, a variable keeps its name in the
-        derivation and those of a clause are new, so a resolvent with a new variable was never visited. Of two
-        variables of the goal that become equal, the name of the second argument stays.
+        derivation, and the variables of a clause are new, so a resolvent with a new variable was never visited. If two
+        variables of the goal become equal, the name of the second argument is kept.
     exempts_terminal: whether REVISIT keeps a resolvent without atoms even if the goal without atoms was visited. A
-        derivation ends with the first such goal, so only a memory that outlasts a derivation shows the difference.
+        derivation ends with the first such goal, so the difference shows only if a memory outlasts a derivation.
     stopping:      the offer of stopping
-    skips_unary:    whether a step is not counted if it has one resolvent, and that is a goal: ``depth`` stays, nothing
-        is offered but the goal, which counts as visited. At most ``max_depth`` steps in a row are not counted.
+    skips_unary:    whether a step is not counted if its only resolvent is a goal: ``depth`` does not change, and only
+        that goal is offered, which counts as visited. At most ``max_depth`` steps in a row are not counted.
     unproved:       the ranking score of unproved candidates
     ties:           the rank among equal scores
 
@@ -218,7 +222,7 @@ class Dialect:
 
     Example of `exempts_terminal`:
         p(a, b)
-        From the goal p(a, X), where the goal without atoms was visited, the proof is dropped; with ``exempts_terminal``, kept.
+        From the goal p(a, X), the proof is dropped if the goal without atoms was visited; with ``exempts_terminal``, it is kept.
 
     Example of `skips_unary`:
         p(X, Y) <- q(X, Y)
@@ -247,14 +251,14 @@ class Dialect:
     ties: Ties = Ties.REALISTIC
 
     def __post_init__(self) -> None:
-        """Refuse a filter that occurs twice."""
+        """Reject a filter that occurs twice."""
         repeated = [name for name, num in Counter(self.filters).items() if num > 1]
         if repeated:
             raise ValueError(f"a filter is applied once, found {', '.join(repeated)} more often")
 
     @cached_property
     def filter_stages(self) -> tuple[str, ...]:
-        """The names of the stages after `resolve` in their order; renaming precedes the comparison with visited goals."""
+        """The names of the stages after `resolve`, in order. Renaming precedes the comparison with visited goals."""
         names = [_STAGES.get(each, str(each)) for each in self.filters]
         names.insert(names.index("revisit") if "revisit" in names else len(names), "rename")
         return tuple(names)

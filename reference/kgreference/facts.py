@@ -1,4 +1,4 @@
-"""The facts of a program, in order and found by their arguments: as a list, or as columns for a large graph."""
+"""The facts of a program, in order, with look-up by their arguments: as a list, or as columns for a large graph."""
 
 from array import array
 from bisect import bisect_left, bisect_right
@@ -9,14 +9,14 @@ from typing import Any, Final, TypeAlias, overload
 from kgreference.terms import Triple
 
 MOST_FOUND: Final = 200_000
-"""The atoms whose indices columns remember, with or without a fact; beyond it they forget all."""
+"""The largest number of atoms whose indices columns remember, whether facts or not. Beyond it they forget all."""
 
 
 class FactList(list[Triple]):
-    """Facts as a list of tuples and a dict of their indices. size: above the constants of all of them."""
+    """Facts as a list of tuples, with a dict of their indices. size: a number above all their constants."""
 
     def __init__(self, facts: Iterable[Triple], size: int) -> None:
-        # The order of the triples themselves, if all terms are below the size; numbers are sorted faster.
+        # This is the order of the triples themselves, if all terms are below the size. Numbers are sorted faster.
         super().__init__(sorted(set(facts), key=lambda fact: (fact[0] * size + fact[1]) * size + fact[2]))
         self._number()
 
@@ -26,7 +26,7 @@ class FactList(list[Triple]):
 
     @property
     def is_disjoint(self) -> Callable[[Iterable[Triple]], bool]:
-        """The function that returns whether none of some atoms is a fact."""
+        """A function that returns whether no atom of a collection is a fact."""
         return self._index_of.keys().isdisjoint
 
     def find(self, fact: Triple) -> int:
@@ -42,7 +42,7 @@ class FactList(list[Triple]):
         return self._between((predicate, first), (predicate, first + 1))
 
     def with_second(self, predicate: int, second: int) -> list[int]:
-        """Return the indices, ascending, of the facts of a predicate with a second argument."""
+        """Return the ascending indices of the facts of a predicate with a second argument."""
         if predicate not in self._by_second:
             found: dict[int, list[int]] = {}
             for number in self.with_predicate(predicate):
@@ -51,13 +51,13 @@ class FactList(list[Triple]):
         return self._by_second[predicate].get(second, [])
 
     def _between(self, low: tuple[int, ...], high: tuple[int, ...]) -> range:
-        """Return the indices of the facts that begin with ``low`` or with what lies between it and ``high``."""
+        """Return the indices of the facts from the first that begins with ``low`` to the last before ``high``."""
         facts: Any = self
         return range(bisect_left(facts, low), bisect_left(facts, high))
 
 
 class ListedFacts(FactList):
-    """Facts in the order in which they are given; of equal ones the first."""
+    """Facts in the order given. Of equal facts, the first one counts."""
 
     def __init__(self, facts: Iterable[Triple]) -> None:
         list.__init__(self, dict.fromkeys(facts))
@@ -68,20 +68,20 @@ class ListedFacts(FactList):
             self._by_first.setdefault((predicate, first), []).append(number)
 
     def with_predicate(self, predicate: int) -> Sequence[int]:
-        """Return the indices, ascending, of the facts of a predicate."""
+        """Return the ascending indices of the facts of a predicate."""
         return self._by_first.get((predicate,), [])
 
     def with_first(self, predicate: int, first: int) -> Sequence[int]:
-        """Return the indices, ascending, of the facts of a predicate with a first argument."""
+        """Return the ascending indices of the facts of a predicate with a first argument."""
         return self._by_first.get((predicate, first), [])
 
 
 class FactColumns(Sequence[Triple]):
-    """Facts as three columns, found by binary search: nothing is built for facts that no atom asks for.
+    """Facts as three columns, found by binary search.
 
-    ``predicates``, ``firsts`` and ``seconds`` are equally long buffers of integers, such as an ``array``. Their rows
-    differ and ascend: this is not checked here. ``extremes`` are the lowest and the highest number of each column, for
-    whoever knows them.
+    Nothing is built for facts that nobody looks up. ``predicates``, ``firsts`` and ``seconds`` are buffers of integers
+    with the same length, such as an ``array``. Their rows must be strictly ascending, which is not checked here.
+    ``extremes`` are the lowest and the highest number of each column, if the caller knows them.
 
     Raises ValueError for columns of different lengths.
     """
@@ -136,8 +136,8 @@ class FactColumns(Sequence[Triple]):
         return found
 
     def is_disjoint(self, atoms: Iterable[Triple]) -> bool:
-        """Return whether none of the atoms is a fact."""
-        # Most atoms hold a variable: those are no facts.
+        """Return whether no atom is a fact."""
+        # Most atoms contain a variable, and so are not facts.
         find = self.find
         for atom in atoms:  # noqa: SIM110  a loop takes half the time of `any`
             if atom[1] >= 0 <= atom[2] and find(atom) >= 0:
@@ -166,9 +166,9 @@ class FactColumns(Sequence[Triple]):
         return range(begin, bisect_right(self._firsts, first, begin, of.stop))
 
     def with_second(self, predicate: int, second: int) -> Sequence[int]:
-        """Return the indices, ascending, of the facts of a predicate with a second argument."""
+        """Return the ascending indices of the facts of a predicate with a second argument."""
         if predicate not in self._by_second:
-            # The sort is stable, so that equal ones stay in order.
+            # The sort is stable, so equal arguments keep their order.
             order = sorted(self.with_predicate(predicate), key=self._seconds.__getitem__)
             self._by_second[predicate] = array("q", order), array("q", map(self._seconds.__getitem__, order))
         order_by_second, seconds = self._by_second[predicate]
@@ -177,4 +177,4 @@ class FactColumns(Sequence[Triple]):
 
 
 Facts: TypeAlias = FactList | FactColumns
-"""Different facts, ascending by (predicate, first, second) unless they are listed. The index of each is its place."""
+"""Distinct facts, ascending by (predicate, first, second) unless they are listed. The index of a fact is its place."""

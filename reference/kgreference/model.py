@@ -30,7 +30,7 @@ def least_model(program: Program) -> set[Triple]:
 
 
 class _Atoms:
-    """Ground atoms, found by the constants they hold."""
+    """Ground atoms, found by the constants that they contain."""
 
     def __init__(self) -> None:
         self.all: set[Triple] = set()
@@ -55,7 +55,7 @@ def _conclusions(program: Program, model: _Atoms, rule: Rule, others: Goal, unif
 
 
 def _join(model: _Atoms, head: Triple, body: Goal) -> Iterator[Triple]:
-    """Yield the head under every substitution for which the whole body is in the model."""
+    """Yield the head under every substitution that makes the whole body part of the model."""
     if not body:
         yield head
         return

@@ -7,33 +7,34 @@ from kgreference.resolvent import Kind, Resolvent
 from kgreference.terms import Goal, first_free_variable
 
 SCORE_OF_STOPPING: Final = -64.0
-"""The score that `Shortest` gives to stopping, below that of any goal of fewer than 63 atoms."""
+"""The score that `Shortest` gives to stopping, below that of any goal with fewer than 63 atoms."""
 
 
 class Policy(Protocol):
-    """The choice between resolvents."""
+    """A policy, which chooses between resolvents."""
 
     def scores(self, goal: Goal, resolvents: Sequence[Resolvent]) -> list[float]:
         """Return one finite score for each resolvent; the highest wins.
 
-        The goal and the resolvents are canonical. All resolvents are of kind GOAL, unless a dialect offers STOP
-        or leaves TRUE beside them.
+        The goal and the resolvents are canonical. All resolvents are of kind GOAL, unless a dialect offers STOP or
+        leaves TRUE among them.
         """
         ...
 
 
 class PreparedPolicy(Policy, Protocol):
-    """A policy that scores several steps in less time if it knows of them before."""
+    """A policy that scores several steps in less time if it knows them in advance."""
 
     def prepare(self, steps: Iterable[tuple[Goal, Sequence[Resolvent]]]) -> None:
-        """Prepare for the scores of steps, each a goal with its resolvents; this changes no score."""
+        """Prepare to score steps, each a goal with its resolvents. This changes no score."""
         ...
 
 
 class Shortest:
-    """The policy that prefers fewest atoms, then fewest variables.
+    """The policy that prefers the fewest atoms, and then the fewest variables.
 
-    n atoms with v distinct variables score ``-(n + v / 64)``. Stopping, which is always last, scores less than any goal.
+    A goal of n atoms with v distinct variables scores ``-(n + v / 64)``. Stopping, which is always last, scores less
+    than any goal.
     """
 
     def scores(self, goal: Goal, resolvents: Sequence[Resolvent]) -> list[float]:

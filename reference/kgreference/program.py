@@ -1,4 +1,4 @@
-"""A definite program: its symbols, facts and rules, with the indexes that a resolution step needs."""
+"""A definite program: symbols, facts and rules, with the indexes that a resolution step needs."""
 
 from collections.abc import Hashable, Iterable, Sequence
 from functools import cached_property
@@ -22,11 +22,11 @@ Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
 
 MOST_ITEMS: Final = 200_000
-"""The items that one memo holds; as matching clauses, some 80 MB."""
+"""The largest number of items in a memo: for matching clauses, about 80 MB."""
 
 
 class Memo(dict[Key, Value]):
-    """Values by key. Before it would hold more than ``most`` items, keys included, it forgets all of them."""
+    """A cache of values by key. Before it would exceed ``most`` items, including keys, it forgets all of them."""
 
     def __init__(self, most: int = MOST_ITEMS) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ class Memo(dict[Key, Value]):
         self._num = 0
 
     def remember(self, key: Key, value: Value, num_items: int) -> None:
-        """Store a value of ``num_items`` items; one that alone has too many stays until the next is stored."""
+        """Store a value of ``num_items`` items. A value with too many items is kept until the next one is stored."""
         self._num += 1 + num_items
         if self._num > self._most:
             self.clear()
@@ -59,7 +59,7 @@ NamedRule = tuple[NamedAtom, Sequence[NamedAtom]]
 
 
 class NumberedFacts(NamedTuple):
-    """Facts whose names were numbered by first appearance in the order in which they were given, a name for each number."""
+    """Facts whose names were numbered by first appearance, in the order given, with the name of each number."""
 
     predicates: Sequence[str]
     constants: Sequence[str]
@@ -76,11 +76,10 @@ class Rule(NamedTuple):
 class Program:
     """Facts and rules by id, indexed.
 
-    ``predicates`` and ``constants`` give the names by id. ``facts`` are unique and ascend by (predicate,
-    first, second). ``rules`` keep their order. Facts given as ``FactColumns``
-    and as ``ListedFacts`` are used as they are.
+    ``predicates`` and ``constants`` give the names by id. ``facts`` are unique, and ascend by (predicate, first,
+    second). ``rules`` keep their order. ``FactColumns`` and ``ListedFacts`` are used unchanged.
 
-    Raises ValueError for a fact with a variable, a rule without a body, or an id that has no name.
+    Raises ValueError for a fact with a variable, a rule without a body, or an id without a name.
     """
 
     def __init__(
@@ -118,7 +117,7 @@ class Program:
         queries: Iterable[NamedAtom] = (),
         constants: Iterable[str] = (),
     ) -> "Program":
-        """Build a program with symbols numbered by first appearance: facts, rules (head first), queries, further constants.
+        """Build a program with symbols numbered by first appearance: facts, rules (head first), queries, other constants.
 
         A rule's variables are numbered by first appearance, head first. Raises ValueError like the class.
         """
@@ -186,9 +185,10 @@ class Program:
         return found
 
     def _pattern(self, atom: Triple) -> tuple[Triple, dict[int, int]]:
-        """Replace the atom's constants by unknown ones; return the pattern and the meaning of its terms.
+        """Replace the atom's constants by unknown ones.
 
-        The same rules match both. A constant that some clause head of the predicate holds is its own pattern.
+        Return the pattern and the meaning of its terms. The same rules match both. A constant is kept if some clause
+        head of the predicate contains it.
         """
         predicate, first, second = atom
         named = self._constants_of_heads.get(predicate, ())
@@ -233,7 +233,7 @@ class Program:
         return (self.predicates[predicate], first, second)
 
     def rules_apart(self, predicate: int, first_variable: int) -> list[tuple[int, Rule]]:
-        """Return a predicate's rules and their indices, in order; variable v becomes ``first_variable`` + v."""
+        """Return a predicate's rules and their indices, in order. Variable v becomes ``first_variable`` + v."""
         key = (predicate, first_variable)
         if key not in self._rules_apart:
             numbers = self._rules_by_predicate.get(predicate, [])
@@ -241,9 +241,9 @@ class Program:
         return self._rules_apart[key]
 
     def facts_like(self, atom: Triple) -> list[int]:
-        """Return the indices, ascending, of the facts with the predicate and the constants of an atom.
+        """Return the ascending indices of the facts with the predicate and the constants of an atom.
 
-        They need not unify with it: two equal variables are not compared.
+        These facts need not unify with the atom: repeated variables are not compared.
         """
         predicate, first, second = atom
         if first >= 0 and second >= 0:
@@ -260,7 +260,7 @@ class Program:
         rule_atoms = chain.from_iterable((rule.head, *rule.body) for rule in self.rules)
         facts: Iterable[Triple] = self.facts
         if isinstance(self.facts, FactColumns) and self.facts:
-            # Their extremes tell whether any fact is wrong.
+            # Their extremes show whether any fact is invalid.
             facts = self.facts.find_extremes()
         num_predicates, num_constants = len(self.predicates), len(self.constants)
         for fact in facts:
@@ -276,7 +276,7 @@ class Program:
 def _encode_facts(
     facts: Iterable[NamedAtom], predicate_ids: dict[str, int], constant_ids: dict[str, int]
 ) -> list[Triple]:
-    """Encode facts by id, and number the names that are new."""
+    """Encode facts by id, and number new names."""
     encoded = []
     for fact in facts:
         predicate, first, second = fact
@@ -292,7 +292,7 @@ def _encode_facts(
 
 
 def _encode(atoms: Iterable[NamedAtom], predicate_ids: dict[str, int], constant_ids: dict[str, int]) -> list[Atom]:
-    """Encode atoms by id; they share one scope of variables, numbered by first appearance."""
+    """Encode atoms by id. They share one scope of variables, numbered by first appearance."""
     variables: dict[Variable, int] = {}
 
     def encode_term(name: Name) -> int:

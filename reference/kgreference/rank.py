@@ -14,7 +14,7 @@ HITS: Final = (1, 3, 10)
 
 
 class Ranks(NamedTuple):
-    """The 1-based ranks of a true triple: with ties won, shared and lost."""
+    """The 1-based ranks of a true triple, with ties won, shared and lost."""
 
     optimistic: float
     realistic: float
@@ -22,7 +22,7 @@ class Ranks(NamedTuple):
 
 
 def ranking_score(log_probability: float, outcome: Outcome, unproved: Unproved = Unproved.SUBTRACT_100) -> float:
-    """Return the log-probability in nats, less 100 unless the outcome is PROVED or the dialect subtracts nothing."""
+    """Return the log-probability in nats, minus 100 unless the outcome is PROVED or the dialect subtracts nothing."""
     if unproved is Unproved.LOG_PROBABILITY:
         return log_probability
     return log_probability if outcome == Outcome.PROVED else log_probability - NOT_PROVED_PENALTY
@@ -31,8 +31,8 @@ def ranking_score(log_probability: float, outcome: Outcome, unproved: Unproved =
 def rank(true_score: float, corruption_scores: Sequence[float], tolerance: float = 0.0) -> Ranks:
     """Return the ranks of the true triple among its corruptions.
 
-    Scores closer than ``tolerance`` (nats) count as equal; so do equal scores, whatever the tolerance.
-    Raises ValueError for a score that is not finite, and for a negative tolerance.
+    Scores closer than ``tolerance`` (nats) count as equal, and so do equal scores with any tolerance. Raises ValueError
+    for a score that is not finite, and for a negative tolerance.
     """
     if not all(math.isfinite(value) for value in [true_score, *corruption_scores]):
         raise ValueError("a ranking score must be a finite number")
@@ -51,7 +51,7 @@ def metrics(
 ) -> dict[str, float]:
     """Return the mean reciprocal rank and hits at 1, 3 and 10, keyed ``{side}.{rank type}.{metric}``.
 
-    The side `both` pools all ranks, those of neither side (`other_ranks`) included. A side without ranks has no keys.
+    The side `both` pools all ranks, including those of neither side (`other_ranks`). A side without ranks has no keys.
     """
     sides = {"head": head_ranks, "tail": tail_ranks, "both": [*head_ranks, *tail_ranks, *other_ranks]}
     values = {}

@@ -9,9 +9,9 @@ from kgreference.terms import Goal
 
 
 class Kind(IntEnum):
-    """The kind of a resolvent: atoms left to prove (GOAL), nothing left (TRUE), a dead end (FALSE), or stopping (STOP).
+    """The kind of a resolvent: remaining atoms (GOAL), a proof (TRUE), a dead end (FALSE), or stopping (STOP).
 
-    Only a dialect that says so offers STOP.
+    Only some dialects offer STOP.
     """
 
     GOAL = 0
@@ -35,8 +35,8 @@ class Matches(NamedTuple):
     firsts:         the first terms of their heads
     seconds:        the second terms of their heads
     bodies:         the atoms of their bodies; a fact has none
-    free_variables: the first variable that does not occur in the clause; its own are numbered from 0 by
-                    first appearance, body first
+    free_variables: the first variable that does not occur in the clause. A clause's own variables are numbered from 0
+                    by first appearance, body first
     """
 
     origins: tuple[int, ...]
@@ -56,10 +56,10 @@ NO_MATCHES: Final = Matches((), (), (), (), ())
 
 
 class Resolvent(NamedTuple):
-    """Atoms left to prove, and the clause they come from.
+    """The remaining atoms, and the clause that made them.
 
-    ``origin`` is the index of a rule, or of a fact in the sorted facts. TRUE, FALSE and STOP hold no atoms.
-    Before the stage `prune` every resolvent is a GOAL, even one without atoms.
+    ``origin`` is the index of a rule, or of a fact in the sorted facts. TRUE, FALSE and STOP have no atoms. Before the
+    stage `prune` every resolvent is a GOAL, even without atoms.
     """
 
     kind: Kind
@@ -69,10 +69,10 @@ class Resolvent(NamedTuple):
 
 
 make_resolvent: Final[Callable[[Iterable[Any]], Resolvent]] = partial(tuple.__new__, Resolvent)
-"""Make a resolvent out of its fields, in order; the class itself takes several times as long."""
+"""A function that makes a resolvent from its fields, in order; calling the class takes several times as long."""
 
 FALSE: Final = Resolvent(Kind.FALSE, (), OriginKind.NONE, 0)
-"""The dead end, which no clause makes."""
+"""The dead end; no clause makes it."""
 
 STOP: Final = Resolvent(Kind.STOP, (), OriginKind.NONE, 0)
 """The end of a derivation that the policy may choose."""

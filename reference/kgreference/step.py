@@ -1,4 +1,4 @@
-"""One step of a derivation: a function for each stage, and their composition in the order that the dialect says.
+"""One step of a derivation: a function for each stage, and their composition in the order of the dialect.
 
 The stages and their names are those of docs/semantics.md. Every function is pure.
 """
@@ -31,7 +31,7 @@ from kgreference.terms import (
 
 
 class Limits(NamedTuple):
-    """The most steps of a derivation, atoms of a resolvent and resolvents of a step; each 1 or more.
+    """The largest numbers of steps of a derivation, of atoms of a resolvent and of resolvents of a step; each at least 1.
 
     With ``exclude_query`` a ground query may not serve as a fact in its own derivation.
     """
@@ -54,8 +54,8 @@ class Outcome(IntEnum):
 class Step(NamedTuple):
     """A step with the output of every stage. Log-probabilities are in nats; ``depth`` counts this step.
 
-    ``after_limit`` holds the resolvents that the policy is offered. A stage that is not applied gives the output of an
-    earlier one. A step that ``is_uncounted`` has the depth at which it started.
+    ``after_limit`` holds the resolvents offered to the policy. A stage that is not applied has the output of an earlier
+    stage. A step that ``is_uncounted`` has the depth at which it started.
     """
 
     goal: Goal
@@ -80,14 +80,14 @@ class Step(NamedTuple):
 
 
 make_step: Final[Callable[[Iterable[Any]], Step]] = partial(tuple.__new__, Step)
-"""Make a step out of its fields, in order; the class itself takes several times as long."""
+"""A function that makes a step from its fields, in order; calling the class takes several times as long."""
 
 
 class Situation(NamedTuple):
-    """The inputs of a step, as each stage receives them.
+    """The inputs of a step, which every stage receives.
 
-    The goal and the visited goals are canonical, or keep their names where the dialect does not forget them.
-    ``excluded`` is the fact that the derivation may not use, if there is one. ``visited`` may lack the goal.
+    The goal and the visited goals are canonical, or keep their names if the dialect does not forget names. ``excluded``
+    is the fact that the derivation may not use, if any. ``visited`` may lack the goal.
     """
 
     dialect: Dialect
@@ -101,10 +101,10 @@ class Situation(NamedTuple):
 
 
 make_situation: Final[Callable[[Iterable[Any]], Situation]] = partial(tuple.__new__, Situation)
-"""Make a situation out of its fields, as `make_step` does for steps."""
+"""A function that makes a situation from its fields, like `make_step` for steps."""
 
 
-# Names of their own, since Python 3.11 takes several times as long for a member of an enum.
+# Separate names, since Python 3.11 takes several times as long to look up a member of an enum.
 _GOAL, _TRUE, _RULE, _FACT = Kind.GOAL, Kind.TRUE, OriginKind.RULE, OriginKind.FACT
 _OPEN, _PROVED, _FAILED, _DEPTH_LIMIT = Outcome.OPEN, Outcome.PROVED, Outcome.FAILED, Outcome.DEPTH_LIMIT
 _ONE_PASS, _RULES_FIRST, _REJECT = Unification.ONE_PASS, Order.RULES_FIRST, LongResolvents.REJECT
@@ -122,9 +122,9 @@ def select(situation: Situation) -> Triple:
 
 
 def match_rules(situation: Situation, selected: Triple) -> Matches:
-    """Find every rule, in the order of the dialect, whose head unifies with the selected atom as the dialect says.
+    """Find every rule, in the order of the dialect, whose head unifies with the selected atom by the dialect's unification.
 
-    Each rule is standardized apart before.
+    Each rule is first standardized apart.
     """
     dialect, program = situation.dialect, situation.program
     matches = program.rules_matching(selected)
@@ -148,7 +148,7 @@ def _reverse(matches: Matches) -> Matches:
 
 
 def resolve(situation: Situation, rule_matches: Matches, fact_matches: Matches) -> list[Resolvent]:
-    """Return the resolvent of the goal with each clause, in the order of the dialect; all are of kind GOAL."""
+    """Return the resolvent of the goal with each clause, in the order of the dialect, all of kind GOAL."""
     dialect, goal = situation.dialect, situation.goal
     if dialect.forgets_names:
         by_rules = list(_resolve_with(_RULE, rule_matches, goal))
@@ -161,9 +161,9 @@ def resolve(situation: Situation, rule_matches: Matches, fact_matches: Matches) 
 def _resolve_with(kind: OriginKind, matches: Matches, goal: Goal) -> Iterable[Resolvent]:
     """Return the resolvents with the clauses of one kind: each body, then the rest of the goal under the unifier.
 
-    In the rest, the terms of the selected atom become those of the clause head, to which the unifier makes them
-    equal. Other variables are numbered after the clause's own, so that none captures another. The rest is built
-    column by column: a term, then an atom, for all clauses at once.
+    In the rest, the terms of the selected atom become the terms of the clause head, since the unifier makes them equal.
+    Other variables are numbered after the clause's own, so that no variable captures another. The rest is built column
+    by column: a term, then an atom, for all clauses at once.
     """
     origins, firsts, seconds, bodies, free_variables = matches
     if not origins:
@@ -178,14 +178,14 @@ def _resolve_with(kind: OriginKind, matches: Matches, goal: Goal) -> Iterable[Re
         zip(repeat(predicate), becomes.get(left) or repeat(left), becomes.get(right) or repeat(right))
         for predicate, left, right in rest
     ]
-    rests = zip(*atoms, strict=False) if atoms else repeat(())  # not strict: the repeated ones are infinite
+    rests = zip(*atoms, strict=False) if atoms else repeat(())  # not strict: the repeated columns are infinite
     return map(make_resolvent, zip(repeat(_GOAL), map(add, bodies, rests), repeat(kind), origins, strict=False))
 
 
 def _resolve_by_name(
     situation: Situation, rule_matches: Matches, fact_matches: Matches
 ) -> tuple[list[Resolvent], list[Resolvent]]:
-    """Resolve with clauses whose variables occur in no goal of the derivation, so that the goal's keep their names."""
+    """Resolve with clauses whose variables are new to the derivation, so that the goal's variables keep their names."""
     program, goal = situation.program, situation.goal
     first_free = max(map(first_free_variable, [goal, *situation.visited]))
     rules = dict(program.rules_apart(goal[0][0], first_free))
@@ -202,7 +202,7 @@ def _resolve_by_name(
 
 
 def prune(situation: Situation, resolvents: Sequence[Resolvent]) -> list[Resolvent]:
-    """Delete every atom that is a fact and not the excluded atom; an empty resolvent becomes TRUE."""
+    """Delete every atom that is a fact and not the excluded atom. An empty resolvent becomes TRUE."""
     if not resolvents:
         return []
     facts, excluded = situation.program.facts, situation.excluded
@@ -234,7 +234,7 @@ def _rename(resolvents: Sequence[Resolvent]) -> list[Resolvent]:
 
 
 def revisit(situation: Situation, resolvents: Sequence[Resolvent]) -> list[Resolvent]:
-    """Drop every resolvent that the memory of the dialect takes for the current goal or for one visited before."""
+    """Drop every resolvent that counts as the current goal or an earlier goal in the memory of the dialect."""
     dialect, goal, visited = situation.dialect, situation.goal, situation.visited
     if dialect.memory is _NO_MEMORY or not resolvents:
         return list(resolvents)
@@ -261,7 +261,7 @@ def remove_duplicates(situation: Situation, resolvents: Sequence[Resolvent]) -> 
 
 
 def close(situation: Situation, resolvents: Sequence[Resolvent]) -> list[Resolvent]:
-    """Return the first proof alone, if there is one; FALSE alone, if there is no resolvent."""
+    """Return only the first proof, if there is one; only FALSE, if there is no resolvent."""
     for resolvent in resolvents:
         if not resolvent.atoms and resolvent.kind in (_TRUE, _GOAL):
             return _mark_proofs([resolvent])
@@ -287,7 +287,7 @@ def limit_resolvents(situation: Situation, resolvents: Sequence[Resolvent]) -> l
 
 
 def offer_stop(situation: Situation, resolvents: Sequence[Resolvent]) -> list[Resolvent]:
-    """Offer stopping as the dialect says; FALSE alone, if there is nothing else."""
+    """Add STOP if the dialect offers it. Return only FALSE if there is nothing else."""
     offers = situation.dialect.stopping is _WHERE_NO_TERMINAL
     if offers and all(resolvent.kind is _GOAL for resolvent in resolvents):
         return [*resolvents, STOP]
@@ -295,7 +295,7 @@ def offer_stop(situation: Situation, resolvents: Sequence[Resolvent]) -> list[Re
 
 
 def score(situation: Situation, resolvents: Sequence[Resolvent]) -> list[float]:
-    """Return a score for each resolvent; one that is alone and not a goal gets 0."""
+    """Return a score for each resolvent. A resolvent that is terminal and has no alternative gets 0."""
     if len(resolvents) == 1 and resolvents[0].kind is not _GOAL:
         return [0.0]
     if situation.dialect.forgets_names:
@@ -304,12 +304,12 @@ def score(situation: Situation, resolvents: Sequence[Resolvent]) -> list[float]:
 
 
 def choose(situation: Situation, scores: Sequence[float]) -> int:
-    """Return the index of the highest score; the lowest index among equal ones."""
+    """Return the index of the highest score, the lowest index among equal scores."""
     return scores.index(max(scores))
 
 
 def log_softmax(scores: Sequence[float], choice: int) -> float:
-    """Return the logarithm of the choice's share of the exponentiated scores, in nats, independent of their order."""
+    """Return the logarithm of the choice's share of the exponentiated scores, in nats, regardless of their order."""
     if len(scores) == 1:
         return 0.0
     highest = max(scores)
@@ -324,7 +324,7 @@ def advance(
 
 
 def finish(situation: Situation, chosen: Resolvent, depth: int) -> Outcome:
-    """Return the outcome after ``depth`` counted steps; stopping is FAILED."""
+    """Return the outcome after ``depth`` counted steps. Stopping gives FAILED."""
     if chosen.kind is _TRUE:
         return _PROVED
     if chosen.kind is not _GOAL:
@@ -333,15 +333,15 @@ def finish(situation: Situation, chosen: Resolvent, depth: int) -> Outcome:
 
 
 FilterStage = Callable[[Situation, Sequence[Resolvent]], list[Resolvent]]
-"""A stage that takes resolvents and returns those that remain."""
+"""A stage that receives resolvents and returns the remaining ones."""
 
 
 class Stages(NamedTuple):
     """The functions of a step. Replace one to judge an engine that no dialect describes.
 
-    The signatures are those of this module's functions of the same names. A ``select`` that does not return the leftmost
-    atom needs a ``resolve`` of its own, since that of this module resolves the leftmost one. In a dialect that forgets
-    names, resolvents stay canonical after ``rename``.
+    The signatures are those of this module's functions with the same names. A ``select`` that does not return the
+    leftmost atom needs its own ``resolve``, since this module's ``resolve`` resolves the leftmost atom. In a dialect
+    that forgets names, resolvents must stay canonical after ``rename``.
 
     Example:
         Stages(limit_resolvents=lambda situation, resolvents: list(resolvents[-2:])) keeps the last two resolvents.
@@ -396,7 +396,7 @@ def find_resolvents(situation: Situation, stages: Stages = OUR_STAGES, num_uncou
     after_resolve = stages.resolve(situation, rule_matches, fact_matches)
     is_uncounted = False
     if dialect is OURS and stages is OUR_STAGES:
-        # Written out: the general way would take a third longer where steps are small.
+        # Written out, since the general way would take a third longer for small steps.
         after_prune = prune(situation, after_resolve)
         after_rename = rename(situation, after_prune)
         after_revisit = revisit(situation, after_rename)
@@ -421,7 +421,10 @@ def find_resolvents(situation: Situation, stages: Stages = OUR_STAGES, num_uncou
 def _apply_filters(
     situation: Situation, stages: Stages, resolvents: list[Resolvent]
 ) -> tuple[dict[str, list[Resolvent]], tuple[int, int]]:
-    """Apply the filters in the order of the dialect. Return the resolvents after each, and those that each limit dropped."""
+    """Apply the filters in the order of the dialect.
+
+    Return the resolvents after each filter, and the resolvents that each limit dropped.
+    """
     after, num_lost = {}, {"limit_atoms": 0, "limit_resolvents": 0}
     for name in situation.dialect.filter_stages:
         remaining = resolvents if resolvents == [FALSE] else getattr(stages, name)(situation, resolvents)
@@ -432,7 +435,7 @@ def _apply_filters(
 
 
 def choose_resolvent(situation: Situation, found: Found, stages: Stages = OUR_STAGES) -> Step:
-    """Complete a step that `find_resolvents` began: the stages from `score` to `finish`."""
+    """Complete a step that `find_resolvents` began: apply the stages from `score` to `finish`."""
     fields, offered, is_uncounted = found
     scores = stages.score(situation, offered)
     choice = stages.choose(situation, scores)

@@ -1,7 +1,7 @@
-"""Atoms, substitutions and unification, for terms that are constants or variables.
+"""Atoms, substitutions and unification.
 
-A term is an int: a constant is its id (0 or more), variable number v is ``-1 - v``. There are no function
-symbols, so a unifier maps variables to terms and needs no occurs check.
+Terms are constants or variables. A term is an int: a constant is its id (0 or more), variable number v is ``-1 - v``.
+There are no function symbols, so a unifier maps variables to terms and needs no occurs check.
 """
 
 from collections.abc import Mapping
@@ -17,10 +17,10 @@ class Atom(NamedTuple):
 
 
 Triple = tuple[int, int, int]
-"""An atom without field names. It equals the Atom with the same fields, and is created in a tenth of the time."""
+"""An atom without field names. It equals the Atom with the same fields, but is created in a tenth of the time."""
 
 Goal = tuple[Triple, ...]
-"""Atoms to prove, left to right. The empty goal has nothing left to prove."""
+"""Atoms to prove, from left to right. In the empty goal, nothing remains to be proved."""
 
 Substitution = Mapping[int, int]
 """A map from variables to terms. Other variables stay unchanged."""
@@ -32,7 +32,7 @@ def variable(number: int) -> int:
 
 
 def is_ground(atom: Triple) -> bool:
-    """Return whether an atom holds no variable."""
+    """Return whether an atom contains no variable."""
     _, first, second = atom
     return first >= 0 and second >= 0
 
@@ -40,8 +40,8 @@ def is_ground(atom: Triple) -> bool:
 def unify(left: Triple, right: Triple) -> dict[int, int] | None:
     """Return the most general unifier of two atoms, fully resolved; None if they do not unify.
 
-    Fully resolved means that no mapped variable occurs in a term that the unifier maps to, so one application
-    suffices. A variable that occurs in both atoms is the same variable.
+    Fully resolved means that the unifier maps no variable to a term that it also maps, so one application suffices. A
+    variable that occurs in both atoms is the same variable.
     """
     left_predicate, left_first, left_second = left
     right_predicate, right_first, right_second = right
@@ -65,11 +65,12 @@ def unify(left: Triple, right: Triple) -> dict[int, int] | None:
 
 
 def binds_in_one_pass(atom: Triple, clause_head: Triple) -> bool:
-    """Return whether an atom unifies with a clause head without two bindings of one variable.
+    """Return whether an atom unifies with a clause head without binding a variable twice.
 
-    The two unify and share no variable, whatever its number. The argument pairs are read once, in order: a variable of the
-    head is bound to the term of the atom; else a variable of the atom to the constant of the head. A variable of the
-    atom that met two constants would not unify, so only a variable of the head can be bound to two terms.
+    The atom and the head must unify, and share no variable even if numbers coincide. The argument pairs are read once,
+    in order: a variable of the head is bound to the term of the atom, or else a variable of the atom to the constant of
+    the head. A variable of the atom that met two constants would not unify, so only a variable of the head can be bound
+    to two terms.
     """
     _, first, second = clause_head
     is_repeated = first == second and first < 0
@@ -77,7 +78,7 @@ def binds_in_one_pass(atom: Triple, clause_head: Triple) -> bool:
 
 
 def is_same_set(left: Goal, right: Goal) -> bool:
-    """Return whether a renaming of variables makes the set of atoms of one goal that of the other."""
+    """Return whether a renaming of variables turns the set of atoms of one goal into that of the other."""
     atoms, others = list(set(left)), set(right)
 
     def extend(index: int, renaming: dict[int, int]) -> bool:
@@ -107,7 +108,7 @@ def substitute(atoms: Goal, substitution: Substitution) -> Goal:
 
 
 def canonical(atoms: Goal) -> Goal:
-    """Renumber the variables 0, 1, 2 ... by first appearance, left to right; return canonical atoms as they are."""
+    """Renumber the variables 0, 1, 2 ... by first appearance, left to right. Canonical atoms are returned unchanged."""
     lowest = 0
     for _, first, second in atoms:
         if first < lowest:
@@ -124,7 +125,7 @@ def canonical(atoms: Goal) -> Goal:
 
 
 def first_free_variable(atoms: Goal) -> int:
-    """Return the least number such that neither its variable nor any higher one occurs."""
+    """Return the smallest number such that no variable with this or a higher number occurs."""
     lowest = 0
     for _, first, second in atoms:
         if first < lowest:
@@ -135,7 +136,7 @@ def first_free_variable(atoms: Goal) -> int:
 
 
 def variables(atoms: Goal) -> list[int]:
-    """List the distinct variables by first appearance, left to right."""
+    """List the distinct variables in order of first appearance, left to right."""
     found: dict[int, None] = {}
     for _, first, second in atoms:
         if first < 0:

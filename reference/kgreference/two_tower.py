@@ -17,20 +17,19 @@ Array = NDArray[np.float64]
 NORM_EPSILON = 1e-5
 
 LEAST_ROWS: Final = 8
-"""The rows of the smallest matrix product: the goals computed together, and zeros after them."""
+"""The number of rows of the smallest matrix product: the goals computed together, followed by zeros."""
 
 MOST_ROWS: Final = 32
 
 _MOST_PRODUCTS: Final = 1 << 18
-"""The multiplications of a product that OpenBLAS does without starting threads, whose waiting takes longer than the work."""
+"""The number of multiplications that OpenBLAS does without starting threads, whose waiting takes longer than the work."""
 
 
 class TwoTower:
-    """The score ``f(goal) . f(resolvent) / sqrt(h)``, where f maps atoms to a vector of width h.
+    """The policy with the score ``f(goal) . f(resolvent) / sqrt(h)``, where f maps atoms to a vector of width h.
 
-    ``weights`` has the names and shapes of docs/semantics.md, with any real dtype. Goals are computed
-    together where that changes no bit, so a score never depends on what else is scored. At most
-    ``cache_size`` goals (1 or more) are cached.
+    ``weights`` has the names and shapes of docs/semantics.md, with any real dtype. Goals are computed together if that
+    changes no bit, so a score never depends on other scores. At most ``cache_size`` goals (at least 1) are cached.
 
     Raises ValueError for an array that is missing, not finite or of a wrong shape. `scores` raises
     IndexError for a symbol or a variable without a row.
@@ -49,9 +48,10 @@ class TwoTower:
         self._blocks = [[self._weights[f"block.{block}.{part}"] for part in parts] for block in range(self.num_blocks)]
 
     def scores(self, goal: Goal, resolvents: Sequence[Resolvent]) -> list[float]:
-        """Return one score for each resolvent; one without atoms, such as stopping, scores 0.
+        """Return one score for each resolvent.
 
-        The goal, which has atoms, and the resolvents are canonical.
+        A resolvent without atoms, such as stopping, scores 0. The goal, which has atoms, and the resolvents are
+        canonical.
         """
         scale = math.sqrt(self.width)
         towers = self._find_towers([goal, *(resolvent.atoms for resolvent in resolvents if resolvent.atoms)])
@@ -59,7 +59,7 @@ class TwoTower:
         return [float(tower @ towers[resolvent.atoms]) / scale if resolvent.atoms else 0.0 for resolvent in resolvents]
 
     def prepare(self, steps: Iterable[tuple[Goal, Sequence[Resolvent]]]) -> None:
-        """Cache the towers that the scores of several steps need, as far as the cache has room."""
+        """Cache the towers that the scores of several steps need, as far as they fit in the cache."""
         self._find_towers(
             atoms
             for goal, resolvents in steps
@@ -103,11 +103,11 @@ class TwoTower:
         return 1
 
     def _apply_network(self, embedded: Array) -> Array:
-        """Return f of rows of embeddings, float64 [n, d], as rows, float64 [n, h]."""
+        """Apply f to rows of embeddings, float64 [n, d]: float64 [n, h]."""
         x = multiply(embedded, self._weights["input.weight"]) + self._weights["input.bias"]
         for weight, bias, scale, shift in self._blocks:
             x = x + np.maximum(multiply(x, weight) + bias, 0.0)
-            # The functions of numpy for mean and variance do the same, and take several times as long for a few rows.
+            # The functions of numpy for mean and variance do the same, but take several times as long for a few rows.
             centred = x - _mean(x)
             variance = _mean(centred * centred)
             x = centred / np.sqrt(variance + NORM_EPSILON) * scale + shift
@@ -175,16 +175,17 @@ def _mean(rows: Array) -> Array:
 
 
 def multiply(rows: Array, matrix: Array) -> Array:
-    """Return the product of each row with a matrix [m, k], as rows, float64 [n, m]: some columns at a time."""
+    """Return the product of each row with a matrix [m, k], float64 [n, m], computed a few columns at a time."""
     num = max(1, _MOST_PRODUCTS // (MOST_ROWS * matrix.shape[1]))
     return np.concatenate([rows @ matrix[begin : begin + num].T for begin in range(0, len(matrix), num)], axis=1)
 
 
 @cache
 def multiplies_rows_alike(num: int, height: int, width: int) -> bool:
-    """Return whether numpy multiplies each of `num` rows by a matrix [height, width] as it does the first of eight.
+    """Return whether numpy multiplies each of `num` rows by a matrix [height, width] in the same way as the first of eight.
 
-    A product sums in an order that depends on the shapes and on the place of a row, never on values: random ones show it.
+    A product sums in an order that depends on the shapes and on the place of a row, but not on values, so random values
+    show it.
     """
     random = np.random.default_rng(0)
     row, matrix = random.normal(size=width), random.normal(size=(height, width))

@@ -1,7 +1,7 @@
 """stepaudit: is it the compiler? Audits of functions of tensors under `torch.compile`.
 
-`audit_step` compares a function with eager on every rung of the compiler, examines the properties that it can lose, and
-returns an `AuditReport`. Everything public is here; the modules may change without notice.
+`audit_step` compares a function with eager on every rung of the compiler. It also examines the properties that the
+function can lose, and returns an `AuditReport`. Everything public is here; the modules may change without notice.
 """
 
 from stepaudit.audited_step import audit_step

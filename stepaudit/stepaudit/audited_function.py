@@ -14,16 +14,16 @@ Inputs: TypeAlias = tuple[Any, ...]
 """The arguments of one call: any nesting of tuples, lists, dicts and named tuples of tensors and plain values."""
 
 MakeInputs: TypeAlias = Callable[[int], Inputs]
-"""(number of the call, from 0) -> its arguments; the same number always gives equal ones."""
+"""(number of the call, from 0) -> its arguments. The same number always gives equal arguments."""
 
 
 @dataclass(frozen=True)
 class Subject:
     """A function under audit.
 
-    make_inputs: makes the arguments of a call; calls made with one number must find equal arguments
+    make_inputs: makes the arguments of a call; the same number must give equal arguments
     calls:       the number of calls with different arguments worth comparing
-    first:       the number of the first call, by which random numbers are seeded
+    first:       the number of the first call, which seeds random numbers
     """
 
     name: str
@@ -33,22 +33,24 @@ class Subject:
     first: int = 0
 
     def inputs(self, call: int) -> Inputs:
-        """Make the arguments of a call, which share no memory with those of any other."""
+        """Make the arguments of a call, which share no memory with those of other calls."""
         return self.joint_inputs(range(call, call + 1))[0]
 
     def joint_inputs(self, calls: range) -> list[Inputs]:
-        """Make copies of the arguments of several calls, which share memory as their originals do.
+        """Make copies of the arguments of several calls.
 
-        UserError where `make_inputs` does not return a tuple.
+        The copies share memory as the originals do.
+
+        UserError if `make_inputs` does not return a tuple.
         """
         made = [self.shared_inputs(call) for call in calls]
         result: list[Inputs] = deepcopy_values(made)
         return result
 
     def shared_inputs(self, call: int) -> Inputs:
-        """Make the arguments of a call, which may share memory with what the function captures, or with other calls'.
+        """Make the arguments of a call, which may share memory with captured values or with arguments of other calls.
 
-        UserError where `make_inputs` raises, or does not return a tuple.
+        UserError if `make_inputs` raises, or does not return a tuple.
         """
         try:
             inputs = self.make_inputs(call)

@@ -1,4 +1,4 @@
-"""The audit of a step function: its values on every rung of the compiler, and the properties that it can lose."""
+"""The audit of a step function: its values on every rung of the compiler, and the properties that compiling can lose."""
 
 import traceback
 from collections.abc import Callable
@@ -39,7 +39,7 @@ _CALLS: Final = (
     find_cuda_syncs,
     find_copied_inputs,
 )
-"""The checks of eager calls, of the compilation, and of compiled calls that returned, each in its order."""
+"""The checks of eager calls, of the compilation, and of compiled calls that returned, each group in order."""
 
 
 def audit_step(
@@ -104,7 +104,7 @@ def audit_step(
 
 
 def examine_properties(subject: Subject, options: AuditOptions, report: ReportBuilder) -> None:
-    """Examine every property of a subject. The caller chooses the folder of the caches, and an empty one for compile times."""
+    """Examine every property of a subject. The caller chooses the folder of the caches; compile times need an empty folder."""
     run = CompiledRun(subject, options, report)
     if not run.is_cuda and not has_cpp_compiler():
         raise UserError("a CPU backend needs a C++ compiler", where="mode", fix="install g++ or clang")
@@ -127,7 +127,7 @@ def examine_properties(subject: Subject, options: AuditOptions, report: ReportBu
             _examine(run, _CALLS)
         else:
             report.skip("launches", "the compiled function raised")
-    # Afterwards: the graphs are in the caches then, and the time to compile has been measured.
+    # This comes last: the graphs are in the caches by then, and the time to compile has been measured.
     options.announce("guards")
     find_guard_holes(run)
 
@@ -139,7 +139,7 @@ def _examine(run: CompiledRun, checks: tuple[Callable[[CompiledRun], None], ...]
 
 
 def _moving_to(device: str, make_inputs: MakeInputs) -> MakeInputs:
-    """Return what makes the same arguments on a device. UserError for a device that does not exist here."""
+    """Return a function that makes the same arguments on a device. UserError for a device that does not exist here."""
     try:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:

@@ -1,4 +1,4 @@
-"""The versions and settings on which compiled code depends, and the CPU time that is used."""
+"""The versions and settings that compiled code depends on, and the CPU time used."""
 
 import os
 import platform
@@ -18,7 +18,7 @@ _FOLDERS: Final = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
 
 
 def read_cpu_seconds() -> float:
-    """Return the CPU time of this process and of those that it has waited for."""
+    """Return the CPU time of this process and of the child processes that it has waited for."""
     used = os.times()
     return used.user + used.system + used.children_user + used.children_system
 
@@ -58,7 +58,7 @@ def _read_compiler_settings() -> dict[str, str]:
 
 
 def read_product_settings() -> dict[str, str]:
-    """Return torch's settings of float32 products; `mixed` where an old and a new setting contradict each other."""
+    """Return torch's settings of float32 products; `mixed` if an old and a new setting contradict each other."""
 
     def read(look: Callable[[Any], Any]) -> str:
         try:

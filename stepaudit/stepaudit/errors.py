@@ -1,4 +1,4 @@
-r"""Mistakes of the user, and text that is safe to show.
+r"""User errors, and text that is safe to show.
 
 A step, its file or an exception may contain any text. Characters without a glyph, which could command a terminal, and the
 beginnings of commands to the runner of a CI job become escapes such as `\u202e`.
@@ -9,19 +9,19 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import Final
 
-# The runners of GitHub, Azure and TeamCity read `##[`, `##vso[` anywhere in a line, and `::` after blanks.
+# The runners of GitHub, Azure and TeamCity recognize `##[` and `##vso[` anywhere in a line, and `::` after blanks.
 _COMMAND: Final = re.compile(r"(?<=#)#(?=\w*\[)|^\s*:(?=:)")
 _NARROW: Final = re.compile(
     "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
 )
-"""Fillers and variation selectors, which `isprintable` takes for glyphs."""
+"""Fillers and variation selectors, which `isprintable` mistakes for glyphs."""
 _SPECIAL: Final = re.compile(r"[^\w\s.,;:()+=%/'\"?-]|(?<![^\W_])_|_(?![^\W_])|://|www")
 
 
 class UserError(Exception):
-    """A mistake in what is audited, with its location and how to fix it.
+    """A mistake of the user, with its location and how to fix it.
 
-    where: a location such as `step.py:7`, or an option; fix: the advice to the user
+    where: a location such as `step.py:7`, or an option; fix: advice for the user
     """
 
     def __init__(self, message: str, where: str, fix: str) -> None:
@@ -29,7 +29,7 @@ class UserError(Exception):
         super().__init__(message, where, fix)
 
     def __str__(self) -> str:
-        """Return the location and the message, and the fix on a line of its own."""
+        """Return the location and the message, and the fix on a separate line."""
         return f"{make_visible(f'{self.where}: {self.message}')}\nfix: {make_visible(self.fix)}"
 
 
@@ -64,7 +64,7 @@ def make_visible(text: str) -> str:
 
 
 def make_lines_visible(text: str) -> str:
-    """Return lines, each as `make_visible` shows it."""
+    """Apply `make_visible` to each line of a text."""
     return "\n".join(map(make_visible, text.split("\n")))
 
 
@@ -74,5 +74,5 @@ def escape_markdown(text: str) -> str:
 
 
 def _as_entity(character: str) -> str:
-    # GitHub looks for mentions and issues in the decoded text; a comment splits that text.
+    # GitHub looks for mentions and issues in the decoded text, which a comment splits.
     return f"&#{ord(character)};" + ("<!-- -->" if character in "@#" else "")

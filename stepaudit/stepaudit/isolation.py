@@ -1,7 +1,8 @@
-"""Work in a process of its own: compiled code may end it, damage its memory, or never return.
+"""Work in a separate process, since compiled code may end the process, damage its memory, or never return.
 
-The process is a fork, so the work needs no pickling, and what it sends comes back piece by piece: what it sent before it
-ended is kept. On a machine with CUDA, which does not survive a fork, and outside of Linux, the work runs in this process.
+The process is a fork, so the work needs no pickling. Its results come back piece by piece: everything sent before the
+process ended is kept. On a machine with CUDA, which does not survive a fork, and on systems other than Linux, the work
+runs in this process.
 """
 
 import ctypes
@@ -27,9 +28,9 @@ from stepaudit.errors import UserError
 from stepaudit.source_lines import is_user_file
 
 SECONDS: Final = 600.0
-"""The most CPU time of one compilation with its calls, beside that of the C++ compiler."""
+"""The limit on the CPU time of one compilation with its calls, not counting the C++ compiler."""
 _WALL: Final = 10.0
-"""The most time on the clock, as a multiple of the CPU time: a machine may be busy, but a process that waits may wait forever."""
+"""The limit on wall-clock time, as a multiple of the CPU time: a machine may be busy, or a process may wait forever."""
 _HARD: Final = 2
 """`omp_pause_hard`."""
 _FRAME: Final = re.compile(r'File "([^"]+)", line (\d+) in ')
@@ -38,7 +39,7 @@ _is_isolated = False
 
 
 def can_isolate() -> bool:
-    """Return whether work can run in a process of its own here."""
+    """Return whether work can run in a separate process here."""
     return sys.platform == "linux" and not torch.cuda.is_available() and not _is_isolated
 
 
@@ -62,7 +63,7 @@ def run_isolated(
     if not can_isolate():
         work(receive)
         return ""
-    # Here, since it would take seconds in each of the processes.
+    # Done here, since it would take seconds in each of the processes.
     import torch._inductor.config  # noqa: F401
 
     _pause_threads()
@@ -71,7 +72,8 @@ def run_isolated(
     with tempfile.TemporaryFile() as printed:
         child = forking.Process(target=_work, args=(work, writing, printed.fileno(), seconds))
         with warnings.catch_warnings():
-            # Python 3.12 warns of forks beside threads; those of OpenMP have ended, and the others hold no lock of torch.
+            # Python 3.12 warns of forks while threads run. The threads of OpenMP have ended, and the others hold no
+            # locks of torch.
             warnings.simplefilter("ignore")
             child.start()
         writing.close()
@@ -93,11 +95,11 @@ def _work(work: Callable[[Callable[[Any], None]], None], writing: Connection, pr
     """Run the work in the new process, and end it."""
     global _is_isolated
     _is_isolated = True
-    # What the parent holds is not searched for garbage here, which would copy its memory.
+    # Objects of the parent are not searched for garbage here, which would copy its memory.
     gc.freeze()
 
     def send(kind: str, value: Any = None) -> None:
-        # Not `send`, with which tensors go through memory that ends with this process.
+        # Not `send`: it would pass tensors through memory that ends with this process.
         writing.send_bytes(pickle.dumps((kind, value)))
 
     try:
@@ -106,19 +108,19 @@ def _work(work: Callable[[Callable[[Any], None]], None], writing: Connection, pr
         faulthandler.register(signal.SIGPROF, file=2, all_threads=False, chain=True)
         signal.setitimer(signal.ITIMER_PROF, max(0.1, seconds))
         faulthandler.dump_traceback_later(_WALL * max(0.1, seconds), file=2, exit=True)
-        # Pools of threads and processes are the parent's.
+        # Pools of threads and processes belong to the parent.
         torch._inductor.config.compile_threads = 1
         work(lambda value: send("sent", value))
         send("done")
     except UserError as error:
         send("error", error)
-    except BaseException as error:  # Anything that a step raises.
+    except BaseException as error:  # A step may raise anything.
         send("error", f"{type(error).__name__}: {error}")
     os._exit(0)
 
 
 def _read(reading: Connection) -> tuple[str, Any]:
-    """Read one message; an empty one where the process has ended, also in the middle of writing."""
+    """Read one message. Return an empty message if the process has ended, even in the middle of writing."""
     try:
         message: tuple[str, Any] = pickle.loads(reading.recv_bytes())
     except (EOFError, OSError):
@@ -127,7 +129,7 @@ def _read(reading: Connection) -> tuple[str, Any]:
 
 
 def _describe_end(code: int, printed: BinaryIO) -> str:
-    """Describe how a process ended, from its exit code and from what it and Python's faulthandler printed last."""
+    """Describe how a process ended, from its exit code and the last output of the process and of Python's faulthandler."""
     printed.seek(0)
     text = printed.read()[-20_000:].decode(errors="replace")
     said, _, stack = text.partition("Fatal Python error: ")
@@ -146,7 +148,7 @@ def _describe_end(code: int, printed: BinaryIO) -> str:
 
 
 def _pause_threads() -> None:
-    """End the idle threads of OpenMP, which a fork does not have and would wait for; they start again when needed."""
+    """End the idle threads of OpenMP, since a fork lacks them but would wait for them. They start again when needed."""
     for name in ("libgomp.so.1", "libiomp5.so", None):
         with suppress(OSError, AttributeError):
             ctypes.CDLL(name, mode=os.RTLD_NOLOAD).omp_pause_resource_all(_HARD)

@@ -1,4 +1,4 @@
-"""Delta debugging: remove items from a failing list until every one that remains is needed.
+"""Delta debugging: remove items from a failing list until every remaining item is needed.
 
 Source: Zeller and Hildebrandt, Simplifying and isolating failure-inducing input, IEEE TSE 28(2), 2002.
 """
@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 def minimize(items: Sequence[T], still_fails: Callable[[tuple[T, ...]], bool]) -> tuple[T, ...]:
-    """Return a part of a failing list, in order, that fails and from which no single item can be removed."""
+    """Return a failing part of a failing list, in order, from which no single item can be removed."""
     kept, size = tuple(items), len(items)
     while size:
         num_before, start = len(kept), 0
@@ -22,7 +22,7 @@ def minimize(items: Sequence[T], still_fails: Callable[[tuple[T, ...]], bool]) -
                 kept = rest
             else:
                 start += size
-        # Smaller blocks only when no block of this size can be removed any more.
+        # Try smaller blocks only when no block of this size can be removed any more.
         size = min(size, len(kept)) if len(kept) < num_before else size // 2
     return kept
 
@@ -31,8 +31,8 @@ class Attempts:
     """The attempts of a search.
 
     num:         the number of attempts so far
-    is_complete: False if the time was over before an attempt
-    seconds:     limit on the CPU time, after which no attempt begins
+    is_complete: False if time ran out before an attempt
+    seconds:     the CPU time after which no attempt begins
     announce:    receives the number of each attempt
     """
 

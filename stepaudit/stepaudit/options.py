@@ -1,4 +1,4 @@
-"""The options of an audit, and the rungs of the compiler: the ways to run a function that are compared with eager."""
+"""The options of an audit, and the rungs of the compiler, that is, the ways to run a function that are compared with eager."""
 
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -20,7 +20,7 @@ class Rung(NamedTuple):
     """A way to run a function.
 
     adds:    the work of the compiler that the rung below does not do
-    options: of `torch.compile`; None leaves the function unchanged
+    options: the options of `torch.compile`; None leaves the function unchanged
     """
 
     name: str
@@ -29,7 +29,7 @@ class Rung(NamedTuple):
 
     @property
     def has_caches(self) -> bool:
-        """True if Inductor takes part, whose caches keep graphs and kernels."""
+        """True if Inductor takes part. Its caches keep graphs and kernels."""
         return (self.options or {}).get("backend") == "inductor"
 
 
@@ -115,7 +115,7 @@ class AuditOptions:
 
     @property
     def script(self) -> Path | None:
-        """The path of the reproducer, if one is asked for."""
+        """The path of the reproducer, if one is requested."""
         return Path(self.reproducer) if self.reproducer is not None else None
 
     @property

@@ -14,7 +14,7 @@ from stepaudit.errors import escape_markdown, make_lines_visible, make_visible
 from stepaudit.report import AuditReport, Cell, Finding, Section, Verdict
 
 MOST_SHOWN: Final = 12
-"""Rows of a section, and lines of a detail, that are shown; the report has all."""
+"""The largest number of rows of a section, and of lines of a detail, that are shown; the report contains all."""
 
 _TEMPLATES: Final = Environment(loader=PackageLoader("stepaudit"), autoescape=select_autoescape(["xml.j2"]))
 _TEMPLATES.filters |= {"visible": make_visible, "markdown": escape_markdown}
@@ -82,7 +82,7 @@ def _render_section(section: Section) -> Iterator[RenderableType]:
 
 
 def _make_table(title: str, columns: Iterable[tuple[str, bool]], rows: Iterable[Iterable[Text]]) -> Table:
-    """Make a table. columns: the name of each, empty for one without a header, and whether it holds numbers."""
+    """Make a table. columns: the name of each column, empty if it has no header, and whether it holds numbers."""
     table = Table(box=None, padding=(0, 2, 0, 0), title=Text(f"\n{make_visible(title)}", style="table.title"))
     table.title_justify = "left"
     for name, is_number in columns:

@@ -1,4 +1,4 @@
-"""The result of an audit: findings, measures and tables, and the builder to which audits add; limits on the measures.
+"""The result of an audit (findings, measures and tables), the builder to which audits add, and limits on the measures.
 
 A budget of limits, from a TOML file, is a gate for CI.
 """
@@ -17,7 +17,7 @@ from stepaudit.errors import UserError, suggest
 SCHEMA_VERSION: Final = 3
 
 _LARGEST: Final = 1 << 20
-"""The bytes of a file that are read."""
+"""The largest number of bytes that are read from a file."""
 
 _COUNTS: Final = (
     *("graph_breaks", "recompilations", "calls_run_eagerly", "guard_holes", "syncs_per_step", "colliding_scatters"),
@@ -30,7 +30,7 @@ KEYS: Final[dict[str, tuple[str, float]]] = {f"max_{name}": (name, 1) for name i
     "max_device_ms_per_step": ("device_seconds_per_step", 1e-3),
     "max_peak_memory_mb": ("peak_memory_bytes", 1e6),
 }
-"""The measure that each limit is for, and the unit in which the limit is given."""
+"""The measure that each limit applies to, and the unit of the limit."""
 
 Cell: TypeAlias = bool | int | float | str
 
@@ -48,9 +48,9 @@ class Finding:
     """One property that was lost.
 
     audit:     the audit that found it: `graph-breaks`, `recompilations`, ...
-    mechanism: what torch does there, in general
+    mechanism: what torch does in such a place, in general
     finding:   what was seen here
-    where:     `file:line`, or the name of what has no line
+    where:     `file:line`, or a name if there is no line
     remedy:    what to do
     """
 
@@ -71,7 +71,7 @@ class Unmeasured:
 
 @dataclass(frozen=True, kw_only=True)
 class Section:
-    """A table. rows: each with the same keys, which are the columns."""
+    """A table. rows: all rows have the same keys, which are the columns."""
 
     title: str
     rows: tuple[dict[str, Cell], ...]
@@ -79,7 +79,7 @@ class Section:
 
 @dataclass(frozen=True, kw_only=True)
 class Overrun:
-    """A measure beyond its limit. key: in the budget, such as `max_graph_breaks`."""
+    """A measure beyond its limit. key: the key in the budget, such as `max_graph_breaks`."""
 
     key: str
     measured: float
@@ -90,8 +90,8 @@ class Overrun:
 class AuditReport:
     """The result of the audits of one function.
 
-    verdict:     DIVERGE with findings or overruns; INCONCLUSIVE where the function differs from itself
-    unmeasured:  what could not be examined here, with the reason
+    verdict:     DIVERGE with findings or overruns; INCONCLUSIVE if the function differs from itself
+    unmeasured:  the things that could not be examined here, with the reasons
     measures:    named numbers: `graph_breaks`, `recompilations`, `syncs_per_step`, ... times in seconds, memory in bytes
     overruns:    measures beyond the budget
     details:     the lists behind some measures, by their names
@@ -144,7 +144,7 @@ class ReportBuilder:
 
     @contextmanager
     def timing(self, work: str) -> Iterator[None]:
-        """Measure the CPU seconds of a part of the audit, those of its processes included."""
+        """Measure the CPU seconds of a part of the audit, including its child processes."""
         began = read_cpu_seconds()
         try:
             yield
@@ -165,7 +165,7 @@ class ReportBuilder:
         budget: Mapping[str, float] | None = None,
         is_conclusive: bool = True,
     ) -> AuditReport:
-        """Make the report, with the measures beyond a budget."""
+        """Build the report, with the measures that exceed a budget."""
         overruns, missing = find_overruns(budget or {}, {**self.measures, "findings": len(self.findings)})
         for reason in missing:
             self.skip("budget", reason)

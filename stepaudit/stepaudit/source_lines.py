@@ -1,4 +1,4 @@
-"""Lines of the user's source: in a stack, in a text, where a name is read, where a function is defined."""
+"""Lines of the user's source: in a stack or a text, and the lines that read a name or define a function."""
 
 import dis
 import inspect
@@ -23,7 +23,7 @@ _DEEPEST: Final = 8
 
 
 def is_user_file(filename: str) -> bool:
-    """Return whether a file is the user's, or an installed package's other than torch: not Python's, nor generated."""
+    """Return whether a file is the user's or in an installed package: not torch's, Python's or a generated one."""
     typed = filename.startswith(("<stdin>", "<string>", "<ipython"))
     generated = (filename.startswith("<") and not typed) or _GENERATED.search(filename) is not None
     librarys = filename.startswith(_LIBRARY) and "site-packages" not in filename
@@ -54,9 +54,9 @@ def find_stack_line(stack: Sequence[traceback.FrameSummary]) -> str:
 
 
 def find_line_in_text(text: str, files: Iterable[str] = ()) -> str:
-    """Return the innermost user line that a traceback in a text names, or else a comment; empty if there is no such line.
+    """Return the innermost user line that a traceback, or else a comment, in a text names; empty if there is no such line.
 
-    files: those of which a comment may give the end of the name
+    files: the files whose names a comment may abbreviate to their ends
     """
     found = [(m["file"], m["line"]) for m in _IN_TEXT.finditer(text) if is_user_file(m["file"])]
     if found:
@@ -74,7 +74,7 @@ def find_node_line(node: torch.fx.Node) -> str:
 
 
 def complete_path(line: str, files: Iterable[str]) -> str:
-    """Complete a line that has only the end of its file's name, from these files and those of the loaded modules."""
+    """Complete a line with only the end of a file's name, using these files and the files of loaded modules."""
     ending, _, number = line.rpartition(":")
     if Path(ending).is_absolute():
         return line
@@ -83,7 +83,7 @@ def complete_path(line: str, files: Iterable[str]) -> str:
 
 
 def find_code(function: Callable[..., Any]) -> CodeType | None:
-    """Return the code that a call runs, of a function, a method, a partial, a module or a callable object."""
+    """Return the code that a call of a function, a method, a partial, a module or a callable object runs."""
     for _ in range(_DEEPEST):
         if isinstance(function, torch.nn.Module):
             function = function.forward

@@ -1,4 +1,4 @@
-"""Nested values: their leaves, copies of them, and how they differ."""
+"""Nested values: their leaves, copies and differences."""
 
 import copy
 import sys
@@ -25,7 +25,7 @@ def is_user_module(module: str | None) -> bool:
 
 
 def list_members(owner: Any) -> dict[str, Any]:
-    """Return the attributes of an object by name; of a module of torch its parameters, buffers and children as well."""
+    """Return the attributes of an object by name; for a torch module, its parameters, buffers and children as well."""
     members = dict(vars(owner)) if hasattr(owner, "__dict__") else {}
     members |= {name: getattr(owner, name) for name in getattr(owner, "__struct_fields__", ())}
     for kind in type(owner).__mro__:
@@ -41,7 +41,7 @@ def list_members(owner: Any) -> dict[str, Any]:
 
 
 def has_members(value: Any) -> bool:
-    """Return whether a value is an object whose attributes hold data: a module of torch, or an object of the user's."""
+    """Return whether a value is an object whose attributes hold data: a torch module, or an object of the user."""
     if isinstance(value, torch.nn.Module):
         return True
     has_any = hasattr(value, "__dict__") or hasattr(value, "__struct_fields__") or hasattr(value, "__slots__")
@@ -94,7 +94,7 @@ def is_on_cuda(tree: Any) -> bool:
 
 
 def copy_tensor(tensor: Tensor) -> Tensor | None:
-    """Copy a tensor's values; None where a captured graph has taken its memory back."""
+    """Copy a tensor's values; None if a captured graph has taken its memory back."""
     try:
         return tensor.detach().clone()
     except RuntimeError:
@@ -102,7 +102,7 @@ def copy_tensor(tensor: Tensor) -> Tensor | None:
 
 
 def find_storage(tensor: Tensor) -> int:
-    """Return the address of the memory that a tensor is in; 0 for none."""
+    """Return the address of a tensor's memory; 0 for none."""
     try:
         return tensor.untyped_storage().data_ptr() if tensor.numel() else 0
     except RuntimeError:
@@ -110,9 +110,9 @@ def find_storage(tensor: Tensor) -> int:
 
 
 def find_aliases(given: Iterable[tuple[str, int]], later: Iterable[tuple[str, int]]) -> dict[str, str]:
-    """Return the later leaves that share memory with a given one or with an earlier one: the first that does.
+    """Return the later leaves that share memory with a given or an earlier leaf, each with the first such leaf.
 
-    Each leaf is its path and the address of its memory, 0 for none.
+    Each leaf is given by its path and the address of its memory, 0 for none.
     """
     first: dict[int, str] = {}
     for path, memory in given:
@@ -138,10 +138,10 @@ def copy_values(tree: Any) -> Any:
 
 
 def deepcopy_values(tree: Any) -> Any:
-    """Copy nested values as a whole; tensors that share memory still do, where `deepcopy` can copy them."""
+    """Copy nested values as a whole. Tensors that share memory still share it, if `deepcopy` can copy them."""
 
     def is_uncopyable(leaf: Tensor) -> bool:
-        # `deepcopy` copies leaves of the autograd graph alone, and few classes of tensors.
+        # `deepcopy` copies only leaves of the autograd graph, and few classes of tensors.
         return not leaf.is_leaf or type(leaf) not in (Tensor, torch.nn.Parameter, torch.nn.Buffer)
 
     def copied(leaf: Tensor) -> Tensor:
@@ -150,7 +150,7 @@ def deepcopy_values(tree: Any) -> Any:
             made = made if type(made) is type(leaf) else made.as_subclass(type(leaf))
             return made.requires_grad_(leaf.requires_grad)
 
-    # Leaves inside of tensors that consist of others are copied with these.
+    # Leaves inside tensors that consist of other tensors are copied with those tensors.
     memo = {id(leaf): copied(leaf) for _, leaf in list_tensors(tree) if is_uncopyable(leaf)}
     return copy.deepcopy(tree, memo)
 
@@ -165,7 +165,7 @@ def view_bits(tensor: Tensor) -> Tensor:
 
 
 class Precision(NamedTuple):
-    """The differences that count. tolerance: largest absolute and relative error of a float; torch's own by dtype if None."""
+    """The differences that count. tolerance: the largest absolute and relative error of a float; torch's by dtype if None."""
 
     tolerance: float | None = None
     is_exact: bool = False
@@ -176,7 +176,7 @@ EXACT: Final = Precision(is_exact=True)
 
 
 class Other(NamedTuple):
-    """Stands for a value other than a tensor, array, container, or value of Python's own. text: if it has one of its own."""
+    """Stands for a value other than a tensor, an array, a container, or a builtin value. text: its text, if it has one."""
 
     kind: str
     text: str = ""
@@ -221,7 +221,7 @@ def describe_difference(expected: Any, actual: Any, precision: Precision = USUAL
 
 
 def find_other_elements(expected: Tensor, actual: Tensor, precision: Precision = USUAL) -> Tensor:
-    """Return a mask of the elements that are not equal; both tensors have one shape and dtype."""
+    """Return a mask of the unequal elements of two tensors with the same shape and dtype."""
     if expected.is_quantized or expected.layout != torch.strided:
         expected, actual = (each.dequantize() if each.is_quantized else each.to_dense() for each in (expected, actual))
     if not expected.is_floating_point() and not expected.is_complex():

@@ -6,7 +6,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
-from kgverify.api.compare import compare
 from kgverify.api.inputs import names_engine
 from kgverify.api.verify import verify_job
 from kgverify.cli import options
@@ -71,6 +70,8 @@ def diff(
                     where=option,
                     fix="leave it out, or leave out the two traces",
                 )
+        from kgverify.api.compare import compare
+
         with show_comparison(expected, actual) as progress:
             limits = job.proofs.given_limits() if is_judged else None
             report = compare(str(expected), actual, save=save, equality=equality, limits=limits, progress=progress)

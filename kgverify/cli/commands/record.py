@@ -1,7 +1,7 @@
 """`kgverify record`: run one engine and keep its trace."""
 
 import signal
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
 from typing import Annotated, Final, NoReturn
@@ -18,8 +18,16 @@ from kgverify.interrupts import handle_signals, note_interrupt
 from kgverify.report.render.terminal import describe_execution
 from kgverify.runs.job import Engines, Reference
 from kgverify.trace.files.manifest import count_safe, partial_of
+from kgverify.verification.record import RecordingOptions
 
 _SIGNALS: Final = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
+
+
+@dataclass(frozen=True)
+class OverwritingOptions(RecordingOptions):
+    """The options of a recording."""
+
+    overwrite: Annotated[bool, Parameter(alias="--force", negative="")] = False
 
 
 def record(
@@ -27,7 +35,7 @@ def record(
     output: Annotated[Path, Parameter(alias="-o", metavar="FILE.h5")],
     engine: options.EngineName | None = None,
     reference: options.EngineName | None = None,
-    recording: Annotated[options.OverwritingOptions, options.RECORDING] = options.OverwritingOptions(),
+    recording: Annotated[OverwritingOptions, options.RECORDING] = OverwritingOptions(),
     work: Annotated[Reference, options.OWN] = Reference(),
     job: Annotated[options.JobOptions, options.OWN] = options.JobOptions(),
     evaluator: Annotated[options.EvaluatorOptions, options.EVALUATOR] = options.EvaluatorOptions(),

@@ -1,4 +1,4 @@
-"""The count of what steps exercise: in all steps of a trace, or in blocks drawn evenly from a large one."""
+"""Counting what steps exercise: in all steps of a trace, or in blocks drawn evenly from a large trace."""
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
@@ -16,7 +16,7 @@ from kgverify.trace.model.columns import KNOWLEDGE_GRAPH, Columns, StageItems, s
 from kgverify.trace.model.header import NUM_STEPS, EngineInfo, unknown_columns
 
 COUNTED_STEPS: Final = 1 << 14
-"""The steps in which is counted of a larger trace on disk, which is compared faster than its steps can be counted."""
+"""The number of steps to count in a larger trace on disk: comparing all its steps is faster than counting in them."""
 
 _NUM_BLOCKS: Final = 16
 
@@ -27,9 +27,9 @@ _DROPPED: Final = {"max_atoms": "dropped_atoms", "max_resolvents": "dropped_reso
 
 
 def count_exercise(source: StepSource, outcomes: Mapping[str, int], minimum: Minimum = NO_MINIMUM) -> Exercise:
-    """Return what a trace exercises. A large one is read on only until the minimum is reached.
+    """Return what a trace exercises. After a sample, a large trace is read only until the minimum is reached.
 
-    outcomes: outcome to candidates
+    outcomes: the number of candidates with each outcome
     """
     shell = source.shell()
     clauses = Clauses(shell.rules, shell.header.clauses.rules, shell.facts)
@@ -45,14 +45,14 @@ def count_exercise(source: StepSource, outcomes: Mapping[str, int], minimum: Min
                 source.trace.release()
             if not find_missing(count.result(), minimum):
                 break
-        # The outputs of stages, in which `revisit` shows, are left out of rows in memory.
+        # Rows read from memory lack the outputs of stages, which show `revisit`.
         rows = np.arange(begin, end)
         count.add(source.trace.columns if isinstance(source, MemorySource) else source.read_rows(rows))
     return count.result()
 
 
 def count_columns(columns: Columns, program: Program, engine: EngineInfo) -> Exercise:
-    """Return what columns in memory exercise, made by an engine from a program."""
+    """Return what columns in memory, made by an engine from a program, exercise."""
     fields = KNOWLEDGE_GRAPH.compared_names - unknown_columns(engine)
     num_steps = len(columns.steps.depth) if has_steps(engine) else None
     values, counts = np.unique(columns.candidates.outcome, return_counts=True)
@@ -65,7 +65,7 @@ def count_columns(columns: Columns, program: Program, engine: EngineInfo) -> Exe
 
 
 def _draw_blocks(source: StepSource) -> Iterable[tuple[int, int]]:
-    """Return ranges of candidates: one of all, or those to count in, drawn evenly, and then the others."""
+    """Return ranges of candidates: a single range of all, or first the ranges to count in, drawn evenly, and then the rest."""
     num_candidates, num_steps = source.num_candidates, source.num_steps
     if num_steps <= COUNTED_STEPS or isinstance(source, MemorySource):
         return [(0, num_candidates)]
@@ -77,7 +77,7 @@ def _draw_blocks(source: StepSource) -> Iterable[tuple[int, int]]:
 
 
 class Clauses(NamedTuple):
-    """The clauses of a program; None and empty where they are unknown."""
+    """The clauses of a program; None or empty if unknown."""
 
     rules: tuple[Rule, ...] | None
     texts: tuple[str, ...]
@@ -95,7 +95,7 @@ class Clauses(NamedTuple):
 
     @property
     def most_matches(self) -> int | None:
-        """The most clauses that an atom can match: those of its predicate."""
+        """The most clauses that an atom can match: the largest number of clauses of one predicate."""
         if self.rules is None or self.facts is None:
             return None
         num = Counter(self.facts[:, 0].tolist()) + Counter(rule.clause_head.predicate for rule in self.rules)
@@ -103,7 +103,7 @@ class Clauses(NamedTuple):
 
 
 class ExerciseCount:
-    """The count of what some candidates with their steps exercise."""
+    """A counter of what some candidates with their steps exercise."""
 
     def __init__(
         self, fields: Collection[str], clauses: Clauses, num_steps: int | None, outcomes: Mapping[str, int] | None
@@ -111,7 +111,7 @@ class ExerciseCount:
         """Begin to count.
 
         fields:              the columns that are known, such as `steps.choice`
-        num_steps, outcomes: of all candidates, None where they are unknown
+        num_steps, outcomes: those of all candidates; None if unknown
         """
         self._clauses = clauses
         self._known = frozenset(fields)
@@ -159,7 +159,7 @@ class ExerciseCount:
             self._see("max_atoms", resolvents.num_atoms)
             ends = starts_of(resolvents.num_atoms)[starts_of(num_resolvents)[1:]]
             predicate, first, second = resolvents.atoms.T
-            # A variable is negative, and a hole has a negative predicate.
+            # Variables are negative numbers, and a hole has a negative predicate.
             num_variables = np.zeros(len(predicate) + 1, np.int32)
             np.cumsum((predicate >= 0) & ((first | second) < 0), out=num_variables[1:])
             self._add(Stage.RENAME, np.diff(num_variables[ends], prepend=0) > 0)
@@ -180,7 +180,7 @@ class ExerciseCount:
         return self._known.issuperset(names)
 
     def _add_revisits(self, items: StageItems) -> None:
-        """Count the steps in which `revisit` dropped something, which the outputs of stages alone show."""
+        """Count the steps in which `revisit` dropped something, which only the outputs of stages show."""
         number, num_steps = STEP_STAGES.index(Stage.REVISIT) + 1, len(items.told)
         both = (1 << (number - 1)) | (1 << (number - 2))
         if not num_steps or not bool(((items.told & both) == both).all()):
@@ -192,7 +192,7 @@ class ExerciseCount:
         self._add(Stage.REVISIT, after < before)
 
     def result(self) -> Exercise:
-        """Return what was counted so far."""
+        """Return the counts so far."""
         outcomes, clauses = self._outcomes, self._clauses
         limits = {name: self._counts[name] for name in _DROPPED if name in self._counts}
         if outcomes is not None:
@@ -222,7 +222,7 @@ class ExerciseCount:
         )
 
     def _count_rules(self) -> tuple[int | None, tuple[str, ...]]:
-        """Return the number of the rules that made a resolvent, and the first of the others as text."""
+        """Return the number of rules that made a resolvent, and the first unused rules as text."""
         used = self._used.get(Origin.RULE)
         if used is None:
             return None, ()
@@ -235,7 +235,7 @@ class ExerciseCount:
         return None if rules is None else np.array([len(body) for _, body in rules], np.int32)
 
     def _use(self, origin: Origin, clauses: NDArray[np.int32]) -> None:
-        """Mark clauses as used. An index that no clause has is no clause."""
+        """Mark clauses as used. Ignore an index that no clause has."""
         num = self._clauses.num_rules if origin is Origin.RULE else self._clauses.num_facts
         if num is None:
             found: NDArray[Any] = np.unique(clauses)

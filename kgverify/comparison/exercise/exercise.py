@@ -1,4 +1,4 @@
-"""The exercise of a side of a comparison, as data: the evidence that its verdict rests on."""
+"""The exercise of a side of a comparison, as data: the evidence on which its verdict rests."""
 
 import operator
 from collections.abc import Callable, Mapping
@@ -11,7 +11,7 @@ from kgverify.errors import UserError, suggest
 from kgverify.program.outcomes import Outcome
 
 MOST_UNUSED: Final = 20
-"""The unused rules that are listed; further ones are counted."""
+"""The most unused rules that are listed; further ones are only counted."""
 
 
 class Exercise(msgspec.Struct, frozen=True, kw_only=True):
@@ -19,19 +19,19 @@ class Exercise(msgspec.Struct, frozen=True, kw_only=True):
 
     None means unknown, and so does a stage or limit that is missing.
 
-    outcomes:     outcome to candidates
-    steps:        steps recorded
-    counted:      the steps in which everything below was counted; fewer than all of them in a large trace
+    outcomes:     the number of candidates with each outcome
+    steps:        the recorded steps
+    counted:      the steps in which everything below was counted; only some of the steps in a large trace
     choices:      steps with more than one resolvent
-    stages:       stage to steps in which it acted. `match_rules`, `match_facts`: a resolvent of such a clause is left;
-                  `resolve`: a goal or TRUE is; `prune`: an atom was deleted; `rename`: a resolvent has a variable;
-                  `revisit`, `limit`: something was dropped; `close`: TRUE or FALSE stands alone; `score`: two scores differ;
-                  `choose`: there was more than one resolvent. The other stages act in every step.
-    limits:       limit to steps in which it dropped something; `max_depth` to derivations that it ended
-    largest:      limit to the largest number seen of what it limits
-    enough:       limit that dropped something to a value with which it would have dropped nothing in these steps
-    rules, facts: those that made a resolvent; num_rules, num_facts: all of them
-    inferred:     the items of evidence that the side does not know, and that follow from equal steps of the other side
+    stages:       for each stage, the steps in which it acted. `match_rules`, `match_facts`: a resolvent of such a clause
+                  remains; `resolve`: a goal or TRUE remains; `prune`: an atom was deleted; `rename`: a resolvent has a
+                  variable; `revisit`, `limit`: something was dropped; `close`: TRUE or FALSE stands alone; `score`: two
+                  scores differ; `choose`: there was more than one resolvent. The other stages act in every step.
+    limits:       for each limit, the steps in which it dropped something; for `max_depth`, the derivations that it ended
+    largest:      for each limit, the largest number seen of the things that it limits
+    enough:       for each limit that dropped something, a value with which it would have dropped nothing in these steps
+    rules, facts: the number of rules and facts that made a resolvent; num_rules, num_facts: of all rules and facts
+    inferred:     the items of evidence that the side does not know, but that follow from equal steps of the other side
     unused_rules: the first rules that made no resolvent, as text
     """
 
@@ -56,9 +56,9 @@ class Exercise(msgspec.Struct, frozen=True, kw_only=True):
         return None if self.outcomes is None else self.outcomes.get(Outcome.PROVED.name, 0)
 
     def plus(self, other: "Exercise") -> "Exercise":
-        """Return the exercise of two comparisons of different programs together, without the names of unused rules.
+        """Return the combined exercise of two comparisons of different programs, without the names of unused rules.
 
-        What one of them does not know is that of the other one.
+        If one of them does not know a value, the value of the other is used.
         """
         both = (self.outcomes, other.outcomes)
         return Exercise(
@@ -78,7 +78,7 @@ class Exercise(msgspec.Struct, frozen=True, kw_only=True):
 
 
 NOT_EXERCISED: Final = Exercise()
-"""The exercise of nothing."""
+"""The exercise of a side in which nothing was counted."""
 
 
 class Exercised(msgspec.Struct, frozen=True):
@@ -99,29 +99,29 @@ def _join_counts(
 
 
 Minimum: TypeAlias = Mapping[str, int]
-"""The least number of each item of evidence; an item that is missing is not required."""
+"""The required number of each item of evidence; an item that is missing is not required."""
 
 ITEMS: Final = {
     "proved": "candidates proved",
     "rules": "rules used",
     "choices": "steps with more than one resolvent",
 }
-"""The items of evidence, with their meanings. `Exercise` has an attribute of each name."""
+"""The items of evidence, with their meanings. `Exercise` has an attribute with the name of each item."""
 
 MINIMUM: Final[Minimum] = MappingProxyType(dict.fromkeys(ITEMS, 1))
-"""The minimum unless the user declares another one."""
+"""The default minimum."""
 
 NO_MINIMUM: Final[Minimum] = MappingProxyType({})
-"""Nothing is required."""
+"""The minimum that requires nothing."""
 
 NONE: Final = "none"
 _MOST: Final = 1 << 53
 
 
 def parse_minimum(declared: str | Minimum | None, where: str = "minimum", default: Minimum = MINIMUM) -> Minimum:
-    """Return the minimum that a user declares, as `"proved=1,rules=1"`, `"none"` or a mapping; the default for None.
+    """Parse the minimum that a user declares, as `"proved=1,rules=1"`, `"none"` or a mapping; None means the default.
 
-    UserError for an unknown item, or a number that is not a whole one from 0.
+    UserError for an unknown item, or for a number that is not a whole number of at least 0.
     """
     if declared is None:
         return default
@@ -141,7 +141,7 @@ def parse_minimum(declared: str | Minimum | None, where: str = "minimum", defaul
 
 
 def _split(text: str, where: str) -> dict[str, Any]:
-    """Return the items of `proved=1,rules=1`, with the text of what is no number."""
+    """Split `proved=1,rules=1` into items; a value that is not a number stays text."""
     given: dict[str, Any] = {}
     for part in text.split(",") if text.strip() != NONE else ():
         name, _, number = (each.strip() for each in part.partition("="))
@@ -152,7 +152,7 @@ def _split(text: str, where: str) -> dict[str, Any]:
 
 
 def find_missing(exercise: Exercise, minimum: Minimum) -> tuple[str, ...]:
-    """Return the items of which a side has less than the minimum. What is unknown cannot be required."""
+    """Return the items in which a side is below the minimum. An unknown item cannot be required."""
     values = {name: getattr(exercise, name) for name in minimum}
     return tuple(name for name, value in values.items() if value is not None and value < minimum[name])
 
@@ -160,10 +160,10 @@ def find_missing(exercise: Exercise, minimum: Minimum) -> tuple[str, ...]:
 def explain_missing(
     sides: Mapping[str, Exercise], minimum: Minimum, hidden: Mapping[str, list[str]] = MappingProxyType({})
 ) -> tuple[str, ...]:
-    """Return why the exercise of some sides, by their roles, is below the minimum, in one sentence; empty if it is not.
+    """Explain in one sentence why the exercise of some sides, by role, is below the minimum; return nothing if it is not.
 
-    hidden: item to the sides that neither show it nor were compared in what would show it. Other unknown items are those
-            of the other side, or not required; proved candidates that no side knows always are
+    hidden: for each item, the sides that do not show it and were not compared in columns that would show it. For other
+            unknown items, the other side counts, or they are not required; but proved candidates always are
     """
     roles: dict[tuple[str, int | None], list[str]] = {(name, None): list(of) for name, of in hidden.items()}
     if len(sides) == 1 and "proved" in minimum and all(exercise.proved is None for exercise in sides.values()):
@@ -184,5 +184,5 @@ def explain_missing(
 
 
 def describe_minimum(minimum: Minimum) -> str:
-    """Describe a minimum as the option takes it: `proved=1,rules=1,choices=1`, or `none`."""
+    """Describe a minimum in the form of the option: `proved=1,rules=1,choices=1`, or `none`."""
     return ",".join(f"{name}={number}" for name, number in minimum.items()) or NONE

@@ -1,4 +1,4 @@
-"""The inference for a comparison: of a program, and of the steps of one block of two traces."""
+"""The inference for a comparison: for a program, and for the steps of one block of two traces."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -37,11 +37,11 @@ def adopt_guess(divergence: Divergence, guess: StepDifference) -> Divergence:
 
 
 def prefer_one_stage(guesses: Sequence[Sequence[StepDifference]]) -> list[StepDifference]:
-    """Choose a guess for each of several steps: of the stage that explains all of them, or else the likeliest.
+    """Choose a guess for each of several steps: preferably all of one stage that explains every step, else the likeliest.
 
-    Other stages that explain all of them are named in the evidence: the records cannot tell these apart.
+    Other stages that also explain every step are named in the evidence, since the records cannot distinguish them.
 
-    guesses: those of each step, the likeliest first; one or more
+    guesses: one or more guesses for each step, the likeliest first
     """
     likeliest = [found[0] for found in guesses]
     common = set.intersection(*({each.stage for each in found} for found in guesses)) if guesses else set()
@@ -61,11 +61,11 @@ def prefer_one_stage(guesses: Sequence[Sequence[StepDifference]]) -> list[StepDi
 
 
 MOST_CLAUSES: Final = 3
-"""The clauses to name of those that may have made a resolvent; the rest are counted."""
+"""The most clauses to name among those that may have made a resolvent; the rest are counted."""
 
 
 class ProgramInference:
-    """The program of a comparison, indexed when the first step needs it. trace: holds it, or None if no trace does."""
+    """The program of a comparison, indexed when the first step needs it. trace: a trace that holds it, or None."""
 
     def __init__(self, trace: Trace | None) -> None:
         self._trace = trace
@@ -82,7 +82,7 @@ class ProgramInference:
         return OriginInference(Clauses(program, exclude_query=limits.exclude_query, dialect=limits.dialect))
 
     def at(self, goal: Sequence[Sequence[int]], query: Sequence[int]) -> StepOrigins | None:
-        """Return the inference for one goal of a query's derivation; None without a program."""
+        """Return the inference for one goal in a query's derivation; None without a program."""
         if self.origins is None:
             return None
         return self.origins.at(tuple(map(_ids, goal)), _ids(query))
@@ -104,18 +104,18 @@ class ProgramInference:
 
 
 def find_program(traces: Sequence[Trace]) -> Trace | None:
-    """Return the first of two traces, in one numbering, that holds its facts and rules; None if neither does."""
+    """Return the first of two traces, in one numbering, that holds its facts and rules; None if neither trace holds them."""
     known = (trace for trace in traces if trace.facts is not None)
     return next((trace for trace in known if trace.rules is not None or not trace.header.clauses.rules), None)
 
 
 class BlockInference:
-    """Explains the steps of a block of two traces.
+    """The inference for the steps of a block of two traces.
 
-    earlier:     returns the steps of a candidate before a step
+    earlier:     a function that returns the steps of a candidate before a step
     has_origins: whether both traces know the clauses that made their resolvents
     has_counts:  whether both know how many resolvents the limits dropped
-    guesses:     the stages that explain each step that was explained, by (candidate, step)
+    guesses:     the guesses for each explained step, by (candidate, step)
     """
 
     def __init__(
@@ -145,7 +145,7 @@ class BlockInference:
     def name(
         self, candidate: int, step: int, expected: StepView, actual: StepView, difference: Difference
     ) -> Difference:
-        """Return a difference of resolvents, or of what was dropped, with the stage that explains it."""
+        """Return a difference of resolvents, or of dropped counts, with the stage that explains it."""
         field = difference.field
         if field == "resolvents.score" or not field.startswith(("resolvents.", "steps.dropped_")):
             return difference
@@ -157,7 +157,7 @@ class BlockInference:
         return difference._replace(stage=found.stage, found=found)
 
     def _show_contents(self, candidate: int, expected: StepView, actual: StepView, found: StepDifference) -> Difference:
-        """Show a difference of resolvents that do not say which clauses made them."""
+        """Show a difference of resolvents by their contents, without recorded clauses."""
         left, right = (Counter(r.content for r in step.resolvents) for step in (expected, actual))
         sides: Sequence[Sequence[ResolventView]] = (found.missing, found.extra)
         if not any(sides):
@@ -165,7 +165,7 @@ class BlockInference:
             shown = [pair for pair in pairs if pair[0].content != pair[1].content]
             sides = list(zip(*shown, strict=True)) or (expected.resolvents, actual.resolvents)
         origins = self._at(candidate, expected)
-        # Only what is shown is rendered: its clauses have to be inferred.
+        # Only the resolvents that are shown are rendered: their clauses have to be inferred.
         texts = [
             [self._program.render(r, origins, self._names) if i < MOST_SHOWN else "" for i, r in enumerate(side)]
             for side in sides
@@ -175,10 +175,10 @@ class BlockInference:
         return Difference(found.stage, field, shown_left, shown_right)
 
     def explain(self, candidate: int, step: int, expected: StepView, actual: StepView) -> StepDifference | None:
-        """Explain two steps whose resolvents differ, or what was dropped; None if the steps themselves say more.
+        """Explain two steps that differ in resolvents or dropped counts; return None if the steps themselves say more.
 
-        Contents alone fit many faults: without clauses the rules for contents, which know the limits that other steps show,
-        come first. They hold in the dialect whose order of stages they presume.
+        Contents alone fit many faults. Therefore, if clauses are unknown, the rules for contents are tried first: they know
+        the limits that other steps show. They hold only in a dialect with the usual order of stages.
         """
         pair = StepPair(expected, actual, has_origins=self.has_origins, has_counts=self._has_counts)
         earlier = self._earlier(candidate, step)
@@ -219,7 +219,7 @@ _STAGE_OF: Final = {name: stage for stage, names in _FILTERS.items() for name in
 
 
 def order_of_stages(dialect: Dialect) -> tuple[Stage, ...]:
-    """Return the stages of a step in the order of a dialect; what `limit` gives is the list that is offered, at the end."""
+    """Return the stages of a step in the order of a dialect. `limit` is the last filter: its output is the final list."""
     applied = [_STAGE_OF[name] for name in dialect.filters if name in _STAGE_OF]
     applied.insert(applied.index(Stage.REVISIT) if Stage.REVISIT in applied else len(applied), Stage.RENAME)
     begin, end = STEP_STAGES.index(Stage.PRUNE), STEP_STAGES.index(Stage.LIMIT)
@@ -234,7 +234,7 @@ def follows_inference(dialect: Dialect) -> bool:
 def name_in_dialect(
     divergences: Sequence[Divergence], findings: Sequence[Finding], dialect: Dialect | None
 ) -> tuple[tuple[Divergence, ...], tuple[Finding, ...]]:
-    """Return divergences, and their classes, without the stages that cannot be named; the evidence says why."""
+    """Return divergences and their classes without the stages that cannot be named; the evidence says why."""
     if dialect is None or dialect == OURS:
         return tuple(divergences), tuple(findings)
     named, explained = [], []
@@ -256,7 +256,7 @@ def _why_unnamed(divergence: Divergence, dialect: Dialect) -> str:
     if stage in _FILTERS and not _FILTERS[stage] & {*dialect.filters}:
         return f"the dialect does not apply {stage.value}"
     if divergence.field == f"stage.{stage.value}":
-        # Both engines showed their stages, in the order of the dialect.
+        # Both engines showed the outputs of their stages, in the order of the dialect.
         hidden = _first_hidden(dialect)
         is_behind = hidden is not None and stage in _FILTERS
         return f"its filter {hidden} shows no output of its own" if is_behind else ""
@@ -264,7 +264,7 @@ def _why_unnamed(divergence: Divergence, dialect: Dialect) -> str:
 
 
 def _first_hidden(dialect: Dialect) -> str | None:
-    """Return the first filter after which others follow and whose output no stage shows."""
+    """Return the first filter that other filters follow and whose output no stage shows."""
     filters = dialect.filters
     last = max((i for i, name in enumerate(filters) if name in _STAGE_OF), default=-1)
     return next((name for i, name in enumerate(filters) if name not in _STAGE_OF and i < last), None) or (
@@ -273,7 +273,7 @@ def _first_hidden(dialect: Dialect) -> str | None:
 
 
 def _describe_change(dialect: Dialect) -> str:
-    """Return the reason for which the rules of inference do not hold in a dialect; empty if they do."""
+    """Explain why the rules of inference do not hold in a dialect; return an empty text if they do."""
     usual = [name for name in OURS.filters if name in dialect.filters]
     if [*dialect.filters] != usual:
         return f"the dialect applies its filters in another order: {', '.join(dialect.filters)}"
@@ -293,4 +293,4 @@ _KNOWN_TO_INFERENCE: Final = {
     *UNSEEN,
     *RANKED,
 }
-"""The switches that the rules of inference know. They presume the default of any other."""
+"""The switches that the rules of inference support. They assume the default of every other switch."""

@@ -1,9 +1,10 @@
 """The clauses that could have made a resolvent, inferred from the goal and the program.
 
-Engines that know only goals and successors do not say which clause made a successor. The program says which clauses match
-the selected atom, and what each of them makes. A successor that equals one of these, up to the names of variables, is
-explained. For another one the nearest clause is sought: one that makes it up to pruning, up to the order of atoms, if it
-matched where it does not, or if variables were replaced otherwise. No engine takes part.
+Engines that know only goals and successors do not record which clause made a successor. The program determines which
+clauses match the selected atom, and what each of them makes. A successor that equals one of these results, up to the names
+of variables, is explained. For any other successor, the nearest clause is sought: a clause that makes it except for pruning
+or the order of atoms, that would make it if it matched, or that makes it if variables are replaced differently. No engine
+is run.
 """
 
 from bisect import bisect_left
@@ -30,11 +31,11 @@ from kgverify.step.clauses import (
 
 MOST_COMPARED: Final = 5_000
 MOST_ATOMS: Final = 12
-"""The number of clauses to compare with a resolvent that none of them makes, and the atoms of one that is compared."""
+"""The most clauses to compare with a resolvent that no clause makes, and the most atoms of such a resolvent."""
 
 
 class Deviation(IntEnum):
-    """The difference between a resolvent and what its clause makes, the smallest first."""
+    """The kinds of difference between a resolvent and the result of its clause, the smallest first."""
 
     NONE = 0
     PRUNED_LESS = 1
@@ -49,8 +50,8 @@ class Deviation(IntEnum):
 class Explanation(NamedTuple):
     """The clauses that explain a resolvent, ascending.
 
-    deviation: the difference from what they make
-    detail:    that difference in words; of an unexplained resolvent, the nearest explanation
+    deviation: the difference from their results
+    detail:    this difference in words; for an unexplained resolvent, the nearest explanation
     """
 
     clauses: tuple[Clause, ...]
@@ -76,7 +77,7 @@ class OriginInference:
 
     def __init__(self, clauses: Clauses) -> None:
         self.clauses = clauses
-        # Both sides of a step, and many steps of one run, start from the same goal.
+        # Both sides of a step, and many steps of a run, start from the same goal.
         self.at = lru_cache(maxsize=1 << 10)(partial(StepOrigins, clauses))
 
     def head_of(self, clause: Clause) -> Ids:
@@ -85,7 +86,7 @@ class OriginInference:
         return self.clauses.facts[index] if kind == Origin.FACT else self.clauses.rules[index][0]
 
     def position_of(self, clause: Clause) -> int:
-        """Return the position, from 0, of a fact among the facts of its predicate, or of a rule among those of its head's."""
+        """Return the position, from 0, of a fact or a rule among the facts or the rules of its predicate."""
         kind, index = clause
         if kind == Origin.FACT:
             return bisect_left(self.clauses.facts_of(self.clauses.facts[index][0]), index)
@@ -95,14 +96,14 @@ class OriginInference:
 class StepOrigins:
     """The inference for one goal.
 
-    query: the atom that may not serve as a fact, if any
+    query: the atom that must not serve as a fact, if any
     """
 
     def __init__(self, clauses: Clauses, goal: Atoms, query: Ids | None) -> None:
         self._clauses = clauses
         self.goal = goal
         self._excluded = clauses.excluded(query) if query is not None else None
-        # Both lists of a step, and several rules, ask about the same resolvents.
+        # The same resolvents are explained for both lists of a step, and for several rules.
         self.explain = cache(self._explain)
         self.explain_otherwise = cache(self._explain_otherwise)
 
@@ -113,7 +114,7 @@ class StepOrigins:
 
     @cached_property
     def positions(self) -> dict[Clause, int]:
-        """The position, from 0, of each clause that matches among those of its kind."""
+        """The position, from 0, of each matching clause among the matching clauses of its kind."""
         num: Counter[int] = Counter()
         positions = {}
         for made in self.results:
@@ -122,13 +123,13 @@ class StepOrigins:
         return positions
 
     def count_made(self, visited: Iterable[Atoms]) -> int:
-        """Return the number of resolvents that the program implies, without those with the atoms of goals visited."""
+        """Count the resolvents that the program implies, except those with the atoms of a visited goal."""
         sets = [set(number_variables(iter(goal))) for goal in visited]
         return sum(len(clauses) for atoms, clauses in self.made.items() if set(atoms) not in sets)
 
     @cached_property
     def results(self) -> list[Made]:
-        """The result of each clause that matches, in the order of the semantics."""
+        """The result of each matching clause, in the order of the semantics."""
         if not self.goal:
             return []
         selected = self.goal[0]
@@ -138,9 +139,9 @@ class StepOrigins:
         return [Made(clause, made, tuple(map(self.is_pruned, made))) for clause, made in results if made is not None]
 
     def needs_all_bindings(self, clause: Clause) -> bool:
-        """Return whether a clause matches only if both argument pairs are unified, and not each by itself.
+        """Return whether a clause matches only if the two argument pairs are unified together, not separately.
 
-        Engines that unify in one pass let a variable that is bound to two terms fail, even if one of these is a variable.
+        In engines that unify in one pass, a variable bound to two terms fails, even if one of the terms is a variable.
         """
         return not binds_in_one_pass(self.goal[0], self._clauses.clause(self.goal, *clause)[0])
 
@@ -150,24 +151,24 @@ class StepOrigins:
 
     @cached_property
     def made(self) -> dict[Atoms, tuple[Clause, ...]]:
-        """The clauses of each resolvent that the program implies, canonical and pruned; () is TRUE."""
+        """The clauses of each resolvent that the program implies, in canonical variables and pruned; () is TRUE."""
         found: dict[Atoms, list[Clause]] = {}
         for clause, atoms, is_pruned in self.results:
             found.setdefault(_keep(atoms, is_pruned), []).append(clause)
         return {atoms: tuple(clauses) for atoms, clauses in found.items()}
 
     def deletes_by(self, clauses: Iterable[Clause]) -> bool:
-        """Return whether pruning deletes atoms of what each of these clauses makes."""
+        """Return whether pruning deletes atoms from the result of each of these clauses."""
         wanted = set(clauses)
         found = [any(made.is_pruned) for made in self.results if made.clause in wanted]
         return bool(found) and all(found)
 
     def in_order(self) -> list[Atoms]:
-        """Return the resolvents that the program implies, canonical and pruned, in the order of the semantics."""
+        """Return the resolvents that the program implies, in canonical variables and pruned, in the order of the semantics."""
         return [_keep(atoms, is_pruned) for _, atoms, is_pruned in self.results]
 
     def _explain(self, atoms: Atoms) -> Explanation:
-        """Explain a resolvent, given its atoms; no atoms are TRUE."""
+        """Explain a resolvent, given its atoms; an empty tuple stands for TRUE."""
         named = number_variables(iter(atoms))
         if named in self.made:
             return Explanation(self.made[named])
@@ -176,13 +177,13 @@ class StepOrigins:
         return otherwise[0] if otherwise else self._find_nearest(named)
 
     def _explain_otherwise(self, atoms: Atoms) -> Sequence[Explanation]:
-        """Return every explanation of a resolvent by a clause that makes something else, one for each deviation."""
+        """Return the explanations of a resolvent by clauses that make something else, one for each deviation."""
         attempts = self._by_pruning, self._by_order, self._by_match, self._by_variables
         found = (each for attempt in attempts for each in attempt(number_variables(iter(atoms))))
         return sorted(found, key=lambda each: each.deviation)
 
     def _by_pruning(self, atoms: Atoms) -> Iterator[Explanation]:
-        """Explain by a clause of which other atoms were deleted than the facts, some of these or none."""
+        """Explain by a clause whose result was pruned wrongly: facts were left, or atoms that are not facts were deleted."""
         less: list[Clause] = []
         more: list[tuple[int, Clause, str]] = []
         cut: list[Clause] = []
@@ -199,7 +200,7 @@ class StepOrigins:
             pruned = _keep(whole, is_pruned)
             if atoms and atoms == number_variables(iter(pruned[: len(atoms)])):
                 cut.append(clause)
-            # Everything could be a proof if any atom could be deleted.
+            # If any atom could be deleted, everything could be a proof.
             if atoms or all(whole[i] == self._excluded for i in wrong):
                 more.append((len(wrong), clause, self._describe_deleted(whole[wrong[0]])))
         if less:
@@ -222,7 +223,7 @@ class StepOrigins:
             yield Explanation(clauses, Deviation.ATOM_ORDER, "its atoms are in another order")
 
     def _by_match(self, atoms: Atoms) -> Iterator[Explanation]:
-        """Explain by a clause that does not match, but nearly does: by the query, or else by others."""
+        """Explain by a clause that does not match, but nearly does: by the query itself, or else by another clause."""
         if not self.goal:
             return
         if self._excluded is not None:
@@ -238,7 +239,7 @@ class StepOrigins:
             yield Explanation(tuple(found), Deviation.MATCH, "two arguments that must be equal were matched apart")
 
     def _find_apart(self, selected: Ids) -> Iterator[Clause]:
-        """Yield the clauses that match the selected atom only if each argument is matched by itself."""
+        """Yield the clauses that match the selected atom only if its arguments are matched separately."""
         clauses: list[Clause] = [(Origin.RULE, i) for i in self._clauses.rules_of(selected[0])]
         if selected[1] == selected[2] < 0:
             clauses += [(Origin.FACT, i) for i in self._clauses.facts_of(selected[0])[:MOST_COMPARED]]
@@ -247,7 +248,7 @@ class StepOrigins:
                 yield clause
 
     def _resolve_apart(self, clause: Clause) -> Iterator[Atoms]:
-        """Yield the results of matching both arguments by themselves, where a later binding replaces the earlier or not."""
+        """Yield the results of matching both arguments separately, in both orders; the first binding of a variable stays."""
         head, body = self._clauses.clause(self.goal, *clause)
         for order in ((1, 2), (2, 1)):
             bound: dict[int, int] = {}
@@ -262,11 +263,11 @@ class StepOrigins:
             yield tuple((p, bound.get(a, a), bound.get(b, b)) for p, a, b in (*body, *self.goal[1:]))
 
     def _is_from(self, atoms: Atoms, made: Atoms) -> bool:
-        """Return whether a resolvent is one made, pruned or not."""
+        """Return whether a resolvent equals a result, pruned or not."""
         return atoms in (number_variables(iter(made)), _keep(made, tuple(map(self.is_pruned, made))))
 
     def _by_variables(self, atoms: Atoms) -> Iterator[Explanation]:
-        """Explain by a clause whose variables were replaced otherwise: captured, bound to others, or left."""
+        """Explain by a clause whose variables were replaced differently: captured, bound to other terms, or not replaced."""
         found = [
             clause
             for clause, whole, is_pruned in self._near(atoms, is_loose=True)
@@ -276,9 +277,9 @@ class StepOrigins:
             yield Explanation(tuple(found), Deviation.VARIABLES, "its variables were replaced otherwise")
 
     def _is_otherwise_bound(self, atoms: Atoms, made: Atoms) -> bool:
-        """Return whether two goals agree but for variables of one that are other terms in the other.
+        """Return whether two goals agree except that variables of one are other terms in the other.
 
-        Atoms that became facts by that may have been pruned.
+        Atoms that became facts in this way may have been pruned.
         """
         kept = find_embedding(atoms, made, is_loose=True) if atoms else None
         if kept is None:
@@ -290,7 +291,7 @@ class StepOrigins:
         )
 
     def _near(self, atoms: Atoms, *, is_loose: bool = False) -> Iterator[Made]:
-        """Yield the results with the predicates of a resolvent, in order, and perhaps others."""
+        """Yield the results that contain the predicates of a resolvent, in order, and perhaps further ones."""
         wanted = [atom[0] for atom in atoms]
         for made in self.results[:MOST_COMPARED]:
             if len(made.atoms) < len(atoms):
@@ -300,7 +301,7 @@ class StepOrigins:
                 yield made
 
     def _find_nearest(self, atoms: Atoms) -> Explanation:
-        """Describe the clause whose result has most atoms in common with a resolvent, which no clause explains."""
+        """Describe the clause whose result has the most atoms in common with an unexplained resolvent."""
         made = self.results[:MOST_COMPARED]
         if not self.goal:
             detail = "the goal has no atoms"
@@ -321,7 +322,7 @@ def _keep(atoms: Atoms, is_pruned: Sequence[bool]) -> Atoms:
 
 
 def _count_shared(atoms: Iterable[Ids], others: Sequence[Ids]) -> tuple[int, int]:
-    """Return how many atoms have their shape among others, negative numbers for what is left beside."""
+    """Return the number of atoms whose shapes occur in `others`, and minus the length of `others`: the larger, the nearer."""
     shared = (Counter(map(shape_of, atoms)) & Counter(map(shape_of, others))).total()
     return shared, -len(others)
 

@@ -1,8 +1,9 @@
-"""The one stage whose fault makes the recorded list of a step, found by taking the step again with that stage changed.
+"""The single stage whose fault explains the recorded list of a step, found by taking the step again with that stage changed.
 
-The program, the limits and the dialect say what each filter leaves of the resolvents that the clauses make. If this is the
-expected list, one stage after another is changed: clauses are lost or added, a filter is left out or moved, another atom is
-selected. A change that gives exactly the actual list explains it, in any dialect. Two faults in one step are not explained.
+The program, the limits and the dialect determine which resolvents the clauses make, and which ones pass each filter. If the
+result is the expected list, one stage after another is changed: clauses are lost or added, a filter is left out or moved,
+another atom is selected. A change that produces exactly the actual list explains it, in any dialect. Two faults in one step
+are not explained.
 """
 
 from collections import Counter
@@ -45,7 +46,7 @@ from kgverify.step.plain_step import (
 
 
 class StepProgram:
-    """The resolvents that a program gives for one goal, filter by filter.
+    """The resolvents that a program makes from one goal, filter by filter.
 
     visited: the goals of the derivation in canonical variables, the current one last
     """
@@ -57,16 +58,16 @@ class StepProgram:
 
     @property
     def remembers(self) -> bool:
-        """True if a goal is not visited twice."""
+        """True if the dialect drops goals that were visited before."""
         return "revisit" in self.dialect.filters and self.dialect.memory != "none"
 
     def match(self, goal: Atoms) -> list[Resolvent]:
-        """Return what each clause makes of a goal, in the order of the dialect, before pruning."""
+        """Return the resolvent that each clause makes from a goal, in the order of the dialect, before pruning."""
         situation = Situation(self._clauses, self.limits, self.excluded, (goal,))
         return resolve(situation, match_rules(situation, goal[0]), match_facts(situation, goal[0]))
 
     def make_excluded(self, goal: Atoms) -> list[Resolvent]:
-        """Return what the query makes of a goal, if it may not serve as a fact."""
+        """Return the resolvent that the query would make from a goal, if it must not serve as a fact."""
         if self.excluded is None:
             return []
         number = self._clauses.fact_index[self.excluded]
@@ -83,11 +84,11 @@ class StepProgram:
         return atom in self._clauses.fact_index and atom != self.excluded
 
     def is_like_fact(self, atom: Ids) -> bool:
-        """Return whether an atom, perhaps with variables, unifies with a fact, the excluded one among them."""
+        """Return whether an atom, perhaps with variables, unifies with any fact, including the excluded one."""
         return bool(self._clauses.facts_like(atom, None))
 
     def prune(self, atoms: Atoms) -> Atoms:
-        """Return what pruning, if the dialect prunes, leaves of some atoms, in canonical variables."""
+        """Prune some atoms, if the dialect prunes, and return the rest in canonical variables."""
         prunes = "prune" in self.dialect.filters
         return number_variables(atom for atom in atoms if not prunes or not self.is_fact(atom))
 
@@ -102,12 +103,12 @@ class StepProgram:
         forgets: bool = False,
         **changes: Any,
     ) -> Listed:
-        """Return what the filters leave, by default those of the dialect with its limits.
+        """Return the resolvents that pass the filters; by default, the filters of the dialect with its limits.
 
-        fixed:      resolvents that are pruned already
+        fixed:      resolvents that have been pruned already
         takes_last: whether `close` keeps the last proof instead of the first
         forgets:    whether only the current goal counts as visited
-        changes:    fields of the dialect
+        changes:    changed fields of the dialect
         """
         is_fixed = {(each.clause, each.atoms) for each in fixed}
 
@@ -140,9 +141,9 @@ _CHANGES: Final = {
 
 
 def change_bodies(made: Sequence[Resolvent], num_rest: int) -> Iterator[tuple[str, list[Resolvent]]]:
-    """Yield what clauses make if all bodies of two atoms or more are changed, with the change in words.
+    """Yield each change of all bodies of two atoms or more, in words, with the resolvents that clauses then make.
 
-    num_rest: the number of atoms of the goal behind the selected one
+    num_rest: the number of atoms of the goal after the selected one
     """
     for words, change in _CHANGES.items():
         changed = [_change(each, num_rest, change) for each in made]
@@ -160,7 +161,7 @@ def _change(each: Resolvent, num_rest: int, change: slice) -> Resolvent:
 def could_be_pruned(
     made: Sequence[Resolvent], changed: Sequence[Resolvent], is_like_fact: Callable[[Ids], bool]
 ) -> bool:
-    """Return whether a single clause is changed, and lacks ground atoms alone, or atoms like facts."""
+    """Return whether only one clause is changed, and it lacks only ground atoms or atoms like facts."""
     pairs = [pair for pair in zip(made, changed, strict=True) if pair[0] != pair[1]]
     lost = (atom for own, other in pairs for atom in Counter(own.atoms) - Counter(other.atoms))
     return len(pairs) < 2 and all(min(atom[1:]) >= 0 or is_like_fact(atom) for atom in lost)
@@ -179,10 +180,10 @@ def has_lost_ground(shorter: Atoms, longer: Atoms) -> bool:
 Item = TypeVar("Item")
 
 ALONE: Final = "a fault of this stage alone explains the step"
-"""The end of the evidence where a stage was found so."""
+"""The end of the evidence for a stage that was found by this search."""
 
 MOST_CLAUSES: Final = 4096
-"""The clauses that match a goal beyond which its step is not taken again."""
+"""The most clauses that may match a goal for its step to be taken again."""
 
 ENDS: Final = (GoalKind.TRUE, GoalKind.FALSE, GoalKind.STOP)
 
@@ -190,7 +191,7 @@ TOGETHER: Final = "rules and facts are put together in another order"
 
 
 def explain_by_one_stage(program: StepProgram, pair: StepPair) -> list[StepDifference]:
-    """Explain two steps from the same goal by the fault of one stage: the likeliest first; none if no fault fits."""
+    """Explain two steps from the same goal by a fault of one stage, the likeliest first; return nothing if no fault fits."""
     dialect = program.dialect
     if not program.visited[-1] or not dialect.forgets_names or dialect.exclusion == "positives_only":
         return []
@@ -203,9 +204,9 @@ def explain_by_one_stage(program: StepProgram, pair: StepPair) -> list[StepDiffe
 
 
 class Change(NamedTuple):
-    """A change of one stage: it explains the step if the step, taken again with it, gives the actual list.
+    """A change of one stage. It explains the step if the step, taken again with this change, produces the actual list.
 
-    made:    the resolvents before the filters, if the change is in these
+    made:    the resolvents before the filters, if the change affects them
     changes: arguments of `StepProgram.list`
     """
 
@@ -218,11 +219,11 @@ class Change(NamedTuple):
 
 
 Guesses: TypeAlias = Iterable[Change | StepDifference]
-"""Changes to try, and guesses that fit already, in the order in which they are tried; the first that fits counts."""
+"""Changes to try, and guesses known to fit, in the order of the attempts; the first that fits counts."""
 
 
 class _Search:
-    """The search for the stage whose fault gives the actual list."""
+    """The search for a stage whose fault produces the actual list."""
 
     def __init__(self, program: StepProgram, made: list[Resolvent], pair: StepPair) -> None:
         self._program, self._made, self._pair = program, made, pair
@@ -232,7 +233,7 @@ class _Search:
         self._has_more = any(r.kind != GoalKind.FALSE for r in pair.listed.extra)
 
     def find(self) -> list[StepDifference]:
-        """Return the guesses that fit; none if the program does not give the expected list, or names alone differ."""
+        """Return the guesses that fit; none if the program does not produce the expected list, or only names differ."""
         if self._wanted != self._pair.read(0) or self._wanted == self._actual:
             return []
         attempts: tuple[Callable[[], Guesses], ...] = (
@@ -260,7 +261,7 @@ class _Search:
         return [guess for guess in guesses if guess is not None]
 
     def _try(self, guess: Change | StepDifference) -> StepDifference | None:
-        """Return a guess if it fits: if the filters, perhaps changed, leave the actual list of what was made."""
+        """Return a guess if it fits: if the resolvents that pass the filters, perhaps changed, are the actual list."""
         if isinstance(guess, StepDifference):
             return guess
         listed = self._program.list(self._made if guess.made is None else guess.made, **guess.changes)
@@ -274,7 +275,7 @@ class _Search:
         return name in self._program.dialect.filters
 
     def _judge_proof(self, kind: DifferenceClass) -> DifferenceClass:
-        """Return the class of a proof on one side only where no origin says more, or another one."""
+        """Return the class for a proof on one side only, if there are no origins to say more; otherwise, return `kind`."""
         is_lost, is_false = self._pair.has_proof
         if self._pair.has_origins or is_lost == is_false:
             return kind
@@ -282,19 +283,19 @@ class _Search:
 
     @cached_property
     def _kind_of_filter(self) -> DifferenceClass:
-        """The class of a filter that lets more through, perhaps in the place of others, or less."""
+        """The class of a fault in a filter: EXTRA, MISSING, or the class of a lost or false proof."""
         return self._judge_proof(DifferenceClass.EXTRA if self._has_more else DifferenceClass.MISSING)
 
     @cached_property
     def _is_permuted(self) -> bool:
-        """True if both lists have the same resolvents in another order, and the limits dropped the same number."""
+        """True if both lists have the same resolvents in different orders, and the limits dropped the same number."""
         (wanted, *counts), (actual, *own) = self._wanted, self._actual
         return wanted != actual and Counter(wanted) == Counter(actual) and counts == own
 
     # Ends and counts
 
     def _change_ends(self) -> Guesses:
-        """Guess at ends that differ although all else is equal."""
+        """Guess that ends such as TRUE and FALSE differ while everything else is equal."""
         wanted, actual = self._wanted.keys, self._actual.keys
         own = [key for key in actual if key[0] in ENDS]
         if own and own[0][0] == GoalKind.TRUE and own[0][1]:
@@ -310,7 +311,7 @@ class _Search:
         yield from self._compare_ends(own)
 
     def _compare_ends(self, own: Sequence[Key]) -> Guesses:
-        """Guess at ends of another kind, given those of the actual side."""
+        """Guess that the list has ends of another kind, given the ends of the actual side."""
         sides = self._wanted.keys, self._actual.keys
         goals = [[key for key in side if key[0] not in ENDS] for side in sides]
         is_proved = self._pair.has_proof[0]
@@ -327,7 +328,7 @@ class _Search:
         return [StepDifference(Stage.CLOSE, kind, f"the list ends with {names[1]}, expected {names[0]}", CERTAIN)]
 
     def _change_counts(self) -> Guesses:
-        """Guess at equal lists of which other numbers were dropped."""
+        """Guess that a different number of resolvents was dropped, although the lists are equal."""
         (wanted, *counts), (actual, *own) = self._wanted, self._actual
         if wanted != actual or not self._pair.has_counts:
             return
@@ -345,7 +346,7 @@ class _Search:
     # Other goals
 
     def _take_earlier_goal(self, confidence: float = GUESSED) -> Guesses:
-        """Guess at the list of an earlier goal, which is clear where it is more than a part of the expected one."""
+        """Guess that the list belongs to an earlier goal; this is clear only if it is not just a part of the expected one."""
         if confidence >= CLEAR and not any(r.kind == GoalKind.GOAL for r in self._pair.listed.extra):
             return
         for back, goal in enumerate(reversed(self._program.visited[:-1]), 1):
@@ -389,7 +390,7 @@ class _Search:
             yield StepDifference(Stage.RESOLVE, DifferenceClass.REORDERED, TOGETHER)
 
     def _change_order_of_part(self) -> Guesses:
-        """Guess at another order of which the limits, or `close`, show another part."""
+        """Guess that clauses are tried in another order, so that other resolvents remain after the limits or `close`."""
         whole = self._pair.show(self._program.list(self._made, **self._without("max_resolvents", "close")))
         (wanted, *counts), (actual, *own) = self._wanted, self._actual
         is_part = not Counter(actual) - Counter(whole.keys) and len(wanted) == len(actual)
@@ -430,7 +431,7 @@ class _Search:
         return [change] if self._program.remembers else []
 
     def _lose_proofs(self) -> Guesses:
-        """Guess at proofs that are lost together."""
+        """Guess that all proofs of the step are lost together."""
         left = [each for each in self._made if self._program.prune(each.atoms)]
         num = len(self._made) - len(left)
         if not num or not self._filters("close"):
@@ -457,7 +458,7 @@ class _Search:
             yield StepDifference(Stage.LIMIT, kind, "resolvents of more than max_atoms atoms are cut")
 
     def _keep_others(self, kind: DifferenceClass) -> Guesses:
-        """Guess at a list that is too long, of which others than the first resolvents are kept."""
+        """Guess that the list was too long, and resolvents other than the first ones were kept."""
         whole = self._pair.show(self._program.list(self._made, **self._without("max_resolvents")))
         own = [key for key in self._actual.keys if key[0] not in ENDS[1:]]
         num, most = len(own), self._program.limits.max_resolvents
@@ -474,7 +475,7 @@ class _Search:
             yield StepDifference(Stage.CLOSE, DifferenceClass.FALSE_PROOF, words, OPEN)
 
     def _shorten_list(self, confidence: float = GUESSED) -> Guesses:
-        """Guess at limits that drop more than the declared ones: as counted, or where nothing was counted."""
+        """Guess that limits drop more than declared; this is clear only if dropped resolvents were counted."""
         num, most = len(self._actual.keys), self._program.limits.max_atoms
         if self._has_more or self._pair.has_counts != (confidence >= CLEAR):
             return []
@@ -488,18 +489,18 @@ class _Search:
     # Atoms
 
     def _change_bodies(self, confidence: float = GUESSED) -> Guesses:
-        """Guess at rules of which all lose an atom of their bodies, or turn these."""
+        """Guess that all rules lose an atom of their bodies, or that the bodies are reversed."""
         is_clear = confidence >= CLEAR
         if is_clear and not self._has_more:
             return
         kind = self._judge_proof(DifferenceClass.SUBSTITUTED if self._has_more else DifferenceClass.MISSING)
         for words, made in change_bodies(self._made, len(self._goal) - 1):
-            # What one rule alone lacks may as well be lost otherwise, unless pruning leaves it.
+            # If only one rule lacks atoms, they may have been lost in another way, unless pruning would have kept them.
             if not (is_clear and could_be_pruned(self._made, made, self._program.is_like_fact)):
                 yield Change(Stage.RESOLVE, kind, words, {}, made, confidence)
 
     def _delete_atoms(self) -> Guesses:
-        """Guess at resolvents without some of their ground atoms, where no clause is known."""
+        """Guess that resolvents have lost some of their ground atoms, if clauses are unknown."""
         if self._pair.has_origins or not self._filters("prune") or not self._has_more:
             return []
         left = [atoms for _, atoms in map(content_of, self._pair.listed.missing)]
@@ -508,14 +509,14 @@ class _Search:
             if whole is None:
                 return []
             left.remove(whole)
-        # `close` lists a proof alone.
+        # `close` lists only the proof.
         if not left or [key[0] for key in self._actual.keys] == [GoalKind.TRUE]:
             kind = self._judge_proof(DifferenceClass.MISSING)
             return [StepDifference(Stage.PRUNE, kind, "ground atoms that the facts lack are deleted", GUESSED)]
         return []
 
     def _change_atoms(self) -> Guesses:
-        """Guess at clauses that made other atoms."""
+        """Guess that clauses made other atoms."""
         if not self._pair.has_origins:
             return
         own, wanted = (
@@ -535,11 +536,11 @@ class _Search:
             yield guess._replace(kind=self._judge_proof(guess.kind))
 
     def _judge_change(self, each: Resolvent, atoms: Atoms) -> StepDifference:
-        """Guess at the stage that made these atoms of what a clause gives."""
+        """Guess the stage that changed the result of a clause into these atoms."""
         right = self._program.prune(each.atoms)
         own = next(plain(r.atoms) for r in self._pair.steps[1].resolvents if r.clause == each.clause)
         if number_variables(own) != own:
-            # Whatever was resolved and pruned, `rename` numbers its variables by first appearance.
+            # `rename` always numbers variables by first appearance, whatever was resolved and pruned.
             return StepDifference(Stage.RENAME, DifferenceClass.RENAMED, UNNUMBERED)
         solid = number_variables(atom for atom in atoms if atom[0] >= 0)
         if len(solid) < len(atoms) and self._filters("prune") and solid == right:
@@ -549,7 +550,7 @@ class _Search:
         return self._judge_length(each, atoms, right) or self._judge_substitution(each, atoms, right)
 
     def _judge_length(self, each: Resolvent, atoms: Atoms, right: Atoms) -> StepDifference | None:
-        """Guess at the stage that left more or fewer atoms of what a clause gives."""
+        """Guess the stage that left more or fewer atoms of the result of a clause."""
         kept = find_embedding(atoms, each.atoms) if self._filters("prune") and len(atoms) != len(right) else None
         if kept is None:
             return None
@@ -566,7 +567,7 @@ class _Search:
         if is_pruned and Counter(atoms) == Counter(right):
             words = "the atoms that pruning leaves are in another order"
             return StepDifference(Stage.PRUNE, DifferenceClass.SUBSTITUTED, words)
-        # A fact that binds nothing changes no variable.
+        # A fact that binds nothing does not change any variable.
         is_bare = each.origin_kind == Origin.FACT and min(self._goal[0][1:]) >= 0 and len(atoms) == len(right)
         words = "the same clause gave different atoms"
         return StepDifference(Stage.RENAME if is_bare else Stage.RESOLVE, DifferenceClass.SUBSTITUTED, words)
@@ -574,7 +575,7 @@ class _Search:
     # Clauses
 
     def _change_clauses(self) -> Guesses:
-        """Guess at clauses that are lost, or that do not match and are there."""
+        """Guess that matching clauses are lost, or that clauses were used that do not match."""
         known = {each.clause for each in self._made}
         added = self._list_added()
         pool = self._program.put_in_order([*self._made, *added])
@@ -594,12 +595,12 @@ class _Search:
         is_open = self._program.remembers and len(self._program.visited) > 1 and bool(lost)
         confidence = LIKELY if is_open or not self._pair.has_origins else CLEAR
         if self._wanted.keys[0][0] == GoalKind.TRUE and len(self._actual.keys) > 1:
-            # `close` may have lost the proof, and kept what stands beside it.
+            # `close` may have lost the proof and kept the other resolvents.
             confidence = OPEN
         return StepDifference(_matching(min(kinds)), self._judge_proof(kind), words, confidence)
 
     def _list_added(self) -> list[Resolvent]:
-        """Return the resolvents of clauses that do not match, where clauses are known; else what the query may make."""
+        """Return the actual resolvents of clauses that do not match; if clauses are unknown, what the query would make."""
         if not self._pair.has_origins:
             return self._program.make_excluded(self._goal)
         left = Counter(each.clause for each in self._made)
@@ -612,7 +613,7 @@ class _Search:
     def _drop_surplus(
         self, pool: list[Resolvent], fixed: Collection[Resolvent]
     ) -> tuple[list[Resolvent], Listed] | None:
-        """Return the part of some resolvents that gives the actual list in any order, and its list; None if no part does."""
+        """Return the part of `pool` that produces the actual list, in any order, and its list; None if no part does."""
         own = Counter(self._actual.keys)
         while True:
             listed = self._program.list(pool, fixed)
@@ -627,14 +628,14 @@ class _Search:
             pool = [each for each in pool if id(each) not in gone]
 
     def _counts_fit(self, listed: Listed) -> bool:
-        """Return whether as much was dropped as recorded, or less since more of it is lost."""
+        """Return whether the dropped counts fit: no larger than computed, since lost resolvents may be among the dropped."""
         return self._actual.dropped_atoms <= listed.dropped_atoms and (
             self._actual.dropped_resolvents <= listed.dropped_resolvents
         )
 
 
 def _take(left: Counter[Item], key: Item) -> bool:
-    """Take one of what is left; return whether there was one."""
+    """Take one item with this key from the counter; return whether one was left."""
     if left[key] <= 0:
         return False
     left[key] -= 1

@@ -1,8 +1,8 @@
-"""The stage and the class of a difference between two steps that show nothing but goals and resolvents.
+"""The stage and the class of a difference between two steps that show only goals and resolvents.
 
-The resolvents of both sides are paired by content, up to the names of variables. What remains on each side is explained by
-the clauses that could have made it. A proof on one side only comes first, whatever else differs. The rules follow from the
-order of the stages (docs/semantics.md): a stage is named if it is the earliest that can have made the difference.
+The resolvents of both sides are paired by content, up to the names of variables. The unpaired ones are explained by the
+clauses that could have made them. A proof on one side only is explained first, whatever else differs. The rules follow from
+the order of the stages (docs/semantics.md): they name the earliest stage that can have made the difference.
 """
 
 from collections import Counter
@@ -21,22 +21,22 @@ from kgverify.step.clauses import Atoms, Clause, find_embedding, is_permutation,
 from kgverify.trace.model.trace import Trace
 
 LEAST_REACHED: Final = 3
-"""The number of cut lists before a size that nobody declared counts as a limit."""
+"""The number of lists that must be cut at an undeclared size before this size counts as a limit."""
 
 MOST_SAMPLED: Final = 20
 """The number of steps to look at for a limit."""
 
 FindOrigins = Callable[[int, StepView], StepOrigins | None]
-"""Takes a candidate and one of its steps."""
+"""A function that takes a candidate and one of its steps, and returns the inference for the step's goal."""
 
 
 class LimitsSeen(NamedTuple):
     """The limits of one side of a comparison.
 
-    resolvents: numbers of resolvents at which lists may have been cut: the declared one, and one that is seen
+    resolvents: the numbers of resolvents at which lists may have been cut: the declared limit, and a limit that was seen
     atoms:      the same for the atoms of a resolvent
-    most:       the largest number of resolvents of a step
-    longest:    the largest number of atoms of a resolvent
+    most:       the largest number of resolvents in a step
+    longest:    the largest number of atoms in a resolvent
     """
 
     resolvents: frozenset[int]
@@ -48,14 +48,14 @@ class LimitsSeen(NamedTuple):
 def find_limits(trace: Trace, find_origins: FindOrigins) -> LimitsSeen:
     """Find the limits that a trace declares or shows.
 
-    A list is seen to be cut if the program implies more resolvents. A cap on the rules or the facts of a predicate makes
-    lists equally long, too, but only where rules make the same number of their resolvents. A limit on atoms is seen if a rule has
-    resolvents in the trace, and where it would make longer ones it has none.
+    A list is seen to be cut if the program implies more resolvents. A cap on the rules or the facts of a predicate also makes
+    lists equally long, but only if rules make the same number of resolvents in each list. A limit on atoms is seen if a rule
+    has resolvents in the trace, but none in steps where they would be longer.
     """
     columns, limits, reader = trace.columns, trace.header.limits, StepReader(trace.columns)
 
     def sample(rows: NDArray[np.int64]) -> _Sample:
-        """Yield the first of some steps."""
+        """Yield the first few of some steps, with their inference."""
         for row in rows[:MOST_SAMPLED].tolist():
             step = reader.read(row)
             origins = find_origins(int(np.searchsorted(reader.first_step, row, side="right")) - 1, step)
@@ -75,7 +75,7 @@ def find_limits(trace: Trace, find_origins: FindOrigins) -> LimitsSeen:
 
 
 _Sample: TypeAlias = Iterator[tuple[StepView, StepOrigins]]
-"""Some steps of a trace with their inference."""
+"""Some steps of a trace, with their inference."""
 
 
 def _makers(step: StepView, origins: StepOrigins) -> list[tuple[Clause, ...]]:
@@ -108,13 +108,13 @@ CLEAR: Final = 0.95
 LIKELY: Final = 0.8
 """The confidence if a clause explains a resolvent up to a deviation."""
 OPEN: Final = 0.6
-"""The confidence if rules and facts explain a resolvent equally well, or if a limit is only seen and not declared."""
+"""The confidence if rules and facts explain a resolvent equally well, or if a limit was only seen, not declared."""
 GUESSED: Final = 0.4
 """The confidence without a program, or without an explanation."""
 
 
 class Given(NamedTuple):
-    """The data that explain two steps.
+    """The data used to explain two steps.
 
     origins:     the inference for their goal; None without a program
     earlier:     the candidate's steps before this one
@@ -140,12 +140,12 @@ class StepDifference(NamedTuple):
 
 
 def rank(stage: Stage) -> int:
-    """Return the position of a stage among all stages."""
+    """Return the position of a stage in the order of all stages."""
     return list(Stage).index(stage)
 
 
 def explain_difference(pair: StepPair, given: Given) -> StepDifference:
-    """Explain the difference of two steps from the same goal by the contents of their resolvents, which differ."""
+    """Explain the difference of two steps from the same goal by the contents of their resolvents, which must differ."""
     return _Explainer(pair, given).explain()
 
 
@@ -159,7 +159,7 @@ _REASONS: Final = {
     Stage.CLOSE: "closing puts TRUE, FALSE and other ends into the list",
     Stage.LIMIT: "everything that is expected is there as well, so the list is counted too long",
 }
-"""The reason why a stage is at fault for a malformed resolvent."""
+"""The reason why each stage is at fault for a malformed resolvent."""
 
 _FLAWS: Final[dict[str, Callable[[ResolventView, tuple[int, int]], object]]] = {
     "a terminal action beside TRUE and FALSE": lambda r, _: (
@@ -173,7 +173,7 @@ _FLAWS: Final[dict[str, Callable[[ResolventView, tuple[int, int]], object]]] = {
         r.kind == GoalKind.GOAL and any(p >= num[0] or max(a, b) >= num[1] for p, a, b in r.atoms)
     ),
 }
-"""The flaws of resolvents, given the number of predicates and of constants."""
+"""The tests for flaws of resolvents, given the number of predicates and of constants."""
 
 
 class _Explainer:
@@ -229,7 +229,7 @@ class _Explainer:
         return self._blame(DifferenceClass.FALSE_PROOF, confidence)._replace(evidence=evidence)
 
     def _blame(self, kind: DifferenceClass, confidence: float) -> StepDifference:
-        """Return the stage that made something else of the clause of a proof, or TRUE of another one; else `close`."""
+        """Return the stage that turned a proof into something else, or something else into TRUE; else `close`."""
         is_lost = kind is DifferenceClass.PROOF_LOST
         proofs = [r for r in self._all[0] if r.kind == GoalKind.TRUE] if is_lost else self._missing
         blamed = [StepDifference(Stage.CLOSE, kind, "", LIKELY)]
@@ -247,7 +247,7 @@ class _Explainer:
         return earliest._replace(kind=kind, confidence=min(confidence, earliest.confidence))
 
     def _explain_proof(self, implied: float, not_implied: float) -> tuple[str, float]:
-        """Explain TRUE; choose the confidence by whether the program implies it."""
+        """Explain TRUE; choose the confidence depending on whether the program implies it."""
         if self._origins is None:
             return "without facts and rules, nothing says which side is right", (implied + not_implied) / 2
         found = self._origins.explain(())
@@ -268,7 +268,7 @@ class _Explainer:
         return StepDifference(stage, DifferenceClass.MALFORMED, words)
 
     def _find_flaw(self, r: ResolventView) -> str:
-        """Return why a resolvent is no goal; empty if it is one."""
+        """Return the flaw that makes a resolvent malformed; empty for a well-formed resolvent."""
         return next((words for words, has_flaw in _FLAWS.items() if has_flaw(r, self._given.num_symbols)), "")
 
     def _stage_of_flaw(self, r: ResolventView) -> Stage:
@@ -277,17 +277,17 @@ class _Explainer:
             has_facts = self._origins is not None and atoms and all(map(self._origins.is_pruned, atoms))
             return Stage.PRUNE if has_facts else Stage.CLOSE
         if not r.atoms:
-            # Padding that counts as a resolvent, or one of which nothing is left although it is no proof.
+            # Either padding counts as a resolvent, or nothing is left of a resolvent although it is not a proof.
             if self._origins is not None and () in self._origins.made:
                 return Stage.CLOSE
             has_room = self._origins is not None and len(self._origins.results) > len(self._sides[0])
             return Stage.PRUNE if self._missing or has_room else Stage.LIMIT
-        # A hole where a fact was deleted, or where an atom of a body is missing.
+        # A hole stands for a deleted fact, or for a missing atom of a body.
         is_pruned = self._origins is None or self._origins.explain(atoms).deviation <= Deviation.PRUNED_MORE
         return Stage.PRUNE if len(atoms) < len(r.atoms) and is_pruned else Stage.RESOLVE
 
     def _of_ends(self) -> StepDifference | None:
-        """Explain ends that differ: FALSE against nothing, or resolvents beside TRUE or FALSE."""
+        """Explain ends that differ: FALSE on one side and nothing on the other, or resolvents beside TRUE or FALSE."""
         ends = [Counter(r.kind for r in side if r.kind != GoalKind.GOAL) for side in self._all]
         if not any(self._sides):
             if ends[0] == ends[1]:
@@ -326,7 +326,7 @@ class _Explainer:
         return StepDifference(stage, DifferenceClass.REORDERED, words, confidence)
 
     def _origin_of(self, content: Content) -> tuple[int, bool]:
-        """Return the kind of clause that made a resolvent, and whether it is the only one that can have made it."""
+        """Return the kind of clause that made a resolvent, and whether only this kind can have made it."""
         found = self._explain_content(content)
         kinds = found.kinds if found else frozenset()
         if len(kinds) == 1:
@@ -334,7 +334,7 @@ class _Explainer:
         return (Origin.FACT if self._is_like_fact(content[1]) else Origin.RULE), False
 
     def _is_like_fact(self, atoms: Atoms) -> bool:
-        """Return whether a resolvent can be the rest of the goal, which is what a fact leaves."""
+        """Return whether a resolvent can be the rest of the goal, as after matching a fact."""
         rest = iter(self._goal[1:])
         return all(any(predicate == other[0] for other in rest) for predicate, _, _ in atoms)
 
@@ -357,18 +357,18 @@ class _Explainer:
         return None
 
     def _is_of_this_goal(self, content: Content) -> bool:
-        """Return whether a clause makes a resolvent from this goal, perhaps cut at a limit on atoms."""
+        """Return whether a clause makes this resolvent from the goal, perhaps cut at a limit on atoms."""
         found = self._explain_content(content)
         return found is not None and (found.deviation is Deviation.NONE or self._is_cut(content))
 
     def _is_cut(self, content: Content) -> bool:
-        """Return whether a resolvent is what a limit on atoms leaves of a longer one."""
+        """Return whether a resolvent is a longer one cut at a limit on atoms."""
         if self._origins is None or not any(len(content[1]) in side.atoms for side in self._limits):
             return False
         return any(each.deviation is Deviation.TRUNCATED for each in self._origins.explain_otherwise(content[1]))
 
     def _of_duplicates(self) -> StepDifference | None:
-        """Recognize that equal resolvents count once. Two of them may also be two facts of which one is missing."""
+        """Recognize that one side lists equal resolvents once. A single pair may also be two facts, one of them missing."""
         left, right = map(Counter, self._contents)
         for few, many, kind in ((right, left, DifferenceClass.MISSING), (left, right, DifferenceClass.EXTRA)):
             repeated = [num for num in many.values() if num > 1]
@@ -379,7 +379,7 @@ class _Explainer:
         return None
 
     def _of_revisit(self) -> StepDifference | None:
-        """Recognize goals visited before. At a limit others make room for one that stays, or take its place."""
+        """Recognize goals visited before. At a limit, one that stays pushes out another resolvent, or the reverse."""
         lost = "are dropped, perhaps as the same in another order"
         for i, found, own, kind, what in (
             (1, self._extra, self._missing, DifferenceClass.EXTRA, "stay"),
@@ -387,7 +387,7 @@ class _Explainer:
         ):
             if not found or not all(map(self._was_visited, found)) or not self._is_all_implied(found):
                 continue
-            # Too many atoms say more than atoms that are also those of an earlier goal in another order.
+            # An exceeded limit on atoms is better evidence than having the atoms of an earlier goal in another order.
             if not i and self._find_atom_limit() is not None:
                 continue
             if not own or (len(own) <= len(found) and self._is_full(i)):
@@ -398,12 +398,12 @@ class _Explainer:
     # Limits
 
     def _is_full(self, i: int) -> bool:
-        """Return whether the list of a side has as many resolvents as a limit allows, or as the side ever has."""
+        """Return whether a side's list has as many resolvents as a limit allows, or as the longest list of a side."""
         num = len(self._contents[i])
         return any(num in side.resolvents or num == side.most for side in self._limits)
 
     def _is_lost_before_limit(self) -> bool:
-        """Return whether the expected list is full, and the actual one goes on behind what it lacks, in the same order."""
+        """Return whether the expected list is full, and the actual one skips the missing resolvents and continues in order."""
         if self._origins is None or not self._missing or not self._is_full(0):
             return False
         visited = [set(number_variables(iter(goal))) for goal in self._visited]
@@ -445,7 +445,7 @@ class _Explainer:
             words = f"the list of {count_of(longer, 'resolvent')} is cut at {shorter}"
             confidence = CLEAR if shorter != side.most else LIKELY
             return StepDifference(Stage.LIMIT, DifferenceClass.LIMIT, words, confidence)
-        # One less than a limit allows: clauses beyond it would have filled the place of a single lost match.
+        # The list has one less than a limit allows. After a single lost match, a further clause would have filled its place.
         if longer in other.resolvents and longer - shorter == 1:
             words = f"the resolvents kept are {shorter} instead of {longer}, of the {num_made} that the clauses make"
             return StepDifference(Stage.LIMIT, DifferenceClass.LIMIT, words, LIKELY if num_made > longer else OPEN)
@@ -468,10 +468,10 @@ class _Explainer:
     # Clauses
 
     def _of_clauses(self) -> StepDifference:
-        """Explain what is left, resolvent by resolvent, and name the earliest stage."""
+        """Explain the remaining differences, resolvent by resolvent, and name the earliest stage."""
         unpaired = list(self._missing)
         judged: list[StepDifference] = []
-        # What a limit lets in for what is lost before is not extra.
+        # Resolvents that a limit lets in because earlier ones are lost are not extra.
         for r in () if self._is_lost_before_limit() else self._extra:
             found, partner = self._choose(r, unpaired)
             if partner is not None:
@@ -481,7 +481,7 @@ class _Explainer:
                 judged.append(self._judge_extra(r, found))
         num_unsound = sum(each.kind is DifferenceClass.UNSOUND for each in judged)
         if len(unpaired) <= num_unsound:
-            # What no clause makes stands where these are missing.
+            # Resolvents that no clause makes replace the missing ones.
             unpaired = []
         lost = list(map(self._judge_missing, unpaired))
         if len(lost) > 1 and not self._contents[1] and len({each.stage for each in lost}) > 1:
@@ -517,9 +517,9 @@ class _Explainer:
     def _choose(
         self, r: ResolventView, unpaired: list[ResolventView]
     ) -> tuple[Explanation | None, ResolventView | None]:
-        """Choose the explanation of an extra resolvent, and the missing one that the same clause made, if there is one.
+        """Choose the explanation of an extra resolvent, and the missing resolvent of the same clause, if there is one.
 
-        A clause that makes something else explains it best if its right result is missing.
+        A clause that makes something else is the best explanation if its correct result is missing.
         """
         found = self._explain_content(content_of(r))
         if found is None or self._origins is None:
@@ -534,7 +534,8 @@ class _Explainer:
                     return each, other
         if is_made or found.deviation is Deviation.UNKNOWN:
             return found, None if is_made else self._find_alike(r, unpaired)
-        # Its right result is not missing: rather another clause matched, or a limit cut what the expected side dropped.
+        # The clause's correct result is present: more likely, another clause matched, or a limit cut a resolvent that the
+        # expected side dropped.
         likely = [Deviation.MATCH, *([Deviation.TRUNCATED] if self._is_cut(content_of(r)) else [])]
         return next((each for kind in likely for each in otherwise if each.deviation is kind), found), None
 
@@ -542,7 +543,7 @@ class _Explainer:
         return next((other for other in unpaired if _relate(r, other) is not None), None)
 
     def _judge_pair(self, expected: ResolventView, actual: ResolventView, found: Explanation | None) -> StepDifference:
-        """Judge two different resolvents of one clause."""
+        """Judge two different resolvents of the same clause."""
         own = self._explain_content(content_of(expected))
         why = next((each.detail for each in (found, own) if each is not None and each.detail), "")
         is_sure = own is not None and own.deviation is Deviation.NONE
@@ -586,7 +587,7 @@ class _Explainer:
         return StepDifference(*by_deviation.get(found.deviation, otherwise))
 
     def _is_listed(self, clauses: Iterable[Clause]) -> bool:
-        """Return whether the actual side has the right results of all these clauses."""
+        """Return whether the actual side has the correct results of all these clauses."""
         if self._origins is None:
             return False
         listed = {clause for _, atoms in self._contents[1] for clause in self._origins.made.get(atoms, ())}
@@ -604,7 +605,7 @@ class _Explainer:
         return self._judge_match(found, r, missing)
 
     def _judge_match(self, found: Explanation, r: ResolventView, kind: DifferenceClass) -> StepDifference:
-        """Judge a resolvent that clauses make exactly, and that one side lacks."""
+        """Judge a resolvent that some clauses make exactly, and that one side lacks."""
         needs_both = self._origins is not None and all(map(self._origins.needs_all_bindings, found.clauses))
         why = "they match only if both argument pairs are unified together" if needs_both else ""
         return StepDifference(self._matching(found, r), kind, why, OPEN if len(found.kinds) > 1 else CLEAR)
@@ -617,13 +618,13 @@ class _Explainer:
         return Stage.MATCH_FACTS if self._is_like_fact(plain(r.atoms)) else Stage.MATCH_RULES
 
     def _was_visited(self, r: ResolventView) -> bool:
-        """Return whether a resolvent has the atoms of a goal visited before, in any order and number."""
+        """Return whether a resolvent has the same set of atoms as a goal visited before."""
         _, atoms = content_of(r)
         return bool(atoms) and any(set(atoms) == set(number_variables(iter(goal))) for goal in self._visited)
 
 
 def _find_deviation(expected: ResolventView, actual: ResolventView, found: Iterable[Explanation | None]) -> Deviation:
-    """Return the smallest deviation of two resolvents of one clause from what it makes, or else of one from the other."""
+    """Return the smallest deviation of two resolvents of a clause from its result, or else their deviation from each other."""
     deviations = {each.deviation for each in found if each is not None} - {Deviation.NONE}
     if deviations <= {Deviation.UNKNOWN}:
         relation = _relate(actual, expected)
@@ -632,7 +633,7 @@ def _find_deviation(expected: ResolventView, actual: ResolventView, found: Itera
 
 
 def _relate(actual: ResolventView, expected: ResolventView) -> Deviation | None:
-    """Return how one resolvent may have come from the other one's clause; None if it is unlike it."""
+    """Return the deviation by which both resolvents may be from the same clause; None if they are too different."""
     (_, atoms), (_, others) = content_of(actual), content_of(expected)
     shorter, longer = sorted((atoms, others), key=len)
     if not shorter or len(longer) > MOST_ATOMS:

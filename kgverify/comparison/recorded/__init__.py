@@ -1,1 +1,1 @@
-"""The evidence that two recorded traces are."""
+"""Checks of two recorded traces as evidence."""

@@ -1,7 +1,7 @@
-"""The evidence of two recorded traces: why their agreement would say less than it seems to.
+"""Checks of two recorded traces as evidence: reasons why their agreement would mean less than it seems to.
 
-A trace is a file of anybody's. What it declares about itself is checked against what it holds, since two traces that are wrong
-alike agree. Each reason makes AGREE INCONCLUSIVE; a divergence stays one.
+Anybody may have written a trace. Its declarations about itself are checked against its content, since two traces with the
+same errors agree. Each reason turns AGREE into INCONCLUSIVE; a divergence remains a divergence.
 """
 
 from collections.abc import Iterator, Sequence
@@ -30,20 +30,20 @@ from kgverify.trace.model.trace import Trace
 from kgverify.trace.read.trace_file import TraceFile
 
 SAMPLED: Final = "checked in the"
-"""The beginning of a note about a trace of which only a sample was checked."""
+"""The beginning of a note that says that only a sample of a trace was checked."""
 
 _WINDOWS: Final = 4
-"""The places at which a trace is sampled that is too large to be verified as a whole, spread over its candidates."""
+"""The number of windows, spread over its candidates, in which a trace is sampled if it is too large to be verified whole."""
 
 _WINDOW_STEPS: Final = 256
 _WINDOW_CANDIDATES: Final = 4096
-"""The candidates of each place among which repetitions are sought."""
+"""The candidates of each window that are searched for repetitions."""
 
 
 def withhold_agreement(comparison: Comparison, comparer: Comparer) -> Comparison:
-    """Make AGREE inconclusive where the traces are no evidence for it, and note their contradictions with any verdict.
+    """Make AGREE inconclusive if the traces are not good evidence for it, and note their contradictions with any verdict.
 
-    UserError for a trace that is too large to be verified as a whole and whose sample is damaged.
+    UserError if the sample of a trace that is too large to be verified whole is damaged.
     """
     contradictions, notes = _check_sources(comparer)
     if len({source.rankings is None for source in comparer.sources}) == 2:
@@ -52,7 +52,7 @@ def withhold_agreement(comparison: Comparison, comparer: Comparer) -> Comparison
         comparison = msgspec.structs.replace(comparison, coverage=coverage)
     if comparison.verdict is Verdict.DIVERGE:
         return msgspec.structs.replace(comparison, notes=(*comparison.notes, *contradictions, *notes))
-    # Only derivations that agree have the same steps on both sides.
+    # Both sides have the same steps only if the derivations agree.
     stages, stage_notes = _judge_stages(comparer) if comparison.verdict is Verdict.AGREE else ([], [])
     repeated, repeated_notes = _judge_repeated(comparer)
     reasons = (
@@ -98,7 +98,7 @@ def _note_copy(recorded: tuple[StepSource, StepSource]) -> list[str]:
 
 
 def _is_copy(left: TraceFile, right: TraceFile) -> bool:
-    """Return whether two traces on disk were written with the same datasets in the same files."""
+    """Return whether two traces on disk have the same files with the same datasets."""
     if left.path.is_dir() != right.path.is_dir():
         return False
     if left.path.is_dir():
@@ -110,7 +110,7 @@ def _is_copy(left: TraceFile, right: TraceFile) -> bool:
 
 
 def _judge_programs(comparer: Comparer) -> list[str]:
-    """Compare the facts and rules themselves: a hash may be unknown, and that of a program without rules is not verified."""
+    """Compare the facts and rules themselves: the hash of the program may be unknown, and is not verified without rules."""
     expected, actual = comparer.programs
     reasons = []
     if expected.facts is not None and actual.facts is not None and not has_same_bytes(expected.facts, actual.facts):
@@ -124,7 +124,7 @@ def _judge_programs(comparer: Comparer) -> list[str]:
 
 
 def _check_sources(comparer: Comparer) -> tuple[list[str], list[str]]:
-    """Return the contradictions inside each trace, and a note about a trace of which only a sample was checked."""
+    """Return the contradictions inside each trace, and a note about each trace that was only sampled."""
     reasons, notes = [], []
     for role, source in zip(ROLES, comparer.sources, strict=True):
         found = Contradictions()
@@ -151,7 +151,7 @@ def _check_sources(comparer: Comparer) -> tuple[list[str], list[str]]:
 
 
 def _sample(source: FileSource) -> Iterator[Range]:
-    """Yield ranges of candidates spread over a trace, with about `_WINDOW_STEPS` steps each, or of a single candidate."""
+    """Yield ranges of candidates spread over a trace; each has about `_WINDOW_STEPS` steps, or is a single candidate."""
     begins = np.unique(np.linspace(0, max(0, source.num_candidates - 1), _WINDOWS).astype(np.int64)).tolist()
     for begin, limit in zip(begins, [*begins[1:], source.num_candidates], strict=True):
         end = min(limit, begin + _WINDOW_STEPS)
@@ -160,7 +160,7 @@ def _sample(source: FileSource) -> Iterator[Range]:
 
 
 def _check_ends(source: FileSource, sampled: Contradictions) -> Contradictions:
-    """Return the contradictions of the ends of all candidates, and the sampled ones of other kinds."""
+    """Return the contradictions at the ends of all candidates, and the contradictions of other kinds from the sample."""
     found, first = Contradictions(), 0
     for file in source.trace.files:
         candidates = Candidates(
@@ -169,7 +169,7 @@ def _check_ends(source: FileSource, sampled: Contradictions) -> Contradictions:
         ended = None
         if "steps.outcome" in source.fields:
             ends = np.cumsum(candidates.num_steps, dtype=np.int64)
-            # A candidate without steps gets a value that is not looked at.
+            # A candidate without steps gets a value that is never used.
             ended = (
                 file.take("steps/outcome", np.maximum(ends - 1, 0)) if file.num_steps else np.zeros(len(ends), np.int8)
             )
@@ -181,7 +181,7 @@ def _check_ends(source: FileSource, sampled: Contradictions) -> Contradictions:
 
 
 def _judge_score_errors(comparer: Comparer) -> list[str]:
-    """Return why the arithmetic does not explain the tolerance of scores, unless the user accepts one."""
+    """Return reasons why the arithmetic does not justify the tolerance of scores, unless the user accepts an error."""
     if comparer.accepted is not None or "resolvents.score" in comparer.not_compared:
         return []
     policy = comparer.sources[0].header.policy
@@ -206,7 +206,7 @@ def _judge_score_errors(comparer: Comparer) -> list[str]:
 
 
 def _largest_score(source: StepSource) -> float:
-    """Return the largest finite score, without its sign."""
+    """Return the largest absolute value of a finite score."""
     largest = 0.0
     for begin, end in source.split():
         scores = source.read_rows(np.arange(begin, end)).resolvents.score
@@ -215,7 +215,7 @@ def _largest_score(source: StepSource) -> float:
 
 
 def _judge_repeated(comparer: Comparer) -> tuple[list[str], list[str]]:
-    """Return a reason if most candidates repeat another one, step and all, and a note if some do."""
+    """Return a reason if most candidates repeat another one, including its first step, and a note if some do."""
     source = comparer.sources[0]
     num, repeated = 0, 0
     for rows in _rows_to_search(source):
@@ -238,7 +238,7 @@ def _rows_to_search(source: StepSource) -> Iterator[NDArray[np.int64]]:
 
 
 def _first_digests(source: StepSource, rows: NDArray[np.int64]) -> Words | None:
-    """Return the digest of the first step of neighbouring candidates, 0 without one; None where digests are not stored."""
+    """Return the digest of each candidate's first step, 0 if it has no step; None if digests are not stored."""
     counts = source.gather_column("num_steps", rows)
     if isinstance(source, MemorySource):
         words = source.trace.digests.sequence
@@ -252,7 +252,7 @@ def _first_digests(source: StepSource, rows: NDArray[np.int64]) -> Words | None:
 
 
 def _judge_stages(comparer: Comparer) -> tuple[list[str], list[str]]:
-    """Compare the recorded outputs of stages of steps that agree; note where only one trace has them."""
+    """Compare the recorded stage outputs of steps that agree; note if only one trace has them."""
     is_deep = [
         source.header.level == TraceLevel.DEEP
         and has_steps(source.header.engine)
@@ -285,7 +285,7 @@ def _judge_stages(comparer: Comparer) -> tuple[list[str], list[str]]:
 
 
 def _compare_stages(traces: tuple[Trace, Trace], comparer: Comparer) -> Iterator[tuple[int, int, Stage]]:
-    """Yield the candidate, the step and the first stage whose recorded outputs differ."""
+    """Yield the candidate, the step and the first differing stage for each step whose recorded outputs differ."""
     readers = [StageReader(trace.columns) for trace in traces]
     starts = starts_of(traces[0].columns.candidates.num_steps)
     for row in range(int(starts[-1])):
@@ -297,9 +297,9 @@ def _compare_stages(traces: tuple[Trace, Trace], comparer: Comparer) -> Iterator
 
 
 def _explain_untold(told: Sequence[int], left_out: Sequence[int]) -> tuple[list[str], list[str]]:
-    """Return a reason for each trace that leaves out at some steps what it shows at others, a note if it never shows it.
+    """Return a reason for each trace that leaves out outputs at only some steps, or a note if it never shows them.
 
-    told: the stages that each trace shows at some step, as bits; left_out: those left out where the other trace shows them
+    told: the stages that each trace shows at some step, as bits; left_out: stages that only the other trace shows at a step
     """
     reasons: list[str] = []
     notes: list[str] = []

@@ -1,4 +1,4 @@
-"""The numbers in which an engine on padded tensors writes atoms, and their translation from and to the ids of a program."""
+"""The numbers that an engine on padded tensors uses for atoms, and their translation to and from the ids of a program."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,13 +14,13 @@ from kgverify.program.program import Program
 Ids: TypeAlias = NDArray[np.int64]
 
 HOLE: Final = (-1, 0, 0)
-"""A row of padding inside a state, as it is recorded."""
+"""A row of padding inside a state, in its recorded form."""
 
 _LARGEST: Final = (1 << 29) - 1
-"""Larger numbers count as this one, since traces hold ids of 32 bits."""
+"""The largest number that is kept: larger ones are recorded as this number, since traces hold ids of 32 bits."""
 
 _BELOW_ZERO: Final = 1 << 29
-"""Added to an unknown number below 0, so that its id is above those of all names."""
+"""Added to an unknown number below 0, so that its id is above the ids of all names."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,13 +28,13 @@ class Encoding:
     """The numbers that an engine on padded tensors gives to symbols. Every field has a default.
 
     padding:        the number that fills rows without an atom
-    predicates:     the number of the first predicate, those of the others following in the program's order; or the number
-                    of each predicate by its name
+    predicates:     the number of the first predicate (the others follow in the program's order), or a mapping from each
+                    predicate's name to its number
     constants:      the same for constants
-    first_variable: the number of the first variable; the next ones lie above it or, if it is negative, below it. If not
-                    given, the first number above those of the constants.
-    true, false:    the predicate of a state that is proved, or cannot be proved; None: there is no such predicate.
-                    Without `true`, a state that is padding only is proved.
+    first_variable: the number of the first variable; the next variables lie above it or, if it is negative, below it.
+                    The default is the first number above all constants.
+    true, false:    the predicate of a state that is proved, or cannot be proved; None if there is no such predicate.
+                    Without `true`, a state that consists only of padding is proved.
     stop:           predicates of other actions that end a derivation, such as giving up
     order:          the columns of an atom: `p` the predicate, `a` its first argument, `b` its second
 
@@ -67,8 +67,8 @@ class Decoded(NamedTuple):
 
     kind:      uint8 [R]     a `GoalKind`
     num_atoms: int64 [R]     atoms of each state, holes included
-    extent:    int64 [R]     rows up to the last that is not padding
-    atoms:     int64 [N, 3]  the atoms of all states, those of TRUE, FALSE and STOP themselves excluded
+    extent:    int64 [R]     rows up to the last one that is not padding
+    atoms:     int64 [N, 3]  the atoms of all states, without the atoms that mark TRUE, FALSE and STOP
     """
 
     kind: NDArray[np.uint8]
@@ -78,7 +78,9 @@ class Decoded(NamedTuple):
 
 
 class Translation:
-    """An encoding applied to a program: both ways, for states of any shape. UserError for an encoding that does not fit.
+    """An encoding applied to a program. It translates states of any shape, in both directions.
+
+    UserError for an encoding that does not fit.
 
     first_variable: the number of the first variable
     """
@@ -127,7 +129,7 @@ class Translation:
         return reordered
 
     def free_variable(self, num_variables: NDArray[np.integer]) -> Ids:
-        """Return the first free number after some numbers of variables."""
+        """Return the first number that is free after the given numbers of variables."""
         return self.first_variable + self._sign * np.asarray(num_variables, np.int64)
 
     def decode(self, states: Ids) -> Decoded:
@@ -137,7 +139,7 @@ class Translation:
         kind = np.full(len(rows), GoalKind.GOAL, np.uint8)
         is_terminal = np.zeros(rows.shape[:2], np.bool_)
         for code, ids in reversed(self._kinds):
-            # A state with several is of the first kind, and the others are atoms left beside it.
+            # A state with several terminal predicates is of the first kind; the others are recorded as its atoms.
             found = np.isin(rows[..., 0], ids) & ~is_padding
             holds = found.any(axis=1)
             kind[holds] = code
@@ -161,7 +163,7 @@ class Translation:
 
 
 class _Numbers:
-    """The engine's number of each name of a kind; a number of no name becomes an id above those of all names."""
+    """The engine's number of each predicate or constant. A number without a name becomes an id above the ids of all names."""
 
     def __init__(self, field: str, numbers: int | Mapping[str, int], names: tuple[str, ...]) -> None:
         self._num = len(names)

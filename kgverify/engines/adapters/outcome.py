@@ -1,4 +1,4 @@
-"""An engine from a black box, which tells only whether a triple is proved, and perhaps a score."""
+"""An engine from a black box, which reports only whether a triple is proved, and perhaps a score."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar, Final, TypeAlias
@@ -17,7 +17,7 @@ from kgverify.trace.model.header import EngineInfo
 from kgverify.trace.model.schema import TraceLevel
 
 Answer: TypeAlias = bool | tuple[bool, float]
-"""True for a proved triple, else False; alone or with its log-probability in nats."""
+"""True for a proved triple, else False; optionally with its log-probability in nats."""
 
 SIGNATURE: Final = "decide(query) -> True or False, or a pair of that and a score"
 
@@ -26,12 +26,14 @@ _SCORE: Final = "candidates.log_probability"
 
 
 class OutcomeEngine:
-    """A black box whose author provides `decide`, which tells whether a triple is proved. Its steps remain unknown.
+    """A black box whose author provides `decide`, which reports whether a triple is proved.
+
+    Its steps remain unknown.
 
     program, limits, policy: as given, for `setup` and `decide` to use
     score_error: bound on the error of its scores, in nats
 
-    Outcomes are compared, scores if it gives them, ranks and metrics. Nothing can be said about the stage of a difference.
+    Outcomes, ranks and metrics are compared, and scores if there are any. The stage of a difference remains unknown.
 
     Example:
         >>> import kgverify as kv
@@ -58,7 +60,7 @@ class OutcomeEngine:
         """Prepare the engine for `self.program` and `self.limits`. Optional."""
 
     def decide(self, query: tuple[str, str, str]) -> Answer:
-        """Return whether a triple (predicate, first, second) is proved, alone or with its score.
+        """Return whether a triple (predicate, first, second) is proved, optionally with its score.
 
         The score is compared with the log-probability of the other side's derivation, in nats. An argument that begins
         with `?` is a variable.
@@ -71,7 +73,7 @@ class OutcomeEngine:
 
     @property
     def info(self) -> EngineInfo:
-        """The engine's info: the class's name, and all columns but the outcomes as unknown."""
+        """The engine's info: the name of the class, and every column but the outcomes as unknown."""
         known = _KNOWN | {_SCORE} if self._gives_scores else _KNOWN
         return EngineInfo(
             name=type(self).__name__,
@@ -82,7 +84,7 @@ class OutcomeEngine:
         )
 
     def prove(self, candidates: CandidateSet, progress: Progress = no_progress) -> Columns:
-        """Decide every candidate. UserError for answers of another form."""
+        """Decide every candidate. UserError for answers of the wrong form."""
         symbols, num = self.program.symbols, candidates.num_candidates
 
         def spell(argument: int) -> str:

@@ -21,8 +21,8 @@ from kgverify.step.plain_step import FALSE, Filtered, Resolvent, Situation, Step
 class Clause(NamedTuple):
     """A rule, or a fact, which has no body.
 
-    Atoms are (predicate, first, second) in ids. An argument below 0 is a variable, -1 the first of each clause. Rules are
-    not standardized apart from a goal, whose variables have the same numbers.
+    Atoms are (predicate, first, second) in ids. An argument below 0 is a variable; -1 is the first variable of each
+    clause. Rules are not standardized apart: the variables of a goal have the same numbers.
     """
 
     head: AtomIds
@@ -34,7 +34,7 @@ class Clause(NamedTuple):
 _CLAUSE_KINDS: Final = (Origin.RULE, Origin.FACT)
 
 Made: TypeAlias = Iterable[tuple[Clause, Sequence[AtomIds]]]
-"""Clauses, each with the atoms that it leaves of a goal."""
+"""Clauses, each with the atoms of the resolvent that it makes."""
 
 
 class StagedEngine(StepwiseEngine):
@@ -43,7 +43,7 @@ class StagedEngine(StepwiseEngine):
     rules, facts: the clauses of the program, in order
 
     The other stages (prune, rename, revisit, close, limit, score) follow docs/semantics.md. `probe` shows the result of
-    each stage, so that a divergence is attributed to its stage.
+    each stage, so that kgverify can attribute a divergence to its stage.
 
     Example:
         >>> import kgverify as kv
@@ -57,7 +57,7 @@ class StagedEngine(StepwiseEngine):
 
     def __init__(self, program: Program, limits: Limits, policy: Policy) -> None:
         super().__init__(program, limits, policy)
-        # Plain tuples, which authors can compare and print.
+        # Plain tuples, so that authors can compare and print them.
         self.rules = [
             Clause((p, a, b), tuple((q, c, d) for q, c, d in body), Origin.RULE, i)
             for i, ((p, a, b), body) in enumerate(program.rules)
@@ -83,7 +83,7 @@ class StagedEngine(StepwiseEngine):
         raise NotImplementedError
 
     def prune(self, resolvents: Sequence[Resolvent], excluded: AtomIds | None) -> Sequence[Resolvent]:
-        """Return the resolvents without the atoms that are facts, except for the excluded one."""
+        """Delete the atoms that are facts, except the excluded fact, from the resolvents."""
         return plain_step.prune(self._situation._replace(excluded=excluded), resolvents)
 
     def rename(self, resolvents: Sequence[Resolvent]) -> Sequence[Resolvent]:
@@ -91,21 +91,21 @@ class StagedEngine(StepwiseEngine):
         return plain_step.rename(self._situation, resolvents)
 
     def revisit(self, resolvents: Sequence[Resolvent], visited: Sequence[Goal]) -> Sequence[Resolvent]:
-        """Return the resolvents that do not equal a visited goal."""
+        """Return the resolvents that differ from every visited goal."""
         return plain_step.revisit(self._situation._replace(visited=visited), resolvents)
 
     def close(self, resolvents: Sequence[Resolvent]) -> Sequence[Resolvent]:
-        """Return the first resolvent without atoms, as TRUE, alone; FALSE alone if there are no resolvents."""
+        """Return only the first resolvent without atoms, as TRUE, if there is one; only FALSE if there are no resolvents."""
         return plain_step.close(self._situation, resolvents)
 
     def limit(self, resolvents: Sequence[Resolvent]) -> Taken:
-        """Return the resolvents within the limits, and how many were dropped."""
+        """Return the resolvents within the limits, and the numbers of dropped ones."""
         short, dropped_atoms = plain_step.limit_atoms(self._situation, resolvents)
         kept, dropped_resolvents = plain_step.limit_resolvents(self._situation, short)
         return Taken(kept or [FALSE], dropped_atoms, dropped_resolvents)
 
     def score(self, goal: Goal, resolvents: Sequence[Resolvent]) -> Sequence[float]:
-        """Return a score for each resolvent other than TRUE and FALSE: those of the policy `shortest`."""
+        """Return a score for each resolvent other than TRUE and FALSE, by the policy `shortest`."""
         return plain_step.score_shortest(goal, resolvents)
 
     def take_step(self, query: AtomIds, visited: Sequence[Goal]) -> Taken:
@@ -119,12 +119,12 @@ class StagedEngine(StepwiseEngine):
         step = self._choose(visited[-1], int(position.depth[0]), filtered.taken)
         rules, facts = ([each.origin for each in resolved if each.origin_kind is kind] for kind in _CLAUSE_KINDS)
         outputs = plain_step.show_stages(Step(visited[-1][0], rules, facts, filtered, step))
-        # The author's `resolve` selects the atom, and does not show it.
+        # The author's `resolve` selects the atom without showing it.
         del outputs[Stage.SELECT]
         return outputs
 
     def _run_stages(self, query: AtomIds, visited: Sequence[Goal]) -> tuple[Filtered, list[Resolvent]]:
-        """Return what each filter leaves, and what the clauses made."""
+        """Return the resolvents after each filter, and those that the clauses made."""
         goal = visited[-1]
         excluded = query if self.limits.exclude_query and min(query) >= 0 else None
         after: dict[Stage, Sequence[Resolvent]] = {}

@@ -1,4 +1,4 @@
-"""An engine from one function, which returns the resolvents of a step; a base class provides the rest."""
+"""An engine from one function, which returns the resolvents of a step. A base class provides the rest."""
 
 import math
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
@@ -21,17 +21,17 @@ from kgverify.trace.model.columns import Candidates, CandidateSet, Columns, Reso
 from kgverify.trace.model.header import EngineInfo
 
 AtomIds: TypeAlias = tuple[int, int, int]
-"""Predicate, first, second; an argument below 0 is a variable, number v being -1 - v."""
+"""Predicate, first, second. An argument below 0 is a variable: variable number v is -1 - v."""
 
 Goal: TypeAlias = tuple[AtomIds, ...]
-"""The atoms left to prove."""
+"""The atoms that remain to be proved."""
 
 
 class StepwiseEngine:
     """A prover whose author provides `take_step`, which returns the resolvents of a step.
 
     program, limits, policy: as given, for `take_step` to use
-    policies: names of those that it supports; NotImplementedError for another one
+    policies: names of the supported policies; NotImplementedError for any other
 
     Example:
         >>> import kgverify as kv
@@ -59,7 +59,7 @@ class StepwiseEngine:
         raise NotImplementedError
 
     def take_steps(self, queries: Sequence[AtomIds], visited: Sequence[Sequence[Goal]]) -> Sequence[Taken]:
-        """Take a step of each derivation; all of them are open, and their depths may differ."""
+        """Take a step of each derivation. All derivations are open; their depths may differ."""
         return [self.take_step(query, goals) for query, goals in zip(queries, visited, strict=True)]
 
     @property
@@ -68,7 +68,7 @@ class StepwiseEngine:
         return EngineInfo(name=type(self).__name__, mode="python")
 
     def prove(self, candidates: CandidateSet, progress: Progress = no_progress) -> Columns:
-        """Run every candidate to its end, a step of all of them at a time. UserError if a step has no resolvent."""
+        """Run every candidate to its end, all of them step by step in parallel. UserError if a step has no resolvent."""
         queries = self._read_queries(candidates)
         visited: list[list[Goal]] = [[(query,)] for query in queries]
         steps: list[list[TakenStep]] = [[] for _ in queries]
@@ -158,11 +158,11 @@ _RESOLVENTS: Final[_Fields] = (
     (attrgetter("origin"), np.int32),
     (attrgetter("score"), np.float64),
 )
-"""The columns of each level up to its atoms: how a derivation, a step or a resolvent gives its value, and its type."""
+"""The columns of each level above atoms: how to read the value from a derivation, a step or a resolvent, and its type."""
 
 
 def collect(candidates: CandidateSet, derivations: list[list[TakenStep]]) -> Columns:
-    """Return the steps of derivations as columns."""
+    """Collect the steps of derivations into columns."""
     steps = list(chain.from_iterable(derivations))
     resolvents = [each for step in steps for each in step.taken.resolvents]
 
@@ -188,14 +188,14 @@ UNKNOWN_TO_STEPS: Final = (
     "steps.dropped_resolvents",
     "candidates.is_limited",
 )
-"""The columns unknown to a prover that gives successors alone."""
+"""The columns unknown to a prover that returns only successors."""
 
 GIVE_UP_SCORE: Final = -64.0
-"""The score of an action that gives up, or of an empty goal, where kgverify scores: below that of any goal."""
+"""The score that kgverify assigns to an action that gives up, or to an empty goal: below that of any goal."""
 
 
 def describe_mode(arrays: str, given: Collection[str] = ()) -> str:
-    """Return the mode of an engine: its arrays, and who chooses. given: those of "scores" and "choice" that it gives."""
+    """Return the mode of an engine: its arrays, and who chooses. given: which of "scores" and "choice" it returns."""
     if "choice" in given:
         return arrays
     return f"{arrays}, choices by kgverify" + (" from its scores" if "scores" in given else "")
@@ -214,7 +214,7 @@ MEMORIES: Final[Mapping[str, Callable[[Iterable[Sequence[Any]]], Hashable] | Non
     "sets": _as_set,
     "goals": _as_goal,
 }
-"""The form in which each memory keeps a visited goal."""
+"""A function for each memory that converts a visited goal to the form that is kept."""
 
 
 def check_memory(memory: str, where: str) -> None:

@@ -1,4 +1,4 @@
-"""An engine from a batched step on padded tensors: states go from step to step as the engine leaves them."""
+"""An engine from a batched step on padded tensors. States are passed from step to step unchanged."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from inspect import getattr_static
@@ -48,7 +48,7 @@ _KINDS: Final[Mapping[str, tuple[str, type[np.generic]]]] = {
     "floats": ("f", np.float64),
     "booleans": ("biu", np.bool_),
 }
-"""The kinds of NumPy's types that stand for each kind of number, and the type that these are read as."""
+"""The kinds of NumPy types that are accepted for each kind of number, and the type to which they are converted."""
 
 
 class Expansion(NamedTuple):
@@ -59,7 +59,8 @@ class Expansion(NamedTuple):
     next_variable: integers [B]           first free variable of each state's successors
     scores:        floats   [B, S]        higher is better
     choice:        integers [B]           index of the successor to take
-    done, success: booleans [B]           whether the derivation ends with the successor taken, and is then proved
+    done, success: booleans [B]           whether the derivation ends with the chosen successor, and whether it is then
+                   proved
     """
 
     successors: Any
@@ -72,7 +73,7 @@ class Expansion(NamedTuple):
 
 
 class _State(NamedTuple):
-    """Open derivations, as the engine left them: int64 [B, A, 3], [B] and [B, 1, 3]."""
+    """Open derivations, in the form that the engine returned: int64 [B, A, 3], [B] and [B, 1, 3]."""
 
     states: Ids
     next_variable: Ids
@@ -87,25 +88,27 @@ class TensorEngine:
 
     program, limits, policy: as given, for `setup` and `expand` to use
     encoding:   the numbers of symbols; `setup` may set it, if it depends on the program
-    arrays:     `"torch"`, `"numpy"`, or a function that makes the engine's arrays of NumPy's, such as `jax.numpy.asarray`
-    device:     of the tensors, for torch
-    precision:  the float type of its arithmetic, such as `"float16"`; if not given, that of its scores, at least float32
+    arrays:     `"torch"`, `"numpy"`, or a function that converts NumPy arrays to the engine's, such as
+                `jax.numpy.asarray`
+    device:     the device of the tensors, for torch
+    precision:  the float type of its arithmetic, such as `"float16"`; by default the type of its scores, at least
+                float32
     batch_size: the number of states in a call
-    max_atoms:  rows of a state, and the largest number of atoms of a successor; if not given, that of the limits
-    max_depth:  steps of a derivation; if not given, that of the limits
+    max_atoms:  the rows of a state, and the largest number of atoms of a successor; by default as in the limits
+    max_depth:  the largest number of steps of a derivation; by default as in the limits
     memory:     the goals to which a derivation does not return: `"none"`; `"sets"`: sets of atoms that it visited, by the
                 engine's own variables; `"goals"`: goals that it visited, up to the numbering of variables
 
-    `expand` receives the states with the first variable that is free in each, and the query of each, which may not be used
-    as a fact (padding if it may). It returns a tuple, or a mapping with these names:
+    `expand` receives the states, the first free variable of each state, and the query of each, which may not be used as
+    a fact (padding if it may be used). It returns a tuple, or a mapping with these names:
 
         successors int [B, S, M, 3], counts int [B], next_variable int [B],
         scores float [B, S], choice int [B], done bool [B], success bool [B]    (optional)
 
-    kgverify hands on the successor taken and `next_variable` as they are, and decodes a copy for the record. Without
-    `choice`, it plays the environment: it rejects successors with too many atoms and those in the memory, and takes the
-    first of the highest scores; without `scores`, those of the policy `shortest`. Unsound states (holes, atoms beside TRUE,
-    unknown numbers, counts beyond the list) are recorded as they are.
+    kgverify passes the chosen successor and `next_variable` on unchanged, and decodes a copy for the record. Without
+    `choice`, it plays the environment: it rejects successors that have too many atoms or are in the memory, and takes
+    the first one with the highest score. Without `scores`, it scores by the policy `shortest`. Unsound states (holes,
+    atoms beside TRUE, unknown numbers, counts beyond the list) are recorded as they are.
 
     Example:
         >>> import kgverify as kv
@@ -157,7 +160,7 @@ class TensorEngine:
 
     @property
     def info(self) -> EngineInfo:
-        """The engine's info: the class's name, and the columns that it does not know."""
+        """The engine's info: the name of the class, and the unknown columns."""
         unknown: tuple[str, ...] = UNKNOWN_TO_STEPS
         if "choice" in self._gives and "scores" not in self._gives:
             unknown = (*unknown, "resolvents.score", "candidates.log_probability")
@@ -172,7 +175,7 @@ class TensorEngine:
         )
 
     def prove(self, candidates: CandidateSet, progress: Progress = no_progress) -> Columns:
-        """Run every candidate to its end, `batch_size` at a time. UserError if `expand` returns something else."""
+        """Run every candidate to its end, `batch_size` at a time. UserError if `expand` returns a result of the wrong form."""
         num = candidates.num_candidates
         parts: list[Columns] = []
         owners: list[NDArray[np.int64]] = []
@@ -195,7 +198,7 @@ class TensorEngine:
         return ordered._replace(candidates=ends)
 
     def step(self, positions: Positions) -> Columns:
-        """Take one step from each position. UserError if `expand` returns something else."""
+        """Take one step from each position. UserError if `expand` returns a result of the wrong form."""
         state, visited = self._begin(positions)
         parts = []
         size = min(self.batch_size, max(self._sizes)) if self._has_run and self._sizes else self.batch_size
@@ -222,7 +225,7 @@ class TensorEngine:
         return self.limits.max_atoms if self.max_atoms is None else self.max_atoms
 
     def _begin(self, positions: Positions) -> tuple[_State, list[set[Any]]]:
-        """Return the states of positions, and the goals that each has visited in the form of the memory."""
+        """Return the states of positions, and the visited goals of each position in the form that the memory keeps."""
         num, goals = len(positions.depth), positions.atoms.astype(np.int64)
         atom_starts, goal_starts = starts_of(positions.num_atoms), starts_of(positions.num_goals)
         last = goal_starts[1:] - 1
@@ -261,14 +264,14 @@ class TensorEngine:
     def _take(
         self, candidates: CandidateSet, state: _State, depth: NDArray[np.uint16], visited: Sequence[set[Any]]
     ) -> tuple[Columns, _State]:
-        """Take one step from each state, and add the goals that these lead to to the visited ones.
+        """Take one step from each state, and add the resulting goals to the visited ones.
 
-        Returns the steps, each of a candidate of its own, and the states that they lead to.
+        Returns the steps, each as a separate candidate, and the states that they lead to.
         """
         found = self._expand(state)
         num, size = found.successors.shape[:2]
-        # One more column than successors: FALSE where the environment rejects every one, or an empty goal where the count
-        # is beyond the list.
+        # One more column than successors: FALSE if the environment rejects every successor, or an empty goal if the
+        # count is beyond the list.
         is_listed = np.arange(size + 1) < np.clip(found.counts, 0, size)[:, None]
         decoded = self._translate.decode(found.successors[is_listed[:, :size]])
         kind = np.full(is_listed.shape, GoalKind.FALSE, np.uint8)
@@ -296,7 +299,7 @@ class TensorEngine:
             exists = (choice >= 0) & (choice < num_resolvents)
             column = np.where(exists, choice, 0)
         outcome = self._end(found, np.where(exists, kind[rows, column], GoalKind.FALSE), exists, depth)
-        # Only an open derivation goes on, with a successor in the list.
+        # Only an open derivation continues, with a successor from the list.
         is_open = outcome == Outcome.OPEN
         following = self._hand_on(found, column, is_open, state)
         remembers = MEMORIES[self.memory]
@@ -336,7 +339,7 @@ class TensorEngine:
         return columns, following
 
     def _admit(self, decoded: Decoded, slot: NDArray[np.int64], visited: Sequence[set[Any]]) -> NDArray[np.bool_]:
-        """Return whether the environment admits each successor: terminal ones, and those that fit and are not remembered."""
+        """Return whether the environment admits each successor: it must be terminal, or fit and not be in the memory."""
         is_goal = decoded.kind == GoalKind.GOAL
         is_admitted: NDArray[np.bool_] = ~is_goal | (decoded.extent <= self._num_atoms)
         remembers = MEMORIES[self.memory]
@@ -350,7 +353,7 @@ class TensorEngine:
     def _end(
         self, found: Expansion, kind: NDArray[np.uint8], exists: NDArray[np.bool_], depth: NDArray[np.uint16]
     ) -> NDArray[np.int8]:
-        """Return the outcome of each step, given the kind of the successor taken, if it exists."""
+        """Return the outcome of each step, given the kind of its chosen successor, if there is one."""
         ends = np.array([ENDS.get(code, Outcome.OPEN) for code in GoalKind], np.int8)[kind]
         if found.done is not None:
             success = ends == Outcome.PROVED if found.success is None else found.success
@@ -364,7 +367,7 @@ class TensorEngine:
     def _hand_on(
         self, found: Expansion, column: NDArray[np.int64], is_open: NDArray[np.bool_], state: _State
     ) -> _State:
-        """Return the states after the successors taken, as the engine left them; of ended derivations, any."""
+        """Return the states of the chosen successors, unchanged; any state for a derivation that has ended."""
         num, width = state.states.shape[:2]
         size, length = found.successors.shape[1:3]
         taken = np.full((num, max(width, length), 3), self.encoding.padding, np.int64)
@@ -379,7 +382,7 @@ class TensorEngine:
         return state._replace(states=taken[:, :width], next_variable=found.next_variable)
 
     def _to_own(self, array: Ids) -> Any:
-        """Return an array of NumPy as one of the engine's."""
+        """Convert a NumPy array to one of the engine's."""
         # A function that is an attribute of a class would be bound to the engine.
         made = getattr_static(self, "arrays")
         made = made.__func__ if isinstance(made, staticmethod) else made
@@ -398,10 +401,12 @@ class TensorEngine:
         return import_module("torch").from_numpy(np.ascontiguousarray(array)).to(self.device)
 
     def _expand(self, state: _State) -> Expansion:
-        """Call `expand` on copies, and return its result as arrays of NumPy. UserError if it has another form.
+        """Call `expand` on copies, and return its result as NumPy arrays.
 
-        Later calls have the numbers of states of the first run, so that a compiled step meets no new shape: the batch is
-        filled with copies of its last state.
+        UserError if the result has the wrong form.
+
+        Later calls reuse the numbers of states of the first run, so that a compiled step meets no new shape. To reach
+        such a number, the batch is filled with copies of its last state.
         """
         num, size = len(state.states), self._fit(len(state.states))
         if size > num:
@@ -410,7 +415,7 @@ class TensorEngine:
         return found if size == num else Expansion(*(None if each is None else each[:num] for each in found))
 
     def _fit(self, num: int) -> int:
-        """Return the smallest number of states that a call had in the first run and that is large enough."""
+        """Return the smallest sufficient number of states among the calls of the first run."""
         if not self._has_run:
             self._sizes.add(num)
         return min((each for each in self._sizes if each >= num), default=num)
@@ -464,9 +469,9 @@ class TensorEngine:
 
 
 def _to_numpy(value: Any) -> NDArray[Any] | None:
-    """Return an array of any library as one of NumPy; None if it is no array."""
+    """Convert an array of any library to NumPy; None if it is not an array."""
     if callable(getattr(value, "detach", None)):
-        # torch, where a tensor may lie on another device or have a type that NumPy lacks.
+        # A torch tensor may lie on another device, or have a type that NumPy lacks.
         host = value.detach().cpu()
         try:
             return np.asarray(host.numpy())
@@ -476,7 +481,7 @@ def _to_numpy(value: Any) -> NDArray[Any] | None:
         try:
             return np.from_dlpack(value)
         except (BufferError, RuntimeError, TypeError, ValueError):
-            # NumPy reads no other device's memory; most libraries copy it by themselves.
+            # NumPy cannot read the memory of another device; most libraries copy it by themselves.
             pass
     return np.asarray(value) if hasattr(value, "__array__") else None
 
@@ -515,7 +520,7 @@ def _log_softmax(
     column: NDArray[np.int64],
     exists: NDArray[np.bool_],
 ) -> NDArray[np.float64]:
-    """Return the log-softmax of the successor taken; 0 for a step without one."""
+    """Return the log-softmax of the chosen successor; 0 for a step without successors."""
     known = np.where(is_offered, scores.astype(np.float64), -np.inf)
     highest = known.max(axis=1)
     with np.errstate(all="ignore"):

@@ -38,7 +38,7 @@ SIGNATURE: Final = "function(goal, program) -> list of successors, each a list o
 
 
 class Facts:
-    """The facts that a derivation may use, in order, without the excluded query: iterable, with `in`, `len` and `of`."""
+    """The facts that a derivation may use, in order, without the excluded query. Supports iteration, `in`, `len` and `of`."""
 
     def __init__(self, by_predicate: dict[str, list[TermAtom]], every: dict[TermAtom, None], excluded: TermAtom | None):
         self._by_predicate, self._every = by_predicate, every
@@ -62,15 +62,16 @@ class Facts:
 
 
 class TermProgram(NamedTuple):
-    """A program in terms, as one step of a derivation sees it.
+    """A program in readable terms, as one step of a derivation sees it.
 
-    facts:    that may be used, in order, without the excluded query; `facts.of(predicate)`: those of a predicate
-    rules:    pairs of a head and a tuple of body atoms, in order; their variables are those of the file
-    limits:   of the run
-    query:    of the derivation
-    visited:  the goals of the derivation so far, the current one last
+    facts:    the usable facts, in order, without the excluded query; `facts.of(predicate)` returns the facts of a
+              predicate
+    rules:    pairs of a head and a tuple of body atoms, in order, with the variables of the file
+    limits:   the limits of the run
+    query:    the query of the derivation
+    visited:  the goals of the derivation so far; the current one is last
 
-    `rename` gives the variables of a clause new names.
+    `rename` gives new names to the variables of a clause.
     """
 
     facts: Facts
@@ -80,7 +81,7 @@ class TermProgram(NamedTuple):
     visited: Sequence[TermGoal]
 
     def rename(self, *clause: TermAtom) -> list[TermAtom]:
-        """Return the atoms of a clause with variables that are new to the derivation: `?X` becomes `?X.3` at step 3."""
+        """Return the atoms of a clause with variables renamed to new ones: `?X` becomes `?X.3` at step 3."""
         at = len(self.visited)
         return [(p, *(f"{t}.{at}" if t.startswith(MARK) else t for t in terms)) for p, *terms in clause]  # type: ignore[misc]
 
@@ -115,11 +116,11 @@ class TermEngine(StepwiseEngine):
 
     @property
     def info(self) -> EngineInfo:
-        """The engine's info: the class's name, and the columns that it does not know."""
+        """The engine's info: the name of the class, and the unknown columns."""
         return EngineInfo(name=self._where, mode=describe_mode("python"), unknown=UNKNOWN_TO_STEPS, variables="own")
 
     def take_step(self, query: Any, visited: Sequence[Any]) -> Taken:
-        """Call the function, and reject successors with too many atoms and those in the memory."""
+        """Call the function, and reject successors that have too many atoms or are in the memory."""
         excluded = query if self.limits.exclude_query else None
         facts = Facts(self._facts_of, self._facts, excluded)
         program = TermProgram(facts, self._rules, self.limits, query, visited)
@@ -224,7 +225,7 @@ class TermEngine(StepwiseEngine):
         return _name(symbols.predicates, predicate, "predicate"), first, second
 
     def _encode(self, goal: Any, numbers: dict[str, int]) -> Any:
-        """Return a goal in ids, given the numbers of variables so far; a name that the program lacks gets a further id."""
+        """Return a goal in ids, given the numbers of variables so far. A name that the program lacks gets a new id."""
 
         def encode(term: str) -> int:
             if not term.startswith(MARK):

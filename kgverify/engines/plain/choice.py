@@ -1,4 +1,4 @@
-"""The choice of the plain evaluator, for runs that neither the native evaluator nor one with torch can take."""
+"""The choice of the plain evaluator, for runs that neither the native evaluator nor a torch evaluator can take."""
 
 from collections.abc import Callable
 from importlib.util import find_spec
@@ -7,7 +7,7 @@ from typing import Final
 from kgverify.errors import UserError
 
 PLAIN: Final = "plain"
-"""The mode of the plain evaluator, and its name."""
+"""The mode of the plain evaluator, which is also its name."""
 
 
 def has_torch() -> bool:
@@ -21,10 +21,10 @@ def has_torch() -> bool:
 def choose_plain(
     mode: str, device: str, precision: str, why_not_native: Callable[[], str | None]
 ) -> tuple[str, ...] | None:
-    """Return the reasons for the plain evaluator, in words; None if another one is chosen.
+    """Return the reasons for choosing the plain evaluator, in words; None if another evaluator is chosen.
 
-    `auto` takes it on a CPU where torch is not installed; the native evaluator was refused before. UserError if its mode is
-    requested with a device or a precision that it lacks.
+    `auto` takes it on a CPU without torch, after the native evaluator was refused. UserError if its mode is requested
+    with a device or a precision that it does not support.
     """
     if mode not in ("auto", PLAIN) or (mode == "auto" and has_torch()):
         return None

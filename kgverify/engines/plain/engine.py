@@ -35,8 +35,9 @@ from kgverify.trace.model.score_tolerance import bound_score_error
 class PlainEngine:
     """An engine that takes the plain step, in every dialect, with scores in float64.
 
-    stages:  those of the step, some of which may be replaced
-    triples: int32 [n, 3] the split of the queries, by which positives are known in a dialect that excludes these alone
+    stages:  the stages of the step; each of them may be replaced
+    triples: int32 [n, 3] the split of the queries; it identifies the positives in a dialect that excludes only
+             positives
     reasons: the reasons for the device, mode and precision, in words
 
     UserError if the policy does not fit the program.

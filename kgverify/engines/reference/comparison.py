@@ -1,4 +1,4 @@
-"""The second comparison, `kgreference.compare`, of traces in memory: both are read value by value, in names."""
+"""The second comparison, `kgreference.compare`, of traces in memory. It reads both traces value by value, in names."""
 
 from collections.abc import Iterator, Sequence
 from itertools import islice
@@ -11,9 +11,9 @@ from kgverify.trace.model.trace import Trace
 def compare_again(
     expected: Trace, actual: Trace, tolerance: float, *, lockstep: bool = False
 ) -> list[tuple[Any, Any, Found | None]]:
-    """Return the identities of the candidates of each row of two traces, and their first difference.
+    """Return the identities of the candidates in each row of two traces, and the first difference.
 
-    The traces have levels that keep goals. They are compared one candidate at a time.
+    The traces must have levels that keep goals. They are compared one candidate at a time.
     """
     left, right, rules = read_sides(expected, actual, tolerance, lockstep=lockstep)
     return [
@@ -25,10 +25,10 @@ def compare_again(
 def read_sides(
     expected: Trace, actual: Trace, tolerance: float, *, lockstep: bool = False
 ) -> tuple[list[Proved], list[Proved], Rules]:
-    """Return the candidates of two traces, without the columns that only one of them has, and the rules of equality."""
+    """Return the candidates of two traces, without the columns that only one trace has, and the rules of equality."""
     fields = expected.fields & actual.fields
     has_clauses = "resolvents.origin" in fields
-    # The indices of facts depend on the numbering of names, and name nothing without the facts.
+    # The indices of facts depend on the numbering of names, and mean nothing without the facts.
     has_facts = expected.facts is not None and actual.facts is not None
     has_clauses &= expected.symbols == actual.symbols or has_facts
     left, right = (list(_read(trace, fields, has_clauses, has_facts)) for trace in (expected, actual))
@@ -74,7 +74,7 @@ def _read(trace: Trace, fields: frozenset[str], has_clauses: bool, has_facts: bo
         resolvents.num_atoms.tolist(),
         resolvents.origin_kind.tolist(),
         resolvents.origin.tolist(),
-        # The scores of one side alone still decide what is a near-tie.
+        # Scores that only one side has still decide what counts as a near-tie.
         resolvents.score.tolist() if "resolvents.score" in trace.fields else [None] * len(resolvents.kind),
         strict=True,
     )

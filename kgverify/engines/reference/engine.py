@@ -39,11 +39,14 @@ from kgverify.trace.model.columns import Candidates, CandidateSet, Columns, Reso
 from kgverify.trace.model.header import EngineInfo
 
 MOST_LISTED: Final = 100_000
-"""The facts that the reference numbers and sorts itself. Of more it searches the program's columns, which takes longer for
-each step, and needs neither the time nor the memory to build anything."""
+"""The largest number of facts that the reference numbers and sorts itself.
+
+With more facts, it searches the program's columns: each step takes longer, but building an index takes neither time nor
+memory.
+"""
 
 _MOST_CONSTANTS: Final = 1 << 24
-"""The constants of which the triples of up to 2^15 predicates have different numbers."""
+"""The bound on constants below which all triples of up to 2^15 predicates have different numbers."""
 
 _NUM_SAMPLED: Final = 64
 
@@ -92,7 +95,7 @@ def build_reference_program(program: Program) -> ReferenceProgram:
 
 
 def _take_columns(program: Program, table: AtomTable) -> NumberedFacts:
-    """Return the program's facts by column. InternalError unless they are the different rows of the table, in order."""
+    """Return the program's facts by column. InternalError unless they are the distinct rows of the table, in order."""
     facts, rows = program.facts, table.rows
     size = len(table.constants)
     _, first = table.distinct
@@ -105,14 +108,17 @@ def _take_columns(program: Program, table: AtomTable) -> NumberedFacts:
     found = np.minimum(np.searchsorted(numbers, repeated), len(numbers) - 1)
     if not (numbers[found] == repeated).all():
         raise InternalError("the program lacks a fact of its file")
-    # numpy finds them in a fraction of the reference's time.
+    # numpy finds the distinct rows in a fraction of the time that the reference takes.
     extremes: Any = facts.min(0).tolist(), facts.max(0).tolist()
     columns = FactColumns(facts[:, 0], facts[:, 1], facts[:, 2], extremes)
     return NumberedFacts(table.predicates, table.constants, columns)
 
 
 def _check_sample(built: ReferenceProgram, table: AtomTable) -> None:
-    """InternalError unless some facts of the file are facts of the reference and the other way round, all in names."""
+    """Compare samples of the facts of the file and of the reference, in names.
+
+    InternalError if a fact is missing on the other side.
+    """
     _, first = table.distinct
     for row in np.linspace(0, len(table) - 1, _NUM_SAMPLED).astype(np.int64).tolist():
         if built.facts.find(built.encode(table[row])) < 0:
@@ -123,18 +129,21 @@ def _check_sample(built: ReferenceProgram, table: AtomTable) -> None:
 
 
 _MOST_HELD = 256
-"""Resolvents held with the outputs of all stages until a derivation goes beyond it; few, so that their memory is reused while
-it is in the cache."""
+"""The number of resolvents that are held with the outputs of all stages before they are converted.
+
+It is small, so that their memory is reused while it is in the cache.
+"""
 
 _MOST_TOGETHER = 32
-"""Candidates derived together; as many as one task of a worker has."""
+"""The number of candidates derived together: the same number as in one task of a worker."""
 
 
 class ReferenceEngine:
     """The pure-Python reference prover, in float64, in the dialect of its limits.
 
-    stages:  functions of `kgreference.step`, some of which may be replaced
-    triples: int32 [n, 3] the split of the queries, by which positives are known in a dialect that excludes these alone
+    stages:  functions of `kgreference.step`; each of them may be replaced
+    triples: int32 [n, 3] the split of the queries; it identifies the positives in a dialect that excludes only
+             positives
 
     UserError if the policy does not fit the program.
     """
@@ -159,7 +168,7 @@ class ReferenceEngine:
 
     @cached_property
     def program(self) -> ReferenceProgram:
-        """The program in the reference's terms, built when it is first needed; InternalError as there."""
+        """The program in the reference's terms, built when first needed; InternalError as in `build_reference_program`."""
         return build_reference_program(self._given)
 
     @property
@@ -224,7 +233,7 @@ class ReferenceEngine:
             Stage.PRUNE: tuple([_without_kind(each, canonical(each.atoms)) for each in step.after_prune]),
             Stage.RENAME: tuple([_without_kind(each, each.atoms) for each in step.after_rename]),
             Stage.REVISIT: tuple([_without_kind(each, each.atoms) for each in step.after_revisit]),
-            # Names do not matter before `rename`, which some dialects put after `close`.
+            # Names do not matter before `rename`, which some dialects apply after `close`.
             Stage.CLOSE: tuple([_with_kind(each._replace(atoms=canonical(each.atoms))) for each in step.after_close]),
             Stage.LIMIT: (limited, step.dropped_atoms, step.dropped_resolvents),
             Stage.SCORE: tuple(step.scores),

@@ -1,4 +1,4 @@
-"""The reference's own corruptions, ranks and metrics, so that these are verified like any stage."""
+"""The reference's own corruptions, ranks and metrics, so that they are verified like any other stage."""
 
 from collections.abc import Iterable, Sequence
 
@@ -23,7 +23,7 @@ def draw_candidates(
     seed: int,
     sides: Sequence[Side] = (Side.HEAD, Side.TAIL),
 ) -> CandidateSet:
-    """Draw the candidates of the given queries; a negative number of corruptions takes all."""
+    """Draw the candidates of the given queries. A negative number of corruptions means all of them."""
     return ReferenceDraw(graph, split, num_corruptions, seed).draw_all(queries, sides)
 
 
@@ -34,10 +34,10 @@ class ReferenceDraw:
         self._triples = graph.queries(split)
         self.set_draw(num_corruptions, seed)
         self._graph = graph
-        # The draw needs the numbers of the constants alone.
+        # The draw needs only the numbers of the constants.
         program = Program((), graph.program.symbols.constants, (), ())
         self._corrupter = Corrupter(program, (), graph.domains)
-        # Of each predicate; those of others decide nothing.
+        # By predicate: triples of other predicates decide nothing.
         self._known: dict[int, NDArray[np.int32]] = {}
         self._corrupters: dict[int, Corrupter] = {}
 
@@ -61,14 +61,14 @@ class ReferenceDraw:
         return corrupter.candidates(triple, query, side, self._num, self._seed)
 
     def _take_corrupter(self, triple: Atom) -> Corrupter:
-        """Return the corrupter of the known triples that can decide anything about a triple."""
+        """Return the corrupter for a triple, built from the known triples that matter for it."""
         predicate, first, second = triple
         if predicate not in self._known:
             known = self._graph.known_triples
             self._known[predicate] = known[known[:, 0] == predicate]
         known = self._known[predicate]
         if not self._graph.domains:
-            # Every constant may be drawn, whatever the other triples hold.
+            # Every constant may be drawn, even if no triple here contains it.
             shared = known[(known[:, 1] == first) | (known[:, 2] == second)]
             return self._corrupter.with_known(zip(*shared.T.tolist(), strict=True))
         if predicate not in self._corrupters:
@@ -83,7 +83,7 @@ def sum_mixed(entities: Iterable[int]) -> int:
 
 def compute_metrics(rankings: Rankings) -> dict[str, float]:
     """Compute the metrics of rankings, with PyKEEN's keys, by the reference."""
-    # The index of a side is its code; rankings of neither side count only where both sides are pooled.
+    # The index of a side is its code. Rankings of neither side count only when both sides are pooled.
     head, tail, neither = sides = list[Ranks](), list[Ranks](), list[Ranks]()
     rows = zip(rankings.side.tolist(), rankings.optimistic.tolist(), rankings.pessimistic.tolist(), strict=True)
     for side, optimistic, pessimistic in rows:

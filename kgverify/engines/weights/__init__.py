@@ -1,1 +1,1 @@
-"""Weights that come with kgverify, one file for an embedded graph."""
+"""Weights that come with kgverify, one file for each embedded graph."""

@@ -1,4 +1,4 @@
-"""Laws of clauses: each resolvent is what its clause makes of the goal, and every proved candidate is true."""
+"""Laws of clauses: each resolvent follows from the goal by its clause, and every proved candidate is true."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
@@ -39,15 +39,16 @@ from kgverify.step.plain_step import (
 )
 
 Relation = NDArray[np.float32]
-"""float32 [C, C]: 1 where the atom of a predicate with these two constants follows, else 0."""
+"""float32 [C, C]: 1 if the atom of a predicate and these two constants follows from the program, else 0."""
 
 
 class Model:
     """The least model of rules and facts in ids (van Emden and Kowalski 1976).
 
-    Rules are applied to all constants at once until nothing new follows. A rule's body is a product of relations, and of a
-    vector for each term: a constant's selects it, a variable's is all ones. So a variable of the head alone stands for every
-    constant, and the product is summed over the variables that the head lacks.
+    Rules are applied to all constants at once until nothing new follows. A rule's body is a product of relations and of
+    a vector for each term. The vector of a constant selects that constant; the vector of a variable is all ones. So a
+    variable that occurs only in the head stands for every constant. The product is summed over the variables that the
+    head lacks.
     """
 
     def __init__(self, facts: Iterable[Ids], rules: Iterable[tuple[Ids, Atoms]], constants: Iterable[int]) -> None:
@@ -61,7 +62,7 @@ class Model:
             pass
 
     def has_instance(self, atom: Ids) -> bool:
-        """Return whether some instance of an atom follows; equal variables stand for one constant."""
+        """Return whether some instance of an atom follows; equal variables stand for the same constant."""
         predicate, a, b = atom
         relation = self._relations[predicate]
         if a == b and a < 0:
@@ -97,7 +98,7 @@ def _path(subscripts: str, shapes: tuple[tuple[int, ...], ...]) -> list[object]:
 
 
 MOST_CONSTANTS = 150
-"""A problem with more constants is not checked, since its model is too large."""
+"""The largest number of constants for which a problem is checked; with more, its model is too large."""
 
 
 def _steps(case: Case) -> Iterator[tuple[tuple[int, int], StepView, Ids | None]]:
@@ -107,7 +108,7 @@ def _steps(case: Case) -> Iterator[tuple[tuple[int, int], StepView, Ids | None]]
 
 
 def _apply_clauses(case: Case, goal: Atoms, excluded: Ids | None) -> list[Resolvent]:
-    """Return what each clause makes of a goal, pruned and renamed."""
+    """Return the resolvent of a goal and each clause, pruned and renamed."""
     situation = Situation(case.clauses, case.limits, excluded, (goal,))
     made = resolve(situation, match_rules(situation, goal[0]), match_facts(situation, goal[0]))
     return rename(situation, prune(situation, made))
@@ -214,7 +215,7 @@ def _sound(case: Case) -> Iterator[Finding]:
 
 
 def _stage_of_atoms(case: Case, found: Atoms, wanted: Atoms, excluded: Ids | None) -> Stage:
-    """Return the stage that made the wrong atoms."""
+    """Return the stage that produced the wrong atoms."""
     if number_variables(found) == wanted:
         return Stage.RENAME
     facts = case.clauses.fact_index

@@ -34,13 +34,13 @@ def differing(
 ) -> Iterator[Finding]:
     """Yield the first difference of each derivation from another run of the same candidates.
 
-    Scores may differ by the engine's declared error on both sides. Nothing is reported from a choice on whose scores are
-    closer than that.
+    Scores may differ by the engine's declared error on both sides. Nothing is reported after a choice between scores
+    that are closer than that.
 
-    actual:   the other run; a trace if its program has other ids
-    expected: the columns to compare with; all of the case if not given
-    exactly:  whether to allow no difference of scores
-    lockstep: whether each candidate is one position from which one step was taken
+    actual:   the other run; a trace if its program numbers symbols differently
+    expected: the columns to compare with; by default those of the case
+    exactly:  whether scores must be equal
+    lockstep: whether each candidate is a single position from which one step was taken
     """
     sides = [
         side if isinstance(side, Trace) else replace(case.trace, columns=side, digests=compute_digests(side))
@@ -58,7 +58,7 @@ def differing(
 
 
 def is_same(expected: Columns, actual: Columns) -> bool:
-    """Return whether all columns are equal in every bit."""
+    """Return whether all columns are bitwise equal."""
     levels: Any = zip(expected, actual, strict=True)
     return all(
         np.array_equal(left, right, equal_nan=left.dtype.kind == "f")
@@ -70,7 +70,7 @@ def is_same(expected: Columns, actual: Columns) -> bool:
 def differing_step(
     case: Case, at: tuple[int, int], stage: Stage, expected: StepView, actual: StepView
 ) -> Iterator[Finding]:
-    """Yield the first difference of a step's resolvents, clauses included, or of the numbers of those dropped."""
+    """Yield the first difference of a step's resolvents, including their clauses, or of the numbers of dropped ones."""
     alike = actual._replace(goal=expected.goal, depth=expected.depth, choice=expected.choice, outcome=expected.outcome)
     found = locate_difference(expected, alike, case.names, False, math.inf)
     if found is not None:
@@ -80,7 +80,7 @@ def differing_step(
 
 
 def describe_dropped(step: StepView | Taken) -> str:
-    """Return the numbers of resolvents that a step has dropped in words."""
+    """Describe how many resolvents a step has dropped."""
     return f"{step.dropped_atoms} dropped for their atoms, {step.dropped_resolvents} beyond max_resolvents"
 
 

@@ -145,7 +145,7 @@ def _within_limits(case: Case) -> Iterator[Finding]:
 def _clause_order(case: Case) -> Iterator[Finding]:
     dialect = case.limits.dialect
     kinds = [Origin.RULE, Origin.FACT] if dialect.order == "rules_first" else [Origin.FACT, Origin.RULE]
-    # Stopping, which no clause makes, is last.
+    # Stopping comes last; no clause makes it.
     place = {kind: i for i, kind in enumerate((*kinds, Origin.NONE))}
 
     def order_of(each: ResolventView) -> tuple[int, int]:

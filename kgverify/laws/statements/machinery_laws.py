@@ -14,9 +14,9 @@ from kgverify.program.outcomes import Stage
 from kgverify.trace.model.columns import concatenate, select_candidates
 
 FEWER = 6
-"""The factor by which some laws reduce slots, and candidates in a pool."""
+"""The factor by which some laws reduce the slots and the candidates in a pool."""
 MOST_ALONE = 8
-"""Candidates of a run that are proved alone."""
+"""The largest number of candidates of a run that are also proved alone."""
 
 
 @law("The same engine proves the same candidates again, equal in every bit, and leaves what it gave.", presumes=None)
@@ -34,7 +34,10 @@ def _repetition(case: Case) -> Iterator[Finding]:
 
 
 def _in_parts(name: str, statement: str, divide: Callable[[int], Sequence[NDArray[np.int64]]]) -> Law:
-    """Return the law that candidates have the same derivations if they are proved in parts, given by their rows."""
+    """Return the law that candidates have the same derivations if they are proved in parts.
+
+    `divide` returns the rows of each part.
+    """
 
     def find(case: Case) -> Iterator[Finding]:
         parts = divide(len(case.candidates.query))
@@ -69,7 +72,7 @@ _twice = _in_parts(
 
 
 def _resized(name: str, statement: str, change: Callable[[Sizes], Sizes]) -> Law:
-    """Return the law that derivations are the same in a batch of other sizes."""
+    """Return the law that derivations do not change with the sizes of the batch."""
 
     def find(case: Case) -> Iterator[Finding]:
         engine = case.make_pipeline(case.run, change(case.merged.sizes)).engine

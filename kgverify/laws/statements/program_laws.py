@@ -34,7 +34,7 @@ FOREIGN = 1 << 30
 class Variant:
     """A variant of a case's program.
 
-    rule_of: for each rule of the variant the rule of the case, or -1
+    rule_of: the rule of the case for each rule of the variant, or -1
     """
 
     case: Case
@@ -61,7 +61,7 @@ class Variant:
         return read_steps(Numbering(self.case.trace, stepped).convert(1, stepped).columns)
 
     def _record(self, columns: Columns) -> Trace:
-        """Return columns as a trace, with the rule numbers of the case; further rules are `FOREIGN` or more."""
+        """Return columns as a trace, with the rule numbers of the case; additional rules are numbered from `FOREIGN`."""
         rule_of = np.array([i if i >= 0 else FOREIGN + at for at, i in enumerate(self.rule_of)] or [0], np.int32)
         resolvents = columns.resolvents
         of_rule = rule_of[np.minimum(resolvents.origin, len(rule_of) - 1)]
@@ -80,7 +80,7 @@ class Variant:
 
     @cached_property
     def _run(self) -> Run:
-        """The run of the variant: each symbol keeps its embedding; one that only the variant has gets zeros."""
+        """The run of the variant. Each symbol keeps its embedding; a symbol that only the variant has gets zeros."""
         run = self.case.run
         graph = replace(run.graph, train=tuple(self.facts), rules=tuple(self.rules))
         weights, known, symbols = dict(run.policy.weights), self.case.program.symbols, graph.program.symbols
@@ -96,7 +96,7 @@ class Variant:
 
 
 CROWD = 56
-"""Facts that crowd a predicate: more than any plausible cap."""
+"""The number of facts that crowd a predicate: more than any plausible cap."""
 CROWD_RULES = 4
 
 
@@ -150,13 +150,13 @@ def _irrelevant_clauses(case: Case) -> Iterator[Finding]:
 @law(
     "Facts and rules over constants that occur nowhere else change no step whose selected atom has a constant or the same"
     f" variable twice, though {CROWD} such facts and {CROWD_RULES} such rules stand before all others.",
-    # Whether a step counts depends on the steps before it, whose selected atoms may have neither.
+    # Whether a step counts depends on earlier steps, whose selected atoms may have neither.
     presumes=(COUNTS_EVERY_STEP,),
 )
 def _crowded_predicate(case: Case) -> Iterator[Finding]:
     graph = case.run.graph
     crowd = free_prefix("crowd", case.program.symbols.constants, "~")
-    # One predicate of each problem at a time, which is faster.
+    # One predicate of each problem at a time: this is faster.
     crowds = [[NamedAtom(p, f"{crowd} {i}", f"{crowd} {i + 1}") for i in range(CROWD)] for p in _one_of_each(case)]
     facts = [fact for each in crowds for fact in each]
     rules = [NamedRule(head, (head,)) for each in crowds for head in each[:CROWD_RULES]]

@@ -27,7 +27,7 @@ def _group(candidates: CandidateSet) -> dict[Key, list[Ids]]:
 def _differing(
     stage: Stage, expected: Mapping[Key, str], actual: Mapping[Key, str], field: str = ""
 ) -> Iterator[Finding]:
-    """Yield the queries and sides whose values in words differ."""
+    """Yield the queries and sides whose values, written as words, differ."""
     for query, side in sorted({*expected, *actual}):
         texts = [each.get((query, side), "nothing") for each in (expected, actual)]
         if texts[0] != texts[1]:

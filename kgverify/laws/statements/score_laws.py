@@ -1,4 +1,4 @@
-"""Laws of scores: each follows the policy's formula, and depends on the goal and the resolvent alone."""
+"""Laws of scores: each score follows the policy's formula, and depends only on the goal and the resolvent."""
 
 from collections.abc import Iterator
 
@@ -37,7 +37,7 @@ def _score_formula(case: Case) -> Iterator[Finding]:
     formula = score_shortest if policy.name == "shortest" else score_two_tower(policy.weights, policy.num_blocks)
     allowed = case.rounding + (ROUNDING if policy.weights else 0.0)
     for at, step in case.walk():
-        # Where names are kept, scores are those of canonical goals all the same.
+        # Even if names are kept, scores are those of canonical goals.
         goals = [number_variables(each.atoms) if step.goal else () for each in step.resolvents]
         scores = formula(number_variables(step.goal), [Resolvent(goal, Origin.NONE, 0) for goal in goals])
         for each, expected in zip(step.resolvents, scores, strict=True):

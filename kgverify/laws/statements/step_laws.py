@@ -1,4 +1,4 @@
-"""Laws of single steps: a step depends on its goal, the visited goals and the query alone, and on these as stated."""
+"""Laws of single steps: a step depends only on its goal, the visited goals and the query, and in the stated ways."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -29,7 +29,7 @@ from kgverify.step.clauses import Atoms
 from kgverify.testing.problems.merge import merge
 
 WIDE_RESOLVENTS = 128
-"""`max_resolvents` of steps in which nothing should be dropped; where something is, nothing is said."""
+"""The `max_resolvents` of steps that should drop nothing; a step that still drops something is not judged."""
 
 
 @law("A step taken by itself from its position (query, depth, goals visited) is the step of the run.")
@@ -114,7 +114,7 @@ def _redundant_subgoal(case: Case) -> Iterator[Finding]:
 
 
 def _step_from(case: Case, rows: list[int], goals: Sequence[Sequence[Atoms]]) -> list[StepView]:
-    """Take steps again from rows of the case, each with other visited goals, the current one last."""
+    """Take the steps of some rows of the case again, each with other visited goals, the current one last."""
     if not rows:
         return []
     positions = make_positions(case.positions.candidates.take(np.array(rows)), case.positions.depth[rows], goals)

@@ -1,4 +1,4 @@
-"""Modes of execution, and functions compiled in them: eager, or through `torch.compile`."""
+"""The modes of execution, and the compilation of functions in a mode: eager, or through `torch.compile`."""
 
 import os
 import sys
@@ -33,13 +33,13 @@ FUSED: Final = "fused"
 """The mode that does not use `torch.compile`: ticks of Triton kernels, captured in CUDA graphs."""
 
 MODES: Final = ("eager", "default", "reduce-overhead", "max-autotune", FUSED, NATIVE)
-"""The modes that are measured; `native` is another evaluator, which `kgverify.prover.evaluator` makes."""
+"""The measured modes; `native` is another evaluator, which `kgverify.prover.evaluator` makes."""
 
 
 def resolve_mode(mode: str, device: torch.device, why_not_fused: str | None = "it is not available here") -> str:
-    """Return the mode; `auto` is `fused` on CUDA, or `reduce-overhead` where an obstacle to `fused` is given.
+    """Return the mode; `auto` is `fused` on CUDA, or `reduce-overhead` if there is an obstacle to `fused`.
 
-    On a CPU `auto` is `default`, or `eager` where no C++ compiler is found.
+    On a CPU `auto` is `default`, or `eager` if no C++ compiler is found.
     """
     if mode == "auto":
         if device.type == "cuda":
@@ -73,7 +73,7 @@ def resolve_mode(mode: str, device: torch.device, why_not_fused: str | None = "i
 
 
 def find_kernels() -> Built:
-    """Return the fused kernels, which depend on the sources, torch, Triton, the GPU and its driver."""
+    """Describe the fused kernels, which depend on the sources, torch, Triton, the GPU and its driver."""
     here = {"gpu": torch.cuda.get_device_name(), "driver": read_driver(), "torch": torch.__version__}
     code = identify_own_code() | here
     digest, folder = digest_code(code), find_cache()
@@ -94,14 +94,14 @@ def why_not_compiled() -> str | None:
 
 
 def compile_function(function: Function, mode: str) -> Function:
-    """Compile a function in a mode, its whole graph at once; return it unchanged for `eager`.
+    """Compile a function in a mode, as a single graph; return it unchanged for `eager`.
 
     Each call compiles a separate code object: engines must not share one recompile limit, past which a frame silently runs
     eagerly. A compilation that fails is a UserError.
     """
     if mode == "eager":
         return function
-    # Takes two seconds, and eager runs do without.
+    # This takes two seconds, and eager runs do not need it.
     import torch._dynamo.exc
     import torch._inductor
 
@@ -113,8 +113,8 @@ def compile_function(function: Function, mode: str) -> Function:
         function.__defaults__,
         function.__closure__,
     )
-    # One thread for generated CPU loops: they are short, and where cores are shared the barriers between threads cost
-    # more than the loops. Matrix products keep their own threads.
+    # One thread for generated CPU loops: they are short, and on shared cores the barriers between threads cost more
+    # than the loops. Matrix products keep their own threads.
     chosen = {**torch._inductor.list_mode_options(mode), "cpp.threads": 1}
     compiled = torch.compile(own, fullgraph=True, dynamic=False, options=chosen)
     is_compiled = False
@@ -125,8 +125,9 @@ def compile_function(function: Function, mode: str) -> Function:
             if is_compiled:
                 return compiled(*arguments)
             with warnings.catch_warnings():
-                # torch's own: before the first CUDA graph its pool of graphs captures one without a launch, and Inductor
-                # uses what it has deprecated. Where warnings are errors, either would fail the compilation.
+                # These warnings are torch's own: before the first CUDA graph, its pool captures a graph without a
+                # launch, and Inductor uses deprecated functions. If warnings are errors, either would fail the
+                # compilation.
                 warnings.filterwarnings("ignore", message="The CUDA Graph is empty")
                 warnings.simplefilter("ignore", DeprecationWarning)
                 result = compiled(*arguments)
@@ -137,7 +138,10 @@ def compile_function(function: Function, mode: str) -> Function:
 
 
 def _use_private_cache() -> None:
-    """Let Inductor keep what it compiles, and later runs, where nobody else can put theirs. UserError if that is impossible."""
+    """Let Inductor keep its compiled code, which it runs later, where nobody else can write.
+
+    UserError if that is impossible.
+    """
     from torch._inductor.runtime.cache_dir_utils import cache_dir
 
     base, is_chosen = find_cache(), "TORCHINDUCTOR_CACHE_DIR" in os.environ
@@ -157,8 +161,8 @@ def _use_private_cache() -> None:
 class _explained_failures:
     """A context in which a failed compilation is a UserError.
 
-    With TORCHDYNAMO_SUPPRESS_ERRORS the function would run eagerly instead, and be taken for compiled. A class, because a
-    generator would cost more at each tick.
+    With TORCHDYNAMO_SUPPRESS_ERRORS the function would run eagerly instead, but be reported as compiled. This is a
+    class because a generator would cost more at each tick.
     """
 
     def __init__(self, mode: str) -> None:
@@ -221,7 +225,7 @@ def _count_kernels() -> int:
 
 
 def describe_caches(mode: str, before: CacheCounts) -> CompilerCaches:
-    """Describe the use of the caches since a count was taken."""
+    """Describe the use of the caches since the counts `before`."""
     now = count_caches()
     counts = {name: getattr(now, name) - getattr(before, name) for name in CacheCounts._fields[:-1]}
     kernels = max(0, now.kernels) - max(0, before.kernels) if max(now.kernels, before.kernels) >= 0 else None

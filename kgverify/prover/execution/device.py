@@ -1,4 +1,4 @@
-"""The device of the evaluator: which one, its free memory, its processes, copies to the host, and launches of kernels."""
+"""The device of the evaluator: its choice, free memory and processes, copies to the host, and launches of kernels."""
 
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -39,12 +39,12 @@ def resolve_device(device: str) -> torch.device:
 
 
 def stay_on_this_gpu() -> Callable[[], None]:
-    """Return what another thread calls first, so that it works on this thread's current GPU."""
+    """Return a function that another thread calls first, so that it works on the current GPU of this thread."""
     return partial(torch.cuda.set_device, torch.cuda.current_device())
 
 
 def free_memory(device: torch.device) -> int:
-    """Return the free bytes of the device; on a CPU, this process's share of the free memory of machine or container."""
+    """Return the free bytes of the device; on a CPU, this process's share of the free memory of the machine or container."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
     free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
@@ -61,8 +61,9 @@ def free_memory(device: torch.device) -> int:
 def on_device(device: torch.device, has_products: bool) -> Iterator[None]:
     """Work on a device, with pinned arithmetic (`pinned_arithmetic`).
 
-    On a GPU, kernels are launched on this one. On a CPU, a policy without matrix products runs on one thread: its loops are
-    short, and lose more to the barriers between threads than they gain. The number of threads is restored afterwards.
+    Kernels are launched on this GPU, if it is one. On a CPU, a policy without matrix products runs on one thread, since
+    its loops are so short that barriers between threads cost more than they gain. The number of threads is restored
+    afterwards.
     """
     if device.type == "cuda":
         with torch.cuda.device(device), pinned_arithmetic():
@@ -89,7 +90,7 @@ def single_thread() -> Iterator[None]:
 
 @contextmanager
 def pinned_arithmetic() -> Iterator[None]:
-    """Compute products of float32 in float32, without autocast, whatever another library in the process has set."""
+    """Compute products of float32 in float32, without autocast, whatever other libraries in the process have set."""
     with ExitStack() as stack:
         stack.enter_context(products_set_to(HIGHEST))
         for device in _DEVICES:
@@ -102,14 +103,14 @@ def pinned_arithmetic() -> Iterator[None]:
 def products_set_to(setting: str) -> Iterator[None]:
     """Set products of float32 to `highest`, `high` or `medium`, as `torch.set_float32_matmul_precision` defines them.
 
-    Restores the old setting and, separately, the newer setting of each library.
+    Afterwards restore the old setting and, separately, the newer setting of each library.
     """
     libraries: tuple[Any, ...] = (torch.backends.cuda.matmul, getattr(torch.backends.mkldnn, "matmul", None))
     before = [getattr(library, "fp32_precision", None) for library in libraries]
     try:
         legacy = torch.get_float32_matmul_precision()
     except RuntimeError:
-        # The new settings contradict it; they alone are restored.
+        # The new settings contradict the old one, so only the new ones are restored.
         legacy = None
     torch.set_float32_matmul_precision(setting)
     try:
@@ -128,7 +129,7 @@ MOST_THREADS: Final = 16
 
 
 def launch(kernel: Any, num_programs: int, buffers: Sequence[Any], sizes: Sequence[float] = (), **options: Any) -> None:
-    """Launch a kernel with its buffers, then its sizes; pass its constants and Triton's options by name."""
+    """Launch a kernel with its buffers and then its sizes. Pass its constants and Triton's options by name."""
     arguments = (*buffers, *sizes)
     if _is_ahead.get():
         kernel.warmup(*arguments, grid=(num_programs,), **options)
@@ -137,14 +138,15 @@ def launch(kernel: Any, num_programs: int, buffers: Sequence[Any], sizes: Sequen
 
 
 def count_processors(device: torch.device) -> int:
-    """Return the number of multiprocessors of a GPU; one for a CPU, where Triton's interpreter runs."""
+    """Return the number of multiprocessors of a GPU; one for a CPU, on which Triton's interpreter runs."""
     return int(torch.cuda.get_device_properties(device).multi_processor_count) if device.type == "cuda" else 1
 
 
 def compile_ahead(work: Callable[[], None]) -> None:
-    """Compile the kernels that the work launches in parallel, without launching them.
+    """Compile in parallel the kernels that the work launches, without launching them.
 
-    Where this Triton cannot, kernels are compiled at their first launch. A kernel that fails to compile raises there, too.
+    If this Triton does not support that, kernels are compiled at their first launch. A kernel that fails to compile
+    raises then, too.
     """
     try:
         from triton import AsyncCompileMode
@@ -166,9 +168,9 @@ _PATIENCE: Final = timedelta(days=7)
 
 
 def join_team() -> "tuple[Store, int, int] | None":
-    """Join the group that `torchrun` started this process for; None without `torchrun`, or for a single process.
+    """Join the group of processes that `torchrun` started; None without `torchrun`, or for a single process.
 
-    Returns the key-value store by which the processes found each other, the number of this process, and that of all.
+    Returns the key-value store that connects the processes, the index of this process, and the number of processes.
 
     UserError if there are more processes than GPUs, or torch was built without `torch.distributed`.
     """
@@ -203,13 +205,13 @@ _SIGNED: Final = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def signed_type(dtype: DTypeLike) -> torch.dtype:
-    """Return the type of tensors that holds the numbers, or the bits of the unsigned numbers, of a type of arrays."""
+    """Return the tensor type for an array type: for unsigned numbers, the signed type that holds their bits."""
     kind = np.dtype(dtype)
     return torch.float32 if kind == np.float32 else _SIGNED[kind.itemsize]
 
 
 class PendingCopy(Generic[T]):
-    """A value whose arrays are being copied to the host. value: the arrays have their sizes, and numbers only after `wait`."""
+    """A value whose arrays are being copied to the host. value: its arrays have their sizes, but no numbers before `wait`."""
 
     def __init__(self, value: T, copies: "HostCopy | None" = None) -> None:
         self.value, self._sending = value, copies
@@ -222,9 +224,9 @@ class PendingCopy(Generic[T]):
 
 
 class HostCopy:
-    """Copies of tensors to the host, on a separate stream: `fetch` prepares each, and `begin` begins all that are prepared.
+    """Copies of tensors to the host, on a separate stream: `fetch` prepares a copy, and `begin` begins all prepared copies.
 
-    Fetch a clone of a tensor that will be written again, or call `wait_for_copies` before it is.
+    If a tensor will be written again, fetch a clone of it, or call `wait_for_copies` before the write.
     """
 
     def __init__(self) -> None:
@@ -232,7 +234,7 @@ class HostCopy:
         self._event: torch.cuda.Event | None = None
 
     def fetch(self, tensor: Tensor, dtype: DTypeLike) -> NDArray[Any]:
-        """Return the array that will hold a tensor's values, as another type of the same numbers; floats keep theirs."""
+        """Return the array that will hold a tensor's values, converted to an integer type; floats keep their type."""
         if tensor.is_floating_point():
             kind = torch.empty(0, dtype=tensor.dtype).numpy().dtype
         else:
@@ -253,7 +255,7 @@ class HostCopy:
         with torch.cuda.stream(stream):
             for host, tensor in self._prepared:
                 host.copy_(tensor, non_blocking=True)
-                # Its memory must not be reused before it was read.
+                # The memory of the tensor must not be reused before it has been read.
                 tensor.record_stream(stream)
         self._prepared.clear()
         self._event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
@@ -276,7 +278,7 @@ def copy_to_host(*tensors: Tensor) -> list[NDArray[Any]]:
 
 
 def wait_for_copies(device: torch.device) -> None:
-    """Let what is launched from now on wait for the copies that have begun."""
+    """Let all later launches wait for the copies that have begun."""
     torch.cuda.current_stream(device).wait_stream(_side_stream(device))
 
 

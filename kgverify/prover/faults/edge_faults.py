@@ -1,4 +1,4 @@
-"""Faults around the engine: the corruptions that are drawn, the chunks that are proved, the ranks."""
+"""Faults around the engine: in drawing corruptions, in proving chunks of candidates, and in ranking."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeAlias
@@ -22,14 +22,14 @@ CHUNK: Final = 16
 
 Entities: TypeAlias = NDArray[np.int32]
 Rows: TypeAlias = Callable[[int], NDArray[np.int64]]
-"""A function from the number of candidates to the rows that are in the result."""
+"""A function from the number of candidates to the rows in the result."""
 
 
 @replaces("stream-per-chunk", "draw")
 def share_stream(
     sound: Draw, graph: KnowledgeGraph, split: str, queries: Sequence[int], num: int, seed: int
 ) -> CandidateSet:
-    """Draw all corruptions from one stream, so that those of a query depend on what was drawn before them."""
+    """Draw all corruptions from one stream, so that the corruptions of a query depend on earlier draws."""
     stream = np.random.default_rng(seed)
 
     def draw_entities(triple: NDArray[np.int32], query: int, side: Side) -> Entities:
@@ -65,7 +65,7 @@ def leak_known(
 
 @replaces("swapped-arguments", "draw")
 def swap_arguments(sound: Draw, graph: KnowledgeGraph, split: str, *given: Any) -> CandidateSet:
-    """Read (relation, tail, head) where (relation, head, tail) is meant, in every corruption."""
+    """Read (relation, tail, head) instead of (relation, head, tail) in every corruption."""
     candidates = sound(graph, split, *given)
     is_true = (candidates.atom == graph.queries(split)[candidates.query]).all(1)
     atom = np.where(is_true[:, None], candidates.atom, candidates.atom[:, [0, 2, 1]])
@@ -76,7 +76,7 @@ def swap_arguments(sound: Draw, graph: KnowledgeGraph, split: str, *given: Any) 
 def rank_padding(
     sound: Draw, graph: KnowledgeGraph, split: str, queries: Sequence[int], num: int, seed: int
 ) -> CandidateSet:
-    """Fill the corruptions of a query up to their number with rows of zeros, and rank these like any other."""
+    """Fill the corruptions of a query up to the requested number with rows of zeros, and rank these rows like any other."""
     candidates = sound(graph, split, queries, num, seed)
     group = candidates.query.astype(np.int64) * 4 + candidates.side
     last = np.flatnonzero(np.r_[group[1:] != group[:-1], True]) if len(group) else np.zeros(0, np.int64)
@@ -93,7 +93,7 @@ def _list_candidates(
     queries: Sequence[int],
     draw_entities: Callable[[NDArray[np.int32], int, Side], Entities],
 ) -> CandidateSet:
-    """List for each query and side the true triple, then the corruptions with entities of `draw_entities`."""
+    """List the true triple and then the corruptions with entities of `draw_entities`, for each query and side."""
     groups = [(query, side) for query in queries for side in BOTH_SIDES]
     entities = [draw_entities(triples[query], query, side) for query, side in groups]
     sizes = [1 + len(each) for each in entities]
@@ -106,7 +106,7 @@ def _list_candidates(
 
 
 class AlteredEngine:
-    """An engine that alters the results of another; the steps are unchanged."""
+    """An engine that alters the results of another engine, but not the steps."""
 
     def __init__(self, engine: Engine, rows: Rows) -> None:
         self._engine = engine
@@ -135,7 +135,7 @@ class AlteredEngine:
 
 @plants("chunk-boundary-dropped", Carrier.ANY)
 def drop_at_boundary(plant: Plant) -> Plant:
-    """Lose the last candidate of each chunk but the last."""
+    """Lose the last candidate of each chunk except the last."""
 
     def rows(num: int) -> NDArray[np.int64]:
         candidate = np.arange(num)
@@ -146,7 +146,7 @@ def drop_at_boundary(plant: Plant) -> Plant:
 
 @plants("chunk-boundary-doubled", Carrier.ANY)
 def double_at_boundary(plant: Plant) -> Plant:
-    """Count the first candidate of each chunk but the first with the chunk before as well."""
+    """Count the first candidate of each chunk with the previous chunk as well, except in the first chunk."""
 
     def rows(num: int) -> NDArray[np.int64]:
         candidate = np.arange(num)
@@ -162,7 +162,7 @@ def _alter_results(plant: Plant, rows: Rows) -> Plant:
 
 @replaces("no-push-down", "rank")
 def forget_push_down(sound: Rank, candidates: Candidates, triples: NDArray[np.int32], tolerance: float) -> Rankings:
-    """Rank by the log-probability alone, proved or not."""
+    """Rank by the log-probability only, proved or not."""
     return rank_scores(candidates, candidates.log_probability, triples, tolerance)
 
 

@@ -12,7 +12,7 @@ from kgverify.ranking.draw import Draw
 from kgverify.ranking.rank import Rank
 
 FACT_CAP: Final = 50
-"""The facts of each predicate that `fact-cap` leaves."""
+"""The number of facts of each predicate that `fact-cap` keeps."""
 
 CONSTRUCTED: Final = "constructed"
 """`seen_in` of a fault that was made up for the catalogue."""
@@ -24,9 +24,12 @@ def identity(engine: Engine) -> Engine:
 
 
 class Plant(NamedTuple):
-    """The parts of a run that a fault may change. A fault takes one and returns another, so faults compose.
+    """The parts of a run that a fault may change.
 
-    stages:      the functions of a step, of the evaluator on tensors with the pool around it, or of the plain evaluator
+    A fault maps one `Plant` to another, so faults compose.
+
+    stages:      the functions of a step: of the evaluator on tensors, with the pool around it, or of the plain
+                 evaluator
     wrap_engine: a layer between the engine and its caller; normally `identity`
     """
 
@@ -37,7 +40,7 @@ class Plant(NamedTuple):
     rank: Rank
 
     def replace(self, part: str, faulty: Callable[..., Any]) -> "Plant":
-        """Return the same parts with a stage, `draw` or `rank` replaced: by `faulty`, called with the sound one first."""
+        """Return the same parts with a stage, `draw` or `rank` replaced by `faulty`, which first receives the sound one."""
         owner: Any = self if part in self._fields else self.stages
         sound = getattr(owner, part)
         replaced = owner._replace(**{part: lambda *given: faulty(sound, *given)})
@@ -58,11 +61,11 @@ class Carrier(StrEnum):
 
 
 PLANTERS: Final[dict[Carrier, dict[str, Planter]]] = {carrier: {} for carrier in Carrier}
-"""The function that plants each fault, by its name; filled by the modules that define them."""
+"""The functions that plant faults, by the name of the fault; the modules that define faults fill this table."""
 
 
 def plants(fault: str, carrier: Carrier = Carrier.TENSORS) -> Callable[[Planter], Planter]:
-    """Register a function as the one that plants a fault."""
+    """Register a function that plants a fault."""
 
     def register(planter: Planter) -> Planter:
         PLANTERS[carrier][fault] = planter
@@ -95,11 +98,11 @@ def replaces(
 class Fault:
     """A named defect.
 
-    stage:         the stage that it is in; `recycle` if a derivation then depends on what surrounds it
-    expected_kind: the class that a report should give its differences
+    stage:         the stage of the defect; `recycle` if it makes a derivation depend on its surroundings
+    expected_kind: the class that a report should assign to its differences
     breaks:        what goes wrong
-    needs:         what a graph or a run must have for it to manifest
-    seen_in:       where such a defect was met
+    needs:         the properties of a graph or a run that it needs to manifest
+    seen_in:       the place where such a defect was found
     """
 
     name: str
@@ -112,7 +115,7 @@ class Fault:
 
 @dataclass(frozen=True)
 class Composite:
-    """Several faults under one name, planted in order: a system that had them all."""
+    """Several faults under one name, planted in order, as in a system that had all of them."""
 
     name: str
     parts: tuple[str, ...]

@@ -22,18 +22,21 @@ MODES_OF: Final = {
     Carrier.TENSORS: ("eager", "default", "reduce-overhead", "max-autotune"),
     Carrier.PLAIN: (PLAIN,),
 }
-"""The modes whose stages a fault may replace."""
+"""The modes whose stages faults may replace, for each carrier."""
 
 
 def find_carriers(fault: str) -> tuple[Carrier, ...]:
-    """Return what carries a fault: any evaluator, or those whose stages it replaces."""
+    """Return the carriers of a fault: any evaluator, or the evaluators whose stages it replaces."""
     if fault in PLANTERS[Carrier.ANY]:
         return (Carrier.ANY,)
     return (Carrier.TENSORS, Carrier.PLAIN) if fault in PLANTERS[Carrier.PLAIN] else (Carrier.TENSORS,)
 
 
 def choose_carrier(faults: Sequence[Fault], mode: str) -> Carrier:
-    """Return the evaluator whose stages are replaced in a mode; ANY if none are. UserError if it does not carry a fault."""
+    """Return the evaluator whose stages are replaced in a mode; ANY if no stage is replaced.
+
+    UserError if it does not support a fault.
+    """
     of_faults = {fault.name: find_carriers(fault.name) for fault in faults}
     in_stages = {name: carriers for name, carriers in of_faults.items() if Carrier.ANY not in carriers}
     for name, carriers in in_stages.items():
@@ -46,14 +49,14 @@ def choose_carrier(faults: Sequence[Fault], mode: str) -> Carrier:
             )
     if not in_stages:
         return Carrier.ANY
-    # Without torch, the error of a fault that needs it names the package.
+    # Without torch, the error of a fault that needs torch names the package.
     can_be_plain = all(Carrier.PLAIN in carriers for carriers in in_stages.values())
     is_plain = mode == PLAIN or (mode == "auto" and can_be_plain and not has_torch())
     return Carrier.PLAIN if is_plain else Carrier.TENSORS
 
 
 def plant_faults(limits: Limits, policy: Policy, faults: Sequence[Fault], carrier: Carrier = Carrier.TENSORS) -> Plant:
-    """Return the parts of an evaluator with the faults in them, each planted on top of those before it."""
+    """Return the parts of an evaluator with the faults in them, each planted on top of the previous ones."""
     plant = Plant(limits, plain_step.SOUND, identity, draw_candidates, rank_candidates)
     if carrier is Carrier.TENSORS:
         from kgverify.prover.stages.choose import SCORES
@@ -82,7 +85,7 @@ COMPOSITES: dict[str, Composite] = {composite.name: composite for composite in _
 
 
 def find_faults(names: Sequence[str]) -> tuple[Fault, ...]:
-    """Return the faults of the names in order, each once, composites expanded. UserError for an unknown name."""
+    """Return the named faults in order, without repetitions, with composites expanded. UserError for an unknown name."""
     known = (*FAULTS, *COMPOSITES)
     for name in names:
         if name not in known:

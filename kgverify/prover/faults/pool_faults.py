@@ -1,4 +1,4 @@
-"""Faults of the pool and across slots: which candidates run, and what a slot's next derivation inherits."""
+"""Faults of the pool and across slots: some candidates do not run, or a slot's next derivation inherits something."""
 
 from collections.abc import Callable
 from typing import Any, TypeAlias
@@ -33,13 +33,13 @@ Recycle: TypeAlias = Callable[[Pool, Derivations], Recycled]
 
 @replaces("queries-beyond-slots", "recycle")
 def drop_beyond_slots(sound: Recycle, pool: Pool, derivations: Derivations) -> Recycled:
-    """Run as many candidates as there are slots; the rest count as failures."""
+    """Run only one candidate per slot; the rest count as failures."""
     return _run_first(sound, pool, derivations, pool.size.clamp(max=derivations.outcome.shape[0]))
 
 
 @replaces("idle-slots", "recycle")
 def give_equal_shares(sound: Recycle, pool: Pool, derivations: Derivations) -> Recycled:
-    """Let slot i take candidates i, i + N, ..., each slot as many as every other: the remainder is never run."""
+    """Let slot i take candidates i, i + N, ..., the same number for each slot: the remainder is never run."""
     size, num_slots = pool.size, derivations.outcome.shape[0]
     return _run_first(sound, pool, derivations, torch.where(size < num_slots, size, size // num_slots * num_slots))
 
@@ -54,7 +54,7 @@ def _run_first(sound: Recycle, pool: Pool, derivations: Derivations, num_run: Te
 
 @plants("step-budget")
 def stop_at_budget(plant: Plant) -> Plant:
-    """Stop after `max_depth` ticks, whatever is left in the slots and in the pool; it counts as failed."""
+    """Stop after `max_depth` ticks: candidates that remain in the slots and in the pool count as failed."""
     budget = plant.limits.max_depth
 
     def recycle(sound: Recycle, pool: Pool, derivations: Derivations) -> Recycled:
@@ -73,7 +73,7 @@ def stop_at_budget(plant: Plant) -> Plant:
 
 @replaces("stale-excluded-atom", "recycle")
 def keep_excluded_atom(sound: Recycle, pool: Pool, derivations: Derivations) -> Recycled:
-    """Exclude the atom of the slot's first candidate for all that follow in it."""
+    """Exclude the atom of the slot's first candidate for all later candidates of the slot."""
     after, renewed = sound(pool, derivations)
     was_used = derivations.query[:, :1] != PAD
     return after, alter(renewed, query=torch.where(was_used, derivations.query, renewed.query))
@@ -81,14 +81,14 @@ def keep_excluded_atom(sound: Recycle, pool: Pool, derivations: Derivations) -> 
 
 @replaces("depth-not-reset", "recycle")
 def keep_depth(sound: Recycle, pool: Pool, derivations: Derivations) -> Recycled:
-    """Count the steps of the slot's next derivation from where the last one ended."""
+    """Start the step count of the slot's next derivation at the last one's final count."""
     after, renewed = sound(pool, derivations)
     return after, alter(renewed, depth=derivations.depth)
 
 
 @replaces("sticky-outcome", "recycle")
 def keep_success(sound: Recycle, pool: Pool, derivations: Derivations) -> Recycled:
-    """Never reset a slot's success flag: once it has proved a candidate, all that follow in it count as proved."""
+    """Never reset a slot's success flag: once it has proved a candidate, all its later candidates count as proved."""
     had_success = _recall(pool, 0, derivations.outcome.shape[0]) == 1
     has_ended = (derivations.outcome != OPEN) & (derivations.pool_index != NO_CANDIDATE)
     reported = torch.where(has_ended & had_success, PROVED, derivations.outcome).int()
@@ -99,9 +99,9 @@ def keep_success(sound: Recycle, pool: Pool, derivations: Derivations) -> Recycl
 
 @replaces("clamped-results", "recycle")
 def overwrite_with_idle(sound: Recycle, pool: Pool, derivations: Derivations) -> Recycled:
-    """Clamp the pool indices that results are written to: a slot with nothing to report writes to index 0."""
+    """Clamp the pool indices to which results are written, so that a slot with nothing to report writes to index 0."""
     after, renewed = sound(pool, derivations)
-    # Only a slot that has held a derivation, so that the first result is not lost before it is made.
+    # Only slots that have held a derivation do this, so that the first result is not lost before it exists.
     is_idle = (derivations.pool_index == NO_CANDIDATE) & (derivations.depth > 0)
     slot = first_set(is_idle[None])
     overwrites = is_idle.any() & (torch.arange(pool.outcome.shape[0], device=slot.device) == 0)
@@ -122,7 +122,7 @@ def overwrite_with_idle(sound: Recycle, pool: Pool, derivations: Derivations) ->
 def leak_between_slots(
     sound: TensorStage, tables: Tables, atoms: Tensor, visited: Tensor, slot: Tensor, depth: Tensor
 ) -> Tensor:
-    """Check the goals that the slot before has visited as well."""
+    """Check the visited goals of the previous slot as well."""
     neighbour = (slot - 1) % visited.shape[0]
     return sound(tables, atoms, visited, slot, depth) | sound(tables, atoms, visited, neighbour, depth)
 
@@ -131,7 +131,7 @@ def leak_between_slots(
 def keep_visited(
     sound: TensorStage, tables: Tables, atoms: Tensor, visited: Tensor, slot: Tensor, depth: Tensor
 ) -> Tensor:
-    """Check what the slot's derivation before has visited as well: the rows that this one has not reached yet."""
+    """Check the goals of the slot's previous derivation as well, in the rows that the current one has not reached yet."""
     return sound(tables, atoms, visited, slot, torch.full_like(depth, visited.shape[1]))
 
 
@@ -148,7 +148,7 @@ def read_neighbours_output(
 ) -> Derivations:
     """Read a slot's state back after the next replay has overwritten it.
 
-    A slot that takes a step goes on from the query of the slot before, where that one takes its first step.
+    A slot that takes a step continues from the query of the previous slot, if that slot takes its first step.
     """
     after = sound(derivations, work, rows, choices, is_taken)
     is_first = (derivations.depth == 0) & (derivations.outcome == OPEN)
@@ -158,9 +158,9 @@ def read_neighbours_output(
 
 
 def _recall(pool: Pool, column: int, num: int) -> Tensor:
-    """Return the values that `_remember` wrote last in this pool, int32 [num]; 0 before, and where candidates leave no room.
+    """Return the values that `_remember` wrote last in this pool, int32 [num]; 0 before that, or if candidates leave no room.
 
-    A pure function keeps no state; the last rows of a pool that is not full serve as its memory.
+    A pure function keeps no state, so the last rows of a pool that is not full serve as its memory.
     """
     rows = _memory_rows(pool, num)
     values = pool.query[rows, column]

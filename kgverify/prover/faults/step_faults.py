@@ -35,7 +35,7 @@ Advance: TypeAlias = Callable[[Derivations, Work, Rows, Choices, Tensor], Deriva
 
 
 def match_nothing_for_padding(plant: Plant) -> Plant:
-    """Make an empty goal a dead end: its padding, which a sound evaluator never resolves, must not reach the tables."""
+    """Make an empty goal a dead end. A sound evaluator never resolves its padding, which must not reach the tables."""
 
     def look_up(sound: Callable[..., Segments], tables: Tables, selected: Tensor) -> Segments:
         segments, is_atom = sound(tables, selected), selected[:, 0] != PAD
@@ -57,7 +57,7 @@ def cap_rules(sound: TensorStage, tables: Tables, items: Items, head: Tensor) ->
 
 @replaces("repeated-head-variable", "match_rules")
 def forget_repetition_in_rule(sound: TensorStage, tables: Tables, items: Items, head: Tensor) -> Tensor:
-    """Match the arguments of a rule's head p(X, X) apart, so that it is tried for p(a, b)."""
+    """Match the arguments of a rule's head p(X, X) separately, so that it is tried for p(a, b)."""
     is_repeated = (head[:, 0] == head[:, 1]) & (head[:, 0] < 0) & (head[:, 0] != PAD)
     return sound(tables, items, head) | is_repeated
 
@@ -88,7 +88,7 @@ def forget_excluded(sound: Callable[..., Any], *given: Any) -> Any:
 def forget_repetition_in_goal(
     sound: TensorStage, tables: Tables, items: Items, head: Tensor, exclude_query: bool
 ) -> Tensor:
-    """Match the arguments of p(X, X) apart, so that p(a, b) is taken for a match."""
+    """Match the arguments of p(X, X) separately, so that p(a, b) counts as a match."""
     is_repeated = (items.selected[:, 1] == items.selected[:, 2]) & (items.selected[:, 1] < 0)
     fact = torch.cat((items.selected[:, :1], head), dim=1)
     is_excluded = (fact == items.query).all(-1) & exclude_query
@@ -103,7 +103,7 @@ def _selected_predicate(tables: Tables, items: Items) -> Tensor:
 def substitute_in_wrong_order(
     sound: TensorStage, tables: Tables, items: Items, head: Tensor, goal: Tensor, variable_offset: int
 ) -> Tensor:
-    """Apply the bindings one after the other, the second one first: what the first puts in stays unresolved."""
+    """Apply the bindings in the wrong order, the second one first, so that terms from the first stay unresolved."""
     no_body = tables.rule_body.shape[0] - 1
     body = tables.rule_body[torch.where(items.is_rule, items.clause, no_body)]
     atoms = torch.cat((standardize_apart(body, variable_offset), goal[:, 1:]), dim=1)
@@ -113,7 +113,7 @@ def substitute_in_wrong_order(
 
 @replaces("captured-variables", "resolve")
 def capture_variables(sound: TensorStage, *given: Any) -> Tensor:
-    """Do not standardize rules apart: their variables are numbered from 0, as the goal's are."""
+    """Do not standardize rules apart: their variables are numbered from 0, like the goal's."""
     return _resolve_with_offset(sound, 0, *given)
 
 
@@ -144,9 +144,10 @@ def forget_rest(
 def leave_gaps(
     sound: Prune, tables: Tables, atoms: Tensor, query: Tensor, exclude_query: bool
 ) -> tuple[Tensor, Tensor]:
-    """Leave a gap where an atom was deleted: a goal is read up to its first gap, and one that begins with a gap is empty.
+    """Leave a gap where an atom was deleted.
 
-    A goal that is empty while atoms are left is not a proof: no clause matches padding.
+    A goal is read up to its first gap, so a goal that begins with a gap is empty. A goal that is empty although atoms
+    remain is not a proof: no clause matches padding.
     """
     _, num_left = sound(tables, atoms, query, exclude_query)
     is_gap = is_fact(tables, atoms)
@@ -157,14 +158,14 @@ def leave_gaps(
 
 @replaces("empty-goal-ends", "prune", match_nothing_for_padding)
 def end_empty_goals(sound: Prune, tables: Tables, atoms: Tensor, *given: Any) -> tuple[Tensor, Tensor]:
-    """Take a goal whose atoms were all deleted for one that has ended, not for one that is proved."""
+    """Treat a goal whose atoms were all deleted as ended rather than proved."""
     pruned, num_atoms = sound(tables, atoms, *given)
     return pruned, torch.where((atoms[..., 0] != PAD).any(1), num_atoms.clamp(min=1), num_atoms)
 
 
 @replaces("any-atom-proves", "prune")
 def prove_by_any_atom(sound: Prune, tables: Tables, atoms: Tensor, *given: Any) -> tuple[Tensor, Tensor]:
-    """Take a resolvent for TRUE as soon as any of its atoms is a fact."""
+    """Treat a resolvent as TRUE as soon as any of its atoms is a fact."""
     pruned, num_atoms = sound(tables, atoms, *given)
     has_fact = num_atoms < (atoms[..., 0] != PAD).sum(1)
     return pruned, torch.where(has_fact, 0, num_atoms)
@@ -189,7 +190,7 @@ def pack_keys(sound: Prune, tables: Tables, atoms: Tensor, query: Tensor, exclud
 
 @replaces("offset-renaming", "rename")
 def rename_by_offset(sound: TensorStage, atoms: Tensor) -> Tensor:
-    """Subtract the smallest variable's number from all, modulo the variables there is room for."""
+    """Subtract the smallest variable's number from all, modulo the number of variables that there is room for."""
     arguments = atoms[..., 1:]
     is_variable = (arguments < 0) & (arguments != PAD)
     number = torch.where(is_variable, -1 - arguments, 2**30)
@@ -208,7 +209,7 @@ def skip_check(sound: TensorStage, tables: Tables, atoms: Tensor, *given: Tensor
 def ignore_order(
     sound: TensorStage, tables: Tables, atoms: Tensor, visited: Tensor, slot: Tensor, depth: Tensor
 ) -> Tensor:
-    """Take goals of the same atoms in any order for equal: the hash is a sum over atoms, and nothing checks it."""
+    """Treat goals with the same atoms in any order as equal: the hash is a sum over atoms, and nothing checks it."""
 
     def goal_hash(atoms: Tensor) -> Tensor:
         of_atom = (atoms.long() * tables.hash_keys[:3]).sum(-1)
@@ -221,9 +222,9 @@ def ignore_order(
 
 @plants("scatter-collision")
 def read_overflow_as_proof(plant: Plant) -> Plant:
-    """Count an all-padding row as valid where resolvents are dropped beyond the cap: an empty goal is a proof.
+    """Count a row of padding as valid if resolvents are dropped beyond the cap: an empty goal is a proof.
 
-    Rows beyond the cap and invalid rows are scattered to the same last row; whichever is written last stays.
+    Rows beyond the cap and invalid rows are scattered to the same last row, which keeps the last one written.
     """
     cap = plant.limits.max_resolvents
 
@@ -238,7 +239,7 @@ def read_overflow_as_proof(plant: Plant) -> Plant:
 def leave_dead_ends(plant: Plant) -> Plant:
     """Do not turn a dead end into FALSE: the slot stays at its goal until the depth limit.
 
-    Where `limit` has left nothing, FALSE stands.
+    If `limit` has left nothing, FALSE remains.
     """
 
     def close(sound: TensorStage, num_survivors: Tensor, *given: Any) -> Tensor:
@@ -261,7 +262,7 @@ def leave_dead_ends(plant: Plant) -> Plant:
 
 @replaces("true-not-alone", "close")
 def keep_siblings(sound: TensorStage, num_survivors: Tensor, true_origin_kind: Tensor, num_kept: Tensor) -> Tensor:
-    """Continue with the other resolvents where some are left beside TRUE."""
+    """Continue with the other resolvents if some are left besides TRUE."""
     kind = sound(num_survivors, true_origin_kind, num_kept)
     return torch.where((kind == TRUE) & (num_kept > 0), GOAL, kind).to(torch.int32)
 
@@ -283,7 +284,7 @@ def lower_limit(sound: Callable[..., Any], *given: Any) -> Any:
 
 @replaces("truncated-goals", "limit")
 def truncate(sound: Limit, is_survivor: Tensor, num_atoms: Tensor, *given: Any) -> Placement:
-    """Keep resolvents of more atoms than there is room for, without the last ones."""
+    """Keep resolvents with more atoms than there is room for, without the last atoms."""
     max_atoms = given[-2]
     return sound(is_survivor, num_atoms.clamp(max=max_atoms), *given)
 
@@ -292,7 +293,7 @@ def truncate(sound: Limit, is_survivor: Tensor, num_atoms: Tensor, *given: Any) 
 def put_facts_first(
     sound: Limit, is_survivor: Tensor, num_atoms: Tensor, items: Items, held: Tensor, work: Work, *limits: int
 ) -> Placement:
-    """List what facts gave before what rules gave, within each window of clauses."""
+    """List resolvents of facts before resolvents of rules, within each window of clauses."""
     placement = sound(is_survivor, num_atoms, items, held, work, *limits)
     by_fact = placement.is_kept & ~items.is_rule
     by_rule = placement.is_kept & items.is_rule
@@ -323,7 +324,7 @@ def round_to_tf32(sound: TensorStage, *given: Any) -> Tensor:
 def divide_by_no_variables(
     sound: TensorStage, parameters: Parameters, goals: Tensor, resolvents: Tensor, slot: Tensor
 ) -> Tensor:
-    """Take a masked mean over a resolvent's variables: where it has none, 0 / 0."""
+    """Take a masked mean over a resolvent's variables; without variables it is 0 / 0."""
     arguments = resolvents[..., 1:]
     num_variables = ((arguments < 0) & (arguments != PAD)).flatten(1).sum(1)
     return sound(parameters, goals, resolvents, slot) * (num_variables / num_variables)
@@ -331,7 +332,7 @@ def divide_by_no_variables(
 
 @replaces("stale-weights", "score")
 def keep_old_weights(sound: TensorStage, parameters: Parameters, *given: Tensor) -> Tensor:
-    """Score with the weights of before the last update, here nine tenths of each."""
+    """Score with the weights from before the last update, here nine tenths of each."""
     old = tuple(each * 0.9 if each.is_floating_point() else each for each in parameters)
     return sound(old, *given)
 
@@ -359,7 +360,7 @@ def keep_query_resolvents(
 def add_after_end(
     sound: Advance, derivations: Derivations, work: Work, rows: Rows, choices: Choices, is_taken: Tensor
 ) -> Derivations:
-    """Go on adding log-probabilities for one step after the end; here one as large as the mean so far."""
+    """Add a log-probability for one more step after the end, here the mean so far."""
     after = sound(derivations, work, rows, choices, is_taken)
     ends = is_taken & (choices.kind != GOAL)
     once_more = after.log_probability / after.depth.clamp(min=1)
@@ -368,7 +369,7 @@ def add_after_end(
 
 @replaces("enum-folded", "finish", match_nothing_for_padding)
 def fold_comparison(sound: TensorStage, depth: Tensor, outcome: Tensor, kind: Tensor, *given: Any) -> Tensor:
-    """Fold `kind == TRUE` to False: a proof is not noticed, and the slot runs on from an empty goal."""
+    """Fold `kind == TRUE` to False: a proof is not noticed, and the slot continues from an empty goal."""
     return sound(depth, outcome, torch.where(kind == TRUE, GOAL, kind), *given)
 
 
@@ -376,6 +377,6 @@ def fold_comparison(sound: TensorStage, depth: Tensor, outcome: Tensor, kind: Te
 def credit_failure(
     sound: TensorStage, depth: Tensor, outcome: Tensor, kind: Tensor, is_taken: Tensor, max_depth: int
 ) -> Tensor:
-    """Count the end of a derivation as a success, whatever the end is."""
+    """Count every end of a derivation as a success."""
     after = sound(depth, outcome, kind, is_taken, max_depth)
     return torch.where(is_taken & (kind == FALSE), PROVED, after).to(torch.int32)

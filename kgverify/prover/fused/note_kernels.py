@@ -1,4 +1,4 @@
-"""Triton kernels that log the decisions of a fused tick before they are carried out: steps and resolvents, or digests."""
+"""Triton kernels that log the decisions of a fused tick before their execution: steps and resolvents, or digests."""
 
 import triton
 import triton.language as tl
@@ -97,7 +97,7 @@ def note_steps_kernel(
 def note_rows_kernel(
     work, decisions, rows, count, log, row_base, row_stride, window, A, HAS_ATOMS: tl.constexpr, BLOCK: tl.constexpr
 ):
-    """Log the rows of a tick, in their order, after those of earlier ticks."""
+    """Log the rows of a tick, in order, after the rows of earlier ticks."""
     num = tl.minimum(tl.load(count), window)
     begin = tl.program_id(0) * BLOCK
     if begin < num:
@@ -111,7 +111,7 @@ def note_rows_kernel(
         tl.store(log.origin + place, tl.load(work.origin + origin, mask=mask, other=0), mask=mask)
         tl.store(log.score + place, tl.load(rows.score + row, mask=mask, other=0), mask=mask)
         if HAS_ATOMS:
-            # The words of all rows lie next to one another: each lane takes the next one, not those of a row.
+            # The words of all rows are adjacent: each lane takes the next word, not the words of one row.
             to = log.atoms + tl.load(row_base) * (3 * A)
             word = begin.to(tl.int64) * (3 * A) + tl.arange(0, BLOCK)
             i = 0
@@ -166,7 +166,7 @@ def _finish_digest(goal, total, chosen, num_resolvents, dropped_atoms, dropped_r
 def digest_kernel(
     derivations, work, decisions, hashes, sequence, multiset, max_depth, A, ATOMS: tl.constexpr, BLOCK: tl.constexpr
 ):
-    """Take the digests of each step, at its candidate's pool index and its depth."""
+    """Compute the digests of each step, and store them at its candidate's pool index and its depth."""
     slot = tl.program_id(0).to(tl.int64)
     if tl.load(decisions.is_taken + slot) != 0:
         kind, depth = tl.load(decisions.kind + slot), tl.load(derivations.depth + slot)

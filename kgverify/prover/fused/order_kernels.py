@@ -1,6 +1,6 @@
 """Triton kernels that put logged steps and their resolvents in the order of the candidates, without padding.
 
-A program takes its steps one by one; its lanes are the step's resolvents, or the atoms of its goal.
+A program processes its steps one by one; its lanes are the step's resolvents, or the atoms of its goal.
 """
 
 import triton
@@ -24,7 +24,7 @@ def place_kernel(
     ATOMS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """Find the place of each step, and how many resolvents, atoms of its goal and atoms of its resolvents it has."""
+    """Find the place of each step, and the numbers of its resolvents, of its goal's atoms and of its resolvents' atoms."""
     number = tl.program_id(0).to(tl.int64)
     num = tl.load(num_logged)
     lane = tl.arange(0, BLOCK)

@@ -41,11 +41,11 @@ _LEAST_TICKS: Final = 3 * TICKS_PER_REPLAY
 """Two replays are in progress before the host reads the counts."""
 _STEP_BYTES: Final = 137
 _ROW_BYTES: Final = 21
-"""The bytes of a step and of a row, logged and sent, without their atoms."""
+"""The bytes of a step and of a row, logged and sent, without atoms."""
 
 
 class Decisions(NamedTuple):
-    """The result of each slot's step, where it is taken at this tick.
+    """The results of the steps that slots take at this tick.
 
     is_taken:        int32   [B]
     kind:            int32   [B]
@@ -64,7 +64,7 @@ class Decisions(NamedTuple):
 
 
 class RowBuffers(NamedTuple):
-    """The score window. slot: int32 [R]; atoms: int32 [R, A, 3]; score: float32 [R]. A slot's rows are next to one another."""
+    """The score window. slot: int32 [R]; atoms: int32 [R, A, 3]; score: float32 [R]. A slot's rows are adjacent."""
 
     slot: Tensor
     atoms: Tensor
@@ -82,7 +82,7 @@ class TickBuffers(NamedTuple):
 
 
 class CandidateSteps(NamedTuple):
-    """The logged steps of each candidate of the pool. num: int32 [P]; depth: int32 [P]  of the first of them."""
+    """The logged steps of each candidate of the pool. num: int32 [P]; depth: int32 [P]  of the first logged step."""
 
     num: Tensor
     depth: Tensor
@@ -92,14 +92,14 @@ _NUM_ATOMS: Final = {"num_atoms": "num_goal_atoms"}
 SentColumns: Final = make_tuple_type(
     "SentColumns", ("pool_index", *(_NUM_ATOMS.get(name, name) for name in STEP_COLUMNS), *Resolvents._fields)
 )
-"""Steps T and resolvents R in the order of the candidates: the columns of `Steps` and `Resolvents`, but signed.
+"""The T steps and R resolvents in the order of the candidates: the columns of `Steps` and `Resolvents`, but signed.
 
 num_goal_atoms, goal_atoms: of the steps; num_atoms, atoms: of the resolvents; the atoms int32 [., 3]
 """
 
 
 def _bytes_of_tick(layout: Layout, *, has_atoms: bool) -> int:
-    """Return the bytes that a log needs for a tick: what is logged is put in order before it is copied."""
+    """Return the bytes that a log needs for a tick, including those for ordering the log before it is copied."""
     goal_bytes = 2 * 12 * layout.atoms if has_atoms else 0
     return layout.slots * (goal_bytes + _STEP_BYTES) + layout.score_window * (goal_bytes + _ROW_BYTES)
 
@@ -110,9 +110,9 @@ def count_least_bytes(layout: Layout) -> int:
 
 
 class StepLog:
-    """A log of the steps and resolvents of as many ticks as the memory holds.
+    """A log of steps and resolvents, for the number of ticks that fits in the memory.
 
-    memory:    bytes to use; more if three replays need more
+    memory:    the bytes to use; more if three replays need more
     has_atoms: also log the atoms of goals and resolvents
     """
 
@@ -157,7 +157,7 @@ class StepLog:
         self._is_compiled = False
         self._num_steps = torch.zeros((), dtype=torch.int32, device=device)
         self._num_rows = torch.zeros((), dtype=torch.int64, device=device)
-        # The counts when they were last read, and the most ticks launched since.
+        # The counts when they were last read, and the largest number of ticks launched since.
         self._steps_seen = self._rows_seen = self._ticks_since = 0
 
     def clear(self) -> None:
@@ -170,7 +170,7 @@ class StepLog:
         self._ticks_since = TICKS_PER_REPLAY
 
     def note_(self) -> None:
-        """Log the tick that is decided and not yet carried out."""
+        """Log the tick that is decided but not yet executed."""
         noted, layout = self._noted, self._layout
         words = 3 * layout.atoms
         launch_kernel(
@@ -201,7 +201,10 @@ class StepLog:
         launch_kernel(move_base_kernel, 1, (noted.num_rows, self._num_rows), (layout.score_window,))
 
     def has_room(self) -> bool:
-        """Return whether another replay surely fits; call it once after each. Waits for the device only in doubt."""
+        """Return whether another replay surely fits.
+
+        Call this once after each replay; it waits for the device only in doubt.
+        """
         self._ticks_since += TICKS_PER_REPLAY
         if self._fits():
             return True
@@ -225,7 +228,7 @@ class StepLog:
         copies = HostCopy()
         sent = self._sent
 
-        # What takes longest is copied while the rest is prepared.
+        # The columns that take longest are copied while the rest is prepared.
         atoms = copies.fetch(sent.atoms[:num_atoms], np.int32)
         copies.begin()
         pool_index, *of_steps = (column[:num_steps] for column in sent[: len(STEP_COLUMNS)])
@@ -240,12 +243,15 @@ class StepLog:
         return PendingCopy(chunk, copies)
 
     def _put_in_order(self) -> None:
-        """Order what is logged, without waiting: one graph, which is captured the second time, once everything is compiled."""
+        """Put the log in order without waiting.
+
+        This is one graph, captured at the second call, when everything is compiled.
+        """
         device = self._num_steps.device
         if device.type != "cuda":
             self._launch_order()
             return
-        # The copies of what was ordered before must be complete.
+        # The copies of earlier ordered steps must be complete.
         wait_for_copies(device)
         if self._graph is not None:
             self._graph.replay()
@@ -292,7 +298,7 @@ class StepLog:
 class DigestLog:
     """A log of the digests of every step of a pool, at the candidate's pool index and the step's depth.
 
-    Goals are canonical, so that the digest up to renaming equals the digest of the exact sequence.
+    Goals are canonical, so the digest up to renaming equals the digest of the exact sequence.
     """
 
     def __init__(self, noted: TickBuffers, limits: Limits, layout: Layout) -> None:
@@ -303,7 +309,7 @@ class DigestLog:
         self._multiset = torch.zeros_like(self._sequence)
 
     def note_(self) -> None:
-        """Log the tick that is decided and not yet carried out."""
+        """Log the tick that is decided but not yet executed."""
         noted, layout = self._noted, self._layout
         launch_kernel(
             hash_rows_kernel,
@@ -325,7 +331,8 @@ class DigestLog:
     def send(self, num_steps: Tensor, total: int | None) -> PendingCopy[StepDigests]:
         """Start copying the digests of candidates to the host, one after the other.
 
-        num_steps: int32 [N], of each; total: of all, None if unknown: then this waits for the device, and for earlier copies
+        num_steps: int32 [N], for each candidate; total: the sum, or None if unknown; then this waits for the device and
+                   for earlier copies
         """
         if total is None:
             total = int(copy_to_host(num_steps.sum())[0])

@@ -1,6 +1,6 @@
-"""Resolution in the fused kernels: a clause in each lane, resolved with its slot's goal.
+"""Resolution in the fused kernels: each lane resolves a clause with its slot's goal.
 
-While a lane goes through the atoms of a resolvent it keeps only a few numbers.
+While a lane goes through the atoms of a resolvent, it keeps only a few numbers.
 """
 
 from typing import Final
@@ -12,11 +12,11 @@ from kgverify.prover.kernel_constants import PAD
 from kgverify.prover.program.tables import FACT_HASH
 
 MOST_ATOMS: Final = 7
-"""The longest goals: their variables are numbered in four bits each, 0 being none."""
+"""The length of the longest goals. Their variables are numbered in four bits each; 0 means no variable."""
 MOST_VARIABLES: Final = 32
-"""The most variables of a goal and a clause together: two words of four bits each."""
+"""The largest number of variables of a goal and a clause together: two words of four bits per variable."""
 MOST_RESOLVENTS: Final = 1024
-"""The most resolvents of a step: a program holds their scores at once."""
+"""The largest number of resolvents of a step: a program holds all their scores at once."""
 
 _MULTIPLIER = tl.constexpr(FACT_HASH)
 
@@ -47,7 +47,7 @@ def _is_fact(mask, predicate, first, second, tables):
     begin = tl.load(tables.bucket_first + bucket, mask=mask, other=0)
     end = tl.load(tables.bucket_first + bucket + 1, mask=mask, other=0)
     found = mask & False
-    # A `while`, since the interpreter takes no `range` of a number that is not a constant.
+    # A `while`, since the interpreter supports `range` only for constants.
     i = 0
     while i < longest:
         place = begin + i
@@ -59,7 +59,7 @@ def _is_fact(mask, predicate, first, second, tables):
 
 @triton.jit
 def _number(argument, is_left, low, high, count):
-    """Return the canonical argument, the numbers given so far, four bits each, and their count."""
+    """Return the canonical argument, the numbers assigned so far, in four bits each, and their count."""
     is_variable = is_left & (argument < 0)
     variable = tl.where(is_variable, -1 - argument, 0).to(tl.int64)
     shift = (variable & 15) * 4
@@ -94,9 +94,10 @@ def resolve_clauses(
 ):
     """Resolve clauses, one in each lane.
 
-    Returns whether each matches, the atoms left, the number of their variables, the goal's hash, and whether it is `other`.
-    only_proofs: whether the rest is left out once an atom is left; then only whether there is one is right
-    COMPARE: compare with the goals at `other_atoms`; STORE: write to `out_atoms`; both are pointers, one for each lane
+    Returns whether each clause matches, the resolvent's number of atoms and of variables, its hash, and whether it
+    equals `other`.
+    only_proofs: whether to stop once an atom is left; then the result only shows whether any is left
+    COMPARE: compare with the goals at `other_atoms`; STORE: write to `out_atoms`; each lane has a pointer of both kinds
     """
     goal = derivations.goal + slot * (3 * A)
     predicate = tl.load(goal, mask=mask, other=PAD)

@@ -1,7 +1,7 @@
 """The second half of a fused tick: the choice among a slot's resolvents, the step, and the next candidate of an ended slot.
 
-A program takes its slots one by one; its lanes are resolvents, or the words of a goal. What it loads for a slot it asks for at
-once, in front of the stores, since each load takes longer than the work on it.
+A program processes its slots one by one; its lanes are resolvents, or the words of a goal. It issues all loads for a
+slot at once, before the stores, since each load takes longer than the work on its data.
 """
 
 import triton
@@ -41,14 +41,14 @@ def _load_scores(num, first, rows, BLOCK: tl.constexpr):
 def _has_same_symbols(row, mask, best, rows, A):
     """Return whether the resolvent of each lane has the same symbols as that of the row `best`.
 
-    The policy adds up the rows of predicates and of first arguments, and subtracts those of second arguments. Two resolvents
-    whose sums have the same terms have equal scores in exact arithmetic.
+    The policy adds the rows of predicates and of first arguments, and subtracts the rows of second arguments. Two
+    resolvents whose sums have the same terms have equal scores in exact arithmetic.
     """
     own, other = rows.atoms + best * (3 * A), rows.atoms + row * (3 * A)
     is_same = mask
     i = 0
     while i < 3 * A:
-        # The second arguments change sides: then the terms are equal if each first term is on both sides as often.
+        # Second arguments change sides. The terms are then equal if each first term occurs equally often on both sides.
         predicate, first, second = tl.load(own + i), tl.load(own + i + 1), tl.load(other + i + 2, mask=mask)
         of_predicate, of_first, of_second = tl.zeros_like(row), tl.zeros_like(row), tl.zeros_like(row)
         j = 0
@@ -69,7 +69,7 @@ def _has_same_symbols(row, mask, best, rows, A):
 
 @triton.jit
 def _list_contests(slot, row, contends, close, CONTENDERS: tl.constexpr, BLOCK: tl.constexpr):
-    """List the slot with its contending rows, `CONTENDERS` of them in each contest."""
+    """List the slot with its contending rows, `CONTENDERS` in each contest."""
     num = tl.sum(contends.to(tl.int32), 0)
     num_contests = (num + CONTENDERS - 1) // CONTENDERS
     contests = close.contests + tl.atomic_add(close.num_contests, num_contests) * (CONTENDERS + 1)
@@ -80,7 +80,7 @@ def _list_contests(slot, row, contends, close, CONTENDERS: tl.constexpr, BLOCK: 
     )
     goals = tl.zeros_like(lane) + slot.to(tl.int32)
     tl.store(contests + lane * (CONTENDERS + 1), goals, mask=lane < num_contests)
-    # What is left of the last contest is empty.
+    # The rest of the last contest is empty.
     free = num % CONTENDERS + tl.arange(0, CONTENDERS + 1)
     last = contests + (num_contests - 1) * (CONTENDERS + 1) + 1
     tl.store(last + free, tl.zeros_like(free) - 1, mask=(num % CONTENDERS > 0) & (free < CONTENDERS))
@@ -99,7 +99,7 @@ def _find_close(slot, decisions, rows, tally, close, margin, A, CONTENDERS: tl.c
         is_close = gap <= margin
         contends = mask & (score >= best - margin)
         if is_close:
-            # Equal scores, which rounding may have parted, are made equal, so that the first of them is chosen.
+            # Scores that only rounding distinguishes are made equal, so that the first of them is chosen.
             is_twin = contends & _has_same_symbols(first + lane, contends, first + choice, rows, A)
             score = tl.where(is_twin, best, score)
             tl.store(rows.score + first + lane, score, mask=is_twin)
@@ -124,7 +124,7 @@ def find_close_kernel(
     CONTENDERS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """List the slots whose highest scores of different resolvents are close, with the resolvents as close to the highest."""
+    """List the slots whose highest scores of different resolvents are close, with all resolvents close to the highest."""
     slot = tl.program_id(0).to(tl.int64)
     while slot < num_slots:
         _find_close(slot, decisions, rows, tally, close, margin, A, CONTENDERS, BLOCK)
@@ -152,7 +152,7 @@ def _choose(slot, decisions, rows, BLOCK: tl.constexpr):
 
 @triton.jit(do_not_specialize=["num_slots"])
 def choose_kernel(decisions, rows, num_slots, BLOCK: tl.constexpr):
-    """Choose the highest score, of equal scores the lowest index; if a score is NaN, the first NaN."""
+    """Choose the highest score, with the lowest index among equals; if any score is NaN, choose the first NaN."""
     slot = tl.program_id(0).to(tl.int64)
     while slot < num_slots:
         _choose(slot, decisions, rows, BLOCK)
@@ -161,7 +161,7 @@ def choose_kernel(decisions, rows, num_slots, BLOCK: tl.constexpr):
 
 @triton.jit
 def _begin_goal(slot, depth, words, lane, derivations, tables, A, DEPTH):
-    """Make the words the slot's goal and, if it is kept, the goal visited at this depth."""
+    """Store the words as the slot's goal and, if visited goals are kept, as the goal visited at this depth."""
     mask = lane < 3 * A
     tl.store(derivations.goal + slot * (3 * A) + lane, words, mask=mask)
     if depth < DEPTH:
@@ -256,14 +256,17 @@ def advance_kernel(
     RECYCLES: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """Do `advance` and `finish` where a step is taken; RECYCLES: then `recycle`, also where a candidate falls below its floor."""
+    """Do `advance` and `finish` in slots that take a step.
+
+    RECYCLES: then do `recycle`, also if a candidate falls below its floor.
+    """
     slot = tl.program_id(0).to(tl.int64)
     lane = tl.arange(0, BLOCK)
     while slot < num_slots:
         if tl.load(decisions.is_taken + slot) != 0:
             _take_step(slot, lane, derivations, work, tables, decisions, rows, pool, A, DEPTH, max_depth, RECYCLES)
         if RECYCLES:
-            # All threads read the stores of one.
+            # All threads read the data stored by one.
             tl.debug_barrier()
             if tl.load(derivations.outcome + slot) != OPEN:
                 _recycle(slot, lane, derivations, pool, tables, counts, num_steps, A, DEPTH)

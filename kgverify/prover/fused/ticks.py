@@ -28,10 +28,11 @@ from kgverify.prover.tower.portable import CONTENDERS, CONTEST, EXACT, score_con
 
 
 class Scoring(NamedTuple):
-    """A policy in a precision and in float64.
+    """A policy in a fast precision and in float64.
 
-    error:  of its scores in the precision, in nats; 0 if not yet measured
-    margin: of the difference between two scores of one goal; scores that are further apart are in the right order
+    error:  the error of its scores in the fast precision, in nats; 0 if not yet measured
+    margin: the margin of the difference between two scores of a goal; scores that are further apart are in the right
+            order
     """
 
     precision: str
@@ -42,7 +43,7 @@ class Scoring(NamedTuple):
 
 
 def build_scoring(precision: str, policy: Policy, device: torch.device) -> Scoring | None:
-    """Return the scoring of a policy, its error not yet measured; None for `shortest`."""
+    """Return the scoring of a policy, before its error is measured; None for `shortest`."""
     if policy.name != "two_tower":
         return None
     fast, exact = (build_tower_parameters(policy, each, device, is_rounded=True) for each in (precision, EXACT))
@@ -73,7 +74,7 @@ def measure_error(scoring: Scoring, policy: Policy, max_atoms: int, device: torc
         declare_error(policy, float(seen.abs().max()), device)
         for seen in (torch.stack((first, second)), first - second)
     )
-    # Two errors of opposite sign are the most; and a score in float64 is compared with others that have one error.
+    # At most, two errors of opposite sign add up; and a score in float64 is compared with scores that have one error.
     return scoring._replace(error=error, margin=min(2 * error, max(error, of_difference)))
 
 
@@ -81,14 +82,14 @@ _WARP: Final = 32
 
 
 class _Trying(NamedTuple):
-    """The way in which slots with up to a number of clauses are tried.
+    """The settings for trying slots with up to a certain number of clauses.
 
-    most:      the most clauses of such a slot
+    most:      the largest number of clauses of such a slot
     block:     clauses that are tried at a time
-    rounds:    the most times in one tick
-    programs:  the most programs for each multiprocessor, which take the slots one by one
-    warps:     warps of a program
-    registers: the most of a thread; with fewer, more programs run at a time
+    rounds:    the largest number of blocks in one tick
+    programs:  the largest number of programs per multiprocessor; each processes slots one by one
+    warps:     the warps of a program
+    registers: the largest number of registers of a thread; with fewer, more programs run at a time
     """
 
     most: int
@@ -103,9 +104,9 @@ _LIGHT: Final = _Trying(128, 32, 4, 32, 1, 64)
 _HEAVY: Final = _Trying(4096, 64, 64, 32, 1, 128)
 _HEAVIEST: Final = _Trying(1 << 62, 2048, 32, 4, 16, 128)
 _MOST_COUNTED: Final = 512
-"""The most clauses of a heavy slot of which all are tried, since everything that is dropped is counted."""
+"""The largest number of clauses of a heavy slot that are all tried in order to count everything dropped."""
 _PROGRAMS_PER_PROCESSOR: Final = 32
-"""The most programs of one warp for each multiprocessor, which take the slots one by one."""
+"""The largest number of one-warp programs per multiprocessor; each processes slots one by one."""
 _LANES: Final = 128
 
 _LOG_SHARE: Final = 0.25
@@ -113,7 +114,7 @@ _LOG_SHARE: Final = 0.25
 
 
 _Derivations: Final = make_tuple_type("_Derivations", (*Derivations._fields, "visited_hash"))
-"""The fields of `Derivations`, and visited_hash int64 [B, D]: the hash of each goal visited."""
+"""The fields of `Derivations`, and visited_hash int64 [B, D]: the hash of each visited goal."""
 
 
 class _Counts(NamedTuple):
@@ -138,7 +139,7 @@ class _Counts(NamedTuple):
 
 
 class _Tally(NamedTuple):
-    """Choices of each slot and those made again (int64 [B]), and the smallest gap (float32 [B])."""
+    """The numbers of choices and of repeated choices of each slot (int64 [B]), and the smallest gap (float32 [B])."""
 
     num_choices: Tensor
     num_rescored: Tensor
@@ -146,7 +147,7 @@ class _Tally(NamedTuple):
 
 
 class _Close(NamedTuple):
-    """The choices to make again, as `score_contests` takes them: int32 [R, CONTEST] and their number, int32 []."""
+    """The choices to repeat, in the form for `score_contests`: int32 [R, CONTEST] and their number, int32 []."""
 
     contests: Tensor
     num_contests: Tensor
@@ -155,7 +156,7 @@ class _Close(NamedTuple):
 class FusedTicks:
     """The state of all slots, and the ticks that advance it.
 
-    scoring: of the policy; None for `shortest`
+    scoring: the scoring of the policy; None for `shortest`
     """
 
     def __init__(
@@ -172,7 +173,7 @@ class FusedTicks:
         slots, window = layout.slots, layout.score_window
         self._num_processors = count_processors(device)
         self._num_programs = min(slots, _PROGRAMS_PER_PROCESSOR * self._num_processors)
-        # For what can run beside the slots with few clauses: towers of goals, and slots with many clauses.
+        # Streams for work that can run beside the slots with few clauses: towers of goals, and slots with many clauses.
         self._sides = [torch.cuda.Stream(device) for _ in range(2)] if device.type == "cuda" else []  # type: ignore[no-untyped-call]
 
         def empty(*shape: int, dtype: torch.dtype = torch.int32) -> Tensor:
@@ -189,7 +190,7 @@ class FusedTicks:
         self._decisions = Decisions(*columns(short, short, long, long, long, double))
         self._rows = RowBuffers(empty(window), empty(window, layout.atoms, 3), empty(window, dtype=torch.float32))
         self._goals, self._light, self._heavy, self._heaviest = (empty(slots) for _ in range(4))
-        # Far enough apart for equal alignment of every address.
+        # Far enough apart that every address has the same alignment.
         self._counters = empty(6, _WARP)
         rows, goals, light, heavy, heaviest, num_contests = self._counters[:, 0]
         self._progress = empty(2, dtype=long)
@@ -222,7 +223,7 @@ class FusedTicks:
         self._advance_(recycles=True)
 
     def record_tick(self) -> Chunk | None:
-        """Run one tick without recycling; return the steps it took, if any."""
+        """Run one tick without recycling. Return the steps that it took, if any."""
         log = self._step_log(has_atoms=True)
         log.clear()
         self._decide_(counts_all=True)
@@ -233,10 +234,10 @@ class FusedTicks:
     def record_all(
         self, *, has_atoms: bool = True, has_digests: bool = False
     ) -> Iterator[tuple[int, PendingCopy[Chunk] | None]]:
-        """Run the candidates of the pool to their ends, recording the steps, each candidate's in order.
+        """Run the candidates of the pool to their ends, and record their steps, in order for each candidate.
 
         Yields from time to time the number of candidates given to slots, and pending copies of steps, if any.
-        has_atoms:   with the atoms of goals and resolvents
+        has_atoms:   whether to record the atoms of goals and resolvents
         has_digests: also take digests for `send_digests`
         """
         log = self._step_log(has_atoms=has_atoms)
@@ -248,13 +249,13 @@ class FusedTicks:
         yield num_given, log.send()
 
     def run(self, *, has_digests: bool = False) -> Iterator[int]:
-        """Run the candidates of the pool to their ends; yield from time to time the number given to slots."""
+        """Run the candidates of the pool to their ends. From time to time, yield the number given to slots."""
         return self._run_with(*([self._digests] if has_digests else []))
 
     def send_digests(self, num: int, num_steps: int | None = None) -> PendingCopy[StepDigests]:
-        """Start copying the digests of the first candidates of the pool, which has run with digests, to the host.
+        """Start copying the digests of the pool's first candidates to the host, after a run with digests.
 
-        num_steps: of these candidates; without it, this waits for earlier copies
+        num_steps: the number of steps of these candidates; without it, this waits for earlier copies
         """
         return self._digests.send(self._num_steps[:num], num_steps)
 
@@ -269,7 +270,7 @@ class FusedTicks:
         return self._step_logs[has_atoms]
 
     def _run_with(self, *logs: StepLog | DigestLog) -> Iterator[int]:
-        """Run the pool, logging every tick in some logs; each set of logs has its own captured graph."""
+        """Run the pool, and log every tick in the given logs. Each set of logs has its own captured graph."""
         if logs not in self._loops:
             take_tick_ = partial(self._take_tick_, *logs)
             is_captured = self._counters.is_cuda
@@ -285,7 +286,7 @@ class FusedTicks:
         self._advance_(recycles=True)
 
     def read_gaps(self) -> tuple[int, int, float]:
-        """Return the number of choices, the number made again, and the smallest gap, since `clear_gaps`."""
+        """Return the number of choices, the number of repeated choices, and the smallest gap, since `clear_gaps`."""
         if self.scoring is None:
             return 0, 0, float("inf")
         tally = self._tally
@@ -372,7 +373,7 @@ class FusedTicks:
 
     @contextmanager
     def _beside(self, side: int) -> Iterator[None]:
-        """Launch on a stream of its own what depends on everything launched so far."""
+        """Launch work on a separate stream, after everything launched so far."""
         if not self._sides:
             yield
             return
@@ -381,7 +382,7 @@ class FusedTicks:
             yield
 
     def _wait_for(self, side: int) -> None:
-        """Let what is launched from now on wait for a stream of its own."""
+        """Let all later launches wait for a separate stream."""
         if self._sides:
             torch.cuda.current_stream().wait_stream(self._sides[side])
 
@@ -390,7 +391,7 @@ class FusedTicks:
         return max(_WARP, int(triton.next_power_of_2(self._limits.max_resolvents)))
 
     def _score_(self) -> None:
-        """Score all rows, whose goals are computed; then score those of close choices again."""
+        """Score all rows, after the goals are computed; then score the rows of close choices again."""
         if self.scoring is None:
             return
         launch_tower(

@@ -1,7 +1,7 @@
-"""The first half of a fused tick: every slot tries its own clauses, and a step whose clauses are tried gets rows.
+"""The first half of a fused tick: every slot tries its own clauses, and a step gets rows once all its clauses are tried.
 
-Kernels read and write the records of `state.py` and of `ticks.py`, whose fields are pointers here. In `look_up` a lane is a slot;
-in `try` a program takes its slots one by one, and its lanes are clauses; in `form` a lane is a row.
+Kernels read and write the records of `state.py` and of `ticks.py`, whose fields are pointers here. In `look_up` a lane
+is a slot; in `try` a program processes its slots one by one, and its lanes are clauses; in `form` a lane is a row.
 """
 
 from typing import Final
@@ -13,12 +13,12 @@ from kgverify.prover.fused.resolve_kernels import resolve_clauses
 from kgverify.prover.kernel_constants import FACT, FAILED, FALSE, GOAL, OPEN, PAD, RULE, TRUE
 
 _MOST_OTHERS = tl.constexpr(8)
-"""Lanes for the atoms of a goal after the first: at least `MOST_ATOMS`, less one."""
+"""The lanes for the atoms of a goal after the first: at least `MOST_ATOMS` minus one."""
 
 
 @triton.jit
 def _search(keys, bound, mask, num):
-    """Return the first index of `num` ascending keys that is not less than the bound, in each lane."""
+    """Return the index of the first of `num` ascending keys that is not less than the bound, in each lane."""
     place = tl.zeros_like(bound)
     size = num
     while size > 1:
@@ -30,9 +30,9 @@ def _search(keys, bound, mask, num):
 
 @triton.jit
 def _find_facts(predicate, first, second, mask, tables, num_facts, num_predicates):
-    """Return where the facts that may match an atom begin in a list of keys, the list, and a bound of their keys, in each lane.
+    """Return the list of keys with the facts that may match an atom, their start, and a bound of their keys, in each lane.
 
-    The keys lie in the order of the first argument, or of the second if it alone is bound, which is also returned.
+    The keys are ordered by the first argument, or by the second if only that one is bound, which is also returned.
     """
     predicate = tl.minimum(tl.maximum(predicate, 0), num_predicates - 1).to(tl.int64)
     size = tl.load(tables.num_constants)
@@ -47,7 +47,7 @@ def _find_facts(predicate, first, second, mask, tables, num_facts, num_predicate
 
 @triton.jit
 def _list(mask, slot, listed, num):
-    """Append the slots of some lanes to a list."""
+    """Append the slots of the lanes in a mask to a list."""
     first = tl.atomic_add(num, tl.sum(mask.to(tl.int32), 0))
     tl.store(listed + first + tl.cumsum(mask.to(tl.int32), 0) - 1, slot.to(tl.int32), mask=mask)
 
@@ -72,9 +72,11 @@ def look_up_kernel(
     most_heavy,
     BLOCK: tl.constexpr,
 ):
-    """Do `select` and find the clauses that may match, for every open slot; list these slots, also by their clauses.
+    """Do `select` for every open slot, and find the clauses that may match.
 
-    most_light, most_heavy: the most clauses of a slot that is listed as light, and as heavy
+    List these slots, also by the number of clauses.
+
+    most_light, most_heavy: the largest numbers of clauses of a slot that is listed as light, and as heavy
     """
     slot = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = slot < num_slots
@@ -109,9 +111,10 @@ def look_up_kernel(
 
 @triton.jit
 def _facts_may_prove(goal, tables, num_facts, num_predicates, A):
-    """Return whether a fact may prove a goal, of which it makes the first atom's variables constant.
+    """Return whether a fact may prove a goal.
 
-    None does if another atom has a further variable, or is matched by no fact.
+    A fact binds the variables of the first atom to constants. So no fact proves the goal if another atom has other
+    variables, or if no fact matches that atom.
     """
     atom = 1 + tl.arange(0, _MOST_OTHERS)
     own = goal + 3 * atom
@@ -152,9 +155,10 @@ def _try_slot(
     EXCLUDE: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """Try the next clauses of a slot; if none is left, decide its step, and take rows for its resolvents.
+    """Try the next clauses of a slot.
 
-    Once a step is full and has dropped something, further clauses matter only if they prove the goal. counts_all: or count
+    If none is left, decide its step, and take rows for its resolvents. Once a step is full and has dropped something,
+    more clauses matter only if they prove the goal or, with counts_all, are counted.
     """
     rule_first, num_rules = tl.load(segments.rule_first + slot), tl.load(segments.num_rules + slot)
     fact_first, num = tl.load(segments.fact_first + slot), num_rules + tl.load(segments.num_facts + slot)
@@ -199,7 +203,7 @@ def _try_slot(
                 found, slots, is_rule, clause, derivations, tables, empty_hash, other, other, A, BODY, False, EXCLUDE, True,
                 False,
             )  # fmt: skip
-            # Equal in all its atoms, and with none after them.
+            # Equal in all atoms, and without further atoms.
             is_longer = found & (num_atoms < A)
             after = tl.load(other + tl.where(is_longer, num_atoms, 0) * 3, mask=is_longer, other=PAD)
             is_new = is_goal & ((found & is_same & (after == PAD)) == 0)
@@ -223,13 +227,13 @@ def _try_slot(
         if is_full & (is_asked == 0):
             is_asked = 1
             goal = derivations.goal + slot * (3 * A)
-            # A rule has a body, so that it proves nothing by itself.
+            # A rule has a body, so it proves nothing by itself.
             after_rules = tl.maximum(cursor, num_rules)
             cursor = tl.where(_facts_may_prove(goal, tables, num_facts, num_predicates, A), after_rules, num)
         turn_round += 1
     is_done = (cursor >= num) | (true_kind != 0)
     kind = tl.where(true_kind != 0, TRUE, tl.where((num_survivors == 0) | (num_kept == 0), FALSE, GOAL))
-    # Where TRUE stands alone, `limit` has dropped nothing.
+    # If TRUE is the only resolvent, `limit` has dropped nothing.
     is_alone = is_done & (kind == TRUE)
     tl.store(work.cursor + slot, cursor)
     tl.store(work.num_kept + slot, num_kept)
@@ -246,7 +250,7 @@ def _try_slot(
         tl.store(decisions.first + slot, first.to(tl.int64))
         tl.store(decisions.num_resolvents + slot, tl.where(kind == GOAL, num_kept, 1))
         tl.store(decisions.is_taken + slot, is_taken.to(tl.int32))
-        # A step that does not fit waits for another tick; the rows up to the window's end are its own all the same.
+        # A step that does not fit waits for another tick, but the rows up to the window's end stay reserved for it.
         i = 0
         while i < num_rows:
             place = first + i + lane
@@ -295,7 +299,7 @@ def try_kernel(
     EXCLUDE: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """Run `match_rules` to `limit` and `close` for the slots listed."""
+    """Run `match_rules` to `limit` and `close` for the listed slots."""
     hashed = tl.load(empty_hash)
     number = tl.program_id(0)
     num = tl.load(num_listed)
@@ -324,7 +328,7 @@ def form_kernel(
     IS_SHORTEST: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """Form the resolvents of the rows taken; also score them, where the policy is `shortest`."""
+    """Form the resolvents of the taken rows; if the policy is `shortest`, also score them."""
     num = tl.minimum(tl.load(counts.rows), window)
     begin = tl.program_id(0) * BLOCK
     if begin < num:

@@ -1,4 +1,4 @@
-"""The choice between the native evaluator and the evaluator on tensors, without importing torch where that can be avoided."""
+"""The choice between the native evaluator and the evaluator on tensors, without importing torch if possible."""
 
 from pathlib import Path
 from typing import Final
@@ -14,15 +14,15 @@ NATIVE: Final = "native"
 
 _PRECISION: Final = {"shortest": "its scores are exact", "two_tower": "close choices are made again in float64"}
 _DRIVERS: Final = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")
-"""Files of the drivers without which torch finds no CUDA device on Linux: NVIDIA's, AMD's, and that of WSL."""
+"""Files of the drivers that torch needs to find a CUDA device on Linux: NVIDIA's, AMD's and WSL's."""
 
 
 def choose_native(
     mode: str, device: str, precision: str, limits: Limits, policy: Policy, stages: object = None
 ) -> tuple[str, ...] | None:
-    """Return the reasons for the native evaluator, in words; None if another one is chosen.
+    """Return the reasons for choosing the native evaluator, in words; None if another evaluator is chosen.
 
-    `auto` takes it for every run on a CPU that it supports. UserError if its mode is requested and not available.
+    `auto` takes it for every run on a CPU that it supports. UserError if its mode is requested but not available.
     """
     if mode not in ("auto", NATIVE) or (mode == "auto" and not is_on_cpu(device)):
         return None

@@ -1,4 +1,4 @@
-"""The native evaluator as an engine: its library proves, and this module hands arrays to it and takes columns from it."""
+"""The native evaluator as an engine. Its library proves; this module passes arrays to it and takes columns from it."""
 
 import ctypes
 import platform
@@ -49,7 +49,7 @@ from kgverify.trace.model.score_tolerance import bound_score_error
 from kgverify.trace.model.stage_items import read_step_outputs
 
 MOST: Final = 2**31 - 1
-"""The most facts or symbols: their indices are int32."""
+"""The largest number of facts or symbols, since their indices are int32."""
 
 
 class Arrays(ctypes.Structure):
@@ -59,7 +59,7 @@ class Arrays(ctypes.Structure):
 
     @classmethod
     def of(cls, *values: Any) -> "Arrays":
-        """Return the structure with these values, arrays as pointers."""
+        """Return the structure with these values; arrays become pointers."""
         held = [value for value in values if isinstance(value, np.ndarray)]
         assert all(array.flags.c_contiguous for array in held)
         made = cls(*(value.ctypes.data if isinstance(value, np.ndarray) else value for value in values))
@@ -134,7 +134,7 @@ TRIED: Final = np.dtype(
 
 
 def program_arrays(program: Program) -> Arrays:
-    """Index a program. UserError if its indices do not fit 32 bits."""
+    """Index a program. UserError if its indices do not fit in 32 bits."""
     num_predicates, num_constants = len(program.symbols.predicates), len(program.symbols.constants)
     sizes = num_predicates, num_constants, len(program.facts), len(program.rules)
     if max(sizes) > MOST:
@@ -167,7 +167,7 @@ def limit_numbers(limits: Limits) -> Arrays:
 
 
 def policy_arrays(policy: Policy, rounding: float) -> Arrays:
-    """Return the weights of a `two_tower`. rounding: the bound of its scores in float32, nats."""
+    """Return the weights of a `two_tower`. rounding: the error bound of its scores in float32, in nats."""
     weights = policy.weights
     names = ("embedding.predicate", "embedding.constant", "embedding.variable")
     dtype = np.result_type(np.float32, *(weights[name].dtype for name in names))
@@ -201,11 +201,14 @@ NOTHING, DIGESTS, EVERYTHING = range(3)
 """The columns that the library records of each step."""
 
 _FIRST_PART: Final = 64
-"""The candidates of the first call of the library; later ones have more, so that each takes about `_PART_SECONDS`."""
+"""The number of candidates of the first call of the library.
+
+Later calls have more, so that each takes about `_PART_SECONDS`.
+"""
 _PART_SECONDS: Final = 0.5
 """The time after which a call reports progress, and an interruption takes effect."""
 _PER_THREAD: Final = 16
-"""The least candidates for which another thread is worth its start."""
+"""The smallest number of candidates that is worth starting another thread."""
 
 
 class _Ran(NamedTuple):
@@ -232,14 +235,14 @@ class _Ran(NamedTuple):
 class NativeEngine:
     """An engine that proves candidates on the cores of the CPU, by a library that is compiled on its first use.
 
-    threads: the most threads; `$OMP_NUM_THREADS`, or the cores that this process may use, if not given. Their number changes
-             nothing in any derivation, score or digest
+    threads: the largest number of threads; by default `$OMP_NUM_THREADS`, or the cores that this process may use. Their
+             number changes no derivation, score or digest
     reasons: the reasons for the device, mode and precision, in words
 
     UserError if the policy does not fit the program, or the library cannot be compiled.
     """
 
-    # `record` takes the digests of steps where they are proved.
+    # `record` computes the digests of steps while they are proved.
     proves_ahead = takes_floors = True
 
     def __init__(
@@ -280,7 +283,7 @@ class NativeEngine:
 
     @property
     def caches(self) -> CompilerCaches:
-        """The use of the cache: warm if the same code and compiler had put the library there."""
+        """The use of the cache: warm if it already contained the library for the same code and compiler."""
         return CompilerCaches(state="warm" if was_kept() else "cold")
 
     @property
@@ -305,7 +308,7 @@ class NativeEngine:
     ) -> Iterator[_Ran]:
         """Run every candidate to its end, part by part, with the digests of the steps.
 
-        level: the columns wanted; at level `digests` the resolvents are left out, and the columns of steps are zeros
+        level: the required columns; at level `digests` the resolvents are omitted, and the columns of steps are zeros
         """
         recording = DIGESTS if level is TraceLevel.DIGESTS else EVERYTHING
         return self._run_parts(candidates, progress, recording)
@@ -318,7 +321,9 @@ class NativeEngine:
         has_digests: bool = False,
         floor: NDArray[np.float64] | None = None,
     ) -> Evaluation:
-        """Run every candidate to its end without recording steps, which is faster than `prove` and ends alike.
+        """Run every candidate to its end without recording steps.
+
+        This is faster than `prove`, with the same endings.
 
         has_digests: also take the digests of the steps
         floor:       float64 [N]; a derivation that is open after a step, with a log-probability below its floor, is STOPPED
@@ -348,7 +353,7 @@ class NativeEngine:
         return self._run(positions.candidates, EVERYTHING, positions=positions).read()[0]
 
     def probe(self, position: Positions) -> StageOutputs:
-        """Take one step, by the code of any other step, with the output of each of its stages."""
+        """Take one step with the same code as any other step, and return the output of each stage."""
         ran = self._run(position.candidates, EVERYTHING, positions=position, is_probed=True)
         columns, _ = ran.read()
         shown = read_step_outputs(columns)
@@ -370,7 +375,7 @@ class NativeEngine:
         floor: NDArray[np.float64] | None = None,
     ) -> Iterator[_Ran]:
         begin, size = 0, _FIRST_PART
-        # Columns of no candidates have the same types.
+        # The columns for zero candidates have the same types.
         while begin < max(1, len(candidates.query)):
             rows = slice(begin, begin + size)
             part = candidates.take(rows)
@@ -460,7 +465,7 @@ def _read_tried(ran: _Ran) -> StageOutputs:
     lengths = np.stack((tried["num_resolved"], tried["num_pruned"], tried["num_pruned"]), 1).ravel()
     goals = plain_goals(ran.tried_atoms, [0, *accumulate(lengths.tolist())])
     kinds, origins = tried["origin_kind"].tolist(), tried["origin"].tolist()
-    # Only `rename` says which numbers variables have.
+    # Only `rename` shows the numbers of variables.
     resolved, pruned = ([number_variables(iter(goal)) for goal in goals[number::3]] for number in (0, 1))
     renamed = tuple(zip(kinds, origins, goals[2::3], strict=True))
     return {
@@ -474,7 +479,7 @@ def _read_tried(ran: _Ran) -> StageOutputs:
 
 
 def _close(survivors: Sequence[tuple[int, int, Any]]) -> tuple[tuple[int, int, int, Any], ...]:
-    """Return the output of `close`, of which the library keeps what `limit` leaves."""
+    """Return the output of `close`; the library keeps only the part that `limit` leaves."""
     for kind, origin, atoms in survivors:
         if not atoms:
             return ((int(GoalKind.TRUE), kind, origin, ()),)

@@ -1,8 +1,8 @@
-"""The native evaluator's library, compiled from the sources of this package, and kept for later processes.
+"""The native evaluator's library, which is compiled from the sources of this package and kept for later processes.
 
-It is kept under a hash of all that decides its content: the sources, the compiler, its options and the processor. It is opened
-once, and loaded by that descriptor: only from a folder that nobody else can change, as a file of this user, and only if its
-content has the hash in its name.
+It is kept under a hash of everything that determines its content: the sources, the compiler, its options and the
+processor. It is opened once, and loaded through that descriptor. It is loaded only if it is a file of this user, in a
+folder that nobody else can change, and if its content has the hash in its name.
 """
 
 import ctypes
@@ -26,7 +26,7 @@ from kgverify.files.writing import write_file
 SOURCES: Final = ("prover.cpp", "stages.h", "tower.h")
 OPTIONS: Final = ("-O2", "-march=native", "-std=c++17", "-fPIC", "-shared", "-pthread")
 MOST_KEPT: Final = 8
-"""The number of libraries kept; the oldest ones are removed."""
+"""The number of libraries that are kept; the oldest ones are removed."""
 SECONDS: Final = 300
 """The time after which the compiler is stopped."""
 UNAVAILABLE: Final = "mode 'native' is not available: "
@@ -77,7 +77,7 @@ _loaded: Final[list[tuple[str, bool]]] = []
 
 
 def was_kept() -> bool:
-    """Return whether the library that this process loaded was compiled by an earlier one."""
+    """Return whether an earlier process compiled the library that this process loaded."""
     return _loaded[-1][1]
 
 
@@ -106,7 +106,7 @@ def _describe_processor() -> str:
 
 
 def _find_folder() -> Path | None:
-    """Return the folder of kept libraries, made if need be; None unless one belongs to this user alone."""
+    """Return the folder of kept libraries, created if necessary; None unless it belongs to this user only."""
     base, named = find_cache(), os.environ.get(LIBRARIES)
     if named:
         folder = Path(named)
@@ -130,13 +130,13 @@ def _load_kept(folder: Path, key: str) -> ctypes.CDLL | None:
 
 
 def _load(path: Path, key: str = "") -> ctypes.CDLL | None:
-    """Load a library by the descriptor that was checked; None if its content does not have the hash in its name."""
+    """Load a library through the checked descriptor; None if its content does not have the hash in its name."""
     with open_private(path, purpose="a library") as descriptor, open(descriptor, "rb", closefd=False) as file:
         digest = hashlib.file_digest(file, hashlib.sha256).hexdigest()
         if key and path.name != f"{key}-{digest}.so":
             return None
         opened = Path(f"/proc/self/fd/{descriptor}")
-        # Elsewhere nobody else can replace it: all folders above it are this user's or the system's.
+        # Elsewhere nobody else can replace it: all folders above it belong to this user or to the system.
         library = ctypes.CDLL(str(opened if opened.exists() else path))
     _loaded.append((digest, bool(key)))
     return library

@@ -1,7 +1,8 @@
 """The least model of a program, on the device: every ground atom that follows from it, as sorted keys.
 
-Semi-naive (Bancilhon 1986): each application of a rule uses an atom that was new in the round before. The atoms of a body are
-joined in an order found at run time: first those that bind no new variable, then those that share one, the smallest first.
+The evaluation is semi-naive (Bancilhon 1986): each application of a rule uses an atom that was new in the previous
+round. The atoms of a body are joined in an order found at run time: first atoms that bind no new variable, then atoms
+that share one, the smallest first.
 """
 
 import math
@@ -35,14 +36,17 @@ MEMORY_BUDGET: Final = 1 << 30
 """The bytes that the model and the tables of its joins may take."""
 
 MOST_ROWS_ON_CPU: Final = 1 << 22
-"""The most rows of joins on a CPU for a model that is to be on another device, which a small one would wait for at each join."""
+"""The largest number of rows of joins on a CPU for a model on another device.
+
+On that device, a small model would wait at each join.
+"""
 
 _BYTES_OF_ATOM = 64
 _BYTES_OF_ROW = 256
 
 
 _WORK_OF_JOIN: Final = 1 << 12
-"""The rows that take as long to sort as one call of a join takes without any: about 0.3 ms."""
+"""The number of rows that take as long to sort as an empty join takes: about 0.3 ms."""
 
 
 class TooMuchWorkError(Exception):
@@ -54,7 +58,7 @@ class _TooManyRowsError(Exception):
 
 
 class _State(NamedTuple):
-    """The atoms of a predicate: all, those known before the last round, and those new in it."""
+    """The atoms of a predicate: all of them, the atoms known before the last round, and the atoms new in it."""
 
     all: Relation
     old: Relation
@@ -67,12 +71,12 @@ class LeastModel:
     A variable that occurs only in the head of a rule stands for every constant of the program. `num_rounds` counts the rounds
     that derived new atoms.
 
-    device:    that holds the model; the joins are computed there as well, unless all have few rows
-    most_rows: of a join in one part; as many as fit into `memory_budget` if not given
-    most_work: the rows that may be joined and sorted in all; TooMuchWorkError beyond them
-    must_stop: asked at each join; KeyboardInterrupt if it returns True
+    device:    the device that holds the model; it also computes the joins, unless all have few rows
+    most_rows: the largest number of rows of a join in one part; by default the number that fits in `memory_budget`
+    most_work: the total number of rows that may be joined and sorted; TooMuchWorkError beyond it
+    must_stop: called at each join; KeyboardInterrupt if it returns True
 
-    UserError if the model takes more than `memory_budget` bytes, or its keys do not fit 63 bits.
+    UserError if the model takes more than `memory_budget` bytes, or its keys do not fit in 63 bits.
     """
 
     def __init__(
@@ -85,7 +89,7 @@ class LeastModel:
         most_work: float = math.inf,
         must_stop: Callable[[], bool] = lambda: False,
     ) -> None:
-        # Of several GPUs this thread's current one, whichever thread asks the model later.
+        # If there are several GPUs, this thread's current one, whichever thread uses the model later.
         target = torch.zeros(0, device=resolve_device(device)).device
         self._device = torch.device("cpu")
         self._num_constants = max(1, len(program.symbols.constants))
@@ -103,7 +107,7 @@ class LeastModel:
         self._states: list[_State] = []
         self._rows_left = MOST_ROWS_ON_CPU if target.type == "cuda" else math.inf
         try:
-            # Few rows take longer to share among threads than to join.
+            # Sharing a few rows among threads takes longer than joining them.
             with single_thread():
                 self._derive(program)
         except _TooManyRowsError:
@@ -138,7 +142,7 @@ class LeastModel:
         return self._join_keys(state.all.keys for state in self._states)
 
     def _join_keys(self, of_predicates: Iterable[Tensor]) -> Tensor:
-        """Return the keys of the atoms of all predicates, in their order."""
+        """Return the keys of the atoms of all predicates, in order."""
         size, nothing = self._num_constants**2, torch.zeros(0, dtype=torch.int64, device=self._device)
         keys: Tensor = torch.cat([nothing, *(keys + number * size for number, keys in enumerate(of_predicates))])
         return keys
@@ -149,7 +153,7 @@ class LeastModel:
         return keys
 
     def contains(self, atoms: NDArray[np.int32]) -> NDArray[np.bool_]:
-        """Return whether each atom, int32 [n, 3], follows, bool [n]; for an atom with variables, whether an instance does."""
+        """Return whether each atom, int32 [n, 3], follows: bool [n]. An atom with variables follows if an instance does."""
         rows = np.ascontiguousarray(atoms, np.int64)
         predicate, first, second = rows.T
         key = (predicate * self._num_constants + first) * self._num_constants + second
@@ -161,7 +165,7 @@ class LeastModel:
         return found
 
     def select_entities(self, atoms: NDArray[np.int32], side: int) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-        """Find the entities that, put in one argument of an atom, int32 [n, 3], make an atom that follows.
+        """Find the entities that turn an atom, int32 [n, 3], into one that follows when they replace one of its arguments.
 
         Returns their number for each atom, int64 [n], and the entities, int32, ascending for each atom.
         side: 0 for the first argument, 1 for the second
@@ -212,7 +216,7 @@ class LeastModel:
         return num_fresh > 0
 
     def _spend(self, num_rows: int) -> None:
-        """Count work. TooMuchWorkError if it is more than was allowed, KeyboardInterrupt if it must stop."""
+        """Count work. TooMuchWorkError if it exceeds the allowed work, KeyboardInterrupt if the caller must stop."""
         self._work_left -= num_rows
         if self._must_stop():
             raise KeyboardInterrupt
@@ -223,7 +227,7 @@ class LeastModel:
         return self._relation(torch.cat((relation.keys, keys)).sort().values) if len(keys) else relation
 
     def _drop_known(self, predicate: int, pending: list[Tensor]) -> Tensor:
-        """Return the keys that are not known yet, each once."""
+        """Return the keys that are not known yet, without repetitions."""
         known = self._states[predicate].all.keys
         if not pending:
             return known[:0]
@@ -243,7 +247,7 @@ class LeastModel:
             )
 
     def _conclude(self, rule: Rule, position: int) -> Iterator[Tensor]:
-        """Yield the keys, int64, of heads that follow with a new atom at a position of the body, with repetitions."""
+        """Yield the keys, int64, of heads that follow if a new atom is at a position of the body, with repetitions."""
         views = []
         for i, atom in enumerate(rule.body):
             state = self._states[atom.predicate]
@@ -291,7 +295,7 @@ class LeastModel:
 
 
 def _cost(table: Table, views: list[View], i: int, wanted: set[int]) -> tuple[int, int]:
-    """Rank a view for the join order: a filter first, then one that shares a variable; among equals the smallest."""
+    """Rank a view for the join order: filters first, then views that share a variable, the smallest first among equals."""
     view = views[i]
     needed = wanted.union(*(other.variables for j, other in enumerate(views) if j != i))
     num_bound = sum(variable in table.columns for variable in view.variables)

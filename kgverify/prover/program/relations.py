@@ -1,8 +1,8 @@
 """Sets of ground atoms as sorted keys, and joins of their bindings, for the least model.
 
-A relation holds the arguments of the atoms of one predicate, as keys `first * C + second`, C the number of constants. A table
-holds bindings: one column for each variable, each row once. No result is larger than its inputs, except that of `expand`,
-which processes its rows in parts.
+A relation holds the arguments of the atoms of one predicate, as keys `first * C + second`, where C is the number of
+constants. A table holds bindings: one column for each variable, without repeated rows. No result is larger than its
+inputs, except the result of `expand`, which processes its rows in parts.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,12 +17,12 @@ from torch import Tensor
 from kgverify.program.atoms import Atom
 
 _PRODUCTS_OF_ROW: Final = 256
-"""The multiplications of a matrix product that take less time than forming, sorting and comparing a row."""
+"""The number of multiplications of a matrix product that take less time than forming, sorting and comparing a row."""
 
 
 @dataclass(frozen=True, eq=False)
 class Relation:
-    """The atoms of one predicate. keys: int64 [n], ascending, each once; num_constants: C."""
+    """The atoms of one predicate. keys: int64 [n], strictly ascending; num_constants: C."""
 
     keys: Tensor
     num_constants: int
@@ -56,7 +56,8 @@ class Relation:
 class View(NamedTuple):
     """The bindings of at most two variables.
 
-    values: int64 [n], ascending: keys of two variables, or constants of one; without variables, one value if the atom holds
+    values: int64 [n], ascending: keys of two variables, or constants of one variable; without variables, one value if
+            the atom holds
     """
 
     variables: tuple[int, ...]
@@ -70,7 +71,7 @@ class View(NamedTuple):
         return self.values if variable == self.variables[0] else self.relation.by_second
 
     def project(self, variable: int) -> Tensor:
-        """Return the values of one of its variables, int64 [m], ascending, each once."""
+        """Return the values of one of its variables, int64 [m], strictly ascending."""
         if len(self.variables) == 1:
             return self.values
         values: Tensor = torch.unique_consecutive(self.keys_by(variable) // self.num_constants)
@@ -78,7 +79,7 @@ class View(NamedTuple):
 
 
 class Table(NamedTuple):
-    """A table of bindings. columns: int64 [size] for each variable; without variables, one row says that something holds."""
+    """A table of bindings. columns: int64 [size] for each variable; without variables, a row means that something holds."""
 
     columns: dict[int, Tensor]
     size: int
@@ -114,7 +115,7 @@ def keep_columns(table: Table, needed: set[int], num_constants: int) -> Table:
 
 
 def is_filter(table: Table, view: View, needed: set[int]) -> bool:
-    """Return whether joining a view binds no variable that is needed."""
+    """Return whether joining a view binds no needed variable."""
     return all(variable in table.columns or variable not in needed for variable in view.variables)
 
 
@@ -140,8 +141,8 @@ def filter_rows(table: Table, view: View) -> Table:
 def expand(table: Table, view: View, needed: set[int], most_rows: int) -> Iterator[Table]:
     """Join the rows with the bindings of the view that agree with them, in tables of about `most_rows` rows.
 
-    The bindings of one row stay together: a table may exceed `most_rows` by as many rows as the view has values. Variables that
-    are not needed may be left out, with the repetitions that result.
+    The bindings of one row stay together, so a table may exceed `most_rows` by up to the number of the view's values.
+    Variables that are not needed may be dropped, with the resulting repetitions.
     """
     bound = [variable for variable in view.variables if variable in table.columns]
     new = [variable for variable in view.variables if variable not in table.columns and variable in needed]
@@ -175,7 +176,7 @@ def expand(table: Table, view: View, needed: set[int], most_rows: int) -> Iterat
 
 
 def _compose(table: Table, view: View, link: int, new: int) -> Table:
-    """Join two columns with a view that shares the variable `link`, which is dropped: a product of matrices of 0 and 1."""
+    """Join two columns with a view that shares the variable `link`, and drop `link`: a product of matrices of 0 and 1."""
     c = view.num_constants
     (kept,) = table.columns.keys() - {link}
 
@@ -200,7 +201,7 @@ def sort_once(values: Tensor) -> Tensor:
 
 
 def is_among(values: Tensor, ascending: Tensor) -> Tensor:
-    """Return whether each value, int64 [n], is among the ascending ones, int64 [m]: bool [n]."""
+    """Return whether each value, int64 [n], is among ascending values, int64 [m]: bool [n]."""
     if not len(ascending):
         return torch.zeros(len(values), dtype=torch.bool, device=values.device)
     index = torch.searchsorted(ascending, values).clamp(max=len(ascending) - 1)
@@ -214,7 +215,7 @@ def _between(ascending: Tensor, low: int, high: int) -> Tensor:
 
 
 def _ranges(keys: Tensor, lead: Tensor, num_constants: int) -> tuple[Tensor, Tensor]:
-    """Return the bounds of the keys with each leading constant, int64 [n] both."""
+    """Return the bounds of the keys with each leading constant: two int64 [n]."""
     low = lead * num_constants
     return torch.searchsorted(keys, low), torch.searchsorted(keys, low + num_constants)
 

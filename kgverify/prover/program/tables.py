@@ -16,14 +16,17 @@ FACT_HASH: Final = 0x9E3779B97F4A7C15 - (1 << 64)
 
 
 class Tables(NamedTuple):
-    """A program on a device. A fact's key is `(predicate * E + first) * E + second`, E the number of constants.
+    """A program on a device.
+
+    A fact's key is `(predicate * E + first) * E + second`, where E is the number of constants.
 
     num_constants:    int64 []      E
     facts:            int32 [F, 3]  ascending
     fact_keys:        int64 [F]     their keys, ascending
     facts_by_second:  int64 [F]     fact indices ordered by (predicate, second, first)
     second_keys:      int64 [F]     `(predicate * E + second) * E + first` in that order, ascending
-    bucket_first:     int32 [T + 1] where the keys of each bucket begin; T, a power of two, buckets by `FACT_HASH`
+    bucket_first:     int32 [T + 1] where the keys of each bucket begin; there are T buckets by `FACT_HASH`, T a power
+                      of two
     bucket_keys:      int64 [F]     the facts' keys by bucket
     bucket_shape:     int64 [2]     the shift of a key's product that gives its bucket; the number of keys of the fullest bucket
     predicate_first:  int64 [Q + 1] where the facts of each predicate begin, Q predicates
@@ -54,7 +57,9 @@ class Tables(NamedTuple):
 
 
 def build_tables(program: Program, num_atoms: int, device: torch.device, *, is_rounded: bool = False) -> Tables:
-    """Index a program for the device and goals padded to `num_atoms`. UserError if its keys do not fit 63 bits.
+    """Index a program for the device and for goals padded to `num_atoms`.
+
+    UserError if its keys do not fit in 63 bits.
 
     is_rounded: whether sizes are rounded up to powers of two
     """
@@ -68,7 +73,7 @@ def build_tables(program: Program, num_atoms: int, device: torch.device, *, is_r
     num_facts = round_up(len(program.facts)) if is_rounded else max(1, len(program.facts))
     filled = np.full((num_facts, 3), PAD, np.int32)
     filled[: len(program.facts)] = program.facts.reshape(-1, 3)
-    # The device sorts: of millions of facts, uploading the result would take longer than all of it.
+    # The device sorts: for millions of facts, uploading the sorted result would take longer than sorting there.
     facts = torch.as_tensor(filled).to(device)
     predicate, first, second = facts[: len(program.facts)].long().unbind(1)
     keys = (predicate * num_constants + first) * num_constants + second
@@ -120,7 +125,7 @@ def build_tables(program: Program, num_atoms: int, device: torch.device, *, is_r
 
 
 def round_up(size: int) -> int:
-    """Return the least power of two that is not less than the size."""
+    """Return the smallest power of two that is at least the size."""
     return 1 << (max(1, size) - 1).bit_length()
 
 

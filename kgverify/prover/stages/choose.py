@@ -1,4 +1,7 @@
-"""Stages `score`, `choose`, `advance` and `finish`: from resolvents to the next goal, near-ties scored again in float64."""
+"""Stages `score`, `choose`, `advance` and `finish`: from resolvents to the next goal.
+
+Near-ties are scored again in float64.
+"""
 
 import math
 from collections.abc import Callable
@@ -73,7 +76,7 @@ def tower(parameters: Parameters, goals: Tensor) -> Tensor:
 def build_parameters(
     policy: Policy, device: torch.device, dtype: torch.dtype, *, is_rounded: bool = False
 ) -> Parameters:
-    """Return a policy's weights on a device, in the order that its score function takes them.
+    """Return a policy's weights on a device, in the order in which its score function takes them.
 
     is_rounded: whether the numbers of symbols are rounded up to powers of two, by rows of zeros
     """
@@ -106,7 +109,7 @@ SCORES: dict[str, Score] = {"shortest": score_shortest, "two_tower": score_two_t
 
 
 def choose(kind: Tensor, num_resolvents: Tensor, score: Tensor) -> Choices:
-    """Choose the highest score, of equal scores the lowest index. kind int32 [B], num_resolvents int64 [B], score [B, S]."""
+    """Choose the highest score, with the lowest index among equals. kind int32 [B], num_resolvents int64 [B], score [B, S]."""
     choice = score.argmax(1)
     wide = score.double()
     log_probability = wide.gather(1, choice[:, None]).squeeze(1) - wide.logsumexp(1)
@@ -152,8 +155,9 @@ class Rescoring(NamedTuple):
 
     score:          the score function in the higher precision; its parameters follow the first `num_parameters`
     num_parameters: the number of parameters of the fast score
-    error:          the error of the fast scores, in nats; a score more than twice as much below the highest cannot win
-    window:         resolvents scored again at each tick, at least max_resolvents
+    error:          the error of the fast scores, in nats; a score that is lower than the highest by more than twice the
+                    error cannot win
+    window:         the resolvents scored again at each tick, at least max_resolvents
     """
 
     score: Score
@@ -163,7 +167,7 @@ class Rescoring(NamedTuple):
 
 
 def measure_gaps(score: Tensor, kind: Tensor, is_taken: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the highest score, its gap to the second highest (inf without one), float [B] both, and which slots choose.
+    """Return the highest score, its gap to the second highest (inf without one), float [B] each, and the slots that choose.
 
     score [B, S], -inf in free rows; kind int32 [B]; is_taken bool [B]
     """
@@ -183,9 +187,9 @@ def rescore(
     kind: Tensor,
     is_taken: Tensor,
 ) -> tuple[Tensor, Tensor, TickGaps]:
-    """Return the scores [B, S], exact for close choices; which slots take their step; and the gaps.
+    """Return the scores [B, S], exact for close choices, the slots that take their step, and the gaps.
 
-    A slot whose close scores do not fit the window waits for the next tick.
+    A slot whose close scores do not fit in the window waits for the next tick.
     """
     best, gap, chooses = measure_gaps(score, kind, is_taken)
     margin = 2 * rescoring.error

@@ -1,4 +1,4 @@
-"""Stages `select`, `match_rules` and `match_facts`, and the index that narrows what they try."""
+"""Stages `select`, `match_rules` and `match_facts`, and the index that narrows down the clauses to try."""
 
 import torch
 from torch import Tensor
@@ -42,8 +42,8 @@ def look_up(tables: Tables, selected: Tensor) -> Segments:
 def expand(counts: Tensor, window: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Lay ragged rows of `counts`, int64 [B], end to end into a window of fixed size.
 
-    Returns for each position of the window its row, int64 [W], its ordinal in the row, int64 [W], and whether it is used,
-    bool [W]; and the number of elements of each row that the window holds, int64 [B].
+    Returns, for each position of the window, its row, int64 [W], its ordinal in the row, int64 [W], and whether it is
+    used, bool [W]. Also returns the number of elements of each row in the window, int64 [B].
     """
     ends = counts.cumsum(0)
     starts = ends - counts
@@ -62,7 +62,7 @@ def gather_items(
     is_running: Tensor,
     window: int,
 ) -> tuple[Items, Tensor]:
-    """Return the next clauses to try, over all running slots, and the number of each slot's, int64 [B]."""
+    """Return the next clauses to try, over all running slots, and their number for each slot, int64 [B]."""
     remaining = torch.where(is_running, segments.num_rules + segments.num_facts - work.cursor, 0)
     slot, ordinal, is_live, held = expand(remaining, window)
     ordinal = ordinal + work.cursor[slot]
@@ -76,7 +76,7 @@ def gather_items(
 
 
 def clause_heads(tables: Tables, items: Items, variable_offset: int) -> Tensor:
-    """Return the arguments of each item's head, int32 [C, 2], its variables standardized apart from the goal's."""
+    """Return the arguments of each item's head, int32 [C, 2], with variables standardized apart from the goal's."""
     rule = torch.where(items.is_rule, items.clause, 0)
     fact = torch.where(items.is_rule, 0, items.clause)
     head = torch.where(items.is_rule[:, None], tables.rule_head[rule], tables.facts[fact, 1:])
@@ -91,8 +91,8 @@ def standardize_apart(arguments: Tensor, variable_offset: int) -> Tensor:
 def bindings(head: Tensor, selected: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Find the most general unifier of heads, int32 [C, 2], with selected atoms, int32 [C, 3].
 
-    Returns whether it exists, bool [C], and its bindings x1 -> t1, then x2 -> t2, each int32 [C]; where there is no
-    binding, x and t are equal.
+    Returns whether it exists, bool [C], and its bindings x1 -> t1 and then x2 -> t2, each int32 [C]. If there is no
+    binding, x equals t.
     """
     x1, t1, agrees1 = _bind(head[:, 0], selected[:, 1])
     x2, t2, agrees2 = _bind(_substitute(head[:, 1], x1, t1), _substitute(selected[:, 2], x1, t1))
@@ -112,7 +112,7 @@ def _substitute(argument: Tensor, variable: Tensor, value: Tensor) -> Tensor:
 
 
 def apply_bindings(arguments: Tensor, x1: Tensor, t1: Tensor, x2: Tensor, t2: Tensor) -> Tensor:
-    """Apply a unifier, int32 [C] each, to int32 [C, ...]; the second binding reaches what the first put in."""
+    """Apply a unifier, int32 [C] each, to int32 [C, ...]. The second binding also applies to terms from the first."""
     shape = (-1,) + (1,) * (arguments.dim() - 1)
     once = _substitute(arguments, x1.view(shape), t1.view(shape))
     return _substitute(once, x2.view(shape), t2.view(shape))

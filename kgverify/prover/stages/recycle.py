@@ -38,13 +38,13 @@ def recycle(pool: Pool, derivations: Derivations) -> tuple[Pool, Derivations]:
 
 
 def store_results(pool: Pool, next_index: Tensor, derivations: Derivations, reports: Tensor) -> Pool:
-    """Write the results of the reporting slots, bool [B], at their pool indices; other slots write nothing."""
+    """Write the results of the reporting slots, bool [B], to their pool indices; other slots write nothing."""
     sink = pool.outcome.shape[0]
     pool_index = torch.where(reports, derivations.pool_index, sink)
 
     def put(results: Tensor, values: Tensor) -> Tensor:
         padded = torch.nn.functional.pad(results, (0, 1))
-        # The sink takes zeros alone: of several values any may be the last.
+        # Only zeros are written to the sink, since any of several values might be the last one.
         return padded.index_put((pool_index,), torch.where(reports, values, 0).to(values.dtype))[:-1]
 
     return alter(

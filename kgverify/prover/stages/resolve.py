@@ -14,7 +14,7 @@ class Placement(NamedTuple):
     """The items of a window that `limit` keeps.
 
     is_kept: bool [C]
-    row:     int64 [C]  its index among the slot's resolvents, where kept
+    row:     int64 [C]  its index among the slot's resolvents, if kept
     num_kept, dropped_atoms, dropped_resolvents: int64 [B]  per slot, in this window
     """
 
@@ -26,7 +26,10 @@ class Placement(NamedTuple):
 
 
 def resolve(tables: Tables, items: Items, head: Tensor, goal: Tensor, variable_offset: int) -> Tensor:
-    """Apply the unifier to the body and the rest of the goal, int32 [C, A, 3]: int32 [C, L, 3], free rows PAD, anywhere."""
+    """Apply the unifier to the body and the rest of the goal, int32 [C, A, 3]: int32 [C, L, 3].
+
+    Free rows are PAD, in any place.
+    """
     no_body = tables.rule_body.shape[0] - 1
     body = standardize_apart(tables.rule_body[torch.where(items.is_rule, items.clause, no_body)], variable_offset)
     atoms = torch.cat((body, goal[:, 1:]), dim=1)
@@ -46,7 +49,8 @@ def is_fact(tables: Tables, atoms: Tensor) -> Tensor:
 def prune(tables: Tables, atoms: Tensor, query: Tensor, exclude_query: bool) -> tuple[Tensor, Tensor]:
     """Delete the atoms that are facts, except the excluded one, and close the gaps.
 
-    int32 [C, L, 3], int32 [C, 3] -> int32 [C, L, 3] left-aligned, free rows PAD, and the atoms left int64 [C].
+    int32 [C, L, 3], int32 [C, 3] -> int32 [C, L, 3] left-aligned, free rows PAD, and the number of atoms left, int64
+    [C].
     """
     is_deleted = is_fact(tables, atoms)
     if exclude_query:
@@ -68,10 +72,10 @@ def left_align(atoms: Tensor, is_left: Tensor) -> Tensor:
 
 
 def first_set(mask: Tensor) -> Tensor:
-    """Return the first index of the last axis, bool [..., n], that is set, int64 [...]; 0 if none is set.
+    """Return the first set index of the last axis, bool [..., n]: int64 [...], 0 if none is set.
 
-    Not an argmax: for a bool or int8 operand, Inductor's CPU code has returned indices outside the axis (torch 2.13). In
-    int32, since eager torch takes seven times as long for a minimum of int64.
+    This is not an argmax: for a bool or int8 operand, Inductor's CPU code has returned indices outside the axis (torch
+    2.13). It computes in int32, since eager torch takes seven times as long for a minimum of int64.
     """
     size = mask.shape[-1]
     position = torch.arange(size, device=mask.device, dtype=torch.int32)
@@ -95,8 +99,8 @@ def rename(atoms: Tensor) -> Tensor:
 def goal_hash(tables: Tables, atoms: Tensor) -> Tensor:
     """Return a multilinear hash of goals, int32 [..., A, 3] (Lemire and Kaser 2014), int64 [...]; order matters.
 
-    The multipliers are passed as data: Inductor takes arithmetic on an `arange` for index arithmetic, where products that
-    wrap around are wrong.
+    The multipliers are passed as data: Inductor treats arithmetic on an `arange` as index arithmetic, in which products
+    that wrap around are wrong.
     """
     return (atoms.flatten(-2).long() * tables.hash_keys).sum(-1)
 
@@ -105,7 +109,7 @@ def revisit(tables: Tables, atoms: Tensor, visited: Tensor, slot: Tensor, depth:
     """Return whether a resolvent, int32 [C, A, 3], equals a goal that its derivation has visited, bool [C].
 
     visited int32 [B, D, A, 3], slot int64 [C], depth int32 [B]. The hash finds the only goal that can be equal; the
-    atoms decide.
+    comparison of atoms decides.
     """
     turns = torch.arange(visited.shape[1], device=atoms.device)
     visited_hash = goal_hash(tables, visited)[slot]
@@ -115,10 +119,10 @@ def revisit(tables: Tables, atoms: Tensor, visited: Tensor, slot: Tensor, depth:
 
 
 def close(num_survivors: Tensor, true_origin_kind: Tensor, num_kept: Tensor) -> Tensor:
-    """Return TRUE or FALSE where it stands alone, else GOAL, int32 [B].
+    """Return TRUE or FALSE if it is the only resolvent, else GOAL: int32 [B].
 
-    num_survivors and num_kept, int64 [B], count the resolvents other than TRUE before and after `limit`; a
-    true_origin_kind, int32 [B], other than 0 says that some resolvent is TRUE.
+    num_survivors and num_kept, int64 [B], count the resolvents other than TRUE before and after `limit`; a nonzero
+    true_origin_kind, int32 [B], means that some resolvent is TRUE.
     """
     has_none = (num_survivors == 0) | (num_kept == 0)
     return torch.where(true_origin_kind != 0, TRUE, torch.where(has_none, FALSE, GOAL)).to(torch.int32)
@@ -133,7 +137,7 @@ def limit(
     max_atoms: int,
     max_resolvents: int,
 ) -> Placement:
-    """Keep resolvents of at most `max_atoms` atoms, and of those the first `max_resolvents` of the step.
+    """Keep the first `max_resolvents` resolvents of the step among those with at most `max_atoms` atoms.
 
     is_survivor bool [C], num_atoms int64 [C]; held int64 [B] counts the items of each slot in this window.
     """
@@ -146,7 +150,7 @@ def limit(
 
 
 def count_by_slot(mask: Tensor, held: Tensor) -> Tensor:
-    """Count the items of each slot that are set, int64 [B]; the items of a slot are next to one another."""
+    """Count the items of each slot that are set, int64 [B]; the items of a slot are adjacent."""
     total = torch.nn.functional.pad(mask.cumsum(0), (1, 0))
     ends = held.cumsum(0)
     return total[ends] - total[ends - held]

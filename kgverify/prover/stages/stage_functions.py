@@ -1,4 +1,4 @@
-"""The stages of a step as one immutable record of callables: a probe wraps them, a fault or a kernel replaces some."""
+"""The stages of a step as one immutable record of callables. A probe wraps them; a fault or a kernel replaces some."""
 
 from collections.abc import Callable
 from typing import NamedTuple

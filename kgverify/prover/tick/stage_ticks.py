@@ -33,7 +33,7 @@ from kgverify.trace.model.columns import (
 
 
 class Chunk(NamedTuple):
-    """The steps of some ticks: the pool index of each one's candidate, steps and resolvents; each candidate's in order."""
+    """The steps of some ticks: the pool index of each step's candidate, steps and resolvents, in order per candidate."""
 
     pool_index: NDArray[np.int64]
     steps: Steps
@@ -43,7 +43,7 @@ class Chunk(NamedTuple):
 class LoggedSteps(NamedTuple):
     """Steps on the device: pool_index and first int64 [T], goal int32 [T, A, 3], the others integers [T].
 
-    first: the row of the first resolvent in `LoggedRows`; TRUE and FALSE standing alone have no row
+    first: the row of the first resolvent in `LoggedRows`; TRUE and FALSE have no row if they are the only resolvent
     """
 
     pool_index: Tensor
@@ -70,7 +70,7 @@ class LoggedRows(NamedTuple):
 
 
 class TakenSteps(NamedTuple):
-    """The steps of one tick and their resolvents, the first of which are those of the first step."""
+    """The steps of one tick and their resolvents, in the order of the steps."""
 
     steps: LoggedSteps
     rows: LoggedRows
@@ -95,7 +95,7 @@ def take_steps(record: StepRecord) -> TakenSteps:
         goal=record.goal,
     )
     taken = torch.nonzero(record.is_taken).squeeze(1)
-    # A slot whose close scores wait for a later tick has rows as well, and takes no step.
+    # A slot whose close scores wait for a later tick also has rows, but takes no step.
     row = torch.nonzero(rows.is_live & record.is_taken[rows.slot]).squeeze(1)
     slot = rows.slot[row]
     column = row - rows.first[slot]
@@ -109,7 +109,7 @@ def take_steps(record: StepRecord) -> TakenSteps:
 
 def read_steps(ticks: Sequence[TakenSteps]) -> Chunk:
     """Copy the steps of some ticks, one after the other, to the host."""
-    # The first row is read for TRUE and FALSE, and not used.
+    # For TRUE and FALSE the first row is read but not used.
     unused = LoggedRows(*(each.new_zeros(1, *each.shape[1:]) for each in ticks[0].rows))
     rows = LoggedRows(*map(torch.cat, zip(unused, *(tick.rows for tick in ticks), strict=True)))
     steps = LoggedSteps(*map(torch.cat, zip(*(tick.steps for tick in ticks), strict=True)))
@@ -162,7 +162,7 @@ def fetch_columns(copies: HostCopy, kind: type[Steps] | type[Resolvents], *colum
 
 
 class Recorded:
-    """Candidates proved with all their steps, being copied to the host. chunks: None where only digests were taken."""
+    """Proved candidates whose steps are being copied to the host. chunks: None if only digests were computed."""
 
     def __init__(
         self,
@@ -174,7 +174,7 @@ class Recorded:
         self._candidates, self._chunks, self._results, self._digests = candidates, chunks, results, digests
 
     def read(self) -> tuple[Columns, NDArray[np.uint64] | None]:
-        """Return the candidates with their steps, in the order given, and the digest of each step if digests were taken."""
+        """Return the candidates with their steps, in the order given, and the digest of each step if digests were computed."""
         digests = None if self._digests is None else self._digests.wait()
         sequence = None if digests is None else digests.digests.sequence
         results = self._results.wait()
@@ -189,7 +189,7 @@ class Recorded:
 
 
 def collect_columns(candidates: CandidateSet, chunks: list[Chunk], results: Results) -> Columns:
-    """Order the steps of all ticks by candidate; ticks are in time order, so each candidate's steps stay in theirs."""
+    """Order the steps of all ticks by candidate. Ticks are in order of time, so each candidate's steps keep their order."""
     empty = empty_columns(np.float32)
     parts = [Columns(empty.candidates, chunk.steps, chunk.resolvents) for chunk in chunks]
     in_time = parts[0] if len(parts) == 1 else concatenate([empty, *parts])
@@ -214,11 +214,11 @@ def _ended(candidates: CandidateSet, num_steps: NDArray[np.uint32], results: Res
 
 
 _READ_AT_ONCE: Final = 4096
-"""The least number of steps copied to the host together: each copy costs the same, however few they are."""
+"""The smallest number of steps copied to the host together: each copy costs the same, however few steps it has."""
 
 
 def build_recorded_tick(setting: Setting) -> Callable[..., tuple[Derivations, Work, StepRecord]]:
-    """Return a tick, without recycling, that returns a record of its steps; its arguments are those of `tick`."""
+    """Return a tick without recycling that returns a record of its steps. It has the arguments of `tick`."""
 
     def run_tick(*state: Any) -> tuple[Derivations, Work, StepRecord]:
         return tick(setting, *state)
@@ -227,7 +227,10 @@ def build_recorded_tick(setting: Setting) -> Callable[..., tuple[Derivations, Wo
 
 
 def build_unrecorded_tick(setting: Setting) -> Callable[..., tuple[Derivations, Work, Pool, Tensor, TickGaps]]:
-    """Return recycling and a tick in one, without a record: only the number of open slots and the gaps of its choices."""
+    """Return a function that recycles and runs a tick.
+
+    It returns only the number of open slots and the gaps of its choices.
+    """
 
     def run_unrecorded(
         tables: Tables, parameters: Parameters, derivations: Derivations, work: Work, pool: Pool
@@ -279,7 +282,7 @@ class StageTicks:
         restart_(self._derivations, self._work, self._pool)
 
     def record_tick(self) -> Chunk | None:
-        """Run one tick without recycling; return the steps it took, if any."""
+        """Run one tick without recycling. Return the steps that it took, if any."""
         taken = self._take_recorded_tick_()
         return read_steps([taken]) if len(taken.steps.pool_index) else None
 
@@ -294,10 +297,10 @@ class StageTicks:
     def record_all(
         self, *, has_atoms: bool = True, has_digests: bool = False
     ) -> Iterator[tuple[int, PendingCopy[Chunk] | None]]:
-        """Run the candidates of the pool to their ends, recording the steps, each candidate's in order.
+        """Run the candidates of the pool to their ends, and record their steps, in order for each candidate.
 
-        Yields from time to time the number of candidates that have ended, and copies of steps, always with their atoms.
-        UserError where digests are requested.
+        From time to time, yields the number of candidates that have ended, and copies of steps, always with their
+        atoms. UserError if digests are requested.
         """
         self._check(has_digests=has_digests)
         num_ended = num_waiting = 0
@@ -310,7 +313,7 @@ class StageTicks:
             waiting.append(self._take_recorded_tick_())
             num_taken = len(waiting[-1].steps.pool_index)
             num_waiting += num_taken
-            # Nothing but the cursors can change in a tick without a step.
+            # In a tick without a step, only the cursors can change.
             before, tried = tried, -1 if num_taken else int(self._work.cursor.sum())
             if tried >= 0 and tried == before:
                 raise InternalError("the evaluator's ticks do not complete a step")
@@ -323,9 +326,11 @@ class StageTicks:
                 waiting, num_waiting = [], 0
 
     def run(self, *, has_digests: bool = False) -> Iterator[int]:
-        """Run the candidates of the pool to their ends; yield from time to time the number given to slots.
+        """Run the candidates of the pool to their ends.
 
-        UserError where digests are requested.
+        From time to time, yield the number given to slots.
+
+        UserError if digests are requested.
         """
         self._check(has_digests=has_digests)
         return self._loop.run()
@@ -339,7 +344,7 @@ class StageTicks:
             )
 
     def send_digests(self, num: int, num_steps: int | None = None) -> PendingCopy[StepDigests]:
-        """Raise InternalError: digests are not taken here."""
+        """Raise InternalError: digests are not supported here."""
         raise InternalError("ticks of stages take no digests")
 
     def _recycle_(self) -> None:
@@ -364,7 +369,7 @@ class StageTicks:
         return torch.stack((self._num_open, self._pool.next_index))
 
     def read_gaps(self) -> tuple[int, int, float]:
-        """Return the number of choices, the number made again, and the smallest gap, since `clear_gaps`."""
+        """Return the number of choices, the number of repeated choices, and the smallest gap, since `clear_gaps`."""
         return int(self._gaps.num_choices), int(self._gaps.num_rescored), float(self._gaps.smallest)
 
     def clear_gaps(self) -> None:

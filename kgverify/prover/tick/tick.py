@@ -1,8 +1,8 @@
-"""The tick: a window of clauses is tried for all slots, and every slot whose step is complete takes it.
+"""The tick: it tries a window of clauses for all slots, and every slot with a complete step takes that step.
 
-A tick has fixed shapes and no host synchronisation, however many clauses match. A slot with more clauses than fit stays
-in the middle of its step until later ticks have tried them all: there is no cap. Which tick a step is completed in
-changes nothing in it.
+A tick has fixed shapes and no synchronisation with the host, however many clauses match. A slot with more clauses than
+fit stays in the middle of its step until later ticks have tried all of them: there is no cap. The tick in which a step
+is completed does not change the step.
 """
 
 import gc
@@ -48,7 +48,7 @@ _COUNTERS: Final = tuple(name for name in Work._fields if name not in ("origin_k
 
 
 class Setting(NamedTuple):
-    """The settings fixed when a tick is compiled. rescoring: for close choices, where scores are of a fast precision."""
+    """The settings fixed when a tick is compiled. rescoring: for close choices, if scores have a fast precision."""
 
     stages: Stages
     limits: Limits
@@ -59,7 +59,7 @@ class Setting(NamedTuple):
 def tick(
     setting: Setting, tables: Tables, parameters: Parameters, derivations: Derivations, work: Work
 ) -> tuple[Derivations, Work, StepRecord]:
-    """Try a window of clauses; take the steps that are complete."""
+    """Try a window of clauses, and take the complete steps."""
     stages = setting.stages
     is_running = derivations.outcome == OPEN
     selected = stages.select(derivations.goal)
@@ -92,7 +92,7 @@ def try_clauses(
     segments: Segments,
     is_running: Tensor,
 ) -> tuple[Work, Tensor]:
-    """Turn one window of clauses into kept resolvents; also return which slots have no clause left to try, bool [B]."""
+    """Turn one window of clauses into kept resolvents. Also return the slots without clauses left to try, bool [B]."""
     stages, limits, layout = setting.stages, setting.limits, setting.layout
     items, held = gather_items(tables, derivations, work, selected, segments, is_running, layout.match_window)
     matches, num_atoms, is_new = try_items(setting, tables, derivations, items)
@@ -115,11 +115,11 @@ def try_clauses(
         dropped_resolvents=work.dropped_resolvents + placement.dropped_resolvents,
         true_origin_kind=torch.where(is_first, kinds[first_true], work.true_origin_kind),
         true_origin=torch.where(is_first, items.clause[first_true], work.true_origin).int(),
-        # The sink takes zeros alone: of several values any may be the last.
+        # Only zeros are written to the sink, since any of several values might be the last one.
         origin_kind=work.origin_kind.index_put((items.slot, row), torch.where(placement.is_kept, kinds, 0)),
         origin=work.origin.index_put((items.slot, row), torch.where(placement.is_kept, items.clause, 0).int()),
     )
-    # A proof found makes the clauses after it irrelevant.
+    # Once a proof is found, later clauses are irrelevant.
     return work, (cursor >= num_clauses) | (work.true_origin_kind != 0)
 
 
@@ -128,8 +128,8 @@ def try_items(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Apply the stages from `match_rules` to `revisit` to each clause.
 
-    Returns whether it matches, bool [C], the atoms left of its resolvent, int64 [C], and whether that is new, bool [C]; the
-    last two are unspecified where it does not match.
+    Returns whether it matches, bool [C], the number of atoms of its resolvent, int64 [C], and whether the resolvent is
+    new, bool [C]. The last two are unspecified if it does not match.
     """
     stages, exclude_query = setting.stages, setting.limits.exclude_query
     head = clause_heads(tables, items, 2 * setting.layout.atoms)
@@ -139,14 +139,15 @@ def try_items(
         stages.match_facts(tables, items, head, exclude_query),
     )
     atoms, num_atoms = _resolve(setting, tables, derivations, items, head)
-    # A resolvent that the padding cuts off is longer than every goal visited, so its remaining atoms must not be compared.
+    # A resolvent that the padding cuts off is longer than every visited goal, so its remaining atoms must not be
+    # compared.
     is_cut = num_atoms > setting.layout.atoms
     is_new = is_cut | ~stages.revisit(tables, atoms, derivations.visited, items.slot, derivations.depth)
     return matches, num_atoms, is_new
 
 
 def form_atoms(setting: Setting, tables: Tables, derivations: Derivations, items: Items) -> Tensor:
-    """Return the resolvents of clauses that match, int32 [C, A, 3], free rows PAD; all PAD where an item is not live."""
+    """Return the resolvents of matching clauses, int32 [C, A, 3], free rows PAD; all PAD if an item is not live."""
     head = clause_heads(tables, items, 2 * setting.layout.atoms)
     atoms, _ = _resolve(setting, tables, derivations, items, head)
     return torch.where(items.is_live[:, None, None], atoms, PAD)
@@ -162,7 +163,7 @@ def _resolve(
 
 
 def stand_alone(work: Work, kind: Tensor) -> Work:
-    """Clear the counts of dropped atoms and resolvents where TRUE stands alone."""
+    """Clear the counts of dropped atoms and resolvents where TRUE is the only resolvent."""
     return clear_counts(work, kind == TRUE, "dropped_atoms", "dropped_resolvents")
 
 
@@ -181,7 +182,7 @@ def form_rows(
     kind: Tensor,
     is_tried: Tensor,
 ) -> tuple[Rows, Tensor]:
-    """Return the resolvents of as many complete slots as the score window holds, and which slots, bool [B]."""
+    """Return the resolvents of the complete slots that fit in the score window, and these slots, bool [B]."""
     layout = setting.layout
     num_rows = torch.where(is_tried & (kind == GOAL), work.num_kept, 0)
     ends = num_rows.cumsum(0)
@@ -213,14 +214,14 @@ def begin_step(work: Work, is_taken: Tensor) -> Work:
 
 
 TICKS_PER_REPLAY: Final = 2
-"""Ticks of a captured graph. Twice this number at most run in vain at the end of a pool."""
+"""The number of ticks in a captured graph. At most twice this number run in vain at the end of a pool."""
 
 
 class TickLoop:
     """A loop that runs the candidates of a pool to their ends.
 
-    restart_:    empties the slots, and begins with the first candidate of the pool
-    take_tick_:  runs a tick and recycling
+    restart_:    empties the slots, and starts with the first candidate of the pool
+    take_tick_:  runs a tick and recycles
     look:        returns int64 [2]: a number that is 0 once all candidates have ended, and the number given to slots
     is_captured: whether the restart and several ticks are captured in CUDA graphs
     """
@@ -239,7 +240,7 @@ class TickLoop:
         self._graphs: tuple[torch.cuda.CUDAGraph, torch.cuda.CUDAGraph] | None = None
 
     def run(self) -> Iterator[int]:
-        """Take all steps of the candidates in the pool; yield from time to time the number given to slots."""
+        """Take all steps of the candidates in the pool. From time to time, yield the number given to slots."""
         if self._is_captured:
             yield from self._replay()
             return
@@ -252,9 +253,12 @@ class TickLoop:
             yield num_given
 
     def _replay(self) -> Iterator[int]:
-        """Replay the captured ticks. Each look at the device reads the state before the last replay, so it never waits."""
+        """Replay the captured ticks.
+
+        Each look at the device reads the state before the last replay, so it never waits for it.
+        """
         if self._graphs is None:
-            # Only once both are captured, so that a capture that failed for want of memory is retried.
+            # Set only when both are captured, so that a capture that failed for lack of memory is retried.
             self._graphs = self._capture()
         restart, ticks = self._graphs
         restart.replay()
@@ -276,7 +280,7 @@ class TickLoop:
             yield num_given
 
     def _capture(self) -> tuple[torch.cuda.CUDAGraph, torch.cuda.CUDAGraph]:
-        """Capture the restart, and some ticks. The pool is empty meanwhile, so that no candidate is taken up."""
+        """Capture the restart and some ticks. Meanwhile the pool is empty, so that no candidate is taken."""
         size = self._pool.size.clone()
         self._pool.size.zero_()
         stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
@@ -300,7 +304,7 @@ class TickLoop:
 
 
 def copy_buffers_(buffers: Derivations | Work | Pool | TickGaps, values: Derivations | Work | Pool | TickGaps) -> None:
-    """Copy values into buffers, in place; eagerly, outside of every compiled graph."""
+    """Copy values into buffers, in place. This runs eagerly, outside every compiled graph."""
     for buffer, value in zip(buffers, values, strict=True):
         if buffer is not value:
             buffer.copy_(value)
@@ -329,7 +333,7 @@ _FIELDS: Final[dict[type[NamedTuple], tuple[tuple[torch.dtype, str, float], ...]
         (_DOUBLE, "P", 0),
     ),
 }
-"""The type and the axes of each field, and its value where there is no derivation, no begun step and no candidate."""
+"""The type and the axes of each field, and its value if there is no derivation, no begun step and no candidate."""
 
 
 def clear_(buffers: Derivations | Work | Pool) -> None:
@@ -339,7 +343,7 @@ def clear_(buffers: Derivations | Work | Pool) -> None:
 
 
 def restart_(derivations: Derivations, work: Work, pool: Pool) -> None:
-    """Empty the slots, and begin with the first candidate of the pool, in place."""
+    """Empty the slots, and start with the first candidate of the pool, in place."""
     clear_(derivations)
     clear_(work)
     pool.next_index.zero_()
@@ -360,7 +364,7 @@ def empty_derivations(layout: Layout, max_depth: int, device: torch.device) -> D
 
 
 def empty_work(layout: Layout, device: torch.device) -> Work:
-    """Return the work of slots in which no step has begun."""
+    """Return the work of slots without a begun step."""
     return Work(*_list_blank(Work, layout, device))
 
 

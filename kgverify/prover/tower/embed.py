@@ -1,6 +1,7 @@
-"""The input layer of the `two_tower` policy as a kernel of its own: the sum of the rows of a goal's symbols.
+"""The input layer of the `two_tower` policy as a separate kernel: the sum of the rows of a goal's symbols.
 
-These rows lie scattered in memory. Many programs at a time wait for them better than the few that multiply matrices.
+These rows are scattered in memory. Many concurrent programs hide the wait for them better than the few that multiply
+matrices.
 """
 
 from collections.abc import Sequence
@@ -16,7 +17,7 @@ from kgverify.prover.kernel_constants import PAD
 
 PROGRAMS_PER_PROCESSOR: Final = 64
 GOALS: Final = 4
-"""The goals that a program of one warp takes at a time."""
+"""The number of goals that a program of one warp takes at a time."""
 
 
 @triton.jit
@@ -67,7 +68,7 @@ def embed_kernel(
         predicate, first, second = _load_atom(own, num_atoms > 0)
         while j < most:
             is_atom = j < num_atoms
-            # The next atom is under way while the rows of this one are.
+            # The next atom is loaded while the rows of this one are loaded.
             own += 3
             next_predicate, next_first, next_second = _load_atom(own, j + 1 < num_atoms)
             first = tl.where(first < 0, first_variable - first - 1, first_constant + first)

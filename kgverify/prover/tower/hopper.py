@@ -1,10 +1,10 @@
-"""The `two_tower` policy as one kernel for Hopper, in Gluon: `portable.py` with each transfer and product placed by hand.
+"""The `two_tower` policy as one Gluon kernel for Hopper: `portable.py` with each transfer and product scheduled by hand.
 
-A program takes 128 goals at a time through all blocks, 64 for each of two groups of four warps. Their states stay in registers,
-rounded, as the operands that the products take: shared memory has enough to do with the weights. A warp of its own streams the
-first states, which `embed.py` has computed, and the weights in slices, for both groups; the second group is held back by some
-of them, so that products of the one run while the other goes through its norm. Where there are no more than 64 goals for each
-program, the first group alone takes them, which is sooner done.
+A program takes 128 goals at a time through all blocks, 64 for each of two groups of four warps. Their rounded states
+stay in registers, as operands of the products, since shared memory is busy with the weights. A separate warp streams
+the first states, which `embed.py` has computed, and the weights in slices, for both groups. The second group lags
+behind by some slices, so that the products of one group run while the other computes its norm. If there are at most 64
+goals for each program, only the first group takes them, which is faster.
 """
 
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
@@ -38,17 +38,17 @@ GROUP_REGISTERS: Final = 240
 STREAM_REGISTERS: Final = 24
 SHARED_BYTES: Final = 232_448
 BARRIER_BYTES: Final = 1024
-"""Room kept for barriers, and for what reductions pass between warps."""
+"""The room reserved for barriers, and for values that reductions pass between warps."""
 
 
 PRECISIONS: Final = ("bf16", "fp16")
 """The precisions of a single product."""
 SLICE: Final = 64
-"""Rows of the weights that are streamed at a time."""
+"""The number of rows of the weights that are streamed at a time."""
 NUM_SLICES: Final = 4
-"""Slices that shared memory holds."""
+"""The number of slices that shared memory holds."""
 LEAD: Final = 3
-"""Slices that the first group is ahead by at the start of a block."""
+"""The number of slices by which the first group is ahead at the start of a block."""
 
 
 def can_launch(parameters: Sequence[Tensor], precision: str) -> bool:
@@ -59,7 +59,7 @@ def can_launch(parameters: Sequence[Tensor], precision: str) -> bool:
 
 @gluon.jit
 def find_goals(index, start, num_rows, R: gl.constexpr, LAYOUT: gl.constexpr, HAS_INDEX: gl.constexpr):
-    """Return the goals of R rows of the program, int32 [R], and which of them exist."""
+    """Return the goals of R rows of the program, int32 [R], and whether each exists."""
     goal = start + gl.arange(0, R, layout=LAYOUT)
     inside = goal < num_rows
     if HAS_INDEX:
@@ -78,7 +78,10 @@ def has_atoms(atoms, index, start, num_rows, A, M: gl.constexpr, HAS_INDEX: gl.c
 
 @gluon.jit
 def has_rows(first, rows_per_tile, num_rows, GROUP: gl.constexpr, G: gl.constexpr):
-    """Return whether a group has goals in the tile that begins with a row. If not, it has none in later ones of the program."""
+    """Return whether a group has goals in the tile that begins with a row.
+
+    If not, it has none in later tiles of the program.
+    """
     return (rows_per_tile > GROUP * G) & (first + GROUP * G < num_rows)
 
 
@@ -185,7 +188,7 @@ def multiply(
     LEAD: gl.constexpr,
     OPERAND: gl.constexpr,
 ):
-    """Return acc + state @ weights, float32 [64, h]. A slice is released once the product of the next is issued."""
+    """Return acc + state @ weights, float32 [64, h]. A slice is released once the product of the next slice is issued."""
     parts = _quarter(state, OPERAND)
     before = place
     for step in gl.static_range(4):
@@ -415,7 +418,7 @@ def launch(
     precision: str,
     constants: Mapping[str, Any],
 ) -> None:
-    """Launch the kernels with the arguments that `launch_tower` prepares, for what `can_launch` supports."""
+    """Launch the kernels with the arguments that `launch_tower` prepares, if `can_launch` supports them."""
     rows, _, _, weights, _, *vectors = parameters
     num_rows = goals[3]
     states = torch.empty((num_rows, HIDDEN), dtype=weights.dtype, device=rows.device)
@@ -442,6 +445,6 @@ def launch(
 
 
 def _has_room(num_blocks: int) -> bool:
-    """Return whether all biases, scales and shifts fit shared memory beside the states and the slices."""
+    """Return whether all biases, scales and shifts fit in shared memory beside the states and the slices."""
     wide = (GOALS_PER_PROGRAM + NUM_SLICES * SLICE) * HIDDEN * 2
     return wide + 3 * num_blocks * HIDDEN * 4 + BARRIER_BYTES <= SHARED_BYTES

@@ -1,4 +1,4 @@
-"""Launches of the tower by the kernel for device and precision, its parameters, and an operator for torch."""
+"""Launches of the tower by the kernel for a device and a precision, its parameters, and an operator for torch."""
 
 import math
 from collections.abc import Sequence
@@ -27,10 +27,10 @@ NARROW: Final = {"bf16x3": torch.bfloat16, "bf16": torch.bfloat16, "fp16": torch
 
 LEAST_PADDED: Final = 32
 MOST_WIDE: Final = 512
-"""The least and the largest padded hidden width; widths are padded to powers of two."""
+"""The smallest and the largest padded hidden width; widths are padded to powers of two."""
 
 MOST_FLOAT16: Final = 1000.0
-"""The largest weight or row for float16: up to here no state of a goal is expected to exceed 65,504."""
+"""The largest weight or row for float16. Up to this value, no state of a goal is expected to exceed 65,504."""
 
 HOPPER: Final = (9, 0)
 """The compute capability that has a special kernel."""
@@ -47,13 +47,16 @@ def launch_tower(
     count: Tensor | None = None,
     against: tuple[Tensor, Tensor] | None = None,
 ) -> None:
-    """Write scores [n] of goals, atoms int32 [n, A, 3], into `out`; their towers [n, h] if there is nothing to score against.
+    """Write scores [n] of goals, atoms int32 [n, A, 3], into `out`.
 
-    parameters: of `build_tower_parameters`
+    Write their towers [n, h] if there is nothing to score against.
+
+    parameters: the parameters of `build_tower_parameters`
     out:        float32, or float64 for towers in float64; the result for a goal without atoms is unspecified
-    index:      int32 [m]  the goals to compute, each at most once; None: all in turn
-    count:      int32 [] or [1]  the number of them to compute at most; the rest is not read; None: all
-    against:    the towers of goals, float32 [B, h], float64 in float64; and that of each goal here, int32 or int64 [n]
+    index:      int32 [m]  the goals to compute, without repetitions; None: all in turn
+    count:      int32 [] or [1]  the largest number of goals to compute; the rest is not read; None: all
+    against:    the towers of goals, float32 [B, h] (float64 in float64), and the index of the tower for each goal here,
+                int32 or int64 [n]
 
     This never waits for the device; programs and memory depend only on the tensors' sizes.
     """
@@ -74,7 +77,7 @@ def launch_tower(
 
 @cache
 def _find_hopper(device: torch.device) -> ModuleType | None:
-    """Return the kernel for Hopper, if the device is one and Triton has the version that it is written for."""
+    """Return the kernel for Hopper, if the device is a Hopper GPU and Triton has the version that the kernel needs."""
     if device.type != "cuda" or torch.cuda.get_device_capability(device) != HOPPER:
         return None
     if not triton.__version__.startswith(GLUON_VERSION):
@@ -113,13 +116,14 @@ def build_tower_parameters(
 ) -> Parameters:
     """Return the weights in the kernel's layout; `is_rounded` as in `build_parameters`.
 
-    rows:        [symbols, p]          predicates, variables, constants, each through the input layer (in float64); the
-                                       kernel subtracts that of a second argument. In the factors' type for a single
-                                       product, else in float32 or float64
+    rows:        [symbols, p]          predicates, variables, constants, each after the input layer (in float64); the
+                                       kernel subtracts the row of a second argument. In the type of the factors for a
+                                       single product, else in float32 or float64
     first_rows:  int32 [2]             the first row of the variables, and of the constants
     input_bias:  float32 [h]
-    weights:     [L, p, p]             transposed; float32, or the type of the precision's factors
-    low_weights: [L, p, p]             the part that rounding removed from the weights; empty except for bf16x3
+    weights:     [L, p, p]             transposed; in float32, or in the type of the precision's factors
+    low_weights: [L, p, p]             the part that rounding removed from the weights; empty unless the precision is
+                 bf16x3
     biases, scales, shifts: float32 [L, p]
 
     p: the width h padded with zeros to a power of two
@@ -175,7 +179,7 @@ def _check_float16(*parameters: Tensor) -> None:
 
 
 def build_tower_score(precision: str) -> Score:
-    """Return the stage `score` by the kernel, with parameters of `build_tower_parameters`; on a CPU Triton interprets it."""
+    """Return the stage `score` by the kernel, with parameters of `build_tower_parameters`. On a CPU, Triton interprets it."""
 
     def score(parameters: Parameters, goals: Tensor, resolvents: Tensor, slot: Tensor) -> Tensor:
         nothing = torch.empty(0, dtype=torch.float32, device=goals.device)
@@ -188,14 +192,14 @@ def build_tower_score(precision: str) -> Score:
 
 FLOAT32: Final = "float32"
 PRECISIONS: Final = (FLOAT32, "bf16x3", "fp16", "bf16")
-"""The precisions of the policy's products. bf16x3: each factor is the sum of two numbers of bfloat16."""
+"""The precisions of the policy's products. bf16x3: each factor is the sum of two bfloat16 numbers."""
 
 RESCORED_SHARE: Final = 8
-"""The score window has this many times the rows that may be scored again at each tick."""
+"""The ratio of the rows of the score window to the rows that may be scored again at each tick."""
 
 NUM_SAMPLES: Final = {"cpu": 512, "cuda": 8192}
 SAFETY: Final = {"cpu": 8.0, "cuda": 4.0}
-"""The least ratio of the declared error to the largest error seen in a sample; smaller for a larger sample."""
+"""The smallest ratio of the declared error to the largest error seen in a sample; it is smaller for a larger sample."""
 
 
 def with_precision(
@@ -211,7 +215,7 @@ def with_precision(
     """Return stages that score in a precision, their parameters, the rescoring of close choices, and the scores' error."""
     if precision == FLOAT32:
         parameters = build_parameters(policy, device, torch.float32, is_rounded=is_rounded)
-        # The error of the sound score: the effect of a fault among the stages is not rounding.
+        # This is the error of the sound score: the effect of a fault among the stages is not rounding.
         error = estimate_score_error(policy, limits.max_atoms, device, score_two_tower, parameters)
         return stages, parameters, None, error
     from kgverify.prover.tower.launch import build_tower_parameters, build_tower_score
@@ -234,9 +238,9 @@ def estimate_score_error(
 ) -> float:
     """Estimate the absolute rounding error of scores, in nats.
 
-    The last LayerNorm's scale and shift bound a score, and float32's epsilon its rounding from there. A norm over units that
-    are nearly equal enlarges earlier rounding errors, and products may be rounded more; therefore random goals are also scored
-    in float64.
+    The scale and shift of the last LayerNorm bound a score, and the epsilon of float32 bounds its rounding from there
+    on. A norm over nearly equal units enlarges earlier rounding errors, and products may be rounded more. Therefore
+    random goals are also scored in float64.
     """
     if policy.name == "shortest":
         return 0.0
@@ -270,7 +274,7 @@ def _error_by_size(policy: Policy) -> float:
 
 
 def draw_goals(policy: Policy, max_atoms: int, seed: int, device: torch.device, num: int) -> Tensor:
-    """Draw goals of one atom or a few, of any symbols and the first variables, int32 [n, A, 3]."""
+    """Draw goals of one or a few atoms, with any symbols and the first variables, int32 [n, A, 3]."""
     rng = np.random.default_rng(seed)
     num_predicates, num_constants = (len(policy.weights[f"embedding.{of}"]) for of in ("predicate", "constant"))
     shape = num, max_atoms

@@ -1,11 +1,11 @@
 """The `two_tower` policy as one Triton kernel: atoms in, scores out; intermediate results stay on the chip.
 
-A program computes the tower of a block of goals: it adds up their symbols' rows, which have been through the input layer
-already, and takes them through the blocks, the two halves of a state side by side so that each product is of square tiles.
-Blocks in which every goal is padding end at once, so the cost is that of the goals that are there.
+A program computes the tower of a block of goals. It adds the rows of their symbols, to which the input layer has
+already been applied, and takes the sums through the blocks. The two halves of a state lie side by side, so that each
+product has square tiles. Blocks in which every goal is padding end at once, so only actual goals cost time.
 
-In float64 it decides close choices. The goals then come in contests, each with its resolvents, and no launch waits for another.
-Every contest takes the same instructions at any position, so that its scores are always the same numbers.
+In float64 it decides close choices. The goals then come in contests, each with its resolvents, and no launch waits for
+another. Every contest executes the same instructions at any position, so its scores are always the same numbers.
 """
 
 import math
@@ -26,13 +26,13 @@ EXACT: Final = "float64"
 WIDE: Final = ("float32", EXACT)
 """The precisions whose weights are kept in float32."""
 CONTENDERS: Final = 3
-"""The most resolvents of a contest."""
+"""The largest number of resolvents of a contest."""
 CONTEST: Final = 1 + CONTENDERS
-"""The goals of a contest: that of the step, then its resolvents."""
+"""The number of goals of a contest: the goal of the step, and then its resolvents."""
 
 
 class Form(NamedTuple):
-    """The form of a precision's kernel: goals of a program, columns multiplied at a time, stages of the pipeline, warps."""
+    """The form of a precision's kernel: goals per program, columns multiplied at a time, stages of the pipeline, warps."""
 
     goals: int
     slice_: int
@@ -48,12 +48,15 @@ FORMS: Final = {
     EXACT: Form(16, 16, 4),
 }
 PROGRAMS_PER_PROCESSOR: Final = 4
-"""The most programs of a launch; each goes through blocks of goals in turn, with its own scratch memory."""
+"""The largest number of programs of a launch, per processor.
+
+Each processes blocks of goals in turn, with its own scratch memory.
+"""
 
 
 @triton.jit
 def _add_product(a, b, y, IS_INTERPRETED: tl.constexpr):
-    """Return y + a @ b; Triton's interpreter multiplies bfloat16 as if it were integers."""
+    """Return y + a @ b, although Triton's interpreter multiplies bfloat16 numbers as if they were integers."""
     if IS_INTERPRETED:
         return tl.dot(a.to(tl.float32), b.to(tl.float32), y)
     return tl.dot(a, b, y)
@@ -99,13 +102,13 @@ def tower_kernel(
     """Compute towers, or scores, of blocks of M goals; parameters as in `launch_tower`.
 
     FLOAT: the type of states and sums
-    C:     the goals of a contest, whose parameters are those of `score_contests`; 1 for goals alone
+    C:     the number of goals of a contest (parameters as in `score_contests`); 1 for single goals
     """
     if HAS_COUNT:
         num_rows = tl.minimum(num_rows, C * tl.load(count)).to(tl.int32)
     column = tl.arange(0, H)
-    # A state goes through memory to be read in slices again: a product takes its operands slice by slice. It is the
-    # program's own, and stays in the second-level cache.
+    # A state is written to memory and read again in slices, since a product takes its operands slice by slice. The
+    # memory belongs to the program, and stays in the second-level cache.
     first = tl.program_id(0).to(tl.int64) * (M * H)
     state = tl.arange(0, M)[:, None] * H
     slice_ = tl.arange(0, K)
@@ -226,7 +229,7 @@ def score_contests(
 
     parameters: of `build_tower_parameters`
     goals:      int32 [B, A, 3], resolvents: int32 [n, A, 3]
-    contests:   int32 [m, CONTEST]  the goal of each, then its resolvents, each at most once; -1 for none
+    contests:   int32 [m, CONTEST]  the goal of each contest, then its resolvents, without repetitions; -1 for none
     count:      int32 [] or [1]  the number of contests; the rest is not read
     out:        float32 or float64 [n]
 

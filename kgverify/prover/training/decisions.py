@@ -1,4 +1,4 @@
-"""The decisions that training imitates, from proofs of triples in train and valid by the plain step."""
+"""The decisions that training imitates. They come from proofs of triples in train and valid by the plain step."""
 
 from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass, replace
@@ -17,7 +17,7 @@ from kgverify.step.plain_step import Situation, filter_resolvents, match_facts, 
 
 
 class Decision(NamedTuple):
-    """A choice to imitate: a goal, its resolvents (two or more), and the index of the resolvent that leads to a proof."""
+    """A choice to imitate: a goal, its resolvents (at least two), and the index of the resolvent that leads to a proof."""
 
     goal: Atoms
     resolvents: tuple[Atoms, ...]
@@ -32,10 +32,10 @@ class Exploration(NamedTuple):
 
 
 class ProofGraph:
-    """The goals reached, breadth first, from all queries at once.
+    """The goals that a breadth-first search from all queries at once has reached.
 
-    The queries must not be facts of the program. At most `max_steps` goals are expanded, within the depth limit; goals with
-    a barred atom are not expanded, except queries. A goal that is not expanded counts as one without a proof.
+    The queries must not be facts of the program. At most `max_steps` goals are expanded, within the depth limit. Goals
+    with a barred atom are not expanded, except queries. A goal that is not expanded counts as unproved.
     """
 
     def __init__(
@@ -56,10 +56,10 @@ class ProofGraph:
         return self.distance((query,)) <= self._limits.max_depth
 
     def prove(self, query: Ids, exploration: Exploration | None = None) -> Iterator[Decision]:
-        """Yield the decisions of the shortest proof, the first among equal ones.
+        """Yield the decisions of the shortest proof, the first among equally short ones.
 
-        With `exploration`, the derivation takes a random resolvent at times, and continues from there: the policy also learns how
-        to recover from a mistake.
+        With `exploration`, the derivation sometimes takes a random resolvent and continues from there, so that the
+        policy also learns to recover from a mistake.
         """
         goal: Atoms = (query,)
         visited = {goal}
@@ -118,11 +118,13 @@ class ProofGraph:
 class DecisionPlan:
     """The plan for gathering decisions.
 
-    rounds:       the rounds; each hides facts and searches for proofs without them
-    hidden_share: the share of hidden facts among those whose predicate heads a rule; they are a round's queries
-    num_queries:  the most queries of a round
-    max_steps:    the most goals that the search of a round expands
-    num_explorations:   the further derivations of each proved query, which leave the shortest proof at random
+    rounds:       the number of rounds; each hides facts and searches for proofs without them
+    hidden_share: the share of facts to hide, among the facts whose predicate heads a rule; hidden facts are a round's
+                  queries
+    num_queries:  the largest number of queries of a round
+    max_steps:    the largest number of goals that the search of a round expands
+    num_explorations:   the number of additional derivations of each proved query, which leave the shortest proof at
+                        random
     exploration_share:  the probability that such a derivation takes a random resolvent
     """
 
@@ -148,9 +150,10 @@ def gather_decisions(
 ) -> GatheredDecisions:
     """Gather the decisions of all rounds, determined by the seed.
 
-    Held-out triples are harder than facts, since train also lacks other facts about their first arguments. So a round also
-    forgets facts about the first argument of each hidden query: all those of a predicate, with the frequency at which train
-    lacks that predicate for the first arguments of valid. Test triples are neither queries nor part of a proof.
+    Held-out triples are harder than facts, since train also lacks other facts about their first arguments. So a round
+    also hides facts about the first argument of each hidden query: all facts of a predicate, with the frequency at
+    which train lacks that predicate for the first arguments of valid. Test triples are neither queries nor part of a
+    proof.
     """
     program = graph.program
     limits = Limits(max_depth=limits.max_depth, max_atoms=limits.max_atoms, max_resolvents=limits.max_resolvents)
@@ -181,7 +184,7 @@ def gather_decisions(
 
 
 def _choose_hidden(random: np.random.Generator, queries: list[Ids], facts: Set[Ids], plan: DecisionPlan) -> list[Ids]:
-    """Choose queries in random order: all that are not facts, and a share of the facts, up to the plan's number."""
+    """Choose queries in random order: all queries that are not facts, and a share of the facts, up to the plan's number."""
     is_drawn = random.random(len(queries)) < plan.hidden_share
     hidden = [each for each, drawn in zip(queries, is_drawn, strict=True) if drawn or each not in facts]
     return [hidden[i] for i in random.permutation(len(hidden))[: plan.num_queries].tolist()]
@@ -197,7 +200,7 @@ def _choose_forgotten(
 
 
 def _measure_lacking(graph: KnowledgeGraph, facts: list[Ids]) -> list[float]:
-    """Return, for each predicate, the share of the first arguments of valid without such a fact; 0 without valid."""
+    """Return, for each predicate, the share of the first arguments of valid that lack its facts; 0 without valid."""
     subjects = sorted({triple[1] for triple in _triples(graph, "valid")})
     known = {fact[:2] for fact in facts}
     predicates = range(len(graph.program.symbols.predicates))

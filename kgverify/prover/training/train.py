@@ -1,4 +1,4 @@
-"""The training of a `two_tower` for a graph: search for proofs with the reference's steps, then fit the policy to them."""
+"""The training of a `two_tower` for a graph: it searches for proofs with the plain step, then fits the policy to them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -63,8 +63,8 @@ def train_policy(
 ) -> Trained:
     """Train a policy to imitate the reference's proofs of train and valid; the test split is not used.
 
-    On one machine, the arguments determine the result. UserError if no triple can be proved from the others, or no proof
-    has a choice.
+    On one machine, the arguments determine the result. UserError if no triple can be proved from the others, or if no
+    proof contains a choice.
     """
     limits, plan = limits or Limits(), plan or TrainingPlan()
     if not 0 <= seed < 1 << 63:
@@ -108,7 +108,7 @@ def _check_decisions(gathered: GatheredDecisions, graph: KnowledgeGraph, limits:
 def _fit_policy(
     policy: Policy, decisions: Sequence[Decision], plan: TrainingPlan, seed: int, progress: Progress
 ) -> tuple[Policy, float]:
-    """Fit the weights: cross-entropy of the choice, AdamW, one thread, float32.
+    """Fit the weights with AdamW to the cross-entropy of the choice, on one thread, in float32.
 
     Returns the policy, and its mean loss in nats over the decisions of the last epoch. The loss of a decision is the negative
     log-softmax of the scores at its choice.
@@ -143,9 +143,9 @@ class _Batches:
 
     goals:      int32 [N, A, 3]
     resolvents: int32 [M, A, 3]
-    num:        int64 [N]        resolvents of each decision
-    starts:     int64 [N]        the first of them
-    choice:     int64 [N]        the index of the right one
+    num:        int64 [N]        number of resolvents of each decision
+    starts:     int64 [N]        the first resolvent of each decision
+    choice:     int64 [N]        the index of the right resolvent
     """
 
     def __init__(self, decisions: Sequence[Decision]) -> None:

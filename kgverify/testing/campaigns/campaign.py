@@ -1,7 +1,7 @@
 """Campaigns: try generated problems on all cores until a budget is spent, and keep each divergence once.
 
 A block is a fixed stretch of a seed's sequence of problems, which one process tries with one thread. Its result depends
-on nothing else, so that a campaign's result is the same for any number of processes.
+on nothing else, so a campaign has the same result for any number of processes.
 """
 
 import json
@@ -90,9 +90,9 @@ OPTIONS: Final = ("--engine", "--reference")
 DIED: Final = Signature("", "", DEATH)
 
 PATIENCE: Final = 12
-"""Confirmed problems in a row without a new signature after which the rest of a block is not confirmed."""
+"""The number of confirmed problems in a row without a new signature after which the rest of a block is not confirmed."""
 MOST_DEAD: Final = 3
-"""Problems that each end a process after which the rest of a block is not run: each takes several processes to find."""
+"""The number of process-ending problems after which the rest of a block is not run: finding each takes several processes."""
 
 Group: TypeAlias = tuple[int, ...]
 """The problems of one run, by their indices in a block."""
@@ -101,11 +101,12 @@ Group: TypeAlias = tuple[int, ...]
 def try_block(
     work: Identity, number: int, num_problems: int, deaths: Collection[Group] = (), log: Path | None = None
 ) -> Block:
-    """Try the first problems of a block, and confirm those that differ until nothing new is seen.
+    """Try the first problems of a block, and confirm differing problems until nothing new is seen.
 
-    deaths: problems whose common run ends a process; they are run in halves, and one alone is a failure
-    log:    a file that names the problems of the run in progress, none while an engine is made (see `read_log`); with it,
-            this process may end itself
+    deaths: groups of problems whose common run ends a process. They are run in halves; a single problem that ends a
+            process is a failure
+    log:    a file that names the problems of the run in progress, or none while an engine is made (see `read_log`). If
+            it is given, this process may end itself
 
     UserError for a third party's engine that cannot be made.
     """
@@ -134,11 +135,11 @@ def try_block(
 class _BlockTrial:
     """A block in progress.
 
-    drawn, alone:  its problems, and which of them run alone, by their indices in the block
+    drawn, alone:  the problems of the block, and which of them run alone, by their indices in the block
     batches:       the runs that ended, with the suspects that they showed
     dead:          the problems that each end a process
-    num_confirmed: suspects that were run by themselves
-    exercise:      of the problems on which both sides agree
+    num_confirmed: the suspects that were run by themselves
+    exercise:      the exercise of the problems on which both sides agree
     """
 
     def __init__(
@@ -171,7 +172,7 @@ class _BlockTrial:
         return indices
 
     def group(self, indices: Sequence[int]) -> list[list[int]]:
-        """Return the groups in which problems are run: those that run alone, and those that can share a run."""
+        """Return the groups in which problems are run. Some problems run alone; others can share a run."""
         together = [i for i in indices if i not in self.alone]
         return [[i] for i in indices if i in self.alone] + [
             _end_with_open_query([together[member] for member in group], self.drawn, self._number)
@@ -217,13 +218,13 @@ class _BlockTrial:
             self.num_confirmed, patience = self.num_confirmed + 1, 0 if is_new else patience + 1
 
     def add_dead(self) -> list[Group]:
-        """Count the problems that ended a process as failures, and return groups of which only the common run ends one."""
+        """Count the problems that ended a process as failures. Return the groups that end a process only in a common run."""
         for i in self.dead:
-            # Either engine may have ended the process, so that neither runs again.
+            # Either engine may have ended the process, so neither runs again.
             (problem,) = self._prepare([i]).merged.problems
             failure = Failure(index=i, problem=problem, group=(problem,), signature=DIED, message="the process ended")
             self._add_sighting(DIED, i, failure)
-        # The halves of these groups were checked.
+        # The halves of these groups are already checked.
         left = self.run - {*self.dead}
         deadly = _find_smallest([each for each in self._deaths if {*each} <= left])
         for each in deadly:
@@ -236,8 +237,8 @@ class _BlockTrial:
         return {i for batch in self.batches for i in batch.indices}
 
     def _add_sighting(self, signature: Signature, number: int, failure: Failure | None) -> bool:
-        """Count a failure; return whether it is the first with its signature, and so has a reproducer made."""
-        # Identified by what a shrink holds fixed, so that different signatures stay different.
+        """Count a failure. Return whether it is the first with its signature, so that it needs a reproducer."""
+        # Failures are identified by the parts that a shrink holds fixed, so that different signatures stay different.
         held, index = signature.held, self._first + number
         is_new = held not in self.sightings
         if is_new:
@@ -249,17 +250,17 @@ class _BlockTrial:
 
 @without_garbage_collection()
 def _draw_block(work: Identity, first: int, num_problems: int) -> tuple[list[Problem], set[int]]:
-    """Return problems from an index on, and which of them run alone, by their numbers among these."""
+    """Return problems from an index on, and the positions among them of the problems that run alone."""
     engine, seed = work.engine, work.seed
     if work.scope is not None:
         return list(list_scope(work.scope, work.dialect)[first : first + num_problems]), set()
     drawn = list(islice(draw_problems(seed, first, work.dialect), num_problems))
     is_fused, is_interpreted = engine.mode == "fused", engine.device == "cpu"
     if is_fused and is_interpreted:
-        # Triton's interpreter takes as long as the work, so tiny problems exercise the kernels most.
+        # The time of Triton's interpreter grows with the work, so tiny problems exercise the kernels most.
         alone = set(range(num_problems))
     else:
-        # One compilation of the kernels serves all sizes. A mode of `torch.compile` would compile each run.
+        # The kernels are compiled once for all sizes. A mode of `torch.compile` would compile each run.
         every = ALONE_ON_DEVICE_EVERY if is_fused else ALONE_EVERY
         can_run = is_fused or not make_entry(COMPILED, mode=engine.mode).compiles
         alone = {i for i in range(num_problems) if can_run and runs_alone(first + i, every)}
@@ -275,7 +276,7 @@ def _draw_block(work: Identity, first: int, num_problems: int) -> tuple[list[Pro
 
 
 def _end_with_open_query(group: list[int], problems: Sequence[Problem], number: int) -> list[int]:
-    """Return the indices of a group with another problem last for each block, if possible one with two variables."""
+    """Return the indices of a group. The last problem varies by block; if possible it has an open query of two variables."""
     is_open = [
         any(isinstance(a, Variable) and isinstance(b, Variable) for _, a, b in problems[i].unranked) for i in group
     ]
@@ -285,7 +286,7 @@ def _end_with_open_query(group: list[int], problems: Sequence[Problem], number: 
 
 
 def read_log(log: Path) -> Group | None:
-    """Return the problems of the run in which a process ended; none if it was making an engine, None before it began."""
+    """Return the problems of the run in which a process ended: none if it was making an engine, None if no run had begun."""
     try:
         return tuple(json.loads(log.read_text(encoding="utf-8")))
     except (OSError, ValueError):
@@ -295,7 +296,7 @@ def read_log(log: Path) -> Group | None:
 
 
 def _find_smallest(groups: Iterable[Group]) -> list[Group]:
-    """Return the groups in which no other one is contained."""
+    """Return the groups that contain no other group."""
     smallest: list[Group] = []
     for group in sorted(groups, key=len):
         if not any({*other} <= {*group} for other in smallest):
@@ -304,7 +305,7 @@ def _find_smallest(groups: Iterable[Group]) -> list[Group]:
 
 
 def _halve(groups: Iterable[list[int]], deaths: Collection[Group]) -> Iterator[list[int]]:
-    """Yield groups of indices, in halves where a whole one ended a process."""
+    """Yield groups of indices; a group that ended a process is yielded in halves."""
     for group in groups:
         if len(group) > 1 and tuple(group) in deaths:
             middle = len(group) // 2
@@ -346,12 +347,16 @@ def _find_checker(sides: Sides, lockstep: bool) -> Checker:
 
 
 def give(result: T) -> T:
-    """Return the result of a task that is not tried again."""
+    """Return the fixed result of a task that is not tried again."""
     return result
 
 
 def _write_down(failure: Failure, work: Identity, index: int) -> str:
-    """Return the reproducer of a failure as text; for one that needs a batch, of the batch as one problem if that fails too."""
+    """Return the reproducer of a failure as text.
+
+    If the failure needs a batch, join the batch into one problem. Return an empty text if that problem does not fail
+    alike.
+    """
     if not failure.is_alone:
         again = map(_find_checker(work.sides, work.lockstep).judge, join_problems(failure.group))
         alike = (each for each in again if each is not None and fails_same_way(each.signature, failure.signature))
@@ -367,30 +372,31 @@ MOST_EXAMPLES: Final = 2000
 """The number of problems of a campaign without a budget."""
 
 BLOCK_SIZE: Final = 2048
-"""Problems of a block. A large run costs less for each, especially where a run is compiled."""
+"""The number of problems of a block. Large runs cost less per problem, especially if each run is compiled."""
 
 SHRINK_BUDGET: Final = Budget(seconds=20.0)
 """The budget of one shrink."""
 
 MOST_LOST: Final = 100
-"""Processes that may be killed one after the other before any of them has proved anything."""
+"""The number of processes that may be killed in a row before any of them has proved anything."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Campaign:
-    """The engine to test, the one that it is compared with, the budget, and the folder for what is found.
+    """The engine to test, the reference that it is compared with, the budget, and the folder for the findings.
 
-    examples:       problems, those of earlier campaigns in the corpus included; None for no limit but the seconds
-    seconds:        for trying problems; None for no limit but the examples
-    jobs:           processes; 1 works in this process
-    is_apart:       whether 1, too, is a process of its own, which an engine may end
-    is_fresh:       whether to ignore which problems were tried before
+    examples:       the number of problems, including those of earlier campaigns in the corpus; None if only the seconds
+                    are limited
+    seconds:        the time for trying problems; None if only the examples are limited
+    jobs:           the number of processes; 1 means this process
+    is_apart:       whether even a single job runs in a separate process, which an engine may end
+    is_fresh:       whether to try problems again that were tried before
     accept_changed: the names of changed code whose problems are not tried again (`kgverify.files.code_identity`)
-    shrink_budget:  of one shrink
-    most_shrunk:    divergences that are shrunk; the others wait for the next campaign
+    shrink_budget:  the budget of one shrink
+    most_shrunk:    the number of divergences that are shrunk; the others wait for the next campaign
     minimum:        the exercise required of the whole campaign
-    dialect:        of both engines and of the problems
-    scope:          a scope whose problems are all tried, instead of those of the seed within a budget
+    dialect:        the dialect of both engines and of the problems
+    scope:          a scope, whose problems are all tried, instead of problems from the seed within a budget
     scheduler:      the address of a dask scheduler, used instead of `jobs`; an engine may then end or hang a worker
     """
 
@@ -436,7 +442,7 @@ class Campaign:
 
     @property
     def most_examples(self) -> int | None:
-        """The budget in examples; a default where neither examples nor seconds are given."""
+        """The budget in examples; a default if neither examples nor seconds are given."""
         if self.scope is not None:
             return len(list_scope(self.scope, self.dialect))
         return MOST_EXAMPLES if self.examples is None and self.seconds is None else self.examples
@@ -444,10 +450,10 @@ class Campaign:
 
 @saving_bugs()
 def run_campaign(campaign: Campaign, *, watch: Watch = lambda tally: None, today: date | None = None) -> CampaignResult:
-    """Replay the corpus, try problems until the budget is spent, shrink new divergences, and judge the known ones.
+    """Replay the corpus, try problems until the budget is spent, shrink new divergences, and judge known divergences.
 
-    A KeyboardInterrupt lets blocks in progress finish, and the result is marked as interrupted; a second one is raised.
-    UserError for an engine that cannot be made, a folder that cannot be used, or a process that died.
+    After a KeyboardInterrupt, blocks in progress finish, and the result is marked as interrupted; a second one is
+    raised. UserError for an engine that cannot be made, a folder that cannot be used, or a process that died.
     """
     for side, make, option in zip(campaign.sides, campaign.sides.find_makers(), OPTIONS, strict=True):
         if side.is_own:
@@ -505,7 +511,7 @@ class _Run:
         self.replays.sort()
 
     def try_blocks(self, workers: Workers) -> None:
-        """Try blocks, in order, until the budget is spent; those in the log are finished."""
+        """Try blocks, in order, until the budget is spent. Blocks in the log are already finished."""
         campaign, blocks, started = self.campaign, self.blocks, time.monotonic()
         self.num_resumed = sum(block.num_problems for block in blocks.values())
         tried = reduce(Tried.plus, blocks.values(), NOTHING_TRIED)
@@ -519,13 +525,13 @@ class _Run:
                 yield number, *find_task(number)
 
         def find_task(number: int) -> tuple[Callable[..., Block], tuple[object, ...]]:
-            # Another machine does not see it.
+            # Another machine cannot see the log file.
             log = None if campaign.runs_here or campaign.scheduler is not None else logs / f"{number}.json"
             deadly = tuple(group for group, weight in deaths.get(number, {}).items() if weight >= MOST_KILLS)
             return try_block, (self._work_identity, number, size_of[number], deadly, log)
 
         def retry(number: int, exit_code: int) -> tuple[Callable[..., Block], tuple[object, ...]]:
-            """Return the task of a block whose process ended: the same, without groups that certainly end it."""
+            """Return the task of a block whose process ended: the same task without the groups that certainly end it."""
             nonlocal num_lost
             group = read_log(logs / f"{number}.json")
             weight = weigh_end(exit_code)
@@ -568,7 +574,7 @@ class _Run:
             self._work(workers, find_tasks(), take, report, retry)
 
     def keep_found(self) -> None:
-        """Write a reproducer of each divergence that has none in the corpus."""
+        """Write a reproducer of each divergence that the corpus lacks."""
         judged = {path: found == signature for path, signature, found in self.replays}
         still = {made.signature for path, made in self.corpus.reproducers() if judged.get(path, True)}
         for each in self._sum_up().sightings:
@@ -579,7 +585,7 @@ class _Run:
         return reduce(Tried.plus, [block for _, block in sorted(self.blocks.items())], NOTHING_TRIED)
 
     def shrink_found(self, workers: Workers) -> None:
-        """Shrink the reproducers that have not been shrunk, unless the campaign was interrupted."""
+        """Shrink the reproducers that are not shrunk yet, unless the campaign was interrupted."""
         changed = {path for path, signature, found in self.replays if found != signature}
         waiting = [
             (path, made) for path, made in self.corpus.reproducers() if not is_shrunk(made) and path not in changed
@@ -603,9 +609,9 @@ class _Run:
         take: Callable[[int, T], None],
         after_death: T,
     ) -> None:
-        """Do all the tasks of a phase, and hand over the number and the result of each as it ends.
+        """Do all the tasks of a phase, and pass on the number and the result of each task when it ends.
 
-        after_death: the result of a task that ends its process
+        after_death: the result of a task that ended its process
         """
         if not tasks:
             return
@@ -631,11 +637,11 @@ class _Run:
         report: Callable[[Iterable[int]], None],
         retry: Callable[[int, int], tuple[Callable[..., T], tuple[object, ...]]],
     ) -> None:
-        """Do numbered tasks, hand over each result, and report which numbers are being worked on.
+        """Do numbered tasks, pass on each result, and report the numbers of the tasks in progress.
 
-        retry: returns what to do instead of a task whose process ended, with its exit code
+        retry: returns the replacement of a task whose process ended, given the exit code
 
-        A KeyboardInterrupt cancels those not begun; a second one is raised.
+        A KeyboardInterrupt cancels the tasks that have not begun; a second one is raised.
         """
         report(())
         with Calls(workers, retry) as calls:
@@ -668,7 +674,7 @@ class _Run:
         )
 
     def summarise(self, today: date) -> CampaignResult:
-        """Return the result: of all blocks, and of the corpus, as replayed at first and as it is now."""
+        """Return the result of all blocks and of the corpus, both as first replayed and as it is now."""
         campaign, total = self.campaign, self._sum_up()
         divergences = self._list_divergences(total)
         seen = {each.signature: each.num_problems for each in divergences}
@@ -714,7 +720,7 @@ class _Run:
         allowed = {entry.signature for entry in self.campaign.known}
         gone = {path for path, signature, found in self.replays if found != signature}
         made_of = dict(self.corpus.reproducers())
-        # A file whose divergence is still that of its name comes before one that shows another now.
+        # A file that still shows the divergence in its name comes before a file that now shows another.
         path_of = {found: path for path, _, found in reversed(self.replays) if found is not None}
         path_of |= {made.signature: path for path, made in reversed(made_of.items()) if path not in gone}
         divergences = []

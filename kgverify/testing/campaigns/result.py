@@ -36,8 +36,8 @@ LOG_SUFFIX: Final = ".jsonl"
 class Sighting(msgspec.Struct, kw_only=True):
     """A divergence in a block.
 
-    index: of the first problem that shows it, in the seed's sequence
-    count: confirmed problems of the block that show it
+    index: the index of the first problem that shows it, in the seed's sequence
+    count: the number of confirmed problems of the block that show it
     text:  a reproducer; empty if no single problem shows it
     """
 
@@ -48,14 +48,14 @@ class Sighting(msgspec.Struct, kw_only=True):
 
 
 class Counts(msgspec.Struct, kw_only=True):
-    """The numbers of problems, and of what was compared, in a block or in a campaign.
+    """The numbers of problems, and the amount compared, in a block or in a campaign.
 
     num_problems:  tried
-    num_skipped:   of these, problems with a policy that the engine does not support
-    num_left:      of these, problems not run, since an engine that hangs or ends its process ends its block
+    num_skipped:   problems with a policy that the engine does not support
+    num_left:      problems not run, since an engine that hangs or ends its process ends its block
     num_differing: problems that differ in their run
-    num_confirmed: of these, those that were run by themselves; the signatures of the others are unknown
-    exercise:      of the problems on which both sides agree, by the reference
+    num_confirmed: differing problems that were run by themselves; the signatures of the others are unknown
+    exercise:      the exercise, by the reference, of the problems on which both sides agree
     """
 
     num_problems: int = 0
@@ -75,7 +75,7 @@ class Tried(Counts, kw_only=True):
     sightings: list[Sighting] = []
 
     def plus(self, other: "Tried") -> "Tried":
-        """Return the sums of both; a divergence keeps its first index and its first reproducer."""
+        """Return the sum of both. A divergence keeps its first index and its first reproducer."""
         numbers = [name for name in Counts.__struct_fields__ if name.startswith("num_")]
         merged = {each.signature: each for each in self.sightings}
         for each in other.sightings:
@@ -109,9 +109,9 @@ class Tried(Counts, kw_only=True):
 class Block(Tried, kw_only=True):
     """The result of trying consecutive problems of a seed's sequence: fewer than a whole block at the end of a campaign.
 
-    Of problems that ran alone, those tried after others gave evidence are left out of its exercise.
+    The exercise omits problems that ran alone and were tried after other problems gave evidence.
 
-    number: of the block
+    number: the number of the block
     """
 
     number: int
@@ -121,9 +121,11 @@ NOTHING_TRIED: Final = Tried()
 
 
 class Identity(WorkIdentity, frozen=True, kw_only=True, omit_defaults=True):
-    """The inputs of a campaign: it resumes the blocks of earlier ones with the same identity.
+    """The inputs of a campaign.
 
-    dialect: of the problems; the default one is left out of the file
+    A campaign resumes the blocks of earlier campaigns with the same identity.
+
+    dialect: the dialect of the problems; the file omits the default
     scope:   of the problems, instead of the seed's sequence
     """
 
@@ -142,16 +144,18 @@ class Identity(WorkIdentity, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Corpus:
-    """A folder of reproducers and logs, created if it does not exist. UserError if it cannot be."""
+    """A folder of reproducers and logs, created if it does not exist. UserError if it cannot be created."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         make_folders(folder)
 
     def reproducers(self) -> list[tuple[Path, Reproducer]]:
-        """Return every reproducer of a divergence, by name. UserError, with its line, for an invalid file.
+        """Return every reproducer of a divergence, by name.
 
-        Reproducers of laws are left out: a campaign compares, and `kgverify replay` checks laws.
+        UserError for an invalid file, with the line.
+
+        Reproducers of laws are omitted: a campaign only compares, while `kgverify replay` checks laws.
         """
         every = [(path, read_reproducer(path)) for path in sorted(self.folder.glob(f"*{SUFFIX}"))]
         return [(path, made) for path, made in every if made.signature.kind != LAW]
@@ -167,7 +171,7 @@ class Corpus:
         return path
 
     def log(self, identity: Identity, *, is_fresh: bool = False, accept_changed: Collection[str] = ()) -> Ledger[Block]:
-        """Open the log of a campaign; begin it again if `is_fresh`, and if code changed that is not accepted."""
+        """Open the log of a campaign. Start it anew if `is_fresh`, or if code has changed and the change is not accepted."""
         settings = msgspec.structs.replace(identity, code={})
         digest = hashlib.sha256(msgspec.json.encode(settings)).hexdigest()[:12]
         path = self.folder / f"campaign-{digest}{LOG_SUFFIX}"
@@ -179,12 +183,12 @@ class Corpus:
 
 
 def name_source(seed: int, scope: str | None) -> str:
-    """Return the name of the sequence from which a campaign's problems come."""
+    """Return the name of the sequence of a campaign's problems."""
     return f"seed {seed}" if scope is None else f"the scope {scope}"
 
 
 def name_file(signature: Signature) -> str:
-    """Return a file name for a signature: readable, and different for different ones."""
+    """Return a file name for a signature, readable and unique."""
     readable = re.sub(r"[^a-z0-9]+", "-", f"{signature.stage} {signature.kind} {signature.situation}".lower()).strip(
         "-"
     )
@@ -208,10 +212,10 @@ WITHIN: Final = 10_000
 class KnownStatus(StrEnum):
     """The status of a known divergence; EXPIRED and GONE fail a campaign.
 
-    OCCURS:     it occurs, and is allowed to
-    EXPIRED:    its day is past, whether it occurs or not
+    OCCURS:     it occurs and is allowed
+    EXPIRED:    its last day has passed, whether it occurs or not
     GONE:       it no longer occurs
-    NOT_JUDGED: too few problems were tried to tell, and no reproducer of it was replayed
+    NOT_JUDGED: too few problems were tried, and no reproducer of it was replayed
     """
 
     OCCURS = "occurs"
@@ -224,7 +228,7 @@ class Known(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """A divergence that is allowed for now.
 
     signature: as `kgverify fuzz` and `kgverify replay` print it
-    issue:     where it is tracked
+    issue:     the place where it is tracked
     reason:    why it is tolerated for now
     expires:   the last day on which it is tolerated
     """
@@ -238,7 +242,7 @@ class Known(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 class KnownDivergence(Known, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """An entry of the file.
 
-    within: a number of problems in which it certainly occurs
+    within: the number of problems within which it certainly occurs
     """
 
     within: int = WITHIN
@@ -246,9 +250,9 @@ class KnownDivergence(Known, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     def judge(self, seen: Collection[str], replayed: Collection[str], num_problems: int, today: date) -> KnownStatus:
         """Return the status of the divergence.
 
-        seen:         signatures that occurred, in generated problems or in a reproducer
-        replayed:     signatures of the reproducers that were run again
-        num_problems: generated and compared
+        seen:         the signatures that occurred, in generated problems or in a reproducer
+        replayed:     the signatures of the reproducers that were run again
+        num_problems: the number of problems generated and compared
         """
         if today > self.expires:
             return KnownStatus.EXPIRED
@@ -287,21 +291,21 @@ def read_known(path: Path) -> tuple[KnownDivergence, ...]:
 
 
 _MOST_LISTED: Final = 20
-"""Divergences that are shown; the corpus and the JSON have them all."""
+"""The largest number of divergences that are shown; the corpus and the JSON contain all of them."""
 _MOST_LINES: Final = 12
-"""Lines of a program that are shown."""
+"""The largest number of lines of a program that are shown."""
 
 
 class Tally(NamedTuple):
     """The progress of a campaign.
 
     phase:       `start`, `replay`, `try` or `shrink`
-    done, total: reproducers, problems or shrinks; total 0 if seconds are the budget
-    seconds:     of the phase so far
-    resumed:     of the problems done, those of earlier campaigns
-    at_work:     problems that processes are working on
-    is_ending:   whether it was interrupted, and only finishes blocks in progress
-    tried:       all blocks so far
+    done, total: the numbers of reproducers, problems or shrinks; total is 0 if the budget is in seconds
+    seconds:     the seconds of the phase so far
+    resumed:     the number of finished problems that come from earlier campaigns
+    at_work:     the number of problems in progress
+    is_ending:   whether the campaign was interrupted, and only finishes blocks in progress
+    tried:       the results of all blocks so far
     """
 
     phase: str
@@ -318,13 +322,13 @@ Watch = Callable[[Tally], None]
 
 
 class FoundDivergence(msgspec.Struct, kw_only=True):
-    """A divergence, once for all problems that show it.
+    """A divergence, listed once for all problems that show it.
 
     is_new:       whether no known divergence has its signature
     num_problems: generated problems confirmed to show it; 0 if only a reproducer of the corpus does
-    first:        index of the first of these in the seed's sequence; -1 if none does
+    first:        the index of the first such problem in the seed's sequence; -1 without such a problem
     file:         its reproducer; empty without a corpus, and if only several problems in one run show it
-    size:         facts, rules and body atoms of the reproducer's problem
+    size:         the number of facts, rules and body atoms of the reproducer's problem
     program:      the problem as text; empty if only several problems in one run show it
     """
 
@@ -342,7 +346,7 @@ class FoundDivergence(msgspec.Struct, kw_only=True):
 
 
 class KnownJudgement(Known, frozen=True, kw_only=True):
-    """An entry of the file of known divergences with its status; `num_problems` show it."""
+    """An entry of the file of known divergences with its status, and the number of problems that show it."""
 
     status: KnownStatus
     num_problems: int
@@ -354,7 +358,7 @@ class KnownJudgement(Known, frozen=True, kw_only=True):
 
 
 class ReplayedFile(msgspec.Struct, kw_only=True):
-    """A reproducer of the corpus that was run again; `found` is the signature now, empty if both sides agree."""
+    """A reproducer of the corpus that was run again; `found` is its current signature, empty if both sides agree."""
 
     file: str
     signature: str
@@ -362,14 +366,14 @@ class ReplayedFile(msgspec.Struct, kw_only=True):
 
 
 class CampaignResult(Counts, kw_only=True):
-    """The result of a campaign, the blocks of the earlier campaigns that it resumed included.
+    """The result of a campaign, including the blocks of the earlier campaigns that it resumed.
 
-    engine, reference: the engine under test, and the one that it was compared with
-    dialect:     of both, and of the problems
+    engine, reference: the engine under test, and the engine that it was compared with
+    dialect:     the dialect of both engines and of the problems
     scope:       of the problems, instead of the seed's sequence
-    num_resumed: of the problems, those tried by earlier campaigns
-    seconds:     of trying problems, in this campaign
-    stages, classes: of divergences, to the number of confirmed problems
+    num_resumed: the number of problems that earlier campaigns tried
+    seconds:     the seconds that this campaign spent on trying problems
+    stages, classes: the number of confirmed problems for each stage and class of divergence
     minimum:     the exercise required of the campaign
     """
 
@@ -420,14 +424,14 @@ class CampaignResult(Counts, kw_only=True):
 
     @property
     def verdict(self) -> Verdict:
-        """DIVERGE if a divergence is new or a known one is not as its entry says, INCONCLUSIVE if too little was exercised."""
+        """DIVERGE if a divergence is new or contradicts its entry as known, INCONCLUSIVE if too little was exercised."""
         if self.new or any(each.fails for each in self.known):
             return Verdict.DIVERGE
         return Verdict.INCONCLUSIVE if self.reasons else Verdict.AGREE
 
     @property
     def is_passed(self) -> bool:
-        """True if enough was exercised, nothing is new, and each known divergence is as its entry says."""
+        """True if enough was exercised, nothing is new, and each known divergence agrees with its entry."""
         return self.verdict is Verdict.AGREE
 
     def __str__(self) -> str:
@@ -473,7 +477,7 @@ def _headline(result: CampaignResult) -> str:
 
 
 def _list_rows(result: CampaignResult) -> Iterator[tuple[str, str]]:
-    """Yield the titles and texts of a result; one without text is left out."""
+    """Yield the titles and texts of a result, without rows whose text is empty."""
     yield "engine", result.engine + (", in lockstep as well" if result.lockstep else "")
     yield "reference", result.reference if result.reference != REFERENCE else ""
     yield "dialect", str(result.dialect) if result.dialect != OURS else ""

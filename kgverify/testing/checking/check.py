@@ -1,4 +1,4 @@
-"""Check equivalence: run many problems at once on both sides, and confirm each that differs by itself."""
+"""Check equivalence: run many problems at once on both sides, and confirm each differing problem by itself."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -35,19 +35,22 @@ from kgverify.verification.rounding import EngineRun, measure_tolerance
 from kgverify.verification.verify import Verification, verify
 
 UNEXPLAINED: Final = FULL._replace(explained=0)
-"""The effort for a divergence of which only the stage and the class are asked."""
+"""The effort for a divergence if only its stage and class matter."""
 ALONE: Final = tuple(Equality(lockstep=each, determinism=False, minimum=NO_MINIMUM) for each in (False, True))
-"""The equality that a problem by itself needs, without and with lockstep."""
+"""The equality for a problem by itself, without and with lockstep."""
 MOST_CONFIRMED: Final = 10
 """The default number of problems that a check confirms."""
 
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """Problems in one run, and what the reference derives and ranks in it; it serves any number of engines.
+    """Problems in one run, with the derivations and ranks of the reference.
 
-    indices: of the problems, in the list that was divided into batches
-    crash:   the exception of a foreign reference on these problems, whose columns are then empty; else None
+    It serves any number of engines.
+
+    indices: the indices of the problems in the list that was divided into batches
+    crash:   the exception that a foreign reference raised on these problems; its columns are then empty. None without
+             an exception
     """
 
     indices: tuple[int, ...]
@@ -86,8 +89,8 @@ class Checker:
     """The engine under test, and how it is compared.
 
     make:      makes the engine under test
-    reference: makes the engine that it is compared with
-    lockstep:  whether every step is compared from the expected goal as well, beside the free-running derivations
+    reference: makes the engine for comparison
+    lockstep:  whether every step is also compared from the expected goal, in addition to the free-running derivations
     """
 
     make: MakePipeline = field(default_factory=compiled_maker)
@@ -95,10 +98,10 @@ class Checker:
     lockstep: bool = False
 
     def check(self, problems: Sequence[Problem], most: int = MOST_CONFIRMED) -> tuple[list[Failure], Exercise]:
-        """Return where the engine differs from the reference, and the exercise of the problems on which both agree.
+        """Return the failures of the engine, and the exercise of the problems on which it agrees with the reference.
 
-        The problems share as few runs as their limits, policies and numbers of corruptions allow. Everything recorded is
-        compared. The first `most` problems that differ are confirmed, each by itself; there may be further ones.
+        The problems share as few runs as their limits, policies and numbers of corruptions allow. Everything recorded
+        is compared. The first `most` differing problems are confirmed, each by itself; there may be more.
         """
         suspects: list[Suspect] = []
         exercise = NOT_EXERCISED
@@ -110,7 +113,10 @@ class Checker:
         return [self.confirm(suspect) for suspect in suspects[:most]], exercise
 
     def find_suspects(self, batch: Batch) -> list[Suspect]:
-        """Return the problems of a batch that differ in its run or, if the engine raises an exception, that cause it."""
+        """Return the problems of a batch that differ in its run.
+
+        If the engine raises an exception, return the problems that cause it.
+        """
         try:
             with without_garbage_collection():
                 differing = self._find_suspicious(batch)
@@ -120,20 +126,20 @@ class Checker:
             middle = len(batch.indices) // 2
             for part in (slice(0, middle), slice(middle, None)) if middle else ():
                 if found and hangs:
-                    # Another one would take as long again.
+                    # Another hang would take the same time again.
                     break
                 half = prepare_batch(batch.indices[part], batch.merged.problems[part], batch.merged.reference)
                 found += self.find_suspects(half)
-            # No part fails by itself: the first problem represents the group.
+            # No part of the group fails by itself, so the first problem represents the group.
             return found or [Suspect(batch, 0, hangs)]
         return [Suspect(batch, index) for index in sorted(differing)]
 
     def confirm(self, suspect: Suspect) -> Failure:
-        """Return the failure of a suspect: alone if possible, else in the smallest group that halving finds."""
+        """Return the failure of a suspect, alone if possible, else in the smallest group found by halving."""
         problem, number = suspect.batch.merged.problems[suspect.member], suspect.number
         attempts = [problem]
         if problem.queries and problem.num_corruptions not in (0, ALL):
-            # In a batch other corruptions are drawn, since the draw depends on ids.
+            # The corruptions drawn in a batch differ, since the draw depends on ids.
             attempts.append(replace(problem, num_corruptions=ALL))
         for attempt in attempts:
             if (failure := self.judge(attempt, number)) is not None:
@@ -154,7 +160,10 @@ class Checker:
         return self._judge_member([problem], 0, index)
 
     def _find_in_group(self, group: Sequence[Problem]) -> set[int]:
-        """Return the problems of a group that differ in one run; the first one if an engine raises an exception."""
+        """Return the problems of a group that differ in one run.
+
+        If an engine raises an exception, return the first problem.
+        """
         try:
             return self._find_suspicious(prepare_batch(range(len(group)), group, self.reference))
         except EngineCrash:
@@ -163,7 +172,7 @@ class Checker:
     def _find_suspicious(self, batch: Batch) -> set[int]:
         """Return the indices in the batch of the problems that differ.
 
-        EngineCrash if the engine under test raises an exception; CheckBug for an exception of kgverify's own.
+        EngineCrash if the engine under test raises an exception; CheckBug if kgverify itself raises one.
         """
         guarded = replace(self, make=guard(self.make))
         if batch.crash is not None:
@@ -185,7 +194,8 @@ class Checker:
     def _compare(self, batch: Batch, *, is_quick: bool = False) -> set[int]:
         """Return the indices in the batch of the problems that differ.
 
-        is_quick: whether columns that are equal without any tolerance need no comparison, which takes as long as a small run
+        is_quick: whether to skip the comparison of columns that are exactly equal; comparing takes as long as a small
+                  run
         """
         merged, run = batch.merged, batch.merged.run
         pipeline = merged.with_unranked(self.make(run, merged.sizes))
@@ -262,7 +272,7 @@ def prepare_batches(problems: Sequence[Problem], reference: MakePipeline = make_
 def prepare_batch(
     indices: Sequence[int], problems: Sequence[Problem], reference: MakePipeline = make_reference
 ) -> Batch:
-    """Merge problems that have one `key` and some indices into one run, and prove it with the reference."""
+    """Merge the problems with some indices, which share one `key`, into one run, and prove it with the reference."""
     merged = merge(problems, reference)
     try:
         pipeline = merged.with_unranked(_guard_reference(reference)(merged.run, merged.sizes))
@@ -285,8 +295,8 @@ def prepare_alone(
 ) -> Batch:
     """Return the problem that runs alone at an index of a seed's sequence, proved by the reference.
 
-    number:  of the problem, in the list that was divided into batches
-    problem: the one at the index, if it was drawn before
+    number:  the number of the problem in the list that was divided into batches
+    problem: the problem at the index, if it was drawn before
     """
     batch = prepare_batch([number], [draw_boundary_problem(seed, index) if problem is None else problem], reference)
     if reference is not make_reference:
@@ -306,7 +316,7 @@ def verify_problems(
 
 
 def _guard_reference(reference: MakePipeline) -> MakePipeline:
-    """Return the maker of the reference. The exceptions of kgverify's own are bugs, those of others crashes."""
+    """Return the maker of the reference. Exceptions of kgverify's own references are bugs; those of others are crashes."""
     return reference if reference is make_reference else guard(reference, THE_REFERENCE)
 
 
@@ -317,7 +327,7 @@ def _find_differing(merged: Merged, comparison: Comparison) -> set[int]:
 
 
 def _owner(merged: Merged, divergence: Divergence) -> int:
-    """Return the index of the problem that a divergence is about; the last one's if it names no query."""
+    """Return the index of the problem that a divergence is about; of the last problem if it names no query."""
     return (
         int(merged.owner[divergence.query]) if 0 <= divergence.query < len(merged.owner) else len(merged.problems) - 1
     )

@@ -10,33 +10,34 @@ from kgverify.report.report import Report
 from kgverify.testing.problems.problem import Problem
 
 CRASH: Final = "crash"
-"""The kind of a failure where the engine raised an exception."""
+"""The kind of a failure in which the engine raised an exception."""
 
 HANG: Final = "hang"
-"""The kind of a failure where the engine did not return in time."""
+"""The kind of a failure in which the engine did not return in time."""
 
 DEATH: Final = "death"
-"""The kind of a failure where the engine ended its process."""
+"""The kind of a failure in which the engine ended its process."""
 
 ENDS_RUN: Final = (CRASH, HANG, DEATH)
-"""The kinds of failures that end the run for all of its problems."""
+"""The kinds of failures that end the run for all its problems."""
 
 LAW: Final = "law"
-"""The kind of a failure where the engine breaks a law, whose name is the situation."""
+"""The kind of a failure in which the engine breaks a law. Its situation is the name of the law."""
 
 RESOLVENTS: Final = "resolvents."
 """The prefix of the fields of a step's resolvents."""
 
 UNDECIDED: Final = "undecided"
-"""The kind of a failure where nothing could be compared."""
+"""The kind of a failure in which nothing could be compared."""
 
 
 class Signature(NamedTuple):
     """The identity of a failure, which stays the same while its problem is shrunk.
 
-    stage, field: of the first divergence: a `Stage`, and a column or `stage.NAME`; empty without a divergence
+    stage, field: the location of the first divergence: a `Stage`, and a column or `stage.NAME`; empty without a
+                  divergence
     kind:         a `DifferenceClass`, or `CRASH`, `HANG`, `DEATH`, `UNDECIDED` or `LAW`
-    situation:    of its cause; the exception's type of a crash; the law's name
+    situation:    the situation of its cause, the type of a crash's exception, or the name of a law
     """
 
     stage: str
@@ -51,8 +52,8 @@ class Signature(NamedTuple):
     def held(self) -> "Signature":
         """The parts that shrinking holds fixed.
 
-        Where a step is right alone and wrong in a batch, the column of its resolvents may change. A law that a reported
-        value breaks may be broken elsewhere.
+        If a step is right alone and wrong in a batch, the column of its resolvents may change. If a reported value
+        breaks a law, the law may be broken elsewhere after shrinking.
         """
         if self.kind == LAW:
             return self._replace(stage=LAW if self.stage else "", field="")
@@ -61,7 +62,7 @@ class Signature(NamedTuple):
 
 
 def fails_same_way(signature: Signature, other: Signature) -> bool:
-    """Return whether two failures have the same stage, field, class and situation, as far as these are held fixed."""
+    """Return whether two failures have the same stage, field, class and situation, ignoring parts that are not held fixed."""
     return signature.held == other.held
 
 
@@ -69,12 +70,13 @@ def fails_same_way(signature: Signature, other: Signature) -> bool:
 class Failure:
     """A problem on which the engine under test differs from the reference.
 
-    index:      of the problem among those checked
-    problem:    the failing problem; with all its corruptions if only those drawn in a batch show the difference
-    group:      the problems, this one among them, that fail in one run; the problem itself if it fails alone
-    signature:  of its first divergence
-    divergence: its first divergence; None for a crash, or where nothing was compared
-    message:    the exception's text, or why nothing was compared
+    index:      the index of the problem among those checked
+    problem:    the failing problem; with all its corruptions if only the corruptions drawn in a batch show the
+                difference
+    group:      the problems, including this one, that fail in one run; only the problem itself if it fails alone
+    signature:  the signature of its first divergence
+    divergence: its first divergence; None for a crash, or if nothing was compared
+    message:    the exception's text, or the reason why nothing was compared
     """
 
     index: int

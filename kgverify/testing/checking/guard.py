@@ -1,6 +1,7 @@
-"""Distinguish the exceptions of an engine from those of kgverify, and limit its CPU time: one that exceeds it hangs.
+"""Distinguish the exceptions of an engine from those of kgverify, and limit its CPU time.
 
-Python code is stopped by an exception. Native code cannot be: a process that may be replaced ends itself.
+An engine that exceeds it hangs. An exception stops Python code. It cannot stop native code, so a process that may be
+replaced ends itself.
 """
 
 import faulthandler
@@ -43,14 +44,14 @@ from kgverify.trace.model.validate import check_columns
 
 SECONDS: Final = 10.0
 SECONDS_OF_TICK: Final = 0.01
-"""Several times what a tick takes on one core."""
+"""Several times the duration of a tick on one core."""
 PATIENCE: Final = 30
 """The factor for engines that may compile, or whose speed is unknown."""
 NATIVE_PATIENCE: Final = 10
-"""Seconds of real time in which a second of CPU time certainly passes."""
+"""The seconds of real time within which a second of CPU time certainly passes."""
 
 _nothing: TextIO | None = None
-"""The file for the last traceback of a process that may be replaced."""
+"""The null device, which receives the last traceback of a process that may be replaced."""
 
 
 class EngineCrash(KgverifyError):
@@ -76,7 +77,7 @@ class EngineHang(EngineCrash):
 
 
 def find_limit(run: Run, sizes: Sizes, num_candidates: int, mode: str) -> float:
-    """Return the seconds of CPU time in which an engine certainly derives candidates of a run."""
+    """Return the seconds of CPU time within which an engine certainly derives some candidates of a run."""
     num_clauses = len(run.graph.train) + len(run.graph.rules)
     ticks_of_step = 1 + num_clauses / sizes.match_window
     turns = 1 + num_candidates / min(sizes.slots, sizes.pool)
@@ -95,7 +96,7 @@ def limit_time(seconds: float) -> Iterator[None]:
         raise EngineHang(seconds)
 
     before = signal.signal(signal.SIGVTALRM, stop)
-    # Again and again, since an engine may catch the exception.
+    # Raise it repeatedly, since an engine may catch the exception.
     signal.setitimer(signal.ITIMER_VIRTUAL, seconds, 1.0)
     if _nothing is not None:
         faulthandler.dump_traceback_later(NATIVE_PATIENCE * seconds, exit=True, file=_nothing)
@@ -110,7 +111,7 @@ def limit_time(seconds: float) -> Iterator[None]:
 
 @contextmanager
 def in_replaceable_process() -> Iterator[None]:
-    """Let this process end itself where an engine does not return from native code."""
+    """Let this process end itself if an engine does not return from native code."""
     global _nothing
     with Path(os.devnull).open("w", encoding="utf-8") as _nothing:
         try:
@@ -143,9 +144,9 @@ Refuse: TypeAlias = Callable[[str, str, BaseException], Exception]
 
 
 def guard(make_pipeline: MakePipeline, role: str = "") -> MakePipeline:
-    """Return the same maker; its exceptions, and those of the pipelines that it makes, become `EngineCrash`.
+    """Return the same maker, but exceptions of the maker and of its pipelines become `EngineCrash`.
 
-    role: named in the crash's situation, if the engine is not the one under test
+    role: the role of the engine, named in the crash's situation unless it is the engine under test
     """
 
     def refuse(part: str, message: str, error: BaseException) -> Exception:
@@ -158,12 +159,12 @@ def guard(make_pipeline: MakePipeline, role: str = "") -> MakePipeline:
 
 
 def explain(make_pipeline: MakePipeline, where: str, *, allows_unsupported: bool = False) -> MakePipeline:
-    """Return the same maker; its exceptions, and those of the pipelines that it makes, become a UserError with a fix.
+    """Return the same maker, but exceptions of the maker and of its pipelines become a UserError with a fix.
 
-    where:              the option and the name by which the user gave the engine
-    allows_unsupported: whether NotImplementedError, by which an engine refuses a policy, stays as it is
+    where:              the option and the name with which the user specified the engine
+    allows_unsupported: whether NotImplementedError, with which an engine refuses a policy, is passed on unchanged
 
-    What the engine returns is checked before it is compared.
+    The results of the engine are checked before they are compared.
     """
 
     def refuse(part: str, message: str, error: BaseException) -> Exception:
@@ -189,13 +190,13 @@ def explain(make_pipeline: MakePipeline, where: str, *, allows_unsupported: bool
 
 
 def find_explained(engine: AnyEngine, where: str) -> MakePipeline:
-    """Return the maker of an engine whose mistakes become UserErrors; the exceptions of kgverify's own are bugs."""
+    """Return the maker of an engine whose mistakes become UserErrors. Exceptions of kgverify's own engines are bugs."""
     make = find_maker(engine, where)
     return make if follows_semantics(engine) else explain(make, f"{where} {name_engine(engine)}".strip())
 
 
 def _replace_exceptions(make_pipeline: MakePipeline, refuse: Refuse, *, is_limited: bool) -> MakePipeline:
-    """Return a maker whose exceptions are replaced, in limited time, or with all columns checked."""
+    """Return a maker whose exceptions are replaced, and which limits the time or checks all columns."""
 
     def make(run: Run, sizes: Sizes) -> Pipeline:
         def limit(num_candidates: int, mode: str) -> AbstractContextManager[None]:
@@ -213,11 +214,13 @@ def _replace_exceptions(make_pipeline: MakePipeline, refuse: Refuse, *, is_limit
 
 
 class GuardedEngine:
-    """An engine whose exceptions are replaced, within a limit of time; it can be probed if the engine can.
+    """An engine with a time limit, whose exceptions are replaced.
 
-    limit:  returns the context that limits the time of a number of candidates in a mode
-    refuse: returns the exception that replaces one of the engine
-    run:    if given, the ids and lengths of the columns that the engine returns are checked as well
+    It can be probed if the original engine can.
+
+    limit:  returns the context that limits the time for a number of candidates in a mode
+    refuse: returns the exception that replaces an exception of the engine
+    run:    if given, the ids and lengths of the engine's columns are checked, too
     """
 
     def __init__(
@@ -260,7 +263,7 @@ class GuardedEngine:
 
 
 def _check_kinds(columns: Columns) -> None:
-    """Raise `_WrongResult` for a column of another kind (whole numbers, numbers) or shape than the field prescribes."""
+    """Raise `_WrongResult` for a column whose kind (whole numbers, numbers) or shape differs from the field's."""
     for array in (array for level in columns for array in level):
         if not isinstance(array, np.ndarray):
             raise _WrongResult(f"expected ndarray, found {type(array).__name__}")
@@ -288,9 +291,9 @@ class _WrongResult(TypeError):
 
 
 class CheckBug(InternalError):
-    """A bug of kgverify that was met while problems were checked.
+    """A bug of kgverify that occurred while problems were checked.
 
-    problems: the smallest group found that meets it in one run
+    problems: the smallest group found that triggers it in one run
     """
 
     def __init__(self, message: str, problems: tuple[Problem, ...] = ()) -> None:
@@ -299,9 +302,9 @@ class CheckBug(InternalError):
 
 
 def locate_bug(problems: Sequence[Problem], error: Exception, again: Callable[[Sequence[Problem]], object]) -> CheckBug:
-    """Return the error for a bug of kgverify that was met on problems in one run, narrowed down by halving.
+    """Return the error for a bug of kgverify that problems triggered in one run, narrowed down by halving.
 
-    again: repeats on some of the problems what met the bug
+    again: repeats the work that triggered the bug, on some of the problems
     """
 
     def fails(some: Sequence[Problem]) -> bool:
@@ -324,7 +327,7 @@ def _guarded(refuse: Refuse, part: str, kind: type[T], function: Callable[P, obj
 def _call(
     refuse: Refuse, part: str, kind: type[T], function: Callable[P, object], *arguments: P.args, **named: P.kwargs
 ) -> T:
-    """Return what a function of an engine returns, which must be of a kind; its exceptions are replaced."""
+    """Call a function of an engine, whose result must be of a kind, and replace its exceptions."""
     own = os.getpid()
     try:
         result = function(*arguments, **named)
@@ -340,14 +343,15 @@ def _call(
         raise refuse(part, str(error), error) from error
     finally:
         if os.getpid() != own:
-            # The engine has forked, and the work must not be done twice.
+            # The engine has forked: the work must not be done twice.
             os._exit(1)
 
 
 def find_supported(make_pipeline: MakePipeline, problems: Sequence[Problem]) -> list[int]:
-    """Return the indices of the problems that an engine supports, which is made once for each policy with each limits.
+    """Return the indices of the problems that an engine supports.
 
-    An engine does not support these if it raises NotImplementedError or, except for the policy `shortest`, UserError.
+    The engine is made once for each pair of policy and limits. An engine does not support a pair if it raises
+    NotImplementedError or, except for the policy `shortest`, UserError.
     """
     is_supported: dict[tuple[PolicySpec, Limits], bool] = {}
     for problem in problems:
@@ -361,21 +365,21 @@ def find_supported(make_pipeline: MakePipeline, problems: Sequence[Problem]) -> 
             is_supported[settings] = False
         except BaseException as error:
             pass_on(error)
-            # Any other error is a crash, which the problems show.
+            # Any other error is a crash, and the problems will show it.
             if isinstance(error, UserError):
                 is_supported[settings] = problem.policy.name == SHORTEST.name
     return [i for i, problem in enumerate(problems) if is_supported[problem.policy, problem.limits]]
 
 
 def make_once(make_pipeline: MakePipeline, problem: Problem) -> EngineInfo:
-    """Make an engine for a problem, and return its info, or raise what it raises."""
+    """Make an engine for a problem, and return its info. Exceptions of the engine are passed on."""
     merged = merge([problem])
     return make_pipeline(merged.run, merged.sizes).engine.info
 
 
 @without_garbage_collection()
 def check_made(make_pipeline: MakePipeline, where: str, problem: Problem) -> None:
-    """Raise UserError if an engine cannot be made for a simple problem; that would look like a crash."""
+    """Raise UserError if an engine cannot be made for a simple problem, which would otherwise look like a crash."""
     with suppress(NotImplementedError):
-        # A policy that the engine does not support is no mistake.
+        # An unsupported policy is not a mistake.
         make_once(explain(make_pipeline, where, allows_unsupported=True), problem)

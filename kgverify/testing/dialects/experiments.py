@@ -1,6 +1,7 @@
-"""The experiments that tell dialects apart: each a program of a few lines, a goal to resolve or a query to prove.
+"""The experiments that distinguish dialects.
 
-What each dialect would answer is never written down here: the reference computes it.
+Each is a program of a few lines, with a goal to resolve or a query to prove. The answer of each dialect is not written
+here: the reference computes it.
 """
 
 import re
@@ -31,12 +32,14 @@ _ATOM: Final = re.compile(r"(\w)(?:\((\w),(\w)\))?")
 class Experiment:
     """A program and a question about it, whose answer depends on some switches of the dialect.
 
-    about:    the switch that it decides; `filters` is followed by one filter (is it applied?) or two (in which order?)
+    about:    the switch that it decides; `filters` is followed by one filter (is it applied?) or by two (in which
+              order?)
     facts, rules: the program
-    path:     the goals of a derivation, the query first. A step is taken from the last one; the query alone is proved
-    is_step:  whether the question is about a step, not about the outcome of a query
-    uses:     the switches and the filters on which the answer may depend
-    is_corruption: whether the query is the corruption of a test triple
+    path:     the goals of a derivation, the query first. A step is taken from the last goal; if the query is the only
+              goal, it is proved
+    is_step:  whether the question is about a step rather than the outcome of a query
+    uses:     the switches and filters that may affect the answer
+    is_corruption: whether the query is a corruption of a test triple
     """
 
     about: tuple[str, ...]
@@ -55,7 +58,7 @@ class Experiment:
 
     @property
     def lines(self) -> list[str]:
-        """The program, a clause a line."""
+        """The program, one clause per line."""
         return [*map(str, self.rules), *map(render_named, self.facts)]
 
     @property
@@ -79,9 +82,9 @@ def render_goal(atoms: tuple[NamedAtom, ...]) -> str:
 
 
 def vary(experiment: Experiment) -> tuple[Experiment, ...]:
-    """Return the experiment, and others that ask the same in another program.
+    """Return the experiment, and variants that ask the same question about another program.
 
-    One swaps the arguments of every atom, another has unrelated facts, so that ids and their order differ.
+    One variant swaps the arguments of every atom. Another adds unrelated facts, so that ids and their order differ.
     """
     fillers = tuple(NamedAtom("w", a, b) for a, b in (("d", "c"), ("c", "b"), ("e", "a")))
     return experiment, _swap_arguments(experiment), replace(experiment, facts=(*fillers, *experiment.facts))
@@ -143,7 +146,7 @@ filters close max_atoms | p <- q, r, s. p. | g > p | order LONG | max_atoms 2
 filters revisit max_atoms | p <- p, p, p. p <- r. | p | VISITED LONG | max_atoms 2
 filters duplicates max_atoms | p <- q(X,Z), r, s. p <- q(X,W), r, s. p <- t. | p | LONG | max_atoms 2
 """
-"""The experiments about steps; each needs little beside the switches that earlier ones decide."""
+"""The experiments about steps. Each depends on little besides the switches that earlier experiments decide."""
 
 _OUTCOMES: Final = """
 unification | g <- p(X,Z). p(X,X) <- q(X,X). q(a,a). | g
@@ -190,19 +193,19 @@ _UNARY: Final = """
 skips_unary | p <- q. q <- r. r <- s. s. | p | prune | max_depth 2
 skips_unary | p <- q(Y,X). q <- r. r <- q(X,Z), q(Z,Y). q(b,c). q(c,a). | p | prune order | max_depth 3
 """
-"""The experiments about outcomes that every engine is asked, since no step shows the answer."""
+"""The experiments about outcomes that are put to every engine, since no step shows the answer."""
 
 _CONTROLS: Final = """
 control | p <- q. q. | p
 control | p <- q. q(a,c). | p
 """
-"""Queries to which every dialect has the same answer."""
+"""Queries that every dialect answers in the same way."""
 
 _CHOICES: Final = """
 control | p <- q. p <- r, s. r <- u. s <- u. u. | p
 control | p <- r, s. p <- q. q <- u. u. | p
 """
-"""Queries that show whether the engine makes the choices of the policy `shortest`, and returns to no other."""
+"""Queries that show whether the engine makes the choices of the policy `shortest`, without backtracking to others."""
 
 _TABLES: Final = {
     "STEPS": _STEPS,
@@ -222,7 +225,7 @@ _SHORT: Final = {
     "FEW": "max_resolvents 2, max_depth 8",
     "ONE": "max_atoms 1, max_depth 8",
 }
-"""The words that stand for others in the tables. A bare predicate stands for p(X, Y) in a rule, and for p(a, b) elsewhere."""
+"""The abbreviations in the tables. A bare predicate stands for p(X, Y) in a rule, and for p(a, b) elsewhere."""
 
 
 def _read_atoms(text: str, *, is_rule: bool = False) -> tuple[NamedAtom, ...]:
@@ -236,7 +239,7 @@ def _read_atoms(text: str, *, is_rule: bool = False) -> tuple[NamedAtom, ...]:
 
 
 def _read_row(row: str, *, is_step: bool) -> Experiment:
-    """Read a row of a table: what it is about, clauses that end with dots, a path of goals, what it uses, and limits."""
+    """Read a row of a table: the subject, clauses that end with dots, a path of goals, the switches used, and limits."""
     for short, words in _SHORT.items():
         row = row.replace(short, words)
     about, program, path, *rest = row.split("|")
@@ -264,7 +267,7 @@ def _read_row(row: str, *, is_step: bool) -> Experiment:
 
 @cache
 def list_experiments(*tables: str) -> tuple[Experiment, ...]:
-    """Return the experiments of some tables, in order: STEPS, OUTCOMES, UNARY, CONTROLS or CHOICES."""
+    """Return the experiments of tables, in order: STEPS, OUTCOMES, UNARY, CONTROLS or CHOICES."""
     return tuple(
         [_read_row(row, is_step=name == "STEPS") for name in tables for row in _TABLES[name].strip().splitlines()]
     )
@@ -275,11 +278,11 @@ NOT_PROVED: Final = "not proved"
 
 
 class Answer(NamedTuple):
-    """An answer.
+    """An answer to an experiment.
 
-    lines:     the resolvents of a step in order, as text with canonical variables; or the outcome of a query
-    counts:    the numbers dropped by `max_atoms` and by `max_resolvents` in a step; empty if they are unknown
-    is_forced: whether no step of a derivation had a choice; False where that is unknown
+    lines:     the resolvents of a step in order, as text with canonical variables, or the outcome of a query
+    counts:    the numbers of resolvents that `max_atoms` and `max_resolvents` dropped in a step; empty if unknown
+    is_forced: whether no step of a derivation had a choice; False if unknown
     """
 
     lines: tuple[str, ...]
@@ -299,15 +302,15 @@ def predict(experiment: Experiment, dialect: Dialect) -> Answer:
 
 
 def project(dialect: Dialect, uses: frozenset[str]) -> Dialect:
-    """Return the default dialect, except for the switches and the filters that an experiment uses."""
+    """Return a dialect with the defaults of all switches and filters that an experiment does not use."""
     switches = {name: getattr(dialect, name) for name in uses if name in Dialect.__struct_fields__}
     return Dialect(**switches, filters=tuple([each for each in dialect.filters if each in uses]))
 
 
 def ask(experiment: Experiment, make: MakePipeline, dialect: Dialect | None = None) -> Answer:
-    """Return the answer of an engine, made for this experiment alone; the dialect is that of its limits.
+    """Return the answer of an engine that is made only for this experiment, with the dialect in its limits.
 
-    Raises what the engine raises.
+    Exceptions of the engine are passed on.
     """
     merged = _merge(experiment)
     limits = experiment.limits if dialect is None else msgspec.structs.replace(experiment.limits, dialect=dialect)
@@ -328,7 +331,7 @@ def ask(experiment: Experiment, make: MakePipeline, dialect: Dialect | None = No
 
 @lru_cache(maxsize=1 << 10)
 def _merge(experiment: Experiment) -> Merged:
-    """Return the run of an experiment, whose symbols are known even where no clause has them."""
+    """Return the run of an experiment. Its symbols are known even if no clause contains them."""
     query = experiment.query
     ranked = [query] if query.is_ground else []
     if experiment.is_corruption:
@@ -352,7 +355,7 @@ def _read_step(columns: Columns, info: EngineInfo, symbols: Symbols) -> Answer:
         is_goal = each.kind == GoalKind.GOAL and each.atoms
         terminal = "" if is_goal else GoalKind(each.kind).name if each.kind in _KINDS else str(each.kind)
         lines.append(": ".join(filter(None, (terminal, goal))))
-    # Without resolvents the derivation ends just as with FALSE.
+    # Without resolvents the derivation ends, just as with FALSE.
     counts = () if "steps.dropped_atoms" in unknown_columns(info) else (step.dropped_atoms, step.dropped_resolvents)
     return Answer(tuple(lines) or (GoalKind.FALSE.name,), counts)
 
@@ -361,7 +364,7 @@ _KINDS: Final = frozenset(map(int, GoalKind))
 
 
 def _name(atom: tuple[int, int, int], symbols: Symbols) -> NamedAtom:
-    """Return an atom in names; an id that has none is shown as a number."""
+    """Return an atom in names; an id without a name is shown as a number."""
 
     def name(names: tuple[str, ...], number: int) -> str:
         return names[number] if 0 <= number < len(names) else f"#{number}"

@@ -17,13 +17,13 @@ _WIDTH: Final = 16
 
 @dataclass(frozen=True, kw_only=True)
 class Trial:
-    """An experiment as the engine was asked it.
+    """An experiment, as it was put to the engine.
 
     about:       the switch, and the filters
-    expected:    the answer of each value, the others being those proposed
-    proposed:    the value that is proposed
-    answer:      the engine's
-    num_fitting: the programs in which the engine answers as the proposed dialect does, of `num_asked`
+    expected:    the answer for each value of the switch, with the proposed values of all other switches
+    proposed:    the proposed value
+    answer:      the engine's answer
+    num_fitting: the number of programs, of `num_asked`, for which the engine answers like the proposed dialect
     is_used:     whether it decided anything
     """
 
@@ -39,7 +39,7 @@ class Trial:
 
     @property
     def refuted(self) -> frozenset[tuple[str, str]]:
-        """The values whose answers are not that of the proposed one, each with what the experiment is about."""
+        """The values whose answers differ from the proposed value's, each with the subject of the experiment."""
         right = self.expected.get(self.proposed)
         return frozenset((self.about, value) for value, answer in self.expected.items() if answer != right)
 
@@ -57,10 +57,10 @@ class Trial:
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """The value of a switch that is proposed.
+    """The proposed value of a switch.
 
-    others: further values that fit as well; of decided filters, orders that make no difference
-    reason: why it is undecided; empty if it is decided
+    others: other values that fit, too; for decided filters, orders that make no difference
+    reason: the reason why it is undecided; empty if it is decided
     """
 
     switch: str
@@ -71,7 +71,7 @@ class Finding:
 
     @property
     def is_decided(self) -> bool:
-        """True if there is no reason against it."""
+        """True if there is no reason to leave it undecided."""
         return not self.reason
 
     def describe(self) -> str:
@@ -83,7 +83,7 @@ class Finding:
 class Verified:
     """The comparison of the engine with the reference in the proposed dialect, on generated problems.
 
-    text: the report, empty where both agree
+    text: the report; empty if both agree
     """
 
     verdict: Verdict = Verdict.INCONCLUSIVE
@@ -93,12 +93,14 @@ class Verified:
 
 @dataclass(frozen=True, kw_only=True)
 class Proposal:
-    """The dialect that is proposed for an engine. `print` shows it; `save` writes it for `--limits dialect=FILE`.
+    """The dialect proposed for an engine.
 
-    has_steps: whether steps decided, not outcomes alone
-    findings:  one for each switch
-    lessons:   generated problems that decided what the experiments left open
-    notes:     what is odd about the engine
+    `print` shows it; `save` writes it for `--limits dialect=FILE`.
+
+    has_steps: whether steps decided, not only outcomes
+    findings:  a finding for each switch
+    lessons:   generated problems that decided questions that the experiments left open
+    notes:     oddities of the engine
     """
 
     engine: str
@@ -116,11 +118,11 @@ class Proposal:
 
     @property
     def verdict(self) -> Verdict:
-        """AGREE if the engine agrees with the reference in this dialect; otherwise as the comparison says."""
+        """AGREE if the engine agrees with the reference in this dialect; otherwise the verdict of the comparison."""
         return self.verified.verdict
 
     def render_file(self) -> str:
-        """Return the dialect as TOML, with what is undecided as comments."""
+        """Return the dialect as TOML, with undecided switches as comments."""
         comments = [f"# Proposed for {self.engine} by `kgverify dialect`: {self._verification()}."]
         comments += [f"# undecided: {each.switch}: {each.describe()}" for each in self.undecided]
         return "\n".join(map(make_visible, comments)) + "\n" + render_dialect(self.dialect)
@@ -130,7 +132,7 @@ class Proposal:
         write_file(path, self.render_file())
 
     def __str__(self) -> str:
-        """Return every switch with an experiment that decides it, what is undecided, and the comparison."""
+        """Return every switch with an experiment that decides it, the undecided switches, and the comparison."""
         return "\n".join(map(make_visible, self._lines()))
 
     def _verification(self) -> str:

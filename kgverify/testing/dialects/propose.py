@@ -1,4 +1,4 @@
-"""Propose the dialect of an engine: ask it the questions of the experiments, and keep the dialects that fit its answers."""
+"""Propose the dialect of an engine: run the experiments on it, and keep the dialects that fit its answers."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -31,9 +31,9 @@ NEEDS: Final = {
     "exempts_terminal": "revisit",
     "long_resolvents": "max_atoms",
 }
-"""The filter without which a switch means nothing."""
+"""The filter without which a switch has no effect, for some switches."""
 MOST_TRIED: Final = 300
-"""Dialects that are tried on a problem."""
+"""The largest number of dialects that are tried on a problem."""
 
 _ORDER: Final = ("order", "is_reversed")
 _REPEATS: Final = 16
@@ -42,9 +42,9 @@ _NO_VALUE_FITS: Final = "its answers contradict each other, or fit no value"
 
 
 class _Asked(NamedTuple):
-    """An experiment with its variants that the engine answered, its answers, and why it answered no other.
+    """An experiment with the variants that the engine answered, the answers, and the reason why it answered no others.
 
-    num_fitting: the answers that fit one of the dialects that were possible then
+    num_fitting: the number of answers that fit one of the dialects that were possible at that time
     is_used:     whether these answers decided anything
     """
 
@@ -61,7 +61,7 @@ class _Asked(NamedTuple):
         return self.is_used and self.num_fitting < len(self.answers)
 
     def count_fitting(self, dialect: Dialect, is_ordered: bool = True) -> int:
-        """Return the number of answers that are those of a dialect."""
+        """Return the number of answers that agree with a dialect."""
         pairs = zip(self.variants, self.answers, strict=True)
         return sum(
             _arrange(predict(variant, dialect).lines, is_ordered) == _arrange(answer.lines, is_ordered)
@@ -79,10 +79,12 @@ def _arrange(lines: Sequence[str], is_ordered: bool) -> tuple[str, ...]:
 
 
 class Hypotheses:
-    """A set of dialects, in which only the switches and filters matter that some experiment has used.
+    """A set of dialects.
 
-    dialects: the dialects; one without a memory has the memory `none` and no filter `revisit`
-    used:     the names of these switches and filters
+    Only the switches and filters matter that some experiment has used.
+
+    dialects: the dialects; a dialect without a memory has the memory `none` and no filter `revisit`
+    used:     the names of the switches and filters that some experiment has used
     """
 
     def __init__(self) -> None:
@@ -90,7 +92,7 @@ class Hypotheses:
         self.used: set[str] = set()
 
     def distinguish(self, uses: Iterable[str]) -> None:
-        """Distinguish the values of further switches, and the places of further filters."""
+        """Distinguish the values of more switches, and the places of more filters."""
         new = set(uses) - self.used
         self.used |= new
         for name in (*FILTERS, *VALUES):
@@ -98,7 +100,10 @@ class Hypotheses:
                 self.dialects = [other for dialect in self.dialects for other in _vary_dialect(dialect, name)]
 
     def count(self, experiment: Experiment, num_fitting: Callable[[Dialect], int]) -> dict[Dialect, int]:
-        """Return the number of answers to an experiment that each dialect fits; dialects alike for it are tried once."""
+        """Return the number of answers to an experiment that each dialect fits.
+
+        Dialects that it cannot distinguish are tried once.
+        """
         uses = experiment.uses | self.decided
         of_dialect = {dialect: project(dialect, uses) for dialect in self.dialects}
         fits = {each: num_fitting(each) for each in set(of_dialect.values())}
@@ -106,7 +111,10 @@ class Hypotheses:
 
     @property
     def decided(self) -> frozenset[str]:
-        """The switches that have one value in all dialects. An experiment need not name those that are decided before it."""
+        """The switches that have the same value in all dialects.
+
+        An experiment need not name switches that are decided before it.
+        """
         first = self.dialects[0]
         names = [name for name in VALUES if name in self.used]
         return frozenset(
@@ -114,7 +122,10 @@ class Hypotheses:
         )
 
     def keep(self, asked: _Asked, is_ordered: bool) -> int:
-        """Keep the dialects that fit the most answers, if these are more than half of them. Return how many they fit."""
+        """Keep the dialects that fit the most answers, if they fit more than half.
+
+        Return the number of answers that they fit.
+        """
         fits = self.count(asked.experiment, lambda dialect: asked.count_fitting(dialect, is_ordered))
         most = max(fits.values())
         if 2 * most > len(asked.answers):
@@ -122,7 +133,7 @@ class Hypotheses:
         return most
 
     def keep_counts(self, every: Iterable[_Asked]) -> bool:
-        """Keep the dialects that fit the numbers dropped in every answer. Return whether there are any; else keep all."""
+        """Keep the dialects that fit the numbers dropped in every answer, or all if none fits. Return whether any fits."""
         before = self.dialects
         for asked in every:
             fits = self.count(asked.experiment, asked.fits_counts)
@@ -133,7 +144,7 @@ class Hypotheses:
         return True
 
     def keep_fitting(self, fits: Callable[[Dialect], bool]) -> bool:
-        """Try the nearest dialects, and drop those that do not fit. Return whether any of them fits; if none does, keep all."""
+        """Try the nearest dialects, and drop those that do not fit; drop none if all fail. Return whether any fits."""
         self.dialects.sort(key=_distance)
         tried, rest = self.dialects[:MOST_TRIED], self.dialects[MOST_TRIED:]
         fitting = [each for each in tried if fits(with_place_of_revisit(each))]
@@ -143,17 +154,17 @@ class Hypotheses:
 
     @property
     def nearest(self) -> Dialect:
-        """The dialect that is nearest to the default one, with the filter `revisit` where it has no memory."""
+        """The dialect nearest to the default dialect, with the filter `revisit` even if it has no memory."""
         return with_place_of_revisit(min(self.dialects, key=_distance))
 
     def values(self, name: str) -> list[object]:
-        """Return the possible values of a switch, in order; all that it has if no experiment has used it."""
+        """Return the possible values of a switch, in order; all its values if no experiment has used it."""
         found = {getattr(dialect, name) for dialect in self.dialects}
         return [value for value in VALUES[name] if value in found or name not in self.used]
 
 
 def with_place_of_revisit(dialect: Dialect) -> Dialect:
-    """Return the dialect with the filter `revisit` at its default place if it has no memory, where that does nothing."""
+    """Add the filter `revisit` at its default place to a dialect without a memory, where the filter has no effect."""
     if "revisit" in dialect.filters or dialect.memory != NO_MEMORY:
         return dialect
     at = int("prune" in dialect.filters[:1])
@@ -161,7 +172,7 @@ def with_place_of_revisit(dialect: Dialect) -> Dialect:
 
 
 def _vary_dialect(dialect: Dialect, name: str) -> list[Dialect]:
-    """Return the dialects with each value of a switch that means something, or without a filter and with it at every place."""
+    """Return the dialects with each meaningful value of a switch, or without a filter and with it at every place."""
     filters = dialect.filters
     if name not in FILTERS:
         has_meaning = name not in NEEDS or NEEDS[name] in filters
@@ -173,7 +184,7 @@ def _vary_dialect(dialect: Dialect, name: str) -> list[Dialect]:
 
 
 def _distance(dialect: Dialect) -> tuple[int, int]:
-    """Return the number of switches that differ from the default dialect, and of pairs of filters in another order."""
+    """Return the number of switches that differ from the default dialect, plus the number of filter pairs in another order."""
     switches = sum(getattr(dialect, name) != getattr(OURS, name) for name in VALUES)
     filters = len(set(dialect.filters) ^ set(OURS.filters) - ({"revisit"} if dialect.memory == NO_MEMORY else set()))
     swapped = sum(FILTERS.index(a) > FILTERS.index(b) for a, b in combinations(dialect.filters, 2))
@@ -189,7 +200,7 @@ Question: TypeAlias = tuple[list[Scored], dict[str, Ends]]
 
 
 def find_ranking(make: MakePipeline) -> list[Finding]:
-    """Return what the engine's own ranking shows; nothing is decided without one, or where it fails."""
+    """Return the findings from the engine's own ranking. Nothing is decided without a ranking, or if it fails."""
     problem = Problem(facts=tuple([NamedAtom("p", "a", name) for name in _NAMES]), queries=(NamedAtom("p", "a", "a"),))
     merged = merge([problem])
     # An unproved candidate against proved ones of a lower log-probability.
@@ -213,7 +224,7 @@ def find_ranking(make: MakePipeline) -> list[Finding]:
 
 
 def _ask_ties(num_tied: int, num_above: int) -> Question:
-    """Return the question about a candidate among equal ones."""
+    """Return a question about a candidate among equals."""
     low, high = 1.0 + num_above, 1.0 + num_above + num_tied
     middle = (low + high) / 2
     expected = {"realistic": (middle, middle), "optimistic": (low, low), "pessimistic": (high, high)}
@@ -221,7 +232,7 @@ def _ask_ties(num_tied: int, num_above: int) -> Question:
 
 
 def _find_ranked(name: str, rank: Rank, questions: Sequence[Question]) -> Finding:
-    """Return what ranks show about a switch. Each is asked several times, since the rule for ties may be a random one."""
+    """Return the finding of ranks about a switch. Each question is repeated, since the rule for ties may be random."""
     values, trials = set(VALUES[name]), []
     for scored, expected in questions:
         answers = [_rank(rank, scored) for _ in range(_REPEATS)]
@@ -232,7 +243,7 @@ def _find_ranked(name: str, rank: Rank, questions: Sequence[Question]) -> Findin
             expected = expected | {"random": answers[0]}
         values &= {value for value, ends in expected.items() if ends == answers[0]}
         trials.append(_describe_ranked(name, scored, expected, answers[0]))
-    # What varies is random, whatever else the first draw fits.
+    # Ranks that vary are random, whatever other rule fits the first draw.
     values = {"random"} if "random" in values else values
     if len(values) != 1:
         return _leave(name, _NO_VALUE_FITS, tuple(trials))
@@ -286,11 +297,11 @@ def _rank(rank: Rank, scored: Sequence[Scored]) -> Ends:
 
 
 class DialectSearch:
-    """The experiments with one engine, and what they have left possible.
+    """The experiments with one engine, and the dialects that they leave possible.
 
     has_steps:  whether the engine takes steps from given goals
-    is_greedy:  whether it makes the choices of the policy `shortest`, and returns to no other
-    is_ordered: whether its resolvents are in an order that some dialect has
+    is_greedy:  whether it makes the choices of the policy `shortest`, without backtracking to others
+    is_ordered: whether its resolvents are in the order of some dialect
     """
 
     def __init__(self, engine: AnyEngine) -> None:
@@ -309,7 +320,7 @@ class DialectSearch:
 
     @refuse_exit()
     def run(self, progress: Progress = no_progress) -> None:
-        """Ask everything; `progress` is called with the number of experiments done.
+        """Run all experiments; `progress` is called with the number of finished experiments.
 
         UserError if the engine answers no control question.
         """
@@ -328,10 +339,10 @@ class DialectSearch:
 
     @refuse_exit()
     def learn_from(self, problem: Problem) -> bool:
-        """Keep the dialects in which the engine agrees with the reference on a problem, and on those learned from before.
+        """Keep the dialects in which the engine agrees with the reference on a problem, and on the problems of earlier calls.
 
-        The nearest dialects are tried, a bounded number; the others stay possible. Returns whether another dialect is
-        proposed now; if none of those tried fits, nothing changes.
+        A bounded number of nearest dialects are tried; the others stay possible. Returns whether the proposed dialect
+        has changed. If no tried dialect fits, nothing changes.
         """
         if not (self.is_greedy and self.is_ordered):
             return False
@@ -345,17 +356,17 @@ class DialectSearch:
         return self._complete(self._hypotheses.nearest) != before
 
     def _fits(self, dialect: Dialect, problems: Sequence[Problem]) -> bool:
-        """Return whether the engine agrees with the reference of a dialect on each of the problems, alone."""
+        """Return whether the engine agrees with the reference, in a dialect, on each problem by itself."""
         checker = Checker(self._make, lockstep=self.has_steps)
         changed = [replace(each, limits=structs.replace(each.limits, dialect=dialect)) for each in problems]
         return not any(checker.find_suspects(batch) for each in changed for batch in prepare_batches([each]))
 
     def _complete(self, dialect: Dialect) -> Dialect:
-        """Return a dialect with the ranking that was found."""
+        """Return a dialect completed by the ranking found."""
         return structs.replace(dialect, **{each.switch: each.value for each in self._ranking})
 
     def _ask_controls(self) -> None:
-        """Find out what the engine can be asked."""
+        """Find out which questions the engine can answer."""
         controls = [self._ask(each) for each in list_experiments("CONTROLS")]
         if not any(each.answers for each in controls):
             raise UserError(controls[0].error, where="", fix="repair the engine; kgverify check_engine shows more")
@@ -395,7 +406,7 @@ class DialectSearch:
         hypotheses, experiment = self._hypotheses, asked.experiment
         hypotheses.distinguish(experiment.uses)
         if asked.answers and not self.is_greedy:
-            # Which of several resolvents the engine chooses is unknown.
+            # The engine's choice among several resolvents is unknown.
             forced = hypotheses.count(
                 experiment, lambda dialect: all(predict(each, dialect).is_forced for each in asked.variants)
             )
@@ -412,7 +423,7 @@ class DialectSearch:
         self._asked.append(asked)
 
     def propose(self) -> Proposal:
-        """Return the dialect that fits, which is not compared with the reference yet."""
+        """Return the dialect that fits; it has not been compared with the reference yet."""
         dialect, ranking = self._hypotheses.nearest, {each.switch: each for each in self._ranking}
         return Proposal(
             engine=self._name,
@@ -437,7 +448,7 @@ class DialectSearch:
         )
 
     def _list_others(self, name: str, dialect: Dialect) -> tuple[str, ...]:
-        """Return the other values of a switch that are possible; of the filters, what is undecided about them."""
+        """Return the other possible values of a switch; for the filters, the undecided questions about them."""
         if name != "filters":
             values = self._hypotheses.values(name)
             return tuple([show_value(value) for value in values if value != getattr(dialect, name)])
@@ -452,7 +463,7 @@ class DialectSearch:
         return (*unsure, *pairs)
 
     def _explain(self, name: str, dialect: Dialect, asked: Sequence[_Asked], others: Sequence[str]) -> str:
-        """Return why a switch is undecided; empty if it is decided."""
+        """Return the reason why a switch is undecided; an empty text if it is decided."""
         need = NEEDS.get(name) if name != "memory" else None
         if need == "revisit" and (need not in dialect.filters or dialect.memory == NO_MEMORY):
             return "it has no meaning without a memory of visited goals"
@@ -471,7 +482,7 @@ class DialectSearch:
             "only steps show the difference, and the engine tells outcomes alone": not self.has_steps
             and is_shown_by_steps,
             "its outcomes depend on choices that are not those of the policy": not all(each.is_used for each in asked),
-            # In these orders the filters do the same.
+            # In these orders the filters have the same effect.
             "": self.has_steps and all("before or after" in each for each in others),
         }
         other = "no experiment shows a difference in the dialect of this engine"
@@ -482,7 +493,7 @@ class DialectSearch:
         return any(len(set(self._expect(each, dialect).values())) > 1 for each in experiments)
 
     def _expect(self, experiment: Experiment, dialect: Dialect) -> dict[str, Answer]:
-        """Return the answer of each value that an experiment is about, where the others are those of the dialect."""
+        """Return the answer for each value that an experiment distinguishes, if all other switches are as in the dialect."""
         uses = experiment.uses | self._hypotheses.decided
         return {
             value: predict(experiment, project(each, uses))
@@ -511,7 +522,7 @@ class DialectSearch:
 
 
 def list_alternatives(about: tuple[str, ...], dialect: Dialect) -> dict[str, Dialect]:
-    """Return a dialect for each value that an experiment is about, in words."""
+    """Return a dialect for each value that an experiment distinguishes, keyed by the value in words."""
     name, *names = about
     if not names:
         return {show_value(value): structs.replace(dialect, **{name: value}) for value in VALUES[name]}

@@ -1,13 +1,14 @@
-"""The generator of problems: decoded from bytes, in any dialect, at boundaries, and all those of a scope.
+"""The generator of problems.
 
-Every string of `SIZE` bytes gives a problem, and zeros a trivial one. Each byte decides one thing, so that changing a byte
-changes one thing. Few settings of limits and policy occur, so that many problems can share a run. Programs are drawn to meet
-these limits exactly and to exceed them by one.
+It decodes them from bytes, in any dialect, draws boundary cases, and lists all problems of a scope. Every string of
+`SIZE` bytes gives a problem; zeros give a trivial problem. Each byte decides one thing, so changing a byte changes one
+thing. There are few settings of limits and policy, so that many problems can share a run. Programs are drawn to meet
+these limits exactly, or to exceed them by one.
 
-A run of many problems has none of the boundaries of each: it has rules and facts, many constants, and one last fact. One
-problem in 16 of a campaign therefore runs alone, and meets the sizes of its own batch, tables and limits exactly. Most take
-few ticks of an evaluator, since a tick of one problem takes as long as one of a thousand; a few are deep, or have very many
-symbols, facts, resolvents or candidates.
+A run of many problems hides the boundaries of each: it has rules and facts, many constants, and only one last fact.
+Therefore one problem in 16 of a campaign runs alone, and meets the sizes of its own batch, tables and limits exactly.
+Most of these problems take few ticks of an evaluator, since a tick for one problem takes as long as a tick for a
+thousand. A few are deep, or have very many symbols, facts, resolvents or candidates.
 """
 
 import hashlib
@@ -46,7 +47,7 @@ from kgverify.trace.model.columns import Columns, starts_of
 MOST_CONSTANTS: Final = 8
 MOST_PREDICATES: Final = 4
 BULK: Final = 50
-"""A plausible cap; a bulk block has up to `BULK_BEYOND` facts more."""
+"""A plausible cap on facts. A bulk block exceeds it by up to `BULK_BEYOND` facts."""
 BULK_BEYOND: Final = 20
 
 CONSTANTS: Final = tuple(f"c{i}" for i in range(MOST_CONSTANTS))
@@ -58,7 +59,7 @@ RULES: Final = tuple(
     map(
         parse_rules,
         (
-            # Copies, inverses, cycles of rules: bodies that lead back to their own head.
+            # Copies, inverses and cycles of rules: their bodies lead back to their own heads.
             "p(X,Y) q(X,Y)",
             "p(X,Y) q(Y,X)",
             "p(X,Y) p(Y,X)",
@@ -89,12 +90,12 @@ RULES: Final = tuple(
             "p(X,Y) q(Z,W) r(Z,Z)",
             "p(X,Y) q(Z,Y) r(X,Z); q(X,X) s(X,Y)",
             "p(X,Y) q(X,Z) r(Z,Y); q(X,X) s(X,Y)",
-            # Variables of the head alone, or of the body alone.
+            # Variables that occur only in the head, or only in the body.
             "p(X,Y) q(X,Z)",
             "p(X,Y) q(V,W)",
             "p(X,Y) q(X,V) r(Z,Y)",
             "p(X,Y) q(X,V) r(Z,W)",
-            # Variables that meet fresh ones in the step after.
+            # Variables that meet fresh variables in the next step.
             "p(X,Y) q(Z,Y) r(Z,W) s(W,V); q(X,Y) s(X,Z) r(Z,Y)",
             "p(X,Y) q(Z,Y) s(X,Z); q(X,Y) r(Y,Z) r(Z,X)",
             "p(X,Y) q(X,Z) q(Z,Y); q(X,Y) r(X,Z) r(Z,Y)",
@@ -119,7 +120,7 @@ RULES: Final = tuple(
         ),
     )
 )
-"""Each item is one rule or several, with holes for the predicates p, q, r and s and the constants a and b."""
+"""Each item is one or more rules, with holes for the predicates p, q, r and s and the constants a and b."""
 
 _HOLES: Final = tuple(
     sorted({name for rule in shape for atom in rule.atoms for name in atom if isinstance(name, str)}) for shape in RULES
@@ -127,9 +128,9 @@ _HOLES: Final = tuple(
 
 
 def fill_rules(shape: int, predicates: tuple[str, ...], a: str, b: str) -> tuple[NamedRule, ...]:
-    """Return the rules of a shape; predicates are those of the holes p, q, r and s."""
+    """Return the rules of a shape; `predicates` fill the holes p, q, r and s."""
     names = dict(zip("pqrsab", (*predicates, a, b), strict=True))
-    # What a shape has no hole for would fill the cache with equal rules.
+    # Arguments for which a shape has no hole would fill the cache with equal rules.
     return _fill_rules(shape, tuple([names[hole] for hole in _HOLES[shape]]))
 
 
@@ -152,7 +153,7 @@ _PAIRS: Final[dict[str, Callable[[tuple[str, ...], int, int], Iterable[tuple[str
     "single": lambda names, at, size: [(names[0], names[(1 + size % max(1, len(names) - 1)) % len(names)])],
     "chain": lambda names, at, size: islice(pairwise(names), size),
     "cycle": lambda names, at, size: pairwise((*names[: max(2, size)], names[0])),
-    # A fan of any width, over further constants if necessary.
+    # A fan of any width, with additional constants if necessary.
     "fan out": lambda names, at, size: [(names[0], end) for end in (names[1:] + MANY)[:size]],
     "fan in": lambda names, at, size: [(end, names[0]) for end in (names[1:] + MANY)[:size]],
     "loops": lambda names, at, size: [(each, each) for each in names[:size]],
@@ -164,12 +165,12 @@ _PAIRS: Final[dict[str, Callable[[tuple[str, ...], int, int], Iterable[tuple[str
     "bulk fan out": lambda names, at, size: [(names[0], end) for end in MANY[:size]],
     "bulk fan in": lambda names, at, size: [(end, names[0]) for end in MANY[:size]],
 }
-"""Shapes of facts: functions of the constants, the place of the first one, and the number of facts."""
+"""Shapes of facts: functions of the constants, the index of the first constant, and the number of facts."""
 
 
 @lru_cache(maxsize=1 << 15)
 def fill_facts(shape: str, predicate: str, constants: tuple[str, ...], at: int, size: int) -> tuple[NamedAtom, ...]:
-    """Return the facts of a shape over the constants; `at` is the constant with which it begins, `size` 1 or more."""
+    """Return the facts of a shape over the constants; `at` is the index of its first constant, `size` is at least 1."""
     turned = constants[at % len(constants) :] + constants[: at % len(constants)]
     return tuple([NamedAtom(predicate, a, b) for a, b in _PAIRS[shape](turned, at, size)])
 
@@ -179,7 +180,7 @@ SIZE: Final = 64
 
 
 class Setting(NamedTuple):
-    """The settings that the problems of one run share, the padding of goals and steps, and how often they are drawn.
+    """The settings that the problems of one run share, with the padding of goals and steps, and the weight in draws.
 
     slots: the smallest number of slots of a problem
     """
@@ -225,14 +226,14 @@ _NUM_QUERIES: Final = 4
 
 
 def decode_problem(data: bytes) -> Problem:
-    """Return the problem of `SIZE` bytes. UserError for another number."""
+    """Decode a problem from `SIZE` bytes. UserError for another number of bytes."""
     if len(data) != SIZE:
         raise UserError(f"expected {SIZE} bytes, found {len(data)}", where="decode_problem", fix=f"give {SIZE} bytes")
     return _Decoder(data).decode()
 
 
 def draw_problems(seed: int, first: int = 0, dialect: Dialect = OURS) -> Iterator[Problem]:
-    """Yield the problems of a seed from an index on, without end, in a dialect."""
+    """Yield the endless sequence of a seed's problems in a dialect, starting at an index."""
     for index in count(first):
         yield adapt_problem(decode_problem(draw_bytes(seed, index)), dialect, seed, index)
 
@@ -248,7 +249,7 @@ def draw_bytes(seed: int, index: int) -> bytes:
 
 
 class _Decoder:
-    """The bytes of a problem, the setting and the symbols that they choose, and the clauses decoded so far."""
+    """The bytes of a problem, the setting and symbols that they choose, and the clauses decoded so far."""
 
     def __init__(self, data: bytes) -> None:
         self.data = data
@@ -293,7 +294,7 @@ class _Decoder:
         shape = _FACT_SHAPES[kind]
         if not shape:
             return ()
-        # The first predicates have most facts, and the last one often has none.
+        # The first predicates have the most facts, and the last one often has none.
         name = self.predicates[min(predicate & 3, predicate >> 2 & 3) % len(self.predicates)]
         size = 1 + (rest >> 3) % 7
         if shape in ("fan out", "fan in"):
@@ -308,7 +309,7 @@ class _Decoder:
         if kind < 64:
             return ()
         predicates, num = self.predicates, len(self.predicates)
-        # The head is mostly one of the last predicates, so that derived and stored ones differ.
+        # The head mostly has one of the last predicates, so that derived and stored predicates differ.
         last = num - 1 - min(names & 3, rest[2] & 3) % num
         if names & 4:
             places = [last + 1 + (names >> 3 & 1) + i for i in range(3)]
@@ -325,7 +326,7 @@ class _Decoder:
         return (NamedRule(NamedAtom(p, _TERMS[terms & 7], _TERMS[terms >> 3 & 7]), tuple(body[: 1 + (names >> 6)])),)
 
     def _decode_queries(self, goal: NamedAtom | None) -> tuple[list[NamedAtom], list[NamedAtom]]:
-        """Return the ranked and the unranked queries; a goal comes in place of the first one."""
+        """Return the ranked and the unranked queries; a goal, if given, replaces the first query."""
         named = self.constants + MANY[BULK - 2 : BULK + 4] if len(self.facts) > BULK else self.constants
         places = range(40, 40 + 3 * _NUM_QUERIES, 3)
         first, *others = [self._decode_query(i, self.data[at : at + 3], named) for i, at in enumerate(places)]
@@ -356,12 +357,12 @@ class _Decoder:
         if way < 4:
             proof: list[NamedAtom] = []
             self._prove(query, constants, index, 2 + (kind >> 6 & 1), proof)
-            # All facts of a proof or, for a near miss, all but the last.
+            # All facts of a proof or, for a near miss, all except the last.
             facts += proof[: len(proof) - (way == 3)]
         return query
 
     def _prove(self, atom: NamedAtom, constants: tuple[str, ...], at: int, depth: int, proof: list[NamedAtom]) -> None:
-        """Append facts from which an atom follows by rules that the bytes pick, at most `depth` of them in a row."""
+        """Append facts from which an atom follows by rules that the bytes pick, with at most `depth` rules in a row."""
         choices = self.data[52:60]
         matching = [rule for rule in self.rules if rule.clause_head.predicate == atom.predicate] if depth else []
         for i in range(len(matching)):
@@ -378,7 +379,7 @@ class _Decoder:
             proof.append(atom)
 
     def _aim(self, shape: str, block: tuple[NamedAtom, ...]) -> NamedAtom:
-        """Add a rule, and return a query, that reach all facts of a fan, or those of a long chain that lie beyond a cap."""
+        """Add a rule and return a query that reaches all facts of a fan, or the facts of a long chain beyond a cap."""
         predicates, choice = self.predicates, self.data[61] >> 2
         stored, other = block[0].predicate, predicates[choice % len(predicates)]
         head = predicates[-1] if predicates[-1] != stored else predicates[0]
@@ -390,9 +391,9 @@ class _Decoder:
         return NamedAtom(head, start, self.constants[choice % len(self.constants)])
 
     def _collide(self, queries: list[NamedAtom]) -> Spread:
-        """Give constants numbers 256 apart, and lead a query to an atom that shares a fact's low 8 bits of each constant.
+        """Give constants numbers 256 apart, and lead a query to an atom whose constants agree with a fact's in the low 8 bits.
 
-        With 8 bits for each constant, q(c1, c0) and q(c0, d0) have one key if c1 is numbered 1, and d0 256, more than c0.
+        With 8 bits for each constant, q(c1, c0) and q(c0, d0) have the same key if c1 is c0 + 1 and d0 is c0 + 256.
         """
         choice, (c0, c1) = self.data[61], self.constants[:2]
         head, stored = (self.predicates[(choice + i) % len(self.predicates)] for i in range(2))
@@ -402,7 +403,7 @@ class _Decoder:
         return Spread(256 - 2, choice >> 7, 2)
 
     def _decode_sizes(self, first: int, second: int) -> Sizes:
-        """Return sizes with few slots, and with windows that some steps exceed."""
+        """Return sizes with few slots, and windows that some steps exceed."""
         return Sizes(
             slots=self.setting.slots * (1, 1, 1, 2)[first & 3],
             atoms=self.setting.padding[0],
@@ -414,7 +415,10 @@ class _Decoder:
 
 
 def _bind(atom: NamedAtom, bindings: dict[Term, Term], fresh: str, other: str) -> NamedAtom:
-    """Return the ground atom; an unbound variable is bound to the fresh constant, or to the other if that is in use."""
+    """Return the ground atom.
+
+    An unbound variable is bound to the fresh constant, or to the other constant if that is in use.
+    """
     for term in atom[1:]:
         if isinstance(term, Variable) and term not in bindings:
             bindings[term] = other if fresh in bindings.values() else fresh
@@ -422,11 +426,11 @@ def _bind(atom: NamedAtom, bindings: dict[Term, Term], fresh: str, other: str) -
 
 
 SWITCHED_EVERY: Final = 2
-"""The distance, in another dialect than the default one, between two problems with such clauses."""
+"""The distance between two problems with clauses for a switch, in dialects other than the default."""
 DEEPEST: Final = 20
-"""The most depth of a derivation that may take as many uncounted steps as counted ones, at each of these."""
+"""The largest depth limit in dialects in which each counted step may follow the same number of uncounted steps."""
 MOST_CROWDED: Final = 8
-"""The most resolvents of a step that a crowd exceeds."""
+"""The largest number of resolvents of a step that a crowd exceeds."""
 
 _PREDICATES_OF_LETTERS: Final = {letter: f"s{letter}" for letter in ascii_lowercase}
 _CONSTANTS_OF_LETTERS: Final[dict[Term, Term]] = {letter: f"k{letter}" for letter in ascii_lowercase}
@@ -442,7 +446,7 @@ class _Clauses(NamedTuple):
 
 
 def put_in_dialect(problem: Problem, dialect: Dialect) -> Problem:
-    """Return the problem in a dialect, with a policy that it defines and a depth that keeps derivations short."""
+    """Return the problem in a dialect, with a policy that the dialect supports and a depth that keeps derivations short."""
     limits = msgspec.structs.replace(problem.limits, dialect=dialect)
     if dialect.skips_unary or "max_atoms" not in dialect.filters:
         limits = msgspec.structs.replace(limits, max_depth=min(limits.max_depth, DEEPEST))
@@ -451,10 +455,10 @@ def put_in_dialect(problem: Problem, dialect: Dialect) -> Problem:
 
 
 def adapt_problem(problem: Problem, dialect: Dialect, seed: int, index: int) -> Problem:
-    """Return the drawn problem at an index of a seed's sequence in a dialect; in the default one, as it is.
+    """Adapt the problem drawn at an index of a seed's sequence to a dialect.
 
-    It keeps its settings, so that it can share a run with others. Every second one gets clauses and a query for which a
-    switch matters, each switch in turn.
+    The default dialect changes nothing. The problem keeps its settings, so that it can share a run with others. Every
+    second problem gets clauses and a query for which a switch matters, each switch in turn.
     """
     if dialect == OURS:
         return problem
@@ -466,7 +470,7 @@ def adapt_problem(problem: Problem, dialect: Dialect, seed: int, index: int) -> 
 
 
 def add_switch(problem: Problem, number: int, choice: int) -> Problem:
-    """Return the problem with the clauses and the query of a shape, which follow its own or precede them."""
+    """Return the problem with the clauses and the query of a shape, after or before its own."""
     shape = SHAPES[number % len(SHAPES)](problem.limits, choice >> 1)
     facts, (query,) = (
         tuple([atom.rename(_CONSTANTS_OF_LETTERS, _PREDICATES_OF_LETTERS) for atom in parse_atoms(text)])
@@ -489,14 +493,14 @@ def _many(pattern: str, num: int) -> list[str]:
 
 
 def _crowd(limits: Limits, pattern: str, rule: str) -> str:
-    """Return a rule between others, on either side the number that a step may have."""
+    """Return a rule between others: on each side, the largest number that a step may have."""
     num = min(limits.max_resolvents, MOST_CROWDED)
     others = _many(pattern, 2 * num)
     return "; ".join([*others[:num], rule, *others[num:]])
 
 
 def _chain(limits: Limits, choice: int) -> _Clauses:
-    """Return rules with one atom each, more of them than the depth allows, that lead to a fact or to nothing."""
+    """Return a chain of rules with one atom each, longer than the depth allows, that leads to a fact or to nothing."""
     letters = "a" + "lmnopqrstuvwxyzbc"[: min(limits.max_depth + choice % 3, 16)]
     rules = "; ".join([f"{one}(X,Y) {other}(X,Y)" for one, other in pairwise(letters)])
     return _Clauses(f"{letters[-1]}(i,j)" if choice // 3 % 4 else "", rules)
@@ -505,17 +509,17 @@ def _chain(limits: Limits, choice: int) -> _Clauses:
 SHAPES: Final[tuple[Callable[[Limits, int], _Clauses], ...]] = (
     # Unification in one pass.
     lambda limits, choice: _Clauses("b(i,i)", "a(X,X) b(X,X)", ("a(i,Y)", "a(Y,i)", "a(X,Y)", "a(X,X)")[choice % 4]),
-    # A rule and a fact whose resolvents score alike; one of them leads to a proof.
+    # A rule and a fact whose resolvents have equal scores; one of them leads to a proof.
     lambda limits, choice: _Clauses(
         f"b(i,j) d(k,k) {('e(j,j)', 'e(k,k)')[choice % 2]}", "a(X,Y) b(X,Z) c(Z,Z); b(X,k) d(k,k); c(X,X) e(X,X)"
     ),
-    # Two rules whose resolvents score alike; one of them leads to a proof.
+    # Two rules whose resolvents have equal scores; one of them leads to a proof.
     lambda limits, choice: _Clauses(("e(j,j)", "e(k,k)")[choice % 2], "a(X,Y) c(k,k); a(X,Y) c(j,j); c(X,X) e(X,X)"),
     # The query is a fact.
     lambda limits, choice: _Clauses(
         "a(i,j) b(i,j)", ("a(X,Y) a(Y,X)", "a(X,Y) c(X,Y)")[choice % 2], is_ranked=choice % 4 < 2
     ),
-    # A body that is too long by one atom unless facts are deleted, behind or before a shorter one.
+    # A body that is one atom too long unless facts are deleted, after or before a shorter body.
     lambda limits, choice: _Clauses(
         "b(i,j)",
         "; ".join([f"a(X,Y){' b(X,Y)' * limits.max_atoms} c(X,Y)", "a(X,Y) d(X,Y)"][:: 1 if choice % 2 else -1])
@@ -523,12 +527,12 @@ SHAPES: Final[tuple[Callable[[Limits, int], _Clauses], ...]] = (
     ),
     # A goal that was visited, once facts are deleted.
     lambda limits, choice: _Clauses("b(i,j) b(j,i)", "a(X,Y) a(X,Y) b(X,Y); a(X,Y) c(Y,X); c(X,Y) a(X,Y) b(Y,X)"),
-    # Two rules that prove, and others that do not, one of them with too many atoms.
+    # Two rules that prove the query, and others that do not, one of them with too many atoms.
     lambda limits, choice: _Clauses(
         "b(i,j) b(j,i)",
         f"a(X,Y) c(X,Y); a(X,Y) b(X,Y); a(X,Y) b(Y,X); a(X,Y){' d(X,Y)' * (limits.max_atoms + 1)}",
     ),
-    # A rule that proves, in the next step or at once, in a crowd of rules that do not.
+    # A rule that proves the query, in the next step or at once, in a crowd of rules that do not.
     lambda limits, choice: _Clauses(
         ("d(i,j)", "b(i,j)")[choice % 2],
         _crowd(limits, "a(X,Y) c(X,*)", "a(X,Y) b(X,Y)") + ("; b(X,Y) d(X,Y)", "")[choice % 2],
@@ -562,12 +566,12 @@ SHAPES: Final[tuple[Callable[[Limits, int], _Clauses], ...]] = (
         "", ("a(X,Y) a(Z,Y)", "a(X,Y) a(X,Z)")[choice % 2], ("a(i,j)", "a(X,j)")[choice // 2 % 2]
     ),
     _chain,
-    # A ranked query that is proved with the log-probability with which its corruptions fail.
+    # A ranked query whose proof has the same log-probability as the failures of its corruptions.
     lambda limits, choice: _Clauses("c(i,j)", "a(X,Y) b(X,Y); a(X,Y) d(X,Y); b(X,Y) c(X,Y)", is_ranked=True),
     # Two rules with equal resolvents.
     lambda limits, choice: _Clauses("c(i,j)", "a(X,Y) b(X,Y); a(X,Z) b(X,Z); a(X,Y) d(Y,X); b(X,Y) c(X,Y)"),
 )
-"""The shapes, which are taken in turn: functions of the limits and a number of choice."""
+"""The shapes, used in turn: functions of the limits and a number that selects a variant."""
 
 
 ALONE_EVERY: Final = 16
@@ -575,10 +579,10 @@ ALONE_EVERY: Final = 16
 ALONE_ON_DEVICE_EVERY: Final = 32
 """The distance between two problems that run alone on a GPU, where starting a run takes longest."""
 MOST_TICKS: Final = 16
-"""About the most ticks that a pool or a step of many candidates or clauses takes."""
+"""The approximate maximum of ticks for a pool of many candidates, or for a step of many clauses."""
 
 _LAST: Final = "z"
-"""A constant that no other problem has: the last one of the facts."""
+"""A constant that no other problem has: the last constant of the facts."""
 _MANY_SYMBOLS: Final = (1 << 14, 1 << 14, 1 << 15, 1 << 16)
 _BYTE: Final = 1 << 8
 _WORD: Final = 1 << 16
@@ -590,7 +594,7 @@ def runs_alone(index: int, every: int = ALONE_EVERY) -> bool:
 
 
 def draw_boundary_problem(seed: int, index: int) -> Problem:
-    """Return the problem that runs alone at an index of a seed's sequence, with sizes that do not fit it yet."""
+    """Return the problem that runs alone at an index of a seed's sequence. Its sizes do not fit it yet."""
     pick = _Choices(seed, index, "program")
     turn = index // ALONE_EVERY
     if (rare := _draw_rare(_RARE, turn, pick)) is not None:
@@ -599,15 +603,15 @@ def draw_boundary_problem(seed: int, index: int) -> Problem:
         spread = Spread(_MANY_SYMBOLS[turn // 512 % 4] - pick(4), pick(2), pick(3))
         return replace(_small(seed, index, pick), spread=spread)
     small = _small(seed, index, pick)
-    # Few symbols, and keys of facts beyond 32 bits.
+    # Few symbols, but keys of facts beyond 32 bits.
     return replace(small, spread=Spread(3000, 256, pick(3))) if turn % 128 == 26 else small
 
 
 def draw_kernel_problem(seed: int, index: int) -> Problem:
-    """Return a problem of few steps at an index of a seed's sequence, for kernels that are interpreted, and so slow.
+    """Return a problem of few steps at an index of a seed's sequence, for kernels that are slow because they are interpreted.
 
-    Every second one holds a condition of the kernels' loops: more clauses than lanes, several proofs in one block, a goal
-    that fills its padding and comes again, a second derivation in a slot, keys beyond 31 bits.
+    Every second problem meets a boundary of the kernels' loops: more clauses than lanes, several proofs in one block, a
+    goal that fills its padding and recurs, a second derivation in a slot, or keys beyond 31 bits.
     """
     pick = _Choices(seed, index, "kernel")
     number, is_special = divmod(index, 2)
@@ -621,7 +625,7 @@ def draw_kernel_problem(seed: int, index: int) -> Problem:
     facts = _facts("q", [(a, b) for a in names[:3] for b in names[: 3 - pick(2)]])
     swap, limits = "p(X,Y) q(Y,X)", (3, 2, 1 + pick(4))
     if kind == 1:
-        # A cycle of goals that fill their padding.
+        # A cycle of goals, each of which fills its padding.
         return _build(facts, f"p(X,Y) p(Y,X); {swap}", "p(c3,c0)", (4, 1, 4))
     if kind == 2:
         return _build(facts, "", ("q(c0,Y)", "q(X,c1)", "q(X,Y)", "q(X,X)")[pick(4)], limits)
@@ -638,7 +642,7 @@ def draw_kernel_problem(seed: int, index: int) -> Problem:
 
 
 def draw_device_problem(seed: int, index: int) -> Problem:
-    """Return a problem for kernels on a GPU: one of those for interpreted kernels, or a boundary that needs more work."""
+    """Return a problem for kernels on a GPU: a problem for interpreted kernels, or a boundary that needs more work."""
     number, kind = divmod(index, 4)
     if kind < 2:
         return draw_kernel_problem(seed, 2 * number + kind)
@@ -648,18 +652,18 @@ def draw_device_problem(seed: int, index: int) -> Problem:
 
 
 class _Choices:
-    """Choices from bytes that a seed and an index determine."""
+    """Choices that a seed and an index determine."""
 
     def __init__(self, seed: int, index: int, what: str) -> None:
         self._bytes = iter(hashlib.shake_128(f"{seed}:{index}:{what}".encode()).digest(64))
 
     def __call__(self, num: int) -> int:
-        """Return a number below another."""
+        """Return a number below `num`."""
         return next(self._bytes) % num
 
 
 def _small(seed: int, index: int, pick: _Choices) -> Problem:
-    """Return a drawn program, or part of it, with one query or few."""
+    """Return a drawn program, or part of it, with a few queries or one."""
     drawn = decode_problem(draw_bytes(seed, index))
     facts, rules = drawn.facts, drawn.rules
     shape = pick(16)
@@ -705,7 +709,7 @@ def _build(facts: Iterable[NamedAtom], rules: str, unranked: str, limits: tuple[
 def _with_one_constant(
     facts: Sequence[NamedAtom], rules: Sequence[NamedRule]
 ) -> tuple[tuple[NamedAtom, ...], tuple[NamedRule, ...]]:
-    """Return facts and rules with one constant in place of all."""
+    """Return facts and rules with all constants replaced by one."""
     names: dict[Term, Term] = {**dict.fromkeys(list_constants([*facts, *chain(*(rule.atoms for rule in rules))]), "c0")}
     return tuple(dict.fromkeys(fact.rename(names) for fact in facts)), tuple(rule.rename(names) for rule in rules)
 
@@ -745,17 +749,17 @@ def _deep(pick: _Choices, depth: int) -> Problem:
 
 
 def _wide(pick: _Choices, number: int) -> Problem:
-    """Return about 256 facts or rules that match in one step, or candidates; of each kind in turn."""
+    """Return about 256 facts or rules that match in one step, or about 256 candidates, each kind in turn."""
     num = _BYTE - 1 + pick(4)
     many = [f"m{i}" for i in range(num)]
     kept, kind = (_BYTE, _BYTE, _BYTE + 1, 2)[pick(4)], number % 4
     if kind == 0:
-        # About as many on either side.
+        # About the same number on either side.
         fact = NamedAtom("q", many[num // 2], many[0])
         ranked = replace(_build([fact], "", "q(X,Y)", (2, 2, kept)), queries=(fact,), unranked=())
         return replace(ranked, constants=tuple(many[: num // 2]), num_corruptions=ALL)
     if kind == 1:
-        # The last one has the fewest variables, and is chosen.
+        # The last resolvent has the fewest variables, and is chosen.
         num = max(num, _BYTE + 1)
         rules = "p(X,Y) q(X,Y); " * (num - 1) + "p(X,Y) q(X,c0)"
         return _build(parse_atoms("r(c0,c0)"), rules, "p(c0,Y)", (2, 2, num - pick(4) // 3))
@@ -765,10 +769,10 @@ def _wide(pick: _Choices, number: int) -> Problem:
 
 
 def _many_clauses(pick: _Choices) -> Problem:
-    """Return steps of about as many clauses as whole blocks of a kernel hold, some dropped, for slots that share a window."""
+    """Return steps whose clauses about fill whole blocks of a kernel, some of them dropped, for slots that share a window."""
     num = (128, 128, 512, 1024, 2048)[pick(5)] - 1 + pick(3)
     facts, rules = _facts("q", [(f"s{i % 2}", f"m{i}") for i in range(2 * num)]), "p(X,Y) q(X,Z) r(Z,Y)"
-    # The last clause of one subject gives TRUE, or comes back, or nothing stands out.
+    # The last clause of one subject gives TRUE, or leads back to the goal, or is like the others.
     last, kind = f"m{2 * num - 1 - pick(2)}", pick(3)
     if kind == 0:
         facts += _facts("r", [(last, "s0")])
@@ -781,12 +785,12 @@ def _many_clauses(pick: _Choices) -> Problem:
 
 
 def _without_facts(pick: _Choices) -> Problem:
-    """Return a rule alone, and queries of the first predicate and constant, each argument bound or not."""
+    """Return a single rule, and queries of the first predicate and constant, with each argument bound or free."""
     return _build((), f"p(X,Y) {'pq'[pick(2)]}(Y,X)", "p(c0,Y) p(X,c0) p(X,X) p(X,Y)", (2, 1, 2))
 
 
 def _many_facts(pick: _Choices) -> Problem:
-    """Return more facts of a predicate, and more constants, than 16 bits can number; the last of them matter."""
+    """Return more facts of a predicate, and more constants, than 16 bits can number. The last of them matter."""
     names = [f"m{i}" for i in range(_WORD + 2)]
     *_, a, b, c = names
     many = _build(_facts("q", pairwise(names)), "p(X,Y) q(X,Z) q(Z,Y)", f"p({a},Y) q(X,{c}) q({b},Y)", (3, 2, 4))
@@ -794,7 +798,7 @@ def _many_facts(pick: _Choices) -> Problem:
 
 
 def _many_resolvents(num: int, kept: int) -> Problem:
-    """Return a step of a number of resolvents, of which the limit keeps some."""
+    """Return a step with `num` resolvents. The limit keeps `kept` of them."""
     facts = _facts("q", [("c0", f"m{i}") for i in range(num)])
     sizes = Sizes(slots=1, match_window=num, score_window=kept, pool=1)
     return replace(_build(facts, "p(X,Y) q(X,Z) r(Z,Y)", "p(c0,c0)", (2, 2, kept)), sizes=sizes)
@@ -808,13 +812,13 @@ def _many_variables(pick: _Choices) -> Problem:
 
 
 def _many_dropped(pick: _Choices) -> Problem:
-    """Return a step that drops about 256 resolvents for their atoms, and keeps one."""
+    """Return a step that drops about 256 resolvents with too many atoms, and keeps one."""
     long = "".join([f"p(X,Y) q(X,m{i}) q(m{i},Y); " for i in range(_BYTE - 1 + pick(3))])
     return _build(parse_atoms("q(c0,c1)"), f"{long}p(X,Y) q(Y,X)", "p(c0,c1)", (2, 1, 4))
 
 
 def _one_at_a_time(pick: _Choices) -> Problem:
-    """Return many derivations in slots of their own, for a window that holds the resolvents of one step."""
+    """Return many derivations in separate slots, for a window that holds the resolvents of one step."""
     num = 12 + pick(4)
     names = [f"c{i}" for i in range(num)]
     queries = " ".join([f"p({name},z)" for name in names] * 4)
@@ -824,11 +828,11 @@ def _one_at_a_time(pick: _Choices) -> Problem:
 
 
 def _like_keys() -> Problem:
-    """Return atoms beside the facts whose keys agree with those of the facts in the low 32 bits: 65,536 constants."""
+    """Return other atoms than the facts, but with keys that agree in the low 32 bits; this takes 65,536 constants."""
     pairs = [(a, b) for a in ("c0", "c1") for b in ("c2", "c3")]
     rules = "; ".join([f"p(X,Y) r{i}(X,Y) s(X,Y)" for i in range(16)])
     like = _build(_facts("q", pairs), rules, "p(c0,c2) p(c0,c3) p(c1,c2) p(c1,c3)", (2, 2, 16))
-    # No fact holds the others: with few facts, atoms of one key are likely to be in one bucket.
+    # No fact contains the other constants: with few facts, atoms with the same key are likely to be in the same bucket.
     return replace(like, constants=tuple(f"m{i}" for i in range(_WORD - 4)))
 
 
@@ -846,7 +850,7 @@ def _many_candidates() -> Problem:
 
 
 _Rare: TypeAlias = tuple[tuple[int, int, Callable[[_Choices, int], Problem]], ...]
-"""The period, the first turn, and the function of each rare problem; of several for one turn, the first is drawn."""
+"""The period, the first turn, and the function of each rare problem. If several are due in one turn, the first is drawn."""
 
 _RARE: Final[_Rare] = (
     (2048, 120, lambda pick, number: _many_facts(pick)),
@@ -857,7 +861,10 @@ _RARE: Final[_Rare] = (
     (64, 42, _wide),
     (64, 10, lambda pick, number: _without_facts(pick)),
 )
-"""The rare problems that run alone. The expensive ones come at fixed intervals: no two in one block, each early in a campaign."""
+"""The rare problems that run alone.
+
+Expensive ones recur at fixed intervals: each early in a campaign, and no two in one block.
+"""
 
 _RARE_ON_DEVICE: Final[_Rare] = (
     (16, 1, lambda pick, number: _many_facts(pick)),
@@ -871,18 +878,18 @@ _RARE_ON_DEVICE: Final[_Rare] = (
     (7, 5, lambda pick, number: _many_dropped(pick)),
     (7, 6, lambda pick, number: _one_at_a_time(pick)),
 )
-"""The problems that run alone on a GPU; one of the last seven comes in every turn without another."""
+"""The problems that run alone on a GPU. Every turn without another problem gets one of the last seven."""
 
 
 def _draw_rare(rare: _Rare, turn: int, pick: _Choices) -> Problem | None:
-    """Return the rare problem of a turn, if it has one."""
+    """Return the rare problem of a turn, if there is one."""
     return next((draw(pick, turn // period) for period, phase, draw in rare if turn % period == phase), None)
 
 
 def fit_sizes(problem: Problem, program: Program, columns: Columns, seed: int, index: int) -> Problem:
-    """Return the problem with sizes of the batch that its first steps fill exactly, or miss by one.
+    """Return the problem with sizes of the batch that its first steps fill exactly, or fail to fill by one.
 
-    columns: the reference's, of the problem run alone
+    columns: the reference's result for the problem run alone
     """
     if problem.sizes != DEFAULT_SIZES:
         return problem
@@ -913,7 +920,7 @@ def fit_sizes(problem: Problem, program: Program, columns: Columns, seed: int, i
 
 
 def count_clauses(program: Program, atoms: NDArray[np.int32]) -> NDArray[np.int64]:
-    """Count the clauses that an index by predicate and bound argument gives for each atom, int32 [N, 3]: int64 [N]."""
+    """Count the clauses that an index by predicate and bound argument returns for each atom, int32 [N, 3]: int64 [N]."""
     heads = [rule.clause_head.predicate for rule in program.rules]
     counts = []
     for predicate, first, second in atoms.tolist():
@@ -930,7 +937,7 @@ Clause: TypeAlias = tuple[Atom, ...]
 SCOPES: Final = ("tiny",)
 
 SCOPE_MINIMUM: Final[Minimum] = MappingProxyType({"proved": 1, "rules": 1})
-"""The exercise that a scope requires by default: with one rule of one body atom no step has a choice."""
+"""The exercise that a scope requires by default. With one rule of one body atom, no step has a choice."""
 
 _TWO_CONSTANTS: Final = (0, 1)
 _SYMBOLS: Final = Symbols(("p0",), ("c0", "c1"))
@@ -948,10 +955,13 @@ def check_scope(name: str) -> None:
 
 @lru_cache(maxsize=2)
 def list_scope(name: str, dialect: Dialect = OURS) -> tuple[Problem, ...]:
-    """Return every problem of a scope in a dialect, in an order that never changes. UserError for an unknown scope.
+    """Return every problem of a scope in a dialect, in a fixed order.
 
-    `tiny` has each problem of one predicate, two constants, at most one rule and two facts once. Two problems are the same if
-    a step cannot tell them apart: under other names of constants or variables, and with the same facts in another order.
+    UserError for an unknown scope.
+
+    `tiny` contains, once each, the problems of one predicate, two constants, at most one rule and at most two facts.
+    Two problems count as the same if a step cannot distinguish them: if they differ only in the names of constants or
+    variables, or in the order of facts.
     """
     check_scope(name)
     clauses = {clause: tuple(map(_SYMBOLS.decode, clause)) for size in (1, 2) for clause in _list_clauses(size)}
@@ -973,10 +983,10 @@ def list_scope(name: str, dialect: Dialect = OURS) -> tuple[Problem, ...]:
 
 
 def _enumerate_programs() -> Iterator[tuple[Clause, tuple[Clause, ...], Clause]]:
-    """Yield the facts, the rules and the query of each problem; of two that differ in the constants' names, the lesser."""
+    """Yield the facts, the rules and the query of each problem; the lesser of two that differ only in the constants' names."""
     atoms = [Atom(0, first, second) for first, second in product(_TWO_CONSTANTS, repeat=2)]
     fact_sets = [facts for size in range(_MAX_FACTS + 1) for facts in combinations(atoms, size)]
-    # Each with its image under the exchange of the two constants.
+    # Each is paired with its image when the two constants are swapped.
     every_facts = [(facts, tuple(sorted(_swap_constants(facts)))) for facts in fact_sets]
     every_rules: list[tuple[tuple[Clause, ...], tuple[Clause, ...]]] = [((), ())]
     every_rules += (((rule,), (_swap_constants(rule),)) for rule in _list_clauses(2))
@@ -989,7 +999,7 @@ def _enumerate_programs() -> Iterator[tuple[Clause, tuple[Clause, ...], Clause]]
 
 
 def _list_clauses(num_atoms: int) -> list[Clause]:
-    """Return every sequence of atoms, its variables numbered by first appearance."""
+    """Return every sequence of `num_atoms` atoms, with variables numbered by first appearance."""
     filled: list[tuple[int, ...]] = [()]
     for _ in range(2 * num_atoms):
         filled = [

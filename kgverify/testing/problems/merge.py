@@ -1,4 +1,4 @@
-"""Merge many problems into one run: symbols are renamed apart, and each problem keeps a domain of its own."""
+"""Merge many problems into one run: symbols are renamed apart, and each problem keeps its own domain."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -26,21 +26,24 @@ from kgverify.trace.model.columns import CandidateSet
 MOST_SLOTS: Final = 256
 MATCHED_PER_SLOT: Final = 3
 SCORED_PER_SLOT: Final = 2
-"""Larger values slow an eager evaluator down, and so does a window for which most slots have to wait."""
+"""The share of the score window for each slot.
+
+Larger values slow an eager evaluator down, and so does a window for which most slots have to wait.
+"""
 
 FILLER: Final = "~"
-"""The prefix of unused symbols, repeated where a problem has such names itself."""
+"""The prefix of unused symbols, repeated if a problem itself has such names."""
 
 
 @dataclass(frozen=True, eq=False)
 class Merged:
     """Problems merged into one run.
 
-    sizes:     of the batch, for all problems together
+    sizes:     the sizes of the batch, for all problems together
     owner:     int64 [n]  the index in `problems` of each query's problem
-    is_ranked: bool [n]   whether the query is drawn; the others stand for problems without ranked queries
-    unranked:  the candidates outside of the ranking; each has the number of a query of its problem
-    reference: makes the pipeline of the reference
+    is_ranked: bool [n]   whether the query is ranked; the other queries represent problems without ranked queries
+    unranked:  the candidates outside the ranking; each has the number of a query of its problem
+    reference: makes the reference's pipeline
     """
 
     problems: tuple[Problem, ...]
@@ -58,7 +61,7 @@ class Merged:
         return self.with_unranked(self.reference(self.run, self.sizes))
 
     def with_unranked(self, pipeline: Pipeline) -> Pipeline:
-        """Return the pipeline with the unranked candidates added to its draw, each next to those of its problem."""
+        """Return the pipeline with the unranked candidates added to its draw, next to the others of their problems."""
         draw_ranked = pipeline.draw
 
         def draw(graph: KnowledgeGraph, split: str, queries: Sequence[int], num: int, seed: int) -> CandidateSet:
@@ -87,9 +90,11 @@ def group_problems(problems: Sequence[Problem]) -> list[list[int]]:
 
 
 def merge(problems: Sequence[Problem], reference: Callable[[Run, Sizes], Pipeline] = make_reference) -> Merged:
-    """Return one run of all problems; a single one keeps its names. UserError unless all have the same `key`.
+    """Merge all problems into one run; a single problem keeps its names.
 
-    The order of facts and of rules is kept inside each problem, and so is the order of its ids.
+    UserError unless all have the same `key`.
+
+    Each problem keeps the order of its facts, its rules and its ids.
     """
     if not problems:
         raise UserError("expected a problem, found none", where="merge", fix="give a problem or more")
@@ -143,9 +148,9 @@ def _list_unranked(
 
 
 class _Part(NamedTuple):
-    """A problem under its names in the run.
+    """A problem with the names that it has in the run.
 
-    declared: atoms that make symbols known which occur in unranked queries alone
+    declared: atoms that declare the symbols that occur only in unranked queries
     """
 
     facts: list[NamedAtom]
@@ -157,7 +162,7 @@ class _Part(NamedTuple):
 
 
 def _rename(problem: Problem, prefix: str) -> _Part:
-    """Return a problem with a prefix before each symbol; its variables keep their names."""
+    """Return a problem with a prefix before each symbol; variables keep their names."""
     plain = problem.domain
     domain = tuple([prefix + constant for constant in plain])
     names: dict[Term, Term] = dict(zip(plain, domain, strict=True))
@@ -166,7 +171,7 @@ def _rename(problem: Problem, prefix: str) -> _Part:
     def put(atoms: Sequence[NamedAtom]) -> list[NamedAtom]:
         return [NamedAtom(prefix + p, renamed(a, a), renamed(b, b)) for p, a, b in atoms]
 
-    # Plain tuples take half the time; they become a table.
+    # Plain tuples take half the time, and become a table later.
     facts: list[Any] = [(prefix + p, names[a], names[b]) for p, a, b in problem.facts]
     rules = [rule.with_atoms(put(rule.atoms)) for rule in problem.rules]
     queries, unranked = put(problem.queries), put(problem.unranked)
@@ -185,7 +190,7 @@ def _rename(problem: Problem, prefix: str) -> _Part:
 
 
 def _spread_facts(problem: Problem, filler: str) -> list[NamedAtom]:
-    """Return facts that number the unused symbols and that no goal can reach."""
+    """Return facts that number the unused symbols, and that no goal can reach."""
     num_constants, num_predicates, _ = problem.spread
     names = [f"{filler}{i}" for i in range(max(num_constants, num_predicates > 0))]
     facts = [NamedAtom(f"{filler}p", a, b) for a, b in zip(names[::2], names[1::2], strict=False)]
@@ -195,7 +200,7 @@ def _spread_facts(problem: Problem, filler: str) -> list[NamedAtom]:
 
 
 def _add_sizes(problems: Sequence[Problem]) -> Sizes:
-    """Return sizes for all problems together: the sums, up to what is still fast."""
+    """Return sizes for all problems together: the sums, as far as they are fast."""
     if len(problems) == 1:
         return problems[0].sizes
     sizes = [problem.sizes for problem in problems]
@@ -211,7 +216,7 @@ def _add_sizes(problems: Sequence[Problem]) -> Sizes:
 
 
 def build_policy(spec: PolicySpec, program: Program, limits: Limits, *, is_merged: bool) -> Policy:
-    """Return the policy of a run; each symbol has the embedding that it has where its problem is alone."""
+    """Return the policy of a run. Each symbol has the same embedding as if its problem ran alone."""
     if spec.name == "shortest":
         return SHORTEST
 
@@ -251,5 +256,5 @@ def build_policy(spec: PolicySpec, program: Program, limits: Limits, *, is_merge
 
 @lru_cache(maxsize=256)
 def _normal(seed: int, stream: int, rows: int, width: int) -> NDArray[np.float64]:
-    """Return standard normal numbers, float64 [rows, width]; the first rows are those of a shorter table."""
+    """Return standard normal numbers, float64 [rows, width]. A shorter table has the same first rows."""
     return np.random.default_rng((seed, stream)).standard_normal((rows, width))

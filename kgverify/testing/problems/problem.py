@@ -22,8 +22,8 @@ MAX_SPREAD: Final = 1 << 16
 class PolicySpec(NamedTuple):
     """The policy that chooses: `shortest`, or a random `two_tower` of the given sizes, determined by the seed.
 
-    A symbol's embedding depends on the seed and on the symbol's number in its own problem alone, so that a derivation
-    has the same scores whatever other problems share its run.
+    A symbol's embedding depends only on the seed and on the symbol's number in its own problem. So a derivation has the
+    same scores, whatever other problems share its run.
     """
 
     name: str = "shortest"
@@ -42,14 +42,14 @@ class Spread(NamedTuple):
 
 
 VARIABLE_NAMES: Final = "XYZUVW"
-"""The names of variables that have none of their own, in order."""
+"""The names given to unnamed variables, in order."""
 SHORTEST: Final = PolicySpec()
 DEFAULT_SIZES: Final = Sizes()
 NO_SPREAD: Final = Spread()
 
 
 class GroupKey(NamedTuple):
-    """The settings that the problems of one run have in common."""
+    """The settings that all problems of a run share."""
 
     limits: Limits
     policy: PolicySpec
@@ -61,12 +61,13 @@ class GroupKey(NamedTuple):
 class Problem:
     """A program, its queries, and the settings under which they are proved. UserError for invalid values.
 
-    facts, rules:    in order, repetitions included
+    facts, rules:    in order, including repetitions
     queries:         ground; each is ranked among its corruptions, on both sides
     unranked:        queries outside of a ranking, ground or with variables
-    constants:       further constants that may be drawn as corruptions; those that occur above may be anyway
-    num_corruptions: for each query and side; `ALL` (-1) for all
-    seed:            of the draw of corruptions
+    constants:       additional constants that may be drawn as corruptions; the constants of the fields above may be
+                     drawn anyway
+    num_corruptions: the number for each query and side; `ALL` (-1) for all
+    seed:            the seed for drawing corruptions
 
     Example:
         >>> import kgverify as kv
@@ -110,17 +111,17 @@ class Problem:
 
     @property
     def size(self) -> int:
-        """Facts, rules and body atoms, which shrinking minimizes. Unused symbols do not count."""
+        """The number of facts, rules and body atoms, which shrinking minimizes. Unused symbols do not count."""
         return len(self.facts) + len(self.rules) + sum(len(rule.body) for rule in self.rules)
 
     def with_item(self, field: str, i: int, *new: NamedAtom | NamedRule) -> "Problem":
-        """Return the problem with others in place of the i-th item of a field; without any, the item is removed."""
+        """Replace the i-th item of a field by other items; without any, the item is removed."""
         items = getattr(self, field)
         changed: dict[str, Any] = {field: (*items[:i], *new, *items[i + 1 :])}
         return replace(self, **changed)
 
     def with_number(self, field: str, name: str, value: int) -> "Problem":
-        """Return the problem with another number in its limits, sizes or spread."""
+        """Return the problem with a number of its limits, sizes or spread changed."""
         numbers = getattr(self, field)
         change = msgspec.structs.replace if field == "limits" else numbers.__class__._replace
         changed: dict[str, Any] = {field: change(numbers, **{name: value})}
@@ -148,7 +149,7 @@ class Problem:
         yield from self.unranked
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
-        """Print the program for IPython, and for Hypothesis where an example fails."""
+        """Print the program for IPython, and for Hypothesis when an example fails."""
         with printer.group(4, "Problem:"):
             for line in str(self).splitlines():
                 printer.break_()
@@ -189,13 +190,13 @@ def rename_variables(atoms: Sequence[NamedAtom]) -> list[NamedAtom]:
 
 
 def list_names(letters: str, prefix: str) -> Iterator[str]:
-    """Yield letters as names, and then the prefix with numbers, without end."""
+    """Yield letters as names, followed by the prefix with numbers, without end."""
     yield from letters
     yield from (f"{prefix}{i}" for i in count(len(letters)))
 
 
 def free_prefix(prefix: str, names: Iterable[str], more: str) -> str:
-    """Return the prefix, followed by `more` as often as necessary, so that none of the names begins with it."""
+    """Return the prefix, followed by `more` as often as necessary, so that no name begins with it."""
     taken = tuple(names)
     while any(name.startswith(prefix) for name in taken):
         prefix += more

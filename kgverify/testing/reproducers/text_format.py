@@ -1,7 +1,7 @@
 r"""Reproducers as text: clauses and queries as in Prolog, and `key: value` lines around them.
 
 A bare name that begins with a lower-case letter or a digit is a constant or a predicate; one that begins with an
-upper-case letter or with `_` is a variable; every other name stands in single quotes, with \\\\, \\', \\n, \\t and
+upper-case letter or with `_` is a variable; every other name is written in single quotes, with \\\\, \\', \\n, \\t and
 \\xHEX\\ as in ISO Prolog. A line that begins with % is a comment. A line holds one clause, query or key.
 """
 
@@ -43,16 +43,16 @@ from kgverify.version import __version__
 
 @dataclass(frozen=True, kw_only=True)
 class Reproducer:
-    """A problem and the difference that it shows.
+    """A problem, and the difference that it shows.
 
-    signature:        of the difference; that of its first divergence is compared with it
-    candidate, step:  where it shows; step -1 if it is not about a step
-    expected, actual: both values as text, a line each
+    signature:        the signature of the difference; a replay compares it with that of the first divergence
+    candidate, step:  the location of the difference; step is -1 if it is not about a step
+    expected, actual: both values as lines of text
     lockstep:         whether every step was compared from the expected goal
-    neighbour:        the change after which both sides agree; empty if none is known
+    neighbour:        a change after which both sides agree; empty if none is known
     engine:           the engine under test
     reference:        the engine that it is compared with
-    versions:         library name to version, of the run that made it
+    versions:         the version of each library in the run that made it
     notes:            comments for readers
     """
 
@@ -71,12 +71,12 @@ class Reproducer:
     notes: tuple[str, ...] = ()
 
     def with_engine(self, engine: EngineSpec, reference: EngineSpec | None = None) -> "Reproducer":
-        """Return the same reproducer for another engine, and for another reference if one is given."""
+        """Return the same reproducer for another engine, and, if given, another reference."""
         return replace(self, engine=engine, reference=self.reference if reference is None else reference)
 
     @property
     def sides(self) -> str:
-        """The engine under test, and the one that it is compared with."""
+        """The engine under test, and the engine that it is compared with."""
         return f"{self.engine}, compared with {self.reference}"
 
 
@@ -89,7 +89,7 @@ def make_reproducer(
     neighbour: str = "",
     notes: tuple[str, ...] = (),
 ) -> Reproducer:
-    """Return the reproducer of a failure. UserError for one that needs other problems in its run: shrink it first."""
+    """Return the reproducer of a failure. UserError if the failure needs other problems in its run: shrink it first."""
     if not failure.is_alone:
         raise UserError(
             f"fails only in one run with {count_of(len(failure.group) - 1, 'other problem')}",
@@ -133,7 +133,7 @@ _MAX_BYTES: Final = 16 << 20
 
 
 def render_reproducer(reproducer: Reproducer) -> str:
-    """Return the text of a reproducer, which `parse_reproducer` reads; variables with unusual names are renamed."""
+    """Return a reproducer as text that `parse_reproducer` reads. Variables with unusual names are renamed."""
     problem, (stage, field, kind, situation) = reproducer.problem, reproducer.signature
     difference = {
         "stage": stage,
@@ -224,7 +224,7 @@ def _render_atom(atom: NamedAtom) -> str:
 
 
 def read_reproducer(path: Path) -> Reproducer:
-    """Read a file. UserError if it cannot be read or is not a reproducer."""
+    """Read a reproducer from a file. UserError if the file cannot be read or is not a reproducer."""
     content = read_file(path, purpose=f"a {SUFFIX} file of `kgverify shrink`", max_bytes=_MAX_BYTES)
     try:
         text = content.decode("utf-8")
@@ -234,13 +234,13 @@ def read_reproducer(path: Path) -> Reproducer:
 
 
 def write_reproducer(reproducer: Reproducer, path: Path) -> None:
-    """Write a file. UserError if it cannot be written."""
+    """Write a reproducer to a file. UserError if it cannot be written."""
     write_file(path, render_reproducer(reproducer))
 
 
 @contextmanager
 def saving_bugs() -> Iterator[None]:
-    """Save the problems on which kgverify itself fails, a file each, and raise an InternalError that names their folder."""
+    """Save each problem on which kgverify itself fails to a file, and raise an InternalError that names the folder."""
     try:
         yield
     except CheckBug as bug:
@@ -301,7 +301,7 @@ def escape_line(text: str) -> str:
 
 
 def unescape(text: str) -> str:
-    """Return the text that `escape` was given."""
+    """Return the original text, undoing `escape`."""
 
     def read(match: re.Match[str]) -> str:
         if match[1]:
@@ -353,7 +353,7 @@ def parse_reproducer(text: str, file: str = "reproducer") -> Reproducer:
         lockstep=header.choose("compared", header.text("compared", "free-running"), "in lockstep", "free-running"),
         neighbour=header.text("neighbour"),
         engine=header.read_engine("", COMPILED),
-        # Earlier versions wrote no line of the reference, which was kgverify's own.
+        # Earlier versions wrote no line for the reference, which was always kgverify's own.
         reference=header.read_engine("reference_", REFERENCE),
         versions=header.pairs("versions", header.items("versions")),
         notes=header.texts("note"),
@@ -367,9 +367,9 @@ def parse_reproducer(text: str, file: str = "reproducer") -> Reproducer:
 class _Header:
     """The lines `key: value` of a text.
 
-    values: key to the values of its lines
-    lines:  key to the number of its last line
-    known:  the keys that were asked for
+    values: the values of the lines of each key
+    lines:  the number of the last line of each key
+    known:  the keys that were read
     """
 
     def __init__(self, file: str) -> None:
@@ -405,7 +405,7 @@ class _Header:
             raise UserError(error.message, where=where, fix=error.fix) from None
 
     def read_engine(self, prefix: str, name: str) -> EngineSpec:
-        """Return the engine whose keys have a prefix; `name` stands for one that is not named."""
+        """Return the engine whose keys have a prefix; `name` is its default name."""
         return EngineSpec(
             self.text(prefix.strip("_") or "engine", name),
             self.text(f"{prefix}mode", EAGER.mode),
@@ -421,7 +421,7 @@ class _Header:
         return unescape(self._single(key)) or default
 
     def _single(self, key: str) -> str:
-        """Return the value of a key as it is written; an empty one if it has no line."""
+        """Return the value of a key as written; an empty text if the key has no line."""
         self.known[key] = None
         value, *others = self.values.get(key, [""])
         if others:
@@ -432,7 +432,10 @@ class _Header:
         return [item.strip() for item in self._single(key).split(",") if item.strip()]
 
     def pairs(self, key: str, items: Iterable[str], defaults: Mapping[str, object] | None = None) -> dict[str, Any]:
-        """Return items, each a name and a value, by name. Each value has the type of the default; without, any name is text."""
+        """Return items, pairs of a name and a value, by name.
+
+        A value has the type of its default; without defaults, values are text.
+        """
         found: dict[str, Any] = {}
         for item in items:
             name, _, value = item.partition(" ")
@@ -444,7 +447,7 @@ class _Header:
         return found
 
     def _convert(self, key: str, value: str, like: object) -> Any:
-        """Return a value as the type of another one."""
+        """Convert a value to the type of `like`."""
         if isinstance(like, bool):
             return self.choose(key, value, *_WORDS)
         if isinstance(like, int):
@@ -454,7 +457,7 @@ class _Header:
         return value if isinstance(like, str) else tuple(value.split()) if value != "none" else ()
 
     def choose(self, key: str, value: str, one: str, other: str) -> bool:
-        """Return whether a value is the first one of two."""
+        """Return whether a value is the first of two allowed values."""
         if value not in (one, other):
             raise self.error(f"expected {one!r} or {other!r}, found {value!r}", "choose one of the two", key)
         return value == one
@@ -470,7 +473,7 @@ class _Header:
 
 
 class _Line:
-    """The tokens of a line that are not read yet, each with its kind. UserError for other text."""
+    """The remaining tokens of a line, each with its kind. UserError for text that is not a token."""
 
     def __init__(self, line: str, where: str) -> None:
         self._where = where
@@ -484,7 +487,7 @@ class _Line:
             at = match.end()
 
     def read_clause(self) -> tuple[str, NamedAtom | NamedRule]:
-        """Return the field of a problem to which the line belongs, and its fact, rule or query."""
+        """Return the field of a problem that the line belongs to, and its fact, rule or query."""
         item: NamedAtom | NamedRule
         if self._take("?-"):
             is_ranked = self._tokens[:1] == [("bare", "ranked")] and self._tokens[1:2] != [("sign", "(")]
@@ -573,7 +576,7 @@ def {function}():
 
 
 class FirstRun(NamedTuple):
-    """The result of running a generated test once: whether it failed, as it must, and its message."""
+    """The result of the first run of a generated test: whether it failed, as it must, and its message."""
 
     fails: bool
     message: str
@@ -593,12 +596,12 @@ def render_test(reproducer: Reproducer) -> str:
 
 
 def _plain(text: str) -> str:
-    """Return the text without what would end a docstring."""
+    """Return the text without characters that would end a docstring."""
     return re.sub(r'[\\"\s]+', " ", escape(text)).strip()
 
 
 def write_test(reproducer: Reproducer, path: Path) -> FirstRun:
-    """Write the test, and run it once: before the repair it must fail. UserError if it cannot be written."""
+    """Write the test, and run it once: it must fail before the engine is repaired. UserError if it cannot be written."""
     if not (path.name.startswith("test_") and path.suffix == ".py"):
         raise UserError("pytest does not collect this name", where=str(path), fix="give a name such as test_step.py")
     write_file(path, render_test(reproducer))

@@ -1,4 +1,4 @@
-"""Shrink a problem on which an engine fails to a minimal one on which it fails in the same way.
+"""Shrink a failing problem to a minimal problem on which the engine fails in the same way.
 
 Failing in the same way means that the first divergence has the same stage, field, class and situation (see
 `Signature`), or that the exception has the same type. Its atom, its step and its values may change.
@@ -40,11 +40,11 @@ from kgverify.testing.problems.problem import (
 LARGEST_RUN: Final = 20_000
 """The largest number of facts, rules and unused symbols in one run; a single attempt may have more."""
 MOST_WITH_IDS: Final = 12
-"""The number of attempts up to which those that agree in a common run are run alone, if ids matter."""
+"""The largest number of attempts that are also run alone if they agree in a common run, when ids matter."""
 SMALL: Final = 6
 """The largest number of elements of a small problem."""
 FEWEST_TOGETHER: Final = 3
-"""The number of attempts from which a common run pays before any is run alone."""
+"""The smallest number of attempts for which a common run pays off before any is run alone."""
 
 
 T = TypeVar("T")
@@ -78,10 +78,12 @@ DEFAULT_BUDGET: Final = Budget()
 
 
 class Oracle:
-    """Decides whether problems fail, alone, with a given signature; a common run sifts many of them first.
+    """Decides whether problems fail alone with a given signature.
 
-    calls:    runs of the engine under test so far; one run of many problems is one call
-    smallest: the first of the smallest problems that were found to fail; None before one was
+    A common run sifts many problems first.
+
+    calls:    the runs of the engine under test so far; one run of many problems is one call
+    smallest: the smallest failing problem so far, the first if several are equally small; None before any was found
     """
 
     def __init__(self, checker: Checker, signature: Signature, budget: Budget = DEFAULT_BUDGET) -> None:
@@ -101,14 +103,14 @@ class Oracle:
         return time.perf_counter() - self._begin
 
     def judge(self, problem: Problem) -> Failure | None:
-        """Return the failure of a problem, run alone. OutOfBudget if the limit is reached."""
+        """Return the failure of a problem that is run alone. OutOfBudget if the limit is reached."""
         if problem not in self._judged:
             self._check_budget()
             self._judged[problem] = self.judge_alone(problem)
         return self._judged[problem]
 
     def judge_alone(self, problem: Problem) -> Failure | None:
-        """Judge a problem without memory and without a budget."""
+        """Judge a problem without a memory or a budget."""
         return self._checker.judge(problem)
 
     def judge_together(self, problems: Sequence[Problem]) -> set[int]:
@@ -125,18 +127,18 @@ class Oracle:
         return is_held
 
     def first(self, attempts: Sequence[Problem], control: Problem | None) -> Problem | None:
-        """Return the first of the attempts that fails with the signature, alone.
+        """Return the first attempt that fails alone with the signature.
 
-        control: a problem known to fail; without it, attempts that agree in a common run count as agreeing alone
+        control: a problem known to fail. Without it, attempts that agree in a common run count as agreeing alone
         """
         return next((attempts[i] for i in self.sift(attempts, control) if self.holds(attempts[i])), None)
 
     def drop_items(
         self, problem: Problem, items: Sequence[T], rebuild: Callable[[tuple[T, ...]], Problem | None]
     ) -> Problem:
-        """Return a problem that fails with the signature, rebuilt from as few of the items as possible.
+        """Return a problem that fails with the signature, rebuilt from as few items as possible.
 
-        rebuild: returns None if these items make no problem
+        rebuild: makes a problem of some items; None if that is impossible
         """
 
         def still_fails(kept: tuple[T, ...]) -> bool:
@@ -147,10 +149,10 @@ class Oracle:
         return problem if kept == every else rebuild(kept) or problem
 
     def sift(self, attempts: Sequence[Problem], control: Problem | None) -> Iterator[int]:
-        """Yield the indices of the attempts that may fail: those that differ in a common run, if the control does.
+        """Yield the indices of the attempts that may fail: they differ in a common run, in which the control also differs.
 
-        The runs are made one at a time, as the indices are consumed. If problems cannot be judged together, all of them
-        are yielded except those known not to fail.
+        The runs are made one at a time, as the indices are consumed. If problems cannot be judged together, all are
+        yielded except those known not to fail.
         """
         group: list[int] = []
         size = start = 0 if control is None else _weigh(control)
@@ -167,25 +169,27 @@ class Oracle:
 
     @property
     def needs_batch(self) -> bool:
-        """True if the failure occurs only in a batch: then the sizes of the batch matter."""
+        """True if the failure occurs only in a batch, so that the sizes of the batch matter."""
         return self.signature.stage == Stage.RECYCLE
 
     @property
     def can_share(self) -> bool:
-        """True if a failure can be recognized in a run with others.
+        """True if a failure can be recognized in a run with other problems.
 
-        An exception or a hang ends the run for all of them, and a failure that occurs only in a batch depends on the others.
+        An exception or a hang ends the run for all problems, and a failure that occurs only in a batch depends on the
+        others.
         """
         return self.signature.kind not in ENDS_RUN and not self.needs_batch
 
     def find_agreeing(self, attempts: Sequence[Problem], control: Problem) -> list[int]:
-        """Return the indices of the attempts that agree in a common run, and so may well agree alone."""
+        """Return the indices of the attempts that agree in a common run, and so probably agree alone."""
         suspects = set(self.sift(attempts, control))
         return [i for i in range(len(attempts)) if i not in suspects or len(suspects) == len(attempts)]
 
     def _sift_group(self, attempts: Sequence[Problem], group: list[int], control: Problem | None) -> list[int]:
         problems = [attempts[i] for i in group]
-        # Between others, so that a fault in the last fact or rule of a run does not affect the control alone.
+        # The control runs between others, so that a fault in the last fact or rule of a run does not affect only the
+        # control.
         middle = len(group) // 2
         if control is not None:
             problems.insert(middle, control)
@@ -203,7 +207,7 @@ class Oracle:
             [i for member, i in enumerate(group) if (member in found) is which] for which in (True, False)
         )
         if control.spread != NO_SPREAD and control.size <= SMALL and len(group) <= MOST_WITH_IDS:
-            # In a common run they have other ids, so that they are only less likely to fail.
+            # In a common run they have other ids, so agreement only makes a failure less likely.
             return suspects + others
         self._agreed.update(attempts[i] for i in others)
         return suspects
@@ -224,7 +228,7 @@ class _Sift(NamedTuple, Generic[T]):
     rebuild: Callable[[tuple[T, ...]], Problem | None]
 
     def capacity(self, kept: tuple[T, ...]) -> int:
-        """Return how many problems with about as many items one run holds, the control apart."""
+        """Return how many problems with about this number of items fit in one run, without the control."""
         control = self.rebuild(kept)
         return LARGEST_RUN // max(1, _weigh(control) if control else 1) - 1
 
@@ -247,7 +251,7 @@ def _extent(problem: Problem) -> tuple[int, int]:
 CONSTANT_NAMES: Final = "abcdefghijklmno"
 PREDICATE_NAMES: Final = "pqrstuvw"
 MOST_IN_COMPANY: Final = 4
-"""Queries of which one at a time is replaced."""
+"""The largest number of queries for which single queries are replaced."""
 
 
 def replace_symbols(problem: Problem, constants: Mapping[str, str], predicates: Mapping[str, str]) -> Problem:
@@ -291,15 +295,15 @@ def rename_plainly(problem: Problem) -> Problem:
 
 
 def resolve_named(goal: Sequence[NamedAtom], rule: NamedRule) -> list[NamedAtom]:
-    """Return the body of a rule and the rest of a goal after a step in names; nothing if the head does not match."""
-    # No clause that was read or renamed plainly has such variables.
+    """Return the body of a rule and the rest of a goal after a step, in names; nothing if the head does not match."""
+    # Clauses that were read or renamed have no such variables.
     apart = rule.rename({each: Variable(f"{each.name}'") for each in list_variables(rule.atoms)})
     resolvent = resolve(goal, apart.clause_head, apart.body, is_variable=is_named_variable)
     return list(starmap(NamedAtom, resolvent or ()))
 
 
 def ask_premise(problem: Problem, i: int) -> Iterator[Problem]:
-    """Yield the problem without its i-th rule, with an atom of the rule's body in place of its queries."""
+    """Yield the problem without its i-th rule, whose queries are replaced by an atom of the rule's body."""
     queries = (*problem.queries, *problem.unranked)
     for atom in resolve_named(queries, problem.rules[i]) if len(queries) == 1 else ():
         goal = rename_variables([atom])[0]
@@ -307,7 +311,7 @@ def ask_premise(problem: Problem, i: int) -> Iterator[Problem]:
 
 
 def assert_conclusion(problem: Problem, i: int, most: int) -> Iterator[Problem]:
-    """Yield the problem with a fact that its i-th rule may conclude in place of the rule."""
+    """Yield the problem with its i-th rule replaced by a fact that the rule may conclude."""
     rule = problem.rules[i]
     names = problem.domain[:most]
     predicate, first, second = rule.clause_head
@@ -318,7 +322,7 @@ def assert_conclusion(problem: Problem, i: int, most: int) -> Iterator[Problem]:
 
 
 def unfold_rule(problem: Problem, i: int) -> Iterator[Problem]:
-    """Yield the problem without its i-th rule, whose body replaces an atom of another rule that it concludes."""
+    """Yield the problem without its i-th rule, whose body replaces an atom of another rule that matches its head."""
     unfolded, num = problem.rules[i], len(problem.rules[i].body)
     for k, rule in enumerate(problem.rules):
         for j, atom in enumerate(rule.body if k != i else ()):
@@ -330,7 +334,7 @@ def unfold_rule(problem: Problem, i: int) -> Iterator[Problem]:
 
 
 def merge_variables(problem: Problem, most: int) -> Iterator[Problem]:
-    """Yield the problem with a variable of a rule or a query merged into another, or into a constant."""
+    """Yield the problem with a variable of a rule or a query merged into another variable or into a constant."""
     names = problem.domain[:most]
     for i, rule in enumerate(problem.rules):
         variables = list_variables(rule.atoms)
@@ -344,29 +348,29 @@ def merge_variables(problem: Problem, most: int) -> Iterator[Problem]:
 def ask_fact(problem: Problem) -> Iterator[Problem]:
     """Yield the problem without its rules, with a query for one of its facts in which an argument may be a variable.
 
-    The query is alone, or replaces another.
+    The query is the only one, or replaces another query.
     """
     x = Variable(VARIABLE_NAMES[0])
     queries = [each for p, a, b in reversed(problem.facts) for each in (NamedAtom(p, x, b), NamedAtom(p, a, x))]
     for query in dict.fromkeys(queries):
         yield replace(problem, rules=(), queries=(), unranked=(query,), num_corruptions=0)
-        # One of several queries that fail only together.
+        # The query may replace one of several queries that fail only together.
         for i in range(len(problem.unranked)) if 1 < len(problem.unranked) <= MOST_IN_COMPANY else ():
             yield replace(problem.with_item("unranked", i, query), rules=())
 
 
 Pass: TypeAlias = Callable[[Problem, Oracle], Problem]
-"""A function from a failing problem to one that fails in the same way and is no larger, or to the same problem."""
+"""A function that maps a failing problem to a problem of at most its size that fails in the same way, perhaps itself."""
 
 MOST_FOR_PAIRS: Final = 16
-"""Elements of a problem up to which two things are changed at once; fewer if attempts run one by one."""
+"""The largest number of elements of a problem for which two things are changed at once; less if attempts run one by one."""
 MOST_FOR_PAIRS_ALONE: Final = 10
 MOST_MERGED: Final = 6
-"""Constants that others are merged into, and from which conclusions are made."""
+"""The largest number of constants that others are merged into, and from which conclusions are built."""
 
 
 def lower_limits(problem: Problem, oracle: Oracle) -> Problem:
-    """Lower each limit as far as possible; a limit that can be neither 1 nor one less stays."""
+    """Lower each limit as far as possible; a limit that can become neither 1 nor one less is kept."""
     for name in ("max_depth", "max_resolvents", "max_atoms"):
         for is_end in (True, False):
             value = getattr(problem.limits, name)
@@ -380,7 +384,7 @@ def lower_limits(problem: Problem, oracle: Oracle) -> Problem:
 
 
 def drop_queries(problem: Problem, oracle: Oracle) -> Problem:
-    """Reduce the queries to one, with as few corruptions as possible, and unranked if that does not matter."""
+    """Reduce the queries to one with as few corruptions as possible, unranked if ranking does not matter."""
     if len(problem.queries) + len(problem.unranked) > 1:
         single = [replace(problem, queries=(), unranked=(query,)) for query in problem.unranked]
         single += [replace(problem, queries=(query,), unranked=()) for query in problem.queries]
@@ -407,7 +411,7 @@ def drop(field: str, problem: Problem, oracle: Oracle) -> Problem:
     def rebuild(kept: tuple[tuple[int, Any], ...]) -> Problem | None:
         changed: dict[str, Any] = {field: tuple(item for _, item in kept)}
         if field == "facts" and after:
-            # Unused symbols stay between the same facts.
+            # The unused symbols stay between the same facts.
             changed["spread"] = problem.spread._replace(after=sum(i < after for i, _ in kept))
         left = {"queries": problem.queries, "unranked": problem.unranked} | changed
         return replace(problem, **changed) if left["queries"] or left["unranked"] else None
@@ -454,7 +458,7 @@ def _merge(
         pairs = [(late, early) for i, late in enumerate(names) for early in names[: min(i, most)]]
         pairs.reverse()
         indices = list(oracle.sift([merge_into(problem, dict([pair])) for pair in pairs], problem))
-        # The last pair of each symbol has the first one that it may become.
+        # The last pair of each symbol names the first symbol that it may become.
         into = list(dict(pairs[i] for i in indices).items())
         attempts = [merge_into(problem, dict(into[:n])) for n in count_down(len(into))]
         attempts += [merge_into(problem, dict([pairs[i]])) for i in indices]
@@ -465,7 +469,7 @@ def _merge(
 
 
 def merge_and_drop(problem: Problem, oracle: Oracle) -> Problem:
-    """Merge symbols and drop an element at once, where neither alone is possible."""
+    """Merge symbols and drop an element at the same time, if neither is possible alone."""
 
     def attempts(now: Problem) -> Iterator[Problem]:
         pairs = [(late, early) for i, late in enumerate(now.domain) for early in now.domain[:i]]
@@ -477,10 +481,10 @@ def merge_and_drop(problem: Problem, oracle: Oracle) -> Problem:
 
 
 def simplify_policy(problem: Problem, oracle: Oracle) -> Problem:
-    """Replace the policy by one without weights, or else by a small one with the first seed."""
+    """Replace the policy by one without weights or, if that fails, by a small one with the first seed."""
     policy = problem.policy
     if policy != SHORTEST:
-        # Not fewer hidden units before a layer norm, which enlarges rounding errors of two.
+        # Not fewer hidden units: a layer norm of only two units enlarges rounding errors.
         small = policy._replace(embedding=2, hidden=2, blocks=0)
         attempts = [SHORTEST, small._replace(seed=0), small, policy._replace(seed=0)]
         different = [replace(problem, policy=each) for each in attempts if each != policy]
@@ -499,7 +503,7 @@ def simplify_spread(problem: Problem, oracle: Oracle) -> Problem:
 
 
 def reduce_slots(problem: Problem, oracle: Oracle) -> Problem:
-    """Reduce the slots as far as possible if they matter, and use the default windows, which are tried faster."""
+    """Reduce the slots as far as possible if they matter, and use the default windows, which make attempts faster."""
     if not oracle.needs_batch:
         return problem
     plain = DEFAULT_SIZES._replace(slots=problem.sizes.slots, pool=problem.sizes.pool)
@@ -528,7 +532,7 @@ PASSES: Final[dict[str, Pass]] = {
     "simplify_policy": simplify_policy,
     "simplify_spread": simplify_spread,
 }
-"""Passes that are repeated until none of them finds anything."""
+"""Passes that are repeated until no pass finds anything."""
 
 LAST_PASSES: Final[dict[str, Pass]] = {
     "simplify_sizes": lambda problem, oracle: _restore(problem, oracle, "sizes", DEFAULT_SIZES, Sizes._fields),
@@ -537,11 +541,11 @@ LAST_PASSES: Final[dict[str, Pass]] = {
     ),
     "simplify_names": lambda problem, oracle: oracle.first([rename_plainly(problem)], problem) or problem,
 }
-"""Passes that make a problem no smaller, but easier to read."""
+"""Passes that make a problem easier to read, but not smaller."""
 
 
 def _restore(problem: Problem, oracle: Oracle, part: str, default: Limits | Sizes, names: Sequence[str]) -> Problem:
-    """Set the numbers of a part to their defaults: all at once if possible, then one after the other."""
+    """Set the numbers of a part to their defaults, all at once if possible, else one after the other."""
     if getattr(problem, part) == default:
         return problem
     whole: dict[str, Any] = {part: default}
@@ -572,20 +576,20 @@ def _repeat(problem: Problem, oracle: Oracle, attempts: Callable[[Problem], Iter
 
 
 MOST_TRIED: Final = 40
-"""Neighbours that are run alone, at most, before the search ends."""
+"""The largest number of neighbours that are run alone before the search ends."""
 MANY_FACTS: Final = 8
-"""A larger problem's nearest neighbours have one fact fewer; those of a smaller one have another query."""
+"""The nearest neighbours of a problem with more facts lack one fact; those of a smaller problem have another query."""
 
 
 class Neighbour(NamedTuple):
-    """A problem on which both sides agree, and how it differs from the failing one."""
+    """A problem on which both sides agree, and its difference from the failing problem."""
 
     problem: Problem
     change: str
 
 
 def find_neighbour(problem: Problem, oracle: Oracle) -> Neighbour | None:
-    """Return the nearest problem, after one change, on which both sides agree; None if none was found."""
+    """Return the nearest problem, one change away, on which both sides agree; None if none was found."""
     neighbours = list(_neighbours(problem))
     indices = oracle.find_agreeing([each.problem for each in neighbours], problem)
     for i in indices[:MOST_TRIED]:
@@ -619,7 +623,7 @@ def _neighbours(problem: Problem) -> Iterator[Neighbour]:
             yield Neighbour(more, f"with the fact {render_named(fact)} as well")
     yield from _without(problem, "rules", "rule")
     for atom in problem.unranked[:1]:
-        # A query for a fact that is added, since nothing is proved without facts.
+        # A query for an added fact, since nothing is proved without facts.
         if isinstance(atom.first, str):
             query, fact = atom._replace(second=Variable("X")), atom._replace(second=fresh)
             text = f"with the fact {render_named(fact)}, and {_instead('the query', query, atom)}"
@@ -633,7 +637,7 @@ _NUMBERS: Final[tuple[tuple[str, Limits | Spread | Sizes, Sequence[str], str], .
     ("spread", NO_SPREAD, Spread._fields, "unused {}:"),
     ("sizes", DEFAULT_SIZES, Sizes._fields, "{}:"),
 )
-"""The parts of a problem that have numbers, their defaults, their names, and a text that names one."""
+"""The parts of a problem that have numbers, with their defaults, their names, and a text that names a number."""
 _TEXTS: Final = {
     "exclude_query": "the query may not serve as a fact in its own derivation",
     "after": "unused symbols come after {} instead of {}",
@@ -641,7 +645,7 @@ _TEXTS: Final = {
 
 
 def _other_numbers(problem: Problem) -> Iterator[Neighbour]:
-    """Yield the problem with each number that is not the default one less, one more, and the default."""
+    """Yield the problem with each number that is not the default replaced by one less, by one more, and by the default."""
     for part, default, names, title in _NUMBERS:
         for name in names:
             value, usual = getattr(getattr(problem, part), name), getattr(default, name)
@@ -654,7 +658,7 @@ def _other_numbers(problem: Problem) -> Iterator[Neighbour]:
 
 
 def _without_one(problem: Problem) -> Iterator[Neighbour]:
-    """Yield the problem without each of its facts, rules and body atoms."""
+    """Yield the problem without one of its facts, rules and body atoms, each in turn."""
     yield from _without(problem, "facts", "fact")
     yield from _without(problem, "rules", "rule")
     yield from _without_body_atom(problem)
@@ -668,7 +672,7 @@ def _without_body_atom(problem: Problem) -> Iterator[Neighbour]:
 
 
 def _without(problem: Problem, field: str, noun: str) -> Iterator[Neighbour]:
-    """Yield the problem without each item of a field, facts from the last one on."""
+    """Yield the problem without one item of a field, each in turn; facts from last to first."""
     for i, item in list(enumerate(getattr(problem, field)))[:: -1 if field == "facts" else 1]:
         text = str(item) if isinstance(item, NamedRule) else render_named(item)
         yield Neighbour(problem.with_item(field, i), f"without the {noun} {text}")
@@ -704,10 +708,10 @@ def _fresh(problem: Problem) -> str:
 class Shrunk:
     """The result of a shrink.
 
-    failure:     of the minimal problem, which fails alone
+    failure:     the failure of the minimal problem, which fails alone
     neighbour:   the minimal problem with one change, on which both sides agree; None if none was found
     calls:       runs of the engine under test; one run of many problems is one call
-    seconds:     that it took
+    seconds:     the duration of the shrink
     is_finished: whether it ended before the limit on calls or seconds
     """
 
@@ -724,7 +728,7 @@ class Shrunk:
 
     @property
     def change(self) -> str:
-        """The change after which both sides agree; empty where none is known."""
+        """The change after which both sides agree; empty if none is known."""
         return self.neighbour.change if self.neighbour is not None else ""
 
 
@@ -737,7 +741,7 @@ def shrink(failure: Failure, checker: Checker, budget: Budget = DEFAULT_BUDGET) 
 
 
 def shrink_with(oracle: Oracle, failure: Failure) -> Shrunk:
-    """Shrink like `shrink`, with what an oracle has left of its budget."""
+    """Shrink like `shrink`, with the rest of an oracle's budget."""
     found, neighbour, is_finished = failure, None, False
     try:
         for joined in [failure.problem] if failure.is_alone else join_problems(failure.group):
@@ -769,7 +773,7 @@ def shrink_with(oracle: Oracle, failure: Failure) -> Shrunk:
 
 
 def join_problems(group: Sequence[Problem]) -> Iterator[Problem]:
-    """Yield one problem in place of several in one run: with its candidates unranked, or with its queries."""
+    """Yield single problems that replace the several problems of a run: one with unranked candidates, and one with queries."""
     merged = merge(group)
     facts, rules, limits = tuple(merged.graph.train), merged.graph.rules, merged.run.limits
     common = Problem(
@@ -789,7 +793,7 @@ def join_problems(group: Sequence[Problem]) -> Iterator[Problem]:
 
 def _run_passes(problem: Problem, oracle: Oracle) -> Iterator[tuple[str, Problem]]:
     """Yield the problem after each pass that changed it."""
-    # A pass is not tried again on a problem that it did not change.
+    # A pass is not repeated on a problem that it did not change.
     idle: dict[str, Problem] = {}
     while any(idle.get(name) != problem for name in PASSES):
         for name in PASSES:

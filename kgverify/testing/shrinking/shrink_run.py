@@ -1,4 +1,4 @@
-"""Shrink a divergence of a run on a real graph: cut the graph to a proof slice first, then shrink that."""
+"""Shrink a divergence of a run on a real graph: first cut the graph to a proof slice, then shrink the slice."""
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
@@ -44,13 +44,13 @@ from kgverify.trace.model.trace import Trace
 from kgverify.verification.verify import Verification
 
 PRECEDING: Final = (0, 64, 256, 1024)
-"""The numbers of preceding facts of the selected atom's predicate to try with a slice: a cap counts them."""
+"""The numbers of preceding facts of the selected atom's predicate to add to a slice, since a cap counts them."""
 NEIGHBOURS: Final = (2, 4, 8, 16, 32, 64)
-"""The numbers of candidates around the one that differs to try together, if it does not differ alone."""
+"""The numbers of neighbouring candidates to try together with a differing candidate that does not differ alone."""
 WIDE: Final = Sizes(match_window=1024, score_window=256)
 """The sizes of an engine for slices."""
 MAX_FOUND: Final = 6
-"""Facts that are searched one by one where ids matter, in addition to those that a derivation touched."""
+"""The largest number of facts found one by one if ids matter, in addition to the facts that a derivation touched."""
 START: Final = "start"
 """A predicate that leads to a goal in the middle of a derivation."""
 
@@ -59,10 +59,10 @@ START: Final = "start"
 class Touched:
     """The facts and rules of a graph that some steps of both engines touched.
 
-    facts:    that made resolvents, or with which pruning deleted an atom; in file order
-    matching: these and all others that a selected atom unifies with
-    rules:    all whose heads have a selected atom's predicate
-    goal:     of the last step, on the expected side; empty if there is no step
+    facts:    the facts that made resolvents, or with which pruning deleted an atom; in file order
+    matching: all facts that a selected atom unifies with, including these
+    rules:    all rules whose heads have a selected atom's predicate
+    goal:     the goal of the last step on the expected side; empty if there is no step
     """
 
     facts: tuple[NamedAtom, ...]
@@ -73,14 +73,14 @@ class Touched:
 
 @dataclass(frozen=True, eq=False)
 class Slicer:
-    """Problems cut from a graph, on which a divergence of a verification may occur as well."""
+    """Problems cut from a graph, which may show a divergence of a verification as well."""
 
     verification: Verification
     graph: KnowledgeGraph
     policy: PolicySpec = SHORTEST
 
     def slices(self, divergence: Divergence) -> Iterator[list[Problem]]:
-        """Yield problems in rounds, the smallest first; those of a round are tried together."""
+        """Yield problems in rounds, the smallest first. The problems of a round are tried together."""
         if divergence.stage in (Stage.CORRUPT, Stage.RANK, Stage.METRIC):
             yield from self._cut_ranking(divergence)
             return
@@ -96,11 +96,11 @@ class Slicer:
     def _cut_step(self, divergence: Divergence) -> Iterator[list[Problem]]:
         row, last = divergence.candidate, divergence.step if divergence.step >= 0 else None
         way, query = self._touched([row], last), self._candidate(row)
-        # Where to begin: from what, with which query, and with the rules that lead from it.
+        # The starts: the touched facts and rules, the query, and the rules that lead from it.
         starts: list[tuple[Touched, NamedAtom, tuple[NamedRule, ...]]] = [(way, query, way.rules)]
         if way.goal:
             here = self._touched([row], last, only_last=True)
-            # From the goal of the divergent step on, which is a query, or the body of a rule.
+            # Start at the goal of the divergent step, as a query or as the body of a rule.
             constant = next((t for a in (query, *way.goal) for t in a[1:] if isinstance(t, str)), "a")
             into = NamedRule(NamedAtom(START, constant, constant), way.goal)
             starts.insert(0, (here, rename_variables([way.goal[0]])[0], here.rules))
@@ -118,7 +118,7 @@ class Slicer:
         yield [self._problem(self.graph.train, self.graph.rules, (query,))]
 
     def _cut_neighbours(self, divergence: Divergence) -> Iterator[list[Problem]]:
-        """Yield candidates in batches: some before the one that differs and some after it."""
+        """Yield batches of candidates: some before the differing one and some after it."""
         row, num = divergence.candidate, len(self.verification.expected.columns.candidates.num_steps)
         for count in (*(n for n in NEIGHBOURS if n < num), num):
             first = max(0, min(row + 1 - count // 2, num - count))
@@ -179,7 +179,7 @@ class Slicer:
         return (*islice(others, num), *facts)
 
     def _touched(self, rows: Sequence[int], last: int | None, *, only_last: bool = False) -> Touched:
-        """Return what the steps of some candidates touched, up to a step; with `only_last`, what that step touched."""
+        """Return the clauses that the steps of candidates touched, up to a step; with `only_last`, in that step only."""
         program, clauses = self.graph.program, self._clauses
         facts: set[int] = set()
         matching: set[int] = set()
@@ -209,7 +209,7 @@ class Slicer:
         return Clauses(self.graph.program, exclude_query=False)
 
     def _both_steps(self, row: int, last: int | None) -> Iterator[list[StepView]]:
-        """Yield the steps of a candidate up to one of them on the expected side, and on the actual one if it is there."""
+        """Yield the steps of a candidate up to `last` on the expected side, and on the actual side if it has the candidate."""
         (expected, actual), key = self._sides, self._sides[0].keys[row]
         yield expected.read(row, last)
         if key in actual.rows:
@@ -247,7 +247,7 @@ class _Side:
         self.rows = {key: row for row, key in reversed([*enumerate(self.keys)])}
 
     def read(self, row: int, last: int | None) -> list[StepView]:
-        """Return the steps of a candidate, up to one of them."""
+        """Return the steps of a candidate, up to step `last`."""
         first, end = self._reader.first_step[row : row + 2]
         return [self._reader.read(i) for i in range(first, end if last is None else min(first + last + 1, end))]
 
@@ -255,8 +255,8 @@ class _Side:
 def shrink_keeping_ids(problem: Problem, touched: Iterable[NamedAtom], oracle: Oracle) -> Problem:
     """Remove facts while symbols keep their ids; return the problem unchanged if it no longer fails.
 
-    Some faults depend on how far ids are apart, and a part of a graph numbers its symbols anew. Facts of an extra predicate,
-    which no goal can reach, come first and keep the numbers.
+    Some faults depend on the distance between ids, but a part of a graph numbers its symbols anew. Therefore facts of
+    an extra predicate, which no goal can reach, come first and preserve the numbers.
 
     touched: facts that are likely to be needed; the others are found by halving
     """
@@ -285,9 +285,10 @@ def shrink_keeping_ids(problem: Problem, touched: Iterable[NamedAtom], oracle: O
 class _Numbered:
     """A problem with facts that number its symbols.
 
-    constants: in the order of their ids
-    prefix:    one that no name of the problem has
-    declared:  facts that number the predicates. Their constant comes first, so that the distances of all others stay
+    constants: the constants in the order of their ids
+    prefix:    a prefix that no name of the problem has
+    declared:  facts that number the predicates. Their constant comes first, so that the distances between all others
+               are kept
     """
 
     def __init__(self, problem: Problem) -> None:
@@ -298,11 +299,11 @@ class _Numbered:
         self.declared = [NamedAtom(predicate, f"{self.prefix}c", f"{self.prefix}c") for predicate in predicates]
 
     def with_facts(self, facts: Sequence[NamedAtom]) -> Problem:
-        """Return the problem with only these facts, all symbols numbered as in the whole."""
+        """Return the problem with only these facts, but all symbols numbered as in the whole problem."""
         return replace(self.problem, facts=(*self.declared, *self._number(self.constants), *facts))
 
     def close_gaps(self, facts: Sequence[NamedAtom], oracle: Oracle) -> Problem:
-        """Return the problem with these facts, and with as few constants that no atom needs as possible."""
+        """Return the problem with these facts, and as few unused constants as possible."""
         needed = list_constants([*facts, *self.problem.atoms(with_facts=False)])
         ids = [i for i, name in enumerate(self.constants) if name in needed]
         gaps = [i - before - 1 for before, i in pairwise([-1, *ids])]
@@ -335,26 +336,26 @@ class _Numbered:
 
 
 RANDOM_POLICIES: Final = tuple(PolicySpec("two_tower", seed=seed) for seed in range(4))
-"""A problem has no weights of its own: these, and then `shortest`, replace a policy with weights."""
+"""The policies that replace a policy with weights, before `shortest`, since a problem has no weights of its own."""
 MAX_RUN_CALLS: Final = 500
 """Default limit on the runs of the engine under test while a divergence on a graph is shrunk."""
 RUN_BUDGET: Final = Budget(MAX_RUN_CALLS)
 MOST_SHOWN: Final = 24
-"""Lines of a problem that are printed; the reproducer has them all."""
+"""The largest number of lines of a problem that are printed; the reproducer has all of them."""
 
 
 class NoSlice(UserError):
-    """An error: no part of the graph was found that diverges as the run does."""
+    """An error: no part of the graph was found that diverges like the run."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ShrunkRun:
     """The result of shrinking a divergence of a run.
 
-    report:  of the run
-    graph:   of the run
-    sliced:  the problem that the proof slice left, with which the shrinker began
-    engine:  the engine on which the divergence was shrunk; reference: the one that it was compared with
+    report:  the report of the run
+    graph:   the graph of the run
+    sliced:  the problem of the proof slice, with which the shrinker began
+    engine:  the engine on which the divergence was shrunk; reference: the engine that it was compared with
     """
 
     shrunk: Shrunk
@@ -390,7 +391,7 @@ class ShrunkRun:
 
     @property
     def agreeing(self) -> Reproducer | None:
-        """The reproducer with one change, on which both sides agree; None where none is known."""
+        """The reproducer with one change, on which both sides agree; None if none is known."""
         if self.shrunk.neighbour is None:
             return None
         made = self.reproducer
@@ -415,7 +416,7 @@ class ShrunkRun:
         return Path(path)
 
     def save_pair(self, path: str | Path) -> tuple[Path, ...]:
-        """Write the reproducer, and beside it the one on which both sides agree, if one is known; return both paths."""
+        """Write the reproducer, and beside it the agreeing one, if it is known. Return both paths."""
         written = [self.save(path)]
         if self.agreeing is not None:
             written.append(written[0].with_name(f"{written[0].stem}.agrees{written[0].suffix}"))
@@ -465,10 +466,10 @@ def shrink_run(
 ) -> ShrunkRun:
     """Shrink a divergence of a verification to a minimal problem.
 
-    divergence: its number in the report, from 1
-    engine:     the engine under test; by default the run's own, eager on the CPU if the divergence shows there as well
-    reference:  the engine that it is compared with; by default the run's own
-    graph:      by default the run's, loaded again
+    divergence: the number of the divergence in the report, from 1
+    engine:     the engine under test; by default the run's own, eager on the CPU if the divergence occurs there, too
+    reference:  the engine for comparison; by default the run's own
+    graph:      by default the run's graph, loaded again
 
     UserError if there is no such divergence, the graph or the engine cannot be found again, the graph has changed, or no
     part of the graph diverges in the same way.

@@ -39,22 +39,22 @@ Placed = tuple[int, Sequence[Buffer]]
 """An offset in a file, and the buffers written there, one after the other."""
 
 _MAX_BYTES: Final = 1 << 30
-"""Bytes given to one call; Linux takes 2 GiB less a page."""
+"""The most bytes passed to one call; Linux accepts at most 2 GiB minus one page."""
 
 
 def bytes_of(array: NDArray[Any]) -> memoryview:
-    """Return the bytes of an array, not copied if it is contiguous."""
+    """Return the bytes of an array, without a copy if it is contiguous."""
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
 
 
 def little_endian(given: NDArray[Any] | Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
-    """Return an array, or its parts, as they lie on disk."""
+    """Return an array, or its parts, as a list of contiguous little-endian arrays, the form on disk."""
     pieces = [given] if isinstance(given, np.ndarray) else given
     return [np.ascontiguousarray(piece, piece.dtype.newbyteorder("<")) for piece in pieces]
 
 
 def checksum_of(pieces: Sequence[NDArray[Any]]) -> int:
-    """Return the xxh3 of the bytes of parts that follow one another."""
+    """Return the xxh3 checksum of the bytes of consecutive parts."""
     digest = xxhash.xxh3_64()
     for piece in pieces:
         digest.update(bytes_of(piece))
@@ -63,7 +63,7 @@ def checksum_of(pieces: Sequence[NDArray[Any]]) -> int:
 
 @contextmanager
 def opened(path: Path, flags: int) -> Iterator[int]:
-    """Open a file, but no link, and yield its descriptor."""
+    """Open a file and yield its descriptor; refuse a symbolic link."""
     descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
     try:
         yield descriptor
@@ -72,7 +72,7 @@ def opened(path: Path, flags: int) -> Iterator[int]:
 
 
 def write_all(descriptor: int, buffers: Sequence[Buffer], offset: int) -> None:
-    """Write buffers one after the other from an offset on, without joining them."""
+    """Write buffers one after the other, starting at an offset, without joining them."""
     for buffer in buffers:
         left = memoryview(buffer)
         while left:
@@ -88,7 +88,7 @@ def write_placed(descriptor: int, placed: Sequence[Placed]) -> None:
 
 MANIFEST: Final = "manifest.json"
 CODE: Final = "code.json"
-"""The file of an unfinished recording with the identity of its code."""
+"""The file in the folder of an unfinished recording that identifies the code that records."""
 _MAX_MANIFEST_BYTES: Final = 64 << 20
 
 
@@ -109,7 +109,7 @@ class Shard(msgspec.Struct, frozen=True):
 
 
 class Part(msgspec.Struct, frozen=True):
-    """The writer of a folder among several: number `index`, from 0, of `count`."""
+    """The position of a folder's writer among several: number `index`, from 0, of `count`."""
 
     index: int
     count: int
@@ -138,7 +138,7 @@ class ShardError(UserError):
 
 
 class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The content of a folder of shards; a file that it does not list does not belong to the trace.
+    """The content of a folder of shards; a file missing from this list does not belong to the trace.
 
     part:     set if this is the work of one writer of several
     has_gaps: candidates between those recorded were lost, so the recording cannot be resumed
@@ -175,7 +175,7 @@ def list_shards(
 
 
 def replace_shards(manifest: Manifest, shards: tuple[Shard, ...]) -> Manifest:
-    """Make the manifest of other shards of the same recording, in this version of the schema."""
+    """Make a manifest that lists other shards of the same recording, in this version of the schema."""
     facts: dict[str, Any] = {name: getattr(manifest, name) for name in ("is_complete", "creator", "part", "has_gaps")}
     return list_shards(shards, **facts)
 
@@ -186,12 +186,12 @@ def render_hash(value: int) -> str:
 
 
 def shard_name(*numbers: int) -> str:
-    """Return the name of a shard's file; of a piece of the shard that is being recorded, with its own number behind."""
+    """Return the name of a shard's file. A piece of the shard being recorded has its own number appended."""
     return f"shard-{'-'.join(f'{number:05d}' for number in numbers)}.h5"
 
 
 def numbers_of(name: str) -> tuple[int, ...]:
-    """Return the number of a shard, and that of a piece behind it, from the name of its file; nothing for another name."""
+    """Parse the numbers of a shard, and of a piece of it, from the name of its file; return none for another name."""
     if not re.fullmatch(r"shard-[0-9]{5,19}(-[0-9]{5,19})?\.h5", name):
         return ()
     numbers = tuple(map(int, name[6:-3].split("-")))
@@ -272,14 +272,14 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
 
 @contextmanager
 def new_trace(path: Path) -> Iterator[Path]:
-    """Yield a path for a trace in one file that replaces whatever trace is at `path`; an error leaves that as it was."""
+    """Yield a path for a trace in one file that replaces any trace at `path`; after an error, the old trace stays."""
     with renamed_into(path, is_durable=True, rename=put_in_place) as temporary:
         yield temporary
 
 
 @contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
-    """Yield a new folder for a trace, likewise."""
+    """Yield a new folder for a trace that replaces any trace at `path`; after an error, the old trace stays."""
     folder = temporary_beside(path)
     make_folder(folder)
     try:
@@ -291,11 +291,11 @@ def new_folder(path: Path) -> Iterator[Path]:
 
 
 def put_in_place(new: Path, path: Path) -> None:
-    """Rename a finished file or folder to `path`, replacing whatever trace is there: a kill leaves one of them, whole."""
+    """Rename a finished file or folder to `path`, replacing any trace there: after a kill, one of the two is there, whole."""
     if new.is_dir() and not (new / CODE).exists():
         write_file(new / CODE, "{}")
     if path.is_dir() or (path.exists() and new.is_dir()):
-        # One rename cannot replace a folder that is not empty.
+        # A single rename cannot replace a folder that is not empty.
         check_replaceable(path)
         old = new
         try:
@@ -314,7 +314,7 @@ def put_in_place(new: Path, path: Path) -> None:
 
 
 def replaced_of(path: Path) -> Path:
-    """Return the name that a trace has while it is replaced where names cannot be exchanged."""
+    """Return the name that the old trace has during its replacement if the file system cannot exchange names."""
     return path.with_name(path.name + ".replaced")
 
 
@@ -327,7 +327,7 @@ def finish_replacing(path: Path, new: Path) -> None:
         check_replaceable(aside)
         _remove_old(aside, path)
     if (path / CODE).is_file():
-        # The new trace brought it here: the old one may have its name.
+        # CODE came with the new trace, so `new` may be the name of the old trace.
         with suppress(UserError):
             if new.is_file() or (not (new / CODE).exists() and read_manifest(new).is_complete):
                 _remove_old(new, path)
@@ -335,7 +335,7 @@ def finish_replacing(path: Path, new: Path) -> None:
 
 
 def _remove_old(old: Path, path: Path) -> None:
-    """Delete a trace that was at `path`, under a name by which the rest of it is deleted after a kill."""
+    """Delete a trace that was at `path`, under a temporary name, so that the rest is found and deleted after a kill."""
     removed = temporary_beside(path)
     old.rename(removed)
     remove_tree(removed)
@@ -350,7 +350,7 @@ def check_replaceable(path: Path) -> None:
 
 
 def copy_trace(source: Path, target: Path) -> None:
-    """Copy a trace to a path where nothing is; links inside of a folder stay links, which no reader follows."""
+    """Copy a trace to a path where nothing exists. Links inside a folder stay links, which no reader follows."""
     if source.is_dir():
         shutil.copytree(source, target, symlinks=True)
     else:
@@ -364,9 +364,9 @@ def partial_of(path: Path) -> Path:
 
 
 def lock_trace(path: Path, *, overwrites: bool = True) -> OutputLock:
-    """Lock a trace, or a recording that did not finish, and delete what killed processes left of attempts to write it.
+    """Lock a trace, or an unfinished recording, and delete the temporary files that killed writers left behind.
 
-    UserError if another process holds the lock; unless `overwrites`, also if there is a trace.
+    UserError if another process holds the lock or, unless `overwrites`, if the trace exists already.
     """
     path = path.with_name(path.name.removesuffix(".partial"))
     if not path.parent.is_dir():
@@ -398,7 +398,7 @@ def check_no_partial(partial: Path) -> None:
 
 
 def explain_failed_write(what: str, error: OSError, num_safe: int, partial: Path, where: str) -> UserError:
-    """Make the error for a failed write, which states the candidates that are safe."""
+    """Make the error for a failed write, which states how many candidates are safe."""
     reason = describe_write_error(error, partial.parent)
     safe = f"the first {num_safe:,} candidates are safe in {partial}" if num_safe else "nothing was safe yet"
     return UserError(
@@ -419,7 +419,7 @@ def count_safe(partial: Path) -> tuple[int, int]:
 
 
 def remove_left_over(folder: Path, manifest: Manifest | None = None) -> None:
-    """Remove temporary files and shards that the manifest does not list, which a finished trace does not have."""
+    """Remove temporary files and shards that the manifest does not list: they do not belong in a finished trace."""
     listed = () if manifest is None else tuple(shard.name for shard in manifest.shards)
     for path in [*folder.glob("*.tmp"), *folder.glob("shard-*.h5")]:
         if path.name not in listed:
@@ -427,7 +427,7 @@ def remove_left_over(folder: Path, manifest: Manifest | None = None) -> None:
 
 
 def remove_partial(partial: Path) -> None:
-    """Remove the folder of a recording that became one file."""
+    """Remove the folder of a recording that was finished as one file."""
     if partial.is_dir():
         for name in (MANIFEST, CODE):
             (partial / name).unlink(missing_ok=True)

@@ -1,9 +1,9 @@
-"""Opening one trace file as HDF5 and checking every dataset in it, before a byte of its data is read.
+"""Opening one trace file as HDF5 and checking every dataset in it, before any of its data are read.
 
-Plain h5py follows external links, virtual datasets and raw external storage without a word, and allocates
-whatever a shape asks for. Here every link on the way to a dataset, and the dataset's type, shape, layout,
-filters and size, are checked, for all datasets together; `kgverify.trace.hdf5.stored_array` reads and unpacks the
-bytes. HDF5's plugins, code that a file could ask to load, are switched off.
+Plain h5py silently follows external links, virtual datasets and raw external storage, and allocates as much
+memory as a shape asks for. This module first checks every link on the way to a dataset, and the dataset's type,
+shape, layout, filters and size, and the total size of all datasets; `kgverify.trace.hdf5.stored_array` then reads
+and unpacks the bytes. HDF5's plugins are switched off: a file could use them to load code.
 """
 
 import os
@@ -35,7 +35,7 @@ from kgverify.trace.model.header import check_version
 from kgverify.trace.model.schema import RECORD_AGAIN, Column, Schema
 from kgverify.trace.model.validate import check_shape
 
-os.environ.setdefault("HDF5_PLUGIN_PRELOAD", "::")  # read once, when the library is loaded
+os.environ.setdefault("HDF5_PLUGIN_PRELOAD", "::")  # the library reads it once, when it is loaded
 
 import h5py
 from h5py import h5a, h5d, h5g, h5l, h5o, h5s, h5t
@@ -43,7 +43,7 @@ from h5py import h5a, h5d, h5g, h5l, h5o, h5s, h5t
 _MAX_HEADER_BYTES: Final = 64 << 20
 _MIN_HEADER_BYTES: Final = 1 << 20
 _MAX_HEADER_RATIO: Final = 8
-"""Bytes of the header for each byte of the file: decoded, it takes up to twenty times as much memory."""
+"""The most bytes of header for each byte of the file; a decoded header takes up to twenty times as much memory."""
 _MAX_ATTRIBUTE_BYTES: Final = 1 << 10
 _MAX_LINKS: Final = 256
 _MAX_NESTING: Final = 8
@@ -51,17 +51,17 @@ _SIGNATURE: Final = b"\x89HDF\r\n\x1a\n"
 
 MAX_BYTES: Final = 64 << 30
 MAX_RATIO: Final = 64
-"""All datasets of a file together take at most this times its size in memory, or `MIN_TOTAL_BYTES` if that is more."""
+"""The memory that all datasets of a file may take together, as a multiple of its size; at least `MIN_TOTAL_BYTES`."""
 MIN_TOTAL_BYTES: Final = 64 << 20
 _MAX_CHUNK_BYTES: Final = 1 << 30
 _MIN_CHUNKS: Final = 1 << 10
-"""Chunks that a dataset may have, however short they are."""
+"""The number of chunks that a dataset may always have, however short they are."""
 _LEAST_CHUNK_BYTES: Final = 4 << 10
-"""Bytes in memory of an average chunk beyond these. HDF5's own guess is 8 KiB or more; each costs a lookup and a read."""
+"""The average bytes in memory that further chunks must have: each costs a lookup and a read. HDF5 picks 8 KiB or more."""
 _MAX_DEFLATE_RATIO: Final = 1100  # deflate cannot do better than 1032 to 1
 _FILTERS: Final = (DEFLATE, SHUFFLE, FLETCHER32)
 
-# HDF5's own numbers of the layouts.
+# HDF5's own numbers for the layouts.
 _COMPACT: Final = 0
 _CONTIGUOUS: Final = 1
 _CHUNKED: Final = 2
@@ -75,11 +75,11 @@ def describe_hdf5() -> str:
 class StoredFile(NamedTuple):
     """The datasets of one file, by path.
 
-    arrays:   those that the schema names
-    unknown:  the others that can be kept
-    dropped:  paths of those that cannot
-    identity: the file must still be this one when it is read
-    checksum: stored for the file: that of the checksums of all datasets that the schema names
+    arrays:   the datasets that the schema names
+    unknown:  other datasets that can be kept
+    dropped:  paths of objects that cannot be kept
+    identity: the identity that the file must still have when it is read
+    checksum: the stored checksum of the file: a checksum over those of all datasets that the schema names
     """
 
     arrays: dict[str, StoredArray]
@@ -90,9 +90,9 @@ class StoredFile(NamedTuple):
 
 
 def locate_arrays(path: Path, schema: Schema = KNOWLEDGE_GRAPH) -> StoredFile:
-    """Locate and check every dataset of one file; checksums are left to the caller.
+    """Locate and check every dataset of one file. The caller verifies the checksums.
 
-    UserError for what `docs/trace-format.md` refuses.
+    UserError for a file that `docs/trace-format.md` refuses.
     """
     where = str(path)
     with opened_trace(path, schema) as (root, descriptor):
@@ -119,7 +119,7 @@ def locate_arrays(path: Path, schema: Schema = KNOWLEDGE_GRAPH) -> StoredFile:
 
 @contextmanager
 def opened_trace(path: Path, schema: Schema = KNOWLEDGE_GRAPH) -> Iterator[tuple[Any, int]]:
-    """Open a file that claims to be a trace: yield its root group and a descriptor. UserError for another file."""
+    """Open a file that claims to be a trace; yield its root group and a descriptor. UserError for any other file."""
     where = str(path)
     with translate_hdf5_errors(where), open_descriptor(path, purpose="a trace") as descriptor:
         if os.pread(descriptor, len(_SIGNATURE), 0) != _SIGNATURE:
@@ -128,7 +128,7 @@ def opened_trace(path: Path, schema: Schema = KNOWLEDGE_GRAPH) -> Iterator[tuple
                 where=where,
                 fix=RECORD_AGAIN,
             )
-        # Where the system can, it opens the very file that was checked, whatever has its name by now.
+        # If the system supports it, open the same file that was checked, even if another file has its name by now.
         again = Path(f"/proc/self/fd/{descriptor}")
         with h5py.File(again if again.exists() else path, "r", locking="best-effort") as file:
             root: Any = file["/"].id
@@ -154,7 +154,7 @@ def _check_attributes(root: Any, where: str, schema: Schema) -> None:
 
 
 def _list_names(schema: Schema) -> dict[str, list[str]]:
-    """Return the names in each group that the schema names, by its path with a slash."""
+    """Return, for each group of the schema, the names in it, by the group's path with a slash."""
     names_in: dict[str, list[str]] = {"": []}
     for path in schema.column_of:
         group, _, name = path.rpartition("/")
@@ -164,17 +164,17 @@ def _list_names(schema: Schema) -> dict[str, list[str]]:
 
 
 def _find_datasets(root: Any, where: str, dropped: list[str], schema: Schema) -> Iterator[tuple[str, Any]]:
-    """Yield the datasets, with their paths, to which hard links alone lead; drop other objects, by path.
+    """Yield the path and the dataset for each dataset reached through hard links only; list the other objects as dropped.
 
-    Each group is visited once, so that cycles end. Of a group with too many links, only what the schema names is kept.
-    UserError if the schema names what is no dataset, or what another link leads to.
+    Each group is visited once, so that cycles end. In a group with too many links, only names of the schema are kept.
+    UserError if a name of the schema belongs to an object that is not a dataset, or to a link that is not a hard link.
     """
     names_in = _list_names(schema)
     seen = set()
     groups = [("", root)]
     while groups:
         prefix, group = groups.pop()
-        address = h5o.get_info(group).addr  # checks what finding an object by its name does not
+        address = h5o.get_info(group).addr  # checks more than looking up an object by its name
         if address in seen and prefix not in names_in:
             continue
         seen.add(address)
@@ -240,7 +240,7 @@ def _check_unknown(dataset: Any, where: str, file_size: int, checksum: int | Non
 def _locate(
     dataset: Any, dtype: np.dtype[Any], shape: tuple[int, ...], where: str, file_size: int, checksum: int | None
 ) -> StoredArray:
-    """Locate the data. UserError unless all of them lie in this very file and can be as large as the shape says."""
+    """Locate the data. UserError unless they all lie in this file, which must be large enough for the shape."""
     num_bytes = dtype.itemsize * prod(shape)
     plan = dataset.get_create_plist()
     layout = plan.get_layout()
@@ -266,7 +266,7 @@ def _locate(
             fix=RECORD_AGAIN,
         )
     if layout == _COMPACT:
-        # Inside the metadata, of which there is never much.
+        # The data lie in the metadata, which are always small.
         content = np.empty(shape, dtype)
         if num_bytes:
             space = dataset.get_space()
@@ -279,7 +279,7 @@ def _locate(
 
 
 def _read_filters(plan: Any, where: str) -> tuple[int, ...]:
-    """Return HDF5's numbers of the filters of a dataset. UserError for others than those that can be undone."""
+    """Return HDF5's numbers for the filters of a dataset. UserError for a filter that cannot be undone."""
     filters = tuple(int(plan.get_filter(i)[0]) for i in range(plan.get_nfilters()))
     if any(f not in _FILTERS for f in filters) or len(set(filters)) < len(filters):
         raise UserError(
@@ -314,7 +314,7 @@ def _locate_chunks(dataset: Any, stored: StoredArray, file_size: int) -> tuple[C
             where=where,
             fix="write it contiguous",
         )
-    # A chunk that is stored takes a byte at least, whatever the index says.
+    # A stored chunk takes at least one byte, whatever the index says.
     if num_chunks > file_size or dataset.get_num_chunks() < num_chunks:
         raise UserError(
             f"its shape asks for {num_chunks} chunks, but the file does not hold as many",
@@ -326,7 +326,7 @@ def _locate_chunks(dataset: Any, stored: StoredArray, file_size: int) -> tuple[C
     def keep(info: Any) -> None:
         found[info.chunk_offset] = info
 
-    # Looking up one chunk takes a time that grows with the number of all chunks.
+    # The time to look up one chunk grows with the number of chunks.
     dataset.chunk_iter(keep)
     chunks = []
     for number in np.ndindex(counts):
@@ -339,12 +339,12 @@ def _locate_chunks(dataset: Any, stored: StoredArray, file_size: int) -> tuple[C
 
 
 def most_bytes(file_size: int) -> int:
-    """Return the memory that all datasets of a file of this size may take together."""
+    """Return the most memory that all datasets of a file of this size may take together."""
     return min(MAX_BYTES, max(MIN_TOTAL_BYTES, MAX_RATIO * file_size))
 
 
 def _check_total(arrays: Sequence[StoredArray], file_size: int) -> None:
-    """Raise a UserError if the datasets together unpack to more than such a file may."""
+    """Raise a UserError if the datasets together unpack to more than a file of this size may hold."""
     total = sum(stored.memory_bytes for stored in arrays)
     if total > most_bytes(file_size):
         largest = max(arrays, key=lambda stored: stored.memory_bytes)
@@ -380,7 +380,7 @@ def _read_checksum(node: Any, where: str) -> int:
 
 
 def _read_scalar(node: Any, name: bytes, kind: int) -> Any:
-    """Return an attribute that is one number, or one string of fixed length; None without one of this kind."""
+    """Return an attribute that is one number, or one string of fixed length; None if there is no such attribute."""
     if not h5a.exists(node, name):
         return None
     attribute = h5a.open(node, name)
@@ -398,5 +398,5 @@ def _read_scalar(node: Any, name: bytes, kind: int) -> Any:
 def _describe_type(kind: Any) -> str:
     if kind.get_class() == h5t.VLEN or (kind.get_class() == h5t.STRING and kind.is_variable_str()):
         return "of variable length"
-    # A compound may have members without end.
+    # A compound type may have any number of members.
     return str(kind.dtype) if kind.get_class() in (h5t.INTEGER, h5t.FLOAT) else "of another kind"

@@ -1,7 +1,8 @@
-"""Datasets whose location in a file was checked, and how their bytes are read: HDF5 says where they lie, never fetches them.
+"""Datasets whose location in a file was checked, and the code that reads their bytes: HDF5 only says where they lie.
 
-HDF5 allocates what a chunk's stored size claims, and inflates a chunk without any bound. Here every extent is checked
-against the file and against the others before a byte is read, and inflating stops at the size of the chunk.
+HDF5 itself would allocate as much as a chunk's stored size claims, and inflate a chunk without any bound. This module
+checks every extent against the file and the other extents before it reads a byte, and stops inflating at the size of
+the chunk.
 """
 
 import os
@@ -30,7 +31,7 @@ _UNDEFINED: Final = (1 << 64) - 1
 _KEPT_BYTES: Final = 64 << 20
 _HDF5_ERRORS: Final = (OSError, RuntimeError, LookupError, ValueError, TypeError, OverflowError, MemoryError)
 
-# A read of this many bytes at a time; the system may not take more than 2 GiB at once.
+# The bytes of one read; some systems accept at most 2 GiB.
 _READ_BYTES: Final = 1 << 30
 
 
@@ -48,8 +49,8 @@ class Chunk:
 
     offset:      first byte in the file
     size:        stored bytes
-    filter_mask: bit i is set where filter i was skipped
-    index:       element at which it begins, one number for each axis
+    filter_mask: bit i is set if filter i was skipped
+    index:       the element at which it begins, one number for each axis
     """
 
     offset: int
@@ -60,15 +61,15 @@ class Chunk:
 
 @dataclass(frozen=True)
 class StoredArray:
-    """A dataset that passed every check but that of its checksum.
+    """A dataset that passed every check except that of its checksum.
 
     where:     its name in errors
     dtype:     little-endian
     offset:    first byte in the file of a contiguous dataset; -1 for others
-    content:   the elements, where they are in memory already
+    content:   the elements, if they are in memory already
     filters:   HDF5's numbers of the filters, in the order in which they were applied
     chunks:    in the order of their indices
-    checksum:  the xxh3 stored with it; None where a dataset that the schema does not name has none
+    checksum:  the xxh3 stored with it; None for a dataset that the schema does not name, if it has none
     """
 
     where: str
@@ -88,12 +89,12 @@ class StoredArray:
 
     @property
     def memory_bytes(self) -> int:
-        """The memory that reading it takes: the dataset, or one chunk where that is more."""
+        """The memory that reading it takes: the size of the dataset, or of one chunk if that is larger."""
         return max(self.num_bytes, self.dtype.itemsize * prod(self.chunk_shape) if self.chunk_shape else 0)
 
     @property
     def extents(self) -> list[tuple[int, int]]:
-        """The (begin, end) of everything stored."""
+        """The (begin, end) of each stored piece of data in the file."""
         if self.chunks:
             return [(chunk.offset, chunk.offset + chunk.size) for chunk in self.chunks]
         return [(self.offset, self.offset + self.num_bytes)] if self.offset >= 0 and self.num_bytes else []
@@ -105,7 +106,7 @@ class StoredArray:
         return self.chunks[begin // length * abreast : -(-end // length) * abreast]
 
     def check_checksum(self, found: int) -> None:
-        """Raise a UserError unless this is the checksum stored with the dataset, if one is."""
+        """Raise a UserError if a checksum is stored with the dataset and differs from this one."""
         if self.checksum is not None and found != self.checksum:
             raise UserError(
                 f"checksum is {found:016x}, expected {self.checksum:016x}: the data were altered",
@@ -125,7 +126,7 @@ def identity_of(descriptor: int) -> Identity:
 
 @contextmanager
 def open_again(path: Path, identity: Identity) -> Iterator[int]:
-    """Open a file that was checked before. UserError if another file, or another size, has replaced it."""
+    """Open a file that was checked before. UserError if it was replaced or its size changed."""
     with open_descriptor(path, purpose="a trace") as descriptor:
         if identity_of(descriptor) != identity:
             raise UserError("was replaced or changed while it was read", where=str(path), fix="read it again")
@@ -134,7 +135,7 @@ def open_again(path: Path, identity: Identity) -> Iterator[int]:
 
 @contextmanager
 def translate_hdf5_errors(where: str) -> Iterator[None]:
-    """Turn what HDF5 raises on a damaged file into a UserError."""
+    """Turn the errors that HDF5 raises for a damaged file into a UserError."""
     try:
         yield
     except _HDF5_ERRORS as error:
@@ -144,7 +145,7 @@ def translate_hdf5_errors(where: str) -> Iterator[None]:
 
 
 def check_extents(arrays: Sequence[StoredArray], file_size: int) -> None:
-    """Raise a UserError for bytes beyond the end of the file, or shared by two datasets or two chunks."""
+    """Raise a UserError if data lie beyond the end of the file, or if two datasets or chunks share bytes."""
     extents = sorted((begin, end, array.where) for array in arrays for begin, end in array.extents)
     last_end, last_place = 0, ""
     for begin, end, place in extents:
@@ -160,7 +161,7 @@ def check_extents(arrays: Sequence[StoredArray], file_size: int) -> None:
 
 
 def load_array(descriptor: int, stored: StoredArray) -> NDArray[Any]:
-    """Read a whole dataset and verify its checksum. UserError for data that are cut off, do not unpack or were altered."""
+    """Read a whole dataset and verify its checksum. UserError for data that are truncated, altered or cannot be unpacked."""
     with translate_hdf5_errors(stored.where):
         array = read_rows(descriptor, stored, 0, stored.shape[0], lambda chunk: read_chunk(descriptor, chunk, stored))
     stored.check_checksum(xxhash.xxh3_64_intdigest(np.ascontiguousarray(array).data))
@@ -168,9 +169,9 @@ def load_array(descriptor: int, stored: StoredArray) -> NDArray[Any]:
 
 
 def read_rows(descriptor: int, stored: StoredArray, begin: int, end: int, read: ReadChunk) -> NDArray[Any]:
-    """Read some rows of a dataset. UserError as by `load_array`.
+    """Read some rows of a dataset. UserError as for `load_array`.
 
-    read: returns the elements of a chunk, as `read_chunk` does
+    read: a function that returns the elements of a chunk, as `read_chunk` does
     """
     if stored.content is not None:
         return stored.content[begin:end]
@@ -184,7 +185,7 @@ def read_rows(descriptor: int, stored: StoredArray, begin: int, end: int, read: 
     for chunk in stored.chunks_of(begin, end):
         unpacked = read(chunk)
         low, high = max(begin, chunk.index[0]), min(end, chunk.index[0] + stored.chunk_shape[0])
-        # A chunk at the edge reaches beyond it.
+        # A chunk at the edge reaches beyond the dataset.
         columns = tuple(
             slice(first, min(first + length, whole))
             for first, length, whole in zip(chunk.index[1:], stored.chunk_shape[1:], stored.shape[1:], strict=True)
@@ -197,7 +198,7 @@ def read_rows(descriptor: int, stored: StoredArray, begin: int, end: int, read: 
 
 
 def read_chunk(descriptor: int, chunk: Chunk, stored: StoredArray) -> NDArray[Any]:
-    """Read the elements of a chunk. UserError for data that are cut off or do not unpack."""
+    """Read the elements of a chunk. UserError for data that are truncated or cannot be unpacked."""
     raw = np.empty(chunk.size, np.uint8)
     _read_into(descriptor, raw, chunk.offset, stored.where)
     return _unpack(raw, chunk, stored)
@@ -214,17 +215,17 @@ def _read_into(descriptor: int, target: NDArray[np.uint8], offset: int, where: s
 
 
 def _unpack(raw: NDArray[np.uint8], chunk: Chunk, stored: StoredArray) -> NDArray[Any]:
-    """Return a chunk's elements, with its filters undone, last first."""
+    """Undo the filters of a chunk, the last one first, and return its elements."""
     num_bytes = stored.dtype.itemsize * prod(stored.chunk_shape)
     for position in reversed(range(len(stored.filters))):
         if chunk.filter_mask >> position & 1:
             continue
         kind = stored.filters[position]
         if kind == FLETCHER32:
-            # The checksum of the dataset covers what this sum does.
+            # The checksum of the dataset covers the same bytes as this sum.
             raw = raw[:-_FLETCHER_BYTES]
         elif kind == DEFLATE:
-            # A fletcher32 sum that was taken before deflating is inside.
+            # If the fletcher32 sum was computed before deflating, it is inside the stream.
             is_summed = FLETCHER32 in stored.filters[:position]
             raw = _inflate(raw, num_bytes + _FLETCHER_BYTES * is_summed, chunk, stored)
         elif kind == SHUFFLE and len(raw) == num_bytes and stored.dtype.itemsize > 1:
@@ -235,7 +236,7 @@ def _unpack(raw: NDArray[np.uint8], chunk: Chunk, stored: StoredArray) -> NDArra
 
 
 def _inflate(raw: NDArray[np.uint8], most: int, chunk: Chunk, stored: StoredArray) -> NDArray[np.uint8]:
-    """Inflate a zlib stream of exactly `most` bytes; stop there."""
+    """Inflate a zlib stream to exactly `most` bytes, and no further."""
     inflater = zlib.decompressobj()
     try:
         content = inflater.decompress(raw.data, most)
@@ -251,7 +252,7 @@ def _damaged(chunk: Chunk, stored: StoredArray, what: str) -> UserError:
 
 
 class ChunkCache:
-    """The chunks unpacked last, of all files of one trace: 64 MiB, or one chunk where that is more.
+    """The most recently unpacked chunks of all files of one trace: 64 MiB, or one chunk if that is larger.
 
     num_bytes: bytes of the chunks kept
     """
@@ -273,9 +274,9 @@ class ChunkCache:
 
 
 def take_rows(stored: StoredArray, rows: NDArray[np.int64], read: Callable[[int, int], NDArray[Any]]) -> NDArray[Any]:
-    """Return rows of a dataset in any order, each chunk unpacked once.
+    """Return rows of a dataset in any order; unpack each chunk once.
 
-    read: returns the rows from one to another
+    read: a function that returns the rows of a range
     """
     length = stored.chunk_shape[0] if stored.chunks else max(1, stored.shape[0])
     found = np.empty((len(rows), *stored.shape[1:]), stored.dtype)

@@ -1,4 +1,4 @@
-"""Writing one trace file as HDF5. HDF5 itself lays the file out, but in memory: our code writes the bytes to disk."""
+"""Writing one trace file as HDF5. HDF5 itself lays out the file, but in memory; our code writes the bytes to disk."""
 
 import errno
 import io
@@ -35,7 +35,7 @@ from kgverify.trace.model.schema import Packing, Schema, file_checksum
 
 _MAX_CREATOR_BYTES: Final = 1 << 10
 _PAGE: Final = 4096
-# From version 1.10 on HDF5 puts checksums on its own metadata.
+# Since version 1.10, HDF5 adds checksums to its own metadata.
 _BOUNDS: Final = ("v110", "v110")
 
 _CHUNK_BYTES: Final = 1 << 18
@@ -45,7 +45,7 @@ _MOST_KEPT: Final = 0.5
 _MAX_THREADS: Final = 8
 
 ArrayParts = Mapping[str, Sequence[NDArray[Any]]]
-"""Datasets by path, each in parts that follow one another."""
+"""Datasets by path, each as a sequence of consecutive parts."""
 
 
 def write_arrays(
@@ -57,8 +57,8 @@ def write_arrays(
 ) -> int:
     """Write one file with checksums, force it to disk, and return its checksum. The same input gives the same bytes.
 
-    A plain file has contiguous datasets on page boundaries. A dataset may come in parts, rows after rows; they are not
-    copied. A packed file is made in memory first; one that would unpack to more than a reader admits is written plain.
+    A plain file has contiguous datasets on page boundaries. A dataset may come in consecutive parts, which are not copied.
+    A packed file is made in memory first. If it would unpack to more than a reader accepts, it is written plain instead.
     """
     order = {path: number for number, path in enumerate(schema.column_of)}
     names = sorted(arrays, key=lambda name: (order.get(name, len(order)), name))
@@ -88,7 +88,7 @@ def write_arrays(
 
 @contextmanager
 def _naming_limit() -> Iterator[None]:
-    """Raise an OSError where the limit of the size of files (ulimit -f) refused the file in memory: h5py hides that error."""
+    """Raise an OSError if the limit on file sizes (ulimit -f) refused the file in memory: h5py hides that error."""
     try:
         yield
     except AttributeError as error:
@@ -96,14 +96,14 @@ def _naming_limit() -> Iterator[None]:
 
 
 def _memory_file() -> IO[bytes]:
-    """Open a sparse file for the metadata that HDF5 writes beside the data; on Linux it is in memory."""
+    """Open a sparse file for the metadata that HDF5 writes around the data; on Linux it is in memory."""
     if sys.platform == "linux":
         return open(os.memfd_create("metadata", os.MFD_CLOEXEC), "w+b", buffering=0)
     return TemporaryFile(buffering=0)
 
 
 def _read_gaps(image: IO[bytes], placed: Sequence[Placed], size: int) -> list[Placed]:
-    """Return everything in a file of this size but the data, with its offsets."""
+    """Return everything except the data in a file of this size, with its offsets."""
     gaps: list[Placed] = []
     position = 0
     for offset, buffers in [*sorted(placed, key=itemgetter(0)), (size, [])]:
@@ -128,7 +128,7 @@ def _lay_out(file: Any, parts: ArrayParts) -> list[Placed]:
 
 
 def _pack(parts: ArrayParts, creator: str, packing: Packing, schema: Schema) -> tuple[memoryview, int]:
-    """Return the bytes of a packed file and its checksum, without pages, which would cost more than small datasets do."""
+    """Return the bytes of a packed file and its checksum. It has no pages: they would take more room than small datasets."""
     content = io.BytesIO()
     with h5py.File(content, "w", libver=_BOUNDS) as file:
         for name, pieces in parts.items():
@@ -139,7 +139,7 @@ def _pack(parts: ArrayParts, creator: str, packing: Packing, schema: Schema) -> 
             else:
                 file.create_dataset(name, data=array, **options)
         checksum = _sign(file, parts, creator, schema)
-    # A view of the buffer itself could outlive it where both are garbage.
+    # If both become garbage at once, a view of the buffer itself could outlive the buffer.
     return memoryview(content.getvalue()), checksum
 
 
@@ -164,7 +164,7 @@ def _storage_options(array: NDArray[Any], packing: Packing) -> dict[str, Any]:
         return {}
     rows = min(len(array), _CHUNK_BYTES // array.dtype.itemsize)
     return {
-        # The three parts of atoms apart: alike among themselves, they shrink by a sixth more.
+        # Keep the three parts of atoms apart: each is uniform in itself, which saves a sixth more.
         "chunks": (rows, *(1,) * (array.ndim - 1)),
         "compression": "gzip",
         "compression_opts": _GZIP[packing],
@@ -185,7 +185,7 @@ def _write_chunks(dataset: Any, array: NDArray[Any]) -> None:
 
 
 def _shuffled(array: NDArray[Any], index: tuple[int, ...], shape: tuple[int, ...]) -> bytes:
-    """Return a chunk, filled up with zeros, the first bytes of all elements first."""
+    """Return a chunk, padded with zeros, as bytes: the first bytes of all elements, then the second bytes, and so on."""
     found = array[tuple(slice(low, low + length) for low, length in zip(index, shape, strict=True))].reshape(-1)
     chunk = np.zeros(shape[0], array.dtype)
     chunk[: len(found)] = found
@@ -193,7 +193,7 @@ def _shuffled(array: NDArray[Any], index: tuple[int, ...], shape: tuple[int, ...
 
 
 def _shrinks(array: NDArray[Any]) -> bool:
-    """Return whether shuffle and gzip save half of a sample from the middle; less is not worth the time."""
+    """Return whether shuffle and gzip save half of a sample from the middle; a smaller saving is not worth the time."""
     flat = array.reshape(-1)
     num = max(1, _SAMPLE_BYTES // flat.dtype.itemsize)
     middle = max(0, len(flat) - num) // 2

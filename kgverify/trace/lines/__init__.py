@@ -1,1 +1,1 @@
-"""Traces as text, one JSON object on each line, from provers in any language."""
+"""Traces as text, one JSON object per line, from provers in any language."""

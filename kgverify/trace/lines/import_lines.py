@@ -1,6 +1,6 @@
-"""Traces from text: JSON lines that a prover prints, in any language. `docs/trace-lines.md` describes them.
+"""Traces from text: JSON lines printed by a prover in any language. `docs/trace-lines.md` describes them.
 
-The file is read twice, line by line: once to check it and to collect names, once to write the trace. No line is kept.
+The file is read twice, line by line: first to check it and to collect names, then to write the trace. No line is kept.
 """
 
 from collections.abc import Iterable
@@ -26,13 +26,13 @@ from kgverify.trace.model.columns import KNOWLEDGE_GRAPH
 from kgverify.trace.write.loop_writer import LoopWriter
 
 _BATCH: Final = 1 << 14
-"""Steps after which a batch is written, at the end of a candidate."""
+"""The number of steps after which a batch is written, at the end of a candidate."""
 
 _HOLE: Final = (-1, 0, 0)
 
 
 class Imported(NamedTuple):
-    """The result of an import. unknown: the columns that the lines do not hold, so that they are not compared."""
+    """The result of an import. unknown: the columns that the lines do not hold, and that are therefore not compared."""
 
     num_candidates: int
     num_steps: int
@@ -48,11 +48,11 @@ def import_lines(
     shard_steps: int = 1_000_000,
     overwrites: bool = True,
 ) -> Imported:
-    """Write the trace that JSON lines describe; `-` stands for standard input. Nothing is added that they do not hold.
+    """Write the trace that JSON lines describe, and add nothing to it; `-` stands for standard input.
 
-    overwrites: replace a trace that exists at `target`
+    overwrites: replace an existing trace at `target`
 
-    UserError, with the file and the line, for a line that is not one of those of docs/trace-lines.md.
+    UserError, with the file and the line number, for a line that is not as docs/trace-lines.md describes.
     """
     with open_twice(source) as file:
         survey = Survey(str(source))
@@ -91,7 +91,7 @@ def import_lines(
 
 
 class _Encoder:
-    """The encoding of names. Variables are numbered in each goal by first appearance, or in each candidate if they are own."""
+    """The encoding of names as ids. Variables are numbered by first appearance in each goal, or in each candidate if `own`."""
 
     def __init__(self, header: HeaderLine, predicates: list[str], constants: list[str]) -> None:
         self._header = header
@@ -101,22 +101,22 @@ class _Encoder:
         self._is_own = header.engine_info.variables == "own"
 
     def start_candidate(self) -> None:
-        """Forget the variables of the candidate before."""
+        """Forget the variables of the previous candidate."""
         self._variables = {}
 
     def goal(self, atoms: Iterable[NamedTerms | None]) -> list[tuple[int, int, int]]:
-        """Return the atoms of a goal in ids; a hole is an atom without a predicate."""
+        """Encode the atoms of a goal as ids; a hole is an atom without a predicate."""
         if not self._is_own:
             self._variables = {}
         return [_HOLE if atom is None else self.atom(atom) for atom in atoms]
 
     def rule(self, atoms: Iterable[NamedTerms]) -> list[tuple[int, int, int]]:
-        """Return the atoms of a rule in ids, its variables numbered by themselves."""
+        """Encode the atoms of a rule as ids, with variables numbered separately for the rule."""
         self._variables = {}
         return [self.atom(atom) for atom in atoms]
 
     def atom(self, atom: NamedTerms) -> tuple[int, int, int]:
-        """Return an atom in ids."""
+        """Encode an atom as ids."""
         predicate, first, second = atom
         return (
             predicate if isinstance(predicate, int) else self._predicates[predicate],
@@ -150,7 +150,7 @@ class _Batch:
                 self._columns[each.group][each.path.partition("/")[2]] = []
 
     def begins_candidate(self, line: Line) -> bool:
-        """Return whether the line begins a candidate; a step that follows no candidate is one of its own."""
+        """Return whether the line begins a candidate. Without candidate lines, each step is a candidate of its own."""
         return isinstance(line, CandidateLine) or (isinstance(line, StepLine) and not self._has_candidate)
 
     def add(self, line: Line) -> None:
@@ -167,7 +167,7 @@ class _Batch:
             self._set(line, line.end)
 
     def write(self, writer: LoopWriter) -> None:
-        """Append the batch to the trace, and begin another."""
+        """Append the batch to the trace, and start a new one."""
         if self._columns["candidates"]["atom"]:
             writer.append(**self._columns)
             self.num_written += len(self._columns["candidates"]["atom"])
@@ -185,7 +185,7 @@ class _Batch:
             columns["log_probability"].append(0.0)
 
     def _set(self, line: CandidateLine | EndLine, outcome: str | None) -> None:
-        """Set what a line knows of the last candidate."""
+        """Set the values that a line has for the last candidate."""
         values = {
             "outcome": None if outcome is None else int(Outcome[outcome]),
             "is_limited": None if line.is_limited is None else int(line.is_limited),

@@ -1,4 +1,4 @@
-"""The lines of a trace as text: what each may hold, and reading them one by one. `docs/trace-lines.md` describes them."""
+"""The lines of a trace as text: their fields, and a reader of one line at a time. `docs/trace-lines.md` describes them."""
 
 import codecs
 import shutil
@@ -19,7 +19,7 @@ from kgverify.program.limits import DeclaredLimits
 from kgverify.trace.model.header import EngineInfo, PolicyInfo, RunInfo
 
 _MAX_LINE_BYTES: Final = 256 << 20
-"""A line is held in memory; that of the header lists all facts and names."""
+"""The longest line that is accepted, as it is held in memory. The header line lists all facts and names."""
 
 _MAX_KEYS: Final = 20
 
@@ -52,11 +52,11 @@ class HeaderLine(Struct, forbid_unknown_fields=True):
 
     @property
     def engine_info(self) -> EngineInfo:
-        """The description of the engine; one given by its name numbers variables its own way."""
+        """The description of the engine. An engine described only by its name numbers variables its own way."""
         return EngineInfo(self.engine, variables="own") if isinstance(self.engine, str) else self.engine
 
     def is_variable(self, name: str) -> bool:
-        """Return whether a name is that of a variable."""
+        """Return whether a name stands for a variable."""
         return name.startswith("?") or (self.uppercase_variables and (name[:1].isupper() or name.startswith("_")))
 
 
@@ -72,7 +72,7 @@ class CandidateLine(Struct, forbid_unknown_fields=True):
 
 
 class EndLine(Struct, forbid_unknown_fields=True):
-    """The outcome of the candidate before."""
+    """The outcome of the previous candidate."""
 
     end: _Outcome | None
     is_limited: bool | None = None
@@ -80,7 +80,7 @@ class EndLine(Struct, forbid_unknown_fields=True):
 
 
 class Successor(Struct, forbid_unknown_fields=True):
-    """A resolvent with what is known of it."""
+    """A resolvent with all that is known about it."""
 
     goal: GoalTerms = []
     kind: Literal["GOAL", "TRUE", "FALSE", "STOP"] = "GOAL"
@@ -101,7 +101,7 @@ class StepLine(Struct, forbid_unknown_fields=True):
     dropped_resolvents: _Count | None = None
 
     def listed(self) -> list[Successor]:
-        """Return the resolvents, those in a short form as well."""
+        """Return all resolvents, including those in a short form."""
         return [_expand(each) for each in self.successors]
 
 
@@ -111,7 +111,7 @@ _KINDS: Final[dict[str, Any]] = {"trace": HeaderLine, "candidate": CandidateLine
 
 @contextmanager
 def open_twice(source: Path) -> Iterator[IO[bytes]]:
-    """Open a file that can be read twice; standard input is copied to a temporary file."""
+    """Open a file so that it can be read twice; standard input is copied to a temporary file."""
     with open_file(source, purpose="a file of JSON lines", standard_input=True) as file:
         if str(source) != STANDARD_INPUT:
             yield file
@@ -130,11 +130,11 @@ def open_twice(source: Path) -> Iterator[IO[bytes]]:
 
 
 def read_lines(file: IO[bytes], where: str) -> Iterator[tuple[int, Line]]:
-    """Yield each line that is not blank, with its number. UserError for one that is not as the page describes."""
+    """Yield each line that is not blank, with its number. UserError for a line that is not as the page describes."""
     decode = msgspec.json.Decoder(StepLine).decode
     for number, text in enumerate(iter(partial(file.readline, _MAX_LINE_BYTES), b""), 1):
         if number == 1:
-            # Editors and shells on Windows put it there.
+            # Editors and shells on Windows add it.
             text = text.removeprefix(codecs.BOM_UTF8)
         if not text.strip():
             continue

@@ -1,4 +1,4 @@
-"""The first look at the lines of a trace: which columns they hold, and the names in them."""
+"""A first pass over the lines of a trace: it finds the columns that they hold, and the names in them."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -12,21 +12,21 @@ from kgverify.trace.lines.line import CandidateLine, EndLine, HeaderLine, Line, 
 from kgverify.trace.model.columns import KNOWLEDGE_GRAPH
 
 _PARTIAL: Final = ("steps.choice", "steps.outcome", "candidates.outcome", "resolvents.origin_kind", "resolvents.origin")
-"""The columns that are known if a line has them: the other lines have none of it."""
+"""The columns that are known if any line has them: they do not apply to the lines without them."""
 
 _WHOLE: Final = {
     name.partition(".")[2]: name
     for name in ("candidates.query", "candidates.side", *sorted(KNOWLEDGE_GRAPH.optional.difference(_PARTIAL)))
 }
-"""The fields that all lines of a kind have, or none, and their columns."""
+"""The fields that either all lines of a kind have, or no line has, and their columns."""
 
 _OF_STEPS: Final = tuple(name for name, column in _WHOLE.items() if column.startswith("steps."))
 
 
 class Survey:
-    """The first look at all lines: the header, the names, and which columns the lines hold.
+    """The result of a first pass over all lines: the header, the names, and the columns that the lines hold.
 
-    columns: the columns to write, named as in `Trace.fields`, after `finish`
+    columns: the columns to write, named as in `Trace.fields`; set by `finish`
     """
 
     def __init__(self, where: str) -> None:
@@ -39,7 +39,7 @@ class Survey:
         self._first: dict[str, int] = {}
 
     def add(self, number: int, line: Line) -> None:
-        """Take a line into account. UserError if it does not fit with those before."""
+        """Take a line into account. UserError if it contradicts the lines before it."""
         if isinstance(line, HeaderLine):
             if not self._is_first:
                 raise self._error(number, "the header is not the first line", "print it once, before all other lines")
@@ -63,7 +63,7 @@ class Survey:
         self._is_first = False
 
     def finish(self) -> None:
-        """Decide which columns the lines hold. UserError if some lines lack a field that others have, or mix names and ids."""
+        """Decide which columns the lines hold. UserError if only some lines have a field, or if lines mix names and ids."""
         for name in _WHOLE:
             with_it, without = self._first.get(name), self._first.get(f"no {name}")
             if with_it is not None and without is not None:
@@ -114,7 +114,7 @@ class Survey:
                 raise self._error(number, f"has a variable in the fact {list(fact)}", "list facts without variables")
         first = dict(self._first)
         self._look_up(number, chain(line.facts or (), *(line.rules or ())))
-        # Rules number their variables by themselves.
+        # The variables of rules are numbered separately.
         for name in ("variables by name", "variables by id"):
             self._first.pop(name, None)
         self._first |= first
@@ -143,7 +143,7 @@ class Survey:
                 raise self._error(number, "has a successor of a rule and a fact", "give the clause that made it")
 
     def _first_with_both(self, *names: str) -> int | None:
-        """Return the first line at which both were seen; None if they were not."""
+        """Return the first line by which both had been seen; None if they were not both seen."""
         lines = [self._first.get(name) for name in names]
         return None if None in lines else max(line for line in lines if line is not None)
 

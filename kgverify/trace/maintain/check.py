@@ -1,4 +1,4 @@
-"""Checking a trace on disk part by part: what is intact, what is damaged, what is missing."""
+"""Checking a trace on disk part by part, and reporting which parts are intact, damaged or missing."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -33,7 +33,7 @@ class PartState(msgspec.Struct, frozen=True):
 class CheckReport(msgspec.Struct, frozen=True):
     """The result of a check.
 
-    state:          `whole`, `unfinished`: intact, but the recording did not end, or `damaged`
+    state:          `whole`, `unfinished` (intact, but the recording did not end) or `damaged`
     num_candidates: candidates that can be read; `num_steps` likewise
     root:           root digest of all steps, 16 hexadecimal digits; empty if anything is damaged
     notes:          remarks that are not problems
@@ -49,7 +49,7 @@ class CheckReport(msgspec.Struct, frozen=True):
 
 
 def check_trace(path: Path | str) -> CheckReport:
-    """Verify checksums, digests, counts and structure of a file or a folder. UserError if it is not a trace at all."""
+    """Verify the checksums, digests, counts and structure of a file or a folder. UserError if it is not a trace at all."""
     with fetched(path) as copy:
         if not copy.is_dir() and not copy.is_file():
             raise UserError("no such trace", where=str(path), fix="check the path")
@@ -65,7 +65,7 @@ def name_candidate(candidates: Candidates, row: int) -> str:
 
 
 def find_duplicates(candidates: Candidates) -> list[tuple[int, int]]:
-    """Return pairs of rows with the same candidate: each occurrence and the next."""
+    """Return the pairs of rows with the same candidate: each occurrence with the next one."""
     keys = candidate_keys(candidates)
     order = np.argsort(keys, kind="stable")
     again = np.flatnonzero(keys[order][1:] == keys[order][:-1])
@@ -93,7 +93,7 @@ def _load_shards(path: Path, manifest: Manifest) -> Iterator[_Part]:
 
 
 def _load_file(path: Path) -> Iterator[_Part]:
-    """Yield the state of each dataset of a single file, then that of the file, unless a dataset is damaged."""
+    """Yield the state of each dataset of a single file and then, if no dataset is damaged, that of the whole file."""
     whole = "structure and digests"
     try:
         file = DataFile(path)

@@ -32,19 +32,19 @@ from kgverify.trace.write.writer import write_shard
 from kgverify.version import __version__
 
 _SHOWN = 10
-"""Candidates or parts named in a message."""
+"""The most candidates or parts that a message names."""
 
 MOST_MISSING: Final = 1000
-"""The missing parts that are listed: a manifest may claim any number of parts."""
+"""The most missing parts that are listed: a manifest may claim any number of parts."""
 
 _MAY_DIFFER = {name.replace(".", "/") for name in KNOWLEDGE_GRAPH.optional} | {SEQUENCE}
 
 
 class PartsError(UserError):
-    """The error for traces of several writers that do not make one whole trace.
+    """The error for traces of several writers that do not form one whole trace.
 
     missing: the missing parts or candidates
-    doubled: those that occur more than once
+    doubled: the parts or candidates that occur more than once
     """
 
     def __init__(
@@ -62,14 +62,14 @@ def unite(
     drop_rankings: bool = False,
     overwrites: bool = True,
 ) -> Manifest:
-    """Write one folder of shards with the candidates of several complete traces of one run, in the order given.
+    """Join several complete traces of one run into one folder of shards, with their candidates in the order of `paths`.
 
     like:          a trace with exactly the expected candidates
-    overwrites:    replace a trace that exists at `output`
+    overwrites:    replace an existing trace at `output`
     drop_rankings: leave out the rankings; otherwise only one of the traces may rank each query and side
 
     One shard is in memory at a time. PartsError for a part or a candidate that is missing or doubled; UserError for
-    traces of different runs, or what cannot be read.
+    traces of different runs, or a trace that cannot be read.
     """
     output = Path(output)
     sources = [Path(path) for path in paths]
@@ -83,7 +83,7 @@ def unite(
 
 
 def check_parts(manifests: Sequence[tuple[Path, Manifest]]) -> None:
-    """Raise a PartsError unless these are all parts of one recording, each once, or none is a part."""
+    """Raise a PartsError unless the traces are all the parts of one recording, each once, or no trace is a part."""
     parts = [(path, manifest.part) for path, manifest in manifests if manifest.part is not None]
     if not parts:
         return
@@ -115,7 +115,7 @@ def check_parts(manifests: Sequence[tuple[Path, Manifest]]) -> None:
 
 
 def _open(sources: Sequence[Path]) -> list[TraceFile]:
-    """Open all traces. PartsError unless they are complete, and are all parts of one recording or none."""
+    """Open all traces. PartsError unless they are complete, and are either all the parts of one recording or no parts."""
     manifests = []
     single = list_shards((), is_complete=True, creator="")
     for source in sources:
@@ -178,7 +178,7 @@ def _write(sources: Sequence[TraceFile], partial: Path, expected: Candidates | N
 
 
 def _read_parts(sources: Sequence[TraceFile]) -> Iterator[tuple[DataFile, Arrays]]:
-    """Yield each file with its datasets, after everything that `kgverify trace check` verifies was verified."""
+    """Yield each file with its datasets, after verifying everything that `kgverify trace check` verifies."""
     for source in sources:
         for file, trace in source.load_parts():
             arrays = file.load_arrays()

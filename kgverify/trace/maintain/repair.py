@@ -1,4 +1,4 @@
-"""Repairing a trace: its intact shards are linked into a folder beside it, which replaces it when it is safe on disk."""
+"""Repairing a trace: its intact shards are linked into a new folder, which replaces the trace once it is safe on disk."""
 
 import os
 import shutil
@@ -58,7 +58,7 @@ class RepairReport(msgspec.Struct, frozen=True):
 
     is_changed:     False if nothing needed repair, and nothing was written
     num_candidates: candidates kept; `num_steps` likewise
-    original:       path to which the unrepaired trace was moved; empty if nothing was changed
+    original:       the path to which the unrepaired trace was moved; empty if nothing was changed
     is_resumable:   whether its recording can be resumed
     """
 
@@ -73,15 +73,15 @@ class RepairReport(msgspec.Struct, frozen=True):
 
 
 def repair_trace(path: Path | str) -> RepairReport:
-    """Drop the damaged shards of a folder. A file is one shard: if it is damaged, nothing of it can be kept.
+    """Drop the damaged shards of a folder. A trace in one file is one shard: if it is damaged, nothing can be kept.
 
-    UserError if there is no trace, or nothing can be kept; then nothing is changed.
+    UserError, with nothing changed, if there is no trace or nothing can be kept.
     """
     path = Path(path)
     try:
         lock = lock_trace(path)
     except UserError:
-        # A trace that needs no repair may be another process's, or in a folder where nothing can be written.
+        # A trace that needs no repair may be locked by another process, or in a folder that cannot be written to.
         if path.exists() and not _needs_repair(found := check_trace(path)):
             return _unchanged(path, found)
         raise
@@ -92,7 +92,7 @@ def repair_trace(path: Path | str) -> RepairReport:
 def _repair(path: Path) -> RepairReport:
     repaired = _beside(path, "repaired")
     if not path.exists() and repaired.exists() and _beside(path, "unrepaired").exists():
-        # A repair was killed between its two renames.
+        # An earlier repair was killed between its two renames.
         refuse_link(path)
         os.rename(repaired, path)
         sync_folder(path.parent)
@@ -141,7 +141,7 @@ def _unchanged(path: Path, found: CheckReport) -> RepairReport:
 
 
 def _select(path: Path, found: CheckReport) -> tuple[Manifest, tuple[Loss, ...]]:
-    """Return the manifest of the intact shards, and what is lost."""
+    """Return a manifest of the intact shards, and the losses."""
     manifest_state, *parts = found.parts
     if manifest_state.problem:
         shards, losses = _find_shards(path)
@@ -160,9 +160,9 @@ def _select(path: Path, found: CheckReport) -> tuple[Manifest, tuple[Loss, ...]]
 
 
 def _find_shards(folder: Path) -> tuple[tuple[Shard, ...], tuple[Loss, ...]]:
-    """Return the shards of a folder without a manifest that are intact by their own checksums, and the others.
+    """Find the shards of a folder without a manifest that are intact by their own checksums; return the rest as losses.
 
-    A piece of a shard that was written since is left out.
+    A piece of a shard is left out if the whole shard was written since.
     """
     shards: list[Shard] = []
     losses: list[Loss] = []
@@ -189,7 +189,7 @@ def _find_shards(folder: Path) -> tuple[tuple[Shard, ...], tuple[Loss, ...]]:
 
 
 def _swap(path: Path, repaired: Path) -> str:
-    """Replace the original by the repaired trace; return the path to which the original was moved."""
+    """Replace the original with the repaired trace; return the path to which the original was moved."""
     original = _beside(path, "unrepaired")
     number = 1
     while os.path.lexists(original):
@@ -211,7 +211,7 @@ def _beside(path: Path, word: str) -> Path:
 
 
 def _link(path: Path, new: Path) -> None:
-    """Link the same file under another name; copy it if the file system has no hard links."""
+    """Link a file under another name; copy it if the file system has no hard links."""
     try:
         os.link(path, new)
     except OSError:
@@ -229,7 +229,7 @@ class Conversion(NamedTuple):
     """The result of a conversion.
 
     num_bytes_read, num_bytes_written: sizes of the files
-    dropped: paths of data in the source that could not be kept
+    dropped: paths of the data in the source that could not be kept
     """
 
     num_candidates: int
@@ -248,14 +248,14 @@ def convert_trace(
     rebuild: Rebuild | None = None,
     overwrites: bool = True,
 ) -> Conversion:
-    """Write a trace again at `target`; a folder shard by shard.
+    """Write a copy of a trace at `target`, in another form; convert a folder shard by shard.
 
     level:   the level of the target; None for that of the source
-    rebuild: restores the goals that raise a compact trace to level `steps`
-    overwrites: replace a trace that exists at `target`
+    rebuild: a function that restores the goals, to raise a compact trace to level `steps`
+    overwrites: replace an existing trace at `target`
 
     Data that this version does not know are kept. UserError for a trace that cannot be read, or cannot be raised to the
-    level; then nothing appears at `target`.
+    level; nothing appears at `target` then.
     """
     with lock_trace(target, overwrites=overwrites), explained(target, kept="the source is unchanged"):
         check_output_path(target)
@@ -269,7 +269,7 @@ def convert_trace(
                 path = place if manifest is None else place / file.path.name
                 creator = trace.header.creator or f"kgverify {__version__}"
                 checksum = write_arrays(path, arrays | file.read_group("shard/"), creator, packing)
-                # The digests of the sequence do not change, and so the root does not.
+                # The sequence digests do not change, so neither does the root.
                 sizes = path.stat().st_size, file.num_candidates, file.num_steps
                 shards.append(Shard(path.name, *sizes, render_hash(checksum), render_hash(trace.root)))
                 dropped.update(trace.unknown.dropped)

@@ -1,4 +1,4 @@
-"""The names, the rules and the header of a trace as datasets."""
+"""Encoding and decoding the names, the rules and the header of a trace as datasets."""
 
 from collections.abc import Collection, Sequence
 from itertools import islice
@@ -35,7 +35,7 @@ def decode_rules(arrays: Arrays) -> tuple[Rule, ...] | None:
 
 
 def encode_symbols(symbols: Symbols, where: str) -> Arrays:
-    """Encode names as UTF-8 bytes, one after the other, with the offsets at which they begin and end."""
+    """Encode names as consecutive UTF-8 bytes, with the offsets at which they begin and end."""
     arrays: Arrays = {}
     for kind, names in (("predicates", symbols.predicates), ("constants", symbols.constants)):
         encoded = []
@@ -93,9 +93,9 @@ def _duplicate_name(names: tuple[str, ...], where: str) -> UserError:
 
 
 def lower_arrays(arrays: Arrays, level: TraceLevel, schema: Schema = KNOWLEDGE_GRAPH) -> Arrays:
-    """Return the datasets of a higher level that this level keeps, with a header of this level.
+    """Return the datasets that this lower level keeps, with a header of this level.
 
-    Level `digests` leaves out the program as well: the header names it by its hash.
+    Level `digests` leaves out the program as well: the header identifies it by its hash.
     """
     kept = {path: array for path, array in arrays.items() if schema.is_kept(path, level)}
     raw: dict[str, Any] = msgspec.json.decode(arrays["header"].tobytes())
@@ -110,5 +110,5 @@ def lower_arrays(arrays: Arrays, level: TraceLevel, schema: Schema = KNOWLEDGE_G
 
 
 def uncounted(level: TraceLevel, absent: Collection[str]) -> list[str]:
-    """Return those of the columns unknown to a prover that a header of this level must name."""
+    """Select the columns unknown to a prover that a header of this level must name."""
     return sorted(name for name in absent if level is TraceLevel.DIGESTS and name in COUNTED)

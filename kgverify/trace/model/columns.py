@@ -1,9 +1,9 @@
-"""A trace in memory: ragged columns, flat arrays plus counts, never padded.
+"""A trace in memory: ragged columns, stored as flat arrays and counts, without padding.
 
-Axis letters: N candidates, T steps, R resolvents, G atoms of goals, M atoms of resolvents, Q rankings, I items that stages
-gave, K atoms of these items.
-An atom with a negative predicate is a hole: a place that was counted and not filled. Ids that no name has are kept.
-Candidates are in order; the steps of candidate i follow those of candidate i - 1; and so on down each level.
+Axis letters: N candidates, T steps, R resolvents, G atoms of goals, M atoms of resolvents, Q rankings, I output items of
+stages, K atoms of these items.
+An atom with a negative predicate is a hole: it was counted but never filled in. Ids without a name are kept.
+Candidates are in order; the steps of candidate i follow those of candidate i - 1; and so on at each level.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,11 +17,11 @@ from kgverify.program.outcomes import STEP_STAGES, GoalKind, Origin, Outcome, Si
 from kgverify.trace.model.schema import FORMAT, Column, EqualityRule, Schema, TraceLevel, column
 
 _Columns = TypeVar("_Columns")
-"""The record of a schema, such as `Columns`."""
+"""The type of a schema's record, such as `Columns`."""
 
 
 class CandidateSet(NamedTuple):
-    """Triples to be proved, in the order in which they are to be reported.
+    """Triples to be proved, in the order of their reports.
 
     query: int32 [N]     index of the query in its split
     side:  int8  [N]     a `Side`
@@ -43,7 +43,7 @@ class CandidateSet(NamedTuple):
 
 
 class Candidates(NamedTuple):
-    """The candidates that were to be proved, and their outcomes.
+    """The candidates to be proved, and their outcomes.
 
     query:           int32   [N]     index of the query (the test triple) in its split
     side:            int8    [N]     a `Side`: which argument was replaced
@@ -93,10 +93,10 @@ STEP_COLUMNS: Final = Steps._fields[: Steps._fields.index("goal_atoms") + 1]
 class Resolvents(NamedTuple):
     """The resolvents from which each step could choose, after `limit`.
 
-    kind:        uint8  [R]     a `GoalKind`; one that is not GOAL has no atoms unless the engine left some by mistake
+    kind:        uint8  [R]     a `GoalKind`; only GOAL has atoms, unless the engine left some by mistake
     num_atoms:   uint16 [R]
     origin_kind: uint8  [R]     an `Origin`
-    origin:      int32  [R]     index of the rule, or of the fact, that made it; 0 without one
+    origin:      int32  [R]     index of the rule, or of the fact, that made it; 0 without a clause
     score:       float32 or float64 [R]
     atoms:       int32  [M, 3]
     """
@@ -129,9 +129,9 @@ class Rankings(NamedTuple):
 class Digests(NamedTuple):
     """Three digests of each step (see `kgverify.trace.model.digests`).
 
-    sequence: uint64 [T]  of everything, in order
-    multiset: uint64 [T]  blind to the order of the resolvents
-    renaming: uint64 [T]  blind to how variables are numbered
+    sequence: uint64 [T]  covers everything, in order
+    multiset: uint64 [T]  ignores the order of the resolvents
+    renaming: uint64 [T]  ignores how variables are numbered
     """
 
     sequence: NDArray[np.uint64]
@@ -142,23 +142,23 @@ class Digests(NamedTuple):
 NO_DIGESTS: Final = Digests(*(np.zeros(0, np.uint64) for _ in Digests._fields))
 """The digests of no steps."""
 LABELS: Final = "candidates/is_true"
-"""An optional dataset: 1 where a candidate is the true triple of its query, else 0."""
+"""An optional dataset: 1 if a candidate is the true triple of its query, else 0."""
 Range = tuple[int, int]
-"""The first of some rows that follow each other, and the row after the last."""
+"""A range of consecutive rows: the first one, and the one after the last."""
 
 
 class StageItems(NamedTuple):
     """The output of each stage of each step, item by item; all empty if it was not recorded (see `stage_items`).
 
-    told:        uint16  [T]     bit n - 1 is set where the output of stage number n is known
+    told:        uint16  [T]     bit n - 1 is set if the output of stage number n is known
     num_items:   uint32  [T]     items of the step
     stage:       uint8   [I]     number of the stage, from 1, `select`, to 13, `finish`; ascending within a step
     kind:        uint8   [I]     a `GoalKind`
     origin_kind: uint8   [I]     an `Origin`
-    origin:      int32   [I]     index of the rule or fact; 0 without one
+    origin:      int32   [I]     index of the rule or fact; 0 without a clause
     number:      float64 [I]     output of `score`, `choose`, `advance`, `finish`: score, index, depth, outcome; else 0
     num_atoms:   uint16  [I]
-    atoms:       int32   [K, 3]  one with a negative predicate is no atom
+    atoms:       int32   [K, 3]  a negative predicate marks a row that is not an atom
     """
 
     told: NDArray[np.uint16]
@@ -189,13 +189,13 @@ _STAGES: Final = tuple(
 
 
 def no_stage_items(num_steps: int = 0) -> StageItems:
-    """Return the items of steps whose stages' outputs are all unknown."""
+    """Return the items of steps whose stage outputs are all unknown."""
     shapes = ((num_steps if each.rows == "steps" else 0, *[3] * bool(each.width)) for each in _STAGES)
     return StageItems(*(np.zeros(shape, each.dtypes[0]) for shape, each in zip(shapes, _STAGES, strict=True)))
 
 
 class Columns(NamedTuple):
-    """The candidates of a run with all their steps, and the outputs of the stages if those were recorded."""
+    """The candidates of a run with all their steps, and the outputs of the stages if they were recorded."""
 
     candidates: Candidates
     steps: Steps
@@ -249,7 +249,7 @@ KNOWLEDGE_GRAPH: Final = Schema(
 """The schema of derivations in knowledge graphs."""
 
 FIELD_OF: Final[Mapping[str, Column]] = KNOWLEDGE_GRAPH.column_of
-"""Its datasets by path."""
+"""The columns of this schema by path."""
 
 
 def empty_columns(score_dtype: type[np.floating] = np.float64) -> Columns:
@@ -259,14 +259,14 @@ def empty_columns(score_dtype: type[np.floating] = np.float64) -> Columns:
 
 
 def concatenate(parts: Sequence[Columns]) -> Columns:
-    """Concatenate columns; no parts give empty columns."""
+    """Concatenate columns; without parts, return empty columns."""
     if not parts:
         return empty_columns()
     return parts[0] if len(parts) == 1 else type(parts[0])(*map(_join, zip(*parts, strict=True)))
 
 
 def join_candidates(parts: Sequence[Candidates]) -> Candidates:
-    """Concatenate candidates; no parts give no candidates."""
+    """Concatenate candidates; without parts, return an empty set."""
     return _join(parts) if parts else empty_columns().candidates
 
 
@@ -298,7 +298,7 @@ def starts_of(counts: NDArray[np.integer]) -> NDArray[np.int64]:
 
 
 def cut_rows(starts: NDArray[np.int64], most: int) -> Iterator[tuple[int, int]]:
-    """Yield ranges of ragged rows, one after the other, with at most `most` elements, or of a single row."""
+    """Yield consecutive ranges of ragged rows; each has at most `most` elements, or is a single row."""
     begin = 0
     while begin < len(starts) - 1:
         end = find_end(starts, begin, most)
@@ -307,7 +307,7 @@ def cut_rows(starts: NDArray[np.int64], most: int) -> Iterator[tuple[int, int]]:
 
 
 def find_end(starts: NDArray[np.int64], begin: int, most: int) -> int:
-    """Return the end of the range of ragged rows from `begin` that has at most `most` elements, or is a single row."""
+    """Return the end of the range of ragged rows that starts at `begin` and has at most `most` elements, or is one row."""
     return max(begin + 1, int(np.searchsorted(starts, starts[begin] + most, "right")) - 1)
 
 

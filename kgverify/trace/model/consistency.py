@@ -1,7 +1,7 @@
 """Contradictions inside a trace: columns that cannot all be true of one derivation.
 
-What a wrong engine did is readable, and a comparison with a sound engine finds it. But two traces that contradict
-themselves alike are no evidence for anything, so a comparison must know of it. Columns that are unknown contradict nothing.
+The trace of a wrong engine is still readable, and a comparison with a sound engine finds the error. But two traces that
+contradict themselves in the same way prove nothing, so a comparison must know about it. Unknown columns contradict nothing.
 """
 
 from collections.abc import Callable, Iterator
@@ -28,23 +28,23 @@ _OUTCOMES: Final = {
     GoalKind.FALSE: (Outcome.FAILED,),
     GoalKind.STOP: (Outcome.FAILED,),
 }
-"""The outcomes that a step may have, given the kind of the resolvent that it chose."""
+"""The outcomes that a step may have for each kind of chosen resolvent."""
 
 _ROUNDINGS: Final = 64
-"""The roundings of the largest score of a derivation that its log-probability may collect in each step."""
+"""The rounding errors that a log-probability may collect in each step, in roundings of the derivation's largest score."""
 
 
 @dataclass
 class Contradictions:
-    """The contradictions found so far, by what contradicts what.
+    """The contradictions found so far, by the text that describes them.
 
-    found: for each, the number of steps or candidates, and the first: its candidate, and its step or -1
+    found: for each, the number of contradictory steps or candidates, and the first one: its candidate, and its step or -1
     """
 
     found: dict[str, tuple[int, int, int]] = field(default_factory=dict)
 
     def add(self, columns: Columns, header: Header, fields: frozenset[str], first_candidate: int = 0) -> None:
-        """Add the contradictions of some neighbouring candidates, whose first row in the trace is given."""
+        """Add the contradictions in consecutive candidates; the first one is row `first_candidate` of the trace."""
         block = _Block(columns, header, fields)
         for what, is_wrong in block.judge_candidates():
             self._add(what, is_wrong, lambda row: (first_candidate + row, -1))
@@ -59,12 +59,12 @@ class Contradictions:
     def add_ends(
         self, candidates: Candidates, ended: NDArray[np.int8] | None, fields: frozenset[str], first_candidate: int
     ) -> None:
-        """Add the contradictions of how some neighbouring candidates end; `ended` is the outcome of each one's last step."""
+        """Add the contradictions at the ends of consecutive candidates; `ended` holds the outcome of each one's last step."""
         for what, is_wrong in _judge_ends(candidates, ended, fields):
             self._add(what, is_wrong, lambda row: (first_candidate + row, -1))
 
     def describe(self) -> list[str]:
-        """Return each contradiction as text, with its number and its first place."""
+        """Return each contradiction as text, with the number of occurrences and the first one."""
         return [
             f"{num:,} {what} (first: candidate {candidate}{'' if step < 0 else f', step {step}'})"
             for what, (num, candidate, step) in self.found.items()
@@ -79,11 +79,11 @@ class Contradictions:
 def _judge_ends(
     candidates: Candidates, ended: NDArray[np.int8] | None, fields: frozenset[str]
 ) -> Iterator[tuple[str, NDArray[np.bool_]]]:
-    """Yield what is wrong with the ends of derivations, and for which; `ended` is None where the last steps are unknown."""
+    """Yield each contradiction at the ends of derivations, with a mask of candidates; `ended` is None if it is unknown."""
     if not fields.issuperset(("candidates.num_steps", "candidates.outcome")):
         return
     outcome, num_steps = candidates.outcome, candidates.num_steps
-    # A single step from any goal may be a candidate of its own.
+    # A candidate may also be a single step, from any goal.
     is_open = (outcome == Outcome.OPEN) & (num_steps != 1)
     yield "candidates end OPEN: their derivations were not recorded to the end", is_open
     if ended is not None:
@@ -94,12 +94,12 @@ def _judge_ends(
 
 
 class _Block:
-    """Some candidates with their steps. first, owner: the first step of each candidate, and the candidate of each step."""
+    """Some candidates with their steps. first: the first step of each candidate; owner: the candidate of each step."""
 
     def __init__(self, columns: Columns, header: Header, fields: frozenset[str]) -> None:
         self._candidates, self._steps, self._resolvents, _ = columns
         self._header, self._limits = header, header.limits
-        # A trace of an unknown dialect is held to the default one.
+        # A trace in an unknown dialect is checked against the default one.
         self._dialect = self._limits.dialect or OURS
         self._fields = fields
         counts = self._candidates.num_steps.astype(np.int64)
@@ -115,7 +115,7 @@ class _Block:
         return self._fields.issuperset(names)
 
     def judge_candidates(self) -> Iterator[tuple[str, NDArray[np.bool_]]]:
-        """Yield what is wrong with candidates, and for which."""
+        """Yield each contradiction in candidates, with a mask of the candidates that have it."""
         candidates, steps = self._candidates, self._steps
         if not self._knows("candidates.num_steps"):
             return
@@ -134,7 +134,7 @@ class _Block:
 
     @cached_property
     def _is_from_start(self) -> NDArray[np.bool_]:
-        """The candidates whose derivations were recorded from their first step on."""
+        """A mask of the candidates whose derivations were recorded from their first step on."""
         is_from_start = np.zeros(len(self._has_steps), bool)
         if self._knows("steps.depth"):
             is_from_start[self._has_steps] = self._steps.depth[self.first[self._has_steps]] == 0
@@ -142,7 +142,7 @@ class _Block:
 
     @cached_property
     def _may_be_uncounted(self) -> NDArray[np.bool_]:
-        """The steps with one resolvent, a goal, in a dialect that does not count these."""
+        """A mask of the steps whose only resolvent is a goal, if the dialect does not count such steps."""
         num = self._steps.num_resolvents
         if not self._dialect.skips_unary or not self._knows("steps.num_resolvents"):
             return np.full(len(self._steps.depth), self._dialect.skips_unary)
@@ -157,7 +157,7 @@ class _Block:
 
     @cached_property
     def _has_choice(self) -> NDArray[np.bool_]:
-        """The steps whose choice is one of their resolvents."""
+        """A mask of the steps whose choice is one of their resolvents."""
         choice = self._steps.choice
         is_valid: NDArray[np.bool_] = (choice >= 0) & (choice < self._steps.num_resolvents)
         return is_valid
@@ -193,7 +193,7 @@ class _Block:
         return is_other
 
     def judge_steps(self) -> Iterator[tuple[str, NDArray[np.bool_]]]:
-        """Yield what is wrong with steps, and for which."""
+        """Yield each contradiction in steps, with a mask of the steps that have it."""
         if not self._knows("candidates.num_steps"):
             return
         steps, limits = self._steps, self._limits
@@ -256,7 +256,7 @@ class _Block:
             yield "steps begin with a goal that the step before did not choose", self._begins_otherwise(row, kind)
 
     def _begins_otherwise(self, row: Rows, kind: NDArray[np.uint8]) -> NDArray[np.bool_]:
-        """Return the steps whose goal is not the chosen resolvent of the step before, up to the numbers of variables."""
+        """Return the steps whose goal is not the chosen resolvent of the step before, up to renumbering variables."""
         steps, resolvents = self._steps, self._resolvents
         is_other = np.zeros(len(row), bool)
         before = np.flatnonzero(self._has_choice & ~self._is_last & (kind == GoalKind.GOAL))
@@ -274,7 +274,7 @@ class _Block:
 
 
 def describe_rankings(rankings: Rankings, candidates: Candidates) -> list[str]:
-    """Return how the rankings contradict the candidates: more ranked than there are."""
+    """Describe the rankings that rank more candidates than the trace has."""
     sides = len(Side)
     keys = candidates.query.astype(np.int64) * sides + candidates.side
     known, counts = np.unique(keys, return_counts=True)
@@ -293,7 +293,7 @@ def describe_rankings(rankings: Rankings, candidates: Candidates) -> list[str]:
 
 
 def count_repeated(candidates: Candidates | CandidateSet, first_step: Words | None = None) -> int:
-    """Return how many candidates have the query, side and atom, and the digest of the first step, of one before them."""
+    """Count the candidates that repeat the query, side and atom, and the digest of the first step, of an earlier candidate."""
     keys = candidate_keys(candidates)
     if first_step is not None:
         keys = fold(keys, first_step)

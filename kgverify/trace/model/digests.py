@@ -1,9 +1,9 @@
 """Digests of steps: three numbers that classify a difference without reading the step.
 
-Two steps that differ in `sequence` differ in the order of resolvents alone if `multiset` agrees, in the
-numbering of variables alone if `renaming` agrees, else in content. `docs/trace-format.md` defines them.
-They are built from the splitmix64 step (Steele, Lea, Flood 2014), they are not cryptographic, and they leave
-out scores and origins.
+If two steps differ in `sequence`, they differ only in the order of resolvents if `multiset` agrees, only in the
+numbering of variables if `renaming` agrees, and otherwise in content. `docs/trace-format.md` defines the digests.
+They are built from the splitmix64 step (Steele, Lea, Flood 2014), are not cryptographic, and leave out scores
+and origins.
 """
 
 from collections.abc import Collection, Iterator
@@ -29,7 +29,7 @@ _GAMMA: Final = np.uint64(0x9E3779B97F4A7C15)
 _FIRST: Final = np.uint64(0xBF58476D1CE4E5B9)
 _SECOND: Final = np.uint64(0x94D049BB133111EB)
 
-# Arrays of these many elements stay in the second-level cache, and bound the memory in use.
+# Arrays with this number of elements stay in the second-level cache, and bound the memory in use.
 _BLOCK: Final = 1 << 15
 _MAX_TABLE: Final = 1 << 16
 
@@ -37,7 +37,7 @@ _MAX_TABLE: Final = 1 << 16
 COUNTED: Final = frozenset(
     {"steps.depth", "steps.dropped_atoms", "steps.dropped_resolvents", "steps.choice", "steps.outcome"}
 )
-"""The columns that digests count and that an engine may not know: they then count as 0. Named as in `Trace.fields`."""
+"""The columns that digests count but an engine may not know; unknown ones count as 0. Named as in `Trace.fields`."""
 
 
 def mix(words: Words) -> Words:
@@ -63,7 +63,7 @@ def compute_digests(columns: Columns, schema: Schema = KNOWLEDGE_GRAPH) -> Diges
 
 
 def compute_sequence(columns: Columns, absent: Collection[str] = (), schema: Schema = KNOWLEDGE_GRAPH) -> Words:
-    """Compute uint64 [T], only the first of the digests, in half the time. ValueError if counts do not add up.
+    """Compute only the first of the digests, uint64 [T], in half the time. ValueError if counts do not add up.
 
     absent: columns, named as in `Trace.fields`, that will not be stored and count as zeros
     """
@@ -75,7 +75,7 @@ def compute_sequence(columns: Columns, absent: Collection[str] = (), schema: Sch
 
 
 def _compute(columns: Columns, num: int) -> list[Words]:
-    """Compute all three digests, or the first alone."""
+    """Compute all three digests, or only the first."""
     _, steps, resolvents, _ = columns
     num_steps = len(steps.num_atoms)
     for counts, total in (
@@ -106,9 +106,9 @@ def _compute(columns: Columns, num: int) -> list[Words]:
 
 
 def _digest_rows(columns: Any, schema: Schema, level: str) -> Words:
-    """Return a hash of each row of a level: of its columns in order, each count with the hashes of the rows it counts.
+    """Hash each row of a level: its columns in order, each count together with the hashes of the rows it counts.
 
-    Numbers that may differ by a tolerance are left out.
+    Numbers that may differ within a tolerance are left out.
     """
     own = [each for each in schema.compared if each.rows == level and each.is_digested]
     state = np.zeros(len(schema.values(columns, own[0].path)), np.uint64)
@@ -124,7 +124,7 @@ def _digest_rows(columns: Any, schema: Schema, level: str) -> Words:
 
 
 def candidate_keys(candidates: Candidates | CandidateSet, schema: Schema = KNOWLEDGE_GRAPH) -> Words:
-    """Return uint64 [N], a hash of what tells each candidate from the others: its query, side and atom."""
+    """Return uint64 [N], a hash of what identifies each candidate: its query, side and atom."""
     columns = [getattr(candidates, name) for name in schema.identity]
     key = np.zeros(len(columns[0]), np.uint64)
     for column in columns:
@@ -149,14 +149,14 @@ def root_digest(candidates: Candidates, sequence: Words, schema: Schema = KNOWLE
 
 
 class _GoalHashes(NamedTuple):
-    """Hashes of goals as numbered, and after renumbering; the same array if all were canonical."""
+    """Hashes of goals as numbered, and after renumbering; the same array if all goals were canonical already."""
 
     exact: Words
     renamed: Words
 
 
 class _Table:
-    """`mix` of small integers, looked up where their range is narrow."""
+    """A lookup table for `mix` of integers, used if their range is narrow."""
 
     def __init__(self, *columns: NDArray[np.integer]) -> None:
         filled = [column for column in columns if column.size]
@@ -166,14 +166,14 @@ class _Table:
         self.mixed = mix(words_of(np.arange(self.low, self.high + 1))) if self.is_narrow else None
 
     def mix(self, values: NDArray[np.integer]) -> Words:
-        """Return the same as `mix(words_of(values))`; the values are among those of the constructor."""
+        """Return the same as `mix(words_of(values))`, for values that the constructor received."""
         if self.mixed is None:
             return _mix_(words_of(values))
         return self.mixed[values.astype(np.int64) - self.low]
 
 
 class _GoalHasher:
-    """A hasher of goals and resolvents, with lookup tables for the words that occur in these columns.
+    """A hasher of goals and resolvents, with lookup tables for the words that occur in the columns.
 
     is_renaming: whether to hash goals with renumbered variables as well
     """
@@ -198,7 +198,7 @@ class _GoalHasher:
     def hash_goals(
         self, kind: NDArray[np.uint8], num_atoms: NDArray[np.uint16], atoms: NDArray[np.int32]
     ) -> _GoalHashes:
-        """Return uint64 [n], hashes of n goals whose atoms lie one goal after the other."""
+        """Return uint64 [n], the hashes of n goals whose atoms lie one goal after the other."""
         starts = starts_of(num_atoms)
         exact = np.empty(len(num_atoms), np.uint64)
         renamed = exact
@@ -235,7 +235,7 @@ class _GoalHasher:
             position -= self.predicates.low
             words = self.prefixes[position]
         for argument in (atoms[:, 1], atoms[:, 2]):
-            # Renumbering may bring in variables that the table was not made for.
+            # Renumbering may introduce variables that are not in the table.
             words ^= _mix_(words_of(argument)) if is_renumbered else self.arguments.mix(argument)
             _mix_(words)
         state = self.sizes.mix(num_atoms)
@@ -288,7 +288,7 @@ def _digest_block(
 
 
 def _chosen(hashes: Words, choice: NDArray[np.int32], starts: NDArray[np.int64]) -> Words:
-    """Return the hash of each step's chosen resolvent; 0 where the choice is not a resolvent of the step."""
+    """Return the hash of each step's chosen resolvent; 0 if the choice is not a resolvent of the step."""
     chosen = np.zeros(len(choice), np.uint64)
     is_valid = (choice >= 0) & (choice < np.diff(starts))
     chosen[is_valid] = hashes[starts[:-1][is_valid] + choice[is_valid]]
@@ -296,7 +296,7 @@ def _chosen(hashes: Words, choice: NDArray[np.int32], starts: NDArray[np.int64])
 
 
 def renumber(atoms: NDArray[np.int32], starts: NDArray[np.int64]) -> NDArray[np.int32]:
-    """Return int32 [n, 3], each goal's variables numbered by first appearance; the same array if they were."""
+    """Return int32 [n, 3], with each goal's variables numbered by first appearance; the same array if they already were."""
     is_variable = atoms < 0
     is_variable[:, 0] = False
     where = np.flatnonzero(is_variable)
@@ -325,7 +325,7 @@ def renumber(atoms: NDArray[np.int32], starts: NDArray[np.int64]) -> NDArray[np.
 
 
 def _pieces(counts: NDArray[np.integer]) -> Iterator[tuple[int, int]]:
-    """Return ranges of ragged rows with at most `_BLOCK` rows and elements each, or of a single row."""
+    """Return ranges of ragged rows; each has at most `_BLOCK` rows and elements, or is a single row."""
     return cut_rows(starts_of(counts.astype(np.int64) + 1), _BLOCK)
 
 

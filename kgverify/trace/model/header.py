@@ -10,7 +10,7 @@ from kgverify.program.limits import NUMBERS, OURS, DeclaredLimits, Dialect, Limi
 from kgverify.trace.model.columns import FIELD_OF, KNOWLEDGE_GRAPH
 
 SCHEMA_VERSION: Final = 4
-"""The one version that is written and read."""
+"""The only version that is written and read."""
 
 
 class EngineInfo(msgspec.Struct, frozen=True):
@@ -25,7 +25,7 @@ class EngineInfo(msgspec.Struct, frozen=True):
     versions:    library name to version
     faults:      the faults planted in it; normally empty
     unknown:     columns that it does not know, such as `resolvents.origin`; they hold no information and are not compared
-    variables:   `canonical` if it numbers the variables of each goal by first appearance, `own` if it numbers them its way
+    variables:   `canonical` if it numbers the variables of each goal by first appearance, `own` if in any other way
 
     Example:
         >>> import kgverify as kv
@@ -50,17 +50,17 @@ NUM_STEPS: Final = "candidates.num_steps"
 _IDENTITY: Final = frozenset(f"candidates.{name}" for name in KNOWLEDGE_GRAPH.identity)
 _COUNTS: Final = frozenset(each.name for each in KNOWLEDGE_GRAPH.counts) & KNOWLEDGE_GRAPH.compared_names - {NUM_STEPS}
 _PAIRS: Final = tuple(frozenset(FIELD_OF[path].name for path in pair) for pair in KNOWLEDGE_GRAPH.together)
-"""Columns that mean nothing without each other."""
+"""Pairs of columns that are meaningless without each other."""
 
 
 def unknown_columns(engine: EngineInfo) -> frozenset[str]:
-    """Return the columns that an engine does not know, with those that mean nothing without them."""
+    """Return the columns that an engine does not know, and the columns that are meaningless without them."""
     unknown = frozenset(engine.unknown)
     return unknown.union(*(pair for pair in _PAIRS if pair & unknown))
 
 
 def check_unknown(engine: EngineInfo) -> None:
-    """Raise a UserError for an unknown column without which no other one can be read."""
+    """Raise a UserError for an unknown column that is needed to read the others."""
     unknown = frozenset(engine.unknown)
     if odd := sorted(unknown & _IDENTITY):
         raise UserError(
@@ -78,14 +78,14 @@ def check_unknown(engine: EngineInfo) -> None:
 
 
 class InputFile(msgspec.Struct, frozen=True):
-    """A file the graph was read from."""
+    """A file from which the graph was read."""
 
     name: str
     sha256: str
 
 
 class PolicyInfo(msgspec.Struct, frozen=True):
-    """The policy that scored: its name, empty if it is unknown, and the hash of its weights, empty without weights.
+    """The policy that scored: its name, empty if unknown, and the hash of its weights, empty if it has no weights.
 
     score_errors: the judge's bound on the rounding error of scores in each precision, in nats, computed from the weights
     """
@@ -96,10 +96,10 @@ class PolicyInfo(msgspec.Struct, frozen=True):
 
 
 class RunInfo(msgspec.Struct, frozen=True):
-    """The candidates that were to be proved.
+    """The choice of the candidates to be proved.
 
     num_corruptions: corruptions for each query and side; -1 means all
-    rank_tolerance:  two ranking scores closer than this are a tie, nats
+    rank_tolerance:  two ranking scores closer than this are a tie, in nats
     """
 
     graph: str = ""
@@ -111,7 +111,7 @@ class RunInfo(msgspec.Struct, frozen=True):
 
     @property
     def unknown(self) -> tuple[str, ...]:
-        """The fields that are unknown. A run without a graph that has no other field either is unknown altogether."""
+        """The fields that are unknown. A run without a graph and without any other field is completely unknown."""
         if self.graph:
             return ()
         if self == RunInfo(rank_tolerance=self.rank_tolerance):
@@ -120,7 +120,7 @@ class RunInfo(msgspec.Struct, frozen=True):
 
 
 class ClauseTexts(msgspec.Struct, frozen=True):
-    """The rules as text, with their source locations; the facts' file."""
+    """The rules as text, with their source locations, and the file of the facts."""
 
     rules: tuple[str, ...] = ()
     rule_sources: tuple[str, ...] = ()
@@ -130,7 +130,7 @@ class ClauseTexts(msgspec.Struct, frozen=True):
 class Header(msgspec.Struct, frozen=True):
     """The header of a trace; unknown fields are kept beside it, in `Trace.unknown`.
 
-    limits:    a `Limits` where all of them are known
+    limits:    a `Limits` if all of them are known
     level:     a `TraceLevel`: the columns that the trace holds
     absent:    columns that the prover did not know and that the digests count as 0, named as in `Trace.fields`; listed
                only at a level that leaves such columns out by itself
@@ -152,7 +152,7 @@ class Header(msgspec.Struct, frozen=True):
 
 
 def encode_header(header: Header) -> dict[str, Any]:
-    """Return a header as JSON values. A dialect that `decode_header` assumes is left out."""
+    """Encode a header as JSON values. A dialect that `decode_header` would assume anyway is left out."""
     fields: dict[str, Any] = msgspec.to_builtins(header)
     if header.limits.dialect == _assumed_dialect(fields["limits"]):
         del fields["limits"]["dialect"]
@@ -162,7 +162,7 @@ def encode_header(header: Header) -> dict[str, Any]:
 def decode_header(content: bytes) -> Header:
     """Decode the JSON of a header. MsgspecError if it is not a header, UserError for an impossible limit.
 
-    A header that names all limits and no dialect has the default one. Where a limit is unknown, so is the dialect.
+    A header with all limits but no dialect has the default dialect. If a limit is unknown, so is the dialect.
     """
     raw = msgspec.json.decode(content)
     if isinstance(raw, dict):
@@ -181,13 +181,13 @@ def _assumed_dialect(limits: dict[str, Any]) -> Dialect | None:
 
 
 def without_recording(content: bytes) -> object:
-    """Return the JSON of a header without the id of its recording, in which the parts and shards of a run may differ."""
+    """Return the JSON of a header without the id of its recording, which may differ between parts and shards of a run."""
     raw = msgspec.json.decode(content)
     return {name: value for name, value in raw.items() if name != "recording"} if isinstance(raw, dict) else raw
 
 
 def check_header(header: Header) -> None:
-    """Raise a UserError for an error of scores that no arithmetic has, or for a column that cannot be unknown."""
+    """Raise a UserError for a score error too large for any arithmetic, or for a column that cannot be unknown."""
     check_unknown(header.engine)
     numbers = {"engine.score_error": header.engine.score_error, "run.rank_tolerance": header.run.rank_tolerance}
     numbers |= {f"policy.score_errors.{name}": value for name, value in header.policy.score_errors.items()}
@@ -199,7 +199,7 @@ def check_header(header: Header) -> None:
 
 
 def check_version(version: object, where: str) -> None:
-    """Raise a UserError unless a trace is of the version that can be read."""
+    """Raise a UserError unless this version of a trace can be read."""
     if version != SCHEMA_VERSION:
         is_newer = isinstance(version, int) and version > SCHEMA_VERSION
         raise UserError(

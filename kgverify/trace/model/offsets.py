@@ -1,4 +1,4 @@
-"""The offsets of ragged rows, found from their counts."""
+"""The offsets of ragged rows, computed from their counts."""
 
 from collections.abc import Callable
 from typing import Any, Final
@@ -16,23 +16,23 @@ _READ_ROWS: Final = 1 << 20
 
 
 def check_counts(counts: NDArray[Any], num_rows: int, below: str, where: str) -> None:
-    """Raise a UserError unless unsigned counts add up to the rows of the level below, called `below`."""
+    """Raise a UserError unless unsigned counts add up to the number of rows of the level below, which is named `below`."""
     total = int(counts.sum(dtype=np.uint64))
-    # The second test: a sum modulo 2^64 proves nothing.
+    # The second test is needed because the sum may have wrapped modulo 2^64.
     if total != num_rows or (len(counts) and int(counts.max()) > num_rows):
         raise UserError(f"counts add up to {total}, but there are {num_rows} {below}", where=where, fix=ADD_UP)
 
 
 class Offsets:
-    """The offsets that belong to a column of counts.
+    """The offsets computed from a column of counts.
 
-    read:     returns the counts from one row to another
-    take:     returns the counts of rows in any order
+    read:     a function that returns the counts of a range of rows
+    take:     a function that returns the counts of rows in any order
     num_rows: the number of counts
-    total:    rows of the level below, to which the counts add up
+    total:    the number of rows of the level below, to which the counts must add up
     where:    the column's name in errors
 
-    The first use sums the whole column, and keeps a number for every 64 rows. UserError then unless the counts add up.
+    The first use sums the whole column, and keeps a number for every 64 rows. It raises a UserError unless the counts add up.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Offsets:
             if len(counts) % _BLOCK:
                 starts[low + num_whole] = counts[num_whole * _BLOCK :].sum(dtype=np.int64)
         np.cumsum(starts, out=starts)
-        # Counts are unsigned and of 32 bits at most: their sum cannot wrap.
+        # Counts are unsigned and have at most 32 bits: their sum cannot wrap.
         if int(starts[-1]) != self._total:
             message = f"counts add up to {starts[-1]}, but there are {self._total} rows below"
             raise UserError(message, where=self._where, fix=ADD_UP)
@@ -69,7 +69,7 @@ class Offsets:
         return starts
 
     def at(self, row: int) -> int:
-        """Return the offset of a row, or the end of the last row for the one after it."""
+        """Return the offset of a row; for the row after the last, return the end of the last row."""
         first = row // _BLOCK * _BLOCK
         return int(self.build()[row // _BLOCK]) + int(self._read(first, row).sum(dtype=np.int64))
 
@@ -78,7 +78,7 @@ class Offsets:
         block = rows // _BLOCK
         first = block * _BLOCK
         bounds = np.stack((first, rows), axis=1).reshape(-1)
-        # Each pair of bounds as one ragged row of a single array of starts.
+        # Treat each pair of bounds as one ragged row of a single array of starts.
         elements = expand_rows(bounds, np.arange(0, len(bounds), 2))
         running = np.zeros(len(elements) + 1, np.int64)
         np.cumsum(self._take(elements), out=running[1:])
@@ -98,7 +98,7 @@ class Offsets:
 def refuse_first(is_bad: NDArray[np.bool_], text: str, *columns: NDArray[Any], where: str, fix: str) -> None:
     """Raise a UserError about the first bad row, if there is one.
 
-    text: what the row is, with `{}` for its values in the columns: `is {}, expected 0 to 3`
+    text: the problem, with `{}` for the row's values in the columns: `is {}, expected 0 to 3`
     """
     if is_bad.any():
         row = int(np.argmax(is_bad))

@@ -1,6 +1,6 @@
 """The schema of a trace as a value: the columns of one kind of problem, with their types, levels, stages and equality.
 
-Whatever reads, writes, compares, alters or shows columns takes them from here. `KNOWLEDGE_GRAPH`, in
+All code that reads, writes, compares, alters or shows columns looks them up here. `KNOWLEDGE_GRAPH`, in
 `kgverify.trace.model.columns`, is the schema of derivations in knowledge graphs, and the default everywhere.
 """
 
@@ -25,16 +25,16 @@ Arrays = dict[str, NDArray[Any]]
 """Datasets by path."""
 
 SEQUENCE: Final = "digests/sequence"
-"""The digests of the steps that a writer writes."""
+"""The path of the digests that a writer writes for the steps."""
 
 
 class TraceLevel(StrEnum):
-    """The level of a trace, from the one that keeps least.
+    """The level of a trace: how much it keeps, from the least to the most.
 
     digests: the candidates, and one digest of each step
     compact: also the clause, kind and score of each resolvent, and the counts; goals can be rebuilt from the program
     steps:   also the atoms of goals and resolvents
-    deep:    also what each stage of each step gave
+    deep:    also the output of each stage of each step
     """
 
     DIGESTS = "digests"
@@ -53,7 +53,7 @@ class Packing(StrEnum):
     """The storage of the datasets in a file.
 
     plain:   contiguous, to be read through a memory map
-    small:   with gzip and shuffle where that saves half, else contiguous
+    small:   with gzip and shuffle if that saves half, else contiguous
     archive: every dataset with gzip, shuffle and fletcher32
     """
 
@@ -78,18 +78,18 @@ def has_goals(level: str) -> bool:
 
 
 def packing_of(level: TraceLevel, *, is_archived: bool) -> Packing:
-    """Return the packing of a trace of this level: small levels are always packed, others only for the archive."""
+    """Return the packing of a trace of this level: small levels are always packed, others only in an archive."""
     if is_archived:
         return Packing.ARCHIVE
     return Packing.PLAIN if has_goals(level) else Packing.SMALL
 
 
 class EqualityRule(StrEnum):
-    """The rule of equality of a column.
+    """The rule by which two values of a column count as equal.
 
-    equal: the same values
-    score: within the tolerance of scores
-    sum:   sums of scores, within the tolerance that the steps of a candidate allow
+    equal: they are the same
+    score: they differ at most by the tolerance of scores
+    sum:   they are sums of scores, and differ at most by the tolerance that the steps of a candidate allow
     """
 
     EQUAL = "equal"
@@ -104,14 +104,14 @@ class Column:
     path:        its group and its name, such as `steps/choice`
     dtypes:      the types that it may have, little-endian
     width:       the length of its second axis, or 0
-    is_required: whether every trace whose level keeps it must hold it
-    rows:        the level whose rows it has: a group, or its own path if it has a length of its own
+    is_required: whether every trace must hold it if its level keeps it
+    rows:        the level that gives its number of rows: a group, or its own path if it has a length of its own
     counts:      the level whose rows it counts, if it is a column of counts
-    level:       the least level that keeps it
-    stage:       the stage that gives its values
+    level:       the lowest level that keeps it
+    stage:       the stage that produces its values
     rule:        its rule of equality
-    codes:       the codes that its values are
-    is_identity: whether it tells which candidate it is
+    codes:       the enumeration of its values
+    is_identity: whether it is part of the identity of a candidate
     is_digested: whether the digests of steps count it
     """
 
@@ -140,14 +140,14 @@ class Column:
 
     @property
     def shape_text(self) -> str:
-        """The shape as a person reads it."""
+        """The shape in readable form."""
         return f"[n, {self.width}]" if self.width else "[n]"
 
 
 def column(path: str, dtype: str, *, is_required: bool = True, rows: str = "", **facts: Any) -> Column:
     """Describe a column: `column("steps/choice", "<i4")`, `"<i4*3"` for rows of three, `"<f4 <f8"` for a choice of types.
 
-    rows: as in `Column`; the group if it is not given
+    rows: as in `Column`; by default, the group
     """
     group = path.partition("/")[0]
     dtypes, _, width = dtype.partition("*")
@@ -180,7 +180,7 @@ _LAST: Final = (
     _own("program/rule_lengths", "<u2"),
     _own("shard/index", "<u8"),
 )
-"""The datasets that traces of every kind of problem have: before the columns of their own, and after them."""
+"""The datasets that traces of every kind of problem have: those before the schema's own columns, and those after."""
 
 
 @dataclass(frozen=True)
@@ -188,10 +188,10 @@ class Schema:
     """The columns of one kind of problem.
 
     format:   the root attribute `format` of its files
-    record:   the NamedTuple of its groups, each a NamedTuple of columns; `candidates`, with `num_steps`, and `steps` are two
+    record:   the NamedTuple of its groups, each a NamedTuple of columns; it has `candidates`, with `num_steps`, and `steps`
     own:      its columns, group by group
-    stages:   the stages of a step, in order; a step's difference is that of the earliest stage whose column differs
-    together: columns, by path, of which a file holds all or none
+    stages:   the stages of a step, in order; a difference is attributed to the earliest stage whose column differs
+    together: the paths of columns that a file must hold all together or not at all
 
     Example:
         >>> from kgverify.trace.model.columns import KNOWLEDGE_GRAPH
@@ -207,7 +207,7 @@ class Schema:
 
     @cached_property
     def columns(self) -> tuple[Column, ...]:
-        """Every dataset that a file may hold, in the order of a file."""
+        """Every dataset that a file may hold, in the order in which it is stored."""
         return *_FIRST, *self.own, *_LAST
 
     @cached_property
@@ -222,17 +222,17 @@ class Schema:
 
     @cached_property
     def counts(self) -> tuple[Column, ...]:
-        """The columns of counts, each before those of the level that it counts."""
+        """The columns of counts, each before the columns of the level that it counts."""
         return tuple(each for each in self.own if each.counts)
 
     @cached_property
     def compared(self) -> tuple[Column, ...]:
-        """The columns that are compared: all but the outputs of stages."""
+        """The columns that are compared: all except the outputs of stages."""
         return tuple(each for each in self.own if each.level is not TraceLevel.DEEP)
 
     @cached_property
     def compared_names(self) -> frozenset[str]:
-        """Their names, such as `steps.choice`."""
+        """The names of the compared columns, such as `steps.choice`."""
         return frozenset(each.name for each in self.compared)
 
     @cached_property
@@ -242,12 +242,12 @@ class Schema:
 
     @cached_property
     def mixed(self) -> tuple[str, ...]:
-        """The paths of the columns that may have one of several types, the same in a whole trace."""
+        """The paths of the columns that may have one of several types; the type is the same throughout a trace."""
         return tuple(each.path for each in self.own if len(each.dtypes) > 1)
 
     @cached_property
     def identity(self) -> tuple[str, ...]:
-        """The columns of candidates that tell which candidate each one is."""
+        """The columns that identify a candidate."""
         return tuple(each.path.partition("/")[2] for each in self.own if each.is_identity)
 
     @cached_property
@@ -264,7 +264,7 @@ class Schema:
 
     @staticmethod
     def replaced(columns: Any, path: str, values: NDArray[Any]) -> Any:
-        """Return the columns with other values of one, given by its path or its name."""
+        """Return the columns with the values of one column replaced. The column is named by its path or its name."""
         group, name = path.replace(".", "/").split("/")
         return columns._replace(**{group: getattr(columns, group)._replace(**{name: values})})
 
@@ -274,7 +274,7 @@ class Schema:
         return np.zeros((0, field.width) if field.width else length, field.dtypes[-1])
 
     def build(self, rows: Mapping[str, Any], fetch: Callable[[str, Any], NDArray[Any]]) -> Any:
-        """Return the columns that `fetch` returns for a path and its rows, without the groups that have no rows.
+        """Build the columns from what `fetch` returns for each path and its rows; leave out groups that are not in `rows`.
 
         rows: the rows of each level
         """
@@ -289,7 +289,7 @@ class Schema:
     def find_rows(self, steps: Any, below: Callable[[str, Any], Any], *, has_stages: bool) -> dict[str, Any]:
         """Return the rows of each level that belong to some steps.
 
-        below: returns the rows that rows of a column of counts count
+        below: a function that returns the rows counted by some rows of a column of counts
         """
         rows = {"steps": steps}
         for each in self.counts:
@@ -300,7 +300,7 @@ class Schema:
     def empty(self, dtypes: Mapping[str, np.dtype[Any]] | None = None) -> Any:
         """Return the columns of no candidates.
 
-        dtypes: the types of columns that may have several; the last of them if it is not given
+        dtypes: the types of columns that may have several; by default, the last one that a column may have
         """
         rows = dict.fromkeys((*self.groups, *(each.rows for each in self.own)), 0)
         empty = self.build(rows, self.absent)
@@ -311,7 +311,7 @@ class Schema:
     def encode(self, columns: Any, absent: Iterable[str] = ()) -> Arrays:
         """Return the columns by path, without the absent ones, named as in `Trace.fields`.
 
-        A column whose record has a default for it may be left out: it has no rows then.
+        A column may be left out if its record has a default for it: it has no rows then.
         """
         arrays: Arrays = {}
         for group, level in columns._asdict().items():
@@ -331,19 +331,19 @@ class Schema:
 
     @cached_property
     def _length_from(self) -> Mapping[str, list[str]]:
-        """The datasets from which the rows of each group are counted: counts first."""
+        """The datasets whose length gives the number of rows of each group: counts first."""
         ordered = sorted((each for each in self.columns), key=lambda each: not each.counts)
         return {group: [each.path for each in ordered if each.rows == group] for group in self.groups}
 
     def num_rows(self, lengths: Mapping[str, int]) -> dict[str, int]:
-        """Return the rows of each group of a file with datasets of these lengths."""
+        """Return the number of rows of each group in a file with datasets of these lengths."""
         return {
             group: next((lengths[path] for path in paths if path in lengths), 0)
             for group, paths in self._length_from.items()
         }
 
     def count_rows(self, columns: Any) -> dict[str, int]:
-        """Return the rows of each group of some columns."""
+        """Return the number of rows of each group of some columns."""
         return {group: len(self.values(columns, paths[0])) for group, paths in self._length_from.items()}
 
     @cached_property
@@ -354,7 +354,7 @@ class Schema:
         }
 
     def left_out(self, level: TraceLevel) -> frozenset[str]:
-        """Return the paths of the datasets that a trace of this level may not hold."""
+        """Return the paths of the datasets that a trace of this level must not hold."""
         return self._left_out[level]
 
     def required(self, level: TraceLevel) -> frozenset[str]:
@@ -365,7 +365,7 @@ class Schema:
         return frozenset(always.union(self.deep) - self._left_out[level])
 
     def is_kept(self, path: str, level: TraceLevel) -> bool:
-        """Return whether this level keeps the dataset; level `digests` leaves out the program, which the header names."""
+        """Return whether this level keeps the dataset. Level `digests` leaves out the program, which the header identifies."""
         if path in self._left_out[level]:
             return False
         return level is not TraceLevel.DIGESTS or not path.startswith("program/")
@@ -383,10 +383,10 @@ class Schema:
         )
 
     def check_level(self, arrays: Collection[str], level: TraceLevel, where: str, *, is_piece: bool = False) -> None:
-        """Raise a UserError unless a file holds what its level requires, and nothing that it leaves out.
+        """Raise a UserError unless a file holds all datasets that its level requires, and none that its level leaves out.
 
         arrays:   the paths of its datasets
-        is_piece: the file need not hold the symbols: it is a piece of a recording, whose first file has them
+        is_piece: whether it is a piece of a recording and need not hold the symbols, which are in the first file
         """
         if odd := self._left_out[level].intersection(arrays):
             raise UserError(
@@ -414,13 +414,13 @@ def encode_level(group: str, level: Any) -> Arrays:
 
 
 def file_checksum(checksums: Mapping[str, int]) -> int:
-    """Return the xxh3 over the path and checksum of each dataset, in ascending order of paths."""
+    """Return the xxh3 checksum of the paths and checksums of all datasets, in ascending order of paths."""
     content = b"".join(path.encode() + b"\0" + checksums[path].to_bytes(8, "little") for path in sorted(checksums))
     return xxhash.xxh3_64_intdigest(content)
 
 
 def check_file_checksum(checksums: Mapping[str, int], stored: int, where: str) -> None:
-    """Raise a UserError unless the datasets found are those with which the file was written."""
+    """Raise a UserError unless the file holds exactly the datasets with which it was written."""
     found = file_checksum(checksums)
     if found != stored:
         raise UserError(

@@ -1,4 +1,4 @@
-"""The rounding error of scores that a comparison accepts: the judge's bound, not what an engine declares about itself."""
+"""The rounding error of scores that a comparison accepts: the judge's bound, not the engine's own declaration."""
 
 from typing import Final, NamedTuple, TypeAlias
 
@@ -22,22 +22,22 @@ UNIT_ROUNDOFF: Final = {
 _OTHER_NAMES: Final = {"float16": "fp16", "bfloat16": "bf16"}
 
 LEAST: Final = 1e-9
-"""The least bound, in nats: that of the reference, which adds up in another order than other engines in float64."""
+"""The smallest bound, in nats, for the reference: it adds numbers in another order than other engines in float64."""
 
 ROUNDINGS_UNKNOWN: Final = 512
-"""The roundings of a number of the size of 1 nat that are accepted where no bound was computed from a policy's weights."""
+"""The error that is accepted if no bound was computed from a policy's weights, in roundings of a number of 1 nat."""
 
 
 MOST_SUMS: Final = 1 << 20
 MOST_ROUNDINGS: Final = 1 << 14
-"""The roundings of the largest score, of sums and of their factors, that the error of a sound network may collect.
+"""The largest error of a sound network, in roundings of the largest score: those of sums, and those of their factors.
 
 Networks of up to 1,024 neurons and 8 blocks, with ill-conditioned weights, have bounds of 2^17 and 2^12.
 """
 
 
 MAX_SIZE: Final = 1e4
-"""The ratio of a score's size to the median size beyond which it is no score, but stands for a mask."""
+"""The ratio to the median size above which a number is not a score, but marks a masked entry."""
 
 OWN_ENGINES: Final = frozenset({"reference", "compiled", "native", "plain"})
 """The names of kgverify's engines, whose bounds follow from the policy's weights."""
@@ -49,7 +49,7 @@ class ScoreTolerance(NamedTuple):
     value:      in nats
     notes:      about errors that an engine declared
     float_type: the coarser of the two float types
-    unit:       one unit in the last place of that type, at the median size of a score, in nats; 0 if it was not asked
+    unit:       one unit in the last place of that type, at the median size of a score, in nats; 0 if it was not computed
     evidence:   the source of the bound of each side, in words
     """
 
@@ -60,7 +60,7 @@ class ScoreTolerance(NamedTuple):
     evidence: tuple[str, ...] = ()
 
     def describe(self, difference: float) -> str:
-        """Return a difference of scores in words: `1.2e-07 nats (2 ulps of float32)`."""
+        """Describe a difference of scores: `1.2e-07 nats (2 ulps of float32)`."""
         if not self.unit:
             return f"{difference:.2g} nats"
         ulps = difference / self.unit
@@ -68,11 +68,11 @@ class ScoreTolerance(NamedTuple):
 
 
 ScoreError: TypeAlias = float | str | ScoreTolerance | None
-"""The error of the actual scores to accept: in nats, or that of a float type; a tolerance of both sides; None to find it."""
+"""The error to accept: of the actual scores, in nats or by float type; or a tolerance of both sides; or None to find it."""
 
 
 def parse_score_error(text: str | float | None) -> str | float | None:
-    """Return an error in nats, or the name of a float type. UserError for anything else."""
+    """Parse an error in nats, or the name of a float type. UserError for anything else."""
     fix = "give the largest rounding error of a score to accept, in nats, or a float type such as float16"
     if text is None:
         return None
@@ -93,17 +93,17 @@ def parse_score_error(text: str | float | None) -> str | float | None:
 
 
 def find_float_type(scores: NDArray[np.floating]) -> str:
-    """Return the coarsest float type in which every finite score has its value, whatever array it comes in."""
+    """Return the coarsest float type that can represent every finite score, whatever the type of the array."""
     return next((name for name in ("bf16", "fp16", "float32") if _fits(scores, name)), "float64")
 
 
 def name_float32(engine: EngineInfo) -> EngineInfo:
-    """Return an engine that says float64, as it does if it says nothing, with the type that its scores have."""
+    """Change the precision of an engine from float64, which is also the default, to float32, the type of its scores."""
     return msgspec.structs.replace(engine, precision="float32") if engine.precision == "float64" else engine
 
 
 def name_coarser_type(expected: NDArray[np.floating], actual: NDArray[np.floating]) -> str:
-    """Return the short float type that has every actual score and not every expected one; empty without such a type."""
+    """Return the short float type that represents all actual scores but not all expected ones; empty if no type does."""
     return next((name for name in ("bf16", "fp16") if _fits(actual, name) and not _fits(expected, name)), "")
 
 
@@ -126,34 +126,34 @@ def size_of_unit(scores: NDArray[np.floating], float_type: str) -> float:
 
 
 def bound_by_type(scores: NDArray[np.floating], float_type: str) -> float:
-    """Return a weak bound on the error of scores if only their float type is known: some roundings of a large score."""
+    """Return a weak bound on the error of scores of which only the float type is known: some roundings of a large score."""
     sizes = _sizes(scores)
-    # Numbers such as -1e9, which stand for a mask, are no scores.
+    # Numbers such as -1e9 mark masked entries and are not scores.
     sizes = sizes[sizes <= MAX_SIZE * np.median(sizes)] if len(sizes) else sizes
     return ROUNDINGS_UNKNOWN * UNIT_ROUNDOFF[float_type] * float(np.quantile(sizes, 0.99)) if len(sizes) else 0.0
 
 
 def _sizes(scores: NDArray[np.floating]) -> NDArray[np.float64]:
-    """Return the sizes of the scores that are finite and not 0."""
+    """Return the absolute values of the scores that are finite and not 0."""
     sizes = np.abs(np.asarray(scores, np.float64))
     return sizes[np.isfinite(sizes) & (sizes > 0)]
 
 
 def name_precision(precision: str) -> str:
-    """Return a known name of a precision: that of float32 for one that is unknown."""
+    """Return the known name of a precision; float32 for an unknown precision."""
     name = _OTHER_NAMES.get(precision, precision)
     return name if name in UNIT_ROUNDOFF else "float32"
 
 
 def name_unit(unit: float) -> str:
-    """Return the float type whose rounding to the nearest number has at most this relative error."""
+    """Return the float type whose rounding error, relative to the number, is at most `unit`."""
     return next(name for name, each in UNIT_ROUNDOFF.items() if each == unit)
 
 
 def bound_score_error(policy: PolicyInfo, precision: str) -> float:
     """Return the judge's bound on the error of scores in a precision, in nats.
 
-    `shortest` has no rounding. Other bounds are computed from the weights when the policy is used, and recorded with it.
+    Policy `shortest` rounds nothing. Other bounds are computed from the weights when the policy is used, and recorded.
     """
     if policy.name == "shortest" and not policy.score_errors:
         return 0.0
@@ -162,9 +162,9 @@ def bound_score_error(policy: PolicyInfo, precision: str) -> float:
 
 
 def explain_bound(policy: PolicyInfo, precision: str, size: float) -> float:
-    """Return the largest bound on score errors that a header may name: a file can declare any.
+    """Return the largest bound on score errors that is plausible in a header: a file could declare any bound.
 
-    size: the largest score that was recorded, in nats
+    size: the largest recorded score, in nats
     """
     if policy.name == "shortest":
         return 0.0
@@ -174,12 +174,12 @@ def explain_bound(policy: PolicyInfo, precision: str, size: float) -> float:
 
 
 def accept_score_error(engine: EngineInfo, policy: PolicyInfo) -> float:
-    """Return the error of an engine's scores to accept: what it declares, up to the judge's bound."""
+    """Return the error of an engine's scores to accept: the declared error, up to the judge's bound."""
     return min(engine.score_error, bound_score_error(policy, engine.precision))
 
 
 def judge_tolerance(expected: Header, actual: Header, accepted: ScoreError = None) -> ScoreTolerance:
-    """Return the tolerance of scores between two sides; both bounds are those of the expected side's policy.
+    """Return the tolerance of scores between two sides; both bounds come from the expected side's policy.
 
     accepted: the error of the actual side that the user accepts, instead of the judge's bound
     """
@@ -223,6 +223,6 @@ def _describe_source(policy: PolicyInfo, precision: str) -> str:
 
 
 def round_up(number: float) -> float:
-    """Return a positive number with two digits, rounded up."""
+    """Round a positive number up to two digits."""
     digit = 10.0 ** (np.floor(np.log10(number)) - 1)
     return float(f"{np.ceil(number / digit * (1 - 1e-9)) * digit:.1e}")

@@ -13,11 +13,11 @@ from kgverify.trace.model.columns import FIELD_OF, Columns, StageItems, starts_o
 from kgverify.trace.model.offsets import refuse_first
 
 StageOutputs: TypeAlias = dict[Stage, Any]
-"""The output of each stage of one step, in ids, in the order of the stages; an engine leaves out what it does not know.
+"""The output of each stage of one step, as ids, in the order of the stages; an engine leaves out what it does not know.
 
 `select`: an atom. `match_rules`, `match_facts`: indices of the clauses. `resolve` to `revisit`: (origin kind, origin,
-atoms) of each resolvent, up to `prune` with variables renumbered canonically, since until `rename` their numbers mean
-nothing. `close`: the same with the goal's kind in front. `limit`: that, and the two counts dropped. `score`: the
+atoms) of each resolvent, up to `prune` with variables renumbered canonically, since their numbers are meaningless before
+`rename`. `close`: the same, preceded by the goal's kind. `limit`: the same, and the two dropped counts. `score`: the
 scores. `choose`: the index. `advance`: the next goal's kind and atoms, and the depth. `finish`: the outcome.
 """
 
@@ -33,7 +33,7 @@ _HAVING: Final = {
     "number": (Stage.SCORE, Stage.CHOOSE, Stage.ADVANCE, Stage.FINISH),
     "num_atoms": (Stage.SELECT, *_WITH_ATOMS, Stage.ADVANCE),
 }
-"""The stages whose items have a value in a column; those of other stages have 0 there."""
+"""The stages whose items have a value in a column; items of other stages have 0 there."""
 
 _Item: TypeAlias = tuple[int, int, int, float, Sequence[Sequence[int]]]
 """Kind, origin kind, origin, number, atoms."""
@@ -84,7 +84,7 @@ def _items_of(stage: Stage, given: Any) -> list[_Item]:
 
 
 def read_step_outputs(columns: Columns) -> StageOutputs:
-    """Return the outputs of stages that a single step itself shows, without the stages before `limit` and `advance`."""
+    """Return the stage outputs that follow from a single recorded step, without the stages before `limit` and `advance`."""
     steps, resolvents = columns.steps, columns.resolvents
     atoms, starts = resolvents.atoms.tolist(), starts_of(resolvents.num_atoms).tolist()
     goals = (tuple(map(tuple, atoms[begin:end])) for begin, end in pairwise(starts))
@@ -99,7 +99,7 @@ def read_step_outputs(columns: Columns) -> StageOutputs:
 
 
 def ends_alike(outputs: StageOutputs, own: StageOutputs, tolerance: float) -> bool:
-    """Return whether a probe ends as a step did: what both show from `limit` on is equal, and scores within the tolerance."""
+    """Return whether a probe ends as a step did: known outputs from `limit` on are equal, and scores within the tolerance."""
 
     def is_same(stage: Stage) -> bool:
         left, right = outputs[stage], own[stage]
@@ -172,7 +172,7 @@ class StageReader:
 
 
 def check_stage_items(items: StageItems, where: str) -> None:
-    """Raise a UserError unless each known stage has items that it can have. The caller has checked lengths and counts."""
+    """Raise a UserError unless the items of each known stage are possible. The caller has checked lengths and counts."""
     num_steps = len(items.told)
     owner = np.repeat(np.arange(num_steps), items.num_items)
     stage = items.stage.astype(np.int64)
@@ -199,7 +199,7 @@ def check_stage_items(items: StageItems, where: str) -> None:
 
 
 def _check_unused(items: StageItems, where: str) -> None:
-    """Raise a UserError if a value is not 0 that no stage of its item has: nothing would ever compare it."""
+    """Raise a UserError for a nonzero value in a column that the item's stage does not use: it would never be compared."""
     for name, stages in _HAVING.items():
         values = getattr(items, name)
         has_it = np.isin(items.stage, [_NUMBER_OF[stage] for stage in stages])

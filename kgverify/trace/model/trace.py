@@ -18,7 +18,7 @@ from kgverify.trace.model.schema import Schema
 
 
 class Unknown(NamedTuple):
-    """The content of a file beyond this version of the schema, kept so that it can be written again.
+    """The content of a file that is not in this version of the schema, kept so that it can be written again.
 
     arrays:  datasets by path
     header:  the fields of the header's JSON that this version does not know, nested as they were
@@ -32,7 +32,7 @@ class Unknown(NamedTuple):
 
 NOTHING_UNKNOWN = Unknown({}, {})
 
-# Groups in which an unknown dataset has, by the rules of the format, one row for each row of the level.
+# By the rules of the format, an unknown dataset in these groups has one row for each row of the level.
 _BY_ROW = ("candidates/", "steps/", "resolvents/")
 
 
@@ -40,15 +40,15 @@ _BY_ROW = ("candidates/", "steps/", "resolvents/")
 class Trace:
     """The recorded steps of an engine, in memory.
 
-    digests:     as stored and verified, or computed where the file has none; at a level without goals as stored, and
-                 those that are not stored are zeros
-    rankings:    None where the file has none
-    facts:       int32 [F, 3]  the program's facts; None where the file has none
-    fact_lines:  int32 [F]     their lines in `header.clauses.facts_file`; None where the file has none
+    digests:     as stored and verified, or computed if the file has none; at a level without goals, as stored, with zeros
+                 for digests that are not stored
+    rankings:    None if the file has none
+    facts:       int32 [F, 3]  the program's facts; None if the file has none
+    fact_lines:  int32 [F]     their lines in `header.clauses.facts_file`; None if the file has none
     fields:      the columns that the file held, such as `steps.choice`; any other column is zeros
     is_complete: False for a single shard and for a recording that did not finish
-    source:      the path it was read from
-    rules:       the program's rules; None where the file has none
+    source:      the path from which it was read
+    rules:       the program's rules; None if the file has none
     unknown:     data that this version of the schema does not know
     schema:      the schema of its columns
     """
@@ -79,14 +79,14 @@ class Trace:
 
 
 def describe_trace(source: str, header: Header, num_candidates: int, num_steps: int) -> str:
-    """Return a line about a trace: its path, its engine, and its size."""
+    """Describe a trace in one line: its path, its engine, and its size."""
     return f"{make_visible(source)}: {make_visible(header.engine.name)}, {num_candidates:,} candidates, {num_steps:,} steps"
 
 
 def find_unknown(header: Header, arrays: Mapping[str, NDArray[Any]], raw: bytes, dropped: tuple[str, ...]) -> Unknown:
-    """Find what this version of the schema does not know.
+    """Collect the content of a file that is not in this version of the schema.
 
-    arrays: datasets that it does not name
+    arrays: datasets that the schema does not name
     raw:    the JSON of the header
     """
     fields = _without(msgspec.json.decode(raw), msgspec.to_builtins(header))
@@ -96,9 +96,9 @@ def find_unknown(header: Header, arrays: Mapping[str, NDArray[Any]], raw: bytes,
 
 
 def join_unknown(parts: Sequence[Unknown]) -> Unknown:
-    """Join the unknown data of several shards: append rows, and keep the rest where it is the same in all.
+    """Join the unknown data of several shards: append rows, and keep other data if they are the same in all shards.
 
-    Drop, by name, a dataset that is not in every shard or does not fit together.
+    A dataset is listed as dropped if it is not in every shard, or if its parts do not fit together.
     """
     arrays = {}
     names = {name for part in parts for name in part.arrays}
@@ -129,7 +129,7 @@ def merge_fields(known: Mapping[str, Any], unknown: Mapping[str, Any]) -> dict[s
 
 
 def _without(raw: Any, known: Any) -> dict[str, Any]:
-    """Return the fields of `raw`, an object, that `known` does not have, nested objects included."""
+    """Return the fields of the object `raw` that are not in `known`, including those of nested objects."""
     fields: dict[str, Any] = {}
     if not isinstance(raw, dict):
         return fields

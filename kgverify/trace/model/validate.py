@@ -16,11 +16,11 @@ from kgverify.trace.model.schema import SEQUENCE, Arrays, Column, Schema, TraceL
 from kgverify.trace.model.stage_items import check_stage_items
 
 _LINE = 256
-"""Atoms compared as one row."""
+"""The number of atoms that are compared as one row."""
 
 
 def check_array(field: Column, array: NDArray[Any], where: str) -> None:
-    """Raise a UserError unless the array has the type and the rank that the field prescribes."""
+    """Raise a UserError unless the array has the type and the shape that the field prescribes."""
     place = f"{where}:{field.path}"
     allowed = [np.dtype(d) for d in field.dtypes]
     if not isinstance(array, np.ndarray) or array.dtype.newbyteorder("=") not in [d.newbyteorder("=") for d in allowed]:
@@ -35,7 +35,7 @@ def check_array(field: Column, array: NDArray[Any], where: str) -> None:
 
 
 def check_shape(field: Column, shape: tuple[int, ...], where: str) -> None:
-    """Raise a UserError unless the field may have the shape."""
+    """Raise a UserError unless the shape is valid for the field."""
     if len(shape) != 1 + bool(field.width) or (field.width and shape[1] != field.width):
         raise UserError(
             f"shape is {list(shape)}, expected {field.shape_text}",
@@ -90,8 +90,8 @@ def check_columns(
 ) -> None:
     """Raise a UserError unless lengths and counts add up and every code exists.
 
-    Atoms and choices are not checked, nor whether TRUE and FALSE have atoms: holes, ids that no name has, and choices
-    that do not exist are findings about the prover, not a bad file.
+    Atoms and choices are not checked, nor whether TRUE and FALSE have atoms: holes, ids without a name, and choices
+    that do not exist are findings about the prover, not errors of the file.
     """
     arrays = schema.encode(columns)
     has_stages = any(len(arrays[path]) for path in schema.deep)
@@ -133,7 +133,7 @@ def _check_origins(
     """Raise a UserError unless every origin is the index of a clause."""
     origin = rows.origin
     for kind, most in ((Origin.RULE, num_rules), (Origin.FACT, num_facts)):
-        # Where the file does not hold the clauses, any index but a negative one may be right.
+        # If the file does not hold the clauses, any index that is not negative may be right.
         most = most if most is not None else 1 << 31
         if len(origin) and (int(origin.min()) < 0 or int(origin.max()) >= most):
             refuse_first(
@@ -146,15 +146,15 @@ def _check_origins(
 
 
 def check_codes(path: str, values: NDArray[Any], where: str, schema: Schema = KNOWLEDGE_GRAPH) -> None:
-    """Raise a UserError unless every value of a column of codes, of one byte each, is one; other columns have none."""
+    """Raise a UserError unless every value of a one-byte column of codes is one of its codes; ignore other columns."""
     codes = schema.column_of[path].codes
-    # As unsigned bytes, negative ones lie above all codes.
+    # As unsigned bytes, negative values lie above all codes.
     if codes is not None and values.size and int(values.view(np.uint8).max()) >= len(codes):
         _check_range(f"{where}:{path}", values, 0, len(codes) - 1, f"a code of {codes.__name__}")
 
 
 def check_ids(columns: Columns, symbols: Symbols, where: str) -> None:
-    """Raise a UserError unless every atom is one of known names, without holes, as the laws of steps presume."""
+    """Raise a UserError unless every atom consists of known names, without holes, as the laws of steps require."""
     for path, atoms in (
         ("candidates/atom", columns.candidates.atom),
         ("steps/goal_atoms", columns.steps.goal_atoms),
@@ -164,7 +164,7 @@ def check_ids(columns: Columns, symbols: Symbols, where: str) -> None:
 
 
 def check_rankings(rankings: Rankings, where: str) -> None:
-    """Raise a UserError unless the columns have one row for each query and side, with ranks that a ranking can give."""
+    """Raise a UserError unless the columns have one row for each query and side, with ranks that are possible."""
     check_lengths({path: len(column) for path, column in encode_level("rankings", rankings).items()}, where)
     check_codes("rankings/side", rankings.side, where)
     num = rankings.num_ranked
@@ -198,7 +198,7 @@ def check_rankings(rankings: Rankings, where: str) -> None:
 
 
 def check_program(arrays: Arrays, symbols: Symbols, sha256: str, where: str) -> None:
-    """Raise a UserError unless the header's hash is that of the program, if the trace holds all of the program."""
+    """Raise a UserError unless the header's hash matches the program, if the trace holds the whole program."""
     rules = decode_rules(arrays)
     if not sha256 or rules is None or "program/facts" not in arrays:
         return
@@ -214,7 +214,7 @@ def check_program(arrays: Arrays, symbols: Symbols, sha256: str, where: str) -> 
 def check_facts(
     facts: NDArray[np.int32] | None, fact_lines: NDArray[np.int32] | None, symbols: Symbols, where: str
 ) -> None:
-    """Raise a UserError unless facts are ground atoms of known symbols and each has its line."""
+    """Raise a UserError unless facts are ground atoms of known symbols and each has a line number."""
     place = f"{where}:program/facts"
     if facts is not None:
         check_array(KNOWLEDGE_GRAPH.column_of["program/facts"], facts, where)
@@ -248,7 +248,7 @@ def check_rules(arrays: Arrays, symbols: Symbols, where: str) -> None:
 
 
 def check_types(arrays: Arrays, where: str, schema: Schema = KNOWLEDGE_GRAPH) -> None:
-    """Check each array by `check_array`."""
+    """Check each array with `check_array`."""
     for path, array in arrays.items():
         check_array(schema.column_of[path], array, where)
 
@@ -265,7 +265,7 @@ def _check_atoms(where: str, atoms: NDArray[np.int32], symbols: Symbols) -> None
 
 
 def _bounds(atoms: NDArray[np.int32]) -> tuple[list[int], list[int]]:
-    """Return the least and the greatest value of each column; many rows are reduced at a time, several times faster."""
+    """Return the minimum and the maximum of each column; reducing many rows at a time makes this several times faster."""
     split = len(atoms) // _LINE * _LINE
     lines = atoms[:split].reshape(-1, 3 * _LINE)
     least = np.concatenate([lines.min(axis=0).reshape(-1, 3), atoms[split:]]).min(axis=0)

@@ -1,4 +1,4 @@
-"""One file of a trace, opened lazily: a column is read when it is needed, checked by the one who loads or verifies it."""
+"""One file of a trace, opened lazily: a column is read when it is needed, and checked when it is loaded or verified."""
 
 import mmap
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -58,10 +58,10 @@ class DataFile:
     stored: its datasets by path
     level:  the level of the trace
     cache:  the chunks of packed datasets
-    first:  returns the first file of the trace, whose names and program a piece without them has
+    first:  a function that returns the first file of the trace, which has the names and the program of a piece
     schema: the schema of its columns
 
-    UserError for what `docs/trace-format.md` refuses in links, types, shapes, storage, level and lengths.
+    UserError if `docs/trace-format.md` refuses its links, types, shapes, storage, level or lengths.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class DataFile:
         self._cache = cache or ChunkCache()
         self._first = first
         self.level = parse_level(self.header.level, f"{path}:header")
-        # The first file of a recording has the names of its pieces.
+        # The names of a piece are in the first file of the recording.
         is_piece = "shard/index" in self.stored and not self.has_names
         schema.check_level(self.stored, self.level, str(path), is_piece=is_piece)
         check_file_checksum(
@@ -102,7 +102,7 @@ class DataFile:
 
     @property
     def has_names(self) -> bool:
-        """True if it holds the names and the program; False for a piece of a recording behind the first file."""
+        """True if it holds the names and the program; False for a later piece of a recording."""
         return any(name.startswith("symbols/") for name in self.stored)
 
     @property
@@ -122,7 +122,7 @@ class DataFile:
         """The header. UserError if its JSON is not a header."""
         if "header" not in self.stored:
             raise self.schema.missing("header", str(self.path))
-        # A map of the file would keep it open.
+        # Mapping the file would keep it open.
         header = self._load({"header": self.stored["header"]})["header"]
         return decode_header(header.tobytes(), str(self.path))
 
@@ -136,7 +136,7 @@ class DataFile:
 
     @cached_property
     def program(self) -> Arrays:
-        """The facts, their lines, and the rules in ids, as far as the trace holds them."""
+        """The facts, their lines, and the rules as ids, as far as the trace holds them."""
         if not self.has_names:
             return self._other("the program").program
         arrays = self.read_group("program/")
@@ -162,13 +162,13 @@ class DataFile:
         return rankings
 
     def length(self, name: str) -> int:
-        """Return the rows of a dataset; for an absent one, those of its level, and no atoms."""
+        """Return the number of rows of a dataset; if it is absent, that of its level, and 0 for atoms."""
         if name in self.stored:
             return self.stored[name].shape[0]
         return self._num_rows.get(self.schema.column_of[name].rows, 0)
 
     def num_rows(self, level: str) -> int:
-        """Return the rows of a level: a group, or a column that has a length of its own."""
+        """Return the number of rows of a level: a group, or a column that has a length of its own."""
         return self.length(level) if level in self.schema.column_of else self._num_rows.get(level, 0)
 
     def dtype(self, name: str) -> np.dtype[Any]:
@@ -183,7 +183,7 @@ class DataFile:
         if stored.offset >= 0:
             return self._view(stored)[begin:end]
         with open_again(self.path, self._identity) as descriptor:
-            # No two chunks share bytes, and so the offset distinguishes them.
+            # No two chunks share bytes, so the offset identifies a chunk.
             return read_rows(
                 descriptor,
                 stored,
@@ -205,17 +205,17 @@ class DataFile:
         return taken
 
     def read_all(self, name: str) -> NDArray[Any]:
-        """Return all rows, as `read` does."""
+        """Return all rows of a dataset, as `read` does."""
         return self.read(name, 0, self.length(name))
 
     def small(self, name: str) -> NDArray[Any]:
-        """Return a small dataset, its checksum verified."""
+        """Return a small dataset after verifying its checksum."""
         array = self.read_all(name)
         self.stored[name].check_checksum(xxhash.xxh3_64_intdigest(np.ascontiguousarray(array).data))
         return array
 
     def read_group(self, *prefixes: str) -> Arrays:
-        """Return small datasets by path, their checksums verified."""
+        """Return the small datasets of a group by path, after verifying their checksums."""
         return {name: self.small(name) for name in self.stored if name.startswith(prefixes)}
 
     def verify(self, name: str) -> None:
@@ -275,7 +275,7 @@ class DataFile:
         return columns
 
     def read_digests(self, begin: int, end: int) -> StoredDigests:
-        """Return the stored digests of some steps: none, or those of the sequence."""
+        """Return the stored digests of some steps: the sequence digests, or none."""
         return {"sequence": self.read(SEQUENCE, begin, end)} if SEQUENCE in self.stored else {}
 
     def release(self) -> None:
@@ -312,12 +312,12 @@ class DataFile:
         )
 
     def read_unknown(self, name: str) -> NDArray[Any] | None:
-        """Return a dataset that the schema does not name; None if the file has none of this name."""
+        """Return a dataset that the schema does not name; None if the file does not have it."""
         unknown = self._file.unknown
         return self._load({name: unknown[name]})[name] if name in unknown else None
 
     def load_arrays(self) -> Arrays:
-        """Read every dataset that the schema names into memory, its checksum verified."""
+        """Read every dataset that the schema names into memory, and verify its checksum."""
         return self._load(self.stored)
 
     def _load(self, arrays: Mapping[str, StoredArray]) -> Arrays:
@@ -343,7 +343,7 @@ class DataFile:
     def compute_root(self, *, is_checked: bool = False) -> int:
         """Return the root digest of the steps, from the stored digests; compute those that are not stored.
 
-        is_checked: compute all of them, and raise the UserError of `check_block` for any value or digest that is wrong
+        is_checked: compute all digests, and raise the UserError of `check_block` for any wrong value or digest
         """
         root = 0
         offsets = self.offsets("candidates/num_steps")
@@ -365,11 +365,11 @@ class DataFile:
         *,
         where: str = "",
     ) -> Digests:
-        """Return the digests of some columns. UserError unless their values exist and their digests are those stored.
+        """Return the digests of some columns. UserError unless their values are valid and match the stored digests.
 
-        At a level without goals these are the stored ones, and zeros for those that are not stored.
+        At a level without goals, return the stored digests, with zeros for digests that are not stored.
 
-        where: the columns' name in errors, if it is not the file's
+        where: the name of the columns in errors; by default, that of the file
         """
         where = where or str(self.path)
         facts = self.program.get("program/facts")
@@ -393,7 +393,7 @@ class DataFile:
         return digests
 
     def split(self) -> Iterator[tuple[int, int]]:
-        """Yield ranges of candidates with about `BLOCK_STEPS` steps each, or of a single candidate."""
+        """Yield ranges of candidates with at most `BLOCK_STEPS` steps, or of a single candidate."""
         first = self.offsets("candidates/num_steps")
         begin = 0
         while begin < self.num_candidates:
@@ -406,7 +406,7 @@ class DataFile:
             begin = end
 
     def _other(self, what: str) -> "DataFile":
-        """Return the first file of the trace, in the place of a piece. UserError for a piece by itself."""
+        """Return the first file of the trace, to use instead of a piece. UserError for a piece opened by itself."""
         if self._first is None:
             raise UserError(
                 f"is a piece of a recording, without {what}", where=str(self.path), fix="read the folder that it is in"
@@ -419,7 +419,7 @@ class DataFile:
             return mmap.mmap(descriptor, self._identity.size, access=mmap.ACCESS_READ)
 
     def _view(self, stored: StoredArray) -> NDArray[Any]:
-        # It was checked to lie within the file. numpy.memmap would map the file once for each dataset.
+        # The dataset was checked to lie within the file. numpy.memmap would map the file once for each dataset.
         return np.ndarray(stored.shape, stored.dtype, buffer=self._map, offset=stored.offset)
 
 
@@ -430,7 +430,7 @@ def open_shard(
     first: Callable[[], DataFile] | None = None,
     schema: Schema = KNOWLEDGE_GRAPH,
 ) -> DataFile:
-    """Open a shard of a folder. ShardError if it is missing, misplaced, or not what the manifest says."""
+    """Open a shard of a folder. ShardError if it is missing, misplaced, or does not match the manifest."""
     path = find_shard(folder, shard)
     file = DataFile(path, cache, first, schema)
     stored = file.small("shard/index").tolist() if "shard/index" in file.stored else []
@@ -455,7 +455,7 @@ def open_shard(
 
 
 class LazySequence(Sequence[_Item]):
-    """A sequence whose items `make` returns when they are needed."""
+    """A sequence whose items are made by `make` when they are needed."""
 
     def __init__(self, length: int, make: Callable[[int], _Item]) -> None:
         self._length, self._make = length, make
@@ -469,7 +469,7 @@ class LazySequence(Sequence[_Item]):
 
 
 def lazy_names(content: NDArray[Any], offsets: NDArray[Any]) -> Sequence[str]:
-    """Return names of a mapped trace, each decoded when it is needed; bytes that are not UTF-8 are shown escaped."""
+    """Return names of a mapped trace, each decoded when it is needed; bytes that are not UTF-8 are escaped."""
 
     def decode(index: int) -> str:
         begin, end = offsets[index : index + 2].tolist()
@@ -479,7 +479,7 @@ def lazy_names(content: NDArray[Any], offsets: NDArray[Any]) -> Sequence[str]:
 
 
 def decode_header(content: bytes, where: str) -> Header:
-    """Decode the JSON of a header. UserError if it is not one."""
+    """Decode the JSON of a header. UserError if it is not a header."""
     where = f"{where}:header"
     try:
         header = header_of(content)

@@ -39,14 +39,14 @@ from kgverify.trace.read.data_file import (
 )
 
 SHARED: Final = ("header", "symbols/", "program/")
-"""The datasets that every shard repeats; a piece of a recording, only the header."""
+"""The datasets that every shard repeats; a piece of a recording repeats only the header."""
 
 
 def read_trace(path: Path | str, schema: Schema = KNOWLEDGE_GRAPH) -> Trace:
     """Read a whole trace into memory: open it, and load it.
 
-    UserError if there is no trace or it is damaged, foreign, hostile or inconsistent: `docs/trace-format.md` lists
-    what is refused.
+    UserError if there is no trace, or if it is damaged, foreign, hostile or inconsistent: `docs/trace-format.md` lists
+    the reasons.
     """
     return TraceFile(path, is_lazy=True, schema=schema).load()
 
@@ -59,7 +59,7 @@ class TraceFile:
 
     files:       the files, each a `DataFile`
     shards:      the entry of each file in the manifest; None for a single file
-    faults:      messages for the shards that are missing or duplicated, and left out
+    faults:      messages about shards that were left out because they are missing or duplicated
     is_complete: False for a single shard and for a recording that did not finish
     schema:      the schema of its columns
     """
@@ -73,7 +73,7 @@ class TraceFile:
         schema: Schema = KNOWLEDGE_GRAPH,
     ) -> None:
         self.schema = schema
-        # A copy of what a URL names is deleted with this object.
+        # A downloaded copy of a URL is deleted with this object.
         self._copies = ExitStack()
         self.path = self._copies.enter_context(fetched(path))
         finalize(self, self._copies.close)
@@ -117,7 +117,7 @@ class TraceFile:
         return f"<{type(self).__name__} {text}>"
 
     def num_rows(self, level: str) -> int:
-        """Return the rows of a level in all files."""
+        """Return the number of rows of a level in all files."""
         return sum(file.num_rows(level) for file in self.files)
 
     @property
@@ -137,7 +137,7 @@ class TraceFile:
 
     @property
     def program(self) -> Arrays:
-        """The facts, their lines, and the rules in ids, as far as the trace holds them."""
+        """The facts, their lines, and the rules as ids, as far as the trace holds them."""
         return self.files[0].program
 
     @property
@@ -152,17 +152,17 @@ class TraceFile:
 
     @property
     def fields(self) -> frozenset[str]:
-        """The columns that the files hold: rankings are in the last one, the program may be in the first alone."""
+        """The columns that the files hold. Rankings are in the last file; the program may be only in the first."""
         return self.files[0].fields | self.files[-1].fields
 
     def share_symbols(self, other: "TraceFile") -> None:
-        """Take the names of another trace if they are the same, byte for byte, instead of decoding them again."""
+        """Reuse the names of another trace, instead of decoding them again, if they are the same byte for byte."""
         own, others = (trace.files[0].read_group("symbols/") for trace in (self, other))
         if all(np.array_equal(own[name], others[name]) for name in own):
             self.files[0].symbols = other.symbols
 
     def length(self, name: str) -> int:
-        """Return the rows of a column in all files."""
+        """Return the number of rows of a column in all files."""
         return sum(file.length(name) for file in self.files)
 
     def load(self) -> Trace:
@@ -178,7 +178,7 @@ class TraceFile:
         return replace(whole, unknown=join_unknown([part.unknown for part in parts]))
 
     def load_parts(self) -> Iterator[tuple[DataFile, Trace]]:
-        """Yield each file with its content, which was checked as by `load`; one is in memory at a time."""
+        """Yield each file with its content, checked as `load` does; one file is in memory at a time."""
         for index, shard in enumerate(self.shards):
             file = self.files[index]
             check_alike(self.files[0], file, is_last=index + 1 == len(self.shards))
@@ -193,7 +193,7 @@ class TraceFile:
         return replace(trace, fields=self.fields, is_complete=self.is_complete, source=self.source)
 
     def metadata_only(self) -> Trace:
-        """Return the trace without candidates, unchecked, its names and facts as views: for showing a few candidates."""
+        """Return the trace unchecked and without candidates, its names and facts as views, to show a few candidates."""
         file = self.files[0]
         names: Any = [
             lazy_names(*(file.read_all(f"symbols/{kind}_{part}") for part in ("bytes", "offsets")))
@@ -236,7 +236,7 @@ class TraceFile:
         return parts[0] if len(parts) == 1 else join_candidates(parts or [self.files[0].candidate_columns(0, 0)])
 
     def read_unknown(self, name: str) -> NDArray[Any] | None:
-        """Return a dataset that the schema does not name, of all candidates; None unless every file has it."""
+        """Return a dataset that the schema does not name, for all candidates; None unless every file has it."""
         parts = [file.read_unknown(name) for file in self.files]
         found = [part for part in parts if part is not None]
         return np.concatenate(found) if found and len(found) == len(parts) else None
@@ -290,14 +290,14 @@ class TraceFile:
         raise IndexError(element)
 
     def split(self) -> Iterator[tuple[int, int]]:
-        """Yield ranges of candidates of the whole trace, each in one file, as `DataFile.split` does."""
+        """Yield ranges of candidates of the whole trace, each within one file, as `DataFile.split` does."""
         for file, first in zip(self.files, self.candidate_starts.tolist(), strict=False):
             for begin, end in file.split():
                 yield first + begin, first + end
             file.release()
 
     def verify(self, *prefixes: str) -> None:
-        """Raise a UserError unless the datasets whose paths begin so, or all, have their checksums."""
+        """Raise a UserError unless all datasets, or those whose paths have one of the prefixes, match their checksums."""
         for file in self.files:
             for name in file.stored:
                 if name.startswith(prefixes or ("",)):
@@ -309,7 +309,7 @@ class TraceFile:
         return self.files[0].check_block(columns, stored, where=where or self.source)
 
     def verify_content(self) -> None:
-        """Check everything that `load` checks, block by block, in bounded memory. UserError as by `load`."""
+        """Check everything that `load` checks, block by block, in bounded memory. UserError as for `load`."""
         for file, shard in zip(self.files, self.shards, strict=True):
             root = file.verify_content()
             if shard is not None:
@@ -335,7 +335,7 @@ class TraceFile:
                 return
 
     def _open_folder(self, tolerates_shards: bool, is_lazy: bool) -> "list[DataFile | Shard]":
-        """Open the files of the folder; return what counts the candidates and steps of each."""
+        """Open the files of the folder; return, for each, an object with the numbers of its candidates and steps."""
         manifest = read_manifest(self.path)
         self.is_complete = manifest.is_complete and not self.path.name.endswith(".partial")
         if not manifest.shards:
@@ -376,10 +376,10 @@ class TraceFile:
 
 
 def check_same_run(first: DataFile, file: DataFile) -> None:
-    """Raise a UserError unless a file repeats the header, names and program of the first; a piece, those it has."""
+    """Raise a UserError unless a file repeats the header, names and program of the first file, as far as a piece has them."""
     shared = {*first.stored, *file.stored} if file.has_names else file.stored
     for name in sorted(name for name in shared if name.startswith(SHARED)):
-        # The checksums stand for the bytes, which are verified when they are read.
+        # Equal checksums suffice: the bytes are verified when they are read.
         own, other = file.stored.get(name), first.stored.get(name)
         is_same = own is not None and other is not None and own.checksum == other.checksum
         if not is_same and not (name == "header" and _has_same_header(first, file)):
@@ -396,7 +396,7 @@ def _has_same_header(first: DataFile, file: DataFile) -> bool:
 
 
 def check_alike(first: DataFile, file: DataFile, *, is_last: bool) -> None:
-    """Raise a UserError unless a file is of the same run as the first, with the same columns; only the last has rankings."""
+    """Raise a UserError unless a file is of the same run as the first and has the same columns; only the last has rankings."""
     check_same_run(first, file)
     names = {*first.stored, *file.stored}
     odd = [n for n in names if (n in first.stored) != (n in file.stored) and not n.startswith(("rankings/", *SHARED))]
@@ -415,7 +415,7 @@ def check_alike(first: DataFile, file: DataFile, *, is_last: bool) -> None:
 
 
 def check_root(root: int, shard: Shard, path: Path) -> None:
-    """Raise a UserError unless the root digest of a shard is that of the manifest."""
+    """Raise a UserError unless the root digest of a shard matches the manifest."""
     if render_hash(root) != shard.root:
         raise UserError(
             f"root is {render_hash(root)}, expected {shard.root} from the manifest", where=str(path), fix=RECORD_AGAIN

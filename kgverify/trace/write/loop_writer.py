@@ -36,12 +36,12 @@ class LoopWriter:
     limits:      the limits under which it proves: a `Limits`, or a dictionary of the known ones; None: unknown
     policy:      the policy's name, or its complete description; empty: unknown
     facts:       int [F, 3]  the program's facts; the origin of a resolvent is an index into them; optional
-    rules:       the program's rules, each a `Rule`, or a list of its atoms in ids, the head first; optional
-    rule_texts:  the rules as text; by default as the names render them
+    rules:       the program's rules, each a `Rule`, or a list of its atoms as ids, the head first; optional
+    rule_texts:  the rules as text; by default, they are rendered with the names
     level, is_archived, shard_steps: as in `Storage`
-    overwrites:  replace a trace that exists at `path`
+    overwrites:  replace an existing trace at `path`
 
-    UserError for what cannot be written, with the column's name.
+    UserError, with the name of the column, for values that cannot be written.
 
     Example:
         >>> import kgverify as kv
@@ -103,8 +103,8 @@ class LoopWriter:
 
         stages: the outputs of the stages, for level `deep`: a dictionary for each step, or all columns
 
-        By default, `query` counts the candidates from 0, `side` is 2 (none), and `is_limited` follows from what the
-        limits dropped, if that is given. Columns that the format allows to be absent may be left out, but in every batch:
+        By default, `query` counts the candidates from 0, `side` is 2 (none), and `is_limited` follows from the columns of
+        dropped resolvents, if they are passed. Optional columns of the format may be left out, but then in every batch:
         they are unknown, and not compared.
         """
         if stages is not None and not isinstance(stages, Mapping):
@@ -220,7 +220,7 @@ def _number_variables(rule: Rule | Sequence[Sequence[int]]) -> Rule:
 
 
 def as_column(field: Column, value: Any, where: str) -> NDArray[Any]:
-    """Convert to an array of the type that the field prescribes. UserError for values that it cannot hold unchanged."""
+    """Convert to an array of the type that the field prescribes. UserError for values that this type cannot hold unchanged."""
     array = as_array(value, where)
     allowed = [np.dtype(dtype) for dtype in field.dtypes]
     dtype = next((each for each in allowed if each == array.dtype), allowed[-1])
@@ -258,7 +258,7 @@ def as_array(value: Any, where: str) -> NDArray[Any]:
             f"is not an array: {error}", where=where, fix="give a NumPy array, a tensor, or a list of numbers"
         ) from error
     if array.dtype.kind not in "iubf":
-        # A short float that NumPy does not know by itself has it in its name.
+        # The name of a short float type that NumPy itself does not know contains "float".
         if "float" in array.dtype.name:
             return array.astype(np.float32)
         if array.size:

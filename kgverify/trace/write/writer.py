@@ -81,13 +81,13 @@ from kgverify.version import __version__
 def open_unfinished(
     partial: Path, part: Part | None, shared: Arrays, held: frozenset[str], schema: Schema
 ) -> tuple[Manifest, TraceFile] | None:
-    """Open the folder of an unfinished recording; None without one. UserError if it is damaged, or of another run.
+    """Open the folder of an unfinished recording; None without one to resume. UserError if it is damaged or from another run.
 
     shared: the datasets that every shard of the run repeats
     held:   the optional columns that the run writes
     """
     if not (partial / MANIFEST).is_file() and len(list(partial.glob("shard-*.h5"))) < 2:
-        # Killed before anything was committed, or there is nothing to resume.
+        # The process was killed before anything was committed, or there is nothing to resume.
         return None
     manifest = read_manifest(partial)
     _check_resumable(manifest, part, partial)
@@ -106,7 +106,7 @@ def open_unfinished(
 
 
 def _check_resumable(manifest: Manifest, part: Part | None, partial: Path) -> None:
-    """Raise a UserError for a recording that has gaps, or is another part."""
+    """Raise a UserError for a recording that has gaps or is another part."""
     if manifest.has_gaps:
         raise UserError(
             "candidates between those recorded were lost, so that it cannot be resumed",
@@ -123,7 +123,7 @@ def _check_resumable(manifest: Manifest, part: Part | None, partial: Path) -> No
 
 
 def _check_same_run(found: Arrays, shared: Arrays, path: Path) -> None:
-    """Raise a UserError unless a file with these shared datasets is of the run that has the others."""
+    """Raise a UserError unless the shared datasets `found` in a file are those of the run to resume."""
     for name in sorted(found.keys() | shared.keys()):
         own, expected = found.get(name), shared.get(name)
         is_same = own is not None and expected is not None and np.array_equal(own, expected)
@@ -140,11 +140,11 @@ def _check_same_run(found: Arrays, shared: Arrays, path: Path) -> None:
 _MAX_THREADS: Final = 4
 
 _GROUP_STEPS: Final = 1 << 16
-"""Smaller batches are joined before their digests are computed."""
+"""The number of steps below which batches are joined before their digests are computed."""
 
 
 def encode_batches(batches: Sequence[StepBatch], absent: Collection[str], schema: Schema) -> list[Arrays]:
-    """Return the columns and digests of batches by path, in parts that follow one another."""
+    """Return the columns and digests of batches by path, as consecutive parts."""
 
     def encode(group: StepBatch) -> Arrays:
         columns, sequence = group
@@ -152,7 +152,7 @@ def encode_batches(batches: Sequence[StepBatch], absent: Collection[str], schema
         arrays[SEQUENCE] = compute_sequence(columns, absent, schema) if sequence is None else sequence
         return arrays
 
-    # NumPy lets other threads run while it computes.
+    # NumPy releases the interpreter lock while it computes.
     with ThreadPoolExecutor(min(os.cpu_count() or 1, _MAX_THREADS)) as pool:
         return list(pool.map(encode, _group(batches, schema)))
 
@@ -204,7 +204,7 @@ def write_shard(
 
 
 def _root_of(parts: ArrayParts, schema: Schema = KNOWLEDGE_GRAPH) -> int:
-    # The root does not need the optional columns.
+    # The optional columns are not needed for the root.
     kind = schema.groups["candidates"]
     columns: list[Any] = [parts.get(f"candidates/{name}", parts[SEQUENCE]) for name in kind._fields]
     roots = (
@@ -261,7 +261,7 @@ def encode_shared(
 
 
 def encode_trace(trace: Trace) -> Arrays:
-    """Encode every dataset of a trace at its level, with the digests of the trace: they cannot be computed without goals."""
+    """Encode every dataset of a trace at its level, with its digests as they are: they cannot be computed without goals."""
     level = parse_level(trace.header.level, trace.source)
     clauses = Clauses(trace.facts, trace.fact_lines, trace.rules)
     arrays = encode_shared(trace.header, trace.symbols, clauses, trace.source, trace.unknown)
@@ -274,21 +274,21 @@ def encode_trace(trace: Trace) -> Arrays:
 
 
 _MOST_PIECES: Final = 256
-"""The pieces of one shard beyond which the next commit joins them, so that the manifest stays short."""
+"""The number of pieces of one shard above which the next commit joins them, so that the manifest stays short."""
 
 
 @dataclass(frozen=True)
 class Storage:
-    """The options for what a trace stores, in which files, and how much a kill may lose.
+    """The options for what a trace stores, in which files, and how much may be lost if the process is killed.
 
     level:       a `TraceLevel`: the columns to keep; None for the level of the header
-    absent:      columns that the prover does not know, named as in `Trace.fields`; not written. Those in `EngineInfo.unknown`
-                 need not be repeated
-    is_archived: pack datasets as small as HDF5's own filters can
+    absent:      columns that the prover does not know, named as in `Trace.fields`, and that are not written. Columns in
+                 `EngineInfo.unknown` need not be repeated
+    is_archived: pack datasets as tightly as HDF5's own filters can
     shard_steps: steps held in memory before they are written as a shard in `<path>.partial`
-    shard_bytes: bytes of columns held in memory likewise; never more than these and one batch are held
-    commit_seconds: `append` commits what it holds, as a piece of the next shard, when this time has passed since the last
-                 commit: a kill, of the process or of the machine, loses at most what was appended in it
+    shard_bytes: likewise, bytes of columns held in memory; at most this and one batch are held
+    commit_seconds: time after a commit when `append` commits again what is in memory, as a piece of the next shard. If the
+                 process or the machine is killed, only what was appended since the last commit is lost
     """
 
     level: str | None = None
@@ -305,13 +305,13 @@ class TraceWriter:
     clauses: the facts and rules of the program; optional
     storage: what to store, when to start another shard, and when to commit
     resume:  resume the recording in `<path>.partial`, if there is one: skip the first `num_appended` candidates
-    overwrites: replace a trace that exists at `path`
+    overwrites: replace an existing trace at `path`
     part:    set if this is one writer of several, each with its own path; `unite` joins their traces
     schema:  the schema of the columns
 
-    Each recording gets a random id in its header, unless the header has one: it is a copy of that recording then.
-    An error inside the context leaves what was appended in `<path>.partial`. UserError for what cannot be written,
-    with the candidates that are safe, for a `<path>.partial` that exists without `resume`, or belongs to another run, and
+    Each recording gets a random id in its header. If the header has an id already, this is a copy of that recording.
+    After an error inside the context, the appended candidates stay in `<path>.partial`. UserError if a write fails, with
+    the number of candidates that are safe; if `<path>.partial` exists without `resume`, or belongs to another run; and
     while another process writes the same trace.
 
     Example:
@@ -366,7 +366,7 @@ class TraceWriter:
         self._dtypes: dict[str, np.dtype[Any]] = {}
         self._is_closed = False
         self._manifest: Manifest = list_shards((), is_complete=False, creator=self._creator, part=part)
-        self._encoded: list[Arrays] = []  # what is in pieces already
+        self._encoded: list[Arrays] = []  # columns that are in pieces already
         self._waiting: list[StepBatch] = []
         self._held = (schema.optional & schema.columns_kept(self._level)) - self._absent
         self._begin_shard()
@@ -390,12 +390,12 @@ class TraceWriter:
 
     @property
     def num_committed(self) -> int:
-        """The candidates on disk, from the first on: neither a kill nor a crash of the machine loses them."""
+        """The number of candidates on disk, counted from the first: neither a kill nor a crash of the machine loses them."""
         return self._manifest.num_candidates
 
     @property
     def num_appended(self) -> int:
-        """The candidates appended so far, from the first on."""
+        """The number of candidates appended so far, counted from the first."""
         return self.num_committed + sum(len(columns.candidates.num_steps) for columns, _ in self._waiting)
 
     def append(self, columns: Columns, sequence: NDArray[np.uint64] | None = None) -> None:
@@ -404,19 +404,19 @@ class TraceWriter:
         `append_parts` prepares several batches at a time.
 
         sequence: uint64 [T], the digests of these steps, if they were computed elsewhere: a reader compares them with
-                  the columns. With them, atoms that the level leaves out need not be given
+                  the columns. If they are passed, atoms that the level leaves out are not needed
         """
         self._add(self._prepare(columns, sequence))
 
     def append_parts(self, parts: Iterable[Callable[[], StepBatch]], num_threads: int = 1) -> Iterator[Candidates]:
-        """Append each part in order while the next one is made; yield its candidates when `append` would have returned.
+        """Append each part in order while the next one is made; yield its candidates once it is appended.
 
         parts:       functions that read a part, each called in its own thread
-        num_threads: parts that are read and checked at the same time. That many, and one shard, are in memory, beside
-                     the part being made
+        num_threads: the number of parts that are read and checked at the same time. This number of parts and one shard
+                     are in memory, besides the part being made
 
-        The trace is the same for any `num_threads`. After an error in one part, the parts before it are stored, those
-        after it are not, and the writer is closed.
+        The trace is the same for any `num_threads`. After an error in one part, the parts before it are stored, later
+        parts are not, and the writer is closed.
         """
 
         def add(prepared: Future[StepBatch]) -> Candidates:
@@ -438,7 +438,7 @@ class TraceWriter:
                 yield waiting.popleft().result()
 
     def commit(self) -> None:
-        """Return when everything that was appended so far is on disk."""
+        """Write everything that was appended so far to disk before returning."""
         if not self._waiting:
             return
         new = self._encode(self._waiting)
@@ -462,7 +462,7 @@ class TraceWriter:
         return self._resumed
 
     def close(self) -> None:
-        """Write what is left and move the trace to its path; a second call does nothing."""
+        """Write the rest and move the trace to its path; a second call does nothing."""
         with self._lock:
             if not self._is_closed:
                 with self._explaining_failures("the trace"):
@@ -480,7 +480,7 @@ class TraceWriter:
                 self._keep()
 
     def _keep(self) -> None:
-        """Commit what there is, if possible, and close."""
+        """Commit everything appended so far, if possible, and close."""
         if not self._is_closed:
             with suppress(UserError):
                 self.commit()
@@ -500,7 +500,7 @@ class TraceWriter:
 
     @contextmanager
     def _explaining_failures(self, what: str) -> Iterator[None]:
-        """Close the writer on a failed write, and raise a UserError with the candidates that are safe."""
+        """Close the writer if a write fails, and raise a UserError with the number of candidates that are safe."""
         try:
             yield
         except OSError as error:
@@ -509,7 +509,7 @@ class TraceWriter:
             raise explain_failed_write(what, error, self.num_committed, self._partial, self._where) from error
 
     def _prepare(self, columns: Columns, sequence: NDArray[np.uint64] | None) -> StepBatch:
-        """Check a batch; return it with its digests if the level does not keep what they are computed from."""
+        """Check a batch; return it, with its digests if they cannot be computed from the columns that the level keeps."""
         arrays = self._schema.encode(columns) | ({} if sequence is None else {SEQUENCE: sequence})
         check_appended(arrays, self._level, self._where, self._schema)
         self._check(columns)
@@ -535,7 +535,7 @@ class TraceWriter:
             self.commit()
 
     def _check_order(self, columns: Columns) -> None:
-        """Raise a UserError for columns that cannot follow those appended before."""
+        """Raise a UserError for columns that cannot follow the columns appended before."""
         if self._is_closed:
             raise ValueError("the writer is closed")
         if self._manifest.is_complete and len(columns.candidates.num_steps):
@@ -576,7 +576,7 @@ class TraceWriter:
         self._num_steps = self._num_bytes = 0
 
     def _flush(self, *, is_complete: bool = False) -> None:
-        """Write all that is in memory as a shard, in the place of its pieces."""
+        """Write everything in memory as a shard, which replaces its pieces."""
         groups = [*self._encoded, *self._encode(self._waiting)]
         kept = self._manifest.shards[: self._num_full]
         number = numbers_of(kept[-1].name)[0] + 1 if kept else 0
@@ -584,7 +584,7 @@ class TraceWriter:
         self._begin_shard()
 
     def _write(self, groups: list[Arrays], kept: tuple[Shard, ...], name: str, *, is_complete: bool = False) -> None:
-        """Commit a file behind those that are kept: the file, then its name, then the manifest that lists it."""
+        """Commit a file after the shards that are kept: write the file, then its name, then the manifest that lists it."""
         with self._explaining_failures(name):
             make_folder(self._partial)
             is_piece = len(numbers_of(name)) > 1
@@ -598,9 +598,9 @@ class TraceWriter:
         self._committed_at = time.monotonic()
 
     def _merge(self, groups: list[Arrays], *, has_rankings: bool, has_names: bool = True) -> ArrayParts:
-        """Return the datasets of a file; one without candidates has the columns of the others.
+        """Return the datasets of a file; a file without candidates has the same columns, all empty.
 
-        has_names: False for a piece that is not the first file: the first has the names and the program
+        has_names: False for a piece that is not the first file: only the first has the names and the program
         """
         whole = self._whole if has_names else {"header": self._whole["header"]}
         if has_rankings and self._rankings is not None:
@@ -612,9 +612,9 @@ class TraceWriter:
 
 
 def write_again(trace: Trace, path: Path, *, is_archived: bool = False) -> None:
-    """Write a trace as one file at its own level, with all data that this version does not know.
+    """Write a trace as one file at its own level, including data that this version does not know.
 
-    Digests are computed anew if the level keeps the goals. UserError for what cannot be stored, OSError if the disk refuses it.
+    Digests are recomputed if the level keeps the goals. UserError for data that cannot be stored, OSError if the write fails.
     """
     where = str(path)
     level = parse_level(trace.header.level, where)

@@ -1,1 +1,1 @@
-"""Find the compiler setting at which a step starts to deviate, and what causes it."""
+"""Find the compiler setting at which a step starts to deviate, and the cause."""

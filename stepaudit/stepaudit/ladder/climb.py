@@ -1,4 +1,4 @@
-"""The climb from eager upwards, rung by rung, to the first on which a function no longer does what it does in eager."""
+"""The climb from eager upwards, rung by rung, to the first rung on which a function behaves differently than in eager."""
 
 import time
 import warnings
@@ -33,16 +33,16 @@ from stepaudit.values import USUAL, is_on_cuda, list_leaves
 COLD, WARM, OFF = "as users run it", "as users run it, from the caches", "without the caches"
 """The states of the compiler's caches in which a rung runs."""
 FEW: Final = 2
-"""Calls in all states but the first."""
+"""The number of calls in every state except the first."""
 
 
 class Climb(NamedTuple):
     """The result of a rung.
 
-    num_calls:    compared calls; seconds: with compilation; is_lost: whether the device was lost
-    caches:       the first state of the caches with deviations
-    is_of_caches: whether it deviates from the caches, but not without them
-    excuses:      differences that are rounding
+    num_calls:    the compared calls; seconds: the duration, including compilation; is_lost: whether the device was lost
+    caches:       the first state of the caches in which calls deviated
+    is_of_caches: whether it deviates with the caches, but not without them
+    excuses:      differences that count as rounding
     is_seeded:    whether the compiled code drew eager's random numbers (`fallback_random`)
     """
 
@@ -58,11 +58,11 @@ class Climb(NamedTuple):
 
 
 class Ladder(NamedTuple):
-    """A subject on every rung.
+    """The results of a subject on every rung.
 
-    unsteady:   how eager differs from itself; then no rung is compared
-    impossible: names of rungs that this device does not have, each with the reason
-    judge:      the comparison, for further runs
+    unsteady:   how eager differs from itself; if it does, no rung is compared
+    impossible: the rungs that this device does not support, each with the reason
+    judge:      the judge, for further runs
     """
 
     unsteady: tuple[Deviation, ...]
@@ -77,16 +77,19 @@ class Ladder(NamedTuple):
 
 
 Watched = dict[str, Observation]
-"""The observations of calls, by the names of these, in order.
+"""The observations of calls, by the names of the calls, in order.
 
-call N:           calls with separate arguments, each on the state in which the function was found
-repeated call N:  as many calls on the same arguments, at the same addresses, which hold the result of the eager call before
-call 1 again, N:  further calls like the first, on equal arguments
+call N:           calls with separate arguments, each from the original state of the function
+repeated call N:  the same number of calls on the same arguments, at the same addresses, after the preceding eager call
+call 1 again, N:  more calls like the first, on equal arguments
 """
 
 
 class Judge:
-    """The comparison of a subject's calls with eager: the expected observations, and which differences are rounding."""
+    """The comparison of a subject's calls with eager.
+
+    It knows the expected observations, and which differences are rounding.
+    """
 
     def __init__(self, subject: Subject, options: AuditOptions = USUALLY) -> None:
         self.subject, self.options = subject, options
@@ -94,7 +97,7 @@ class Judge:
 
     @cached_property
     def _roundings(self) -> tuple[Watched, list[Watched]]:
-        """The calls in float64, and with other roundings; one of the latter where no operation rounds."""
+        """The calls in float64, and the calls with other roundings; only one of these if no operation rounds."""
         run = partial(watch, self.subject, EAGER, self.expected, repetitions=0)
         made: list[Float64Run] = []
 
@@ -108,14 +111,14 @@ class Judge:
         return run(float64=Float64Run), others
 
     def watch(self, rung: Rung, most: int | None = None, **heard: Any) -> Watched:
-        """Make the calls on a rung, compiled anew; only the first ones if `most` is given. heard: of `watch_isolated`."""
+        """Make the calls on a rung, compiled anew; only the first `most` calls if given. heard: as in `watch_isolated`."""
         if most is None:
             return watch_isolated(self.subject, rung, self.options, self.expected, **heard)
         few = replace(self.subject, calls=min(most, self.subject.calls))
         return watch_isolated(few, rung, replace(self.options, repetitions=0), self.expected)
 
     def judge(self, actual: Watched) -> tuple[tuple[Deviation, ...], tuple[str, ...]]:
-        """Return the deviations, call by call, and the differences that are rounding."""
+        """Return the deviations, call by call, and the differences that count as rounding."""
         found, excuses = [], []
         for call, observed in actual.items():
             for each in compare_observations(self.expected[call], observed, call, self.options.precision):
@@ -129,12 +132,12 @@ class Judge:
         if self.options.precision != USUAL:
             return ""
         shadow, others = self._roundings
-        # Eager has been compared with itself: a call that is made again does the same.
+        # Eager has been compared with itself: a repeated call does the same.
         of = deviation.call if deviation.call in shadow else "call 1"
         return excuse(deviation, self.expected[deviation.call], observed, shadow[of], [other[of] for other in others])
 
     def run_as_found(self, climb: Climb) -> Watched:
-        """Make the calls on the rung, and in the state of the caches, in which a climb first deviated."""
+        """Make the calls on the rung on which a climb first deviated, in the same state of the caches."""
         if not climb.is_of_caches:
             return self.watch(climb.rung)
         with fresh_cache():
@@ -142,7 +145,7 @@ class Judge:
             return self.watch(climb.rung) if climb.caches == WARM else actual
 
     def begin_search(self, work: str) -> Attempts:
-        """Begin a search that may take half of the time for searches; announce its attempts."""
+        """Begin a search that may take half of the time for searches, and announce its attempts."""
         announce = self.options.announce
         return Attempts(self.options.seconds / 2, lambda num: announce(f"{self.subject.name}: attempt {num} to {work}"))
 
@@ -155,9 +158,11 @@ def watch_isolated(
     listen: Callable[[Callable[[Any], None]], AbstractContextManager[Any]] = lambda send: nullcontext(),
     receive: Callable[[Any], None] = lambda sent: None,
 ) -> Watched:
-    """Make calls in a process of their own; the call that ended it has an observation that says so.
+    """Make calls in a separate process.
 
-    listen: makes a context around the calls, which sends something else to `receive` in this process
+    If a call ends the process, its observation says so.
+
+    listen: makes a context around the calls, which sends additional values to `receive` in this process
     """
     seen: Watched = {}
 
@@ -178,9 +183,9 @@ def watch_isolated(
 
 @cache
 def warm_up_compiler() -> None:
-    """Let Inductor prepare what it prepares once in a process; processes of their own inherit it.
+    """Let Inductor make the preparations that it makes once in a process; forked processes inherit them.
 
-    Its trials of the processor and of the headers need no empty folder of caches: torch keeps them in the user's.
+    Its tests of the processor and of the headers need no empty folder of caches: torch keeps them in the user's folder.
     """
     from torch._inductor.codecache import CacheBase, torch_key
     from torch._inductor.cpu_vec_isa import pick_vec_isa
@@ -197,9 +202,9 @@ def _add_mirrored(first: Tensor, second: Tensor) -> Tensor:
 
 
 def prepare_compiler(subject: Subject) -> None:
-    """Compile the first call by Inductor here: processes of their own inherit what torch loads and keeps for it.
+    """Compile the first call by Inductor here, so that forked processes inherit everything that torch loads for it.
 
-    Nothing that was compiled runs, since it may end the process.
+    The compiled code does not run, since it may end the process.
     """
 
     def compile_alone(graph: Any, inputs: list[Any]) -> Any:
@@ -215,11 +220,14 @@ def prepare_compiler(subject: Subject) -> None:
 
 
 def climb(subject: Subject, options: AuditOptions = USUALLY, rungs: Sequence[Rung] | None = None) -> Ladder:
-    """Compare every rung with eager, which is first run twice. The caller chooses the folder of the caches.
+    """Compare every rung with eager, after running eager twice.
 
-    rungs: those of the options if not given
+    The caller chooses the folder of the caches.
 
-    A rung runs as users run it, with the compiler's caches in that folder; again, from these caches; and without caches.
+    rungs: by default those of the options
+
+    A rung runs as users run it, with the compiler's caches in that folder. It runs again from these caches, and then
+    without caches.
     """
     judge, unsteady = _judge_eager(subject, options)
     climbs: list[Climb] = []
@@ -232,7 +240,7 @@ def climb(subject: Subject, options: AuditOptions = USUALLY, rungs: Sequence[Run
             continue
         options.announce(f"{subject.name} on rung {rung.name}")
         climbs.append(_climb_rung(judge, rung, is_seeded=bool(climbs) and climbs[-1].is_seeded))
-        # A higher rung does the work of this one as well.
+        # A higher rung also does the work of this one.
         if climbs[-1].is_lost or any(each.kind == "end" for each in climbs[-1].deviations):
             break
     if all(each.error for each in judge.expected.values()) and not any(each.deviations for each in climbs):
@@ -245,7 +253,7 @@ def climb(subject: Subject, options: AuditOptions = USUALLY, rungs: Sequence[Run
 
 
 def _judge_eager(subject: Subject, options: AuditOptions) -> tuple[Judge, tuple[Deviation, ...]]:
-    """Run a function twice in eager. Return the judge of its calls, and how they differ from themselves."""
+    """Run a function twice in eager. Return the judge of its calls, and the differences between the two runs."""
     options.announce(f"{subject.name} on rung {EAGER.name}")
     again = watch_isolated(subject, EAGER, options)
     if end := next((each.end for each in again.values() if each.end), ""):
@@ -258,7 +266,7 @@ def _judge_eager(subject: Subject, options: AuditOptions) -> tuple[Judge, tuple[
 
 
 def _climb_rung(judge: Judge, rung: Rung, *, is_seeded: bool) -> Climb:
-    """Run a rung in each state of the caches; where random numbers differ, with those of eager."""
+    """Run a rung in each state of the caches. If random numbers differ, run it with those of eager."""
     began = time.perf_counter()
     found: tuple[Deviation, ...] = ()
     excuses: tuple[str, ...] = ()
@@ -282,12 +290,12 @@ def _climb_rung(judge: Judge, rung: Rung, *, is_seeded: bool) -> Climb:
                 if any(each.kind == "end" for each in deviations):
                     break
                 if deviations and rung.has_caches and caches == COLD:
-                    # For the searches of the cause and the line as well.
+                    # This also serves the searches for the cause and the line.
                     prepare_compiler(judge.subject)
     except DeviceLost as error:
         lost = Deviation("some call", "error", "", f"the device was lost: {error}")
         return Climb(rung, (lost,), 0, time.perf_counter() - began, is_lost=True)
-    # Without deviations at the end, it is right without the caches.
+    # If there are no deviations at the end, the rung is right without the caches.
     return Climb(rung, found, num_calls, time.perf_counter() - began, False, where, not deviations, excuses, is_seeded)
 
 
@@ -300,11 +308,14 @@ def watch(
     float64: Callable[[], Float64Run] | None = None,
     note: Callable[[str, Observation], None] = lambda name, seen: None,
 ) -> Watched:
-    """Make the calls of a subject on a rung, compiled anew. Everything that they change is restored.
+    """Make the calls of a subject on a rung, compiled anew.
 
-    expected: the eager calls. Repeated calls begin from their results, so that rounding does not add up over calls.
+    Everything that the calls change is restored.
+
+    expected: the eager calls. Repeated calls begin with the results of these, so that rounding does not add up over
+              calls.
     float64:  makes the context in which each call is observed
-    note:     receives an empty observation when a call begins, and its observation when it has returned
+    note:     receives an empty observation when a call begins, and the actual observation when it has returned
     """
     with _compiling_anew():
         function = subject.function if rung.options is None else _compile_plainly(subject.function, rung.options)
@@ -332,7 +343,7 @@ def watch(
 
 @contextmanager
 def _restored(subject: Subject, number: int) -> Iterator[tuple[Inputs, CapturedState]]:
-    """Make the arguments of a call; restore them, and everything that the function can reach, afterwards."""
+    """Make the arguments of a call. Afterwards restore them, and everything else that the function can reach."""
     with seeding(subject.first + number):
         inputs = subject.shared_inputs(number)
     state = find_captured_values(subject.function, inputs)
@@ -363,7 +374,7 @@ def _call(
     function: Function, captures: Function, inputs: Inputs, float64: Callable[[], Float64Run] | None
 ) -> Observation:
     if torch.cuda.is_available():
-        # Earlier outputs of a captured graph may be overwritten: they have been copied.
+        # Earlier outputs of a captured graph may be overwritten, but they have been copied.
         torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
     if float64 is None:
         return observe(function, inputs, captures=captures)
@@ -373,12 +384,13 @@ def _call(
 
 @contextmanager
 def _compiling_anew() -> Iterator[None]:
-    """Ignore graphs compiled before in this process; a failed compilation is an error, not an eager run."""
+    """Ignore graphs compiled earlier in this process. A failed compilation is an error, not an eager run."""
     torch._dynamo.reset()
-    # Torch only logs how long guards take, and empties the processor's caches for it, a tenth of a second each time.
+    # Torch measures how long guards take only to log it, and empties the processor's caches for that, a tenth of a
+    # second each time.
     unmeasured = patch("torch._dynamo.guards.profile_guard_manager", lambda *given: 0.0, create=True)
     with warnings.catch_warnings(), torch._dynamo.config.patch(suppress_errors=False), unmeasured:
-        # Even where warnings are errors, those of the compiler are not a property of the function.
+        # Even if warnings are errors, the compiler's warnings are not a property of the function.
         warnings.simplefilter("ignore")
         try:
             yield
@@ -388,7 +400,7 @@ def _compiling_anew() -> Iterator[None]:
 
 @contextmanager
 def keeping_caches(rungs: Sequence[Rung]) -> Iterator[None]:
-    """Compile with torch's caches in a folder that was empty. rungs: those that run."""
+    """Compile with torch's caches in an empty folder. rungs: the rungs that run."""
     if any(rung.has_caches for rung in rungs):
         warm_up_compiler()
     with fresh_cache():
@@ -396,7 +408,7 @@ def keeping_caches(rungs: Sequence[Rung]) -> Iterator[None]:
 
 
 def drawing_as_eager(is_needed: bool) -> AbstractContextManager[Any]:
-    """Let compiled code draw the random numbers of eager, if needed."""
+    """Let compiled code draw the same random numbers as eager, if needed."""
     import torch._inductor.config
 
     patched: AbstractContextManager[Any] = torch._inductor.config.patch({"fallback_random": True} if is_needed else {})
@@ -405,7 +417,7 @@ def drawing_as_eager(is_needed: bool) -> AbstractContextManager[Any]:
 
 @contextmanager
 def compiling_without_caches() -> Iterator[None]:
-    """Ignore graphs in the caches. Generated kernels stay there, under a key that is their whole source."""
+    """Ignore graphs in the caches. Generated kernels stay in the caches, since their key is their whole source."""
     import torch._functorch.config
     import torch._inductor.config
 

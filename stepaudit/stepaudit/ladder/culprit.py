@@ -1,9 +1,9 @@
-"""The pass, lowering, decomposition or switch of the compiler without which a deviating function is right, or else the line.
+"""The search for the pass, lowering, decomposition, switch or line whose omission repairs a deviating function.
 
-Torch asks one function whether to skip a pass, to replace a lowering by the operator itself, or to leave an operator whole.
-This module answers it, item by item, by name: a pass that runs in two subsystems is one item. Where none of them is the cause,
-Dynamo ends its trace before a line, which leaves that line to eager. Items that are likely to be the cause are tried before
-the others of their kind: passes that changed a graph, and a few switches.
+Torch asks one function whether to skip a pass, to replace a lowering by the operator itself, or to leave an operator
+whole. This module answers for each item by its name: a pass that runs in two subsystems is one item. If no item is the
+cause, Dynamo ends its trace before a line, which leaves that line to eager. The likely causes are tried first within
+their kind: passes that changed a graph, and a few switches.
 """
 
 import re
@@ -32,7 +32,7 @@ DECOMPOSITION: Final = "decomposition"
 SWITCH: Final = "switch"
 LINE: Final = "line"
 _CHANGE: Final = "change"
-"""Not an item, but a pass that changed its graph."""
+"""Not a kind of items, but the mark of a pass that changed its graph."""
 
 _KINDS: Final = {
     "pre_grad_passes": PASS,
@@ -49,9 +49,9 @@ SWITCHES: Final[tuple[tuple[str, str, Any], ...]] = tuple(
     for module, settings in tomllib.loads(Path(__file__).with_name("switches.toml").read_text("utf-8")).items()
     for setting, value in settings.items()
 )
-"""(module, setting, value with which the compiler does less)."""
+"""(module, setting, value that makes the compiler do less)."""
 _LIKELY: Final = frozenset(("max_fusion_size", "inplace_buffers", "cpp.simdlen"))
-"""The switches that repair most reported miscompiles that a switch repairs: fusion, memory that is used again, vectors."""
+"""The switches that repair most reported miscompilations that any switch repairs: fusion, reuse of memory, vectors."""
 
 _RESUMED: Final = re.compile(r"torch_dynamo_resume_in_(.+)_at_\d+")
 """The name of the rest of a function after a graph break."""
@@ -60,12 +60,12 @@ _OF_CACHES: Final = ("fx_graph_cache=False", "enable_autograd_cache=False")
 
 
 class Item(NamedTuple):
-    """Something that the compiler does and can leave out.
+    """Something that the compiler does and can omit.
 
     kind:  PASS, LOWERING, DECOMPOSITION, SWITCH or LINE
-    name:  of the pass; of the node of the graph; of the operator; `setting=value`; `file:line`
-    where: the subsystems in which it ran, or the module of the switch, or the function of the line
-    value: of the switch, with its setting, with which the compiler does less
+    name:  the name of the pass, of the node of the graph or of the operator; `setting=value`; `file:line`
+    where: the subsystems in which the pass ran, the module of the switch, or the function of the line
+    value: the setting of the switch, with the value that makes the compiler do less
     """
 
     kind: str
@@ -81,10 +81,10 @@ class Item(NamedTuple):
 
 
 class Culprit(NamedTuple):
-    """A smallest set of items without which the subject does what it does in eager.
+    """A smallest set of items without which the subject behaves as in eager.
 
     num_tried: the number of compilations
-    left:      where the time was over, the items among which a culprit remains to be found; `items` may then be too many
+    left:      if time ran out, the items that may still contain a culprit; `items` may then be too large
     """
 
     items: tuple[Item, ...]
@@ -93,10 +93,11 @@ class Culprit(NamedTuple):
 
 
 def find_culprit(judge: Judge, climb: Climb) -> Culprit:
-    """Find a smallest set of items that the compiler must leave out; empty where nothing helps.
+    """Find a smallest set of items that the compiler must omit; empty if nothing helps.
 
-    Likely passes and switches come first, then the others, lowerings and decompositions; each group is left out as a whole, then
-    halved. Then comes the last line before which the trace can end. The caller chooses the folder of the caches.
+    Likely passes and switches come first, then the other ones, lowerings and decompositions. Each group is omitted as a
+    whole, and then halved. Last comes the last line before which the trace can end. The caller chooses the folder of
+    the caches.
     """
     if climb.is_of_caches:
         search = _Search(judge, climb)
@@ -113,7 +114,7 @@ def find_culprit(judge: Judge, climb: Climb) -> Culprit:
 
 
 def list_single(judge: Judge, climb: Climb) -> list[Judge]:
-    """Return the judge of the one call that deviated, if it may deviate alone."""
+    """Return the judge of the single call that deviated, if it may deviate alone."""
     name = climb.deviations[0].call
     if not name.startswith("call ") or "again" in name:
         return []
@@ -138,7 +139,7 @@ def _search_group(search: "_Search", group: Sequence[Item], *, divides: bool) ->
     if search.repairs(group):
         single = _halve(search, group)
         return single or minimize(group, lambda part: bool(part) and search.repairs(part))
-    # Some items cannot all be left out together, and some are needed.
+    # Some items cannot be omitted together, and some are needed.
     if divides and search.has_failed and len(group) > 1:
         middle = len(group) // 2
         halves = (_search_group(search, half, divides=True) for half in (group[:middle], group[middle:]))
@@ -147,7 +148,7 @@ def _search_group(search: "_Search", group: Sequence[Item], *, divides: bool) ->
 
 
 def _halve(search: "_Search", group: Sequence[Item]) -> Sequence[Item]:
-    """Return the last single item that repairs, if one does: where the last half does not, the first need not be tried."""
+    """Return the last single item that repairs the subject, if any; if the last half does not, the first need not be tried."""
     while len(group) > 1:
         middle = len(group) // 2
         group = group[middle:] if search.repairs(group[middle:]) else group[:middle]
@@ -155,7 +156,7 @@ def _halve(search: "_Search", group: Sequence[Item]) -> Sequence[Item]:
 
 
 def list_items(judge: Judge, rung: Rung) -> tuple[list[Item], Watched]:
-    """Make calls on a rung; list what takes part, with the user's lines in the order of the trace. Return the calls as well."""
+    """Make calls on a rung. List the items that take part, with the user's lines in trace order. Return the calls as well."""
     seen: dict[tuple[str, str], dict[str, None]] = {}
 
     def record(ran: tuple[str, str, str]) -> None:
@@ -222,11 +223,14 @@ class _Search:
     def __init__(self, judge: Judge, climb: Climb) -> None:
         self.judge, self._climb = judge, climb
         self._attempts = judge.begin_search("repair it")
-        # None: an attempt that fails in another way.
+        # None stands for an attempt that fails in another way.
         self._known: dict[frozenset[Item], bool | None] = {}
 
     def repairs(self, items: Sequence[Item]) -> bool:
-        """Return whether leaving out these items repairs the subject; lines are left out with the first of them."""
+        """Return whether omitting these items repairs the subject.
+
+        Of several lines only the first counts: the trace ends there.
+        """
         items = items[:1] if items[0].kind == LINE else items
         key = frozenset(items)
         if key not in self._known:
@@ -257,7 +261,7 @@ class _Search:
 
 
 def _tracing(meet: Callable[[str, str], None]) -> AbstractContextManager[None]:
-    """Call a function with the `file:line` and the name of the function of each instruction that Dynamo traces."""
+    """Call a function for each instruction that Dynamo traces, with its `file:line` and the name of its function."""
     from torch._dynamo import symbolic_convert
 
     def watched(trace: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
@@ -276,7 +280,7 @@ def _tracing(meet: Callable[[str, str], None]) -> AbstractContextManager[None]:
 
 @contextmanager
 def _patching(changes: Iterable[tuple[Any, str, Any]]) -> Iterator[None]:
-    """Replace attributes: each an owner, a name and the value."""
+    """Replace attributes, each given by an owner, a name and a value."""
     with ExitStack() as stack:
         for change in changes:
             stack.enter_context(patch.object(*change))
@@ -295,7 +299,7 @@ def _ending_traces(line: str) -> AbstractContextManager[None]:
 
 
 def _answering(answer: Callable[[str, str], bool]) -> AbstractContextManager[None]:
-    """Answer the compiler's question whether to leave something out: (subsystem, name) -> bool."""
+    """Answer the compiler's question whether to omit something: (subsystem, name) -> bool."""
     from torch._inductor.compiler_bisector import CompilerBisector
 
     def disable_subsystem(backend: str, subsystem: str, debug_info: Callable[[], str] | None = None) -> bool:

@@ -1,4 +1,4 @@
-"""The smallest graph that deviates on a rung, by delta debugging over its nodes, then over its data."""
+"""The smallest graph that deviates on a rung, found by delta debugging over its nodes, and then over its data."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
@@ -19,12 +19,12 @@ from stepaudit.values import count_writes, deepcopy_values, find_storage, list_t
 
 
 class MinimalGraph(NamedTuple):
-    """A graph that deviates, of which no node can be left out.
+    """A graph that deviates, and no longer deviates without any one of its nodes.
 
-    arguments:   its inputs; calls: how often it is called on them before it deviates
-    operations:  the surviving ones, each as `add_ at step.py:12`
-    where:       the line of the one that made, or last wrote, the leaf that deviates
-    is_complete: whether the time sufficed to try everything
+    arguments:   the inputs of the graph; calls: the number of calls until it deviates
+    operations:  the remaining operations, such as `add_ at step.py:12`
+    where:       the line of the operation that made, or last wrote, the deviating leaf
+    is_complete: whether there was time to try everything
     """
 
     graph: GraphModule
@@ -37,7 +37,7 @@ class MinimalGraph(NamedTuple):
 
 
 def find_minimal_graph(judge: Judge, climb: Climb) -> MinimalGraph | None:
-    """Minimize a graph that Dynamo traces from a subject; None where none of them deviates by itself.
+    """Minimize a graph that Dynamo traces from a subject; None if no graph deviates by itself.
 
     The caller chooses the folder of the caches.
     """
@@ -52,9 +52,9 @@ def find_minimal_graph(judge: Judge, climb: Climb) -> MinimalGraph | None:
 
 
 def trace_graphs(judge: Judge) -> Iterator[tuple[GraphModule, Inputs]]:
-    """Trace the graphs that Dynamo makes of a subject's calls, each with copies of the arguments of its first run.
+    """Trace the graphs that Dynamo makes from a subject's calls, each with copies of the arguments of its first run.
 
-    Tracing alone may end the process: then the list is empty.
+    The tracing itself may end the process; the list is then empty.
     """
     graphs: dict[int, tuple[GraphModule, Inputs]] = {}
 
@@ -75,7 +75,7 @@ def trace_graphs(judge: Judge) -> Iterator[tuple[GraphModule, Inputs]]:
 class _Recorder(Interpreter):
     """A run of a graph.
 
-    copies:  of what each node returned; same: the earlier node that returned the same object
+    copies:  copies of each node's result; same: the earlier node that returned the same object
     written: the memory that each node wrote in place
     """
 
@@ -100,7 +100,7 @@ class _Recorder(Interpreter):
 
 
 Kept = tuple[Node | int, ...]
-"""The nodes and the numbers of outputs that are left."""
+"""The remaining nodes, and the numbers of the remaining outputs."""
 
 
 class _Search:
@@ -112,7 +112,7 @@ class _Search:
         self._raises = bool(judge.expected[climb.deviations[0].call].error)
 
     def run(self, graph: GraphModule, arguments: Inputs, deviation: Deviation) -> MinimalGraph:
-        """Remove what is not needed of a graph that deviates."""
+        """Remove the parts of a deviating graph that are not needed."""
         *nodes, last = graph.graph.nodes
         kept: Kept = tuple(node for node in nodes if node.op != "placeholder")
         if not self._raises:
@@ -126,7 +126,7 @@ class _Search:
                     return False
                 try:
                     built = _build(whole, run, given, outputs, part)
-                except Exception:  # A part of a graph may be none.
+                except Exception:  # A part of a graph may not be a valid graph.
                     return False
                 return self.find_deviation(*built) is not None
 
@@ -141,19 +141,19 @@ class _Search:
         return MinimalGraph(graph, arguments, self._calls, deviation, tuple(operations), where, is_complete)
 
     def find_deviation(self, graph: GraphModule, arguments: Inputs) -> Deviation | None:
-        """Return the first deviation of a graph that is like that of the whole subject."""
+        """Return the first deviation of a graph that resembles the deviation of the whole subject."""
         subject = Subject("graph", graph, lambda call: deepcopy_values(arguments), calls=self._calls)
         judge = Judge(subject, self._options)
         if not self._raises and any(each.error for each in judge.expected.values()):
             return None
         found, _ = judge.judge(judge.watch(self._rung))
-        # A part that fails in another way than the whole shows something else.
+        # A part that fails in another way than the whole shows a different problem.
         special = ("error", "end")
         alike = (each for each in found if each.kind == self._kind or not {each.kind, self._kind} & {*special})
         return next(alike, None)
 
     def _simplify(self, graph: GraphModule, arguments: Inputs) -> Inputs:
-        """Replace the values of arguments by simple ones where it still deviates."""
+        """Replace the values of arguments by simple ones, as long as the graph still deviates."""
         held = list(arguments)
         for number, value in enumerate(arguments):
             if not isinstance(value, Tensor) or value.numel() < 2 or not value.is_contiguous() or value.is_complex():
@@ -171,7 +171,7 @@ class _Search:
 def _build(
     whole: GraphModule, run: _Recorder, given: dict[Node, Any], outputs: Sequence[Any], kept: Kept
 ) -> tuple[GraphModule, Inputs]:
-    """Build the graph of what is kept; what it reads of removed nodes becomes an input."""
+    """Build the graph of the kept nodes. Values that it reads from removed nodes become inputs."""
     made, is_kept = Graph(), frozenset(kept)
     arguments: list[Any] = []
     copies: dict[Node, Node] = {}
@@ -208,7 +208,7 @@ def _name(node: Node) -> str:
 
 
 def _find_origin(graph: GraphModule, arguments: Inputs, deviation: Deviation) -> str:
-    """Return the line of the node that made the leaf that deviates, or wrote it last."""
+    """Return the line of the node that made the deviating leaf, or wrote it last."""
     number = deviation.where.partition("[")[2].partition("]")[0]
     nodes = list(graph.graph.nodes)
     held = {"argument": [node for node in nodes if node.op == "placeholder"], "output": nodes[-1].args[0]}

@@ -1,4 +1,4 @@
-"""Everything that a call does: outputs, changes of arguments and of captured state, gradients, shared memory, errors."""
+"""All effects of a call: outputs, changes of arguments and of captured state, gradients, shared memory, errors."""
 
 import enum
 import random
@@ -34,11 +34,11 @@ _USUAL: Final = (Tensor, torch.nn.Parameter, torch.nn.Buffer)
 class Observation:
     """The effects of one call.
 
-    effects: by kind, then by path: copies of the leaves of outputs, arguments and captured values after the call; gradients
-             of the outputs, with fixed weights, for the tensors that require them; classes of tensors that are not plain ones;
-             for every leaf that shares memory with an earlier one, the first one that does
-    error:   its type and the first line of its message; empty where nothing was raised
-    end:     how the call ended the process, such as `SIGABRT`; empty where it did not
+    effects: by kind, then by path: copies of the leaves of outputs, arguments and captured values after the call;
+             gradients of the outputs, with fixed weights, for the tensors that require them; classes of tensors that
+             are not plain tensors; for every leaf that shares memory with an earlier leaf, the first such leaf
+    error:   the type of the error and the first line of its message; empty if nothing was raised
+    end:     how the call ended the process, such as `SIGABRT`; empty if it did not
     draws:   whether the call drew random numbers
     """
 
@@ -55,7 +55,7 @@ class Observation:
 class Deviation(NamedTuple):
     """A way in which a call differs from the expected one.
 
-    call:  its name, such as `repeated call 2`
+    call:  the name of the call, such as `repeated call 2`
     kind:  `output`, `argument` or `captured` (changed by the call), `gradient`, `class`, `aliasing`,
            `error`, `end` or `structure`
     where: the path of the leaf; empty for errors
@@ -73,7 +73,7 @@ class DeviceLost(Exception):
 
 @contextmanager
 def seeding(number: int) -> Iterator[None]:
-    """Give torch, numpy and Python the same random numbers each time; restore their generators afterwards."""
+    """Give torch, numpy and Python the same random numbers each time. Restore their generators afterwards."""
     before = random.getstate(), np.random.get_state()
     with torch.random.fork_rng():
         random.seed(number)
@@ -94,11 +94,11 @@ def observe(
     around: AbstractContextManager[Any] = nullcontext(),  # noqa: B008  it has no state
     convert: Callable[[Any], Any] = lambda leaf: leaf,
 ) -> Observation:
-    """Call a function and record its effects, errors included.
+    """Call a function and record its effects, including errors.
 
-    captures: the function whose captured state is read; that of `function` is not
+    captures: the function whose captured state is read, instead of that of `function`
     around:   the context of the call; convert: maps a leaf to the value that is recorded
-    DeviceLost where nothing can be recorded any more.
+    DeviceLost if nothing can be recorded any more.
     """
     states = _read_generators()
     try:
@@ -121,7 +121,7 @@ def observe(
                 "class": classes,
                 "gradient": _differentiate(outputs, arguments | captured, convert),
             }
-            # The call that made a kernel reports its failure.
+            # The failure of a kernel is reported by the call that launched it.
             if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
                 torch.cuda.synchronize()
             return Observation(effects, draws=draws)
@@ -146,13 +146,13 @@ def _copy(leaves: dict[str, Any], convert: Callable[[Any], Any]) -> dict[str, An
 
 
 def _describe_other(leaf: Any) -> Any:
-    """Return what can be sent to another process: a plain tensor, or the kind and the text of a user's value."""
+    """Return a form of a leaf that other processes can receive: a plain tensor, or the kind and text of a user's value."""
     if isinstance(leaf, Tensor):
         return leaf if type(leaf) is Tensor else leaf.as_subclass(Tensor)
     kind = type(leaf)
     if kind.__module__ in ("builtins", "numpy") and (is_plain(leaf) or isinstance(leaf, (set, frozenset, np.ndarray))):
         return leaf
-    # Objects without a value of their own, such as functions, may be made anew for each call.
+    # Objects without a value, such as functions, may be made anew for each call.
     has_text = is_plain(leaf) or isinstance(leaf, (torch.dtype, torch.device, enum.Enum))
     return Other(f"{kind.__module__}.{kind.__qualname__}", repr(leaf) if has_text else "")
 
@@ -162,7 +162,7 @@ def _locate(leaves: dict[str, Any]) -> list[tuple[str, int]]:
 
 
 def _differentiate(outputs: dict[str, Any], given: dict[str, Any], convert: Callable[[Any], Any]) -> dict[str, Any]:
-    """Return the gradients of the outputs; what raises here, in eager too, gives the error as a leaf."""
+    """Return the gradients of the outputs. If this raises, also in eager, the error becomes a leaf."""
     roots = [leaf for leaf in outputs.values() if _is_differentiable(leaf) and leaf.grad_fn is not None]
     leaves = {path: leaf for path, leaf in given.items() if _is_differentiable(leaf) and leaf.is_leaf}
     if not roots or not leaves or not torch.is_grad_enabled():
@@ -184,7 +184,7 @@ def _is_differentiable(leaf: Any) -> bool:
 def compare_observations(
     expected: Observation, actual: Observation, call: str = "", precision: Precision = USUAL
 ) -> Iterator[Deviation]:
-    """Yield the deviations; integers and booleans must be equal, floats as near as the precision asks."""
+    """Yield the deviations. Integers and booleans must be equal, and floats as near as the precision requires."""
     if actual.end:
         yield Deviation(call, "end", "", f"the process ended: {actual.end}")
         return

@@ -1,6 +1,7 @@
-"""A miscompilation as one short Python file that needs only torch, and is run twice before it is handed over.
+"""A miscompilation as a short Python file that needs only torch.
 
-It holds the minimal graph, or else the source of a function with everything that it needs.
+The file is run twice before it is kept. The file contains the minimal graph, or else the source of a function with
+everything that it needs.
 """
 
 import ast
@@ -36,11 +37,11 @@ from stepaudit.render import fill_template
 from stepaudit.source_lines import find_node_line, list_codes
 
 SECONDS: Final = 300
-"""The most CPU time of a run of the file."""
+"""The limit on the CPU time of a run of the file."""
 _WALL: Final = 10
-"""The most time on the clock, as a multiple of the CPU time: a machine may be busy."""
+"""The limit on wall-clock time, as a multiple of the CPU time: a machine may be busy."""
 MOST_WRITTEN: Final = 10_000
-"""Most elements of a tensor that is written as source; a larger one goes into a file beside it."""
+"""The largest number of elements of a tensor that is written as source; larger tensors go into a file beside it."""
 _LOADING: Final = 'TENSORS = torch.load(__file__.removesuffix(".py") + ".pt", weights_only=True)\n'
 
 
@@ -49,7 +50,7 @@ class NotStandalone(Exception):
 
 
 class _Source(str):
-    """Source of a value, which containers show as it is."""
+    """The source of a value, which containers show verbatim."""
 
     __repr__ = str.__str__
 
@@ -57,7 +58,7 @@ class _Source(str):
 class Bundle:
     """A Python module: definitions in the order in which they are needed.
 
-    name: of the function in it; arguments: an expression in it; tensors: to be saved beside it
+    name: the function in the module; arguments: an expression in the module; tensors: tensors to save beside it
     """
 
     def __init__(self) -> None:
@@ -76,15 +77,15 @@ class Bundle:
     def hold(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> "Bundle":
         """Put a function into the module, with arguments for it.
 
-        Functions, classes and plain constants of any module are copied; installed ones are imported.
-        NotStandalone where something is neither.
+        Functions, classes and plain constants of any module are copied; installed ones are imported. NotStandalone if
+        that is impossible.
         """
         self.name = self._add(function, getattr(function, "__name__", "function"))
         self.arguments = self._write(arguments)
         return self
 
     def hold_graph(self, minimal: MinimalGraph) -> "Bundle":
-        """Put a graph into the module, as a function of its inputs, each line with the user's line from which it comes."""
+        """Put a graph into the module, as a function of its inputs. Each line names the user's line that it comes from."""
         graph = minimal.graph
         held = [*graph.named_parameters(), *graph.named_buffers(), *graph.named_children()]
         if held:
@@ -179,7 +180,7 @@ class Bundle:
             if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
                 node.annotation = ast.Constant("")
         if not is_decorated:
-            # They have done their work, such as to register the function.
+            # Decorators have done their work, such as registering the function.
             found.decorator_list = []
         evaluated = filter(None, (*found.args.defaults, *found.args.kw_defaults, *found.decorator_list))
         self._need(set().union(*map(_loaded, evaluated)), function.__globals__)
@@ -216,7 +217,7 @@ def _parse(value: Any, name: str) -> _Definition:
 
 
 def _find_wrapped(function: Any) -> types.FunctionType | None:
-    """Return the user's function around which a decorator made another one; None for anything else."""
+    """Return the user's function that a decorator has wrapped; None for anything else."""
     if not isinstance(function, types.FunctionType):
         return None
     cells = (cell.cell_contents for cell in function.__closure__ or () if _is_installed(function))
@@ -231,7 +232,7 @@ def _loaded(tree: ast.AST) -> set[str]:
 
 
 def _import_of(value: Any, name: str) -> str | None:
-    """Return the line that imports a value; None for a plain value. NotStandalone for a module of the user."""
+    """Return the line that imports a value; None for a plain value. NotStandalone for a user's module."""
     if isinstance(value, types.ModuleType):
         if not _is_installed(value):
             raise NotStandalone(f"module {value.__name__} is used as a whole: import names from it instead")
@@ -291,10 +292,10 @@ def write_reproducer(
     minimal: MinimalGraph | None = None,
     culprit: Culprit | None = None,
 ) -> str:
-    """Write a file that ends in exit code 1 while the rung still deviates, else 0. It needs only torch.
+    """Write a file that exits with code 1 while the rung still deviates, else with 0.
 
-    It holds the minimal graph, or else the function's source with everything it needs. A file that does not
-    show the deviation, each time it is run, is removed: then return the reason.
+    It needs only torch. It contains the minimal graph, or else the function's source with everything that it needs. If
+    some run of the file does not show the deviation, the file is removed, and the reason is returned.
     """
     deviation = climb.deviations[0]
     number = int(deviation.call.split()[1]) - 1 if deviation.call.startswith("call ") else 0
@@ -339,9 +340,10 @@ for _ in range(2):
 
 
 def _run(path: Path) -> str:
-    """Run a file twice, in processes that import torch once; return why it does not show a deviation, or nothing.
+    """Run a file twice, in processes that import torch once.
 
-    Torch's trial of the processor stays in the user's folder of caches; the caches of the runs are in an empty one.
+    Return the reason why it shows no deviation, or an empty text. Torch's test of the processor stays in the user's
+    folder of caches; the runs have their caches in an empty folder.
     """
     # One thread: torch would start a pool of processes to compile in.
     environment = {**os.environ, "TORCHINDUCTOR_COMPILE_THREADS": "1"}

@@ -1,8 +1,9 @@
-"""Rounding against miscompilation: a float64 run beside a call, and runs with other roundings.
+"""Distinguish rounding from miscompilation, by a float64 run beside a call, and by runs with other roundings.
 
-A compiler may keep intermediate values in a higher precision, and may add in another order. A difference is rounding if the
-compiled value is as near to a float64 run as eager's is, or if eager itself moves as far when its inexact operations round in
-another way. Operations whose results are exact in their dtype keep them, so that wrong copies and indices are never excused.
+A compiler may keep intermediate values in a higher precision, and may add in another order. A difference is rounding if
+the compiled value is as near to a float64 run as the eager value. It is also rounding if eager itself moves as far when
+its inexact operations round in another way. Results that are exact in their dtype are kept, so wrong copies and indices
+are never excused.
 """
 
 from collections.abc import Sequence
@@ -17,20 +18,20 @@ from stepaudit.ladder.observation import Deviation, Observation
 from stepaudit.values import find_other_elements, is_same
 
 RUNS: Final = 12
-"""Eager runs with other roundings."""
+"""The number of eager runs with other roundings."""
 MARGIN: Final = 8.0
-"""The spread of those runs is multiplied by this."""
+"""The factor by which the spread of these runs is multiplied."""
 _ULPS: Final = 4.0
-"""Roundings of a result by which a pointwise operation may differ; others by more."""
+"""The units of rounding of its result by which a pointwise operation may differ; other operations may differ by more."""
 _LINEAR: Final = {
     *("sum", "mean", "mm", "bmm", "addmm", "baddbmm", "addmv", "mv", "dot", "cumsum", "convolution", "index_add"),
     *("index_add_", "scatter_add", "scatter_add_", "_scaled_dot_product_flash_attention_for_cpu"),
 }
-"""Operations that add products of their arguments: they round by the size of what they add, not of the result."""
+"""Operations that add products of their arguments. Their rounding depends on the size of the summands, not of the result."""
 
 
 class Float64Run(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """A run in which every float memory has a shadow in float64, computed by the same operations.
+    """A run in which all memory of floats has a shadow in float64, computed by the same operations.
 
     seed: if given, each inexact result is replaced by another legitimate rounding of it; `has_rounded` says whether one was
     """
@@ -39,15 +40,18 @@ class Float64Run(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self.has_rounded = False
         self._noise = None if seed is None else torch.Generator().manual_seed(seed)
-        # By address, size and dtype: the memory, which must stay alive, and its shadow.
+        # The memory, which must stay alive, and its shadow, by address, size and dtype.
         self._shadows: dict[tuple[int, int, torch.dtype], tuple[Any, Tensor]] = {}
 
     def shadow_of(self, leaf: Any) -> Any:
-        """Return the float64 values of a tensor; in a run that rounds otherwise, and for any other leaf, the leaf."""
+        """Return the float64 values of a tensor.
+
+        Return other leaves, and all leaves in a run that rounds otherwise, unchanged.
+        """
         return self._find(leaf).clone() if self._noise is None and _has_shadow(leaf) else leaf
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run the operation, and beside it in float64."""
+        """Run the operation, and run it in float64 as well."""
         kwargs = kwargs or {}
         is_view = func.is_view or func.overloadpacket.__name__ in ("detach", "alias")
         if is_view or torch.Tag.nondeterministic_seeded in func.tags:
@@ -66,7 +70,7 @@ class Float64Run(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return out
 
     def _find(self, tensor: Tensor) -> Tensor:
-        """Return the float64 view that lies where a tensor lies in its memory."""
+        """Return the view of the float64 memory that corresponds to a tensor's view of its memory."""
         memory = tensor.untyped_storage()
         key = memory.data_ptr(), memory.nbytes(), tensor.dtype
         if key not in self._shadows:
@@ -82,14 +86,14 @@ class Float64Run(TorchDispatchMode):  # type: ignore[no-untyped-call]
                     held.copy_(shadow)
 
     def _start_again(self, tree: Any) -> None:
-        """Take the present values as those of float64."""
+        """Use the present values as the float64 values from now on."""
         for leaf in pytree.tree_leaves(tree):
             if _has_shadow(leaf):
                 self._find(leaf).copy_(leaf.detach())
 
     def _round_otherwise(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """Run an operation, and replace what it rounds by another rounding."""
-        # Copies, since it may write in place.
+        """Run an operation, and replace its rounded results by other roundings."""
+        # Copies, since the operation may write in place.
         exact = _run_in_float64(func, args, kwargs, lambda each: each.to(torch.float64, copy=True))
         is_linear = func.overloadpacket.__name__ in _LINEAR
         sums = _run_in_float64(func, args, kwargs, lambda each: each.double().abs()) if is_linear else None
@@ -118,7 +122,7 @@ def _has_shadow(leaf: Any) -> bool:
 
 
 def _run_in_float64(func: Any, args: Any, kwargs: Any, convert: Any) -> Any:
-    """Run an operation on float64 arguments; None where it has none, or refuses them."""
+    """Run an operation on float64 arguments. Return None if it has no float arguments, or rejects float64."""
 
     def converted(leaf: Any) -> Any:
         if isinstance(leaf, torch.dtype) and leaf.is_floating_point:
@@ -147,7 +151,7 @@ def excuse(
     shadow: Observation,
     others: Sequence[Observation],
 ) -> str:
-    """Return why a deviation is rounding; empty if it is not.
+    """Return the reason why a deviation is rounding; empty if it is not.
 
     shadow: the same call in float64; others: the same call in eager with other roundings
     """
@@ -179,7 +183,7 @@ def excuse(
 
 
 def _describe(deviation: Deviation, num: int, ulps: float = 0.0, of_eager: float = 0.0, of_found: float = 0.0) -> str:
-    """Describe a difference in units of the last place of eager's dtype: between both, and from the float64 run to each."""
+    """Describe a difference in units in the last place of eager's dtype: between both values, and from float64 to each."""
     return (
         f"{deviation.call}, {deviation.where}: {num:,} elements differ by up to {ulps:.3g} ulps;"
         f" from float64 eager is {of_eager:.3g} ulps away, compiled code {of_found:.3g}"

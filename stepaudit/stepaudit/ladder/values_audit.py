@@ -1,4 +1,4 @@
-"""The audit of values: the first rung that deviates, the line that does, the cause, and a script."""
+"""The audit of values: the first deviating rung, the deviating line, the cause, and a script."""
 
 from collections.abc import Iterable
 from itertools import islice
@@ -25,19 +25,19 @@ from stepaudit.source_lines import find_definition
 
 AUDIT: Final = "values"
 MOST_LISTED: Final = 20
-"""Deviations of a rung that a report holds."""
+"""The largest number of deviations of a rung in a report."""
 
 
 def audit_values(subject: Subject, report: ReportBuilder, options: AuditOptions = USUALLY) -> bool:
     """Run a function in eager and on every rung of the compiler, and explain the first rung that deviates.
 
-    The report gets the sections `rungs`, `deviations`, and, where a rung deviates, `attribution`; where eager differs from
-    itself, the section `unsteady`. UserError for a function that raises in eager.
+    The report gets the sections `rungs` and `deviations`, and `attribution` if a rung deviates. If eager differs from
+    itself, it gets the section `unsteady`. UserError for a function that raises in eager.
 
     Returns:
         Whether the comparison is conclusive.
     """
-    # One folder of caches: a kernel that two rungs or attempts share is built once.
+    # One folder of caches serves all: a kernel that two rungs or attempts share is built once.
     with keeping_caches(options.ladder):
         with report.timing("rungs"):
             ladder = climb(subject, options)
@@ -84,9 +84,9 @@ def _list_deviations(rung: str, deviations: Iterable[Deviation]) -> list[dict[st
 
 
 def _attribute(subject: Subject, judge: Judge, first: Climb, path: Path | None, report: ReportBuilder) -> None:
-    """Report the first rung that deviates, with the line that shows it and what repairs it."""
+    """Report the first deviating rung, with the line that shows the deviation and the change that repairs it."""
     name, culprit, minimal, where, problem = first.rung.name, Culprit((), 0), None, "", ""
-    # After a lost device nothing more runs in this process.
+    # Nothing more can run in this process after the device was lost.
     if not first.is_lost:
         with drawing_as_eager(first.is_seeded):
             with report.timing("cause"):
@@ -134,7 +134,10 @@ def _attribute(subject: Subject, judge: Judge, first: Climb, path: Path | None, 
 
 
 def _find_line(judge: Judge, first: Climb, culprit: Culprit, minimal: MinimalGraph | None) -> str:
-    """Return the line at which the minimal graph goes wrong; where no graph shows it, the line left to eager."""
+    """Return the line at which the minimal graph goes wrong.
+
+    If no graph shows the deviation, return the line left to eager.
+    """
     deviation = first.deviations[0]
     if minimal is not None and minimal.where:
         return minimal.where
@@ -142,7 +145,7 @@ def _find_line(judge: Judge, first: Climb, culprit: Culprit, minimal: MinimalGra
         captured = find_captured_values(judge.subject.function)
         if where := next((each.where for each in captured if each.path == deviation.where), ""):
             return where
-    # A call that ended the process did so at a line, if Python knew it.
+    # If a call ended the process, Python may know the line.
     ended = deviation.detail.rpartition(" at ")[2] if deviation.kind == "end" and " at " in deviation.detail else ""
     lines = [each.name for each in culprit.items if each.kind == LINE]
     return ended or next(iter(lines), "") or find_last_line(judge)

@@ -21,7 +21,7 @@ _REPLAYED = "a captured graph returns its outputs in its own memory, which the n
 
 
 def find_aliasing(run: CompiledRun) -> None:
-    """Compare which leaves share memory with and without the compiler, and whether that memory is written in place."""
+    """Compare which leaves share memory with and without the compiler, and whether the shared memory is written in place."""
     if not run.calls:
         return
     subject, report, inputs = run.subject, run.report, run.subject.inputs(0)
@@ -70,15 +70,15 @@ def _list_inputs(inputs: Any, run: CompiledRun) -> list[tuple[str, Tensor]]:
 
 
 def _find_aliases(given: list[tuple[str, Tensor]], call: Call) -> dict[str, str]:
-    """Return the outputs that share memory with what was given, or with an earlier output: the first that does."""
+    """Return the outputs that share memory with an input or an earlier output, each with the first such leaf."""
     held = [(path, find_storage(tensor)) for path, tensor in given]
     return find_aliases(held, [(f"output{path}", memory) for path, memory in call.memory])
 
 
 def find_overwritten_outputs(run: CompiledRun) -> None:
-    """Find outputs of earlier calls that later calls changed, or whose memory these took back.
+    """Find outputs of earlier calls that later calls changed, or whose memory later calls took back.
 
-    Where the caller reads no output after the next call, only outputs that the step keeps count.
+    If the caller reads no output after the next call, only outputs that the step itself keeps count.
     """
     subject, report = run.subject, run.report
     lost = _find_lost(run.calls)
@@ -130,7 +130,7 @@ def _list_changed(calls: list[Call]) -> Iterator[tuple[str, Tensor, str]]:
 
 
 def _find_lost(calls: list[Call]) -> dict[str, str]:
-    """Return the first change of each output that has changed, by path."""
+    """Return the first change of each changed output, by path."""
     lost: dict[str, str] = {}
     for path, _, how in _list_changed(calls):
         lost.setdefault(path, how)
@@ -138,7 +138,7 @@ def _find_lost(calls: list[Call]) -> dict[str, str]:
 
 
 def _find_kept_inside(run: CompiledRun, eager_paths: set[str]) -> list[CapturedValue]:
-    """Find captured tensors that are outputs whose memory is taken back or overwritten only when compiled."""
+    """Find captured tensors that are outputs, and whose memory is taken back or overwritten only when compiled."""
     changed = [tensor for path, tensor, _ in _list_changed(run.calls) if path not in eager_paths]
     gone = {id(tensor) for tensor in changed} | {find_storage(tensor) for tensor in changed} - {0}
     kept: dict[str, CapturedValue] = {}
@@ -152,7 +152,7 @@ def _find_kept_inside(run: CompiledRun, eager_paths: set[str]) -> list[CapturedV
 
 
 def find_unstable_addresses(run: CompiledRun) -> None:
-    """Count the leaves whose address changes between calls; find those that are marked as static."""
+    """Count the leaves whose address changes between calls, and find those that are marked as static."""
     report = run.report
     if len(run.calls) < 2:
         return

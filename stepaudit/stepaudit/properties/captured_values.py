@@ -28,10 +28,10 @@ class CapturedValue:
     """A value that a function reads without receiving it as an argument.
 
     path:     in the user's words: `closure scale`, `global TABLE[3]`, `self.width`
-    name:     of the variable, global or attribute that is read
-    code:     the code that may read it
+    name:     the name of the variable, global or attribute that is read
+    code:     the code that may read the value
     read:     returns the value; set: replaces it
-    is_inner: whether replacing it means replacing the tuple or frozen object around it, which is captured as well
+    is_inner: whether it can only be replaced together with the tuple or frozen object around it, which is also captured
     """
 
     path: str
@@ -43,16 +43,16 @@ class CapturedValue:
 
     @property
     def is_settable(self) -> bool:
-        """True if another value can be put there."""
+        """True if the value can be replaced."""
         return self.set is not _refuse
 
     def get(self) -> Any:
-        """Return the value; None where there is no longer one."""
+        """Return the value; None if it no longer exists."""
         value = self.read_if_present()
         return None if value is _MISSING else value
 
     def read_if_present(self) -> Any:
-        """Return the value; `_MISSING` where there is no longer one."""
+        """Return the value; `_MISSING` if it no longer exists."""
         try:
             return self.read()
         except (KeyError, IndexError, AttributeError, ValueError, TypeError):
@@ -65,14 +65,14 @@ class CapturedValue:
 
 
 def is_plain(value: Any) -> bool:
-    """Return whether a value is a number, a text or nothing."""
+    """Return whether a value is a number, a text or None."""
     return value is None or isinstance(value, (bool, int, float, complex, str, bytes))
 
 
 def find_captured_values(function: Callable[..., Any], arguments: tuple[Any, ...] = ()) -> "CapturedState":
     """Find the tensors and plain values that a function can read in closures, globals, attributes and containers.
 
-    arguments: of a call, to find what the call may change in them as well
+    arguments: the arguments of a call, whose values the call may change as well
     """
     state = CapturedState()
     state.visit_function(function)
@@ -96,7 +96,7 @@ class CapturedState:
         self.holders: list[Any] = []
         self.is_complete = True
         self._codes: list[types.CodeType] = []
-        # By identity; the values stay alive, since an identity says nothing of a value that is gone.
+        # By identity. The values are kept alive, since the identity of a deleted value may be reused.
         self._seen: dict[int, Any] = {}
 
     def __iter__(self) -> Iterator[CapturedValue]:
@@ -108,7 +108,7 @@ class CapturedState:
         return {path: value for path, value in held if isinstance(value, Tensor) or is_plain(value)}
 
     def _is_first_visit(self, value: Any) -> bool:
-        """Return whether the walk meets a value for the first time, and has room for it; marks it as met."""
+        """Return whether the walk meets a value for the first time and has room for it. Mark the value as met."""
         if id(value) in self._seen:
             return False
         if len(self.values) >= _MOST:
@@ -118,7 +118,7 @@ class CapturedState:
         return True
 
     def visit_given(self, path: str, given: Iterable[tuple[Any, Any]], code: types.CodeType) -> None:
-        """Walk over values that cannot be replaced, each with its number or name, which takes its place in the path."""
+        """Walk over values that cannot be replaced. The number or name of each value becomes part of its path."""
         for name, value in given:
             read = partial(lambda value: value, value)
             self._visit_value(CapturedValue(path.format(name), str(name), code, read, _refuse), 0)
@@ -133,7 +133,7 @@ class CapturedState:
         elif isinstance(function, types.MethodType):
             owner = function.__self__
             self.visit_function(function.__func__)
-            # The state of torch's own objects, such as the context of `no_grad`, is not the user's.
+            # The state of torch's own objects, such as the context of `no_grad`, does not belong to the user.
             if code is not None and _is_users(owner):
                 self._visit_members(owner, "self", code, 0)
         elif hasattr(function, "__wrapped__"):
@@ -149,7 +149,7 @@ class CapturedState:
                 self._visit_members(function, "self", code, 0)
 
     def _visit_call(self, function: Any) -> None:
-        """Walk over what a call of an object runs."""
+        """Walk over the code that a call of an object runs."""
         call = function.forward if isinstance(function, torch.nn.Module) else type(function).__call__
         self.visit_function(getattr(call, "__func__", call))
 
@@ -158,9 +158,9 @@ class CapturedState:
             return
         code, scope, cells = function.__code__, function.__globals__, function.__closure__ or ()
         if not is_user_module(scope["__name__"]):
-            # A decorator of torch's made it around the user's function, and gave it the name of that one.
+            # A decorator of torch has wrapped the user's function, and copied its name.
             for cell in cells:
-                # It may not be filled yet.
+                # The cell may not be filled yet.
                 with suppress(ValueError):
                     if isinstance(cell.cell_contents, types.FunctionType):
                         self.visit_function(cell.cell_contents)
@@ -191,7 +191,7 @@ class CapturedState:
         self._visit_value(CapturedValue(path, name, code, read, put), depth)
 
     def _visit_value(self, captured: CapturedValue, depth: int) -> None:
-        """Walk over a value that code reads; the cell of a closure may not be filled yet."""
+        """Walk over a value that code reads. The cell of a closure may not be filled yet."""
         value = captured.read_if_present()
         if depth > _DEEPEST or len(self.values) >= _MOST:
             self.is_complete = False
@@ -219,7 +219,7 @@ class CapturedState:
             self._visit_members(value, captured.path, captured.code, depth + 1, captured)
 
     def _visit_class(self, kind: type, captured: CapturedValue, depth: int) -> None:
-        """Walk over the plain data that a class of the user's holds."""
+        """Walk over the plain data in a user's class."""
         for name, value in list(vars(kind).items()):
             is_data = is_plain(value) or isinstance(value, (Tensor, *_CONTAINERS))
             if is_data and not name.startswith("_") and not hasattr(kind, "__members__"):
@@ -238,7 +238,7 @@ class CapturedState:
     def _visit_members(
         self, owner: Any, path: str, code: types.CodeType, depth: int, captured: CapturedValue | None = None
     ) -> None:
-        """Walk over the attributes of an object. captured: the object itself, replaced as a whole where it is frozen."""
+        """Walk over the attributes of an object. captured: the object itself, replaced as a whole if it is frozen."""
         if not self._is_first_visit(owner) and depth:
             return
         is_frozen = _is_frozen(owner)
@@ -266,7 +266,7 @@ class CapturedState:
 
 
 def _rebuild(whole: Any, key: int | str, new: Any) -> Any:
-    """Return a tuple with another item, or a frozen object with another attribute."""
+    """Return a tuple with an item replaced, or a frozen object with an attribute replaced."""
     if isinstance(key, int):
         items = (*whole[:key], new, *whole[key + 1 :])
         return type(whole)(*items) if hasattr(whole, "_fields") else type(whole)(items)
@@ -284,7 +284,7 @@ def _is_users(value: Any) -> bool:
 
 
 def _list_methods(kind: type) -> list[types.CodeType]:
-    """Return the codes of the methods of a user's class, without the one that makes an object."""
+    """Return the codes of the methods of a user's class, except its constructor."""
     held = (item for each in kind.__mro__ if is_user_module(each.__module__) for item in vars(each).items())
     codes = (find_code(value) for name, value in held if name != "__init__" and isinstance(value, types.FunctionType))
     return [code for code in codes if code is not None]
@@ -313,7 +313,7 @@ def restoring(state: CapturedState) -> Iterator[None]:
     try:
         yield
     finally:
-        # Containers first: an item that is gone has no place to be put back.
+        # Containers come first, since a removed item has no place to be restored to.
         for holder, kept in contents:
             _put_contents(holder, kept)
         for captured, value in values:
@@ -348,7 +348,7 @@ def _put_contents(holder: Any, kept: Any) -> None:
         holder |= kept
     else:
         held = holder if isinstance(holder, _CONTAINERS) else vars(holder)
-        # What is unchanged is left alone: guards of compiled code may read how often it was written.
+        # Unchanged tensors are not written: guards of compiled code may read the number of writes.
         if _identify(held) != _identify(kept):
             held.clear()
             (held.extend if isinstance(held, (list, deque)) else held.update)(kept)
@@ -360,7 +360,7 @@ def _identify(container: Any) -> list[int]:
 
 
 def set_tensor(tensor: Tensor, values: Tensor) -> None:
-    """Give a tensor other values in its own memory, or other memory where the shape has changed."""
+    """Give a tensor other values in its own memory, or in new memory if the shape has changed."""
     with torch.inference_mode(tensor.is_inference()), torch.no_grad():
         if tensor.shape != values.shape or tensor.dtype != values.dtype:
             tensor.data = values.clone()

@@ -1,7 +1,8 @@
-"""Writes of several values to one element, whose order torch leaves open, on a CPU too; found at run time, with the line.
+"""Writes of several values to one element, in an order that torch leaves open, even on a CPU.
 
-An element that is written twice and never read is harmless, and common: padding goes to a sink. So a function runs once with
-the first write staying and once with the last; only a result that depends on it is a finding.
+They are found at run time, with the line. An element that is written twice and never read is harmless and common:
+padding goes to a sink. So a function runs once with the first write kept and once with the last. Only a result that
+depends on this is a finding.
 """
 
 import sys
@@ -22,13 +23,13 @@ from stepaudit.values import copy_values, find_differences, view_bits
 
 AUDIT = "duplicate-scatters"
 MOST_ELEMENTS: Final = 1 << 30
-"""Larger targets are not examined."""
+"""The size of the largest target that is examined."""
 _MOST_LINES: Final = 64
 _EVERYWHERE: Final = frozenset(("",))
 
 
 class Repeated(NamedTuple):
-    """A line that writes elements twice. num: most elements that one run of the operation gives differing values."""
+    """A line that writes elements twice. num: the most elements that one run of the operation gave differing values."""
 
     where: str
     operation: str
@@ -36,7 +37,7 @@ class Repeated(NamedTuple):
 
 
 class _WriteOrder(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """A fixed order of colliding writes: at the lines `first` the first value stays, elsewhere the last."""
+    """A fixed order of colliding writes: at the lines `first` the first value is kept, elsewhere the last."""
 
     def __init__(self, line: Callable[[], str], first: frozenset[str]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -47,7 +48,7 @@ class _WriteOrder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @property
     def repeated(self) -> list[Repeated]:
-        """The lines that write elements twice, in the order met."""
+        """The lines that write elements twice, in the order found."""
         return [Repeated(where, operation, num) for (where, operation), num in self.num.items()]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -71,7 +72,7 @@ class _WriteOrder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         where = self._line()
         name = func.overloadpacket.__name__
         self.num[where, name] = max(self.num[where, name], num)
-        # Only the first write of each element stays, or the last: then every element is written once.
+        # Only the first or the last write of each element is kept, so every element is written once.
         stays = torch.ones_like(position, dtype=torch.bool)
         if where in self._first or self._first is _EVERYWHERE:
             stays[1:] = ~is_repeated
@@ -83,9 +84,9 @@ class _WriteOrder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _read_write(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, Tensor, Tensor, bool] | None:
-    """Return the target of an operation that puts values at positions without adding them up; None for any other one.
+    """Return the target of an operation that puts values at positions without adding them; None for other operations.
 
-    After it the positions (int64) and the values, one-dimensional, and whether it writes in place.
+    The result also holds the one-dimensional positions (int64) and values, and whether the operation writes in place.
     """
     name = func.overloadpacket.__name__
     kind = name.strip("_").removesuffix("_impl").removeprefix("unsafe_")
@@ -114,12 +115,13 @@ def _read_write(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tup
 
 
 def find_dependence(run: Callable[[], Any], line: Callable[[], str]) -> tuple[_WriteOrder, dict[Repeated, str]]:
-    """Run a function, which returns what is read of its results, with colliding writes in either order.
+    """Run a function with colliding writes in either order.
 
-    Each run must do the same. line: returns the line of the running operation
+    The function returns the results that are read. Each run must do the same. line: returns the line of the running
+    operation
 
     Returns:
-        The colliding writes, and those on which a result depends, with the difference; empty where they matter only together.
+        The colliding writes; those that a result depends on, empty if they matter only together; and the difference.
     """
 
     def run_settled(first: frozenset[str]) -> tuple[_WriteOrder, Any]:
@@ -138,7 +140,7 @@ def find_dependence(run: Callable[[], Any], line: Callable[[], str]) -> tuple[_W
 
 
 def find_colliding_writes(run: CompiledRun) -> None:
-    """Find colliding writes in every call of a subject; report the worst of each line."""
+    """Find colliding writes in every call of a subject, and report the worst case of each line."""
     subject, report = run.subject, run.report
 
     def line() -> str:
@@ -162,7 +164,7 @@ def find_colliding_writes(run: CompiledRun) -> None:
 
 
 def report_dependence(prefix: str, repeated: Repeated, difference: str, report: ReportBuilder) -> None:
-    """Report a collision on which a result depends."""
+    """Report a collision that affects a result."""
     how = f": if the first does, {difference}" if difference else ""
     report.find(
         AUDIT,
@@ -176,7 +178,7 @@ def report_dependence(prefix: str, repeated: Repeated, difference: str, report: 
 
 
 def _call_and_read(run: CompiledRun, number: int) -> Any:
-    """Return what a caller can read after a call: its output, its arguments, and the captured tensors."""
+    """Make a call, and return what a caller can read afterwards: the output, the arguments, and the captured tensors."""
     inputs = run.subject.inputs(number)
     with restoring(run.found):
         call, error = make_call(run.function, inputs, number)

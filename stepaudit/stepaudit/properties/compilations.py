@@ -1,4 +1,4 @@
-"""Graph breaks, recompilations and the silent return to eager, and what compiling cost."""
+"""Graph breaks, recompilations, the silent return to eager, and the cost of compiling."""
 
 import re
 import traceback
@@ -29,14 +29,14 @@ def measure_graphs(run: CompiledRun) -> None:
     run.report.measures |= {
         "graphs": len(run.graphs),
         "graph_nodes": max((graph.num_nodes for graph in run.graphs), default=0),
-        # Frames compiled within a frame count in its time.
+        # The time of a frame includes the frames that are compiled within it.
         "compile_seconds": sum(each.seconds for each in run.compilations),
         "kernels_generated": run.num_kernels,
     }
 
 
 def find_graph_breaks(run: CompiledRun) -> None:
-    """Find every break with its line, a function of which nothing was compiled, and a compilation that failed."""
+    """Find every break with its line, a function without any compiled part, and a failed compilation."""
     report, error = run.report, run.error
     if error is not None:
         line = find_stack_line(traceback.extract_tb(error.__traceback__))
@@ -70,7 +70,7 @@ def find_graph_breaks(run: CompiledRun) -> None:
 
 
 def _list_breaks(run: CompiledRun) -> list[tuple[str, str]]:
-    """List the breaks, and the frames that could not be compiled at another line, each with its line and its reason."""
+    """List the breaks, and the frames that failed to compile at other lines, each with its line and its reason."""
     seen: dict[tuple[str, str], str] = {}
     for reason, where in run.breaks:
         seen.setdefault((where, first_line(reason)), reason)
@@ -93,7 +93,7 @@ def _fix_break(reason: str) -> str:
 
 
 def find_recompilations(run: CompiledRun) -> None:
-    """Find frames that were compiled again, grouped by line, and calls past the recompile limit that ran eagerly."""
+    """Find frames that were recompiled, grouped by line, and calls past the recompile limit that ran eagerly."""
     report = run.report
     again = [each for each in run.compilations if each.number > 0 and not each.fail_reason]
     groups: dict[str, list[Compilation]] = {}
@@ -148,7 +148,7 @@ def _shorten_reason(each: Compilation) -> str:
 
 
 def _locate_guard(each: Compilation, run: CompiledRun) -> str:
-    """Return the line of a guard: the one torch names, or that refuses the earlier size, or that first reads what changed."""
+    """Return the line of a guard: named by torch, refusing the earlier size, or the first to read the changed value."""
     files = {line.rpartition(":")[0] for line in (each.function, find_definition(run.function)) if line}
     named = find_line_in_text(each.reason, files)
     if named:

@@ -1,4 +1,4 @@
-"""Calls of a compiled function, watched: its graphs, each run of a graph, and each compilation with its reason."""
+"""A record of calls of a compiled function: its graphs, each run of a graph, and each compilation with its reason."""
 
 import gc
 import logging
@@ -30,7 +30,7 @@ _READING: Final = {"item", "tolist", "nonzero", "masked_select", "unique", "_loc
 
 @dataclass(frozen=True)
 class GraphInput:
-    """A tensor input of a graph. source: its name in the compiler; where: the first line that uses it."""
+    """A tensor input of a graph. source: the compiler's name for it; where: the first line that uses it."""
 
     source: str
     where: str
@@ -41,9 +41,9 @@ class GraphInput:
 class Graph:
     """A compiled graph.
 
-    lines:      those of its operations, other than operations that give a value to the host
-    sizes:      its symbolic sizes: the sources, such as `L['rows'].size()[0]`, and the value when it was made
-    conditions: on these sizes, each with the line that asked for it
+    lines:      the lines of its operations, except operations that return a value to the host
+    sizes:      its symbolic sizes: the sources, such as `L['rows'].size()[0]`, and the value when the graph was made
+    conditions: the conditions on these sizes, each with the line that required it
     """
 
     inputs: list[GraphInput | None]
@@ -54,7 +54,7 @@ class Graph:
     addresses: list[list[int]] = field(default_factory=list)
 
     def find_refusal(self, dimension: int, size: int) -> str:
-        """Return the last line whose condition fails for another size of this dimension; empty if all hold."""
+        """Return the last line whose condition fails for a different size of this dimension; empty if all conditions hold."""
         ending = f".size()[{dimension}]"
         given = {
             symbol: size if any(source.endswith(ending) for source in sources) else held
@@ -67,7 +67,7 @@ class Graph:
 class Compilation:
     """One attempt of the compiler at one frame.
 
-    number: of the recompilation of this frame, from 0; call: the number of the call during which it happened
+    number: the number of the recompilation of this frame, from 0; call: the number of the call that caused it
     """
 
     frame: str
@@ -88,9 +88,9 @@ class Compilation:
 
 @dataclass
 class Call:
-    """One call.
+    """A call of the compiled function.
 
-    snapshot: the values of its output when it returned; memory: their addresses then, 0 for none
+    snapshot: the values of its output when it returned; memory: their addresses at that time, 0 for none
     num_runs: the number of compiled graphs that ran
     """
 
@@ -108,15 +108,15 @@ class Call:
 
 @dataclass
 class CompiledRun:
-    """The examination of a subject: what it captures, its eager waits, and the record of its compiled calls.
+    """The examination of a subject: its captured values, its eager waits, and the record of its compiled calls.
 
     found:    the values that the function captures
-    is_cuda:  whether a tensor that it reads is on a CUDA device
-    waits:    of each eager call, how often a line waits for what
-    compiled: the compiled function, which can be called again only inside of `silencing_compiler`
-    breaks:   (reason, line) of graph breaks; error: the one that ended the calls
-    unmarked: addresses of the arguments that the caller did not mark as static; the compiler marks parameters itself
-    messages: of the compiler, with the reasons why it captured no CUDA graph
+    is_cuda:  whether the function reads a tensor on a CUDA device
+    waits:    for each eager call, the number of waits by line and cause
+    compiled: the compiled function, which can be called again only within `silencing_compiler`
+    breaks:   (reason, line) of graph breaks; error: the error that ended the calls
+    unmarked: the addresses of arguments that the caller did not mark as static; the compiler itself marks parameters
+    messages: the compiler's messages, with the reasons why it captured no CUDA graph
     """
 
     subject: Subject
@@ -142,7 +142,7 @@ class CompiledRun:
         self.is_cuda = is_on_cuda((self.subject.inputs(0), [captured.get() for captured in self.found]))
 
     def all_inputs(self) -> list[Inputs]:
-        """Make the arguments of all calls, which share memory as their originals do."""
+        """Make the arguments of all calls, which share memory as the originals do."""
         return self.subject.joint_inputs(range(self.subject.calls))
 
     def list_captured_tensors(self) -> list[tuple[CapturedValue, Tensor]]:
@@ -151,7 +151,7 @@ class CompiledRun:
 
 
 class WatchingBackend:
-    """Inductor as a backend that records every graph and every run of one."""
+    """Inductor as a backend that records every graph and every run of a graph."""
 
     def __init__(self, options: AuditOptions) -> None:
         self.graphs: list[Graph] = []
@@ -204,12 +204,12 @@ def _describe(module: torch.fx.GraphModule) -> Graph:
 
 
 def _read_sizes() -> tuple[dict[Any, tuple[list[str], int]], list[tuple[Any, str]]]:
-    """Return the symbolic sizes of the graph that is compiled now, and the conditions on them."""
+    """Return the symbolic sizes of the graph that is being compiled, and the conditions on them."""
     context = torch._guards.TracingContext.try_get()
     shapes = getattr(getattr(context, "fake_mode", None), "shape_env", None)
     if shapes is None:
         return {}, []
-    # The latter before torch 2.11.
+    # The second form was used before torch 2.11.
     held = shapes.backed_var_to_val if hasattr(shapes, "backed_var_to_val") else shapes.var_to_val
     sizes = {
         symbol: ([*map(_name_source, sources)], held[symbol])
@@ -221,13 +221,13 @@ def _read_sizes() -> tuple[dict[Any, tuple[list[str], int]], list[tuple[Any, str
 
 
 def _name_source(source: Any) -> str:
-    """Return the name of a source, a method before torch 2.11 and an attribute from then on."""
+    """Return the name of a source. It was a method before torch 2.11 and is an attribute since."""
     return str(source.name() if callable(source.name) else source.name)
 
 
 @contextmanager
 def logging_from(level: int, names: Iterable[str], *handlers: logging.Handler) -> Iterator[None]:
-    """Let loggers log from a level on, to more handlers."""
+    """Let loggers log from a level on, also to additional handlers."""
     loggers = [logging.getLogger(name) for name in names]
     levels = [logger.level for logger in loggers]
     for logger in loggers:
@@ -245,7 +245,7 @@ def logging_from(level: int, names: Iterable[str], *handlers: logging.Handler) -
 def silencing_compiler() -> Iterator[None]:
     """Reset the compiler before and after, count its metrics from 0, and silence its warnings.
 
-    Everything else that this process has compiled is compiled again at its next call.
+    All other compiled functions of this process are compiled again at their next call.
     """
     names = ("torch._dynamo", "torch._inductor", "torch._functorch", "torch.fx")
     with warnings.catch_warnings(), logging_from(logging.ERROR, names):
@@ -263,9 +263,9 @@ def silencing_compiler() -> Iterator[None]:
 
 
 def run_compiled(run: CompiledRun) -> None:
-    """Call the function through Inductor, each call with its own arguments, and keep all outputs.
+    """Call the function through Inductor, with separate arguments for each call, and keep all outputs.
 
-    Calls are added while every call is compiled anew, up to the recompile limit, as long as there are arguments.
+    As long as every call is compiled anew, and there are arguments, more calls are made, up to the recompile limit.
     """
     from torch._inductor import metrics
 
@@ -309,7 +309,7 @@ def repeat_calls(compiled: Function, inputs: list[Inputs]) -> None:
 
 
 def make_call(function: Function, inputs: Inputs, number: int) -> tuple[Call, BaseException | None]:
-    """Make one call, with the same random numbers each time; return it with the error that it raised."""
+    """Make one call, with the same random numbers each time. Return it with the error that it raised."""
     torch.manual_seed(number)
     began = time.perf_counter()
     output, error = None, None

@@ -22,21 +22,21 @@ AUDIT = "guard-holes"
 _SECONDS: Final = 20.0
 """The limit on the CPU time of the changes."""
 _MANY: Final = 1000
-"""More compilations of one frame than are made here."""
+"""A number of compilations of one frame that is never reached here."""
 
 
 def find_guard_holes(run: CompiledRun) -> None:
-    """Change one captured value after the other; compare compiled code, which may not recompile, with the function.
+    """Change one captured value after another, and compare compiled code, which must not recompile, with the function.
 
-    The whole compiler takes part: AOTAutograd and Inductor read values while they compile, too. It runs on a CPU, since a changed
-    value that becomes a wrong index ends a CUDA process; what was on a CUDA device is compiled without Inductor, whose code
-    would be another there. Changes that the time does not suffice for are skipped.
+    The whole compiler takes part, since AOTAutograd and Inductor also read values while they compile. It runs on a CPU,
+    since a changed value that becomes a wrong index would end a CUDA process. Functions from a CUDA device are compiled
+    without Inductor, whose code would differ there. If time runs out, the remaining changes are skipped.
     """
     num_tried = num_without = num_holes = num_left = 0
     found, report, options = run.found, run.report, run.options
 
     def compile_anew() -> Function:
-        # A new backend: torch keeps one result for equal ones.
+        # A new backend each time: torch keeps one result for equal backends.
         backend = partial(lookup_backend("aot_eager")) if run.is_cuda else WatchingBackend(options)
         return torch.compile(run.function, backend=backend, dynamic=options.dynamic)
 
@@ -74,7 +74,7 @@ def find_guard_holes(run: CompiledRun) -> None:
 
 @contextmanager
 def _moving_to_cpu(subject: Subject, found: CapturedState) -> Iterator[Subject]:
-    """Move the arguments and all captured tensors to a CPU; restore the latter afterwards."""
+    """Move the arguments and all captured tensors to a CPU. Restore the captured tensors afterwards."""
 
     def move(value: Any) -> Any:
         return value.cpu() if isinstance(value, Tensor) and value.is_cuda else value
@@ -108,7 +108,7 @@ class _Trials:
     def _observe(
         self, function: Function, apply: Callable[[], object] = lambda: None
     ) -> tuple[Any, BaseException | None]:
-        """Change something, make a call, and restore everything. The function may write into what the change puts in."""
+        """Change something, make a call, and restore everything. The function may write into the changed value."""
         with restoring(self._found):
             apply()
             inputs = self._subject.inputs(0)
@@ -117,7 +117,7 @@ class _Trials:
             return [[tensor for _, tensor in call.snapshot], plain, inputs], error
 
     def attempt(self, apply: Callable[[], object]) -> str | None:
-        """Return None if the change has no effect or is refused, an empty text if compiled code saw it, else its answer."""
+        """Return None if the change has no effect or is refused, an empty text if compiled code saw it, else a description."""
         try:
             expected, error = self._observe(self._subject.function, apply)
         except Exception:
@@ -132,13 +132,13 @@ class _Trials:
             return "compiled code gives the old answer"
         if is_same(expected, actual, USUAL):
             return ""
-        # Code compiled after the change differs as much where it rounds otherwise, draws other random numbers, or is wrong.
+        # Code compiled after the change differs, too, if it rounds otherwise, draws other random numbers, or is wrong.
         anew, error = self._observe(self._compile_anew(), apply)
         return "" if error is not None or is_same(anew, actual) else "compiled code gives another answer"
 
 
 def _list_other_values(value: Any) -> list[Any]:
-    """List other values of the kind of a plain value; none for any other kind."""
+    """List other values of the same kind as a plain value; none for values that are not plain."""
     if isinstance(value, bool):
         return [not value]
     if isinstance(value, enum.Enum):
@@ -172,7 +172,7 @@ def _perturbations(captured: CapturedValue) -> Iterator[tuple[str, Callable[[], 
 
 
 def _replace(function: Function) -> Function:
-    """Return a function with other results; for a module, a module."""
+    """Return a function with other results; a module for a module."""
 
     def other(*arguments: Any, **options: Any) -> Any:
         return _change_results(function(*arguments, **options))
@@ -192,7 +192,7 @@ def _change_results(results: Any) -> Any:
 
 
 def _change(value: Tensor) -> Tensor:
-    """Return other values of the same kind; integers among the present ones, since they may be indices."""
+    """Return other values of the same kind. Integers are chosen from the present ones, since they may be indices."""
     held = value.detach()
     if held.dtype == torch.bool:
         return ~held

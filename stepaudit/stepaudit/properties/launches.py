@@ -1,4 +1,4 @@
-"""Launches, replays of captured graphs, copies before them, device time and memory of compiled calls."""
+"""The launches, replays of captured graphs, copies before replays, device time and memory of compiled calls."""
 
 import json
 import logging
@@ -30,7 +30,7 @@ from stepaudit.values import list_tensors
 REPLAYS: Final = "cuda-graphs"
 COPIES: Final = "copied-inputs"
 _WARM_UPS: Final = 3
-"""Captured graphs run once uncaptured, are then captured, and are replayed afterwards."""
+"""The number of warm-up calls: a graph first runs uncaptured, is then captured, and is replayed afterwards."""
 _COPY_INPUTS: Final = "_copy_inputs_and_remove_from_src"
 _REGION: Final = "stepaudit: profiled work"
 _MESSAGES: Final = ("__perf_hints", "__cudagraphs")
@@ -45,9 +45,9 @@ _REPLAYS: Final = ("cudaGraphLaunch", "cuGraphLaunch", "hipGraphLaunch")
 class Profile:
     """The sums over all profiled calls; times in seconds, memory in bytes.
 
-    launches: kernels that the host launched one by one; replays: captured graphs that it launched
-    kernels:  those that ran on the device, from either
-    copies:   on, from or to the device
+    launches: kernels that the host launched one by one; replays: captured graphs that the host launched
+    kernels:  all kernels that ran on the device
+    copies:   copies on, from or to the device
     """
 
     launches: int = 0
@@ -84,7 +84,7 @@ def take_profile(work: Callable[[], object], *, is_cuda: bool) -> Profile:
 
 @contextmanager
 def _silencing_stderr() -> Iterator[None]:
-    """Discard what the profiler's own library writes."""
+    """Discard the output of the profiler's own library."""
     sys.stderr.flush()
     kept = os.dup(2)
     with open(os.devnull, "wb") as nowhere:
@@ -114,13 +114,16 @@ def _count_events(events: list[dict[str, Any]]) -> Profile:
 
 
 def _find_peak(events: list[dict[str, Any]]) -> int:
-    """Return the most memory held at one time, of what was allocated since the start."""
+    """Return the peak of the memory allocated since the start."""
     in_order = sorted((each for each in events if each.get("name") == "[memory]"), key=lambda each: float(each["ts"]))
     return max(accumulate((int(each["args"].get("Bytes", 0)) for each in in_order), initial=0))
 
 
 def measure_launches(run: CompiledRun) -> None:
-    """Measure launches, time and memory of a call; find out why calls replay no captured graphs if the mode asks for them."""
+    """Measure the launches, time and memory of a call.
+
+    Find out why calls replay no captured graphs if the mode requests them.
+    """
     report, inputs = run.report, run.all_inputs()
     for _ in range(_WARM_UPS if run.is_cuda else 1):
         repeat_calls(run.compiled, inputs)
@@ -164,7 +167,7 @@ def collecting_messages(run: CompiledRun) -> Iterator[None]:
 
 @contextmanager
 def _recording_copies() -> Iterator[list[tuple[int, int]]]:
-    """Record the address and the bytes of each tensor that is copied before a replay."""
+    """Record the address and the size in bytes of each tensor that is copied before a replay."""
     from torch._inductor import cudagraph_trees
 
     node: Any = cudagraph_trees.CUDAGraphNode
@@ -181,7 +184,7 @@ def _recording_copies() -> Iterator[list[tuple[int, int]]]:
 
 
 def _name_tensors(run: CompiledRun) -> list[dict[int, tuple[str, str]]]:
-    """Return the captured tensors, and the inputs of graphs, by address, each with its name and its line."""
+    """Return the captured tensors and the inputs of graphs by address, each with its name and its line."""
     captured = {tensor.data_ptr(): (each.path, each.where) for each, tensor in run.list_captured_tensors()}
     rows = ((row, graph.inputs) for graph in run.graphs for row in graph.addresses)
     pairs = (pair for row in rows for pair in zip(*row, strict=True))
@@ -189,7 +192,7 @@ def _name_tensors(run: CompiledRun) -> list[dict[int, tuple[str, str]]]:
 
 
 def find_copied_inputs(run: CompiledRun) -> None:
-    """Find captured tensors that are copied before each replay; measure the copies of arguments."""
+    """Find captured tensors that are copied before each replay, and measure the copies of arguments."""
     from torch._inductor import cudagraph_trees
 
     report = run.report

@@ -51,7 +51,7 @@ class Reads(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 class HostReads(TorchFunctionMode):
-    """A record of reads that a CPU tensor answers without an operation, and a GPU tensor with a wait."""
+    """A record of reads that need no operation on a CPU tensor, but a wait on a GPU tensor."""
 
     def __init__(self, reads: Reads) -> None:
         super().__init__()
@@ -86,7 +86,7 @@ def _needs_values(func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str,
 def watch_eager_reads(run: CompiledRun) -> None:
     """Run the calls without the compiler. Count the kernels of a call, and its waits with their lines.
 
-    Raises what a call raises.
+    Exceptions of a call are passed on.
     """
     num_operations = 0
     for number in range(run.subject.calls):
@@ -107,9 +107,9 @@ def watch_eager_reads(run: CompiledRun) -> None:
 
 
 def find_syncs(run: CompiledRun) -> None:
-    """Find the waits of eager calls that are left when the function is compiled.
+    """Find the waits of eager calls that remain when the function is compiled.
 
-    An operation that reads values in eager alone, such as `one_hot`, is a part of a graph afterwards.
+    An operation that reads values only in eager, such as `one_hot`, becomes part of a graph.
     """
     traced = {line for graph in run.graphs for line in graph.lines} - {line for _, line in run.breaks}
     is_left = {key for each in run.waits for key in each if key[0] not in traced or key[1] in _TRANSFERS}
@@ -149,7 +149,7 @@ def counting_cuda_syncs(function: Function) -> Iterator[Counter[str]]:
 
 
 def find_cuda_syncs(run: CompiledRun) -> None:
-    """Run the compiled function on CUDA and find each wait that is not yet found.
+    """Run the compiled function on CUDA, and find each wait that was not found before.
 
     Only a wait in every call is a property of the step: the library and the compiler also wait when they start something.
     """
