@@ -470,7 +470,7 @@ def decode(path: Path) -> dict[str, Any]:
     said["declared"] |= {f"run {name}": header.get("run", {}).get(name) for name in RUN}
     policy = header.get("policy", {})
     if header.get("run", {}).get("graph") == "":
-        # docs/trace-format.md: a run without the name of its graph is unknown.
+        # docs/traces.md: a run without the name of its graph is unknown.
         said["declared"] |= {f"run {name}": None for name in RUN if name != "rank_tolerance"}
     said["declared"] |= {"program": header.get("program_sha256") or None, "policy": policy.get("name") or None}
     said["declared"]["weights"] = policy.get("sha256") or None

@@ -33,7 +33,7 @@ SETTINGS = {
     "distributed.worker.profile.enabled": False,
     "distributed.admin.tick.interval": "1s",
 }
-"""Those of docs/machines.md that are not about certificates."""
+"""Those of examples/machines/machines.yaml that are not about certificates."""
 
 
 def build_run(given: argparse.Namespace) -> Run:

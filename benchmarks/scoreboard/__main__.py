@@ -1,6 +1,6 @@
 """Plant every fault on several graphs and score the report: verdict, first step, stage, class and false alarms.
 
-    python -m benchmarks.scoreboard --graph countries --graph random:4 --log scoreboard.jsonl > docs/scoreboard.md
+    python -m benchmarks.scoreboard --graph countries --graph random:4 --log scoreboard.jsonl
 
 Run it in the repository's root. The page goes to standard output, the figures to standard error; the exit code is 0 if every
 figure meets its target.

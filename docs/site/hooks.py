@@ -41,7 +41,7 @@ def _list_faults() -> Iterator[str]:
     for fault in FAULTS.values():
         carriers = ", ".join(find_carriers(fault.name))
         yield f"| `{fault.name}` | `{fault.stage.value}` | {fault.breaks} | {fault.seen_in} | {carriers} |"
-    yield from ("", "## Composites", "", "| composite | faults | breaks | seen in |", "|---|---|---|---|")
+    yield from ("", "### Composites", "", "| composite | faults | breaks | seen in |", "|---|---|---|---|")
     for each in COMPOSITES.values():
         parts = ", ".join(f"`{part}`" for part in each.parts)
         yield f"| `{each.name}` | {parts} | {each.breaks} | {each.seen_in} |"
@@ -52,7 +52,7 @@ def _describe_schema() -> Iterator[str]:
     for name, each in schema["$defs"].items():
         fields = each.get("properties", {})
         statement, meanings = read_description(each.get("description", ""), fields)
-        yield f"## {name}\n\n{statement}\n"
+        yield f"### {name} {{ #json-{name.lower()} }}\n\n{statement}\n"
         if each.get("enum"):
             yield f"Values: {', '.join(f'`{value}`' for value in each['enum'])}.\n"
         if fields:
@@ -88,7 +88,7 @@ def _name_type(of: Any) -> str:
         return " or ".join(_name_type(each) for each in of["anyOf"])
     if "$ref" in of:
         name = of["$ref"].rpartition("/")[2]
-        return f"[{name}](#{name.lower()})"
+        return f"[{name}](#json-{name.lower()})"
     if "enum" in of:
         return ", ".join(f"`{value}`" for value in of["enum"])
     kind = of.get("type", "any")
@@ -123,7 +123,7 @@ def _describe_commands() -> Iterator[str]:
     from kgverify.cli.command_line import list_commands, make_app, render_command_help
     from kgverify.cli.entries import ENTRIES, render_help
 
-    yield f"## kgverify\n\n```text\n{render_help()}\n```\n"
+    yield f"### kgverify\n\n```text\n{render_help()}\n```\n"
     app = make_app(*ENTRIES)
     for words in list_commands(app):
-        yield f"## {' '.join(words)}\n\n```text\n{render_command_help(app, words)}\n```\n"
+        yield f"### kgverify {' '.join(words)}\n\n```text\n{render_command_help(app, words)}\n```\n"

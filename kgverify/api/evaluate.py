@@ -50,7 +50,7 @@ class EvaluationOptions:
         minimum: The exercise that the checked candidates require, as for `diff`; `proved=1,rules=1,choices=1` if not given,
             `none` for nothing. Below it `.is_sound` is false.
         accept_changed: Resume although this code changed, such as `helper.py`.
-        scheduler: The address of a dask scheduler whose workers prove the parts; docs/machines.md.
+        scheduler: The address of a dask scheduler whose workers prove the parts; docs/evaluating.md.
         warn: A function that is called with the text of each warning.
 
     Example:

@@ -36,7 +36,7 @@ def open_trace(path: Path | str, *, tolerates_shards: bool = False, is_lazy: boo
         data frames, and `load` reads the whole trace into memory.
 
     Raises:
-        UserError: There is no trace, or its structure is not that of `docs/trace-format.md`.
+        UserError: There is no trace, or its structure is not that of `docs/traces.md`.
 
     Example:
         >>> import kgverify as kv

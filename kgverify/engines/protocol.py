@@ -1,6 +1,6 @@
 """The protocol of engines: they prove candidates, and they take one step from given goals.
 
-A third party joins by implementing `Engine`, or by writing a trace file (`docs/trace-format.md`).
+A third party joins by implementing `Engine`, or by writing a trace file (`docs/traces.md`).
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

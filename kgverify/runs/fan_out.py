@@ -214,7 +214,7 @@ def check_address(address: str) -> None:
     raise UserError(
         f"the connection to {address!r} is not encrypted, and anybody who reaches it can run code here",
         where=WHERE,
-        fix="start the scheduler with TLS and give its tls:// address (docs/machines.md); for a network that you trust,"
+        fix="start the scheduler with TLS and give its tls:// address (docs/evaluating.md); for a network that you trust,"
         " set DASK_DISTRIBUTED__COMM__REQUIRE_ENCRYPTION=False",
     )
 

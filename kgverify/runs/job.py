@@ -118,7 +118,7 @@ class Reference:
 
     Attributes:
         jobs: Processes in which kgverify's reference prover proves; 1 means this process.
-        scheduler: The address of a dask scheduler, whose workers prove instead; docs/machines.md.
+        scheduler: The address of a dask scheduler, whose workers prove instead; docs/evaluating.md.
 
     UserError for both at once.
 

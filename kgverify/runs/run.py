@@ -220,7 +220,7 @@ def build_header(run: Run, engine: Engine, level: str = "steps") -> Header:
         raise UserError(
             f"EngineInfo.unknown names {odd[0]!r}, which is not a column",
             where=f"engine {info.name}",
-            fix=suggest(odd[0], KNOWLEDGE_GRAPH.compared_names) or "name it as docs/trace-format.md does: steps.choice",
+            fix=suggest(odd[0], KNOWLEDGE_GRAPH.compared_names) or "name it as docs/traces.md does: steps.choice",
         )
     return Header(
         engine=info,

@@ -1,1 +1,1 @@
-"""Internal: recorded steps in HDF5 files; `docs/trace-format.md` specifies the format."""
+"""Internal: recorded steps in HDF5 files; `docs/traces.md` specifies the format."""

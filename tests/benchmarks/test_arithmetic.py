@@ -1,8 +1,6 @@
 """Determinism of functions of tensors: planted faults are found at their lines, and sound functions have no findings."""
 
 import inspect
-import re
-from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -255,11 +253,3 @@ def test_sums_by_atomics_are_found_on_a_gpu():
         audit_repetition, Subject("pool_rows", pool_rows, lambda call: make()), modes=("eager",), repetitions=8
     )
     assert [finding.audit for finding in report.findings] == ["repetition"]
-
-
-def test_the_example_of_the_page_finds_what_it_says(capsys: pytest.CaptureFixture[str]):
-    page = (Path(__file__).parents[2] / "docs" / "numerics.md").read_text(encoding="utf-8")
-    (block,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    (shown,) = re.findall(r"```text\n(.*?)```", page, re.DOTALL)
-    exec(compile(block, "docs/numerics.md", "exec"), {})
-    assert capsys.readouterr().out == shown

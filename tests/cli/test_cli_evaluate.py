@@ -23,7 +23,7 @@ from kgverify.prover.evaluator import parse_memory
 PROGRESS = importlib.import_module("kgverify.cli.progress")
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "evaluating.md").read_text(encoding="utf-8")
 BLOCK = re.compile(r"(?:<!-- command: (?P<command>.*?) -->\n)?```(?P<kind>\w+)\n(?P<text>.*?)```", re.DOTALL)
-BLOCKS = [match.groupdict() for match in BLOCK.finditer(PAGE)]
+BLOCKS = [match.groupdict() for match in BLOCK.finditer(PAGE.partition("## Several machines")[0])]
 WIDE = ("--mode", "eager", "--device", "cpu")
 FEW = ("--queries", "3", "--corruptions", "6", *EAGER)
 

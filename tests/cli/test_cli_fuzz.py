@@ -16,7 +16,7 @@ from kgverify.cli.commands.fuzz import parse_seconds
 from kgverify.errors import UserError
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "fuzzing.md").read_text(encoding="utf-8")
-BLOCKS = re.findall(r"```(\w+)\n(.*?)```", PAGE, re.DOTALL)
+BLOCKS = re.findall(r"```(\w+)\n(.*?)```", PAGE.partition("## Shrink a divergence")[0], re.DOTALL)
 
 
 def squash(text: str) -> str:

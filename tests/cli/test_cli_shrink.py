@@ -14,8 +14,8 @@ from kgverify.testing.reproducers.text_format import parse_reproducer, read_repr
 from kgverify.verification import lockstep
 from kgverify.verification.save import REPORT
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs" / "reproducers.md").read_text(encoding="utf-8")
-BLOCKS = re.findall(r"```(\w+)\n(.*?)```", PAGE, re.DOTALL)
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "fuzzing.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"```(\w+)\n(.*?)```", PAGE.partition("## Shrink a divergence")[2], re.DOTALL)
 
 
 def squash(text: str) -> str:

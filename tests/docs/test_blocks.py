@@ -12,12 +12,9 @@ DOCS = ROOT / "docs"
 BLOCK = re.compile(r"^```(console|python)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 SMALL = "--queries 2 --corruptions 5"
 BEFORE = {
-    "conditions.md": "",
     "graphs.md": "",
     "report.md": "",
-    "trace-format.md": "",
-    "trace-lines.md": "kgverify trace import others.jsonl -o reference.h5",
-    "traces.md": f"kgverify record --engine reference {SMALL} -o mine.h5",
+    "traces.md": f"kgverify trace import others.jsonl -o reference.h5\nkgverify record --engine reference {SMALL} -o mine.h5",
     "verdicts.md": f"kgverify record --engine reference {SMALL} -o eager.h5\n"
     f"kgverify record --engine compiled {SMALL} -o compiled.h5",
     "which.md": "",
@@ -25,19 +22,13 @@ BEFORE = {
 """The pages of this file, with commands that make the files which a page presumes."""
 ELSEWHERE = {
     "auditing.md": "../stepaudit/tests/test_stepaudit_page.py",
-    "benchmarking.md": "bench/test_bench_page.py",
     "ci.md": "docs/test_site.py",
     "evaluating.md": "cli/test_cli_evaluate.py",
-    "faults.md": "docs/test_site.py",
     "fuzzing.md": "cli/test_cli_fuzz.py",
     "install.md": "docs/test_site.py",
-    "laws.md": "laws/test_shrink_laws.py",
-    "machines.md": "docs/test_machines_page.py",
-    "numerics.md": "benchmarks/test_arithmetic.py",
+    "performance.md": "bench/test_bench_page.py",
     "pytest.md": "plugin/test_pytest_plugin.py",
-    "report-schema.md": "docs/test_site.py",
-    "reproducers.md": "cli/test_cli_shrink.py",
-    "rules.md": "graphs/test_graphs_grammar.py",
+    "reference.md": "docs/test_site.py",
     "tutorial.md": "docs/test_site.py",
     "your-engine.md": "cli/test_your_engine_page.py",
 }
@@ -59,11 +50,10 @@ def test_every_page_with_blocks_has_a_test_that_executes_them():
 def test_the_blocks_of_a_page_run_in_order(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     blocks = blocks_of(page)
-    if page == "trace-lines.md":
+    if page == "traces.md":
         (lines,) = re.findall(r"```json\n(.*?)```", (DOCS / page).read_text(encoding="utf-8"), re.DOTALL)
         for name in ("steps", "others"):
             Path(f"{name}.jsonl").write_text(lines.replace("my-prover", name), encoding="utf-8")
-    if page == "traces.md":
         # Its Python is executed by tests/trace/test_trace_loop.py, on a trace of one candidate.
         blocks = [block for block in blocks if block[0] == "console"]
     if BEFORE[page]:

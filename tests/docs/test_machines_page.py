@@ -1,4 +1,4 @@
-"""The page about many machines: its commands run on this one, its job runs without Slurm, its manifests are well-formed."""
+"""The recipes for several machines: the page's commands run here, the job without Slurm; the manifests are well-formed."""
 
 import os
 import re
@@ -12,12 +12,24 @@ import yaml
 from warm_commands import run_shell
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = (ROOT / "docs" / "machines.md").read_text(encoding="utf-8")
-BLOCKS = re.findall(r"```(\w+)\n(.*?)```", PAGE, re.DOTALL)
-(SETTINGS,) = (text for kind, text in BLOCKS if kind == "yaml")
-SCRIPT, MANIFESTS = (
-    (ROOT / "examples" / "machines" / name).read_text(encoding="utf-8") for name in ("slurm.sh", "kubernetes.yaml")
+PAGE = (ROOT / "docs" / "evaluating.md").read_text(encoding="utf-8").partition("## Several machines")[2]
+KEYS, START = re.findall(r"```console\n(.*?)```", PAGE, re.DOTALL)
+SETTINGS, SCRIPT, MANIFESTS = (
+    (ROOT / "examples" / "machines" / name).read_text(encoding="utf-8")
+    for name in ("machines.yaml", "slurm.sh", "kubernetes.yaml")
 )
+SMALL = "--engine reference --queries 4 --corruptions 5"
+OTHERS = f"""\
+kgverify record {SMALL} --scheduler "$address" -o there.h5
+kgverify fuzz --engine reference --examples 16 --minimum none --scheduler "$address"
+"""
+"""Other commands of the page that workers share."""
+ALONE = f"""\
+kgverify evaluate {SMALL} --part-size 8 --check 8 --minimum none --save here
+cmp here/part-000000.npz there/part-000000.npz
+kgverify record {SMALL} -o here.h5
+kgverify diff here.h5 there.h5
+"""
 
 
 @pytest.mark.deep
@@ -27,7 +39,7 @@ def test_the_commands_run_and_give_the_results_of_one_process(tmp_path: Path) ->
         pytest.skip("openssl is not installed")
     (tmp_path / "machines.yaml").write_text(SETTINGS)
     printed = ""
-    for text in [text for kind, text in BLOCKS if kind == "console"]:
+    for text in (KEYS, START.replace("kill $(jobs -p)", f"{OTHERS}kill $(jobs -p)"), ALONE):
         # Workers are processes of their own, and import kgverify themselves.
         done = run_shell(f"trap 'kill $(jobs -p) 2>/dev/null || true' EXIT\n{text}", tmp_path)
         assert done.returncode == 0, (text, done.stdout + done.stderr)
@@ -47,9 +59,8 @@ def test_the_scheduler_and_the_workers_listen_on_this_machine_only(tmp_path: Pat
     if shutil.which("openssl") is None:
         pytest.skip("openssl is not installed")
     (tmp_path / "machines.yaml").write_text(SETTINGS)
-    keys, start = [text for kind, text in BLOCKS if kind == "console"][:2]
-    start, _, _ = start.partition("kgverify evaluate")
-    script = f"trap 'kill $(jobs -p)' EXIT\n{keys}\n{start}\nsleep 5\necho started\nsleep 600"
+    start, _, _ = START.partition("kgverify evaluate")
+    script = f"trap 'kill $(jobs -p)' EXIT\n{KEYS}\n{start}\nsleep 5\necho started\nsleep 600"
     programs = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     with subprocess.Popen(
         ["bash", "-c", script], cwd=tmp_path, stdout=subprocess.PIPE, text=True, env=os.environ | {"PATH": programs}
@@ -70,7 +81,7 @@ def test_the_scheduler_and_the_workers_listen_on_this_machine_only(tmp_path: Pat
     assert {*sockets} == {"127.0.0.1"}
 
 
-@pytest.mark.parametrize("text", [SCRIPT, MANIFESTS, *(text for kind, text in BLOCKS if kind == "console")])
+@pytest.mark.parametrize("text", [SCRIPT, MANIFESTS, START])
 def test_no_recipe_starts_a_web_server_beyond_the_machine(text: str) -> None:
     commands = re.findall(r"dask,? (?:scheduler|worker)\b.*", text)
     assert all(re.search(r'--dashboard-address,? "?127\.0\.0\.1:0', command) for command in commands)

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+import kgverify as kv
 from kgverify.errors import UserError
 from kgverify.graphs import grammar
 from kgverify.graphs.rules import parse_rules
@@ -100,14 +101,12 @@ def test_a_plain_rule_is_read_as_by_the_grammar(atoms: list[str], end: str) -> N
         assert read(text, of_facts=False) == read_slowly(text, of_facts=False)
 
 
-def test_the_page_about_text_is_true(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "rules.md").read_text(encoding="utf-8")
-    (block,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    monkeypatch.chdir(tmp_path)
-    exec(compile(block, "rules.md", "exec"), {"__name__": "example"})
-    assert capsys.readouterr().out.splitlines() == [
+def test_clauses_with_directives_weights_quotes_and_comments_are_read(tmp_path: Path) -> None:
+    tmp_path.joinpath("train.pl").write_text(":- dynamic parent/2.\n0.9::parent(ann,bob). parent(bob,'Carl Jr.').\n")
+    tmp_path.joinpath("test.pl").write_text("grandparent(ann,'Carl Jr.').\n")
+    tmp_path.joinpath("rules.pl").write_text("grandparent(X,Y) :- parent(X,Z), % first\n  parent(Z,Y).\n")
+    graph = kv.load_graph(tmp_path)
+    assert [str(graph.train[1]), str(graph.rules[0]), *graph.warnings] == [
         "NamedAtom(predicate='parent', first='bob', second='Carl Jr.')",
         "grandparent(X, Y) <- parent(X, Z), parent(Z, Y)",
         "train.pl:2: 1 weight, the first on this line; weights play no part in proving",

@@ -170,7 +170,7 @@ def test_amie_may_write_the_names_of_the_triples_without_angle_brackets(tmp_path
     assert any("names read with or without angle brackets" in warning for warning in graph.warnings)
 
 
-PAGE = (Path(__file__).parents[2] / "docs" / "rules.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "graphs.md").read_text(encoding="utf-8")
 ROWS = [
     (name, cells[1:])
     for line in PAGE.partition("## What a name is")[2].partition("\n## ")[0].splitlines()
@@ -198,19 +198,17 @@ def test_the_table_of_names_says_what_happens(tmp_path: Path, name: str, cells: 
             rules = SHAPES[tool].format(name)
             unknown = describe(read(tmp_path, "oslo", rules), name)
             known = describe(read(tmp_path, name, rules), name) if name[0] not in "'\"" else unknown
-            first, _, rest = cell.partition(";")
             expected = {
                 "constant": ("constant", "constant"),
-                "constant of the graph": ("refused", "constant"),
-                "variable": ("variable", "refused" if "refused" in rest else "variable"),
-                "variable if it begins with a capital": ("variable", "refused")
+                "variable": ("variable", "refused"),
+                "variable if it begins with a capital, else constant": ("variable", "refused")
                 if name[0].isupper()
                 else ("constant",) * 2,
                 "refused: quote it": ("refused", "refused"),
-                "refused, unless the graph has it": ("refused", "constant"),
+                "known": ("refused", "constant"),
                 "the constant in the quotes": ("inner", "inner"),
                 "a name with quotes": ("constant", "constant"),
                 "the other argument of its atom": ("variable", "refused"),
-            }.get(first)
+            }.get(cell)
             if expected:
                 assert (unknown, known) == expected, (tool, name, cell)

@@ -117,7 +117,7 @@ def test_every_entry_of_the_lists_applies():
     edits = read_lists()
     assert len(edits) > 1000
     assert check_lists(edits, Sources()) == []
-    page = (ROOT / "docs" / "tested.md").read_text(encoding="utf-8")
+    page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     (example,) = tomllib.loads(re.findall(r"```toml\n(\[\[edit.*?)```", page, re.DOTALL)[0])["edit"]
     assert example["find"] in {edit.find for edit in edits}
 

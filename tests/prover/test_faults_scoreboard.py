@@ -1,6 +1,5 @@
 """The scoreboard: the report against the ground truth, no alarm without a fault, and a log from which a run resumes."""
 
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +12,7 @@ from scoreboard.trials import Scores, run_scoreboard
 
 from kgverify.errors import UserError
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "scoreboard.md"
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -97,26 +96,12 @@ def test_the_figures_count_what_is_missed():
     assert "| stage exact |" in render_page(Scores(trials=[good, bad]))
 
 
-def test_the_page_holds_every_fault_and_meets_every_target():
-    from kgverify.prover.faults.plant import FAULTS
-
-    page = PAGE.read_text(encoding="utf-8")
-    rows = re.findall(r"^\| ([a-z0-9-]+) \| (\w+) \| (\w+) \| (.+) \|$", page, re.MULTILINE)[1:]
-    assert {row[:3] for row in rows} == {(f.name, f.stage.value, f.expected_kind.value) for f in FAULTS.values()}
-    assert all(any(cell != "=" for cell in row[3].split(" | ")) for row in rows), "a fault that manifests nowhere"
-    measured = re.findall(r"^\| (.+) \| ([\d,]+) of ([\d,]+) \(.*\) \| (\d+)% \|$", page, re.MULTILINE)
-    assert len(measured) == 9
-    for name, num, of, target in measured:
-        share = int(num.replace(",", "")) / int(of.replace(",", ""))
-        assert share >= int(target) / 100, name
-
-
 @pytest.mark.exhaustive
 def test_the_script_prints_the_scoreboard_and_its_exit_code_says_whether_the_targets_are_met(tmp_path: Path):
     command = "-m benchmarks.scoreboard --graph random:4 --fault rule-cap --sound 2 --pairs 0 --jobs 1"
     done = subprocess.run(
         [sys.executable, *command.split(), "--json", str(tmp_path / "s.json")],
-        cwd=PAGE.parents[1],
+        cwd=ROOT,
         capture_output=True,
         text=True,
         check=False,

@@ -19,5 +19,5 @@ def test_the_page_is_linked_and_distributed():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     assert "SECURITY.md" in project["tool"]["hatch"]["build"]["targets"]["sdist"]["include"]
     assert project["project"]["urls"]["Homepage"] + "/security" in PAGE
-    for page in ("README.md", "docs/reproducers.md", "docs/your-engine.md"):
+    for page in ("README.md", "docs/fuzzing.md", "docs/your-engine.md"):
         assert "SECURITY.md" in (ROOT / page).read_text(encoding="utf-8"), page

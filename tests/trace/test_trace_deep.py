@@ -210,7 +210,7 @@ def test_a_loop_gives_what_its_stages_gave(tmp_path, convert):
 
 
 def test_the_columns_are_documented():
-    page = (Path(__file__).parents[2] / "docs" / "trace-format.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "traces.md").read_text(encoding="utf-8")
     for name in StageItems._fields:
         assert f"| `/stages/{name}` | {getattr(COLUMNS.stages, name).dtype}" in page, name
 

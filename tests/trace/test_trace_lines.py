@@ -19,7 +19,7 @@ from kgverify.trace.lines.import_lines import import_lines
 from kgverify.trace.model.columns import KNOWLEDGE_GRAPH
 from kgverify.trace.read.trace_file import read_trace
 
-PAGE = (Path(__file__).parents[2] / "docs" / "trace-lines.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "traces.md").read_text(encoding="utf-8")
 STEP = {"goal": [["p", "a", "b"]], "successors": []}
 
 

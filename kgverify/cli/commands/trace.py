@@ -66,7 +66,7 @@ def import_(
 ) -> None:
     """Turn the steps that a prover in any language printed, one JSON object on each line, into a trace.
 
-    docs/trace-lines.md describes the lines. Whatever they leave out is unknown, and not compared.
+    docs/traces.md describes the lines. Whatever they leave out is unknown, and not compared.
 
     Args:
         source: JSON lines that a prover printed; - for standard input.

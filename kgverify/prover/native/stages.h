@@ -32,7 +32,7 @@ enum Kind : uint8_t { GOAL, TRUE, FALSE };
 enum Outcome : int8_t { OPEN, PROVED, FAILED, DEPTH_LIMIT };
 enum OriginKind : uint8_t { NONE, RULE, FACT };
 
-// The splitmix64 step, and the folding of words into a running digest (docs/trace-format.md).
+// The splitmix64 step, and the folding of words into a running digest (docs/traces.md).
 inline uint64_t mix(uint64_t x) {
     x += 0x9E3779B97F4A7C15;
     x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9;
@@ -447,7 +447,7 @@ inline Outcome finish(const Limits &limits, const Step &step, int64_t depth) {
     return depth >= limits.max_depth ? DEPTH_LIMIT : OPEN;
 }
 
-// The digest of a goal, and of a step (docs/trace-format.md).
+// The digest of a goal, and of a step (docs/traces.md).
 inline uint64_t digest_goal(uint8_t kind, const Goal &goal) {
     uint64_t sum = 0;
     for (size_t i = 0; i < goal.size; i++) {

@@ -92,7 +92,7 @@ class StoredFile(NamedTuple):
 def locate_arrays(path: Path, schema: Schema = KNOWLEDGE_GRAPH) -> StoredFile:
     """Locate and check every dataset of one file. The caller verifies the checksums.
 
-    UserError for a file that `docs/trace-format.md` refuses.
+    UserError for a file that `docs/traces.md` refuses.
     """
     where = str(path)
     with opened_trace(path, schema) as (root, descriptor):
@@ -139,7 +139,7 @@ def opened_trace(path: Path, schema: Schema = KNOWLEDGE_GRAPH) -> Iterator[tuple
 def _check_attributes(root: Any, where: str, schema: Schema) -> None:
     """Raise a UserError unless the root attributes are those of a trace in a version that can be read."""
     found = _read_scalar(root, b"format", h5t.STRING)
-    fix = "give a trace that kgverify, or a writer following docs/trace-format.md, made"
+    fix = "give a trace that kgverify, or a writer following docs/traces.md, made"
     if found is None:
         raise UserError(
             "HDF5, but without the root attribute `format` that is one string of fixed length: not a trace",
@@ -217,7 +217,7 @@ def _check_dataset(dataset: Any, field: Column, where: str, file_size: int) -> S
         raise UserError(
             f"dtype is {_describe_type(stored_type)}, expected little-endian {expected}",
             where=where,
-            fix="write it with the type that docs/trace-format.md prescribes",
+            fix="write it with the type that docs/traces.md prescribes",
         )
     shape = _shape_of(dataset) or ()
     check_shape(field, shape, where)
@@ -374,7 +374,7 @@ def _read_checksum(node: Any, where: str) -> int:
         raise UserError(
             "has no attribute `xxh3` that is one uint64",
             where=where,
-            fix="write the checksums that docs/trace-format.md defines",
+            fix="write the checksums that docs/traces.md defines",
         )
     return int(found)
 

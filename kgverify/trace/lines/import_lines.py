@@ -1,4 +1,4 @@
-"""Traces from text: JSON lines printed by a prover in any language. `docs/trace-lines.md` describes them.
+"""Traces from text: JSON lines printed by a prover in any language. `docs/traces.md` describes them.
 
 The file is read twice, line by line: first to check it and to collect names, then to write the trace. No line is kept.
 """
@@ -52,7 +52,7 @@ def import_lines(
 
     overwrites: replace an existing trace at `target`
 
-    UserError, with the file and the line number, for a line that is not as docs/trace-lines.md describes.
+    UserError, with the file and the line number, for a line that is not as docs/traces.md describes.
     """
     with open_twice(source) as file:
         survey = Survey(str(source))

@@ -1,4 +1,4 @@
-"""The lines of a trace as text: their fields, and a reader of one line at a time. `docs/trace-lines.md` describes them."""
+"""The lines of a trace as text: their fields, and a reader of one line at a time. `docs/traces.md` describes them."""
 
 import codecs
 import shutil
@@ -23,7 +23,7 @@ _MAX_LINE_BYTES: Final = 256 << 20
 
 _MAX_KEYS: Final = 20
 
-_PAGE: Final = "docs/trace-lines.md describes the lines"
+_PAGE: Final = "docs/traces.md describes the lines"
 
 _Id = Annotated[int, Meta(ge=-(1 << 31), lt=1 << 31)]
 _Count = Annotated[int, Meta(ge=0, lt=1 << 31)]

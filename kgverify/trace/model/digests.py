@@ -1,7 +1,7 @@
 """Digests of steps: three numbers that classify a difference without reading the step.
 
 If two steps differ in `sequence`, they differ only in the order of resolvents if `multiset` agrees, only in the
-numbering of variables if `renaming` agrees, and otherwise in content. `docs/trace-format.md` defines the digests.
+numbering of variables if `renaming` agrees, and otherwise in content. `docs/traces.md` defines the digests.
 They are built from the splitmix64 step (Steele, Lea, Flood 2014), are not cryptographic, and leave out scores
 and origins.
 """

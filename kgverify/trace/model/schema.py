@@ -379,7 +379,7 @@ class Schema:
         return UserError(
             f"missing, expected a dataset of {' or '.join(np.dtype(d).name for d in self.column_of[path].dtypes)}",
             where=f"{where}:{path}",
-            fix="write every dataset that docs/trace-format.md requires at this level",
+            fix="write every dataset that docs/traces.md requires at this level",
         )
 
     def check_level(self, arrays: Collection[str], level: TraceLevel, where: str, *, is_piece: bool = False) -> None:

@@ -217,5 +217,5 @@ def _check(values: NDArray[Any], is_wrong: NDArray[np.bool_], name: str, expecte
         f"is {{}}, expected {expected}",
         values,
         where=f"{where}:stages/{name}",
-        fix="write what docs/trace-format.md prescribes for the stages",
+        fix="write what docs/traces.md prescribes for the stages",
     )

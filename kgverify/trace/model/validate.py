@@ -207,7 +207,7 @@ def check_program(arrays: Arrays, symbols: Symbols, sha256: str, where: str) -> 
         raise UserError(
             f"program_sha256 is {sha256[:16]}, expected {found[:16]} from the names, facts and rules that the trace holds",
             where=f"{where}:header",
-            fix="write the hash that docs/trace-format.md defines, or an empty one if it is unknown",
+            fix="write the hash that docs/traces.md defines, or an empty one if it is unknown",
         )
 
 

@@ -61,7 +61,7 @@ class DataFile:
     first:  a function that returns the first file of the trace, which has the names and the program of a piece
     schema: the schema of its columns
 
-    UserError if `docs/trace-format.md` refuses its links, types, shapes, storage, level or lengths.
+    UserError if `docs/traces.md` refuses its links, types, shapes, storage, level or lengths.
     """
 
     def __init__(
@@ -388,7 +388,7 @@ class DataFile:
                     f"step {first_step + step} has digest {int(found[step]):016x},"
                     f" expected {int(expected[step]):016x} from its columns",
                     where=f"{where}:digests/{name}",
-                    fix="write the digests that docs/trace-format.md defines, or none",
+                    fix="write the digests that docs/traces.md defines, or none",
                 )
         return digests
 
@@ -485,7 +485,7 @@ def decode_header(content: bytes, where: str) -> Header:
         header = header_of(content)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise UserError(
-            f"not a header: {error}", where=where, fix="write the JSON that docs/trace-format.md describes"
+            f"not a header: {error}", where=where, fix="write the JSON that docs/traces.md describes"
         ) from error
     except UserError as error:
         raise UserError(error.message, where=where, fix=error.fix) from error

@@ -45,7 +45,7 @@ SHARED: Final = ("header", "symbols/", "program/")
 def read_trace(path: Path | str, schema: Schema = KNOWLEDGE_GRAPH) -> Trace:
     """Read a whole trace into memory: open it, and load it.
 
-    UserError if there is no trace, or if it is damaged, foreign, hostile or inconsistent: `docs/trace-format.md` lists
+    UserError if there is no trace, or if it is damaged, foreign, hostile or inconsistent: `docs/traces.md` lists
     the reasons.
     """
     return TraceFile(path, is_lazy=True, schema=schema).load()

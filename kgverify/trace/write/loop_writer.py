@@ -1,6 +1,6 @@
 """Writing a trace from a prover's own loop: from NumPy arrays, tensors, or anything that converts to an array.
 
-The names of the columns are those of docs/trace-format.md.
+The names of the columns are those of docs/traces.md.
 """
 
 from collections.abc import Mapping, Sequence
