@@ -62,7 +62,7 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def comparable(result: CampaignResult) -> tuple[object, ...]:
     found = [(each.signature, each.num_problems, each.first, each.size, each.program) for each in result.divergences]
     counts = result.num_candidates, result.num_steps, result.num_resolvents, result.num_left
-    return result.num_problems, result.num_differing, result.num_confirmed, counts, result.features, found
+    return result.num_problems, result.num_differing, result.num_confirmed, counts, result.exercise, found
 
 
 def kill_every(seconds: float, killed: list[int], most: int) -> Callable[[Tally], None]:
