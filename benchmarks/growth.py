@@ -1,10 +1,4 @@
-"""Time and memory against facts, rules, candidates, depth and slots, with fitted exponents, as a table and a picture.
-
-    python benchmarks/growth.py --output growth.svg
-
-Each point is a process of its own. Times are CPU seconds, the least of three repeats; an exponent is the slope of a line
-through the logarithms. More facts are copies of the same graph, so that what matches stays equal: all ends are compared.
-"""
+"""Growth of time and memory, and large graphs."""
 
 import argparse
 import hashlib
@@ -14,15 +8,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from html import escape
+from itertools import islice
 from pathlib import Path
 from typing import Final, NamedTuple
 
 import numpy as np
-from power_law_graph import FACTS_PER_ENTITY, draw_rules, draw_triples
+from numpy.typing import NDArray
 
+from benchmarks.shared import make_parser, print_header, print_row
 from kgverify.engines.policy import SHORTEST
-from kgverify.files.writing import write_file
 from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.graphs.rules import parse_rules
 from kgverify.program.atom_table import AtomTable
@@ -30,6 +24,107 @@ from kgverify.program.limits import Limits
 from kgverify.prover.evaluator import Evaluator
 from kgverify.ranking.draw import draw_candidates
 from kgverify.trace.model.columns import CandidateSet
+
+# Large graphs
+
+
+EXPONENT: Final = 0.75
+"""The exponent of the entities' power law: the weight of the k-th is `k ** -EXPONENT`."""
+FACTS_PER_ENTITY: Final = 8
+NUM_TEST: Final = 1_000
+_SHARE_WITH_CONSTANT: Final = 0.15
+_LINES: Final = 1 << 18
+
+
+class Triples(NamedTuple):
+    """Triples in ids. head, relation, tail: int64 [n]."""
+
+    head: NDArray[np.int64]
+    relation: NDArray[np.int64]
+    tail: NDArray[np.int64]
+
+
+def draw_triples(num: int, num_entities: int, num_relations: int, random: np.random.Generator) -> Triples:
+    """Draw different triples. Each relation has hubs of its own."""
+    # Some are drawn twice.
+    drawn = int(num * 1.3) + 100
+    relation = (num_relations ** random.random(drawn)).astype(np.int64) - 1
+    offsets = random.integers(0, num_entities, (2, num_relations))
+    head, tail = (
+        ((num_entities * random.random(drawn) ** (1 / (1 - EXPONENT))).astype(np.int64) + offsets[side, relation])
+        % num_entities
+        for side in (0, 1)
+    )
+    _, first = np.unique((relation * num_entities + head) * num_entities + tail, return_index=True)
+    chosen = random.permutation(first)[:num]
+    return Triples(head[chosen], relation[chosen], tail[chosen])
+
+
+def draw_rules(triples: Triples, num: int, num_relations: int, random: np.random.Generator) -> list[str]:
+    """Draw rules in AnyBURL's format: paths of one to three atoms, some of them with constants."""
+    head, relation, tail = triples
+    by_head = np.argsort(head, kind="stable")
+    heads = head[by_head]
+
+    def walk(entity: int, length: int) -> list[int]:
+        """Return the triples of a walk from an entity."""
+        low, high = np.searchsorted(heads, (entity, entity + 1))
+        if not length or low == high:
+            return []
+        each = int(by_head[random.integers(low, high)])
+        return [each, *walk(int(tail[each]), length - 1)]
+
+    rules: dict[str, None] = {}
+    while len(rules) < num:
+        start = int(random.integers(len(head)))
+        found = walk(int(head[start]), int(random.choice((1, 2, 3), p=(0.3, 0.6, 0.1))))
+        names = ["X", *"ABC"[: len(found) - 1], "Y"]
+        body = [f"r{relation[each]}({names[i]},{names[i + 1]})" for i, each in enumerate(found)]
+        concluded = int(num_relations ** random.random()) - 1
+        if random.random() < _SHARE_WITH_CONSTANT:
+            body = [f"r{relation[found[0]]}(X,e{tail[found[0]]})"]
+            clause = f"r{concluded}(X,e{tail[start]}) <= {body[0]}"
+        else:
+            clause = f"r{concluded}(X,Y) <= {', '.join(body)}"
+        support = int(random.integers(5, 5_000))
+        rules.setdefault(f"{int(support / 0.6)}\t{support}\t{random.uniform(0.1, 0.99):.4f}\t{clause}")
+    return list(islice(rules, num))
+
+
+def write_graph(folder: Path, num_facts: int, num_rules: int, num_relations: int, seed: int) -> None:
+    """Write train.txt, test.txt and rules.txt."""
+    random = np.random.default_rng(seed)
+    num_entities = max(8, num_facts // FACTS_PER_ENTITY)
+    triples = draw_triples(num_facts + NUM_TEST, num_entities, num_relations, random)
+    folder.mkdir(parents=True, exist_ok=True)
+    train = Triples(*(column[NUM_TEST:] for column in triples))
+    for name, part in (("train", train), ("test", Triples(*(column[:NUM_TEST] for column in triples)))):
+        with (folder / f"{name}.txt").open("w") as file:
+            for begin in range(0, len(part.head), _LINES):
+                rows = zip(*(column[begin : begin + _LINES].tolist() for column in part), strict=True)
+                file.write("".join([f"e{head}\tr{relation}\te{tail}\n" for head, relation, tail in rows]))
+    (folder / "rules.txt").write_text("\n".join(draw_rules(train, num_rules, num_relations, random)) + "\n")
+
+
+def run_large_graph(words: list[str]) -> None:
+    """Write a graph whose entities follow a power law and whose relations follow Zipf's law, with rules as a miner lists them.
+
+        python -m benchmarks large-graph FOLDER --facts 5000000 --rules 2000
+
+    The body of each rule is a walk through the graph, so that its instances exist. Support and confidence are drawn.
+    """
+    parser = make_parser(run_large_graph)
+    parser.add_argument("folder", type=Path, nargs="?", default=Path("large"))
+    parser.add_argument("--facts", type=int, default=5_000_000)
+    parser.add_argument("--rules", type=int, default=2_000)
+    parser.add_argument("--relations", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args(words)
+    write_graph(options.folder, options.facts, options.rules, options.relations, options.seed)
+
+
+# Growth
+
 
 POINTS: Final = {
     "facts": (20_000, 80_000, 320_000, 1_280_000),
@@ -47,8 +142,6 @@ TINY: Final = {
 }
 MEASURED: Final = {"setup": "set-up, s", "each": "µs a candidate", "memory": "peak memory, MB"}
 REPEATS: Final = 3
-_COLOURS: Final = {"setup": "#97700a", "each": "#1f6fd0", "memory": "#1f8a3a"}
-_SIDE, _LEFT, _TOP, _COLUMNS = 270, 46, 44, 3
 
 
 class Point(NamedTuple):
@@ -101,7 +194,7 @@ def draw_alike(graph: KnowledgeGraph, base: KnowledgeGraph, num: int) -> Candida
     return drawn._replace(atom=atoms).take(np.arange(min(num, len(atoms))))
 
 
-def measure(axis: str, value: int, smallest: int, mode: str, is_tiny: bool) -> Point:
+def measure_point(axis: str, value: int, smallest: int, mode: str, is_tiny: bool) -> Point:
     """Measure one point of an axis; smallest: its first value."""
     num_facts, num_rules, num = (200, 4, 44) if is_tiny else (20_000, 50, 4_040)
     limits = Limits(max_depth=value) if axis == "depth" else Limits()
@@ -134,63 +227,29 @@ def fit_exponent(values: Sequence[float], measured: Sequence[float]) -> float:
     return float(np.polyfit(np.log(values), np.log(np.maximum(measured, 1e-9)), 1)[0])
 
 
-def render(points: dict[str, dict[int, Point]], title: str) -> str:
-    """Draw a panel for each axis, both of whose scales are logarithmic and relative to the first point."""
-    panels = [_draw_panel(axis, found, number) for number, (axis, found) in enumerate(points.items())]
-    width, height = _COLUMNS * _SIDE + 10, -(-len(panels) // _COLUMNS) * (_SIDE + 20) + 30
-    style = (
-        "text{font:12px system-ui,sans-serif;fill:#777}.t{font-weight:600}.f{fill:none;stroke:#999;stroke-opacity:.5}"
-    )
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img"><title>{escape(title)}</title>'
-        f'<style>{style}</style><text x="10" y="18" class="t">{escape(title)}</text>{"".join(panels)}</svg>\n'
-    )
+def run_growth(words: list[str]) -> None:
+    """Time and memory against facts, rules, candidates, depth and slots, with fitted exponents.
 
+        python -m benchmarks growth
 
-def _draw_panel(axis: str, points: dict[int, Point], number: int) -> str:
-    left = number % _COLUMNS * _SIDE + _LEFT
-    top = number // _COLUMNS * (_SIDE + 20) + _TOP
-    size = _SIDE - _LEFT - 20
-    values = list(points)
-    span = np.log(values[-1] / values[0])
-    ratios = {name: np.log(np.array([max(getattr(each, name), 1e-9) for each in points.values()])) for name in MEASURED}
-    ratios = {name: each - each[0] for name, each in ratios.items()}
-    low = min(-0.1, *(float(each.min()) for each in ratios.values()))
-    high = max(span, *(float(each.max()) for each in ratios.values()))
-
-    def at(x: float, y: float) -> str:
-        return f"{left + size * x / span:.1f},{top + size * (high - y) / (high - low):.1f}"
-
-    shapes = [f'<rect class="f" x="{left}" y="{top}" width="{size}" height="{size}"/>']
-    shapes += [f'<text x="{left}" y="{top - 6}" class="t">{escape(axis)}: {values[0]:,} to {values[-1]:,}</text>']
-    shapes += [f'<polyline class="f" stroke-dasharray="3" points="{at(0, 0)} {at(span, span)}"/>']
-    xs = np.log(np.array(values) / values[0])
-    for row, (name, label) in enumerate(MEASURED.items()):
-        line = " ".join(at(float(x), float(y)) for x, y in zip(xs, ratios[name], strict=True))
-        shapes.append(f'<polyline fill="none" stroke-width="2" stroke="{_COLOURS[name]}" points="{line}"/>')
-        measured = [getattr(each, name) for each in points.values()]
-        text = f"{label}: {measured[0]:,.3g} to {measured[-1]:,.3g}, exponent {fit_exponent(values, measured):.2f}"
-        y = top + size + 16 + 14 * row
-        shapes.append(f'<text x="{left}" y="{y}" style="fill:{_COLOURS[name]}">{escape(text)}</text>')
-    return "".join(shapes)
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--output", type=Path, default=Path("growth.svg"))
+    Each point is a process of its own. Times are CPU seconds, the least of three repeats; an exponent is the slope of a
+    line through the logarithms. More facts are copies of the same graph, so that what matches stays equal: all ends are
+    compared.
+    """
+    parser = make_parser(run_growth)
     parser.add_argument("--mode", default="native", help="of the evaluator; slots are measured in mode eager")
     parser.add_argument("--axes", nargs="+", choices=tuple(POINTS), default=list(POINTS))
     parser.add_argument("--tiny", action="store_true", help="small values, to see that it runs")
     parser.add_argument("--point", nargs=2, metavar=("AXIS", "VALUE"), help="measure one point in this process")
-    options = parser.parse_args()
+    options = parser.parse_args(words)
     values = TINY if options.tiny else POINTS
     if options.point is not None:
         axis, value = options.point[0], int(options.point[1])
-        print(json.dumps(measure(axis, value, values[axis][0], options.mode, options.tiny)))
+        print(json.dumps(measure_point(axis, value, values[axis][0], options.mode, options.tiny)))
         return
     points: dict[str, dict[int, Point]] = {}
-    print("| against | from | to | " + " | ".join(f"{label} | exponent" for label in MEASURED.values()) + " |")
-    print("|" + "---|" * (3 + 2 * len(MEASURED)))
+    titles = [title for label in MEASURED.values() for title in (label, "exponent")]
+    print_header("against", "from", "to", *titles)
     for axis in options.axes:
         points[axis] = {value: _measure_apart(axis, value, options) for value in values[axis]}
         if axis in ("facts", "slots") and len({each.ends for each in points[axis].values()}) > 1:
@@ -199,19 +258,13 @@ def main() -> None:
         for name in MEASURED:
             measured = [getattr(each, name) for each in points[axis].values()]
             cells += [f"{measured[0]:,.3g} to {measured[-1]:,.3g}", f"{fit_exponent(values[axis], measured):.2f}"]
-        print(f"| {axis} | {values[axis][0]:,} | {values[axis][-1]:,} | {' | '.join(cells)} |", flush=True)
-    title = f"Growth of time and memory, mode {options.mode}; dashed: in proportion"
-    write_file(options.output, render(points, title))
-    print(f"wrote {options.output}", file=sys.stderr)
+        print_row(axis, f"{values[axis][0]:,}", f"{values[axis][-1]:,}", *cells)
 
 
 def _measure_apart(axis: str, value: int, options: argparse.Namespace) -> Point:
-    words = [sys.executable, __file__, "--point", axis, str(value), "--mode", options.mode, *["--tiny"] * options.tiny]
+    words = [sys.executable, "-m", "benchmarks", "growth", "--point", axis, str(value), "--mode", options.mode]
+    words += ["--tiny"] * options.tiny
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     if done.returncode:
         sys.exit(f"{' '.join(words)}\n{done.stderr}")
     return Point(*json.loads(done.stdout))
-
-
-if __name__ == "__main__":
-    main()

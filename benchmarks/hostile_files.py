@@ -1,17 +1,5 @@
-"""Files from strangers: every command that reads a file is given special files, bombs, lies and damaged files.
+"""Files from strangers: every command that reads a file is given special files, bombs, lies and damaged files."""
 
-    python benchmarks/hostile_files.py                      # special files, bombs, lies and foreign links
-    python benchmarks/hostile_files.py --random 200         # and 200 copies of each file, damaged at random
-    python benchmarks/hostile_files.py --only trace --only "saved run" --every-command
-
-Sound files of every kind are made first, by the commands themselves. Then each is replaced in a copy of its folder, and every
-command that reads it runs in a process of its own, which is forked so that it need not import torch. Counted are commands
-that take five seconds longer than with sound files, end with exit code 70, end by a signal, or take more than 1 GiB of
-memory beyond that of a process that does nothing; and refusals that do not say how to go on. Prints a Markdown table; exit
-code 1 if anything but sound results and refusals occurred.
-"""
-
-import argparse
 import gc
 import gzip
 import importlib
@@ -40,12 +28,13 @@ from typing import Final, NamedTuple
 import h5py
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "trace"))
+import kgverify
+from benchmarks.shared import ROOT, make_parser, print_header, print_row
 
+sys.path.insert(0, str(ROOT / "tests" / "trace"))
 from hostile_traces import CONSTRUCTS, copy_as_plain_h5py
 from trace_builders import FACT_LINES, FACTS, HEADER, RANKINGS, RULES, SYMBOLS, make_columns, open_writer, write_file
 
-import kgverify
 from kgverify.cli import main as run_kgverify
 
 if sys.version_info >= (3, 14):
@@ -757,8 +746,20 @@ def _time_sound(command: str, sound: Path) -> float:
         return min(run_command(command, place, 300.0).seconds for _ in range(2))
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def run_hostile_files(words: list[str]) -> int:
+    """Files from strangers: every command that reads a file is given special files, bombs, lies and damaged files.
+
+        python -m benchmarks hostile-files                      # special files, bombs, lies and foreign links
+        python -m benchmarks hostile-files --random 200         # and 200 copies of each file, damaged at random
+        python -m benchmarks hostile-files --only trace --only "saved run" --every-command
+
+    Sound files of every kind are made first, by the commands themselves. Then each is replaced in a copy of its folder,
+    and every command that reads it runs in a process of its own, which is forked so that it need not import torch.
+    Counted are commands that take five seconds longer than with sound files, end with exit code 70, end by a signal, or
+    take more than 1 GiB of memory beyond that of a process that does nothing; and refusals that do not say how to go
+    on. Prints a Markdown table; exit code 1 if anything but sound results and refusals occurred.
+    """
+    parser = make_parser(run_hostile_files)
     parser.add_argument("--random", type=int, default=0, metavar="N", help="copies of each file damaged at random")
     parser.add_argument("--seed", type=int, default=0, help="of the random damage")
     parser.add_argument("--only", action="append", help="the kinds of files to try; all if not given")
@@ -771,7 +772,7 @@ def main() -> int:
     parser.add_argument(
         "--every-command", action="store_true", help="try every command on each change, not one in turn"
     )
-    options = parser.parse_args()
+    options = parser.parse_args(words)
     import_everything()
     counts: dict[str, Counter[str]] = {}
     bad = 0
@@ -797,13 +798,8 @@ def main() -> int:
                     figures = f"exit code {result.code}, {result.seconds:.1f} s, {result.num_bytes >> 20} MiB"
                     print(f"{result.verdict}: {where}\n  {figures}", *shown, sep="\n  ", file=sys.stderr, flush=True)
     columns = ("refused", "accepted", *BAD)
-    print(f"| file | {' | '.join(columns)} |")
-    print("|---" * (len(columns) + 1) + "|")
+    print_header("file", *columns)
     for kind, found in [*counts.items(), ("all", sum(counts.values(), Counter()))]:
-        print(f"| {kind} | {' | '.join(str(found[column]) for column in columns)} |")
+        print_row(kind, *(found[column] for column in columns))
     print(f"hangs, bugs, signals, more than 1 GiB, refusals without advice: {bad}")
     return 1 if bad else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

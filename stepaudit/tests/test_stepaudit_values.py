@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor
-from torch_idioms import IDIOMS
 
+from benchmarks.audit.miscompiles import MISCOMPILES
 from stepaudit import AuditReport, UserError, Verdict
 from stepaudit.audited_function import Subject, make_subject
 from stepaudit.ladder.climb import Climb, Judge, climb
@@ -24,8 +24,12 @@ from stepaudit.report import ReportBuilder
 from stepaudit.source_lines import find_return
 
 BY_NAME = {rung.name: rung for rung in RUNGS}
-IDIOM = {idiom.name: idiom for idiom in IDIOMS}
 BELOW_INDUCTOR = RUNG_NAMES[:3]
+
+
+def take(name: str) -> Subject:
+    case = MISCOMPILES[name]
+    return Subject(name, case.step, case.make, calls=4)
 
 
 def audit(subject: Subject, options: AuditOptions = USUALLY) -> AuditReport:
@@ -55,7 +59,7 @@ def test_a_sound_function_agrees_on_every_rung() -> None:
 @pytest.mark.exhaustive
 def test_a_mutated_argument_left_wrong_is_found_and_laid_to_its_pass(tmp_path: Path) -> None:
     report = audit(
-        IDIOM["swap-buffers"].subject(),
+        take("swap_buffers"),
         AuditOptions(rungs=RUNG_NAMES[:4], reproducer=tmp_path / "swap.py", seconds=100),
     )
     assert report.verdict is Verdict.DIVERGE
@@ -84,7 +88,7 @@ class Called:
 
 @pytest.mark.exhaustive
 def test_where_the_source_cannot_be_taken_the_script_holds_the_graph(tmp_path: Path) -> None:
-    swap = IDIOM["swap-buffers"].subject()
+    swap = take("swap_buffers")
     subject = Subject("swap", Called(swap), swap.make_inputs)
     ladder = climb(subject, AuditOptions(rungs=("default",)))
     assert ladder.first is not None
@@ -95,11 +99,11 @@ def test_where_the_source_cannot_be_taken_the_script_holds_the_graph(tmp_path: P
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("name", ["mark-true", "mark-others"])
+@pytest.mark.parametrize("name", ["mark_true", "mark_others"])
 def test_a_comparison_folded_in_tracing_is_found_on_the_first_rung(name: str, tmp_path: Path) -> None:
     if not torch.__version__.startswith("2.13"):
         pytest.skip("torch 2.13 folds it")
-    subject = IDIOM[name].subject()
+    subject = take(name)
     first = climb(subject, AuditOptions(rungs=BELOW_INDUCTOR)).first
     assert first is not None
     assert first.rung.name == "backend-eager"
@@ -110,7 +114,7 @@ def test_a_comparison_folded_in_tracing_is_found_on_the_first_rung(name: str, tm
 
 
 def test_a_fused_copy_that_reads_what_it_wrote_is_found_where_it_is_functionalized() -> None:
-    subject = IDIOM["rotate-at-once"].subject()
+    subject = take("rotate_at_once")
     ladder = climb(subject, AuditOptions(rungs=BELOW_INDUCTOR))
     assert ladder.first is not None
     assert ladder.first.rung.name == "aot-eager"
@@ -150,7 +154,7 @@ def test_of_two_passes_that_each_repair_the_last_is_named() -> None:
 
 @pytest.mark.deep
 def test_two_passes_that_one_name_stands_for_are_left_out_together() -> None:
-    judge = Judge(IDIOM["shift-rows"].subject(), AuditOptions(seconds=200))
+    judge = Judge(take("shift_rows"), AuditOptions(seconds=200))
     deviations, _ = judge.judge(judge.watch(BY_NAME["default"]))
     culprit = find_culprit(judge, Climb(BY_NAME["default"], deviations, 1, 0.0))
     assert [(item.kind, len(item.where)) for item in culprit.items] in ([(PASS, 2)], [(PASS, 1)])

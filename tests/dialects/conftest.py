@@ -1,7 +1,6 @@
-"""The engines of known dialects are those of the benchmark, which finds the second prover and the examples itself."""
+"""Some engines of known dialects are those of an example."""
 
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
-import proposed_dialects as proposed_dialects
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples" / "padded_engine"))

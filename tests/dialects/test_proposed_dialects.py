@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import slow
-from proposed_dialects import BATCHED, BlackBox, Known, Staged, draw_dialect, judge, list_engines, try_engine
+from known_dialects import BATCHED, BlackBox, Known, Staged, draw_dialect, judge, list_engines, try_engine
 from second_engine import SecondEngine
 
 import kgverify as kv

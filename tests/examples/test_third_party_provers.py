@@ -41,7 +41,7 @@ def test_generated_problems_are_judged(package, module):
     if importlib.util.find_spec(module) is None:
         pytest.skip(f"{module} is not installed")
     num_programs = 5 if package == "pydatalog" else 60  # each that hangs takes seconds
-    command = [sys.executable, "-m", "benchmarks.third_party_provers", package, "--programs", str(num_programs)]
+    command = [sys.executable, "-m", "benchmarks", "provers", package, "--programs", str(num_programs)]
     done = subprocess.run(
         command, capture_output=True, text=True, check=False, cwd=ROOT
     )  # not all import without warnings

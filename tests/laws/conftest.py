@@ -1,6 +1,6 @@
-"""Searches for faults are benchmarks, which lie in a folder of their own."""
+"""The search for the laws that a fault breaks lies with the tests of the generator of problems."""
 
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "testing"))

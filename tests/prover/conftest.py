@@ -1,4 +1,4 @@
-"""Graphs and candidates of the tests of this folder, and the path of the scoreboard in the repository's `benchmarks`."""
+"""Graphs and candidates of the tests of this folder, and the path of `benchmarks`."""
 
 import sys
 from pathlib import Path
@@ -12,7 +12,7 @@ from kgverify.program.outcomes import Side
 from kgverify.program.program import Program
 from kgverify.trace.model.columns import CandidateSet
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 
 @pytest.fixture(scope="session")

@@ -9,8 +9,8 @@ import msgspec
 import numpy as np
 import pytest
 from fault_programs import CASES, WALKS, WIDE, Case, case_of, needs_data
-from scoreboard.truth import OF_NO_STEP, Truth, find_truth
 
+from benchmarks.scoreboard import OF_NO_STEP, Truth, find_truth
 from kgverify.comparison.locate import first_difference
 from kgverify.errors import UserError
 from kgverify.graphs.load import load_graph

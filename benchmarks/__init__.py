@@ -1,0 +1,1 @@
+"""Measurements of what the pages claim: `python -m benchmarks` lists them."""

@@ -1,0 +1,463 @@
+"""Provers, rankers and steps of other people, against ours."""
+
+import importlib
+import json
+import multiprocessing
+import random
+import signal
+import sys
+import time
+from collections import Counter
+from itertools import islice
+
+import numpy as np
+from scipy.stats import rankdata
+
+import kgreference
+from benchmarks.shared import ROOT, make_parser
+from kgreference import Dialect, Exclusion, Filter, Kind, Limits, Memory
+from kgreference.program import Program, Variable
+from kgverify.program.atoms import Variable as OurVariable
+from kgverify.program.outcomes import Outcome
+from kgverify.ranking.rank import rank_scores
+from kgverify.testing.problems.decode import draw_problems
+from kgverify.trace.model.columns import Candidates
+
+EXAMPLES = ROOT / "examples" / "third_party"
+
+
+def judge_all(benchmark, words, packages, judge, unit, num):
+    """Judge the packages that are named, print a line for each, and return the sum of their counts."""
+    parser = make_parser(benchmark)
+    parser.add_argument("packages", nargs="*", help=f"of {', '.join(packages)}; all by default")
+    parser.add_argument(f"--{unit}", type=int, default=num, dest="num", help=f"number of {unit} for each package")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="stop a package after this time")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--show", type=int, default=0, help="print this many problems that differ, the shortest first")
+    options = parser.parse_args(words)
+    total = Counter()
+    for package in options.packages or packages:
+        sys.path.insert(0, str(EXAMPLES))
+        try:
+            adapter = importlib.import_module(f"{package}_adapter")
+        except ModuleNotFoundError as error:
+            print(f"{package} is not measured: {error}", file=sys.stderr)
+            continue
+        counts, examples = judge(adapter, package, options.seed, options.num, time.monotonic() + options.seconds)
+        print(json.dumps({"package": package, "seed": options.seed, **counts}), flush=True)
+        for example in sorted(examples, key=lambda each: len(str(each)))[: options.show]:
+            print("   ", *example, sep="  ")
+        total += counts
+    if not total:
+        sys.exit("nothing was measured: none of the packages is installed")
+    return total
+
+
+# Provers
+
+
+PACKAGES = {"problog": (True, 0), "pydatalog": (True, 0), "minikanren": (False, 0), "pytholog": (False, 1)}
+"""The packages: whether they answer recursive programs, and the least arity that they read."""
+MOST_SECONDS = 0.5
+"""Seconds of computing that a program may take with all its queries."""
+CHUNK = 200
+"""Programs for which one process is started."""
+CONTEXT = multiprocessing.get_context("fork")
+
+
+def draw_program(rng, is_recursive, least_arity):
+    """Return facts, rules and queries: atoms are tuples of names, and variables start with a capital."""
+    predicates = rng.sample(
+        [(name, arity) for name in "pqrst" for arity in (0, 1, 2, 2, 2) if arity >= least_arity], rng.randint(2, 5)
+    )
+    constants = rng.sample(["a", "b", "c", "d", "e1", "f_g"], rng.randint(1, 4))
+
+    def draw_atom(choice, terms):
+        name, arity = choice
+        return (name, *(rng.choice(terms) for _ in range(arity)))
+
+    facts = [draw_atom(rng.choice(predicates), constants) for _ in range(rng.choice((1, 2, 3, 5, 8)))]
+    rules = []
+    for _ in range(rng.choice((0, 1, 1, 2, 3, 4))):
+        terms = ["X", "Y", "Z", "W"][: rng.randint(1, 4)] + rng.sample(constants, 1) * (rng.random() < 0.25)
+        place = rng.randrange(len(predicates))
+        lower = [each for each in predicates[:place] if each[0] != predicates[place][0]]
+        choices = predicates if is_recursive else lower
+        if choices:
+            body = [draw_atom(rng.choice(choices), terms) for _ in range(rng.choice((1, 1, 2, 2, 3)))]
+            bound = sorted({term for atom in body for term in atom[1:]})
+            if bound or predicates[place][1] == 0:
+                rules.append((draw_atom(predicates[place], bound), body))
+    if not is_recursive and not is_stratified(rules):
+        return draw_program(rng, is_recursive, least_arity)
+    known = [*facts, *(atom for head, body in rules for atom in (head, *body))]
+    asked = [(atom[0], len(atom) - 1) for atom in rng.choices(known, k=10)]
+    queries = [draw_atom(each, [*constants, "X", "Y"] if rng.random() < 0.7 else ["X", "Y"]) for each in asked]
+    return facts, rules, list(dict.fromkeys(queries))
+
+
+def is_stratified(rules):
+    """Return whether no predicate needs itself, whatever its arity."""
+    below = {}
+    for head, body in rules:
+        below.setdefault(head[0], set()).update(atom[0] for atom in body)
+    for _ in below:
+        below = {name: names.union(*(below.get(other, set()) for other in names)) for name, names in below.items()}
+    return all(name not in names for name, names in below.items())
+
+
+def encode_atom(atom):
+    """Return the atom as one of two arguments: repeated, or made up; its predicate is named by name and arity."""
+    terms = [Variable(term) if term[0].isupper() else term for term in atom[1:]]
+    return (f"{atom[0]}{len(terms)}", *([*terms, *terms] if len(terms) == 1 else terms or ["none", "none"]))
+
+
+def model_of_reference(facts, rules):
+    """Return the least model by the reference: pairs of a predicate's name and terms."""
+    encoded = [(encode_atom(head), [encode_atom(atom) for atom in body]) for head, body in rules]
+    program = Program.from_names([encode_atom(fact) for fact in facts], encoded)
+    return {program.decode(atom) for atom in kgreference.least_model(program)}
+
+
+def model_of_clingo(facts, rules):
+    """Return the least model by clingo."""
+    import clingo
+
+    def write(atom):
+        name, *terms = encode_atom(atom)
+        return f"{name}({','.join(str(t.name) if isinstance(t, Variable) else t for t in terms)})"
+
+    control = clingo.Control(["--warn=none"])
+    control.add("base", [], "".join(f"{write(head)} :- {','.join(map(write, body))}.\n" for head, body in rules))
+    control.add("base", [], "".join(f"{write(fact)}.\n" for fact in facts))
+    control.ground([("base", [])])
+    symbols = [each.symbol for each in control.symbolic_atoms]
+    return {(each.name, *map(str, each.arguments)) for each in symbols}
+
+
+def select(model, query):
+    """Return the tuples of terms of the instances of a query in a model."""
+    name, *terms = encode_atom(query)
+    found = set()
+    for predicate, *values in model:
+        bound = {}
+        if predicate == name and all(
+            bound.setdefault(term, value) == value if isinstance(term, Variable) else term == value
+            for term, value in zip(terms, values, strict=True)
+        ):
+            found.add(tuple(values[: len(query) - 1]))
+    return found
+
+
+def answer_all(adapter, problems, connection):
+    """Send the answers to each problem, or the text of its exception; end by a signal where one takes too long."""
+    for problem in problems:
+        signal.setitimer(signal.ITIMER_VIRTUAL, MOST_SECONDS)  # its signal ends compiled loops as well
+        try:
+            found = adapter.find_answers(*problem)
+        except Exception as error:
+            found = f"{type(error).__name__}: {error}"
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        connection.send(found)
+
+
+def ask(adapter, problems):
+    """Yield the answers to each problem, the text of its exception, or None after `MOST_SECONDS` of computing."""
+    start = 0
+    while start < len(problems):
+        ours, theirs = CONTEXT.Pipe(duplex=False)
+        process = CONTEXT.Process(target=answer_all, args=(adapter, problems[start:], theirs), daemon=True)
+        process.start()
+        theirs.close()
+        try:
+            for _ in problems[start:]:
+                yield ours.recv()
+                start += 1
+        except EOFError:
+            yield None
+            start += 1
+        process.join()
+
+
+def judge_prover(adapter, package, seed, num_programs, deadline):
+    """Return counts of problems by result, and those that differ with the expected and the given answers."""
+    counts, examples = Counter(), []
+    for start in range(0, num_programs, CHUNK):
+        if time.monotonic() > deadline:
+            break
+        numbers = range(start, min(start + CHUNK, num_programs))
+        programs = [draw_program(random.Random(f"{seed}:{number}"), *PACKAGES[package]) for number in numbers]
+        for (facts, rules, queries), found in zip(programs, ask(adapter, programs), strict=True):
+            if not isinstance(found, list):
+                found = [
+                    each if isinstance(each, str | None) else each[0]
+                    for each in ask(adapter, [(facts, rules, [q]) for q in queries])
+                ]
+            model = model_of_reference(facts, rules)
+            counts["programs"] += 1
+            for query, answers in zip(queries, found, strict=True):
+                expected = select(model, query)
+                counts["problems"] += 1
+                if answers != expected:
+                    kind = "raises" if isinstance(answers, str) else "hangs" if answers is None else "differs"
+                    agree = expected == select(model_of_clingo(facts, rules), query)
+                    counts[kind if agree else "judges differ"] += 1
+                    examples.append((facts, rules, query, expected, answers))
+    return counts, examples
+
+
+def run_provers(words: list[str]) -> int:
+    """Ask provers of other people for the answers of generated queries, and judge these by the reference and by clingo.
+
+        python -m benchmarks provers --programs 1000 problog pydatalog
+
+    A problem is a program with one query. Programs have facts and range-restricted rules over predicates of arity 0 to
+    2, whose names may have several arities; those of a prover that need not end on recursion have none. The reference
+    answers each query from the least model. Where a prover differs, clingo computes the least model again: a problem
+    counts as `differs` where the two judges agree. The script exits with 1 where they do not agree with each other.
+    """
+    counts = judge_all(run_provers, words, PACKAGES, judge_prover, "programs", 200)
+    return int(counts["judges differ"] > 0)
+
+
+# Rankers
+
+
+RANKERS = ("pykeen", "torchkge", "ogb", "tgb", "torch_geometric", "torchmetrics", "pytrec_eval", "sklearn")
+UNFILTERED = {"torch_geometric"}
+"""The evaluators that rank known triples as well."""
+TOLERANCE = 1e-5
+"""The relative error of a rank that a library gives as its float32 reciprocal."""
+
+
+def draw_graph(rng):
+    """Return scores, test triples, known triples, among them the test triples, with repetitions, and a batch size."""
+    num_entities, num_relations = int(rng.choice([1, 2, 3, 5, 8, 13, 40])), int(rng.integers(1, 4))
+    shape = (num_entities, num_relations, num_entities)
+    kind = rng.integers(4)
+    if kind == 0:
+        scores = rng.integers(-2, 3, shape) / 4  # many ties
+    elif kind == 1:
+        scores = rng.normal(size=shape)
+    elif kind == 2:
+        scores = 1 + rng.integers(0, 3, shape) * 2.0**-22  # apart by a rounding of float32
+    else:
+        scores = np.full(shape, rng.integers(-1, 2) / 2)  # all tie
+
+    def draw_triples(num):
+        return np.stack([rng.integers(0, size, num) for size in shape], axis=1)
+
+    tests = draw_triples(int(rng.choice([1, 2, 8, 64, 256])))
+    known = np.concatenate([draw_triples(int(rng.choice([0, 1, 5, 30]))), tests])
+    known = known[rng.integers(0, len(known), 2 * len(known))] if rng.random() < 0.5 else known
+    known = np.concatenate([known, tests])
+    batch_size = int(rng.choice([1, 2, 3, len(tests), 100]))
+    return scores.astype(np.float32), tests.tolist(), known.tolist(), batch_size
+
+
+def list_candidates(scores, tests, known):
+    """Return the candidates of every ranking, with their scores and where each ranking ends: the test triple first."""
+    triples = set(map(tuple, known))
+    rows, sizes = [], []
+    for query, (h, r, t) in enumerate(tests):
+        for side in (0, 1):
+            replaced = [(e, r, t) if side == 0 else (h, r, e) for e in range(len(scores))]
+            others = [each for each in replaced if each not in triples and each != (h, r, t)]
+            rows += [(query, side, *each) for each in [(h, r, t), *others]]
+            sizes.append(1 + len(others))
+    table = np.array(rows, np.int32)
+    num = len(table)
+    columns = (np.ones(num, np.uint32), np.full(num, Outcome.PROVED, np.int8), np.zeros(num, np.uint8), np.zeros(num))
+    atoms = table[:, [3, 2, 4]]
+    found = scores[table[:, 2], table[:, 3], table[:, 4]].astype(np.float64)
+    return Candidates(table[:, 0], table[:, 1].astype(np.int8), atoms, *columns), found, np.cumsum(sizes)
+
+
+def expect(scores, tests, known):
+    """Return the bounds of the ranks by side, by us and by scipy."""
+    candidates, found, ends = list_candidates(scores, tests, known)
+    ours = rank_scores(candidates, found, np.array(tests, np.int32)[:, [1, 0, 2]], 0.0)
+    bounds = list(zip(ours.optimistic.tolist(), ours.pessimistic.tolist(), strict=True))
+    rankings = np.split(-found, ends[:-1])
+    theirs = [tuple(rankdata(each, method)[0] for method in ("min", "max")) for each in rankings]
+    return {name: (bounds[side::2], theirs[side::2]) for side, name in ((0, "head"), (1, "tail"))}
+
+
+def is_expected(rank, low, high, ties):
+    """Return whether a rank is the one between the bounds that the way of ties gives."""
+    if ties == "any":
+        return low * (1 - TOLERANCE) <= rank <= high * (1 + TOLERANCE) and abs(rank - round(rank)) <= TOLERANCE * rank
+    wanted = {"optimistic": low, "realistic": (low + high) / 2, "pessimistic": high}[ties]
+    return abs(rank - wanted) <= TOLERANCE * wanted
+
+
+def judge_ranker(adapter, package, seed, num_graphs, deadline):
+    """Return counts of problems by result, and examples of those that differ."""
+    counts, examples = Counter(), []
+    for number in range(num_graphs):
+        if time.monotonic() > deadline:
+            break
+        scores, tests, known, batch_size = draw_graph(np.random.default_rng((seed, number)))
+        bounds = expect(scores, tests, [] if package in UNFILTERED else known)
+        counts["graphs"] += 1
+        found = adapter.find_ranks(scores, tests, known, batch_size)
+        counts["problems"] += sum(len(tests) for _ in {side for side, _ in found})
+        for (side, ties), ranks in found.items():
+            counts["ranks"] += len(ranks)
+            for test, rank, ours, theirs in zip(tests, ranks, *bounds[side], strict=True):
+                counts["ties"] += ours[0] < ours[1]
+                if ours != theirs:
+                    counts["judges differ"] += 1
+                elif not is_expected(rank, *ours, ties):
+                    counts["differs"] += 1
+                    examples.append((number, side, ties, test, rank, ours))
+    return counts, examples
+
+
+def run_rankers(words: list[str]) -> int:
+    """Compare the ranks of other people's evaluators with ours, on generated scores and graphs.
+
+        python -m benchmarks rankers --graphs 1000 pykeen torchkge
+
+    A problem is one ranking: a test triple with one side replaced by every entity, known triples left out where the
+    evaluator does so. Scores tie often. The ranks of `kgverify.ranking` are expected, and `scipy.stats.rankdata` ranks
+    the same scores independently: a problem counts as `differs` where these two agree. The script exits with 1 where
+    they do not.
+    """
+    counts = judge_all(run_rankers, words, RANKERS, judge_ranker, "graphs", 200)
+    return int(counts["judges differ"] > 0)
+
+
+# Steps
+
+
+PROLOG = Dialect(exclusion=Exclusion.NEVER, filters=(Filter.MAX_ATOMS, Filter.MAX_RESOLVENTS), memory=Memory.NONE)
+"""Prolog's semantics: no fact is deleted from a goal, and no goal is remembered."""
+MOST_TOGETHER = 500
+"""The programs of one process."""
+MOST_FACTS = 500
+MOST_ROWS = 1 << 13
+"""The constants to the power of a rule's variables, at most, for least models."""
+
+
+class First:
+    """The policy that takes the first resolvent."""
+
+    def scores(self, goal, resolvents):
+        """Return lower scores for later resolvents."""
+        return [float(-i) for i in range(len(resolvents))]
+
+
+def draw_programs(seed):
+    """Yield programs of the reference with their queries and limits."""
+    rng = random.Random(seed)
+    for problem in draw_problems(seed):
+        if len(problem.facts) <= MOST_FACTS:
+            named = [
+                [(rule.clause_head, list(rule.body)) for rule in problem.rules],
+                [*problem.queries, *problem.unranked],
+            ]
+            rules, queries = named
+            program = kgreference.Program.from_names(
+                [rename(fact) for fact in problem.facts],
+                [(rename(head), [rename(atom) for atom in body]) for head, body in rules],
+                [rename(query) for query in queries],
+            )
+            limits = (rng.randint(1, 12), rng.choice((1, 2, 3, 4, 6)), rng.choice((1, 2, 3, 5, 30, 120)))
+            yield program, [encode_problem(program, rename(query)) for query in queries], limits
+
+
+def rename(atom):
+    """Return an atom with the reference's variables."""
+    terms = [kgreference.Variable(t.name) if isinstance(t, OurVariable) else t for t in (atom.first, atom.second)]
+    return (atom.predicate, *terms)
+
+
+def encode_problem(program, query):
+    """Return a query by ids, canonical."""
+    predicate, *terms = query
+    ids = {}
+    found = [
+        ids.setdefault(t, -1 - len(ids)) if isinstance(t, kgreference.Variable) else program.constant_ids[t]
+        for t in terms
+    ]
+    return (program.predicate_ids[predicate], *found)
+
+
+def list_clauses(program):
+    """Return the clauses in the order in which the dialect tries them."""
+    return [(rule.head, rule.body) for rule in program.rules] + [(fact, ()) for fact in program.facts]
+
+
+def judge_steps(adapter, programs, counts):
+    """Compare the steps of SWI-Prolog with the reference's; return the queries that differ."""
+    found = iter(
+        adapter.find_steps([(list_clauses(program), queries, *limits) for program, queries, limits in programs])
+    )
+    wrong = []
+    for program, queries, limits in programs:
+        for query in queries:
+            derivation = kgreference.derive(program, Limits(*limits), First(), query, PROLOG)
+            expected = []
+            for step in derivation.steps:
+                resolvents = [each.atoms for each in step.after_limit if each.kind is not Kind.FALSE]
+                expected.append([listed(step.goal), *map(listed, resolvents)])
+            counts["problems"] += 1
+            counts["steps"] += len(expected)
+            counts[derivation.outcome.name] += 1
+            if next(found) != expected:
+                wrong.append((program.facts, program.rules, query, limits, expected))
+    return wrong
+
+
+def listed(atoms):
+    """Return atoms as lists."""
+    return [list(atom) for atom in atoms]
+
+
+def judge_models(adapter, programs, counts):
+    """Compare the models of clingo with the reference's; return the programs that differ."""
+    small = [program for program, _, _ in programs if is_small(program)]
+    wrong = []
+    for program, found in zip(small, adapter.find_models(list(map(list_clauses, small))), strict=True):
+        expected = kgreference.least_model(program)
+        counts["problems"] += 1
+        counts["derived"] += len(expected) - len(program.facts)
+        if found != expected:
+            wrong.append((program.facts, program.rules, sorted(found ^ expected)))
+    return wrong
+
+
+def is_small(program):
+    """Return whether no join is large, and whether every variable of a head occurs in the body."""
+    variables = [
+        ({t for t in rule.head if t < 0}, {t for atom in rule.body for t in atom if t < 0}) for rule in program.rules
+    ]
+    return all(head <= body and len(program.constants) ** len(body) <= MOST_ROWS for head, body in variables)
+
+
+JUDGES = {"swipl": judge_steps, "clingo": judge_models}
+
+
+def judge_package(adapter, package, seed, num_programs, deadline):
+    """Return counts, and the problems that differ."""
+    counts, wrong = Counter(), []
+    programs = islice(draw_programs(seed), num_programs)
+    while (some := list(islice(programs, MOST_TOGETHER))) and time.monotonic() < deadline:
+        counts["programs"] += len(some)
+        wrong += JUDGES[package](adapter, some, counts)
+    counts["differs"] = len(wrong)
+    return counts, wrong
+
+
+def run_prolog(words: list[str]) -> int:
+    """Compare the steps of SWI-Prolog and the least models of clingo with the reference's, on generated programs.
+
+        python -m benchmarks prolog --programs 1000 swipl clingo
+
+    A problem of SWI-Prolog is one query: every resolvent of every step of the derivation that takes the first
+    resolvent, up to three limits, is compared with the reference in the dialect `PROLOG`. A problem of clingo is one
+    program.
+    """
+    counts = judge_all(run_prolog, words, JUDGES, judge_package, "programs", 1000)
+    return int(counts["differs"] > 0)
