@@ -12,21 +12,19 @@ DOCS = ROOT / "docs"
 BLOCK = re.compile(r"^```(console|python)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 SMALL = "--queries 2 --corruptions 5"
 BEFORE = {
-    "comparing.md": f"kgverify record --engine reference {SMALL} -o eager.h5\n"
-    f"kgverify record --engine compiled {SMALL} -o compiled.h5",
     "graphs.md": "",
-    "notebooks.md": "",
     "report.md": "",
     "traces.md": f"kgverify trace import others.jsonl -o reference.h5\nkgverify record --engine reference {SMALL} -o mine.h5",
+    "verdicts.md": f"kgverify record --engine reference {SMALL} -o eager.h5\n"
+    f"kgverify record --engine compiled {SMALL} -o compiled.h5",
+    "which.md": "",
 }
 """The pages of this file, with commands that make the files which a page presumes."""
 ELSEWHERE = {
     "auditing.md": "../stepaudit/tests/test_stepaudit_page.py",
     "ci.md": "docs/test_site.py",
     "evaluating.md": "cli/test_cli_evaluate.py",
-    "flagship.md": "prover/flagship_page.py",
     "fuzzing.md": "cli/test_cli_fuzz.py",
-    "hypothesis.md": "plugin/test_hypothesis_page.py",
     "install.md": "docs/test_site.py",
     "performance.md": "bench/test_bench_page.py",
     "pytest.md": "plugin/test_pytest_plugin.py",

@@ -172,6 +172,6 @@ def test_the_search_of_the_site_finds_a_page(site, tmp_path):
         browser.type("modulo duplicates")
         browser.wait_for("document.querySelectorAll('.md-search-result__item').length > 0")
         found = browser.evaluate("document.querySelector('.md-search-result__link').href")
-        assert found.startswith(f"{site}/comparing/")
+        assert found.startswith(f"{site}/verdicts/")
         browser.open(found)
-        assert browser.evaluate("document.querySelector('h1').innerText").startswith("How two runs are compared")
+        assert browser.evaluate("document.querySelector('h1').innerText").startswith("What a verdict means")

@@ -11,7 +11,7 @@ import pytest
 from kgverify.testing.reproducers.text_format import read_reproducer
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "pytest.md").read_text(encoding="utf-8")
-TOY, TEST, REPLAY = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+TOY, TEST, REPLAY, _ = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 REPORT = re.search(r"```text\n(.*?)```", PAGE, re.DOTALL).group(1)
 MISTAKE, REPAIR = "list(goal[1:])", "[bind(atom, bound) for atom in goal[1:]]"
 # An environment that was installed before the entry point existed does not load the plugin.

@@ -204,10 +204,12 @@ def test_what_a_trace_has_not_is_an_error_with_a_fix(recorded):
 
 def test_the_blocks_of_the_page_run(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    page = (Path(__file__).parents[2] / "docs" / "notebooks.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "which.md").read_text(encoding="utf-8")
     blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     names: dict[str, object] = {}
-    exec(compile("\n".join(blocks), "notebooks.md", "exec"), names)
-    for table, columns in re.findall(r"^\| `(\w+)` \| [^|]* \| (.*) \|$", page, re.MULTILINE):
+    exec(compile("\n".join(blocks), "which.md", "exec"), names)
+    tables = re.findall(r"^\| `(\w+)` \| (`(?:candidate|query)`.*) \|$", page, re.MULTILINE)
+    assert len(tables) == 4
+    for table, columns in tables:
         held = list(names["trace"].to_pandas(table))
         assert [name for name in re.findall(r"\w+", columns) if name != "stages"] == held
