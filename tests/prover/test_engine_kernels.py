@@ -12,7 +12,9 @@ from engine_checks import try_few_clauses_at_a_time
 from kgverify.engines.policy import SHORTEST, make_two_tower
 from kgverify.errors import UserError
 from kgverify.graphs.load import load_graph
+from kgverify.program.atoms import NamedAtom, Variable
 from kgverify.program.limits import Limits
+from kgverify.program.program import NamedRule
 from kgverify.prover import execution_choice
 from kgverify.prover.engine import CompiledEngine
 from kgverify.prover.execution_choice import Demand, choose_evaluation_layout, choose_layout, estimate_bytes
@@ -25,7 +27,7 @@ from kgverify.runs.run import Run, reference_pipeline
 from kgverify.testing.checking.check import Checker
 from kgverify.testing.problems.decode import draw_problems
 from kgverify.testing.problems.merge import merge
-from kgverify.testing.problems.problem import PolicySpec
+from kgverify.testing.problems.problem import PolicySpec, Problem
 from kgverify.trace.model.columns import CandidateSet, Columns, concatenate
 from kgverify.trace.model.digests import compute_digests
 from kgverify.trace.model.schema import TraceLevel
@@ -36,6 +38,7 @@ from kgverify.prover.fused.record import StepLog
 from kgverify.prover.fused.ticks import FusedTicks, build_scoring
 from kgverify.prover.tower.launch import build_tower_parameters, build_tower_score
 
+X, Y, Z = map(Variable, "XYZ")
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
@@ -45,6 +48,15 @@ def test_the_fused_kernels_take_the_steps_of_the_reference(lockstep: bool) -> No
     problems = [replace(problem, policy=PolicySpec("shortest")) for problem in islice(draw_problems(5, 0), 2)]
     problems.append(replace(problems[0], policy=PolicySpec("two_tower")))
     assert not list(Checker(compiled_maker(mode="fused", device=DEVICE.type), lockstep=lockstep).check(problems)[0])
+
+
+@pytest.mark.deep
+def test_every_atom_of_more_than_a_hundred_resolvents_is_recorded() -> None:
+    names = [f"c{number}" for number in range(110)]
+    of = NamedAtom
+    rule = NamedRule(of("r", X, Y), (of("p", X, Z), of("q", Z, Y)))
+    problem = Problem(facts=tuple(of("p", "a", name) for name in names), rules=(rule,), unranked=(of("r", "a", "c7"),))
+    assert not list(Checker(compiled_maker(mode="fused", device=DEVICE.type)).check([problem])[0])
 
 
 @pytest.mark.deep
