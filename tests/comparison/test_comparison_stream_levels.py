@@ -124,10 +124,11 @@ def test_a_trace_with_goals_is_verified_where_its_digests_are_all_that_is_compar
         compare(first, tmp_path / "c", verifies_content=False)
 
 
-def test_goals_without_stored_digests_are_compared_with_digests(tmp_path):
+@pytest.mark.parametrize("level", ["compact", "digests"])
+def test_goals_without_stored_digests_are_compared_with_digests(level, tmp_path):
     trace = base_trace()
     changed = with_element(trace, "steps.choice", 7, lambda value: value + 1)
-    first = store(trace, tmp_path / "a", level="compact")
+    first = store(trace, tmp_path / "a", level=level)
     for each, verdict in ((trace, Verdict.AGREE), (changed, Verdict.DIVERGE)):
         arrays = DataFile(store(each, tmp_path / "b")).load_arrays()
         del arrays["digests/sequence"]
