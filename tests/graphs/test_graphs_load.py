@@ -235,3 +235,11 @@ def test_a_variable_that_resembles_a_constant_is_a_warning(folder: Path) -> None
     assert load_graph(folder).warnings == (
         "rules.txt:1: 'ROME' is a variable; for the constant 'Rome', write it in quotes",
     )
+
+
+@pytest.mark.parametrize("row", [",,", "," * 500])
+def test_a_row_of_delimiters_alone_is_refused(tmp_path, row):
+    (tmp_path / "train.txt").write_text("a\tr\tb\n")
+    (tmp_path / "test.txt").write_text(row)
+    with pytest.raises(UserError, match="empty name"):
+        load_graph(str(tmp_path))

@@ -236,7 +236,7 @@ class TableRows:
         is_blank = self.delimiter == " "
         long = [i for i, row in enumerate(self.rows) if len(row) > 3 and not row[-1].strip(" ")]
         for i in long:
-            width = max(3, *(num for num, field in enumerate(self.rows[i], 1) if field.strip(" ")))
+            width = max([3, *(num for num, field in enumerate(self.rows[i], 1) if field.strip(" "))])
             self.rows[i] = self.rows[i][:width]
         if long and not is_blank:
             self.warn(f"{count_of(len(long), 'line')} with an empty field at the end, the first here", long[0])
