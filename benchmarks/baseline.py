@@ -286,7 +286,7 @@ class Slots(NamedTuple):
     outcome:         int64   [N]
     is_limited:      bool    [N]
     log_probability: float64 [N]
-    turn:            int64   [N]        row of the pool; as many as there are: none left
+    turn:            int64   [N]        row of the pool; the number of its rows if no candidate is left
     is_fresh:        bool    [N]        no step taken yet
     """
 

@@ -478,7 +478,7 @@ TRIALS = {"damaged": try_damaged, "written": try_written}
 
 
 def measure_memory() -> int:
-    """Return the most memory that the process had so far, in bytes."""
+    """Return the peak of the memory of this process, in bytes."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 

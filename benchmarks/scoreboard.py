@@ -83,7 +83,7 @@ def find_truth(run: Run, names: Sequence[str], *, slots: int) -> Truth:
     drawn = plant.draw(run.graph, run.split, run.queries, run.num_corruptions, run.seed)
     layout = choose_layout(run.limits, slots=slots)
     program, cpu = run.graph.program, torch.device("cpu")
-    # A fault may leave a slot with an empty goal, of which the semantics says nothing: no clause matches it.
+    # A fault may leave a slot with an empty goal. The semantics does not define its step: no clause matches it.
     sound = match_nothing_for_padding(plant_faults(run.limits, run.policy, ())).stages
     twin = _Twin(
         faulty=Setting(plant.stages, run.limits, layout),

@@ -57,7 +57,7 @@ def judge_all(benchmark, words, packages, judge, unit, num):
 
 
 PACKAGES = {"problog": (True, 0), "pydatalog": (True, 0), "minikanren": (False, 0), "pytholog": (False, 1)}
-"""The packages: whether they answer recursive programs, and the least arity that they read."""
+"""The packages, each with its ability to answer recursive programs and the smallest arity that it reads."""
 MOST_SECONDS = 0.5
 """Seconds of computing that a program may take with all its queries."""
 CHUNK = 200

@@ -340,7 +340,7 @@ REPEATS = 4
 
 
 def time_best(work: Callable[[], object], repeats: int = REPEATS) -> float:
-    """The least seconds of some repeats."""
+    """Return the time of the fastest repetition, in seconds."""
     seconds = []
     for _ in range(repeats):
         begin = time.perf_counter()

@@ -41,7 +41,7 @@ class Size(NamedTuple):
 
     queries, corruptions: the numbers of the run
     sample:  the number of candidates that the reference proves
-    seconds: the time for repetitions, of which there are at least `LEAST_REPEATS`
+    seconds: the time for repetitions; there are at least `LEAST_REPEATS`
     """
 
     queries: int

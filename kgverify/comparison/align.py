@@ -125,15 +125,15 @@ def judge_unpaired(
     for is_extra, (rows, candidates, names) in enumerate(
         ((alignment.missing, missing, pair.names), (alignment.extra, extra, pair.actual_names))
     ):
-        for number, row in enumerate(rows.tolist()):
-            identity = [column[number].tolist() for column in candidates]
+        identities = zip(*(column.tolist() for column in candidates), strict=True)
+        for row, identity, stage in zip(rows.tolist(), identities, stages[is_extra], strict=True):
             named = name_candidate(pair.schema, names, identity)
             found.append(
                 Divergence(
                     candidate=row,
                     **named,
                     step=-1,
-                    stage=stages[is_extra][number],
+                    stage=stage,
                     field=f"candidates.{pair.schema.identity[-1]}",
                     level=Level.OUTCOME,
                     expected=NO_CANDIDATE if is_extra else named["atom"],

@@ -186,7 +186,7 @@ def _without_steps(source: StepSource) -> MemorySource:
 
 
 Convert = Callable[[NDArray[np.int32]], NDArray[np.int32]]
-"""A function that converts atoms from the ids of one trace to those of the other."""
+"""A function that translates the ids in atoms of one trace into the ids of the other trace."""
 
 _OF_RESOLVENTS: Final = ("kind", "num_atoms", "origin_kind", "origin", "score", "atoms", "order")
 

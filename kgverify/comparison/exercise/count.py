@@ -95,7 +95,7 @@ class Clauses(NamedTuple):
 
     @property
     def most_matches(self) -> int | None:
-        """The most clauses that an atom can match: the largest number of clauses of one predicate."""
+        """The largest number of clauses that one predicate has, and so that an atom can match."""
         if self.rules is None or self.facts is None:
             return None
         num = Counter(self.facts[:, 0].tolist()) + Counter(rule.clause_head.predicate for rule in self.rules)

@@ -24,7 +24,7 @@ from kgverify.trace.model.columns import (
 )
 from kgverify.trace.model.digests import compute_digests
 from kgverify.trace.model.header import ClauseTexts, EngineInfo, Header, PolicyInfo, RunInfo
-from kgverify.trace.model.schema import has_goals
+from kgverify.trace.model.schema import TraceLevel, has_goals
 from kgverify.trace.model.trace import Trace
 
 ERROR: Final = 2.0**-10
@@ -309,7 +309,7 @@ def with_header(trace: Trace, **changes: Any) -> Trace:
 
 def at_level(trace: Trace, level: str) -> Trace:
     """Return a trace as it is read at a level that keeps less: its digests stay."""
-    fields = trace.fields & KNOWLEDGE_GRAPH.columns_kept(level)  # type: ignore[arg-type]
+    fields = trace.fields & KNOWLEDGE_GRAPH.columns_kept(TraceLevel(level))
     columns = blank(trace, fields).columns
     if not has_goals(level):
         steps, resolvents = columns.steps, columns.resolvents
