@@ -11,18 +11,16 @@ import numpy as np
 import pytest
 
 from kgreference.policy import Shortest
+from kgverify import EngineInfo, Limits, load_graph
+from kgverify.dialects import ReferenceEngine
 from kgverify.engines.policy import SHORTEST
 from kgverify.engines.protocol import Positions
-from kgverify.engines.reference.engine import ReferenceEngine
 from kgverify.files.writing import temporary_folder
-from kgverify.graphs.load import load_graph
-from kgverify.program.limits import Limits
 from kgverify.progress import Progress, no_progress
 from kgverify.prover.native import library
 from kgverify.runs.engine_makers import adapt_pipeline, evaluator_pipeline
 from kgverify.runs.run import Pipeline, Run, load_policy, reference_pipeline
 from kgverify.trace.model.columns import CandidateSet, Columns
-from kgverify.trace.model.header import EngineInfo
 from kgverify.verification.judgement import Effort
 
 UNEXPLAINED = Effort(explained=0)

@@ -7,8 +7,9 @@ from typing import Any, NamedTuple
 
 from kgreference import compare
 from kgreference.compare import Found, Proved, Rules, TakenStep
+from kgverify import Verdict
 from kgverify.comparison.compare import Comparer
-from kgverify.comparison.result import NO_CANDIDATE, Comparison, Level, Verdict, highest_level
+from kgverify.comparison.result import NO_CANDIDATE, Comparison, Level, highest_level
 from kgverify.engines.reference.comparison import read_sides
 from kgverify.trace.model.schema import has_goals
 from kgverify.trace.model.trace import Trace

@@ -3,10 +3,11 @@
 import pytest
 
 import kgverify as kv
+from kgverify import Job
 from kgverify.api.inputs import make_pipeline
 from kgverify.bench import BenchResult, Contender, Size, State, measure_engines
-from kgverify.engines.reference.engine import ReferenceEngine
-from kgverify.runs.job import Job, Proofs, Source
+from kgverify.dialects import ReferenceEngine
+from kgverify.runs.job import Proofs, Source
 
 SIZE = Size(queries=1, corruptions=3, sample=5, seconds=0.0)
 

@@ -21,19 +21,17 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from kgverify import Equality, KnowledgeGraph, Problem, Report
 from kgverify.cli.app import run
 from kgverify.cli.command_line import list_commands, list_options, make_app
 from kgverify.cli.entries import ENTRIES
-from kgverify.comparison.equality import Equality
-from kgverify.graphs.graph import KnowledgeGraph
+from kgverify.laws import render_reproducer
 from kgverify.program.atoms import NamedAtom, Variable
 from kgverify.program.program import NamedRule, Symbols
-from kgverify.report.report import Report
 from kgverify.runs.engine_makers import EngineSpec, evaluator_pipeline
 from kgverify.runs.run import Run, reference_pipeline
 from kgverify.testing.checking.failure import Signature
-from kgverify.testing.problems.problem import Problem
-from kgverify.testing.reproducers.text_format import Reproducer, render_reproducer
+from kgverify.testing.reproducers.text_format import Reproducer
 from kgverify.trace.model.header import Header
 from kgverify.trace.model.trace import Trace
 from kgverify.trace.write.writer import write_again

@@ -2,8 +2,8 @@
 
 import pytest
 
+from kgverify import Evaluator
 from kgverify.api.doctor import State, try_installation
-from kgverify.prover.evaluator import Evaluator
 
 
 def test_the_evaluator_without_torch_and_its_faults_pass(monkeypatch: pytest.MonkeyPatch):

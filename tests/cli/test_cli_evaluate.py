@@ -15,7 +15,7 @@ import pytest
 from cli_runs import EAGER, Command
 from warm_commands import run_shell
 
-from kgverify.errors import UserError
+from kgverify import UserError
 from kgverify.program.outcomes import Outcome
 from kgverify.prover.evaluator import parse_memory
 

@@ -12,8 +12,8 @@ import msgspec
 import pytest
 from warm_commands import run_python, run_shell
 
+from kgverify import UserError
 from kgverify.cli.commands.fuzz import parse_seconds
-from kgverify.errors import UserError
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "fuzzing.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```(\w+)\n(.*?)```", PAGE.partition("## Shrink a divergence")[0], re.DOTALL)

@@ -317,9 +317,8 @@ def test_ctrl_c_inside_code_compiled_from_a_text_has_the_usual_exit_code(tmp_pat
 
 
 def test_weights_are_written_with_ordinary_permissions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    from kgverify import Limits, load_graph
     from kgverify.engines.policy import make_two_tower, write_policy
-    from kgverify.graphs.load import load_graph
-    from kgverify.program.limits import Limits
 
     before = os.umask(0o022)
     try:

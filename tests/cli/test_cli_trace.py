@@ -10,15 +10,14 @@ import numpy as np
 import pytest
 from cli_runs import Command
 
-from kgverify.graphs.load import load_graph
-from kgverify.program.limits import Limits
+from kgverify import Limits, RecordingOptions, load_graph
 from kgverify.program.outcomes import STEP_STAGES
 from kgverify.runs.run import Run, build_trace, reference_pipeline
 from kgverify.trace.maintain.repair import convert_trace
 from kgverify.trace.model.schema import TraceLevel, has_goals
 from kgverify.trace.read.trace_file import read_trace
 from kgverify.trace.write.writer import write_again
-from kgverify.verification.record import RecordingOptions, prove_deep, record
+from kgverify.verification.record import prove_deep, record
 
 
 @pytest.fixture(scope="module")

@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from kgverify import load_graph
 from kgverify.comparison.comparable import lockstep_columns
-from kgverify.graphs.load import load_graph
 from kgverify.program.atoms import Atom
 from kgverify.program.program import Rule, Symbols
 from kgverify.ranking.rank import RANK_TOLERANCE

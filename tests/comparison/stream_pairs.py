@@ -9,17 +9,12 @@ import msgspec
 import numpy as np
 from comparison_traces import column_of, small_trace, with_column, with_columns, with_header_error, with_rankings
 
+from kgverify import TraceWriter
+from kgverify.kinds import KNOWLEDGE_GRAPH
 from kgverify.program.program import Symbols
-from kgverify.trace.model.columns import (
-    KNOWLEDGE_GRAPH,
-    concatenate,
-    expand_rows,
-    select_candidates,
-    select_steps,
-    starts_of,
-)
+from kgverify.trace.model.columns import concatenate, expand_rows, select_candidates, select_steps, starts_of
 from kgverify.trace.model.trace import Trace
-from kgverify.trace.write.writer import Clauses, Storage, TraceWriter
+from kgverify.trace.write.writer import Clauses, Storage
 
 TOUCHED = (
     *("candidates.outcome", "candidates.is_limited", "candidates.log_probability"),

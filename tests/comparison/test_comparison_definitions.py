@@ -16,13 +16,13 @@ from comparison_traces import column_of, small_trace, with_column, with_columns,
 from stream_pairs import base_trace, rename_constants, store
 from twins import select_resolvents
 
+from kgverify import Equality, UserError, Verdict
 from kgverify.comparison import comparable as sources
 from kgverify.comparison.align import align_candidates
 from kgverify.comparison.classify import Surroundings, describe_recorded, find_surroundings
 from kgverify.comparison.comparable import Numbering, _blank, _renumber, compare_dialects, open_source, wants_content
 from kgverify.comparison.compare import Comparer, Options, compare
 from kgverify.comparison.equal_columns import has_equal_scores, has_equal_sums, has_same_bytes
-from kgverify.comparison.equality import Equality
 from kgverify.comparison.inference import step_difference
 from kgverify.comparison.inference.infer import BlockInference, ProgramInference, find_program, name_in_dialect
 from kgverify.comparison.inference.origins import MOST_ATOMS, StepOrigins
@@ -30,16 +30,16 @@ from kgverify.comparison.inference.single_fault import ALONE
 from kgverify.comparison.inference.step_difference import _is_list_limit, find_limits
 from kgverify.comparison.modulo import DUPLICATES, NAMES, ORDER, normalise, normalise_steps, resolve_modulo
 from kgverify.comparison.recorded import evidence
-from kgverify.comparison.result import Level, Verdict
+from kgverify.comparison.result import Level
 from kgverify.comparison.step_view import UNNAMED, Names, StepReader, StepView
 from kgverify.comparison.stored_columns import _PairedChecksums, _split_column
-from kgverify.errors import UserError
-from kgverify.program.limits import OURS, DeclaredLimits, Dialect
+from kgverify.dialects import Dialect
+from kgverify.kinds import KNOWLEDGE_GRAPH
+from kgverify.program.limits import OURS, DeclaredLimits
 from kgverify.program.outcomes import GoalKind, Origin
 from kgverify.program.program import Symbols
 from kgverify.step.clauses import number_variables
 from kgverify.trace.model.columns import (
-    KNOWLEDGE_GRAPH,
     CandidateSet,
     expand_rows,
     no_stage_items,

@@ -15,9 +15,11 @@ from comparison_traces import (
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from kgverify import Verdict
 from kgverify.comparison.compare import compare
-from kgverify.comparison.result import Level, Verdict
-from kgverify.trace.model.columns import KNOWLEDGE_GRAPH, starts_of
+from kgverify.comparison.result import Level
+from kgverify.kinds import KNOWLEDGE_GRAPH
+from kgverify.trace.model.columns import starts_of
 from kgverify.trace.model.trace import Trace
 
 EVERY_COLUMN = sorted(KNOWLEDGE_GRAPH.compared_names)

@@ -6,9 +6,9 @@ import numpy as np
 from comparison_traces import column_of, first_step_with, small_trace, with_columns, with_element
 from test_comparison_verdicts import renumbered, without_columns
 
+from kgverify import Verdict
 from kgverify.comparison.comparable import Numbering, lockstep_columns
 from kgverify.comparison.compare import compare
-from kgverify.comparison.result import Verdict
 from kgverify.program.outcomes import Origin
 from kgverify.program.program import Symbols
 from kgverify.trace.model.columns import empty_columns, starts_of

@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 from comparison_traces import first_step_with, small_trace, with_columns, with_element, with_header, with_header_error
 
+from kgverify import Limits, Verdict, load_graph
 from kgverify.comparison.compare import compare
-from kgverify.comparison.result import DIGEST, Level, Verdict
-from kgverify.graphs.load import load_graph
-from kgverify.program.limits import Limits
+from kgverify.comparison.result import DIGEST, Level
+from kgverify.kinds import KNOWLEDGE_GRAPH
 from kgverify.program.program import Symbols
 from kgverify.runs.run import Run, build_trace, reference_pipeline
 from kgverify.trace.maintain.repair import convert_trace
-from kgverify.trace.model.columns import KNOWLEDGE_GRAPH, starts_of
+from kgverify.trace.model.columns import starts_of
 from kgverify.trace.model.digests import compute_digests
 from kgverify.trace.model.schema import TraceLevel
 from kgverify.trace.model.trace import Trace

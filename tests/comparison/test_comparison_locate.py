@@ -3,9 +3,9 @@
 from comparison_traces import small_trace
 from test_comparison_classify import GOAL, resolvent, step
 
+from kgverify import Stage
 from kgverify.comparison.locate import Difference, locate_difference, shorten
 from kgverify.comparison.step_view import Names, StepView
-from kgverify.program.outcomes import Stage
 
 A, B, C = resolvent([(0, 3, 4)], 5), resolvent([(0, 4, 4)], 6), resolvent([(0, 5, 4)], 0, origin_kind=1)
 

@@ -20,19 +20,15 @@ from run_engines import UNEXPLAINED
 from twins import TwinEngine, select_resolvents, twin
 
 import kgverify as kv
+from kgverify import Equality, UserError, Verdict, load_graph
 from kgverify.comparison.compare import compare
-from kgverify.comparison.equality import Equality
 from kgverify.comparison.modulo import parse_modulo
-from kgverify.comparison.result import Verdict
 from kgverify.engines.protocol import Sizes
-from kgverify.errors import UserError
-from kgverify.graphs.load import load_graph
+from kgverify.laws import compiled_maker, draw_problems
 from kgverify.program.outcomes import STEP_STAGES
 from kgverify.prover.faults.plant import FAULTS
-from kgverify.runs.engine_makers import compiled_maker
 from kgverify.runs.run import Run, build_trace, reference_pipeline
 from kgverify.testing.checking.check import prepare_batches
-from kgverify.testing.problems.decode import draw_problems
 from kgverify.trace.maintain.repair import convert_trace
 from kgverify.trace.model.columns import no_stage_items, starts_of
 from kgverify.trace.model.schema import TraceLevel

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 from comparison_traces import column_of, small_trace, with_column, with_element, with_header, with_rankings
 
+from kgverify import Verdict
 from kgverify.comparison.compare import compare
 from kgverify.comparison.rankings import compare_rankings, mean_reciprocal_rank
-from kgverify.comparison.result import Comparison, Level, Verdict
+from kgverify.comparison.result import Comparison, Level
 from kgverify.program.outcomes import Outcome
 from kgverify.trace.model.columns import Rankings
 from kgverify.trace.model.trace import Trace

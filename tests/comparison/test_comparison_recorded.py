@@ -6,9 +6,9 @@ import msgspec
 import numpy as np
 from comparison_traces import small_trace, with_columns, with_header_error
 
+from kgverify import Verdict
 from kgverify.comparison.compare import compare
 from kgverify.comparison.rankings import compare_rankings
-from kgverify.comparison.result import Verdict
 from kgverify.program.program import Symbols
 from kgverify.trace.model.trace import Trace
 from kgverify.trace.write.writer import write_again

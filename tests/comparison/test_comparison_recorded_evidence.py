@@ -21,13 +21,10 @@ from comparison_traces import (
 from stream_pairs import store
 
 import kgverify as kv
+from kgverify import Equality, Report, UserError, Verdict
 from kgverify.comparison.comparable import open_source
-from kgverify.comparison.equality import Equality
 from kgverify.comparison.recorded import evidence
-from kgverify.comparison.result import Verdict
-from kgverify.errors import UserError
 from kgverify.program.outcomes import Outcome
-from kgverify.report.report import Report
 from kgverify.trace.maintain.check import check_trace
 from kgverify.trace.model.columns import Candidates, select_candidates, starts_of
 from kgverify.trace.model.score_tolerance import explain_bound

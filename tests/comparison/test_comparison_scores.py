@@ -16,9 +16,10 @@ from comparison_traces import (
     with_header,
 )
 
+from kgverify import Verdict
 from kgverify.comparison.compare import compare
 from kgverify.comparison.equal_columns import has_equal_scores
-from kgverify.comparison.result import Level, Verdict
+from kgverify.comparison.result import Level
 from kgverify.trace.model.columns import starts_of
 from kgverify.trace.model.trace import Trace
 

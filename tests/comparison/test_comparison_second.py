@@ -12,10 +12,10 @@ from stream_pairs import CHANGES, Change, base_trace, forget_rankings, rank_othe
 from twins import twin
 
 from kgreference import compare
+from kgverify import Verdict
 from kgverify.comparison.compare import Comparer, Options
-from kgverify.comparison.result import Verdict
+from kgverify.kinds import KNOWLEDGE_GRAPH
 from kgverify.program.outcomes import GoalKind, Origin
-from kgverify.trace.model.columns import KNOWLEDGE_GRAPH
 from kgverify.trace.model.trace import Trace
 
 NUM_SEEDS = 8

@@ -10,11 +10,11 @@ import xxhash
 from comparison_traces import small_lockstep_trace, with_column, with_columns, with_element
 from stream_pairs import CHANGES, base_trace, chunk, shuffle, store, tie
 
+from kgverify import UserError, Verdict
 from kgverify.comparison import stored_columns
 from kgverify.comparison.compare import SKIPPED, Comparer, compare
 from kgverify.comparison.recorded.evidence import SAMPLED
-from kgverify.comparison.result import Level, Verdict
-from kgverify.errors import UserError
+from kgverify.comparison.result import Level
 from kgverify.report.report import encode_report
 from kgverify.trace.model.columns import empty_columns, select_candidates
 from kgverify.trace.read import data_file as content

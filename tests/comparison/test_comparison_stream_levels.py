@@ -10,11 +10,11 @@ from comparison_traces import with_element, with_header
 from stream_pairs import CHANGES, base_trace, cut_steps, lose, rename_constants, shuffle, store, tie
 
 import kgverify
+from kgverify import UserError, Verdict
 from kgverify.comparison import stored_columns
 from kgverify.comparison.compare import SKIPPED, compare
 from kgverify.comparison.recorded.evidence import SAMPLED
-from kgverify.comparison.result import DIGEST, Verdict
-from kgverify.errors import UserError
+from kgverify.comparison.result import DIGEST
 from kgverify.report.report import encode_report
 from kgverify.trace.hdf5.writing import write_arrays
 from kgverify.trace.model.schema import TraceLevel, has_goals

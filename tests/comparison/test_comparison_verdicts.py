@@ -19,11 +19,11 @@ from comparison_traces import (
     with_rankings,
 )
 
+from kgverify import Limits, Verdict
 from kgverify.comparison.comparable import lockstep_columns
 from kgverify.comparison.compare import compare
 from kgverify.comparison.rankings import compare_rankings
-from kgverify.comparison.result import Level, Verdict, highest_level
-from kgverify.program.limits import Limits
+from kgverify.comparison.result import Level, highest_level
 from kgverify.program.program import Symbols
 from kgverify.trace.model.columns import Columns, empty_columns, select_candidates, starts_of
 from kgverify.trace.model.header import RunInfo

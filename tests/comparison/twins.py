@@ -5,7 +5,8 @@ from dataclasses import replace
 import msgspec
 import numpy as np
 
-from kgverify.engines.protocol import Engine, Positions
+from kgverify import Engine
+from kgverify.engines.protocol import Positions
 from kgverify.progress import Progress, no_progress
 from kgverify.trace.model.columns import CandidateSet, Columns, Resolvents, expand_rows, no_stage_items, starts_of
 from kgverify.trace.model.digests import compute_digests

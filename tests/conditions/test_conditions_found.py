@@ -8,11 +8,10 @@ from typing import Any
 import pytest
 
 import kgverify as kv
+from kgverify import Report, load_graph
 from kgverify.comparison.result import Cause
-from kgverify.graphs.load import load_graph
 from kgverify.report.render.junit import render_junit
 from kgverify.report.render.terminal import explain_causes
-from kgverify.report.report import Report
 from kgverify.runs.engine_makers import evaluator_pipeline
 from kgverify.runs.run import Run, reference_pipeline
 from kgverify.verification.verify import verify

@@ -17,9 +17,8 @@ from second_engine import SecondEngine
 
 import kgverify as kv
 from kgverify import Taken
-from kgverify.dialects import Dialect, Proposal, propose_dialect
+from kgverify.dialects import Dialect, Proposal, ReferenceEngine, propose_dialect
 from kgverify.engines.protocol import take_position
-from kgverify.engines.reference.engine import ReferenceEngine
 from kgverify.program.limits import FILTERS, OURS, VALUES
 from kgverify.runs.run import reference_pipeline
 from kgverify.trace.model.columns import Rankings, concatenate

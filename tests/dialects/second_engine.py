@@ -10,14 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 from second_prover import Move, Row, Rows, SecondProver
 
+from kgverify import EngineInfo, Limits
+from kgverify.dialects import Dialect
 from kgverify.engines.policy import Policy
 from kgverify.engines.protocol import Positions
-from kgverify.program.limits import Dialect, Limits
 from kgverify.program.program import Program
 from kgverify.progress import Progress, no_progress
 from kgverify.step.clauses import Atoms
 from kgverify.trace.model.columns import Candidates, CandidateSet, Columns, Resolvents, Steps, starts_of
-from kgverify.trace.model.header import EngineInfo
 
 MOST_PROVERS: Final = 8
 

@@ -10,24 +10,16 @@ from invoked_commands import invoke
 from second_engine import SecondEngine, engine_of_dialect, make_prover
 
 import kgverify as kv
-from kgverify import strategies
-from kgverify.laws.catalogue import LAWS
-from kgverify.program.limits import FILTERS, OURS, VALUES, Dialect, Limits, write_dialect
+from kgverify import Limits, Problem, strategies
+from kgverify.dialects import Dialect, write_dialect
+from kgverify.laws import LAWS, draw_problems, render_reproducer
+from kgverify.program.limits import FILTERS, OURS, VALUES
 from kgverify.runs.engine_makers import EngineSpec, as_maker, find_dialect, find_maker
 from kgverify.testing.campaigns.campaign import Campaign, run_campaign
 from kgverify.testing.checking.check import Checker
-from kgverify.testing.problems.decode import (
-    SHAPES,
-    SIZE,
-    add_switch,
-    decode_problem,
-    draw_problems,
-    list_scope,
-    put_in_dialect,
-)
+from kgverify.testing.problems.decode import SHAPES, SIZE, add_switch, decode_problem, list_scope, put_in_dialect
 from kgverify.testing.problems.merge import merge
-from kgverify.testing.problems.problem import Problem
-from kgverify.testing.reproducers.text_format import Reproducer, parse_reproducer, render_reproducer
+from kgverify.testing.reproducers.text_format import Reproducer, parse_reproducer
 from kgverify.testing.shrinking.shrink import shrink
 
 BATCHED = Dialect(

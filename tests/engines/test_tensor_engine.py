@@ -8,11 +8,10 @@ import pytest
 import torch
 
 import kgverify as kv
+from kgverify import UserError, load_graph
 from kgverify.engines.adapters import encoding
 from kgverify.engines.policy import SHORTEST
 from kgverify.engines.protocol import candidate_set, positions_of
-from kgverify.errors import UserError
-from kgverify.graphs.load import load_graph
 from kgverify.program.atoms import NamedAtom, Variable
 from kgverify.program.outcomes import GoalKind, Outcome
 from kgverify.program.program import NamedRule, Program

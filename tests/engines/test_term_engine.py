@@ -8,12 +8,11 @@ import numpy as np
 import pytest
 
 import kgverify as kv
+from kgverify import UserError, load_graph
 from kgverify.conformance import NotConforming
+from kgverify.dialects import ReferenceEngine
 from kgverify.engines.policy import SHORTEST
 from kgverify.engines.protocol import positions_of
-from kgverify.engines.reference.engine import ReferenceEngine
-from kgverify.errors import UserError
-from kgverify.graphs.load import load_graph
 from kgverify.program.atoms import NamedAtom, Variable
 from kgverify.program.outcomes import GoalKind, Outcome
 from kgverify.program.program import NamedRule, Program

@@ -21,8 +21,9 @@ from evaluation_answers.evaluations import (
 )
 from run_engines import memory_folder
 
+from kgverify import Limits, UserError
 from kgverify.engines.policy import make_two_tower
-from kgverify.errors import InternalError, UserError
+from kgverify.errors import InternalError
 from kgverify.evaluation.evaluate import EvaluationSettings, evaluate
 from kgverify.evaluation.parts import (
     Identity,
@@ -37,7 +38,6 @@ from kgverify.evaluation.parts import (
 )
 from kgverify.evaluation.proving import FullWork
 from kgverify.program.atoms import NamedAtom
-from kgverify.program.limits import Limits
 from kgverify.progress import no_progress
 from kgverify.ranking.draw import draw_candidates
 from kgverify.ranking.rank import rank_candidates

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from run_engines import countries_run, eager_pipeline, needs_data
 
+from kgverify import KnowledgeGraph, Limits, load_graph
 from kgverify.comparison.exercise.exercise import MINIMUM, Minimum
 from kgverify.errors import InternalError
 from kgverify.evaluation import judge, rank_only
@@ -24,10 +25,7 @@ from kgverify.evaluation.judge import (
     word_outcome,
 )
 from kgverify.evaluation.parts import PartResult, identify, join_results
-from kgverify.graphs.graph import KnowledgeGraph
-from kgverify.graphs.load import load_graph
 from kgverify.program.atoms import NamedAtom
-from kgverify.program.limits import Limits
 from kgverify.program.outcomes import Outcome
 from kgverify.prover.program.least_model import LeastModel
 from kgverify.ranking import draw

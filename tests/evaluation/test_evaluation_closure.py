@@ -10,12 +10,12 @@ from altered_results import find_removed_atom
 from numpy.typing import NDArray
 
 from kgreference import least_model
+from kgverify import load_graph
 from kgverify.engines.reference.engine import build_reference_program
 from kgverify.evaluation import closure
 from kgverify.evaluation.closure import check_model
-from kgverify.graphs.load import load_graph
+from kgverify.laws import draw_problems
 from kgverify.program.program import Program
-from kgverify.testing.problems.decode import draw_problems
 
 
 def find_keys(program: Program) -> NDArray[np.int64]:

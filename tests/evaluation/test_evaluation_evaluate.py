@@ -13,12 +13,11 @@ import numpy as np
 import pytest
 from run_engines import ForeignEngine, TieBreakingEngine, countries_run, eager_pipeline, foreign_pipeline
 
-from kgverify.errors import UserError
+from kgverify import Limits, UserError
 from kgverify.evaluation import evaluate as evaluate_module
 from kgverify.evaluation.evaluate import EvaluationResult, EvaluationSettings, evaluate
 from kgverify.evaluation.judge import report_evaluation
 from kgverify.evaluation.parts import PartResult, list_columns
-from kgverify.program.limits import Limits
 from kgverify.program.outcomes import Outcome
 from kgverify.progress import Progress
 from kgverify.ranking.rank import RANK_TOLERANCE, compute_metrics

@@ -11,16 +11,16 @@ import pytest
 from numpy.typing import NDArray
 from run_engines import ForeignEngine, countries_run, needs_compiler, needs_data
 
+from kgverify import Limits, UserError, load_graph
 from kgverify.engines.protocol import STOPPED, Evaluation, Results
-from kgverify.errors import InternalError, UserError
+from kgverify.errors import InternalError
 from kgverify.evaluation import rank_only
 from kgverify.evaluation.evaluate import EvaluationSettings, evaluate
 from kgverify.evaluation.judge import report_evaluation
 from kgverify.evaluation.parts import PartResult, join_results, list_columns
 from kgverify.evaluation.proving import ProcessGroup, Share
 from kgverify.evaluation.rank_only import MARGIN, AllCorruptions, DrawnCorruptions, RankOnly, build_model
-from kgverify.graphs.load import load_graph
-from kgverify.program.limits import Limits
+from kgverify.laws import draw_problems
 from kgverify.program.outcomes import Outcome
 from kgverify.progress import Progress, no_progress
 from kgverify.prover.native.engine import NativeEngine
@@ -28,7 +28,6 @@ from kgverify.prover.program.least_model import LeastModel
 from kgverify.ranking.draw import ALL, draw_candidates, number_atoms
 from kgverify.ranking.rank import RANK_TOLERANCE, rank_candidates
 from kgverify.runs.run import Pipeline, Run, load_policy, plan_parts
-from kgverify.testing.problems.decode import draw_problems
 from kgverify.testing.problems.merge import merge
 from kgverify.trace.model.columns import CandidateSet, Columns, starts_of
 

@@ -15,7 +15,7 @@ import pytest
 from run_engines import ForeignEngine, countries_run, eager_pipeline
 from torch.distributed import HashStore
 
-from kgverify.errors import UserError
+from kgverify import UserError
 from kgverify.evaluation import closure, judge
 from kgverify.evaluation.closure import check_model
 from kgverify.evaluation.evaluate import EvaluationResult, EvaluationSettings, _Worker, evaluate

@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 
 import kgverify as kv
-from kgverify.errors import UserError
+from kgverify import UserError
 from kgverify.evaluation.parts import RUN, PartFolder, write_summary
 from kgverify.report.evaluation import EvaluationReport
 

@@ -4,14 +4,13 @@ import pytest
 import torch
 from run_engines import countries_run, eager_pipeline
 
-from kgverify.errors import UserError
+from kgverify import EngineInfo, UserError
 from kgverify.evaluation.evaluate import EvaluationSettings, evaluate
 from kgverify.evaluation.parts import ChoiceStatistics
 from kgverify.evaluation.proving import explain_out_of_memory
 from kgverify.ranking.draw import draw_candidates
 from kgverify.ranking.rank import rank_candidates
 from kgverify.runs.run import Pipeline
-from kgverify.trace.model.header import EngineInfo
 
 
 class Failing:

@@ -13,16 +13,16 @@ import pytest
 from run_engines import ForeignEngine, countries_run, eager_pipeline
 
 import kgverify as kv
+from kgverify import Limits
 from kgverify.evaluation import rank_only
 from kgverify.evaluation.evaluate import EvaluationSettings, evaluate
 from kgverify.evaluation.rank_only import BLOCK_SIZE, DrawnCorruptions, RankOnly, build_rank_only
-from kgverify.program.limits import Limits
+from kgverify.laws import draw_problems
 from kgverify.program.outcomes import Outcome
 from kgverify.ranking.draw import ALL, draw_candidates
 from kgverify.ranking.rank import RANK_TOLERANCE, rank_candidates
 from kgverify.runs.engine_makers import evaluator_pipeline
 from kgverify.runs.run import Part, Pipeline, Run, plan_parts
-from kgverify.testing.problems.decode import draw_problems
 from kgverify.testing.problems.merge import merge
 from kgverify.trace.model.columns import CandidateSet
 

@@ -8,13 +8,11 @@ import numpy as np
 import pytest
 from run_engines import ForeignEngine, countries_run, eager_pipeline, foreign_pipeline, needs_data
 
-from kgverify.errors import UserError
+from kgverify import Limits, UserError, load_graph
 from kgverify.evaluation import rank_only
 from kgverify.evaluation.evaluate import EvaluationResult, EvaluationSettings, evaluate
 from kgverify.evaluation.judge import report_evaluation
 from kgverify.evaluation.proving import may_stop
-from kgverify.graphs.load import load_graph
-from kgverify.program.limits import Limits
 from kgverify.program.outcomes import Outcome
 from kgverify.ranking.draw import ALL, draw_candidates
 from kgverify.ranking.rank import rank_candidates

@@ -10,8 +10,7 @@ import msgspec
 import pytest
 
 import kgverify as kv
-from kgverify.engines.protocol import Engine
-from kgverify.errors import UserError
+from kgverify import Engine, UserError
 from kgverify.evaluation import parts
 from kgverify.evaluation.evaluate import EvaluationResult, EvaluationSettings, evaluate
 from kgverify.evaluation.parts import hash_result

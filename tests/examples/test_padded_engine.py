@@ -14,10 +14,10 @@ from fast import Fast
 from slow import Slow
 
 import kgverify as kv
+from kgverify.laws import draw_problems
 from kgverify.runs.engine_makers import as_maker
 from kgverify.testing.checking.check import Checker
 from kgverify.testing.checking.guard import find_supported
-from kgverify.testing.problems.decode import draw_problems
 from kgverify.testing.shrinking.shrink import Budget, shrink
 
 SLOW = as_maker(Slow)

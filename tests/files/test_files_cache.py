@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kgverify.errors import UserError
+from kgverify import UserError
 from kgverify.files.code_identity import is_private, open_private
 
 NOBODY = 65534

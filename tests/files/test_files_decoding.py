@@ -5,7 +5,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from kgverify.errors import UserError, suggest
+from kgverify import UserError
+from kgverify.errors import suggest
 from kgverify.files.reading import MAX_JSON_BYTES, read_json, read_toml
 
 

@@ -13,7 +13,7 @@ from contextlib import suppress
 
 import pytest
 
-from kgverify.errors import UserError
+from kgverify import UserError
 from kgverify.files.reading import MIN_EXPANDED_BYTES, decompress, is_packed
 
 if sys.version_info >= (3, 14):

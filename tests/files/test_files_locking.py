@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kgverify.errors import UserError
+from kgverify import UserError
 from kgverify.files import writing
 from kgverify.files.writing import FOLDER_LOCK, OutputLock, lock_beside, locked_folder
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import kgverify as kv
-from kgverify.errors import UserError
+from kgverify import UserError
 from kgverify.files.writing import FOLDER_LOCK, OutputLock, lock_beside
 from kgverify.runs.engine_makers import PLAIN
 from kgverify.testing.campaigns.campaign import Campaign, run_campaign

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from kgverify.errors import UserError
+from kgverify import UserError
 from kgverify.files.reading import MAX_BYTES, MIN_EXPANDED_BYTES, open_file, read_file
 from kgverify.graphs.formats.reading import read_text
 

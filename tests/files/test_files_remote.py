@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import kgverify as kv
-from kgverify.errors import UserError
+from kgverify import UserError
 from kgverify.files import remote as remote_files
 from kgverify.files.remote import Remote, fetched, find_local, find_remote
 from kgverify.files.writing import make_folders, write_file

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from kgverify.errors import MissingDependency, UserError
+from kgverify import UserError
+from kgverify.errors import MissingDependency
 from kgverify.files.remote import Remote, describe_answer, find_remote
 
 pytest.importorskip("fsspec", reason="kgverify[storage] is not installed")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from kgverify.errors import UserError
+from kgverify import UserError
 from kgverify.files import writing
 from kgverify.files.writing import (
     append_to_file,

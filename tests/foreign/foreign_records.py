@@ -10,13 +10,13 @@ import numpy as np
 from foreign_folder import FOLDER
 from foreign_folder import needs_records as needs_records
 
+from kgverify import EngineInfo, Limits
 from kgverify.program.atoms import Atom
-from kgverify.program.limits import Limits
 from kgverify.program.outcomes import GoalKind, Outcome, Side
 from kgverify.program.program import Rule, Symbols
 from kgverify.trace.model.columns import Candidates, Columns, Resolvents, Steps, no_stage_items
 from kgverify.trace.model.digests import compute_digests
-from kgverify.trace.model.header import EngineInfo, Header, PolicyInfo
+from kgverify.trace.model.header import Header, PolicyInfo
 from kgverify.trace.model.trace import Trace
 
 UNKNOWN = (

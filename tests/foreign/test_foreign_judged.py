@@ -11,7 +11,7 @@ from foreign_folder import FOLDER, needs_records
 
 import kgverify as kv
 from kgverify.cli.app import run
-from kgverify.program.limits import Dialect, write_dialect
+from kgverify.dialects import Dialect, write_dialect
 
 pytestmark = needs_records
 

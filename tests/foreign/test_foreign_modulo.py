@@ -3,9 +3,8 @@
 import pytest
 from foreign_records import needs_records, trace_of
 
+from kgverify import Equality, Verdict
 from kgverify.comparison.compare import compare
-from kgverify.comparison.equality import Equality
-from kgverify.comparison.result import Verdict
 
 
 @needs_records

@@ -10,9 +10,8 @@ from functools import cache
 import pytest
 from foreign_records import Rows, needs_records, program_of, records_of, trace_of
 
-from kgverify.comparison.equality import Equality
+from kgverify import Equality, Report
 from kgverify.comparison.result import Divergence
-from kgverify.report.report import Report
 from kgverify.verification.recorded import compare_recorded
 
 pytestmark = needs_records

@@ -2,6 +2,7 @@
 
 import pytest
 
+from kgverify import KnowledgeGraph
 from kgverify.comparison.inference.origins import Deviation, OriginInference
 from kgverify.comparison.inference.step_difference import (
     GUESSED,
@@ -13,7 +14,6 @@ from kgverify.comparison.inference.step_difference import (
 )
 from kgverify.comparison.step_pair import StepPair
 from kgverify.comparison.step_view import ResolventView, StepView
-from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.program.atoms import Atom, NamedAtom, Variable
 from kgverify.program.outcomes import GoalKind, Origin
 from kgverify.program.program import NamedRule

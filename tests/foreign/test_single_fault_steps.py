@@ -2,6 +2,7 @@
 
 import pytest
 
+from kgverify import KnowledgeGraph, Limits, Stage
 from kgverify.comparison.inference.infer import prefer_one_stage
 from kgverify.comparison.inference.single_fault import (
     ALONE,
@@ -13,10 +14,10 @@ from kgverify.comparison.inference.single_fault import (
 from kgverify.comparison.inference.step_difference import StepDifference
 from kgverify.comparison.step_pair import StepPair
 from kgverify.comparison.step_view import ResolventView, StepView
-from kgverify.graphs.graph import KnowledgeGraph
+from kgverify.dialects import Dialect
 from kgverify.program.atoms import Atom, NamedAtom, Variable
-from kgverify.program.limits import OURS, Dialect, Limits
-from kgverify.program.outcomes import DifferenceClass, GoalKind, Origin, Stage
+from kgverify.program.limits import OURS
+from kgverify.program.outcomes import DifferenceClass, GoalKind, Origin
 from kgverify.program.program import NamedRule
 from kgverify.step.clauses import Clauses
 from kgverify.step.plain_step import Resolvent

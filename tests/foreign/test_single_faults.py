@@ -8,8 +8,7 @@ import kgverify as kv
 from kgreference import Stages
 from kgreference.resolvent import Kind, Matches
 from kgreference.step import close, match_facts, match_rules, resolve
-from kgverify.dialects import ReferenceEngine
-from kgverify.program.limits import Dialect
+from kgverify.dialects import Dialect, ReferenceEngine
 
 OURS = Dialect()
 NO_MEMORY = Dialect(memory="none", order="facts_first")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kgverify.graphs.load import load_graph
+from kgverify import load_graph
 from kgverify.program.outcomes import Side
 
 pytestmark = [

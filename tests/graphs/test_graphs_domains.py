@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from render_graphs import render_domains
 
-from kgverify.errors import UserError
+from kgverify import UserError
 from kgverify.graphs.domains import parse_domains
 
 NAMES = st.text(st.characters(exclude_characters="\t\n\r", exclude_categories=["Cs"]), min_size=1)

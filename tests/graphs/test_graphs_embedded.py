@@ -6,9 +6,8 @@ from importlib import resources
 import pytest
 from make_countries import parse_table, render_countries
 
+from kgverify import KnowledgeGraph, load_graph
 from kgverify.graphs.embedded import list_embedded
-from kgverify.graphs.graph import KnowledgeGraph
-from kgverify.graphs.load import load_graph
 
 FOLDER = resources.files("kgverify.graphs.embedded") / "countries"
 

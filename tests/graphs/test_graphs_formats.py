@@ -12,11 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kgverify.errors import UserError
+from kgverify import KnowledgeGraph, UserError, load_graph
 from kgverify.graphs.formats import tables
 from kgverify.graphs.formats.ntriples import parse_ntriples
-from kgverify.graphs.graph import KnowledgeGraph
-from kgverify.graphs.load import load_graph
 from kgverify.graphs.triples import parse_triples
 
 

@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import kgverify as kv
-from kgverify.errors import UserError
+from kgverify import UserError
 from kgverify.graphs import grammar
 from kgverify.graphs.rules import parse_rules
 from kgverify.graphs.triples import parse_facts

@@ -1,8 +1,7 @@
 import numpy as np
 import pytest
 
-from kgverify.errors import UserError
-from kgverify.graphs.graph import KnowledgeGraph
+from kgverify import KnowledgeGraph, UserError
 from kgverify.graphs.rules import parse_rules
 from kgverify.program.atoms import NamedAtom
 from kgverify.program.outcomes import Side

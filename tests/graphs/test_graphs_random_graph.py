@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from kgverify.errors import UserError
-from kgverify.graphs.load import load_graph
+from kgverify import UserError, load_graph
 from kgverify.program.outcomes import Outcome
 from kgverify.runs.run import Run, reference_pipeline
 

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from kgverify.errors import UserError
-from kgverify.graphs.load import load_graph
+from kgverify import UserError, load_graph
 from kgverify.program.atoms import NamedAtom, Variable
 
 X, Y = Variable("X"), Variable("Y")

@@ -5,9 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kgverify.errors import UserError
-from kgverify.graphs.graph import KnowledgeGraph
-from kgverify.graphs.load import load_graph
+from kgverify import KnowledgeGraph, UserError, load_graph
 from kgverify.program.atoms import Variable
 
 NAMES = (

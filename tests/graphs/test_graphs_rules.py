@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from render_graphs import render_rules
 
-from kgverify.errors import UserError
+from kgverify import UserError
 from kgverify.graphs.rules import parse_rules
 from kgverify.program.atoms import NamedAtom, Variable
 from kgverify.program.program import NamedRule, Source

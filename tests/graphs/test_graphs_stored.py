@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from kgverify import KnowledgeGraph, load_graph
 from kgverify.graphs import load
-from kgverify.graphs.graph import KnowledgeGraph
-from kgverify.graphs.load import find_key, load_graph, read_stored
+from kgverify.graphs.load import find_key, read_stored
 
 TRIPLES = "# places\na\tp\tb\nb\tp\tc\nä ö\tq\tb\nb\tp\tc\na\tp\tb\n"
 

@@ -3,7 +3,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from render_graphs import render_triples
 
-from kgverify.errors import UserError
+from kgverify import UserError
 from kgverify.graphs.formats import plain
 from kgverify.graphs.formats.plain import parse_plain_facts
 from kgverify.graphs.triples import parse_facts, parse_triples

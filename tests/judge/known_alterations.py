@@ -17,12 +17,12 @@ import msgspec
 import numpy as np
 from judge_answers.pairs import at_level
 
+from kgverify import UserError
 from kgverify.comparison.compare import Comparer, Options
 from kgverify.comparison.recorded.evidence import withhold_agreement
-from kgverify.errors import UserError
+from kgverify.laws import draw_problems
 from kgverify.runs.run import build_trace
 from kgverify.testing.checking.check import prepare_batches
-from kgverify.testing.problems.decode import draw_problems
 from kgverify.testing.problems.problem import SHORTEST
 from kgverify.trace.model.digests import compute_digests, root_digest
 from kgverify.trace.model.trace import Trace

@@ -15,19 +15,19 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from kgverify import Limits, Problem, Stage
 from kgverify.comparison.inference.origins import OriginInference
 from kgverify.comparison.inference.single_fault import StepProgram, explain_by_one_stage
 from kgverify.comparison.inference.step_difference import Given, LimitsSeen, StepDifference, explain_difference
 from kgverify.comparison.modulo import normalise_outputs
 from kgverify.comparison.step_pair import StepPair
 from kgverify.comparison.step_view import ResolventView, StepReader, StepView
+from kgverify.laws import draw_problems
 from kgverify.program.atoms import Atom
-from kgverify.program.limits import Limits
-from kgverify.program.outcomes import GoalKind, Origin, Stage
+from kgverify.program.outcomes import GoalKind, Origin
 from kgverify.step.clauses import Clauses, number_variables
 from kgverify.testing.checking.check import prepare_batches
-from kgverify.testing.problems.decode import draw_problems
-from kgverify.testing.problems.problem import SHORTEST, Problem
+from kgverify.testing.problems.problem import SHORTEST
 from kgverify.trace.model.stage_items import StageOutputs, StageReader
 from kgverify.verification.record import prove_deep
 

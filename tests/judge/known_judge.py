@@ -5,10 +5,10 @@ from typing import Any
 
 import numpy as np
 
+from kgverify import Report
 from kgverify.comparison.compare import Comparer, Options
 from kgverify.comparison.exercise.exercise import NO_MINIMUM, Exercised
 from kgverify.report.content import Outcomes
-from kgverify.report.report import Report
 from kgverify.trace.model.trace import Trace
 from kgverify.verification.judgement import LITTLE, count_outcomes, judge_exercise
 from kgverify.verification.rebuild import Rebuilder

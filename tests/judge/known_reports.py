@@ -18,15 +18,17 @@ from judge_answers.pairs import at_level, blank
 from known_judge import judge_known
 from rich.console import Console
 
-from kgverify.comparison.equality import Equality
-from kgverify.program.limits import FILTERS, OURS, Dialect
+from kgverify import Equality, Problem
+from kgverify.dialects import Dialect
+from kgverify.laws import draw_problems
+from kgverify.program.limits import FILTERS, OURS
 from kgverify.report.render.terminal import draw_text, print_report
 from kgverify.report.step_document import DerivationReader
 from kgverify.report.steps import TraceView, render_derivation, render_step, render_trace
 from kgverify.runs.run import build_trace
 from kgverify.testing.checking.check import prepare_batches
-from kgverify.testing.problems.decode import draw_problems, put_in_dialect
-from kgverify.testing.problems.problem import SHORTEST, Problem
+from kgverify.testing.problems.decode import put_in_dialect
+from kgverify.testing.problems.problem import SHORTEST
 from kgverify.trace.model.columns import are_equal
 from kgverify.trace.model.schema import has_goals
 from kgverify.trace.model.trace import Trace

@@ -14,8 +14,9 @@ from judge_answers.trace_formula import NUM_STEPS, make_columns, make_steps
 from judge_answers.traces import check_known_traces, check_loaded_recorder
 from run_engines import memory_folder
 
+from kgverify import UserError
 from kgverify.engines.protocol import join_digests
-from kgverify.errors import InternalError, UserError
+from kgverify.errors import InternalError
 from kgverify.trace.read.data_file import BLOCK_STEPS, DataFile
 from kgverify.trace.read.trace_file import TraceFile
 from kgverify.trace.write import loop_writer, writer

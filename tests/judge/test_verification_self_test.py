@@ -19,19 +19,19 @@ from judge_answers.runs import check_known_runs, check_traces_of_runs
 from known_judge import exercise_known, judge_known
 from run_engines import UNEXPLAINED, ForeignEngine, countries_run, foreign_pipeline
 
+from kgverify import Equality, Report, TraceWriter, Verdict
 from kgverify.comparison import block, columns, compare, equal_columns, locate, rankings
 from kgverify.comparison.classify import group_causes
-from kgverify.comparison.equality import Equality
-from kgverify.comparison.result import Comparison, Verdict
+from kgverify.comparison.result import Comparison
 from kgverify.conditions import experiment, features, find, instances, sentence
 from kgverify.errors import InternalError
-from kgverify.report.report import Report, encode_report
+from kgverify.report.report import encode_report
 from kgverify.runs.run import Run, build_trace, reference_pipeline
 from kgverify.trace.model import digests
 from kgverify.trace.model.columns import select_candidates
 from kgverify.trace.model.schema import TraceLevel
 from kgverify.trace.model.trace import Trace
-from kgverify.trace.write.writer import Clauses, Storage, TraceWriter
+from kgverify.trace.write.writer import Clauses, Storage
 from kgverify.verification.planted_changes import check_attribution, check_causes, check_verdict, recount_causes
 from kgverify.verification.recorded import compare_recorded
 from kgverify.verification.verify import verify

@@ -5,12 +5,11 @@ from itertools import islice
 
 import pytest
 
-from kgverify.conformance import NotConforming, check_engine, save_reproducer
-from kgverify.engines.adapters.stepwise import StepwiseEngine
-from kgverify.engines.reference.engine import ReferenceEngine
-from kgverify.errors import UserError
-from kgverify.runs.engine_makers import EngineSpec, compiled_maker
-from kgverify.testing.problems.decode import draw_problems
+from kgverify import StepwiseEngine, UserError, check_engine
+from kgverify.conformance import NotConforming, save_reproducer
+from kgverify.dialects import ReferenceEngine
+from kgverify.laws import compiled_maker, draw_problems
+from kgverify.runs.engine_makers import EngineSpec
 from kgverify.testing.reproducers.text_format import read_reproducer
 
 PROBLEMS = list(islice(draw_problems(5), 24))

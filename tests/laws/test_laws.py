@@ -5,22 +5,19 @@ from itertools import islice, permutations
 import pytest
 from fault_search import find_breakers
 
-from kgverify.errors import UserError
-from kgverify.laws.catalogue import LAWS, find_law
-from kgverify.laws.law import Law, check_laws
+from kgverify import Limits, Problem, Stage, UserError
+from kgverify.dialects import Dialect
+from kgverify.laws import LAWS, Law, check_laws, compiled_maker, draw_problems, find_law
 from kgverify.laws.statements.clause_laws import Model
 from kgverify.laws.statements.compare_runs import differing
 from kgverify.program.atoms import NamedAtom, Variable
-from kgverify.program.limits import OURS, VALUES, Dialect, Limits
-from kgverify.program.outcomes import Stage
+from kgverify.program.limits import OURS, VALUES
 from kgverify.program.program import NamedRule, Program
 from kgverify.prover.faults.plant import FAULTS
-from kgverify.runs.engine_makers import compiled_maker
 from kgverify.runs.run import reference_pipeline
 from kgverify.step.clauses import Clauses
-from kgverify.testing.problems.decode import draw_problems
 from kgverify.testing.problems.merge import merge
-from kgverify.testing.problems.problem import PolicySpec, Problem
+from kgverify.testing.problems.problem import PolicySpec
 
 EVERY = list(LAWS.values())
 X, Y, Z = map(Variable, "XYZ")

@@ -4,20 +4,24 @@ from itertools import islice
 
 import pytest
 
+from kgverify import UserError, Verdict, check_engine
 from kgverify.comparison.exercise.exercise import NOT_EXERCISED
-from kgverify.comparison.result import Verdict
-from kgverify.conformance import check_engine, save_reproducer
-from kgverify.errors import UserError
-from kgverify.laws import compiled_maker
-from kgverify.laws.catalogue import find_law
-from kgverify.laws.law import check_laws
-from kgverify.laws.replay import assert_agrees, find_violation, make_law_reproducer, replay, shrink_violation
+from kgverify.conformance import save_reproducer
+from kgverify.laws import (
+    check_laws,
+    compiled_maker,
+    draw_problems,
+    find_law,
+    make_law_reproducer,
+    render_reproducer,
+    shrink_violation,
+)
+from kgverify.laws.replay import assert_agrees, find_violation, replay
 from kgverify.runs.engine_makers import EAGER, EngineSpec, find_maker
 from kgverify.testing.campaigns.result import Corpus
 from kgverify.testing.checking.check import Checker
 from kgverify.testing.checking.failure import LAW
-from kgverify.testing.problems.decode import draw_problems
-from kgverify.testing.reproducers.text_format import parse_reproducer, read_reproducer, render_reproducer, write_test
+from kgverify.testing.reproducers.text_format import parse_reproducer, read_reproducer, write_test
 
 PROBLEMS = list(islice(draw_problems(0), 96))
 LOST = EngineSpec(faults=("last-fact-lost",))

@@ -6,20 +6,27 @@ from typing import ClassVar
 
 import pytest
 
-from kgverify import Resolvent, StagedEngine, StepwiseEngine, check_engine, engine_of
+from kgverify import (
+    Limits,
+    Problem,
+    Resolvent,
+    Stage,
+    StagedEngine,
+    StepwiseEngine,
+    UserError,
+    check_engine,
+    engine_of,
+    load_graph,
+)
 from kgverify.engines.load_engine import load_factory
 from kgverify.engines.policy import SHORTEST
-from kgverify.errors import UserError
-from kgverify.graphs.load import load_graph
+from kgverify.laws import draw_problems
 from kgverify.program.atoms import NamedAtom
-from kgverify.program.limits import Limits
-from kgverify.program.outcomes import STEP_STAGES, GoalKind, Origin, Stage
+from kgverify.program.outcomes import STEP_STAGES, GoalKind, Origin
 from kgverify.runs.engine_makers import EngineSpec, find_maker
 from kgverify.runs.run import reference_pipeline
 from kgverify.step.clauses import resolve
 from kgverify.testing.campaigns.campaign import Campaign, run_campaign
-from kgverify.testing.problems.decode import draw_problems
-from kgverify.testing.problems.problem import Problem
 
 PROBLEMS = list(islice(draw_problems(7), 96))
 """A fifth of them have a policy that these engines do not know."""

@@ -12,8 +12,8 @@ from warm_commands import run_shell
 
 import kgverify as kv
 from kgverify import strategies
-from kgverify.engines.reference.engine import ReferenceEngine
-from kgverify.testing.problems.decode import draw_problems
+from kgverify.dialects import ReferenceEngine
+from kgverify.laws import draw_problems
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 PAGE = (DOCS / "pytest.md").read_text(encoding="utf-8")

@@ -8,19 +8,9 @@ import pytest
 
 import kgreference
 import kgverify as kv
+from kgverify.dialects import Dialect, describe_differences, read_dialect, write_dialect
 from kgverify.engines.reference.engine import build_reference_dialect
-from kgverify.program.limits import (
-    FILTERS,
-    OURS,
-    VALUES,
-    DeclaredLimits,
-    Dialect,
-    describe_differences,
-    parse_dialect,
-    read_dialect,
-    render_dialect,
-    write_dialect,
-)
+from kgverify.program.limits import FILTERS, OURS, VALUES, DeclaredLimits, parse_dialect, render_dialect
 from kgverify.trace.model.header import Header, PolicyInfo, decode_header, encode_header
 
 FOREIGN = Dialect(

@@ -9,9 +9,8 @@ from triton import knobs
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 
+from kgverify import Limits, load_graph
 from kgverify.engines.policy import make_two_tower
-from kgverify.graphs.load import load_graph
-from kgverify.program.limits import Limits
 from kgverify.prover.execution_choice import choose_layout
 from kgverify.prover.fused.ticks import FusedTicks, build_scoring
 from kgverify.prover.program.tables import build_tables

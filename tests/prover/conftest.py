@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from merged_programs import Merged, merge_random_programs
 
-from kgverify.graphs.load import load_graph
+from kgverify import load_graph
 from kgverify.program.outcomes import Side
 from kgverify.program.program import Program
 from kgverify.trace.model.columns import CandidateSet

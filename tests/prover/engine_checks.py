@@ -8,9 +8,9 @@ import pytest
 from numpy.typing import NDArray
 from random_programs import Problem
 
+from kgverify import Limits
+from kgverify.dialects import ReferenceEngine
 from kgverify.engines.policy import SHORTEST, Policy
-from kgverify.engines.reference.engine import ReferenceEngine
-from kgverify.program.limits import Limits
 from kgverify.program.outcomes import GoalKind
 from kgverify.program.program import Program
 from kgverify.prover.engine import CompiledEngine

@@ -6,9 +6,8 @@ from typing import NamedTuple
 
 import pytest
 
-from kgverify.graphs.graph import KnowledgeGraph
+from kgverify import KnowledgeGraph, Limits
 from kgverify.program.atoms import NamedAtom, Variable
-from kgverify.program.limits import Limits
 from kgverify.program.program import NamedRule
 from kgverify.runs.run import Run, load_policy
 

@@ -15,11 +15,11 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from kgverify import Engine, Limits
 from kgverify.engines.policy import SHORTEST, Policy, make_two_tower
-from kgverify.engines.protocol import Engine, Evaluation, positions_of, take_positions
+from kgverify.engines.protocol import Evaluation, positions_of, take_positions
 from kgverify.errors import InternalError
 from kgverify.program.atoms import Atom
-from kgverify.program.limits import Limits
 from kgverify.program.program import Program, Rule, Symbols
 from kgverify.trace.model.columns import CandidateSet, Columns, select_candidates, select_steps, starts_of
 from kgverify.trace.model.digests import compute_sequence
@@ -67,7 +67,7 @@ class KnownRun:
     @cached_property
     def expected(self) -> Columns:
         """The reference's proofs."""
-        from kgverify.engines.reference.engine import ReferenceEngine
+        from kgverify.dialects import ReferenceEngine
 
         return ReferenceEngine(self.program, self.limits, self.policy).prove(self.candidates)
 

@@ -11,9 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from kgverify import Limits
 from kgverify.engines.protocol import Positions
 from kgverify.errors import InternalError
-from kgverify.program.limits import MAX_ATOMS, Limits
+from kgverify.program.limits import MAX_ATOMS
 from kgverify.prover.execution.device import single_thread
 from kgverify.prover.stages.choose import Rescoring, rescore
 from kgverify.prover.stages.recycle import recycle

@@ -5,8 +5,7 @@ from typing import NamedTuple
 
 from random_programs import candidates_of, merge, random_program, random_queries
 
-from kgverify.graphs.load import load_graph
-from kgverify.program.limits import Limits
+from kgverify import Limits, load_graph
 from kgverify.program.program import Program
 from kgverify.trace.model.columns import CandidateSet
 

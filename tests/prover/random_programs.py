@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from kgverify import Limits
 from kgverify.program.atoms import NamedAtom, Variable
-from kgverify.program.limits import Limits
 from kgverify.program.outcomes import Side
 from kgverify.program.program import NamedRule, Program
 from kgverify.trace.model.columns import CandidateSet

@@ -8,9 +8,9 @@ import torch
 from engine_checks import difference, eager, first_kinds, near_ties, owners, reference, resolvents_by_step, small_layout
 from random_programs import Problem, candidates_of, program_of, random_problem
 
+from kgverify import Limits
 from kgverify.engines.policy import SHORTEST, make_two_tower
 from kgverify.engines.protocol import positions_of
-from kgverify.program.limits import Limits
 from kgverify.program.outcomes import GoalKind, Origin, Outcome
 from kgverify.prover.engine import CompiledEngine
 from kgverify.prover.stages.choose import SCORES

@@ -10,11 +10,11 @@ from engine_checks import eager
 from random_programs import candidates_of, program_of
 
 import kgverify as kv
+from kgverify import Limits, UserError
+from kgverify.dialects import Dialect, ReferenceEngine
 from kgverify.engines.policy import SHORTEST, Policy, make_two_tower
 from kgverify.engines.protocol import positions_of
-from kgverify.engines.reference.engine import ReferenceEngine
-from kgverify.errors import InternalError, UserError
-from kgverify.program.limits import Dialect, Limits
+from kgverify.errors import InternalError
 from kgverify.program.program import Program, Symbols
 from kgverify.prover.engine import CompiledEngine
 from kgverify.prover.execution import compilation as compile_module

@@ -12,12 +12,10 @@ import numpy as np
 import pytest
 import torch
 
+from kgverify import Limits, UserError, load_graph
 from kgverify.engines.policy import SHORTEST, make_two_tower
 from kgverify.engines.protocol import StepDigests
-from kgverify.errors import UserError
 from kgverify.evaluation.proving import ProcessGroup, is_out_of_memory
-from kgverify.graphs.load import load_graph
-from kgverify.program.limits import Limits
 from kgverify.prover import engine as engine_module
 from kgverify.prover import execution_choice
 from kgverify.prover.engine import CompiledEngine

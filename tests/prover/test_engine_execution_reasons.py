@@ -10,12 +10,10 @@ import torch
 from invoked_commands import invoke
 from torch import Tensor
 
+from kgverify import Limits, UserError, load_graph
 from kgverify.engines.policy import SHORTEST
 from kgverify.engines.protocol import CompilerCaches
-from kgverify.errors import UserError
 from kgverify.files.code_identity import find_compiler
-from kgverify.graphs.load import load_graph
-from kgverify.program.limits import Limits
 from kgverify.prover import execution_choice
 from kgverify.prover.execution import compilation as compile_module
 from kgverify.prover.execution.compilation import CacheCounts, compile_function, describe_caches, fresh_caches

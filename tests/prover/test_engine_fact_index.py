@@ -5,8 +5,8 @@ import pytest
 from engine_checks import difference, eager, reference
 from random_programs import Problem, candidates_of, program_of
 
+from kgverify import Limits
 from kgverify.program.atoms import NamedAtom
-from kgverify.program.limits import Limits
 from kgverify.program.program import Program
 from kgverify.trace.model.columns import Columns
 

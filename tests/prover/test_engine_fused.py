@@ -13,13 +13,14 @@ import pytest
 import torch
 from engine_checks import try_few_clauses_at_a_time
 
+from kgverify import Stage
 from kgverify.engines.protocol import STOPPED
-from kgverify.program.outcomes import Outcome, Stage
+from kgverify.laws import compiled_maker, draw_problems
+from kgverify.program.outcomes import Outcome
 from kgverify.prover.engine import CompiledEngine
 from kgverify.prover.state import GOAL, PAD, TRUE
-from kgverify.runs.engine_makers import compiled_maker
 from kgverify.runs.run import reference_pipeline
-from kgverify.testing.problems.decode import SETTINGS, draw_problems
+from kgverify.testing.problems.decode import SETTINGS
 from kgverify.testing.problems.merge import merge
 from kgverify.testing.problems.problem import DEFAULT_SIZES, PolicySpec
 from kgverify.trace.model.columns import concatenate, starts_of

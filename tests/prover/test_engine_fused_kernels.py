@@ -9,12 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from kgverify import KnowledgeGraph, Limits, Stage, load_graph
 from kgverify.engines.policy import SHORTEST, make_two_tower
-from kgverify.graphs.graph import KnowledgeGraph
-from kgverify.graphs.load import load_graph
 from kgverify.program.atoms import NamedAtom, Variable
-from kgverify.program.limits import Limits
-from kgverify.program.outcomes import Outcome, Stage
+from kgverify.program.outcomes import Outcome
 from kgverify.program.program import NamedRule
 from kgverify.prover import execution_choice
 from kgverify.prover.engine import CompiledEngine

@@ -7,9 +7,9 @@ import pytest
 from engine_checks import assert_identical, eager, near_ties, owners
 from random_programs import candidates_of, program_of, random_problem
 
+from kgverify import Limits
 from kgverify.engines.policy import Policy, make_two_tower
 from kgverify.engines.protocol import positions_of
-from kgverify.program.limits import Limits
 from kgverify.program.outcomes import GoalKind, Outcome
 from kgverify.program.program import Program
 from kgverify.trace.model.columns import CandidateSet, Columns, select_candidates

@@ -9,11 +9,10 @@ import pytest
 import torch
 from engine_checks import try_few_clauses_at_a_time
 
+from kgverify import Limits, Problem, UserError, load_graph
 from kgverify.engines.policy import SHORTEST, make_two_tower
-from kgverify.errors import UserError
-from kgverify.graphs.load import load_graph
+from kgverify.laws import compiled_maker, draw_problems
 from kgverify.program.atoms import NamedAtom, Variable
-from kgverify.program.limits import Limits
 from kgverify.program.program import NamedRule
 from kgverify.prover import execution_choice
 from kgverify.prover.engine import CompiledEngine
@@ -22,12 +21,11 @@ from kgverify.prover.program.tables import build_tables
 from kgverify.prover.stages.choose import build_parameters, score_two_tower
 from kgverify.prover.tick.tick import empty_derivations, empty_pool, empty_work
 from kgverify.prover.tower.launch import PRECISIONS, draw_goals
-from kgverify.runs.engine_makers import compiled_maker, evaluator_pipeline
+from kgverify.runs.engine_makers import evaluator_pipeline
 from kgverify.runs.run import Run, reference_pipeline
 from kgverify.testing.checking.check import Checker
-from kgverify.testing.problems.decode import draw_problems
 from kgverify.testing.problems.merge import merge
-from kgverify.testing.problems.problem import PolicySpec, Problem
+from kgverify.testing.problems.problem import PolicySpec
 from kgverify.trace.model.columns import CandidateSet, Columns, concatenate
 from kgverify.trace.model.digests import compute_digests
 from kgverify.trace.model.schema import TraceLevel

@@ -19,10 +19,10 @@ from random_programs import Problem, candidates_of, program_of, random_problem, 
 from ticks import build_machine
 
 from kgreference.model import least_model
+from kgverify import Limits
 from kgverify.engines.protocol import Positions, positions_of
 from kgverify.engines.reference.engine import build_reference_program
 from kgverify.program.atoms import NamedAtom, Term, Variable
-from kgverify.program.limits import Limits
 from kgverify.program.outcomes import GoalKind, Outcome
 from kgverify.program.program import NamedRule, Program
 from kgverify.prover.state import OPEN

@@ -8,13 +8,12 @@ import pytest
 import torch
 from random_programs import program_of
 
-from kgverify.errors import UserError
-from kgverify.graphs.load import load_graph
+from kgverify import UserError, load_graph
+from kgverify.laws import draw_problems
 from kgverify.program.program import Program
 from kgverify.prover.program import relations
 from kgverify.prover.program.least_model import _BYTES_OF_ATOM, LeastModel
 from kgverify.prover.program.relations import _parts
-from kgverify.testing.problems.decode import draw_problems
 from kgverify.testing.problems.merge import merge
 
 Ids = tuple[int, int, int]

@@ -12,13 +12,12 @@ import pytest
 from engine_checks import assert_identical, difference, near_ties, reference
 from random_programs import Problem, random_problem
 
+from kgverify import Evaluator, Limits, RecordingOptions, Stage, UserError, load_graph
+from kgverify.dialects import Dialect
 from kgverify.engines.policy import SHORTEST, Policy, make_two_tower
 from kgverify.engines.protocol import ExplainedEngine, ProbedEngine, RecordingEngine, positions_of, split_positions
-from kgverify.errors import InternalError, UserError
-from kgverify.graphs.load import load_graph
-from kgverify.program.limits import Dialect, Limits
-from kgverify.program.outcomes import STEP_STAGES, GoalKind, Outcome, Stage
-from kgverify.prover.evaluator import Evaluator
+from kgverify.errors import InternalError
+from kgverify.program.outcomes import STEP_STAGES, GoalKind, Outcome
 from kgverify.prover.native import choice, library
 from kgverify.prover.native.engine import NativeEngine
 from kgverify.ranking.draw import draw_candidates
@@ -29,7 +28,7 @@ from kgverify.trace.model.digests import compute_sequence
 from kgverify.trace.model.schema import TraceLevel
 from kgverify.trace.model.stage_items import ends_alike
 from kgverify.trace.read.trace_file import read_trace
-from kgverify.verification.record import RecordingOptions, record
+from kgverify.verification.record import record
 
 pytestmark = pytest.mark.skipif(library.why_not_available() is not None, reason=str(library.why_not_available()))
 

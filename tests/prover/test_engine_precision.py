@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from kgverify import Limits, Problem, load_graph
 from kgverify.engines.policy import SHORTEST, make_two_tower
-from kgverify.graphs.load import load_graph
+from kgverify.laws import compiled_maker, draw_problems
 from kgverify.program.atoms import NamedAtom, Variable
-from kgverify.program.limits import Limits
 from kgverify.program.program import NamedRule
 from kgverify.prover.engine import CompiledEngine
 from kgverify.prover.execution.device import products_set_to
@@ -29,12 +29,10 @@ from kgverify.prover.stages.choose import (
 from kgverify.prover.state import GOAL, TRUE, Rows
 from kgverify.prover.tower.launch import declare_error, estimate_score_error
 from kgverify.ranking.draw import draw_candidates
-from kgverify.runs.engine_makers import compiled_maker
 from kgverify.runs.run import Run, load_policy
 from kgverify.testing.checking.check import Checker
-from kgverify.testing.problems.decode import draw_problems
 from kgverify.testing.problems.merge import merge
-from kgverify.testing.problems.problem import PolicySpec, Problem
+from kgverify.testing.problems.problem import PolicySpec
 from kgverify.trace.model.columns import Columns
 
 CPU = torch.device("cpu")

@@ -9,17 +9,16 @@ import numpy as np
 import pytest
 from random_programs import candidates_of, program_of
 
+from kgverify import Engine, Limits, Stage
+from kgverify.dialects import ReferenceEngine
 from kgverify.engines.policy import SHORTEST
-from kgverify.engines.protocol import Engine, positions_of, take_position
-from kgverify.engines.reference.engine import ReferenceEngine
-from kgverify.program.limits import Limits
-from kgverify.program.outcomes import STEP_STAGES, Stage
+from kgverify.engines.protocol import positions_of, take_position
+from kgverify.laws import compiled_maker, draw_problems
+from kgverify.program.outcomes import STEP_STAGES
 from kgverify.prover.engine import CompiledEngine
 from kgverify.prover.execution_choice import choose_layout
 from kgverify.prover.tick import stage_ticks
-from kgverify.runs.engine_makers import compiled_maker
 from kgverify.runs.run import reference_pipeline
-from kgverify.testing.problems.decode import draw_problems
 from kgverify.testing.problems.merge import merge
 from kgverify.testing.problems.problem import DEFAULT_SIZES, PolicySpec
 from kgverify.trace.model.columns import CandidateSet, Columns

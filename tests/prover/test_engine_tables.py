@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
+from kgverify import Limits
 from kgverify.engines.policy import SHORTEST, make_two_tower
 from kgverify.program.atoms import NamedAtom, Variable
-from kgverify.program.limits import Limits
 from kgverify.program.program import NamedRule, Program
 from kgverify.prover.engine import CompiledEngine
 from kgverify.prover.program.tables import FACT_HASH, build_tables, round_up

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from kgverify.graphs.load import load_graph
+from kgverify import load_graph
 from kgverify.prover.execution.device import on_device
 from kgverify.prover.execution_choice import choose_layout
 from kgverify.prover.program.tables import build_tables

@@ -7,10 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from kgverify import Limits, UserError, load_graph
 from kgverify.engines.policy import Policy, make_two_tower
-from kgverify.errors import UserError
-from kgverify.graphs.load import load_graph
-from kgverify.program.limits import Limits
 from kgverify.prover.stages.choose import build_parameters, score_two_tower, tower
 from kgverify.prover.state import PAD
 from kgverify.prover.tower.launch import draw_goals

@@ -11,11 +11,9 @@ import pytest
 from fault_programs import CASES, WALKS, WIDE, Case, case_of, needs_data
 
 from benchmarks.scoreboard import OF_NO_STEP, Truth, find_truth
+from kgverify import Limits, Stage, UserError, load_graph
 from kgverify.comparison.locate import first_difference
-from kgverify.errors import UserError
-from kgverify.graphs.load import load_graph
-from kgverify.program.limits import Limits
-from kgverify.program.outcomes import STEP_STAGES, DifferenceClass, Outcome, Stage
+from kgverify.program.outcomes import STEP_STAGES, DifferenceClass, Outcome
 from kgverify.prover.faults.fault import PLANTERS, Carrier
 from kgverify.prover.faults.plant import COMPOSITES, FAULTS, find_faults, plant_faults
 from kgverify.ranking.rank import RANK_TOLERANCE

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 from fault_programs import case_of
 
-from kgverify.comparison.equality import Equality
+from kgverify import Equality
 from kgverify.prover.faults.plant import FAULTS
 from kgverify.runs.engine_makers import evaluator_pipeline
 from kgverify.runs.run import Pipeline, Run, build_trace, reference_pipeline

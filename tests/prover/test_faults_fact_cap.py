@@ -9,13 +9,10 @@ import pytest
 from fault_programs import needs_data
 from run_engines import UNEXPLAINED
 
-from kgverify.comparison.equality import Equality
-from kgverify.comparison.result import Level, Verdict
-from kgverify.errors import UserError
-from kgverify.graphs.graph import KnowledgeGraph
-from kgverify.graphs.load import load_graph
+from kgverify import Equality, KnowledgeGraph, Stage, UserError, Verdict, load_graph
+from kgverify.comparison.result import Level
 from kgverify.program.atoms import NamedAtom, Variable
-from kgverify.program.outcomes import Outcome, Stage
+from kgverify.program.outcomes import Outcome
 from kgverify.program.program import NamedRule
 from kgverify.prover.faults.fault import FACT_CAP
 from kgverify.prover.faults.plant import FAULTS, find_faults

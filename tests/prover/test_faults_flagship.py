@@ -19,8 +19,7 @@ from flagship_case import (
     run_command,
 )
 
-from kgverify.graphs.load import load_graph
-from kgverify.program.limits import Limits
+from kgverify import Limits, load_graph
 from kgverify.prover.faults.plant import COMPOSITES
 from kgverify.runs.run import Run, load_policy
 

@@ -8,15 +8,13 @@ import pytest
 from fault_programs import WALKS, Case, case_of
 from run_engines import UNEXPLAINED, staged_pipeline
 
-from kgverify.comparison.equality import Equality
-from kgverify.engines.protocol import Engine, ProbedEngine
-from kgverify.program.limits import Limits
+from kgverify import Engine, Equality, Limits, Report
+from kgverify.engines.protocol import ProbedEngine
 from kgverify.program.outcomes import STEP_STAGES, GoalKind, Origin
 from kgverify.prover.faults.plant import FAULTS
 from kgverify.prover.stages.choose import SCORES
 from kgverify.prover.stages.stage_functions import Stages
 from kgverify.prover.state import PAD
-from kgverify.report.report import Report
 from kgverify.runs.engine_makers import evaluator_pipeline
 from kgverify.runs.run import Pipeline, Run, reference_pipeline
 from kgverify.trace.model.columns import Columns

@@ -18,7 +18,7 @@ from benchmarks.scoreboard import (
     sound_arenas,
     table,
 )
-from kgverify.errors import UserError
+from kgverify import UserError
 
 ROOT = Path(__file__).resolve().parents[2]
 

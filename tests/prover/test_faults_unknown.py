@@ -15,14 +15,13 @@ import pytest
 from fault_programs import case_of
 from run_engines import UNEXPLAINED
 
+from kgverify import Engine, Equality, Stage
 from kgverify.comparison.compare import Comparer, Options
-from kgverify.comparison.equality import Equality
-from kgverify.engines.protocol import Engine
-from kgverify.program.outcomes import STEP_STAGES, GoalKind, Stage
+from kgverify.laws import draw_problems
+from kgverify.program.outcomes import STEP_STAGES, GoalKind
 from kgverify.prover.faults.plant import FAULTS
 from kgverify.runs.engine_makers import evaluator_pipeline
 from kgverify.runs.run import Pipeline, Run, build_trace, reference_pipeline
-from kgverify.testing.problems.decode import draw_problems
 from kgverify.testing.problems.merge import merge
 from kgverify.trace.model.columns import Columns
 from kgverify.trace.model.trace import Trace

@@ -5,14 +5,13 @@ from itertools import islice
 import pytest
 
 import kgverify as kv
-from kgverify.errors import UserError
-from kgverify.program.limits import OURS, Dialect
+from kgverify import Report, UserError
+from kgverify.dialects import Dialect
+from kgverify.laws import compiled_maker, draw_problems
+from kgverify.program.limits import OURS
 from kgverify.prover.faults.fault import PLANTERS, Carrier
 from kgverify.prover.faults.plant import FAULTS, choose_carrier
-from kgverify.report.report import Report
-from kgverify.runs.engine_makers import compiled_maker
 from kgverify.testing.checking.check import Checker
-from kgverify.testing.problems.decode import draw_problems
 
 PLAIN = kv.Evaluator(mode="plain")
 DIALECTS = [

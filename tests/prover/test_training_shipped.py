@@ -12,12 +12,8 @@ import pytest
 from run_engines import UNEXPLAINED
 from warm_commands import run_shell
 
-from kgverify.comparison.equality import Equality
-from kgverify.comparison.result import Verdict
+from kgverify import Equality, Limits, UserError, Verdict, load_graph
 from kgverify.engines.policy import check_policy, read_policy
-from kgverify.errors import UserError
-from kgverify.graphs.load import load_graph
-from kgverify.program.limits import Limits
 from kgverify.prover.training.train import train_policy
 from kgverify.ranking.rank import MRR, RANK_TOLERANCE, compute_metrics
 from kgverify.runs.engine_makers import evaluator_pipeline

@@ -3,11 +3,9 @@
 import numpy as np
 import pytest
 
+from kgverify import KnowledgeGraph, Limits, UserError
 from kgverify.engines.policy import SHORTEST, Policy
-from kgverify.errors import UserError
-from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.program.atoms import NamedAtom, Variable
-from kgverify.program.limits import Limits
 from kgverify.program.outcomes import Outcome
 from kgverify.program.program import NamedRule, Program
 from kgverify.prover.training.decisions import Decision, DecisionPlan, Exploration, ProofGraph, gather_decisions

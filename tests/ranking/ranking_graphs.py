@@ -2,7 +2,7 @@
 
 import random
 
-from kgverify.graphs.graph import KnowledgeGraph
+from kgverify import KnowledgeGraph
 from kgverify.program.atoms import NamedAtom
 
 

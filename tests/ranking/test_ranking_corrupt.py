@@ -8,10 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from ranking_graphs import make_graph
 
+from kgverify import KnowledgeGraph, UserError, load_graph
 from kgverify.engines.reference.ranking import draw_candidates as draw_by_reference
-from kgverify.errors import UserError
-from kgverify.graphs.graph import KnowledgeGraph
-from kgverify.graphs.load import load_graph
 from kgverify.program.atoms import NamedAtom
 from kgverify.program.outcomes import Side
 from kgverify.ranking import draw

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from ranking_graphs import make_graph
 
-from kgverify.graphs.load import load_graph
+from kgverify import load_graph
 from kgverify.program.outcomes import Outcome
 from kgverify.ranking.draw import BOTH_SIDES, draw_candidates
 from kgverify.ranking.rank import Truth, find_truth, rank_candidates

@@ -8,11 +8,11 @@ import pytest
 
 import kgverify as kv
 from kgreference.facts import FactColumns, ListedFacts
+from kgverify import Limits
 from kgverify.engines.policy import SHORTEST, make_two_tower
 from kgverify.engines.reference import engine as reference_program
 from kgverify.errors import InternalError
 from kgverify.program.atom_table import AtomTable
-from kgverify.program.limits import Limits
 from kgverify.runs import fan_out
 from kgverify.runs.run import Run, reference_pipeline
 

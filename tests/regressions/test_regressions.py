@@ -4,10 +4,11 @@ from pathlib import Path
 
 import pytest
 
+from kgverify.laws import render_reproducer
 from kgverify.laws.replay import assert_agrees, replay
 from kgverify.prover.faults.plant import FAULTS
 from kgverify.runs.engine_makers import EAGER, find_maker
-from kgverify.testing.reproducers.text_format import SUFFIX, make_reproducer, read_reproducer, render_reproducer
+from kgverify.testing.reproducers.text_format import SUFFIX, make_reproducer, read_reproducer
 
 FILES = sorted(Path(__file__).parent.rglob(f"*{SUFFIX}"))
 

@@ -4,13 +4,10 @@ from typing import Any
 
 import msgspec
 
-from kgverify.comparison.equality import Equality
+from kgverify import Equality, KnowledgeGraph, Report, load_graph
 from kgverify.comparison.result import Cause, Divergence
-from kgverify.graphs.graph import KnowledgeGraph
-from kgverify.graphs.load import load_graph
 from kgverify.program.atoms import NamedAtom, Variable
 from kgverify.program.program import NamedRule
-from kgverify.report.report import Report
 from kgverify.runs.engine_makers import evaluator_pipeline
 from kgverify.runs.run import Run, reference_pipeline
 from kgverify.verification.verify import Verification, verify

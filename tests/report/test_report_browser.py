@@ -7,9 +7,9 @@ import pytest
 from browser import Browser
 from report_runs import change, enlarged, with_many_causes, without_causes
 
+from kgverify import Report
 from kgverify.program.outcomes import DifferenceClass
 from kgverify.report.render.html import MOST_LISTED, render_html
-from kgverify.report.report import Report
 from kgverify.report.stepper import Position, Stepper
 from kgverify.verification.verify import Verification
 

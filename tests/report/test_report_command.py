@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from report_runs import change
 
-from kgverify.errors import UserError
+from kgverify import UserError
 from kgverify.report.report import encode_report
 from kgverify.verification.save import read_run, save_verification
 from kgverify.verification.verify import Verification

@@ -8,10 +8,10 @@ import pytest
 from report_runs import change
 from rich.text import Text
 
+from kgverify import EngineInfo, Limits
 from kgverify.comparison.exercise.exercise import Exercise
 from kgverify.comparison.step_view import ResolventView, StepView
 from kgverify.program.atoms import Atom
-from kgverify.program.limits import Limits
 from kgverify.program.outcomes import GoalKind, Origin
 from kgverify.report import step_document
 from kgverify.report.evaluation import EvaluationReport, _counts, _differences, _speed
@@ -24,7 +24,7 @@ from kgverify.report.steps import (
     render_step,
     render_trace,
 )
-from kgverify.trace.model.header import EngineInfo, Header, PolicyInfo
+from kgverify.trace.model.header import Header, PolicyInfo
 from kgverify.verification.verify import Verification
 
 NAMES = SimpleNamespace(

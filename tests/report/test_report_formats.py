@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from report_runs import HOSTILE, change, with_many_causes, without_causes
 
-from kgverify.comparison.result import Verdict
+from kgverify import Verdict
 from kgverify.escaping import (
     escape_markdown,
     escape_markdown_block,

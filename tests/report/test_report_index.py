@@ -7,8 +7,8 @@ import pytest
 from browser import Browser
 from report_runs import HOSTILE, change
 
+from kgverify import UserError
 from kgverify.cli.commands.report import report as report_command
-from kgverify.errors import UserError
 from kgverify.report.render.index import MOST_CAUSES, MOST_RUNS, build_trends, render_index, summarize_run
 from kgverify.verification.save import TIMES, RunTimes, read_times, save_verification
 from kgverify.verification.verify import Verification

@@ -8,7 +8,7 @@ import pytest
 from invoked_commands import invoke
 from report_runs import change
 
-from kgverify.errors import UserError
+from kgverify import UserError
 from kgverify.report.render import perfetto
 from kgverify.report.render.perfetto import STEP, render_perfetto
 from kgverify.verification.save import save_verification

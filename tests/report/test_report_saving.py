@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 import kgverify as kv
-from kgverify.errors import UserError
+from kgverify import UserError
 from kgverify.trace.read.trace_file import TraceFile, read_trace
 from kgverify.verification import save as save_module
 from kgverify.verification.save import LOCKSTEP, REPORT, read_run, save_verification

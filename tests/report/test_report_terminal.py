@@ -6,10 +6,10 @@ import pytest
 from report_runs import change, without_causes
 from rich.table import Table
 
+from kgverify import Report
 from kgverify.comparison.result import Attribution, Share
 from kgverify.report.render.screen import Screen, Text
 from kgverify.report.render.terminal import fit_metrics, print_report
-from kgverify.report.report import Report
 from kgverify.report.wording import METRICS
 from kgverify.verification.verify import Verification
 

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import kgverify as kv
-from kgverify.errors import UserError
+from kgverify import UserError
+from kgverify.dialects import Dialect
 from kgverify.files import code_identity
 from kgverify.graphs import load
-from kgverify.program.limits import Dialect
 from kgverify.prover.native import library
 
 MINE, OTHER = "my.py:engine", "my.py:other"

@@ -14,9 +14,9 @@ import pytest
 from stored_conclusions import CONCLUSIONS, REFUSED
 
 import kgverify as kv
+from kgverify import UserError
 from kgverify.engines.load_engine import load_factory
 from kgverify.engines.policy import make_two_tower, write_policy
-from kgverify.errors import UserError
 from kgverify.files.code_identity import UNIDENTIFIED, identify_engines, list_changes, refuse_changes
 from kgverify.prover.native.library import why_not_available
 from kgverify.runs import run

@@ -6,9 +6,9 @@ import msgspec
 import pytest
 
 import kgverify as kv
-from kgverify.graphs.load import load_graph
+from kgverify import Job, Queries, Reference, load_graph
 from kgverify.runs.engine_makers import EngineSpec
-from kgverify.runs.job import Engines, Job, Proofs, Queries, Reference, Source, encode_job, load_run_graph, read_job
+from kgverify.runs.job import Engines, Proofs, Source, encode_job, load_run_graph, read_job
 from kgverify.verification.save import read_run
 
 

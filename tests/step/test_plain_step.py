@@ -7,20 +7,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kgverify import strategies
+from kgverify import Limits, Problem, Stage, strategies
+from kgverify.dialects import Dialect, ReferenceEngine
 from kgverify.engines.plain.engine import PlainEngine
 from kgverify.engines.protocol import positions_of, take_position
-from kgverify.engines.reference.engine import ReferenceEngine
+from kgverify.laws import draw_problems
 from kgverify.program.atoms import NamedAtom, Variable
-from kgverify.program.limits import OURS, Dialect, Limits
-from kgverify.program.outcomes import GoalKind, Origin, Outcome, Stage
+from kgverify.program.limits import OURS
+from kgverify.program.outcomes import GoalKind, Origin, Outcome
 from kgverify.program.program import NamedRule, Program
 from kgverify.runs.run import reference_triples
 from kgverify.step.clauses import Clauses
 from kgverify.step.plain_step import Situation, take_step
-from kgverify.testing.problems.decode import draw_problems
 from kgverify.testing.problems.merge import merge
-from kgverify.testing.problems.problem import Problem
 
 
 def check_alike(problem: Problem) -> Counter[object]:

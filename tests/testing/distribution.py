@@ -7,8 +7,8 @@ from itertools import chain
 import numpy as np
 from problem_features import ALL_FEATURES, FEATURES_BY_TITLE, count_features
 
+from kgverify import Problem
 from kgverify.testing.checking.check import Batch, prepare_batches
-from kgverify.testing.problems.problem import Problem
 
 
 @dataclass(frozen=True)

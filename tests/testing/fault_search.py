@@ -5,11 +5,11 @@ from dataclasses import replace
 from itertools import islice
 from typing import NamedTuple
 
-from kgverify.laws.law import Law, find_violations
-from kgverify.runs.engine_makers import MakePipeline, compiled_maker
+from kgverify.laws import Law, compiled_maker, draw_problems
+from kgverify.laws.law import find_violations
+from kgverify.runs.engine_makers import MakePipeline
 from kgverify.testing.checking.check import Batch, Checker, prepare_batches
 from kgverify.testing.checking.failure import Failure
-from kgverify.testing.problems.decode import draw_problems
 from kgverify.testing.problems.merge import group_problems
 
 FIRST_ROUND = 16

@@ -16,7 +16,10 @@ import msgspec
 import numpy as np
 from problem_features import _batch_features, boundary_features
 
-from kgverify.program.limits import OURS, Dialect, Limits
+from kgverify import Limits
+from kgverify.dialects import Dialect
+from kgverify.laws import draw_problems
+from kgverify.program.limits import OURS
 from kgverify.testing.checking.check import prepare_alone, prepare_batches
 from kgverify.testing.checking.guard import find_limit
 from kgverify.testing.problems.decode import (
@@ -28,7 +31,6 @@ from kgverify.testing.problems.decode import (
     draw_boundary_problem,
     draw_device_problem,
     draw_kernel_problem,
-    draw_problems,
     put_in_dialect,
 )
 from kgverify.testing.problems.merge import Merged, group_problems, merge

@@ -15,19 +15,16 @@ from typing import Any, Final
 
 import msgspec
 
-from kgverify.comparison.equality import Equality
-from kgverify.graphs.graph import KnowledgeGraph
+from kgverify import Equality, KnowledgeGraph, Limits, Problem, Stage
+from kgverify.laws import draw_problems
 from kgverify.program.atoms import NamedAtom, Variable
-from kgverify.program.limits import Limits
-from kgverify.program.outcomes import Stage
 from kgverify.program.program import NamedRule
 from kgverify.runs.engine_makers import evaluator_pipeline
 from kgverify.runs.run import Run, reference_pipeline
 from kgverify.testing.checking.check import Checker
 from kgverify.testing.checking.failure import CRASH, Failure, Signature
-from kgverify.testing.problems.decode import draw_problems
 from kgverify.testing.problems.merge import merge
-from kgverify.testing.problems.problem import SHORTEST, Problem
+from kgverify.testing.problems.problem import SHORTEST
 from kgverify.testing.shrinking.shrink import Budget, Oracle, shrink_with
 from kgverify.testing.shrinking.shrink_run import Slicer, shrink_keeping_ids
 from kgverify.verification.judgement import LITTLE

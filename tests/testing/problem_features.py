@@ -7,16 +7,15 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from kgverify import Limits, Problem, Stage
 from kgverify.engines.protocol import ProbedEngine, StageOutputs, positions_of, split_positions
 from kgverify.errors import InternalError
 from kgverify.program.atoms import NamedAtom, Variable
-from kgverify.program.limits import Limits
-from kgverify.program.outcomes import GoalKind, Origin, Outcome, Stage
+from kgverify.program.outcomes import GoalKind, Origin, Outcome
 from kgverify.program.program import NamedRule
 from kgverify.ranking.draw import ALL
 from kgverify.testing.checking.check import Batch
 from kgverify.testing.problems.decode import BULK, count_clauses
-from kgverify.testing.problems.problem import Problem
 from kgverify.trace.model.columns import starts_of
 
 MANY_RESOLVENTS: Final = 16

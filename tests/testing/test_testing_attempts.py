@@ -6,11 +6,11 @@ from dataclasses import replace
 import pytest
 from known_shrinks import IN_STEP, RuledOracle
 
+from kgverify import Limits, Problem
 from kgverify.engines.protocol import Sizes
 from kgverify.program.atoms import NamedAtom, Variable
-from kgverify.program.limits import Limits
 from kgverify.program.program import NamedRule
-from kgverify.testing.problems.problem import PolicySpec, Problem, Spread
+from kgverify.testing.problems.problem import PolicySpec, Spread
 from kgverify.testing.shrinking.shrink import ask_fact, drop_queries, find_neighbour, lower_limits
 
 X, Y = Variable("X"), Variable("Y")

@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 from problem_features import BOUNDARY_FEATURES, count_features
 
+from kgverify import Problem
+from kgverify.laws import compiled_maker, draw_problems
 from kgverify.program.atoms import NamedAtom, Variable
-from kgverify.runs.engine_makers import EAGER, PLAIN, EngineSpec, Sides, compiled_maker
+from kgverify.runs.engine_makers import EAGER, PLAIN, EngineSpec, Sides
 from kgverify.testing.campaigns import campaign as campaigns
 from kgverify.testing.campaigns.campaign import Campaign, replay_text, run_campaign, try_block
 from kgverify.testing.campaigns.result import Identity
@@ -20,11 +22,9 @@ from kgverify.testing.problems.decode import (
     ALONE_EVERY,
     draw_boundary_problem,
     draw_device_problem,
-    draw_problems,
     fit_sizes,
     runs_alone,
 )
-from kgverify.testing.problems.problem import Problem
 
 OWN = """
 import os

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 import kgverify as kv
-from kgverify.errors import UserError
+from kgverify import Problem, UserError
+from kgverify.dialects import Dialect
 from kgverify.program.atoms import NamedAtom, Variable
-from kgverify.program.limits import Dialect
 from kgverify.program.program import NamedRule
 from kgverify.runs.engine_makers import EAGER, PLAIN, EngineSpec, find_maker
 from kgverify.runs.pool import MOST_KILLS, Here
@@ -34,7 +34,6 @@ from kgverify.testing.campaigns.result import (
 from kgverify.testing.checking import guard as guards
 from kgverify.testing.checking.check import Checker
 from kgverify.testing.checking.failure import Failure, Signature
-from kgverify.testing.problems.problem import Problem
 from kgverify.testing.reproducers.text_format import Reproducer, make_reproducer, read_reproducer
 
 LOST = EngineSpec(faults=("last-fact-lost",))

@@ -9,23 +9,23 @@ import msgspec
 import numpy as np
 import pytest
 
+from kgverify import Problem
 from kgverify.comparison.compare import Comparer
-from kgverify.engines.reference.engine import ReferenceEngine
+from kgverify.dialects import ReferenceEngine
 from kgverify.errors import InternalError
+from kgverify.laws import compiled_maker, draw_problems
 from kgverify.program.atoms import NamedAtom, Variable
 from kgverify.program.program import NamedRule
 from kgverify.ranking.draw import ALL, draw_candidates
 from kgverify.ranking.rank import rank_candidates
-from kgverify.runs.engine_makers import as_maker, compiled_maker
+from kgverify.runs.engine_makers import as_maker
 from kgverify.runs.run import reference_pipeline
 from kgverify.testing.checking import check
 from kgverify.testing.checking import guard as guards
 from kgverify.testing.checking.check import Checker, prepare_batches, verify_problems
 from kgverify.testing.checking.failure import CRASH, UNDECIDED
 from kgverify.testing.checking.guard import EngineCrash, guard
-from kgverify.testing.problems.decode import draw_problems
 from kgverify.testing.problems.merge import merge
-from kgverify.testing.problems.problem import Problem
 from kgverify.testing.reproducers.text_format import read_reproducer, saving_bugs
 from kgverify.trace.model.columns import empty_columns
 
@@ -69,7 +69,7 @@ def test_an_engine_that_raises_an_exception_is_a_failure_of_the_problem_that_mak
     def make_engine(program, limits, policy):
         if any(name.endswith("poison") for name in program.symbols.constants):
             raise ZeroDivisionError("poison")
-        from kgverify.engines.reference.engine import ReferenceEngine
+        from kgverify.dialects import ReferenceEngine
 
         return ReferenceEngine(program, limits, policy)
 

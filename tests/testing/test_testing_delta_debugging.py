@@ -4,7 +4,8 @@ import random
 
 import pytest
 
-from kgverify.runs.delta_debugging import halve, minimize
+from kgverify.kinds import minimize
+from kgverify.runs.delta_debugging import halve
 
 
 class Batches:

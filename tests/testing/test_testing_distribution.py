@@ -6,10 +6,11 @@ import pytest
 from distribution import measure_distribution
 from problem_features import ALL_FEATURES
 
+from kgverify import Problem
+from kgverify.laws import draw_problems
 from kgverify.program.atoms import NamedAtom
 from kgverify.testing.checking.check import prepare_alone
-from kgverify.testing.problems.decode import draw_problems, runs_alone
-from kgverify.testing.problems.problem import Problem
+from kgverify.testing.problems.decode import runs_alone
 
 
 @pytest.mark.exhaustive

@@ -4,18 +4,19 @@ import sys
 
 import pytest
 
+from kgverify import Problem, UserError
+from kgverify.dialects import ReferenceEngine
 from kgverify.engines import load_engine
 from kgverify.engines.load_engine import load_factory
 from kgverify.engines.protocol import Sizes
-from kgverify.engines.reference.engine import ReferenceEngine
-from kgverify.errors import UserError
+from kgverify.laws import compiled_maker
 from kgverify.program.atoms import NamedAtom
 from kgverify.ranking.draw import draw_candidates
 from kgverify.ranking.rank import rank_candidates
-from kgverify.runs.engine_makers import adapt_pipeline, compiled_maker
+from kgverify.runs.engine_makers import adapt_pipeline
 from kgverify.testing.checking.guard import find_supported
 from kgverify.testing.problems.merge import merge
-from kgverify.testing.problems.problem import PolicySpec, Problem
+from kgverify.testing.problems.problem import PolicySpec
 
 FACT = NamedAtom("p", "a", "b")
 

@@ -5,9 +5,9 @@ import statistics
 import pytest
 from fault_search import ProblemStream, Search
 
-from kgverify.program.outcomes import Stage
+from kgverify import Stage
+from kgverify.laws import compiled_maker
 from kgverify.prover.faults.plant import FAULTS
-from kgverify.runs.engine_makers import compiled_maker
 from kgverify.testing.checking.check import Checker
 
 QUICK = (

@@ -23,9 +23,9 @@ from judges.models import has_clingo, is_small, judge_models
 import kgreference
 from kgreference import Atom, Derivation, Limits, Outcome, Program, Resolvent, Shortest, Situation, Stages
 from kgreference.resolvent import Kind, Matches
+from kgverify.laws import draw_problems
 from kgverify.program.atoms import NamedAtom as ProblemAtom
 from kgverify.program.atoms import Variable
-from kgverify.testing.problems.decode import draw_problems
 
 NUM_PROGRAMS = int(os.environ.get("KGVERIFY_JUDGED", "1000"))
 """Programs that each judge gets."""

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from kgverify.api.replay import replay
-from kgverify.errors import UserError
+from kgverify import UserError, replay
 from kgverify.runs import pool
 from kgverify.runs.engine_makers import PLAIN, EngineSpec
 from kgverify.runs.pool import MOST_KILLS, Processes, describe_end, do_all, weigh_end

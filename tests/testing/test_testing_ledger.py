@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from kgverify.errors import UserError
+from kgverify import UserError
 from kgverify.runs import ledger
 from kgverify.runs.ledger import Ledger, WorkIdentity
 

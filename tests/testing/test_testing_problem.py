@@ -5,18 +5,18 @@ from itertools import islice
 import numpy as np
 import pytest
 
+from kgverify import Limits, Problem, UserError
 from kgverify.engines.protocol import Sizes
-from kgverify.errors import UserError
+from kgverify.laws import draw_problems
 from kgverify.program.atoms import NamedAtom, Variable
-from kgverify.program.limits import Limits
 from kgverify.program.outcomes import Side
 from kgverify.program.program import NamedRule
 from kgverify.ranking.draw import ALL
 from kgverify.runs.run import reference_pipeline
 from kgverify.testing.checking.check import prepare_batches
-from kgverify.testing.problems.decode import SIZE, decode_problem, draw_problems
+from kgverify.testing.problems.decode import SIZE, decode_problem
 from kgverify.testing.problems.merge import group_problems, merge
-from kgverify.testing.problems.problem import MAX_SPREAD, PolicySpec, Problem, Spread
+from kgverify.testing.problems.problem import MAX_SPREAD, PolicySpec, Spread
 
 X, Y = Variable("X"), Variable("Y")
 FACT = NamedAtom("p", "a", "b")

@@ -8,26 +8,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kgverify.comparison.result import Verdict
+from kgverify import Limits, Problem, UserError, Verdict
 from kgverify.engines.protocol import Sizes
-from kgverify.errors import UserError
+from kgverify.laws import render_reproducer
 from kgverify.laws.replay import assert_agrees, replay
 from kgverify.program.atoms import NamedAtom, Variable
-from kgverify.program.limits import Limits
 from kgverify.program.program import NamedRule
 from kgverify.ranking.draw import ALL
 from kgverify.runs.engine_makers import EAGER, EngineSpec, find_maker
 from kgverify.testing.checking.check import Checker
 from kgverify.testing.checking.failure import CRASH, Failure, Signature
 from kgverify.testing.problems.decode import SIZE, decode_problem
-from kgverify.testing.problems.problem import PolicySpec, Problem, Spread
+from kgverify.testing.problems.problem import PolicySpec, Spread
 from kgverify.testing.reproducers.text_format import (
     Reproducer,
     escape_line,
     make_reproducer,
     parse_reproducer,
     read_reproducer,
-    render_reproducer,
     unescape,
     write_reproducer,
     write_test,

@@ -5,9 +5,9 @@ from math import comb
 import pytest
 
 import kgverify as kv
+from kgverify import Problem
 from kgverify.program.atoms import NamedAtom
 from kgverify.testing.problems.decode import list_scope
-from kgverify.testing.problems.problem import Problem
 
 BELL = (1, 1, 2, 5, 15)
 

@@ -7,14 +7,13 @@ from functools import cache
 import pytest
 from fault_search import ProblemStream
 
-from kgverify.errors import UserError
+from kgverify import Limits, Problem, UserError
+from kgverify.laws import compiled_maker
 from kgverify.program.atoms import NamedAtom, Variable
-from kgverify.program.limits import Limits
 from kgverify.prover.faults.plant import FAULTS
-from kgverify.runs.engine_makers import compiled_maker
 from kgverify.testing.checking.check import Checker
 from kgverify.testing.checking.failure import Failure, Signature, fails_same_way
-from kgverify.testing.problems.problem import NO_SPREAD, SHORTEST, Problem
+from kgverify.testing.problems.problem import NO_SPREAD, SHORTEST
 from kgverify.testing.shrinking.shrink import Budget, shrink
 
 SMALLEST = {

@@ -10,19 +10,15 @@ import pytest
 from known_shrinks import IN_STEP, RuledOracle
 from run_engines import UNEXPLAINED
 
-from kgverify.comparison.equality import Equality
-from kgverify.errors import UserError
-from kgverify.graphs.graph import KnowledgeGraph
-from kgverify.graphs.load import load_graph
+from kgverify import Equality, KnowledgeGraph, Limits, Problem, UserError, load_graph
 from kgverify.program.atoms import NamedAtom, Variable
-from kgverify.program.limits import Limits
 from kgverify.program.program import NamedRule
 from kgverify.runs.engine_makers import EngineSpec, evaluator_pipeline, find_maker
 from kgverify.runs.job import load_run_graph
 from kgverify.runs.run import Run, load_policy, reference_pipeline
 from kgverify.testing.checking.check import Checker
 from kgverify.testing.checking.failure import Failure, Signature
-from kgverify.testing.problems.problem import NO_SPREAD, Problem
+from kgverify.testing.problems.problem import NO_SPREAD
 from kgverify.testing.shrinking import shrink_run as shrink_runs
 from kgverify.testing.shrinking.shrink import Budget, Neighbour, Shrunk
 from kgverify.testing.shrinking.shrink_run import (

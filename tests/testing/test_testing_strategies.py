@@ -11,7 +11,7 @@ from hypothesis.errors import NoSuchExample
 from render_graphs import render_rules, render_triples
 
 from kgreference.model import least_model
-from kgverify import strategies
+from kgverify import Problem, strategies
 from kgverify.engines.protocol import Sizes
 from kgverify.engines.reference.engine import build_reference_program
 from kgverify.graphs.rules import parse_rules
@@ -20,7 +20,7 @@ from kgverify.program.program import Program
 from kgverify.ranking.draw import ALL
 from kgverify.testing.checking.check import Checker
 from kgverify.testing.problems.decode import BULK
-from kgverify.testing.problems.problem import PolicySpec, Problem, Spread
+from kgverify.testing.problems.problem import PolicySpec, Spread
 
 once = settings(max_examples=100, database=None, deadline=None, suppress_health_check=list(HealthCheck))
 quick = settings(max_examples=40, database=None, deadline=None, suppress_health_check=list(HealthCheck))

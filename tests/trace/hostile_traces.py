@@ -17,7 +17,7 @@ import numpy as np
 import xxhash
 from trace_builders import open_writer
 
-from kgverify.trace.model.columns import KNOWLEDGE_GRAPH
+from kgverify.kinds import KNOWLEDGE_GRAPH
 from kgverify.trace.model.schema import file_checksum
 
 Construct = Callable[[Path, Path], Path]

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from trace_builders import FACTS, HEADER, RANKINGS, SYMBOLS, assert_same_columns, make_columns, open_writer
 
-from kgverify.errors import UserError
+from kgverify import UserError
 from kgverify.files import writing as writing_files
 from kgverify.trace.maintain.check import check_trace
 from kgverify.trace.model.columns import select_candidates

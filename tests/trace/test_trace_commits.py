@@ -17,7 +17,7 @@ from trace_builders import (
     write_file,
 )
 
-from kgverify.errors import UserError
+from kgverify import UserError
 from kgverify.trace.maintain.check import check_trace
 from kgverify.trace.model.columns import select_candidates
 from kgverify.trace.model.digests import compute_digests

@@ -5,7 +5,7 @@ import pytest
 from hostile_traces import copy_as_plain_h5py
 from trace_builders import FACTS, HEADER, RANKINGS, SYMBOLS, assert_same_trace, make_columns, open_writer, write_file
 
-from kgverify.errors import UserError
+from kgverify import UserError
 from kgverify.trace.hdf5.stored_array import translate_hdf5_errors
 from kgverify.trace.model.columns import select_candidates
 from kgverify.trace.read.trace_file import TraceFile, read_trace

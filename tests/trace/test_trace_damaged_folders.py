@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import kgverify as kv
-from kgverify.errors import UserError
+from kgverify import UserError
 from kgverify.trace.hdf5.writing import write_arrays
 from kgverify.trace.maintain.check import DAMAGED, WHOLE, check_trace
 from kgverify.trace.maintain.join import PartsError, unite

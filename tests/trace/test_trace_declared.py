@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from trace_builders import FACTS, HEADER, RANKINGS, RULES, SYMBOLS, make_columns, write_file
 
-from kgverify.errors import UserError
+from kgverify import UserError
 from kgverify.trace.hdf5.writing import write_arrays
 from kgverify.trace.maintain.check import check_trace
 from kgverify.trace.model.header import Header

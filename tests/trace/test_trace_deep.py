@@ -17,8 +17,8 @@ from trace_builders import (
     write_file,
 )
 
-from kgverify.errors import UserError
-from kgverify.program.outcomes import STEP_STAGES, Stage
+from kgverify import LoopWriter, Stage, UserError
+from kgverify.program.outcomes import STEP_STAGES
 from kgverify.report.steps import LazyTraceView
 from kgverify.trace.hdf5.writing import write_arrays
 from kgverify.trace.maintain.repair import convert_trace
@@ -26,7 +26,6 @@ from kgverify.trace.model.columns import StageItems, no_stage_items, select_cand
 from kgverify.trace.model.schema import TraceLevel
 from kgverify.trace.model.stage_items import StageReader, encode_stage_outputs, ends_alike
 from kgverify.trace.read.trace_file import TraceFile, read_trace
-from kgverify.trace.write.loop_writer import LoopWriter
 from kgverify.trace.write.writer import encode_trace
 
 COLUMNS = make_columns(4, 30, has_stages=True)

@@ -14,22 +14,22 @@ import numpy as np
 import pytest
 from trace_builders import HEADER, SYMBOLS, make_columns, open_writer
 
-from kgverify.errors import InternalError, UserError
-from kgverify.program.limits import Limits
+from kgverify import Limits, TraceWriter, UserError
+from kgverify.errors import InternalError
+from kgverify.kinds import KNOWLEDGE_GRAPH
 from kgverify.trace.files.manifest import MANIFEST
 from kgverify.trace.hdf5 import reading, stored_array, writing
 from kgverify.trace.hdf5.reading import FLETCHER32, most_bytes
 from kgverify.trace.hdf5.stored_array import check_extents
 from kgverify.trace.hdf5.writing import Packing, write_arrays
 from kgverify.trace.model import trace, validate
-from kgverify.trace.model.columns import KNOWLEDGE_GRAPH, are_equal, select_candidates
+from kgverify.trace.model.columns import are_equal, select_candidates
 from kgverify.trace.model.header import decode_header
 from kgverify.trace.model.schema import TraceLevel, parse_level
 from kgverify.trace.model.trace import Unknown, join_unknown, merge_fields
 from kgverify.trace.model.validate import check_columns
 from kgverify.trace.read.data_file import DataFile
 from kgverify.trace.read.trace_file import TraceFile
-from kgverify.trace.write.writer import TraceWriter
 
 
 def test_data_behind_the_end_of_a_file_are_refused(tmp_path: Path):

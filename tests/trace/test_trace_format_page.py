@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from trace_builders import FACTS, HEADER, RANKINGS, SYMBOLS, make_columns, open_writer
 
+from kgverify.kinds import KNOWLEDGE_GRAPH
 from kgverify.program.program import Symbols
-from kgverify.trace.model.columns import KNOWLEDGE_GRAPH, select_candidates
+from kgverify.trace.model.columns import select_candidates
 from kgverify.trace.model.digests import compute_digests
 from kgverify.trace.read.trace_file import read_trace
 

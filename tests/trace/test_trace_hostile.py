@@ -26,14 +26,13 @@ from trace_builders import (
     write_file,
 )
 
+from kgverify import UserError, Verdict
 from kgverify.comparison.compare import compare
-from kgverify.comparison.result import Verdict
-from kgverify.errors import UserError
+from kgverify.kinds import KNOWLEDGE_GRAPH
 from kgverify.report.steps import LazyTraceView
 from kgverify.trace.hdf5.reading import MIN_TOTAL_BYTES, StoredFile, locate_arrays
 from kgverify.trace.maintain.check import check_trace
 from kgverify.trace.maintain.repair import repair_trace
-from kgverify.trace.model.columns import KNOWLEDGE_GRAPH
 from kgverify.trace.model.schema import file_checksum
 from kgverify.trace.read.trace_file import TraceFile, read_trace
 

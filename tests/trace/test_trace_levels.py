@@ -21,10 +21,11 @@ from trace_builders import (
     write_file,
 )
 
-from kgverify.errors import UserError
+from kgverify import UserError
+from kgverify.kinds import KNOWLEDGE_GRAPH
 from kgverify.trace.hdf5.writing import write_arrays
 from kgverify.trace.maintain.repair import convert_trace
-from kgverify.trace.model.columns import KNOWLEDGE_GRAPH, select_candidates
+from kgverify.trace.model.columns import select_candidates
 from kgverify.trace.model.schema import Packing, TraceLevel, encode_level
 from kgverify.trace.read.trace_file import read_trace
 from kgverify.trace.write.writer import encode_trace, write_again

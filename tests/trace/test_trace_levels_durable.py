@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from trace_builders import FACT_LINES, FACTS, HEADER, RULES, SYMBOLS, make_columns, open_writer, write_file
 
-from kgverify.errors import UserError
+from kgverify import UserError
 from kgverify.trace.files.manifest import partial_of
 from kgverify.trace.maintain.check import check_trace
 from kgverify.trace.maintain.join import unite

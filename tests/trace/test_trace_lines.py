@@ -7,16 +7,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from kgverify import UserError, Verdict
 from kgverify.cli import main
 from kgverify.comparison.compare import compare
-from kgverify.comparison.result import Verdict
 from kgverify.comparison.step_view import StepReader
-from kgverify.errors import UserError
+from kgverify.kinds import KNOWLEDGE_GRAPH
 from kgverify.program.atoms import Atom
 from kgverify.program.limits import DeclaredLimits
 from kgverify.program.program import Program, Rule, Symbols
 from kgverify.trace.lines.import_lines import import_lines
-from kgverify.trace.model.columns import KNOWLEDGE_GRAPH
 from kgverify.trace.read.trace_file import read_trace
 
 PAGE = (Path(__file__).parents[2] / "docs" / "traces.md").read_text(encoding="utf-8")

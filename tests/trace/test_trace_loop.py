@@ -8,10 +8,9 @@ import pytest
 import torch
 from trace_builders import FACTS, RULES, SYMBOLS, make_columns
 
-from kgverify.errors import UserError
-from kgverify.trace.model.columns import KNOWLEDGE_GRAPH
+from kgverify import LoopWriter, UserError
+from kgverify.kinds import KNOWLEDGE_GRAPH
 from kgverify.trace.read.trace_file import read_trace
-from kgverify.trace.write.loop_writer import LoopWriter
 
 PAGE = (Path(__file__).parents[2] / "docs" / "traces.md").read_text(encoding="utf-8")
 COLUMNS = make_columns(1, 9)

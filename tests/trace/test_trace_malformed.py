@@ -20,10 +20,10 @@ from trace_builders import (
 )
 
 import kgverify as kv
+from kgverify import Limits, UserError, Verdict
 from kgverify.comparison.compare import compare
-from kgverify.comparison.result import Verdict
-from kgverify.errors import UserError
-from kgverify.program.limits import DeclaredLimits, Limits
+from kgverify.kinds import KNOWLEDGE_GRAPH
+from kgverify.program.limits import DeclaredLimits
 from kgverify.program.outcomes import GoalKind
 from kgverify.program.program import Symbols
 from kgverify.report.steps import LazyTraceView, TraceView
@@ -31,7 +31,6 @@ from kgverify.report.tables import export_trace
 from kgverify.trace.maintain.check import WHOLE, check_trace
 from kgverify.trace.maintain.join import unite
 from kgverify.trace.maintain.repair import convert_trace, repair_trace
-from kgverify.trace.model.columns import KNOWLEDGE_GRAPH
 from kgverify.trace.model.consistency import Contradictions
 from kgverify.trace.model.header import PolicyInfo
 from kgverify.trace.model.schema import TraceLevel

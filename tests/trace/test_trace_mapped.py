@@ -15,7 +15,7 @@ from trace_builders import (
     write_file,
 )
 
-from kgverify.errors import UserError
+from kgverify import UserError
 from kgverify.report import steps
 from kgverify.report.steps import LazyTraceView, TraceView, view_trace
 from kgverify.trace.hdf5.stored_array import ChunkCache

@@ -9,11 +9,12 @@ import pytest
 from hostile_traces import reseal
 from trace_builders import FACT_LINES, FACTS, HEADER, RANKINGS, SYMBOLS, make_columns, write_file
 
-from kgverify.errors import UserError
+from kgverify import UserError
+from kgverify.kinds import KNOWLEDGE_GRAPH
 from kgverify.trace.hdf5 import reading
 from kgverify.trace.hdf5.writing import write_arrays
 from kgverify.trace.model.codec import encode_symbols
-from kgverify.trace.model.columns import KNOWLEDGE_GRAPH, Rankings
+from kgverify.trace.model.columns import Rankings
 from kgverify.trace.model.schema import encode_level
 from kgverify.trace.read.trace_file import TraceFile, read_trace
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from trace_builders import FACTS, HEADER, RANKINGS, SYMBOLS, assert_same_columns, make_columns, open_writer, write_file
 
-from kgverify.errors import UserError
+from kgverify import UserError
 from kgverify.trace.files.manifest import Part, ShardError, lock_trace
 from kgverify.trace.maintain import repair as module
 from kgverify.trace.maintain.check import check_trace

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import kgverify as kv
-from kgverify.errors import UserError
+from kgverify import UserError
 from kgverify.trace.files import manifest
 from kgverify.trace.maintain.check import WHOLE, check_trace
 from kgverify.trace.maintain.join import unite

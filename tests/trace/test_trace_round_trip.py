@@ -19,10 +19,11 @@ from trace_builders import (
     write_file,
 )
 
-from kgverify.errors import UserError
+from kgverify import UserError
+from kgverify.kinds import KNOWLEDGE_GRAPH
 from kgverify.trace.hdf5.stored_array import StoredArray
 from kgverify.trace.hdf5.writing import _shuffled
-from kgverify.trace.model.columns import KNOWLEDGE_GRAPH, empty_columns
+from kgverify.trace.model.columns import empty_columns
 from kgverify.trace.read.trace_file import read_trace
 
 

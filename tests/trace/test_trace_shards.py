@@ -24,9 +24,10 @@ from trace_builders import (
     write_file,
 )
 
-from kgverify.errors import UserError
+from kgverify import UserError
+from kgverify.kinds import KNOWLEDGE_GRAPH
 from kgverify.trace.files import manifest as module
-from kgverify.trace.model.columns import KNOWLEDGE_GRAPH, select_candidates
+from kgverify.trace.model.columns import select_candidates
 from kgverify.trace.model.digests import compute_sequence, root_digest
 from kgverify.trace.model.schema import SEQUENCE
 from kgverify.trace.read.trace_file import TraceFile, check_same_run, read_trace

@@ -7,13 +7,13 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from kgverify import EngineInfo, Limits, Stage, TraceWriter
+from kgverify.kinds import KNOWLEDGE_GRAPH
 from kgverify.program.atoms import Atom
-from kgverify.program.limits import Limits
-from kgverify.program.outcomes import STEP_STAGES, Stage
+from kgverify.program.outcomes import STEP_STAGES
 from kgverify.program.program import Program, Rule, Symbols
 from kgverify.trace.model.codec import uncounted
 from kgverify.trace.model.columns import (
-    KNOWLEDGE_GRAPH,
     NO_DIGESTS,
     Candidates,
     Columns,
@@ -25,11 +25,11 @@ from kgverify.trace.model.columns import (
     no_stage_items,
 )
 from kgverify.trace.model.digests import compute_sequence
-from kgverify.trace.model.header import ClauseTexts, EngineInfo, Header, InputFile, PolicyInfo, RunInfo, unknown_columns
+from kgverify.trace.model.header import ClauseTexts, Header, InputFile, PolicyInfo, RunInfo, unknown_columns
 from kgverify.trace.model.schema import has_goals, parse_level
 from kgverify.trace.model.stage_items import encode_stage_outputs
 from kgverify.trace.model.trace import NOTHING_UNKNOWN, Trace
-from kgverify.trace.write.writer import Clauses, Storage, TraceWriter, write_again
+from kgverify.trace.write.writer import Clauses, Storage, write_again
 
 NUM_PREDICATES, NUM_CONSTANTS, NUM_FACTS, NUM_RULES = 5, 40, 12, 3
 

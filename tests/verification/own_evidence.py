@@ -10,9 +10,10 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from kgverify import Engine, Stage
 from kgverify.comparison.result import Divergence
-from kgverify.engines.protocol import Engine, Positions
-from kgverify.program.outcomes import STEP_STAGES, Stage
+from kgverify.engines.protocol import Positions
+from kgverify.program.outcomes import STEP_STAGES
 from kgverify.trace.model.columns import Columns
 from kgverify.trace.model.trace import Trace
 

@@ -10,16 +10,15 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from kgverify.engines.adapters.stepwise import AtomIds, Goal, StepwiseEngine
+from kgverify import EngineInfo, Limits, StepwiseEngine
+from kgverify.engines.adapters.stepwise import AtomIds, Goal
 from kgverify.engines.policy import Policy
-from kgverify.program.limits import Limits
 from kgverify.program.outcomes import GoalKind, Origin, Outcome
 from kgverify.program.program import Program
 from kgverify.ranking.draw import draw_candidates
 from kgverify.runs.run import Pipeline, Run
 from kgverify.step.plain_step import Resolvent, Taken
 from kgverify.trace.model.columns import Candidates, Rankings
-from kgverify.trace.model.header import EngineInfo
 
 FAULTS = ("fact cap", "overflow as proof", "no push-down")
 UNKNOWN = ("candidates.is_limited", "steps.dropped_atoms", "steps.dropped_resolvents")

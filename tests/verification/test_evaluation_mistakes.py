@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from run_engines import countries_run
 
+from kgverify import Report
 from kgverify.ranking.rank import RANK_TOLERANCE
-from kgverify.report.report import Report
 from kgverify.runs.run import Run, build_trace, reference_pipeline
 from kgverify.trace.model.columns import CandidateSet, Rankings
 from kgverify.trace.model.trace import Trace

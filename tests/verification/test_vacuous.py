@@ -14,23 +14,22 @@ import pytest
 from run_engines import countries_run, eager_pipeline
 
 import kgverify as kv
+from kgverify import Problem, Verdict
 from kgverify.comparison.comparable import MemorySource, open_source
 from kgverify.comparison.compare import Comparer
 from kgverify.comparison.exercise import count
 from kgverify.comparison.exercise.count import count_exercise
 from kgverify.comparison.exercise.exercise import ITEMS, MINIMUM, parse_minimum
-from kgverify.comparison.result import Verdict
 from kgverify.comparison.step_view import StepReader
-from kgverify.engines.reference.engine import ReferenceEngine
+from kgverify.dialects import ReferenceEngine
+from kgverify.laws import compiled_maker, draw_problems
 from kgverify.program.outcomes import STEP_STAGES, GoalKind, Origin
 from kgverify.report.content import Outcomes
 from kgverify.report.wording import describe_stages
-from kgverify.runs.engine_makers import compiled_maker, find_maker
+from kgverify.runs.engine_makers import find_maker
 from kgverify.runs.run import reference_pipeline
 from kgverify.testing.checking.check import Checker, verify_problems
-from kgverify.testing.problems.decode import draw_problems
 from kgverify.testing.problems.merge import merge
-from kgverify.testing.problems.problem import Problem
 from kgverify.trace.model.columns import Columns
 from kgverify.trace.read.trace_file import read_trace
 from kgverify.verification.judgement import judge_exercise

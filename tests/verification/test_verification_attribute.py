@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from run_engines import UNEXPLAINED, countries_run, eager_pipeline, staged_pipeline
 
-from kgverify.comparison.equality import Equality
+from kgverify import Equality
 from kgverify.comparison.rankings import mean_reciprocal_rank
 from kgverify.comparison.result import Cause, Divergence, Level
 from kgverify.program.outcomes import DifferenceClass

@@ -12,7 +12,7 @@ from dask_machines import Machines, start_machines
 from run_engines import assert_same_columns, countries_run
 
 import kgverify as kv
-from kgverify.errors import UserError
+from kgverify import UserError
 from kgverify.runs import fan_out, pool
 from kgverify.runs.fan_out import DaskWorkers, check_address, reference_over
 from kgverify.runs.pool import do_all

@@ -10,17 +10,17 @@ import numpy as np
 import pytest
 from run_engines import countries_run
 
+from kgverify import KnowledgeGraph, Limits, Stage, Verdict
 from kgverify.comparison.comparable import lockstep_columns
 from kgverify.comparison.compare import Comparer
-from kgverify.comparison.result import Comparison, Verdict
+from kgverify.comparison.result import Comparison
 from kgverify.comparison.step_view import Names, StepReader
+from kgverify.dialects import Dialect, ReferenceEngine
 from kgverify.engines.policy import SHORTEST
 from kgverify.engines.protocol import find_positives, positions_of
-from kgverify.engines.reference.engine import ReferenceEngine
-from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.program.atoms import NamedAtom, Variable
-from kgverify.program.limits import DeclaredLimits, Dialect, Limits
-from kgverify.program.outcomes import Side, Stage
+from kgverify.program.limits import DeclaredLimits
+from kgverify.program.outcomes import Side
 from kgverify.program.program import NamedRule
 from kgverify.ranking.draw import ALL
 from kgverify.ranking.rank import RANK_TOLERANCE

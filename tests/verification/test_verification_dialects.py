@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 import kgverify as kv
+from kgverify import Limits, Stage, load_graph
 from kgverify.comparison.classify import Finding
 from kgverify.comparison.compare import Comparer, Options
 from kgverify.comparison.inference.infer import UNNAMED, follows_inference, name_in_dialect, order_of_stages
 from kgverify.comparison.result import Divergence, Level
-from kgverify.engines.reference.engine import ReferenceEngine
-from kgverify.graphs.load import load_graph
-from kgverify.program.limits import FILTERS, OURS, VALUES, DeclaredLimits, Dialect, Limits
-from kgverify.program.outcomes import STEP_STAGES, DifferenceClass, GoalKind, Outcome, Stage
+from kgverify.dialects import Dialect, ReferenceEngine
+from kgverify.program.limits import FILTERS, OURS, VALUES, DeclaredLimits
+from kgverify.program.outcomes import STEP_STAGES, DifferenceClass, GoalKind, Outcome
 from kgverify.runs.retake import retake_steps
 from kgverify.runs.run import Run, build_trace, reference_pipeline
 from kgverify.trace.model.consistency import Contradictions

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from run_engines import assert_same_columns, countries_run
 
+from kgverify import UserError
+from kgverify.dialects import ReferenceEngine
 from kgverify.engines.protocol import ProbedEngine, positions_of, take_position
-from kgverify.engines.reference.engine import ReferenceEngine
-from kgverify.errors import UserError
 from kgverify.runs.fan_out import CHUNKS_READ, FannedOut, reference_over
 from kgverify.runs.pool import Here, Processes, Workers
 from kgverify.runs.run import Run, reference_pipeline

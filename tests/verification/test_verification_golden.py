@@ -13,10 +13,10 @@ import pytest
 from run_engines import assert_same_columns
 
 import kgverify
+from kgverify import Verdict
 from kgverify.cli import main
-from kgverify.comparison.result import Verdict
+from kgverify.kinds import KNOWLEDGE_GRAPH
 from kgverify.trace.maintain.repair import convert_trace
-from kgverify.trace.model.columns import KNOWLEDGE_GRAPH
 from kgverify.trace.model.header import SCHEMA_VERSION
 from kgverify.trace.model.schema import TraceLevel
 from kgverify.trace.read.trace_file import read_trace

@@ -12,8 +12,8 @@ import pytest
 import kgverify as kv
 from kgverify.comparison.exercise.exercise import ITEMS
 from kgverify.comparison.result import DIGEST
+from kgverify.kinds import KNOWLEDGE_GRAPH
 from kgverify.trace.hdf5.writing import write_arrays
-from kgverify.trace.model.columns import KNOWLEDGE_GRAPH
 from kgverify.trace.model.header import Header
 from kgverify.trace.model.schema import Arrays, TraceLevel, packing_of
 from kgverify.trace.read.data_file import DataFile

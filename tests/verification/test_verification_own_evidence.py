@@ -11,13 +11,11 @@ import pytest
 from own_evidence import check_evidence, probe_both
 from run_engines import countries_run
 
+from kgverify import Equality, Limits, Stage, load_graph
 from kgverify.comparison.classify import Finding, Surroundings
-from kgverify.comparison.equality import Equality
 from kgverify.comparison.result import Divergence, Level
 from kgverify.comparison.step_view import StepView
-from kgverify.graphs.load import load_graph
-from kgverify.program.limits import Limits
-from kgverify.program.outcomes import DifferenceClass, Stage
+from kgverify.program.outcomes import DifferenceClass
 from kgverify.prover.faults.plant import FAULTS
 from kgverify.report.render.github import render_annotations
 from kgverify.report.render.html import build_page

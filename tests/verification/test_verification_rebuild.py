@@ -9,12 +9,9 @@ import numpy as np
 import pytest
 from run_engines import assert_same_columns
 
-from kgverify.comparison.result import Verdict
-from kgverify.errors import UserError
-from kgverify.graphs.load import load_graph
+from kgverify import Limits, UserError, Verdict, load_graph
 from kgverify.graphs.random_graph import draw_graph
 from kgverify.program.atoms import Atom
-from kgverify.program.limits import Limits
 from kgverify.program.outcomes import Origin
 from kgverify.program.program import Rule
 from kgverify.runs.run import Run, build_trace, reference_pipeline

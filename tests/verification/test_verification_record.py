@@ -18,10 +18,8 @@ from numpy.typing import NDArray
 from run_engines import ForeignEngine, assert_same_columns, countries_run, eager_pipeline, foreign_pipeline
 
 import kgverify as kv
-from kgverify.comparison.result import Verdict
+from kgverify import RecordingOptions, Stage, UserError, Verdict
 from kgverify.engines.protocol import Positions, RecordedPart, positions_of, split_positions
-from kgverify.errors import UserError
-from kgverify.program.outcomes import Stage
 from kgverify.progress import Progress, no_progress
 from kgverify.ranking.rank import RANK_TOLERANCE
 from kgverify.runs.run import Pipeline, Run, build_trace, reference_pipeline
@@ -34,7 +32,7 @@ from kgverify.trace.model.stage_items import StageOutputs, StageReader
 from kgverify.trace.model.trace import Trace
 from kgverify.trace.read.trace_file import read_trace
 from kgverify.verification import record as recording
-from kgverify.verification.record import RecordingOptions, record
+from kgverify.verification.record import record
 from kgverify.verification.recorded import compare_recorded
 
 

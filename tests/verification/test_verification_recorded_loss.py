@@ -10,13 +10,10 @@ import pytest
 from padded_engine import FAULTS, padded_pipeline, split_truly
 from run_engines import UNEXPLAINED, countries_run, needs_data
 
-from kgverify.comparison.equality import Equality
+from kgverify import Equality, KnowledgeGraph, Limits, load_graph
 from kgverify.comparison.rankings import mean_reciprocal_rank
 from kgverify.engines.policy import SHORTEST
-from kgverify.graphs.graph import KnowledgeGraph
-from kgverify.graphs.load import load_graph
 from kgverify.program.atoms import NamedAtom, Variable
-from kgverify.program.limits import Limits
 from kgverify.program.outcomes import Outcome
 from kgverify.program.program import NamedRule
 from kgverify.prover.faults.plant import FAULTS as CATALOGUE

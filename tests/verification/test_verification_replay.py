@@ -5,12 +5,11 @@ import numpy as np
 import pytest
 from run_engines import UNEXPLAINED, countries_run, eager_pipeline, staged_pipeline
 
+from kgverify import Equality, Limits, Stage
 from kgverify.comparison.compare import Comparer, compare
-from kgverify.comparison.equality import Equality
 from kgverify.comparison.locate import first_difference, render_difference
 from kgverify.comparison.step_view import Names
-from kgverify.program.limits import Limits
-from kgverify.program.outcomes import STEP_STAGES, Stage
+from kgverify.program.outcomes import STEP_STAGES
 from kgverify.prover.stages.choose import SCORES
 from kgverify.prover.stages.stage_functions import Stages
 from kgverify.runs.run import build_trace, reference_pipeline

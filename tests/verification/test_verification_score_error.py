@@ -4,14 +4,11 @@ import msgspec
 import pytest
 from run_engines import UNEXPLAINED, ForeignEngine, countries_run, eager_pipeline, foreign_pipeline
 
-from kgverify.comparison.equality import Equality
-from kgverify.comparison.result import Verdict
+from kgverify import EngineInfo, Equality, Limits, Verdict, load_graph
 from kgverify.engines.policy import bound_score_errors, make_two_tower
-from kgverify.graphs.load import load_graph
-from kgverify.program.limits import Limits
 from kgverify.runs.engine_makers import evaluator_pipeline
 from kgverify.runs.run import Pipeline, Run, reference_pipeline
-from kgverify.trace.model.header import EngineInfo, Header, PolicyInfo
+from kgverify.trace.model.header import Header, PolicyInfo
 from kgverify.trace.model.score_tolerance import UNIT_ROUNDOFF, bound_score_error, judge_tolerance
 from kgverify.verification.verify import verify
 

@@ -4,9 +4,10 @@ from itertools import product
 
 import pytest
 
+from kgverify import Stage
 from kgverify.comparison.classify import Finding, Surroundings
 from kgverify.comparison.result import Divergence, Level
-from kgverify.program.outcomes import DifferenceClass, Stage
+from kgverify.program.outcomes import DifferenceClass
 from kgverify.verification import replay as module
 from kgverify.verification.judgement import describe_idle
 from kgverify.verification.replay import Seen, separate

@@ -7,12 +7,10 @@ import msgspec
 import pytest
 from run_engines import ForeignEngine, countries_run, foreign_pipeline
 
-from kgverify.comparison.equality import Equality
-from kgverify.comparison.result import Verdict
-from kgverify.errors import UserError
+from kgverify import EngineInfo, Equality, UserError, Verdict
+from kgverify.kinds import KNOWLEDGE_GRAPH
 from kgverify.runs.run import Run, build_trace, reference_pipeline
-from kgverify.trace.model.columns import KNOWLEDGE_GRAPH
-from kgverify.trace.model.header import NUM_STEPS, EngineInfo, unknown_columns
+from kgverify.trace.model.header import NUM_STEPS, unknown_columns
 from kgverify.trace.model.trace import Trace
 from kgverify.trace.write.writer import write_again
 from kgverify.verification.recorded import compare_recorded

@@ -16,15 +16,13 @@ from run_engines import (
     needs_data,
 )
 
-from kgverify.comparison.equality import Equality
-from kgverify.comparison.result import Level, Verdict
+from kgverify import Equality, Limits, UserError, Verdict, load_graph
+from kgverify.comparison.result import Level
 from kgverify.engines.protocol import ProbedEngine
-from kgverify.errors import UserError
-from kgverify.graphs.load import load_graph
-from kgverify.program.limits import Limits
+from kgverify.kinds import KNOWLEDGE_GRAPH
 from kgverify.ranking.rank import MRR, rank_candidates
 from kgverify.runs.run import Run, load_policy, reference_pipeline
-from kgverify.trace.model.columns import KNOWLEDGE_GRAPH, Columns, select_candidates
+from kgverify.trace.model.columns import Columns, select_candidates
 from kgverify.trace.read.trace_file import read_trace
 from kgverify.verification.recorded import compare_recorded
 from kgverify.verification.save import save_verification

@@ -14,13 +14,13 @@ import numpy as np
 from evaluation_answers.reference_model import derive_least_model
 from numpy.typing import NDArray
 
+from kgverify import EngineInfo, KnowledgeGraph, UserError
 from kgverify.engines.protocol import STOPPED, Positions
 from kgverify.engines.reference.ranking import ReferenceDraw, sum_mixed
-from kgverify.errors import InternalError, UserError
+from kgverify.errors import InternalError
 from kgverify.evaluation.parts import SALT, SAMPLED, PartResult
 from kgverify.evaluation.proving import FullWork, PartWork
 from kgverify.evaluation.rank_only import build_rank_only
-from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.program.atoms import Atom, NamedAtom, Variable
 from kgverify.program.outcomes import Outcome, Side
 from kgverify.program.program import NamedRule
@@ -29,7 +29,6 @@ from kgverify.ranking.draw import ALL, draw_candidates
 from kgverify.ranking.rank import RANK_TOLERANCE, rank_candidates
 from kgverify.runs.run import Pipeline, Run, plan_parts
 from kgverify.trace.model.columns import CandidateSet, Columns
-from kgverify.trace.model.header import EngineInfo
 
 NUM_CONSTANTS: Final = 16
 NUM_QUERIES: Final = 139

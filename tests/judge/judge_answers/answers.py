@@ -33,12 +33,11 @@ from judge_answers.pairs import (
 from judge_answers.rare_pairs import rare_pairs
 from second_opinion import can_be_checked, check_by_second, compare_again
 
+from kgverify import Equality, Report
 from kgverify.comparison.comparable import lockstep_columns
 from kgverify.comparison.compare import Comparer, Options
-from kgverify.comparison.equality import Equality
 from kgverify.garbage_collection import without_garbage_collection
 from kgverify.program.program import Symbols
-from kgverify.report.report import Report
 from kgverify.trace.model.trace import Trace
 from kgverify.verification.planted_changes import require
 

@@ -16,9 +16,9 @@ import numpy as np
 from judge_answers.answers import Answer, require_known
 from judge_answers.pairs import blank
 
+from kgverify import EngineInfo, Equality, KnowledgeGraph, Limits, Report, Stage, StagedEngine
 from kgverify.comparison.classify import group_causes
 from kgverify.comparison.compare import Comparer, Options
-from kgverify.comparison.equality import Equality
 from kgverify.comparison.result import Comparison
 from kgverify.conditions.confirm import judge
 from kgverify.conditions.describe import describe_conditions
@@ -28,21 +28,17 @@ from kgverify.conditions.find import Found, Table, is_nearly
 from kgverify.conditions.instances import Cases, Instance, Unit
 from kgverify.conditions.search import Condition, Search, chance_of
 from kgverify.conditions.sentence import show
-from kgverify.engines.adapters.staged import Made, StagedEngine
+from kgverify.engines.adapters.staged import Made
 from kgverify.engines.adapters.stepwise import AtomIds, Goal
 from kgverify.garbage_collection import without_garbage_collection
-from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.program.atoms import NamedAtom, Variable
-from kgverify.program.limits import Limits
-from kgverify.program.outcomes import Origin, Stage
+from kgverify.program.outcomes import Origin
 from kgverify.program.program import NamedRule
 from kgverify.progress import Progress, no_progress
-from kgverify.report.report import Report
 from kgverify.runs.run import Run, build_trace, reference_pipeline
 from kgverify.step.clauses import Clauses
 from kgverify.step.plain_step import Resolvent, Taken, TakenStep
 from kgverify.trace.model.columns import CandidateSet, Columns, starts_of
-from kgverify.trace.model.header import EngineInfo
 from kgverify.trace.model.trace import Trace
 from kgverify.verification.judgement import LITTLE
 

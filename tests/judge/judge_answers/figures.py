@@ -12,16 +12,17 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from kgverify import EngineInfo, Stage, Verdict
 from kgverify.comparison.rankings import compare_rankings
-from kgverify.comparison.result import NO_CANDIDATE, Attribution, Cause, Comparison, Divergence, Level, Verdict
+from kgverify.comparison.result import NO_CANDIDATE, Attribution, Cause, Comparison, Divergence, Level
 from kgverify.engines.policy import bound_score_errors
-from kgverify.program.outcomes import DifferenceClass, Outcome, Stage
+from kgverify.program.outcomes import DifferenceClass, Outcome
 from kgverify.program.program import Symbols
 from kgverify.ranking.rank import find_truth, rank_candidates
 from kgverify.ranking.rules import RankingRule, Ties, count_above, give_ranks
 from kgverify.trace.model.columns import Candidates, CandidateSet, Rankings
 from kgverify.trace.model.digests import renumber
-from kgverify.trace.model.header import EngineInfo, PolicyInfo
+from kgverify.trace.model.header import PolicyInfo
 from kgverify.trace.model.score_tolerance import accept_score_error, judge_tolerance, name_precision
 from kgverify.verification.attribute import attribute_loss
 from kgverify.verification.planted_changes import require

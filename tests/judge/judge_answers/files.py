@@ -28,16 +28,17 @@ from judge_answers.pairs import (
 from judge_answers.rare_pairs import long_sums, near_tie_and_bits, not_a_number
 from run_engines import memory_folder
 
-from kgverify.errors import UserError
+from kgverify import TraceWriter, UserError
 from kgverify.garbage_collection import without_garbage_collection
+from kgverify.kinds import KNOWLEDGE_GRAPH
 from kgverify.trace.hdf5.writing import write_arrays
-from kgverify.trace.model.columns import KNOWLEDGE_GRAPH, select_candidates
+from kgverify.trace.model.columns import select_candidates
 from kgverify.trace.model.schema import Arrays, Packing
 from kgverify.trace.model.stage_items import encode_stage_outputs
 from kgverify.trace.model.trace import Trace
 from kgverify.trace.read.data_file import DataFile
 from kgverify.trace.read.trace_file import TraceFile
-from kgverify.trace.write.writer import Clauses, Storage, TraceWriter
+from kgverify.trace.write.writer import Clauses, Storage
 from kgverify.verification.planted_changes import require
 
 _SMALL: Final = {"block_steps": 7, "piece_bytes": 256, "verifies_content": False}

@@ -8,11 +8,11 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
+from kgverify import EngineInfo, Limits
+from kgverify.kinds import KNOWLEDGE_GRAPH
 from kgverify.program.atoms import Atom
-from kgverify.program.limits import Limits
 from kgverify.program.program import Program, Rule, Symbols
 from kgverify.trace.model.columns import (
-    KNOWLEDGE_GRAPH,
     Candidates,
     Columns,
     Digests,
@@ -23,7 +23,7 @@ from kgverify.trace.model.columns import (
     select_candidates,
 )
 from kgverify.trace.model.digests import compute_digests
-from kgverify.trace.model.header import ClauseTexts, EngineInfo, Header, PolicyInfo, RunInfo
+from kgverify.trace.model.header import ClauseTexts, Header, PolicyInfo, RunInfo
 from kgverify.trace.model.schema import TraceLevel, has_goals
 from kgverify.trace.model.trace import Trace
 

@@ -18,7 +18,7 @@ from judge_answers.pairs import (
     renumber,
 )
 
-from kgverify.comparison.equality import Equality
+from kgverify import Equality
 from kgverify.comparison.modulo import DUPLICATES, NAMES, ORDER
 from kgverify.trace.model.trace import Trace
 

@@ -19,18 +19,15 @@ from judge_answers.answers import (
 from judge_answers.pairs import at_level, pair_of, take
 from judge_answers.stages import known_stage_answers
 
-from kgverify.comparison.equality import Equality
-from kgverify.engines.protocol import Engine, Positions
+from kgverify import Engine, EngineInfo, Equality, KnowledgeGraph, Limits, Stage
+from kgverify.engines.protocol import Positions
 from kgverify.garbage_collection import without_garbage_collection
-from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.program.atoms import NamedAtom, Variable
-from kgverify.program.limits import Limits
-from kgverify.program.outcomes import Outcome, Stage
+from kgverify.program.outcomes import Outcome
 from kgverify.program.program import NamedRule
 from kgverify.progress import Progress, no_progress
 from kgverify.runs.run import Pipeline, Run, build_trace, reference_pipeline
 from kgverify.trace.model.columns import CandidateSet, Columns, StageItems, starts_of
-from kgverify.trace.model.header import EngineInfo
 from kgverify.trace.model.stage_items import StageOutputs, StageReader, encode_stage_outputs
 from kgverify.verification.judgement import LITTLE
 from kgverify.verification.record import prove_deep

@@ -11,11 +11,11 @@ from typing import Any, Final
 
 from judge_answers.answers import Answer
 
+from kgverify import Limits, Stage
 from kgverify.comparison.locate import first_difference, name_stage
 from kgverify.comparison.result import Divergence, Level
 from kgverify.comparison.step_view import Names
-from kgverify.program.limits import Limits
-from kgverify.program.outcomes import STEP_STAGES, DifferenceClass, Outcome, Stage
+from kgverify.program.outcomes import STEP_STAGES, DifferenceClass, Outcome
 from kgverify.trace.model.stage_items import StageOutputs
 from kgverify.trace.model.trace import Trace
 from kgverify.verification.replay import find_later_faults

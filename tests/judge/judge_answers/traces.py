@@ -27,19 +27,20 @@ from judge_answers.trace_reading import (
 )
 from run_engines import memory_folder
 
+from kgverify import EngineInfo, Limits, LoopWriter, TraceWriter, UserError
 from kgverify.engines.protocol import StepDigests, join_digests
-from kgverify.errors import InternalError, UserError
+from kgverify.errors import InternalError
 from kgverify.garbage_collection import without_garbage_collection
-from kgverify.program.limits import Limits
+from kgverify.kinds import KNOWLEDGE_GRAPH
 from kgverify.program.program import Symbols
 from kgverify.trace.files.manifest import Part, Shard, read_manifest, render_hash
-from kgverify.trace.model.columns import KNOWLEDGE_GRAPH, Columns, Digests, StepBatch
+from kgverify.trace.model.columns import Columns, Digests, StepBatch
 from kgverify.trace.model.digests import compute_sequence, root_digest
-from kgverify.trace.model.header import EngineInfo, Header, PolicyInfo
+from kgverify.trace.model.header import Header, PolicyInfo
 from kgverify.trace.read.data_file import BLOCK_STEPS
 from kgverify.trace.read.trace_file import TraceFile, check_root, read_trace
-from kgverify.trace.write.loop_writer import LoopWriter, as_column
-from kgverify.trace.write.writer import Clauses, Storage, TraceWriter
+from kgverify.trace.write.loop_writer import as_column
+from kgverify.trace.write.writer import Clauses, Storage
 
 DROPPED: Final = ("steps.dropped_atoms", "steps.dropped_resolvents")
 FACTS: Final = np.array([[i % 2, i % 3, 2] for i in range(24)], np.int32)
