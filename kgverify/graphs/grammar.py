@@ -47,11 +47,11 @@ _SKIPPED: Final = re.compile(rf"(?>(?:[ \t]++|{_BLOCK}|[%#][^\n]*+|\n[ \t\n]*+(?
 _DIRECTIVE: Final = re.compile(r"""[:?]-(?>(?:'[^'\n]*+'|"[^"\n]*+"|[^'".]|\.(?![ \t\n%]|\Z))*)\.""")
 _WEIGHT: Final = re.compile(rf"({NUMBER})(?:[ \t]*+(::)|[ \t]++(?=[^ \t\n(]))")
 _NEGATION: Final = re.compile(r"\\\+|(?:not|Not|NOT|naf)(?=[ \t]++[^ \t\n(])|[~!¬]")
-_QUOTED: Final = r"""'(?>(?:''|\\.|[^'\\\n])*)'|"(?>(?:""|\\.|[^"\\\n])*)\""""
+QUOTED: Final = r"""'(?>(?:''|\\.|[^'\\\n])*)'|"(?>(?:""|\\.|[^"\\\n])*)\""""
 _PREDICATE: Final = re.compile(
-    rf"""{_QUOTED}|(?![ \t\n()'",.%#\\;~!¬]|/\*)(?>(?:[^(),\t\n:<=/-]++|:(?!-)|-(?!>)|<(?!=)|=(?!>)|/(?!\*))+)"""
+    rf"""{QUOTED}|(?![ \t\n()'",.%#\\;~!¬]|/\*)(?>(?:[^(),\t\n:<=/-]++|:(?!-)|-(?!>)|<(?!=)|=(?!>)|/(?!\*))+)"""
 )
-_TERM: Final = re.compile(rf"""{_QUOTED}|(?![ \t\n'"]|/\*)(?>(?:[^(),\t\n/]++|/(?!\*)|{_nest_parentheses()})+)""")
+_TERM: Final = re.compile(rf"""{QUOTED}|(?![ \t\n'"]|/\*)(?>(?:[^(),\t\n/]++|/(?!\*)|{_nest_parentheses()})+)""")
 _OPEN: Final = re.compile(r"[ \t]*+\((?>(?:[ \t]*+\n)*)")
 _SEPARATOR: Final = re.compile(r"[ \t]*+,(?>(?:[ \t]*+\n)*)")
 _CLOSE: Final = re.compile(r"[ \t]*+\)")

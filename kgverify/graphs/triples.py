@@ -20,18 +20,18 @@ from kgverify.graphs.formats.fields import NUM_SAMPLED_LINES, find_delimiter
 from kgverify.graphs.formats.plain import parse_plain_facts
 from kgverify.graphs.formats.reading import GivenColumns, Triples, is_skipped, line_error, show, split_text
 from kgverify.graphs.formats.tables import parse_plain, parse_table
-from kgverify.graphs.grammar import RANGE, Clause, ClauseReader
+from kgverify.graphs.grammar import QUOTED, RANGE, Clause, ClauseReader
 from kgverify.program.atoms import NamedAtom
 from kgverify.program.program import Source
 
 TABULAR: Final = "head<TAB>relation<TAB>tail"
 FUNCTIONAL: Final = "relation(head,tail)."
 
-_QUOTED: Final = re.compile(r"'(?:''|\\.|[^'])*'|\"(?:\"\"|\\.|[^\"])*\"")
-_ATOM: Final = re.compile(r"[ \t]*[^ \t(][^(]*\(.*\)[ \t]*\.?[ \t]*|[^ \t(]+\([^)]*")
-_CLOSED: Final = re.compile(r"\)[ \t]*\.?[ \t]*$")
+_QUOTED_OR_OPEN: Final = re.compile(rf"{QUOTED}|(['\"].*)")
+_ATOM: Final = re.compile(r"[ \t]*+[^ \t(][^(]*\(.*\)[ \t]*+(?:\.[ \t]*+)?|[^ \t(]+\([^)]*")
+_CLOSED: Final = re.compile(r"\)[ \t]*+(?:\.[ \t]*+)?$")
 _FOREIGN: Final = re.compile(
-    r"[ \t]*(?:(?P<star><<.*)|(?P<pairs>[^\t]*,[^\t]*:[ ]*[+-])|"
+    r"[ \t]*+(?:(?P<star><<.*)|(?P<pairs>[^\t,]*,[^\t]*:[ ]*[+-])|"
     r"(?P<json>[\[{][ \t]*(?:\"[^\t]*)?)|(?P<xml><(?:\?xml|!doctype|rdf:)[^\t]*)|(?P<turtle>@?(?:prefix|base)[ ].*))$",
     re.IGNORECASE,
 )
@@ -80,7 +80,7 @@ def _is_functional(text: str) -> bool:
     """Return whether a line has its first comma inside parentheses, or is an atom or a directive without a comma."""
     if is_facts(text):
         return True
-    before, comma, _ = _QUOTED.sub("q", text).partition(",")
+    before, comma, _ = _QUOTED_OR_OPEN.sub(lambda match: match[1] or "q", text).partition(",")
     if "(" in before and (_CLOSED.search(text) or not any(before.count(sign) == 2 for sign in ";|")):
         return before.count("(") > before.count(")") if comma else bool(_ATOM.fullmatch(before))
     return text.lstrip(" \t").startswith((":-", "?-", "/*"))

@@ -112,7 +112,7 @@ _ROLE_PATTERNS: Final = tuple(
 _CERTAIN_RELATIONS: Final = ("relation", "predicate", "relationship", "property")
 """Names of the second of three columns that make a row a header, whatever the other two are."""
 _PANDAS_HEADER: Final = ["0", "1", "2"]
-_NOT_ALPHANUMERIC: Final = re.compile(r"[^a-z0-9]")
+_NOT_ALPHANUMERIC: Final = re.compile(r"[^a-z0-9\n]")
 
 
 def find_roles(fields: Sequence[str]) -> Columns | None:
@@ -136,8 +136,9 @@ def find_ends(fields: Sequence[str]) -> tuple[int, int] | None:
 
 def _match_roles(fields: Sequence[str]) -> tuple[list[str], list[list[int]]]:
     """Return the words of a row, and the columns that they call head, relation and tail."""
-    words = [_NOT_ALPHANUMERIC.sub("", field.lower()) for field in fields]
-    return words, [[i for i, word in enumerate(words) if pattern.fullmatch(word)] for pattern in _ROLE_PATTERNS]
+    words = _NOT_ALPHANUMERIC.sub("", "\n".join(fields).lower()).split("\n")
+    fitting = [set(filter(pattern.fullmatch, set(words))) for pattern in _ROLE_PATTERNS]
+    return words, [[i for i, word in enumerate(words) if word in each] if each else [] for each in fitting]
 
 
 class TableRows:
