@@ -55,9 +55,11 @@ def parse_triples(content: bytes, file: str, given: GivenColumns | None = None) 
     if b"\r" in content:
         content = content.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
     texts = split_text(b"".join(islice(BytesIO(content), NUM_SAMPLED_LINES)).decode())
-    if not any(_list_content(texts)):
+    found = next(_list_content(texts), None)
+    if found is None:
         texts = split_text(content.decode())
-    line, first = next(_list_content(texts), (0, ""))
+        found = next(_list_content(texts), None)
+    line, first = found or (0, "")
     if match := _FOREIGN.match(first):
         name, fix = _FOREIGN_NAMES[match.lastgroup or ""]
         raise line_error(Source(file, line), f"{TABULAR} or {FUNCTIONAL}", f"{name}: {show(first)}", fix)
@@ -73,7 +75,7 @@ def parse_triples(content: bytes, file: str, given: GivenColumns | None = None) 
 
 
 def _list_content(texts: Sequence[str]) -> Iterator[tuple[int, str]]:
-    return ((i, text) for i, text in enumerate(texts, 1) if not is_skipped(text) and text.strip(" \t"))
+    return ((i, text) for i, text in enumerate(texts, 1) if text.strip(" \t") and not is_skipped(text))
 
 
 def _is_functional(text: str) -> bool:

@@ -3,6 +3,9 @@
 A budget of limits, from a TOML file, is a gate for CI.
 """
 
+import errno
+import os
+import stat
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -16,8 +19,8 @@ from stepaudit.errors import UserError, suggest
 
 SCHEMA_VERSION: Final = 3
 
-_LARGEST: Final = 1 << 20
-"""The largest number of bytes that are read from a file."""
+_LARGEST: Final = 1 << 16
+"""The most bytes of a budget."""
 
 _COUNTS: Final = (
     *("graph_breaks", "recompilations", "calls_run_eagerly", "guard_holes", "syncs_per_step", "colliding_scatters"),
@@ -192,8 +195,7 @@ def read_budget(path: Path) -> dict[str, float]:
         UserError: for an unreadable file, an unknown key, or a limit that is not a number of 0 or more.
     """
     try:
-        with path.open("rb") as file:
-            data = tomllib.loads(file.read(_LARGEST).decode())
+        data = tomllib.loads(_read_text(path))
     except OSError as error:
         raise UserError(f"cannot be read: {error.strerror}", where=str(path), fix="give a TOML file") from error
     except (ValueError, RecursionError) as error:
@@ -201,6 +203,17 @@ def read_budget(path: Path) -> dict[str, float]:
             f"is not TOML: {error}", where=str(path), fix="write lines like max_graph_breaks = 0"
         ) from error
     return check_budget(data, str(path))
+
+
+def _read_text(path: Path) -> str:
+    """Return the text of a small regular file. A pipe or a device, which would wait or never end, raises an OSError."""
+    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError(errno.EINVAL, "not a regular file")
+        content = file.read(_LARGEST + 1) or b""
+    if len(content) > _LARGEST:
+        raise OSError(errno.EFBIG, f"larger than {_LARGEST} bytes")
+    return content.decode()
 
 
 def check_budget(data: Mapping[str, Any], where: str = "budget") -> dict[str, float]:

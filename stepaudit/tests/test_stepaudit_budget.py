@@ -1,5 +1,6 @@
 """The budget file: limits, overruns, and mistakes in it."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -55,3 +56,12 @@ def test_a_mistake_in_a_budget_is_reported_with_its_fix(tmp_path: Path, text: st
 def test_a_budget_that_is_not_there_is_a_mistake(tmp_path: Path):
     with pytest.raises(UserError, match="cannot be read"):
         read_budget(tmp_path / "none.toml")
+
+
+def test_a_pipe_a_device_and_a_long_file_are_no_budgets(tmp_path: Path):
+    pipe, long = tmp_path / "pipe", tmp_path / "long"
+    os.mkfifo(pipe)
+    long.write_text("# a comment\n" * 10_000)
+    for path in (pipe, Path("/dev/zero"), long):
+        with pytest.raises(UserError, match=r"cannot be read: (not a regular file|larger than)"):
+            read_budget(path)
