@@ -5,7 +5,6 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -32,12 +31,10 @@ from kgverify.comparison.comparable import (
 )
 from kgverify.comparison.equal_columns import Rounded, count_rounded, has_equal_columns, has_same_bytes
 from kgverify.comparison.equality import DEFAULT_EQUALITY, Equality
-from kgverify.comparison.locate import first_difference, name_stage, starts_wrong
 from kgverify.comparison.modulo import (
     DUPLICATES,
     NAMES,
     BenignCount,
-    normalise_outputs,
     order_kinds,
     rename_candidates,
     resolve_modulo,
@@ -55,19 +52,15 @@ from kgverify.comparison.result import (
 )
 from kgverify.comparison.step_view import StepView
 from kgverify.errors import count_of
-from kgverify.program.atoms import Goal
-from kgverify.program.limits import OURS
-from kgverify.program.outcomes import STEP_STAGES, DifferenceClass, Stage
 from kgverify.trace.model.columns import KNOWLEDGE_GRAPH, Candidates, Columns, Range
 from kgverify.trace.model.schema import EqualityRule, has_goals
 from kgverify.trace.model.score_tolerance import ScoreTolerance
-from kgverify.trace.model.stage_items import StageReader
 from kgverify.trace.model.trace import Trace
 
 if TYPE_CHECKING:
-    from kgverify.comparison.classify import Finding, Surroundings
+    from kgverify.comparison.classify import Finding
     from kgverify.comparison.inference.infer import ProgramInference
-    from kgverify.comparison.inference.step_difference import StepDifference
+    from kgverify.comparison.listed import Listed
     from kgverify.comparison.stored_columns import FileSource
 
 KEPT: Final = 10_000
@@ -280,12 +273,11 @@ class Comparer:
                 notes.append(f"{num:,} {what} were found, and the first {num_kept:,} are listed")
         return notes
 
-    def _explain(self, listed: list["_Listed"]) -> list["_Listed"]:
+    def _explain(self, listed: list["Listed"]) -> list["Listed"]:
         """Return the divergences with their stages, and classify them."""
-        from kgverify.comparison.inference.infer import prefer_one_stage
+        from kgverify.comparison.listed import choose_guesses
 
-        chosen = iter(prefer_one_stage([each.guesses for each in listed if each.guesses]))
-        listed = [each.choose(next(chosen)) if each.guesses else each for each in listed]
+        listed = choose_guesses(listed)
         around = [each.surroundings for each in listed]
         wanted = frozenset(each.actual.goal for each in around if each is not None and each.actual is not None)
         known = find_goals(*self.sources, self._numbering, self.rebuilds.expected, wanted)
@@ -434,7 +426,7 @@ class Comparer:
         divergences, self.draws = judge_unpaired(*self._candidates(), kept, self._pair)
         for each in divergences:
             draw = self.draws.get((each.query, each.side), "")
-            self._found.add_unpaired(each, _classify_unpaired(each, draw) if self._options.explains else None)
+            self._found.add_unpaired(each, draw)
 
     def _split(self, ranges: list[Range]) -> Iterator["_Rows"]:
         """Yield the rows of pairs on both sides, in blocks of a bounded number of steps or of a single pair."""
@@ -536,106 +528,6 @@ _Rows = tuple[NDArray[np.int64], NDArray[np.int64]]
 """The rows of paired candidates in the expected and the actual trace."""
 
 
-class _Listed(NamedTuple):
-    """A divergence of the whole traces, with its class, or with its surroundings if other derivations decide the class.
-
-    guesses: the stages that explain the step by their fault alone, the likeliest first
-    """
-
-    divergence: Divergence
-    finding: "Finding | None" = None
-    surroundings: "Surroundings | None" = None
-    guesses: "Sequence[StepDifference]" = ()
-
-    def choose(self, guess: "StepDifference") -> "_Listed":
-        """Return the divergence with one of its guesses."""
-        from kgverify.comparison.classify import Finding
-        from kgverify.comparison.inference.infer import adopt_guess
-
-        named = adopt_guess(self.divergence, guess)
-        return self._replace(divergence=named, finding=Finding(guess.kind, guess.evidence, guess.confidence))
-
-    def classify(self, known_goals: frozenset[Goal]) -> "Finding":
-        """Return its class, given the goals of other derivations."""
-        from kgverify.comparison.classify import classify
-
-        if self.surroundings is not None:
-            return classify(self.divergence, self.surroundings._replace(other_goals=known_goals))
-        assert self.finding is not None
-        return self.finding
-
-
-def _classify_unpaired(divergence: Divergence, draw: str) -> "Finding":
-    from kgverify.comparison.classify import Surroundings, classify
-
-    return classify(divergence, Surroundings(None, None, draw=draw))
-
-
-class _StageNamer:
-    """A namer of the stages of one block's divergences, by the outputs that both traces recorded at level `deep`."""
-
-    def __init__(self, block: BlockComparer) -> None:
-        self._block = block
-        self._stages = StageReader(block.pair.expected.columns), StageReader(block.pair.actual.columns)
-        self._is_recorded = all(reader.has_stages for reader in self._stages)
-
-    def explain(self, found: Divergence, rows: NDArray[np.int64]) -> _Listed:
-        """Return a divergence of the block with its class, given the rows of its candidates in the whole trace."""
-        from kgverify.comparison.classify import classify, find_surroundings
-
-        block = self._block
-        named, outputs = self.name(found)
-        guesses = block.guesses.get((found.candidate, found.step), ())
-        if guesses and named is not found:
-            # Recorded outputs of stages are better evidence than a guess.
-            guesses = ()
-            named = msgspec.structs.replace(named, kind=DifferenceClass.UNCLASSIFIED, evidence="", confidence=0.0)
-        around = find_surroundings(
-            found,
-            block.readers[0],
-            block.views.get((found.candidate, found.step)),
-            error_bound=2 * block.pair.score_tolerance,
-            has_history=not block.lockstep,
-            has_scores=block.pair.has_scores,
-        )._replace(outputs=outputs)
-        expected, actual = around.expected, around.actual
-        moved = _move(named, rows)
-        if expected is not None and actual is not None and expected.goal != actual.goal:
-            return _Listed(moved, None, around)
-        return _Listed(moved, classify(named, around), guesses=guesses)
-
-    def name(self, divergence: Divergence) -> tuple[Divergence, tuple[Any, Any] | None]:
-        """Return the divergence with the earliest stage whose recorded outputs differ, and these outputs.
-
-        If the stages of a step agree but the step differs, `recycle` is at fault: the machinery around the stages. The
-        divergence stays as it is if a side has no such step or did not record the stages.
-        """
-        from kgverify.comparison.inference.infer import order_of_stages
-
-        is_of_step = divergence.step >= 0 and divergence.field.startswith(("steps.", "resolvents."))
-        if not self._is_recorded or not is_of_step:
-            return divergence, None
-        is_wrong_before = starts_wrong(divergence)
-        if is_wrong_before and not divergence.step:
-            # No earlier step can have gone wrong: the derivation began with the wrong goal.
-            return divergence, None
-        block = self._block
-        step = 0 if block.lockstep else divergence.step - is_wrong_before
-        expected, actual = (
-            normalise_outputs(stages.read(reader.first_step[divergence.candidate] + step), block.pair.modulo)
-            for stages, reader in zip(self._stages, block.readers, strict=True)
-        )
-        order = order_of_stages(block.pair.expected.header.limits.dialect or OURS)
-        stage = first_difference(expected, actual, block.pair.score_tolerance, order)
-        if stage is not None:
-            outputs = expected[stage], actual[stage]
-            return name_stage(divergence, stage, *outputs, block.names), outputs
-        decisive = [Stage.ADVANCE] if is_wrong_before else STEP_STAGES
-        if all(each in expected and each in actual for each in decisive):
-            return msgspec.structs.replace(divergence, stage=Stage.RECYCLE.value), None
-        return divergence, None
-
-
 class _Found:
     """The divergences and near-ties of the whole traces: all are counted, and the first `kept` of each are listed."""
 
@@ -644,31 +536,37 @@ class _Found:
         self.num = self.num_ties = self.num_by_digest = self.num_open = 0
         self.near_ties: list[NearTie] = []
         self.levels: set[Level] = set()
-        self._divergences: list[_Listed] = []
-        self._unpaired: list[_Listed] = []
+        self._divergences: list[Listed] = []
+        self._unpaired: list[Listed] = []
 
     def add(self, block: ColumnComparer, rows: NDArray[np.int64]) -> None:
         """Add the divergences and near-ties of a block, given the rows of its candidates in the whole expected trace."""
+        if not block.divergences and not block.near_ties:
+            return
+        from kgverify.comparison.listed import Listed, StageNamer, move
+
         self.num += len(block.divergences)
         self.num_ties += len(block.near_ties)
         self.num_by_digest += sum(each.field == DIGEST for each in block.divergences)
         self.num_open += sum(block.pair.leaves_open(each.field) for each in block.divergences)
         self.levels |= {each.level for each in block.divergences}
-        self.near_ties += [_move(tie, rows) for tie in self._cut(block.near_ties, len(self.near_ties))]
-        namer = _StageNamer(block) if self._explains and isinstance(block, BlockComparer) else None
+        self.near_ties += [move(tie, rows) for tie in self._cut(block.near_ties, len(self.near_ties))]
+        namer = StageNamer(block) if self._explains and isinstance(block, BlockComparer) else None
         for found in self._cut(block.divergences, len(self._divergences)):
-            listed = _Listed(_move(found, rows))
+            listed = Listed(move(found, rows))
             if namer is not None:
                 listed = namer.explain(found, rows)
             self._divergences.append(listed)
 
-    def add_unpaired(self, divergence: Divergence, finding: "Finding | None") -> None:
-        """Add a candidate that only one trace has."""
+    def add_unpaired(self, divergence: Divergence, draw: str) -> None:
+        """Add a candidate that only one trace has, with the evidence that its query drew other candidates."""
+        from kgverify.comparison.listed import Listed, classify_unpaired
+
         self.num += 1
         self.levels.add(divergence.level)
-        self._unpaired.append(_Listed(divergence, finding))
+        self._unpaired.append(Listed(divergence, classify_unpaired(divergence, draw) if self._explains else None))
 
-    def listed(self) -> list[_Listed]:
+    def listed(self) -> list["Listed"]:
         """Return the divergences to list, in the order of candidates and steps."""
         found = [*self._unpaired, *self._divergences]
         found.sort(key=lambda each: (each.divergence.candidate, each.divergence.step))
@@ -676,7 +574,3 @@ class _Found:
 
     def _cut(self, found: list[_Located], num_listed: int) -> list[_Located]:
         return found if self._kept is None else found[: max(0, self._kept - num_listed)]
-
-
-def _move(each: _Located, rows: NDArray[np.int64]) -> _Located:
-    return msgspec.structs.replace(each, candidate=int(rows[each.candidate]))
