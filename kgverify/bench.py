@@ -115,7 +115,7 @@ class Measurement(msgspec.Struct, kw_only=True):
         return low / self.num_candidates, median / self.num_candidates, high / self.num_candidates
 
 
-class BenchResult(msgspec.Struct, frozen=True, kw_only=True):
+class BenchResult(msgspec.Struct, frozen=True, kw_only=True, tag_field="format", tag="kgverify bench 1"):
     """The result of a benchmark: the reference on its sample first, then each engine on all candidates."""
 
     graph: str

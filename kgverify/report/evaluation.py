@@ -110,7 +110,7 @@ class SpotCheck(msgspec.Struct, frozen=True):
         return not self.differences and not (model and (model.num_missing or model.num_unsupported))
 
 
-class EvaluationReport(msgspec.Struct, frozen=True):
+class EvaluationReport(msgspec.Struct, frozen=True, tag_field="format", tag="kgverify evaluation report 1"):
     """A finished evaluation.
 
     metrics:               PyKEEN's keys, `both.realistic.mean_reciprocal_rank`

@@ -19,7 +19,7 @@ FIX = "give another path, or delete the file"
 _MAX_BYTES: Final = 256 << 20
 
 
-class WorkIdentity(msgspec.Struct, frozen=True, kw_only=True):
+class WorkIdentity(msgspec.Struct, frozen=True, kw_only=True, tag_field="format", tag="kgverify work 1"):
     """The base of identities of work: the code, and the code changes that the user accepted, in words."""
 
     code: Code = {}

@@ -112,7 +112,7 @@ class Recording:
     accepted: tuple[str, ...] = ()
 
 
-class _StoredCode(msgspec.Struct, frozen=True):
+class _StoredCode(msgspec.Struct, frozen=True, tag_field="format", tag="kgverify recording code 1"):
     """The code of an unfinished recording, and the changes of it that the user accepted, in words."""
 
     code: Code = {}

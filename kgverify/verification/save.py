@@ -36,7 +36,7 @@ _READY = "ready"
 """The file with the names of a staged run's files, written when all of them are on disk."""
 
 
-class RunTimes(msgspec.Struct, frozen=True):
+class RunTimes(msgspec.Struct, frozen=True, tag_field="format", tag="kgverify run times 1"):
     """The seconds that a verification took. They are not in the report, so that equal runs have equal reports.
 
     total:  the time from reading the graph to the report
