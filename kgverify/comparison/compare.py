@@ -49,6 +49,7 @@ from kgverify.comparison.result import (
     Rounding,
     Verdict,
     highest_level,
+    move,
 )
 from kgverify.comparison.step_view import StepView
 from kgverify.errors import count_of
@@ -204,10 +205,9 @@ class Comparer:
             self._compare_block(rows, others)
             for source in self._files:
                 source.trace.release()
-        self.num_found, listed = found.num, found.listed()
+        listed = self._explain(found.explained()) if self._options.explains else found.listed()
+        self.num_found = found.num
         self.lists_all = found.num == len(listed) and found.num_ties == len(found.near_ties)
-        if self._options.explains:
-            listed = self._explain(listed)
         coverage = Coverage(
             candidates=num_pairs,
             steps=self._num_steps,
@@ -221,7 +221,7 @@ class Comparer:
         self.comparison = Comparison(
             verdict=Verdict.INCONCLUSIVE if reasons else Verdict.DIVERGE if found.num else Verdict.AGREE,
             coverage=coverage,
-            divergences=tuple(each.divergence for each in listed),
+            divergences=tuple(listed),
             near_ties=tuple(found.near_ties),
             level=highest_level(found.levels) or (Level.BITS if self._rounded.num_differing else None),
             reasons=tuple(reasons),
@@ -273,8 +273,10 @@ class Comparer:
                 notes.append(f"{num:,} {what} were found, and the first {num_kept:,} are listed")
         return notes
 
-    def _explain(self, listed: list["Listed"]) -> list["Listed"]:
+    def _explain(self, listed: list["Listed"]) -> list[Divergence]:
         """Return the divergences with their stages, and classify them."""
+        if not listed:
+            return []
         from kgverify.comparison.listed import choose_guesses
 
         listed = choose_guesses(listed)
@@ -282,7 +284,7 @@ class Comparer:
         wanted = frozenset(each.actual.goal for each in around if each is not None and each.actual is not None)
         known = find_goals(*self.sources, self._numbering, self.rebuilds.expected, wanted)
         self.findings = tuple(each.classify(known) for each in listed)
-        return listed
+        return [each.divergence for each in listed]
 
     def describe_difference(self, difference: float) -> str:
         """Describe a difference of scores in nats and in units in the last place."""
@@ -533,43 +535,47 @@ class _Found:
 
     def __init__(self, options: Options) -> None:
         self._kept, self._explains = options.kept, options.explains
-        self.num = self.num_ties = self.num_by_digest = self.num_open = 0
+        self.num = self.num_ties = self.num_by_digest = self.num_open = self._num_kept = 0
         self.near_ties: list[NearTie] = []
         self.levels: set[Level] = set()
-        self._divergences: list[Listed] = []
-        self._unpaired: list[Listed] = []
+        self._divergences: list[Divergence] = []
+        self._explained: list[Listed] = []
 
     def add(self, block: ColumnComparer, rows: NDArray[np.int64]) -> None:
         """Add the divergences and near-ties of a block, given the rows of its candidates in the whole expected trace."""
-        if not block.divergences and not block.near_ties:
-            return
-        from kgverify.comparison.listed import Listed, StageNamer, move
-
         self.num += len(block.divergences)
         self.num_ties += len(block.near_ties)
         self.num_by_digest += sum(each.field == DIGEST for each in block.divergences)
         self.num_open += sum(block.pair.leaves_open(each.field) for each in block.divergences)
         self.levels |= {each.level for each in block.divergences}
         self.near_ties += [move(tie, rows) for tie in self._cut(block.near_ties, len(self.near_ties))]
-        namer = StageNamer(block) if self._explains and isinstance(block, BlockComparer) else None
-        for found in self._cut(block.divergences, len(self._divergences)):
-            listed = Listed(move(found, rows))
-            if namer is not None:
-                listed = namer.explain(found, rows)
-            self._divergences.append(listed)
+        kept = self._cut(block.divergences, self._num_kept)
+        self._num_kept += len(kept)
+        if not self._explains:
+            self._divergences += [move(each, rows) for each in kept]
+        elif kept and isinstance(block, BlockComparer):
+            from kgverify.comparison.listed import explain_block
+
+            self._explained += explain_block(block, kept, rows)
 
     def add_unpaired(self, divergence: Divergence, draw: str) -> None:
         """Add a candidate that only one trace has, with the evidence that its query drew other candidates."""
-        from kgverify.comparison.listed import Listed, classify_unpaired
-
         self.num += 1
         self.levels.add(divergence.level)
-        self._unpaired.append(Listed(divergence, classify_unpaired(divergence, draw) if self._explains else None))
+        if not self._explains:
+            self._divergences.append(divergence)
+            return
+        from kgverify.comparison.listed import explain_unpaired
 
-    def listed(self) -> list["Listed"]:
-        """Return the divergences to list, in the order of candidates and steps."""
-        found = [*self._unpaired, *self._divergences]
-        found.sort(key=lambda each: (each.divergence.candidate, each.divergence.step))
+        self._explained.append(explain_unpaired(divergence, draw))
+
+    def listed(self) -> list[Divergence]:
+        """Return the divergences to list, in the order of candidates and steps, if they are not explained."""
+        return sorted(self._divergences, key=lambda each: (each.candidate, each.step))[: self._kept]
+
+    def explained(self) -> list["Listed"]:
+        """Return the explained divergences to list, in the same order."""
+        found = sorted(self._explained, key=lambda each: (each.divergence.candidate, each.divergence.step))
         return found[: self._kept]
 
     def _cut(self, found: list[_Located], num_listed: int) -> list[_Located]:

@@ -1,7 +1,7 @@
 """The divergences that a comparison lists, with the stage and the class of each. Loaded only when something differs."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -13,13 +13,11 @@ from kgverify.comparison.inference.infer import adopt_guess, order_of_stages, pr
 from kgverify.comparison.inference.step_difference import StepDifference
 from kgverify.comparison.locate import first_difference, name_stage, starts_wrong
 from kgverify.comparison.modulo import normalise_outputs
-from kgverify.comparison.result import Divergence, NearTie
+from kgverify.comparison.result import Divergence, move
 from kgverify.program.atoms import Goal
 from kgverify.program.limits import OURS
 from kgverify.program.outcomes import STEP_STAGES, DifferenceClass, Stage
 from kgverify.trace.model.stage_items import StageReader
-
-_Located = TypeVar("_Located", Divergence, NearTie)
 
 
 class Listed(NamedTuple):
@@ -52,9 +50,15 @@ def choose_guesses(listed: Sequence[Listed]) -> list[Listed]:
     return [each.choose(next(chosen)) if each.guesses else each for each in listed]
 
 
-def classify_unpaired(divergence: Divergence, draw: str) -> Finding:
+def explain_unpaired(divergence: Divergence, draw: str) -> Listed:
     """Classify a candidate that only one trace has, given the evidence that its query drew other candidates."""
-    return classify(divergence, Surroundings(None, None, draw=draw))
+    return Listed(divergence, classify(divergence, Surroundings(None, None, draw=draw)))
+
+
+def explain_block(block: BlockComparer, found: Sequence[Divergence], rows: NDArray[np.int64]) -> list[Listed]:
+    """Return divergences of a block with their classes, given the rows of its candidates in the whole trace."""
+    namer = StageNamer(block)
+    return [namer.explain(each, rows) for each in found]
 
 
 class StageNamer:
@@ -116,8 +120,3 @@ class StageNamer:
         if all(each in expected and each in actual for each in decisive):
             return msgspec.structs.replace(divergence, stage=Stage.RECYCLE.value), None
         return divergence, None
-
-
-def move(each: _Located, rows: NDArray[np.int64]) -> _Located:
-    """Return a divergence or near-tie of a block, given the rows of the block's candidates in the whole trace."""
-    return msgspec.structs.replace(each, candidate=int(rows[each.candidate]))

@@ -2,9 +2,11 @@
 
 from collections.abc import Iterable
 from enum import StrEnum
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, TypeVar
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from kgverify.program.outcomes import DifferenceClass
 
@@ -378,3 +380,11 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     modulo: tuple[str, ...] = ()
     benign: tuple[Benign, ...] = ()
     rounding: Rounding | None = None
+
+
+_Located = TypeVar("_Located", Divergence, NearTie)
+
+
+def move(each: _Located, rows: NDArray[np.int64]) -> _Located:
+    """Return a divergence or near-tie of a block, given the rows of the block's candidates in the whole trace."""
+    return msgspec.structs.replace(each, candidate=int(rows[each.candidate]))

@@ -11,9 +11,7 @@ from kgverify.files.writing import write_file
 from kgverify.report.content import ReportContent
 
 
-class Report(
-    ReportContent, frozen=True, kw_only=True, dict=True, tag_field="format", tag="kgverify report 1"
-):
+class Report(ReportContent, frozen=True, kw_only=True, dict=True, tag_field="format", tag="kgverify report 1"):
     """The result of a comparison with what it rests on.
 
     first_cause: the first lost or false proof, else the first divergence; None without divergences
