@@ -1,36 +1,36 @@
-"""Steps recorded from provers that kgverify did not write, as traces in memory that hold what the records hold and no more."""
+"""Steps recorded from provers that kgverify did not write, and the truth about them, without any of kgverify's inference.
+
+The truth uses the records as they are stored, and the words of their description.
+"""
 
 import json
+import sys
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from foreign_folder import FOLDER
 from foreign_folder import needs_records as needs_records
 
-from kgverify import EngineInfo, Limits
-from kgverify.program.atoms import Atom
-from kgverify.program.outcomes import GoalKind, Outcome, Side
-from kgverify.program.program import Rule, Symbols
-from kgverify.trace.model.columns import Candidates, Columns, Resolvents, Steps, no_stage_items
-from kgverify.trace.model.digests import compute_digests
-from kgverify.trace.model.header import Header, PolicyInfo
-from kgverify.trace.model.trace import Trace
+import kgverify as kv
+from kgverify.dialects import Dialect
+from kgverify.kinds import KNOWLEDGE_GRAPH
+from kgverify.trace.model.columns import select_candidates
+from kgverify.trace.write.writer import Clauses, Storage
 
-UNKNOWN = (
-    "resolvents.origin_kind",
-    "resolvents.origin",
-    "resolvents.score",
-    "steps.depth",
-    "steps.dropped_atoms",
-    "steps.dropped_resolvents",
-    "candidates.is_limited",
-    "candidates.log_probability",
-)
+EXPAND = Dialect(unification="one_pass", filters=("prune", "close", "max_resolvents"))
+"""The dialect of what the engines record: the environment around them drops visited and long states later."""
+CAP = 120
+FACT_CAP = 50
+"""The facts of a predicate that the engine `compiled_first` matches."""
 
-Rows = list[tuple[int, int, int]]
+Atom = tuple[int, int, int]
+Goal = tuple[Atom, ...]
 
 
 @dataclass(frozen=True)
@@ -41,8 +41,8 @@ class Records:
     """
 
     query: list[int]
-    states: list[Rows]
-    successors: list[list[Rows]]
+    states: list[Goal]
+    successors: list[list[Goal]]
     action: list[int]
     success: list[int]
 
@@ -56,92 +56,113 @@ def program_of(graph: str) -> dict[str, Any]:
 def records_of(graph: str, engine: str, kind: str = "forced") -> Records:
     data = np.load(FOLDER / f"{graph}.{engine}.{kind}.npz")
 
-    def split(rows: np.ndarray, bounds: np.ndarray) -> list[Rows]:
+    def split(rows: np.ndarray, bounds: np.ndarray) -> list[Goal]:
         listed = [tuple(row) for row in rows.tolist()]
-        return [listed[a:b] for a, b in zip(bounds.tolist(), bounds[1:].tolist(), strict=False)]
+        return [tuple(listed[a:b]) for a, b in pairwise(bounds.tolist())]
 
     derived = split(data["derived_atoms"], data["derived_atom_ptr"])
-    bounds = data["derived_ptr"].tolist()
-    successors = [derived[a:b] for a, b in pairwise(bounds)]
     return Records(
         data["query"].tolist(),
         split(data["state_atoms"], data["state_ptr"]),
-        successors,
+        [derived[a:b] for a, b in pairwise(data["derived_ptr"].tolist())],
         data["action"].tolist(),
         data["success"].tolist(),
     )
 
 
+def write_trace(folder: Path, graph: str, engine: str, kind: str = "forced", *, every: int = 1) -> Path:
+    """Write records, or each n-th candidate of them, as a trace, once, by the example that does so."""
+    if every > 1:
+        path = folder / f"{graph}.{engine}.{kind}.{every}.h5"
+        whole = kv.open_trace(write_trace(folder, graph, engine, kind)).load()
+        rows = np.arange(0, len(whole.columns.candidates.query), every)
+        clauses = Clauses(whole.facts, whole.fact_lines, whole.rules)
+        absent = KNOWLEDGE_GRAPH.optional - whole.fields
+        with kv.TraceWriter(
+            path, whole.header, whole.symbols, clauses=clauses, storage=Storage(absent=absent)
+        ) as writer:
+            writer.append(select_candidates(whole.columns, rows))
+        return path
+    path = folder / f"{graph}.{engine}.{kind}.h5"
+    if not path.exists():
+        examples = str(Path(__file__).parents[2] / "examples")
+        if examples not in sys.path:
+            sys.path.append(examples)
+        import recorded_steps
+
+        recorded_steps.write_trace(FOLDER, graph, engine, kind, path)
+    return path
+
+
+def canonical(graph: str, atoms: Goal) -> Goal:
+    """Return a goal whose variables are numbered by first appearance, from -1 downwards."""
+    start, numbers = program_of(graph)["variable_start"], {}
+    return tuple(
+        (p, *(-1 - numbers.setdefault(t, len(numbers)) if t >= start else t for t in terms)) for p, *terms in atoms
+    )
+
+
 @cache
-def trace_of(graph: str, engine: str) -> Trace:
-    """The forced records of an engine: each is a candidate with one step."""
-    program, records = program_of(graph), records_of(graph, engine)
-    start = program["variable_start"]
-
-    def encode(row: tuple[int, int, int]) -> tuple[int, int, int]:
-        predicate, *terms = row
-        if predicate == 0:
-            return -1, 0, 0
-        a, b = (start - 1 - term if term >= start else term for term in terms)
-        return predicate, a, b
-
-    ends = {program["true"]: GoalKind.TRUE, program["false"]: GoalKind.FALSE}
-    kinds, atoms = [], []
-    for successor in (each for listed in records.successors for each in listed):
-        kinds.append(next((ends[row[0]] for row in successor if row[0] in ends), GoalKind.GOAL))
-        atoms.append([encode(row) for row in successor if row[0] not in ends])
-    num = len(records.query)
-    zeros = np.zeros(num, np.int64)
-    steps = Steps(
-        depth=zeros.astype(np.uint16),
-        num_atoms=np.array([len(state) for state in records.states], np.uint16),
-        num_resolvents=np.array([len(listed) for listed in records.successors], np.uint32),
-        dropped_atoms=zeros.astype(np.uint32),
-        dropped_resolvents=zeros.astype(np.uint32),
-        choice=np.full(num, -1, np.int32),
-        outcome=np.full(num, Outcome.OPEN, np.int8),
-        goal_atoms=np.array([encode(row) for state in records.states for row in state], np.int32).reshape(-1, 3),
-    )
-    resolvents = Resolvents(
-        kind=np.array(kinds, np.uint8),
-        num_atoms=np.array([len(each) for each in atoms], np.uint16),
-        origin_kind=np.zeros(len(kinds), np.uint8),
-        origin=np.zeros(len(kinds), np.int32),
-        score=np.zeros(len(kinds)),
-        atoms=np.array([row for each in atoms for row in each], np.int32).reshape(-1, 3),
-    )
-    candidates = Candidates(
-        query=np.arange(num, dtype=np.int32),
-        side=np.full(num, Side.NONE, np.int8),
-        atom=np.array([encode(tuple(program["queries"][query])) for query in records.query], np.int32),
-        num_steps=np.ones(num, np.uint32),
-        outcome=np.full(num, Outcome.OPEN, np.int8),
-        is_limited=zeros.astype(np.uint8),
-        log_probability=np.zeros(num),
-    )
-    columns = Columns(candidates, steps, resolvents, no_stage_items(num))
-    every = {f"{level}.{name}" for level in columns._fields[:-1] for name in getattr(columns, level)._fields}
-    predicates = {name: i for i, name in enumerate(program["predicates"])}
-    limits = Limits(max_depth=program["max_depth"], max_atoms=31, max_resolvents=1 << 20)
-    return Trace(
-        header=Header(EngineInfo(engine, unknown=UNKNOWN, variables="own"), limits, PolicyInfo(""), ""),
-        symbols=Symbols(tuple(program["predicates"]), tuple(program["constants"])),
-        columns=columns,
-        digests=compute_digests(columns),
-        rankings=None,
-        facts=np.array(program["facts"], np.int32),
-        fact_lines=None,
-        fields=frozenset(every - set(UNKNOWN)),
-        is_complete=True,
-        source="",
-        rules=tuple(_encode_rule(rule, predicates) for rule in program["rules"]),
-    )
+def facts_of(graph: str) -> dict[Atom, int]:
+    """Return each fact with its position among the facts of its predicate."""
+    num: Counter[int] = Counter()
+    positions = {}
+    for fact in map(tuple, program_of(graph)["facts"]):
+        positions[fact] = num[fact[0]]
+        num[fact[0]] += 1
+    return positions
 
 
-def _encode_rule(rule: dict[str, Any], predicates: dict[str, int]) -> Rule:
-    numbers: dict[str, int] = {}
-    head, *body = (
-        Atom(predicates[name], *(-1 - numbers.setdefault(term, len(numbers)) for term in terms))
-        for name, *terms in (rule["head"], *rule["body"])
-    )
-    return Rule(head, tuple(body))
+@cache
+def made_by_facts(graph: str, query: int, state: Goal) -> dict[Goal, list[int]]:
+    """Return the successors that facts make of a state, with the positions of these facts."""
+    program, facts = program_of(graph), facts_of(graph)
+    start, excluded = program["variable_start"], tuple(program["queries"][query])
+    (predicate, *terms), *rest = state
+    made: dict[Goal, list[int]] = {}
+    for fact, position in facts.items():
+        bound: dict[int, int] = {}
+        is_match = fact[0] == predicate and fact != excluded
+        if is_match and all(
+            bound.setdefault(term, value) == value if term >= start else term == value
+            for term, value in zip(terms, fact[1:], strict=True)
+        ):
+            left = [(p, *(bound.get(term, term) for term in terms)) for p, *terms in rest]
+            left = [atom for atom in left if atom not in facts or atom == excluded]
+            made.setdefault(canonical(graph, tuple(left)), []).append(position)
+    return made
+
+
+def truth_of(graph: str, engine: str) -> Iterator[tuple[int, set[str]]]:
+    """Yield each forced record that differs from the right engine's, with the stages and classes that are right."""
+    program = program_of(graph)
+    sides = records_of(graph, "eager"), records_of(graph, engine)
+    for i, (expected, actual) in enumerate(zip(*(side.successors for side in sides), strict=True)):
+        if expected == actual:
+            continue
+        lists = [[canonical(graph, each) for each in side] for side in (expected, actual)]
+        has_proof = [any(row[0] == program["true"] for each in side for row in each) for side in (expected, actual)]
+        state = sides[0].states[i]
+        if has_proof[0] != has_proof[1]:
+            yield i, {f"close {'proof_lost' if has_proof[0] else 'false_proof'}"}
+        elif has_proof[1] and any(len(each) > 1 for each in actual):
+            yield i, {"close malformed", "prune malformed"}
+        elif lists[0] == lists[1]:
+            yield i, {"rename renamed"}
+        elif Counter(lists[0]) == Counter(lists[1]):
+            made = made_by_facts(graph, sides[0].query[i], state)
+            by_facts = [[each in made for each in side] for side in lists]
+            rules = [[each for each in side if each not in made] for side in lists]
+            stage = "match_rules" if rules[0] != rules[1] else "match_facts"
+            yield i, {f"{'resolve' if by_facts[0] != by_facts[1] else stage} reordered"}
+        elif len(expected) == len(actual) == CAP:
+            yield i, {"limit limit"}
+        else:
+            made = made_by_facts(graph, sides[0].query[i], state)
+            false = ((program["false"], 0, 0),)
+            missing = [each for each in Counter(lists[0]) - Counter(lists[1]) if each != false]
+            assert missing
+            assert not [each for each in Counter(lists[1]) - Counter(lists[0]) if each != false]
+            # As described: nothing but facts past the 50th of their predicate.
+            assert all(max(made[each]) >= FACT_CAP for each in missing)
+            yield i, {"match_facts missing"}

@@ -139,28 +139,3 @@ def test_a_goal_that_was_not_chosen_is_a_fault_of_advance(tmp_path):
     assert report.verdict is kv.Verdict.DIVERGE
     assert (found.step, found.stage, found.field) == (2, "advance", "steps.goal_atoms")
     assert (found.expected, found.actual) == ("parent(cal, eve)", "parent(bob, eve)")
-
-
-def test_depths_that_begin_with_one_are_wrong(tmp_path):
-    lines = [line | {"depth": i} if "goal" in line else line for i, line in enumerate(derivation(FACTS), -1)]
-    report = kv.compare("reference", write(tmp_path, "mine.h5", lines))
-    assert (report.verdict, report.first_divergence.field) == (kv.Verdict.DIVERGE, "steps.depth")
-
-
-def test_a_program_without_clauses_is_judged(tmp_path):
-    lines = [
-        {"trace": 1, "engine": "mine", "facts": [], "rules": [], "limits": LIMITS, "policy": "shortest"},
-        {"candidate": ["p", "a", "b"]},
-        {"goal": [["p", "a", "b"]], "successors": [False], "choice": 0, "outcome": "FAILED"},
-        {"end": "FAILED"},
-    ]
-    assert (
-        kv.compare("reference", write(tmp_path, "mine.h5", lines), equality=kv.Equality(minimum={})).verdict
-        is kv.Verdict.AGREE
-    )
-
-
-def test_lines_may_begin_with_a_byte_order_mark(tmp_path):
-    path = tmp_path / "marked.jsonl"
-    path.write_text('{"trace": 1, "engine": "mine"}\n{"goal": [["p", "a", "b"]], "successors": [false]}\n', "utf-8-sig")
-    assert import_lines(path, tmp_path / "mine.h5").num_steps == 1

@@ -3,7 +3,7 @@
 import pytest
 
 from kgverify import KnowledgeGraph
-from kgverify.comparison.inference.origins import Deviation, OriginInference
+from kgverify.comparison.inference.origins import OriginInference
 from kgverify.comparison.inference.step_difference import (
     GUESSED,
     OPEN,
@@ -15,9 +15,9 @@ from kgverify.comparison.inference.step_difference import (
 from kgverify.comparison.step_pair import StepPair
 from kgverify.comparison.step_view import ResolventView, StepView
 from kgverify.program.atoms import Atom, NamedAtom, Variable
-from kgverify.program.outcomes import GoalKind, Origin
+from kgverify.program.outcomes import GoalKind
 from kgverify.program.program import NamedRule
-from kgverify.step.clauses import Clauses, is_permutation
+from kgverify.step.clauses import Clauses
 
 P, Q, R = range(3)
 """Predicates."""
@@ -83,14 +83,6 @@ def explain(
     origins = INFERENCE.at(start, QUERY) if has_program else None
     given = Given(origins, earlier, (limits, limits), (3, 4))
     return explain_difference(StepPair(step(*expected, start=start), step(*actual, start=start)), given)
-
-
-def test_the_program_implies_the_resolvents_of_these_tests():
-    origins = INFERENCE.at(START, QUERY)
-    assert [origins.explain(tuple(map(tuple, r.atoms))).deviation for r in ALL] == [Deviation.NONE] * 5
-    assert [min(origins.explain(tuple(map(tuple, r.atoms))).kinds) for r in ALL] == [Origin.RULE] * 2 + [
-        Origin.FACT
-    ] * 3
 
 
 @pytest.mark.parametrize(
@@ -201,44 +193,3 @@ def test_what_a_rule_and_a_fact_both_make_is_lost_by_either():
 def test_what_no_clause_makes_is_a_guess_where_it_is_missing():
     found = explain([*ALL, goal((R, B, C), (Q, C, C))], ALL)
     assert (found.kind.value, found.confidence) == ("missing", GUESSED)
-
-
-def test_without_a_program_the_goal_alone_tells_rules_from_facts():
-    found = explain(ALL, ALL[:-1], has_program=False)
-    assert (found.stage.value, found.kind.value) == ("match_facts", "missing")
-    assert found.confidence < 0.5
-    assert "no program" in found.evidence
-    assert explain(ALL, ALL[1:], has_program=False).stage == "match_rules"
-
-
-@pytest.mark.parametrize(
-    ("selected", "clause", "needs_all"),
-    [
-        ((P, A, B), (Origin.RULE, 1), True),
-        ((P, A, A), (Origin.RULE, 1), False),
-        ((P, A, B), (Origin.RULE, 0), False),
-        ((P, X, X), (Origin.RULE, 0), False),
-        ((P, X, X), (Origin.FACT, 0), True),
-        ((P, X, Y), (Origin.FACT, 0), False),
-    ],
-)
-def test_a_variable_bound_to_two_terms_needs_all_bindings_at_once(selected, clause, needs_all):
-    assert INFERENCE.at((selected,), QUERY).needs_all_bindings(clause) is needs_all
-
-
-def test_a_permutation_has_the_same_atoms_in_any_order():
-    goal = ((P, A, X), (Q, X, Y))
-    assert is_permutation(goal, ((Q, Y, X), (P, A, Y)))
-    assert not is_permutation(goal, ((Q, X, Y), (P, A, Y)))
-    assert not is_permutation(goal, ((Q, X, Y), (P, B, X)))
-    assert not is_permutation(goal, goal[:1])
-    assert not is_permutation(goal[:1], goal)
-
-
-def test_arguments_that_are_matched_apart_bind_a_variable_twice():
-    rest = (R, X, Y)
-    by_rule = [atoms[0][1] for atoms in INFERENCE.at(((P, A, B), rest), QUERY)._resolve_apart((Origin.RULE, 1))]
-    assert by_rule == [A, B]
-    by_fact = list(INFERENCE.at(((P, X, X), rest), QUERY)._resolve_apart((Origin.FACT, 0)))
-    assert by_fact == [((R, A, Y),), ((R, B, Y),)]
-    assert not list(INFERENCE.at(((P, C, X), rest), QUERY)._resolve_apart((Origin.FACT, 0)))

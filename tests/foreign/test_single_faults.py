@@ -84,7 +84,14 @@ FAULTS = {
     "close": ({"close": keep_beside_proof}, (OURS, NO_MEMORY, SETS)),
     "limit": ({"limit_resolvents": keep_last}, (OURS, NO_MEMORY, CLOSED_LAST)),
 }
-EVERY = [(stage, stages, dialect) for stage, (stages, dialects) in FAULTS.items() for dialect in dialects]
+CASES = [
+    pytest.param(stage, stages, dialect, id=f"{stage}, {dialect}", marks=[pytest.mark.deep] * (dialect != dialects[0]))
+    for stage, (stages, dialects) in FAULTS.items()
+    for dialect in {
+        str(each): each for each in (dialects[0], dialects[len(stage) % len(dialects)], dialects[-1])
+    }.values()
+]
+"""Each stage in the first of its dialects, and with `-m deep` in up to two more."""
 
 
 def record(path, stages, dialect, level="steps"):
@@ -95,7 +102,7 @@ def record(path, stages, dialect, level="steps"):
     return path
 
 
-@pytest.mark.parametrize(("stage", "stages", "dialect"), EVERY, ids=[f"{stage}, {d}" for stage, _, d in EVERY])
+@pytest.mark.parametrize(("stage", "stages", "dialect"), CASES)
 def test_the_stage_of_a_single_fault_is_named_in_any_dialect(tmp_path, stage, stages, dialect):
     report = kv.compare("reference", record(tmp_path / "wrong.h5", stages, dialect))
     assert report.verdict is kv.Verdict.DIVERGE
@@ -136,9 +143,8 @@ class WithoutProbe:
         self.info, self.prove, self.step = engine.info, engine.prove, engine.step
 
 
-@pytest.mark.parametrize(
-    ("stage", "dialect"), [("select", OURS), ("match_facts", NO_MEMORY), ("revisit", SETS), ("limit", CLOSED_LAST)]
-)
+@pytest.mark.deep
+@pytest.mark.parametrize(("stage", "dialect"), [("select", OURS), ("match_facts", NO_MEMORY), ("revisit", SETS)])
 def test_the_stage_of_an_engine_that_shows_none_is_named_in_its_dialect(stage, dialect):
     engine = type("Wrong", (WithoutProbe,), {"stages": Stages(**FAULTS[stage][0])})
     limits = kv.Limits(max_resolvents=4, max_atoms=5, max_depth=8, dialect=dialect)

@@ -1,0 +1,166 @@
+"""Known pairs for the comparison of recorded traces: what only some traces lack, order otherwise, or declare."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+from pairs import (
+    DIFFERENCES,
+    ERROR,
+    FEW,
+    LONG,
+    ONE,
+    Known,
+    at_level,
+    blank,
+    make_rankings,
+    make_trace,
+    pair_of,
+    renumber,
+    take,
+    with_header,
+)
+from rare_pairs import rare_pairs
+
+from kgverify import Equality
+from kgverify.comparison.comparable import lockstep_columns
+from kgverify.program.program import Symbols
+from kgverify.trace.model.trace import Trace
+
+
+def _some(number: int, *more: int) -> list[int]:
+    """Return some of the differences, others for each number."""
+    return [*range(number, len(DIFFERENCES), 9), *more, 0]
+
+
+def known_pairs() -> Iterator[Known]:
+    yield Known("each difference", *pair_of(range(len(DIFFERENCES))))
+    yield Known("differences that errors excuse", *pair_of(range(32, 56), error=ERROR))
+    yield Known("a candidate a block", *pair_of([0, *range(32, 42, 2), *range(66, 76)], error=ERROR), ONE)
+    yield Known("two candidates a block, in float32", *pair_of(_some(1, 47), error=ERROR, dtype=np.float32), FEW)
+    for name, (rows, options) in _ALIKE.items():
+        yield Known(name, *pair_of(rows, error=ERROR), options)
+    yield Known("a sum beside a long derivation", *pair_of((0, 1), error=ERROR, differences=LONG))
+    yield Known("two precisions", *pair_of((3,), error=ERROR, dtype=np.float32, differences=LONG))
+    expected, actual = pair_of(_some(7, 54))
+    left, right = (make_trace(lockstep_columns(each.columns), rankings=None) for each in (expected, actual))
+    yield Known("lockstep", left, right, {"lockstep": True})
+    yield Known("a few are listed", *pair_of(_some(2, 47, 49), error=ERROR), {**FEW, "kept": 3})
+    yield Known("a long derivation", *pair_of((2,), differences=LONG))
+    for number, (name, fields) in enumerate(_LACKING.items(), 3):
+        expected, actual = pair_of(_some(number, 46, 51, 52), error=ERROR)
+        yield Known(f"without {name}", expected, blank(actual, actual.fields - fields), FEW)
+    yield from _of_other_candidates(*pair_of(range(24)))
+    yield from _without_goals()
+    yield from _headers(*pair_of((0, 32), error=ERROR))
+    yield from _rankings(*pair_of((0, 2, 4, 60, 61), error=ERROR))
+    yield from rare_pairs()
+
+
+def _of_other_candidates(expected: Trace, actual: Trace) -> Iterator[Known]:
+    """Yield pairs with candidates in another order, or with other names or numbers."""
+    reordered = take(actual, [*range(20, 1, -2), 21, 22, 1, 0, 5, 5, 3, 9])
+    own = reordered.columns.candidates
+    moved = own._replace(query=np.where(np.arange(len(own.query)) % 9 == 2, own.query + 50, own.query).astype(np.int32))
+    expected = take(expected, [*range(2, 23), 3])
+    other = replace(reordered, columns=reordered.columns._replace(candidates=moved))
+    yield Known("another order", expected, other, FEW)
+    swapped = own.atom.copy()
+    swapped[:9:4, 1:] = swapped[:9:4, :0:-1]
+    columns = reordered.columns._replace(candidates=own._replace(atom=swapped))
+    yield Known("other candidates", expected, replace(reordered, columns=columns), {**FEW, "kept": 4})
+    # The shares of more than eight causes are drawn, which takes longer.
+    expected, actual = pair_of(range(11))
+    query, atom = actual.columns.candidates.query.copy(), actual.columns.candidates.atom.copy()
+    query[9], atom[0, 1:], atom[1, 1] = 50, atom[0, :0:-1], 99
+    columns = actual.columns._replace(candidates=actual.columns.candidates._replace(query=query, atom=atom))
+    yield Known("others in place", expected, replace(actual, columns=columns), FEW)
+    columns = actual.columns._replace(candidates=actual.columns.candidates._replace(query=query))
+    yield Known("another query", expected, replace(actual, columns=columns))
+    expected, actual = pair_of((0, 9, 4))
+    own = actual.columns.candidates
+    columns = actual.columns._replace(candidates=own._replace(atom=own.atom[:, (0, 2, 1)]))
+    yield Known("another draw, twice", expected, take(replace(actual, columns=columns), [0, 0, 1, 2]))
+    fewer = Symbols(actual.symbols.predicates, actual.symbols.constants[:400])
+    yield Known("fewer names", expected, replace(actual, symbols=fewer), FEW)
+    # Nine causes, whose shares are drawn.
+    expected, actual = pair_of(_some(6, 25, 47), error=ERROR)
+    yield Known("other numbers", expected, renumber(actual), FEW)
+    yield Known("other numbers, without facts", expected, renumber(take(actual, range(6)), has_facts=False))
+
+
+_ALIKE: Final[Mapping[str, tuple[Sequence[int], Mapping[str, Any]]]] = {
+    "scores that differ in bits": ((0, 32, 0, 0), FEW),
+    "the last differs": ((0, 0, 0, 61), {}),
+    "one score": ((0, 34), {}),
+    "the same kinds of two steps": ((13, 0, 13, 14), {}),
+    "nothing in common": ((60, 61), {}),
+    "near-ties alone": ((47, 0, 49), FEW),
+}
+_LACKING: Final = {
+    "dropped counts": {"steps.dropped_atoms", "steps.dropped_resolvents"},
+    "scores": {"resolvents.score", "candidates.log_probability"},
+    "clauses": {"resolvents.origin_kind", "resolvents.origin"},
+}
+
+
+def _without_goals() -> Iterator[Known]:
+    """Yield pairs of which a trace keeps no goals."""
+    few = (0, 1, 9, 13, 19, 23, 30, 34, 42, 54, 59, 63, 67, 0)
+    left, right = pair_of(few)
+    for level, other in (("compact", "compact"), ("digests", "digests"), ("steps", "digests"), ("compact", "steps")):
+        yield Known(f"{level} and {other}", at_level(left, level), at_level(right, other), FEW)
+    e, a = pair_of((0, 42, 47, 49, 51, 52, 0), error=ERROR)
+    yield Known("steps and compact, with errors", e, at_level(a, "compact"), FEW)
+    yield Known("digests, with errors", at_level(e, "digests"), at_level(a, "digests"), FEW)
+    e, a = (at_level(each, "digests") for each in pair_of((0, 42, 0), error=ERROR))
+    yield Known("one digest, with errors", e, a)
+    # Digests that were not computed from these columns.
+    left, right = pair_of((1, 13, 13, 28, 30, 0, 42, 54, 0))
+    right = replace(right, digests=left.digests)
+    yield Known("equal digests", at_level(left, "compact"), at_level(right, "compact"))
+    counts = at_level(blank(left, left.fields - {"steps.dropped_atoms"}), "digests")
+    yield Known(
+        "digests of other counts", at_level(left, "digests"), with_header(counts, absent=("steps.dropped_atoms",))
+    )
+    yield Known("digests of other numbers", at_level(left, "digests"), renumber(at_level(right, "digests")))
+
+
+def _headers(expected: Trace, actual: Trace) -> Iterator[Known]:
+    """Yield pairs that cannot be compared, or that declare more than the judge accepts."""
+    header = actual.header
+    change = msgspec.structs.replace
+    run = change(header.run, graph="g", split="valid", num_queries=1, num_corruptions=2, seed=3, rank_tolerance=0.5)
+    others: dict[str, dict[str, Any]] = {
+        "limits": {"limits": change(header.limits, max_atoms=3)},
+        "program": {"program_sha256": "cd" * 32},
+        "policy": {"policy": change(header.policy, name="other")},
+        "weights": {"policy": change(header.policy, sha256="ef" * 32)},
+        "run": {"run": run},
+        "run of an unknown graph": {"run": change(run, graph="")},
+        "error": {"engine": change(header.engine, score_error=99.0, precision="bf16")},
+    }
+    sha = with_header(expected, policy=change(expected.header.policy, sha256="ab" * 32))
+    for name, changes in others.items():
+        yield Known(f"another {name}", sha, with_header(actual, **changes))
+    yield Known("an accepted error", expected, actual, {"equality": Equality(score_error=1e-9)})
+    yield Known("not complete", expected, replace(actual, is_complete=False))
+
+
+def _rankings(expected: Trace, actual: Trace) -> Iterator[Known]:
+    """Yield pairs with other ranks: right and wrong ones, by rounding, of groups that differ, and of one side alone."""
+    assert expected.rankings is not None
+    ranks = (
+        make_rankings((0, 0, 2, 1.0, 2.0), (0, 1, 1, 1.0, 1.0), (1, 0, 2, 2.0, 2.0), (15, 0, 2, 2.0, 2.0)),
+        make_rankings((0, 0, 1, 1.0, 1.0), (0, 1, 1, 1.0, 2.0), (1, 0, 2, 2.0, 2.0)),
+        make_rankings(
+            (0, 0, 2, 1.0, 1.0), (0, 1, 1, 1.0, 2.0), (1, 0, 2, 2.0, 2.0), (15, 0, 2, 1.0, 2.0), (9, 2, 1, 1, 1)
+        ),
+    )
+    pessimistic = expected.rankings._replace(pessimistic=expected.rankings.pessimistic + 0.5)
+    for number, rankings in enumerate((*ranks, pessimistic)):
+        yield Known(f"ranks {number}", expected, replace(actual, rankings=rankings), {"kept": 2} if number == 1 else {})
+        same = replace(expected, rankings=rankings)
+        yield Known(f"ranks {number} of the same candidates", expected, same)
