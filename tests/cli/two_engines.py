@@ -62,21 +62,6 @@ class KeepsFacts(Fast):
         return list(resolvents)
 
 
-class OwnPipeline(Slow):
-    """Brings corruptions and ranks of its own."""
-
-    def draw(self, graph, split, queries, num_corruptions, seed):
-        from kgverify.ranking.draw import draw_candidates
-
-        return draw_candidates(graph, split, queries, num_corruptions, seed + 1)
-
-    def rank(self, candidates, triples, tolerance):
-        from kgverify.ranking.rank import rank_candidates
-
-        ranked = rank_candidates(candidates, triples, tolerance)
-        return ranked._replace(optimistic=ranked.pessimistic)
-
-
 class CrashesOnRules(Slow):
     """A reference that fails on problems with rules."""
 

@@ -32,65 +32,58 @@ kgverify diff here.h5 there.h5
 """
 
 
-@pytest.mark.deep
-def test_the_commands_run_and_give_the_results_of_one_process(tmp_path: Path) -> None:
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
     pytest.importorskip("distributed", reason="kgverify[distributed] is not installed")
     if shutil.which("openssl") is None:
         pytest.skip("openssl is not installed")
     (tmp_path / "machines.yaml").write_text(SETTINGS)
+    return tmp_path
+
+
+@pytest.mark.deep
+def test_the_commands_run_and_give_the_results_of_one_process(folder: Path) -> None:
     printed = ""
     for text in (KEYS, START.replace("kill $(jobs -p)", f"{OTHERS}kill $(jobs -p)"), ALONE):
         # Workers are processes of their own, and import kgverify themselves.
-        done = run_shell(f"trap 'kill $(jobs -p) 2>/dev/null || true' EXIT\n{text}", tmp_path)
+        done = run_shell(f"trap 'kill $(jobs -p) 2>/dev/null || true' EXIT\n{text}", folder)
         assert done.returncode == 0, (text, done.stdout + done.stderr)
         printed += done.stdout
     assert "AGREE" in printed
     assert "NOTHING NEW" in printed
     srun = 'srun() { shift; "$@"; }\nhostname() { echo 127.0.0.1; }\n'
-    done = run_shell(srun + SCRIPT.replace("exit $status", "wait\nexit $status"), tmp_path)
+    done = run_shell(srun + SCRIPT.replace("exit $status", "wait\nexit $status"), folder)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.startswith("EVALUATED")
-    assert (tmp_path / "slurm" / "part-000000.npz").exists()
+    assert (folder / "slurm" / "part-000000.npz").exists()
 
 
 @pytest.mark.deep
-def test_the_scheduler_and_the_workers_listen_on_this_machine_only(tmp_path: Path) -> None:
-    psutil = pytest.importorskip("psutil", reason="kgverify[distributed] is not installed")
-    if shutil.which("openssl") is None:
-        pytest.skip("openssl is not installed")
-    (tmp_path / "machines.yaml").write_text(SETTINGS)
-    start, _, _ = START.partition("kgverify evaluate")
-    script = f"trap 'kill $(jobs -p)' EXIT\n{KEYS}\n{start}\nsleep 5\necho started\nsleep 600"
-    programs = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    with subprocess.Popen(
-        ["bash", "-c", script], cwd=tmp_path, stdout=subprocess.PIPE, text=True, env=os.environ | {"PATH": programs}
-    ) as shell:
-        assert shell.stdout is not None
+def test_the_scheduler_and_the_workers_listen_on_this_machine_only(folder: Path) -> None:
+    import psutil
+
+    script = f"trap 'kill $(jobs -p)' EXIT\n{KEYS}\n{START.partition('kgverify evaluate')[0]}\nsleep 5\necho started\nsleep 600"
+    environment = os.environ | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    words = ["bash", "-c", script]
+    with subprocess.Popen(words, cwd=folder, stdout=subprocess.PIPE, text=True, env=environment) as shell:
         is_started = "started\n" in iter(shell.stdout.readline, "")
         processes = psutil.Process(shell.pid).children(recursive=True)
-        sockets = [
-            each.laddr.ip
-            for process in processes
-            for each in process.net_connections(kind="inet")
-            if each.status == psutil.CONN_LISTEN
-        ]
+        sockets = [each for process in processes for each in process.net_connections(kind="inet")]
+        addresses = [each.laddr.ip for each in sockets if each.status == psutil.CONN_LISTEN]
         for process in (*processes, shell):
             process.terminate()
     assert is_started
-    assert len(sockets) >= 5, "a scheduler and two workers"
-    assert {*sockets} == {"127.0.0.1"}
+    assert len(addresses) >= 5, "a scheduler and two workers"
+    assert {*addresses} == {"127.0.0.1"}
 
 
-@pytest.mark.parametrize("text", [SCRIPT, MANIFESTS, START])
-def test_no_recipe_starts_a_web_server_beyond_the_machine(text: str) -> None:
-    commands = re.findall(r"dask,? (?:scheduler|worker)\b.*", text)
-    assert all(re.search(r'--dashboard-address,? "?127\.0\.0\.1:0', command) for command in commands)
-
-
-def test_the_settings_require_encryption_and_the_service_is_private() -> None:
-    settings = yaml.safe_load(SETTINGS)["distributed"]
-    assert settings["comm"]["require-encryption"] is True
-    assert set(settings["comm"]["tls"]) == {"ca-file", "scheduler", "worker", "client"}
+def test_the_recipes_are_encrypted_and_private() -> None:
+    for text in (SCRIPT, MANIFESTS, START):
+        commands = re.findall(r"dask,? (?:scheduler|worker)\b.*", text)
+        assert all(re.search(r'--dashboard-address,? "?127\.0\.0\.1:0', command) for command in commands)
+    comm = yaml.safe_load(SETTINGS)["distributed"]["comm"]
+    assert comm["require-encryption"] is True
+    assert set(comm["tls"]) == {"ca-file", "scheduler", "worker", "client"}
     scheduler, service, workers = yaml.safe_load_all(MANIFESTS)
     assert service["spec"]["type"] == "ClusterIP"
     for deployment in (scheduler, workers):

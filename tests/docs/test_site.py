@@ -1,8 +1,9 @@
-"""The documentation site: it builds without a warning, and the blocks of its first pages do what the text says."""
+"""The documentation site: it builds without a warning, and shows what is made from the code; the files to copy."""
 
 import importlib.util
 import json
 import re
+import shlex
 import subprocess
 import sys
 import urllib.request
@@ -11,39 +12,19 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
 
+import jsonschema
 import pytest
 import yaml
-from browser import Browser, find_chromium
-from warm_commands import run_shell
+from invoked_commands import invoke
 
 import kgverify as kv
-from kgverify.conditions.features import read_features
 from kgverify.laws import LAWS
-from kgverify.prover.faults.plant import COMPOSITES, FAULTS
+from kgverify.report.report import report_schema
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 SITE = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
-BLOCK = re.compile(r"```(\w+)\n(.*?)```", re.DOTALL)
-
-
-def blocks_of(page: str) -> list[tuple[str, str]]:
-    return BLOCK.findall((DOCS / page).read_text(encoding="utf-8"))
-
-
-def squash(text: str) -> str:
-    return re.sub(r"\s+", " ", text).strip()
-
-
-def run_page(page: str, folder: Path) -> str:
-    """Run the commands of a page in order, and return all that they print."""
-    printed = []
-    for kind, text in blocks_of(page):
-        if kind == "console":
-            done = run_shell(text, folder)
-            assert done.returncode == 0, (text, done.stdout + done.stderr)
-            printed.append(done.stdout)
-    return squash(" ".join(printed))
+COPIED = ("github-workflow.yml", "pre-commit-config.yaml")
 
 
 def list_pages(entries: list) -> list[str]:
@@ -69,10 +50,9 @@ def test_tables_of_laws_features_faults_and_fields_are_made_from_the_code():
     laws, conditions, faults, schema = (page.partition(f"\n## {title}\n")[2].partition("\n## ")[0] for title in titles)
     rows = [line for line in laws.splitlines() if line.startswith("| `")]
     assert rows == [f"| `{law.name}` | {law.statement} |" for law in LAWS.values()]
-    table = conditions.partition("| feature |")[2].splitlines()[2:]
-    assert [line.split(" | ")[0] for line in table if line] == [f"| {feature.name}" for feature in read_features()]
-    assert "| is PROVED | yes or no | candidate | advance, corrupt, finish, rank, recycle |" in table
-    assert set(re.findall(r"^\| `([\w-]+)` \|", faults, re.MULTILINE)) == {*FAULTS, *COMPOSITES}
+    assert "| is PROVED | yes or no | candidate | advance, corrupt, finish, rank, recycle |" in conditions
+    catalogue = invoke("diff --fault list", COLUMNS="200").stdout
+    assert all(name in catalogue for name in re.findall(r"^\| `([\w-]+)` \|", faults, re.MULTILINE))
     definitions = json.loads((DOCS / "report.schema.json").read_text("utf-8"))["$defs"]
     assert re.findall(r"^### (\w+) {", schema, re.MULTILINE) == list(definitions)
     fields = [field for each in definitions.values() for field in each.get("properties", {})]
@@ -80,10 +60,18 @@ def test_tables_of_laws_features_faults_and_fields_are_made_from_the_code():
     assert "| `lockstep` | boolean | whether every step was compared separately, from the expected goal |" in schema
 
 
-@pytest.mark.parametrize("page", sorted(path.name for path in DOCS.glob("*.md")))
-def test_a_page_says_first_who_needs_it(page):
-    paragraph = (DOCS / page).read_text(encoding="utf-8").split("\n\n")[1]
-    assert re.match(r"This (page|site) is for ", paragraph)
+def test_the_published_schema_is_that_of_the_report():
+    current = json.dumps(report_schema(), indent=2) + "\n"
+    assert (DOCS / "report.schema.json").read_text("utf-8") == current, (
+        "write json.dumps(report_schema(), indent=2) and a newline to docs/report.schema.json"
+    )
+    jsonschema.Draft202012Validator.check_schema(report_schema())
+
+
+def test_a_page_says_first_who_needs_it():
+    for path in DOCS.glob("*.md"):
+        paragraph = path.read_text(encoding="utf-8").split("\n\n")[1]
+        assert re.match(r"This (page|site) is for ", paragraph), path.name
 
 
 def test_links_to_files_of_the_repository_lead_somewhere():
@@ -94,42 +82,22 @@ def test_links_to_files_of_the_repository_lead_somewhere():
         assert [link for link, _ in links if not (path.parent / link).exists()] == [], path
 
 
-@pytest.mark.deep
-def test_the_tutorial_finds_both_bugs(tmp_path):
-    blocks = blocks_of("tutorial.md")
-    engine, repair = (text for kind, text in blocks if kind == "python")
-    (tmp_path / "my_engine.py").write_text(engine)
-    printed = run_page("tutorial.md", tmp_path)
-    for kind, text in blocks:
-        if kind == "text":
-            assert squash(text) in printed, text
-    for line in dict(blocks_of("index.md"))["text"].splitlines():
-        assert squash(line) in printed, line
-    (tmp_path / "my_engine.py").write_text(re.sub(r"def bind\(.*?\n\n\n", repair + "\n\n", engine, flags=re.DOTALL))
-    repaired = run_shell("kgverify fuzz --engine my_engine.py:my_engine --examples 64 --jobs 1", tmp_path)
-    assert repaired.returncode == 0, repaired.stdout
-
-
-@pytest.mark.deep
-def test_the_commands_of_short_pages_run(tmp_path):
-    assert "kgverify" in run_page("install.md", tmp_path)
-    assert "AGREE" in run_page("ci.md", tmp_path)
-    assert (tmp_path / "junit.xml").exists()
-    printed = run_page("reference.md", tmp_path)
-    assert "DIVERGE" in printed
-    assert printed.endswith("AGREE")
-
-
-@pytest.mark.deep
-def test_the_files_for_ci_are_yaml_and_run_commands_that_exist():
-    workflow, hook = (yaml.safe_load(text) for kind, text in blocks_of("ci.md") if kind == "yaml")
-    steps = [step["run"] for step in workflow["jobs"]["agree"]["steps"] if "run" in step]
-    commands = [step for step in [*steps, hook["repos"][0]["hooks"][0]["entry"]] if step.startswith("kgverify")]
+def test_the_page_on_ci_shows_the_files_to_copy_and_kgverify_has_their_commands():
+    page = (DOCS / "ci.md").read_text(encoding="utf-8")
+    texts = [(ROOT / "examples" / "ci" / name).read_text(encoding="utf-8") for name in COPIED]
+    assert re.findall(r"```yaml\n(.*?)```", page, re.DOTALL) == texts
+    commands = [shlex.split(line) for text in texts for line in re.findall(r"(?:run:|entry:) (kgverify .*)", text)]
     assert len(commands) == 3
-    for command in commands:
-        options = re.findall(r" (--[\w-]+)", command)
-        shown = run_shell(f"COLUMNS=200 kgverify {command.split()[1]} --help", ROOT).stdout
-        assert set(options) <= set(re.findall(r"--[\w-]+", shown)), command
+    assert all(yaml.safe_load(text) for text in texts)
+    for _, command, *words in commands:
+        shown = invoke([command, "--help"], COLUMNS="200").stdout
+        assert {word for word in words if word.startswith("-")} <= set(re.findall(r"--?[\w-]+", shown)), command
+
+
+def test_the_container_is_the_one_of_the_dockerfile():
+    container = json.loads((ROOT / ".devcontainer" / "devcontainer.json").read_text(encoding="utf-8"))
+    assert (ROOT / ".devcontainer" / container["build"]["dockerfile"]).resolve() == ROOT / "Dockerfile"
+    assert "pip install --no-cache-dir -e '.[test]'" in (ROOT / "Dockerfile").read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="module")
@@ -159,19 +127,3 @@ def test_the_site_shows_what_is_made_from_the_code(site):
         page = opened.read().decode("utf-8")
     for text in ("kgverify shrink", "assert_agrees", "changes no derivation"):
         assert text in page
-
-
-@pytest.mark.deep
-def test_the_search_of_the_site_finds_a_page(site, tmp_path):
-    chromium = find_chromium()
-    if chromium is None:
-        pytest.skip("no chromium is installed")
-    with Browser(chromium, tmp_path) as browser:
-        browser.open(f"{site}/index.html")
-        browser.evaluate("document.querySelector('.md-search__input').focus()")
-        browser.type("modulo duplicates")
-        browser.wait_for("document.querySelectorAll('.md-search-result__item').length > 0")
-        found = browser.evaluate("document.querySelector('.md-search-result__link').href")
-        assert found.startswith(f"{site}/verdicts/")
-        browser.open(found)
-        assert browser.evaluate("document.querySelector('h1').innerText").startswith("What a verdict means")

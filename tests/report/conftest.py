@@ -1,33 +1,35 @@
 """Fixtures of all tests of the folder."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from browser import Browser, find_chromium
-from report_runs import countries_verification, hostile_verification
-
-from kgverify.verification.verify import Verification
+from report_runs import SavedRun, hostile_graph, save_run
 
 
 @pytest.fixture(scope="package")
-def faulty() -> Verification:
-    return countries_verification(fault="fact-cap")
+def faulty(tmp_path_factory: pytest.TempPathFactory) -> SavedRun:
+    return save_run(tmp_path_factory.mktemp("runs") / "faulty", fault="fact-cap")
 
 
 @pytest.fixture(scope="package")
-def agreeing() -> Verification:
-    return countries_verification()
+def agreeing(tmp_path_factory: pytest.TempPathFactory) -> SavedRun:
+    return save_run(tmp_path_factory.mktemp("runs") / "agreeing")
 
 
 @pytest.fixture(scope="package")
-def in_lockstep() -> Verification:
-    return countries_verification(fault="fact-cap", lockstep=True)
+def in_lockstep(tmp_path_factory: pytest.TempPathFactory) -> SavedRun:
+    return save_run(tmp_path_factory.mktemp("runs") / "in_lockstep", fault="fact-cap", is_lockstep=True)
 
 
 @pytest.fixture(scope="package")
-def hostile() -> Verification:
-    return hostile_verification()
+def hostile(tmp_path_factory: pytest.TempPathFactory) -> SavedRun:
+    return save_run(tmp_path_factory.mktemp("runs") / "hostile", hostile_graph(), "fact-cap", queries=1, corruptions=3)
+
+
+@pytest.fixture(params=["faulty", "agreeing", "in_lockstep", "hostile"])
+def any_run(request: pytest.FixtureRequest) -> SavedRun:
+    return request.getfixturevalue(request.param)
 
 
 @pytest.fixture(scope="package")
@@ -35,6 +37,5 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     chromium = find_chromium()
     if chromium is None:
         pytest.skip("no chromium is installed")
-    profile: Path = tmp_path_factory.mktemp("profile")
-    with Browser(chromium, profile) as opened:
+    with Browser(chromium, tmp_path_factory.mktemp("profile")) as opened:
         yield opened

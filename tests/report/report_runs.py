@@ -1,16 +1,14 @@
-"""Small real runs to report on, and reports of any size made from them."""
+"""Small real runs to report on, in folders, and reports of any size made from them."""
 
-from typing import Any
+import shutil
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import msgspec
+from invoked_commands import invoke
 
-from kgverify import Equality, KnowledgeGraph, Report, load_graph
-from kgverify.comparison.result import Cause, Divergence
-from kgverify.program.atoms import NamedAtom, Variable
-from kgverify.program.program import NamedRule
-from kgverify.runs.engine_makers import evaluator_pipeline
-from kgverify.runs.run import Run, reference_pipeline
-from kgverify.verification.verify import Verification, verify
+import kgverify as kv
+from kgverify.program.atoms import Variable
 
 HOSTILE = (
     "<script>alert(1)</script>",
@@ -27,69 +25,75 @@ HOSTILE = (
 """Names that mean something to HTML, scripts, XML, Jinja, Markdown, GitHub's runner or a terminal."""
 
 
-def verify_run(run: Run, fault: str = "", *, lockstep: bool = False) -> Verification:
-    judged = evaluator_pipeline(run, faults=[fault] if fault else [], mode="eager", device="cpu", slots=32)
-    return verify(run, reference_pipeline(run), judged, equality=Equality(lockstep=lockstep, determinism=False))
+class SavedRun(NamedTuple):
+    """A report with its traces, and the folder in which both are saved."""
+
+    report: kv.Report
+    folder: Path
+
+    def render(self, *options: str, report: kv.Report | None = None, width: int = 120, **variables: str) -> str:
+        """Return what `kgverify report` prints for this run, or for a report of it that was changed."""
+        folder = self.folder if report is None else self.with_report(report)
+        done = invoke(["report", folder, *options], COLUMNS=str(width), **{"GITHUB_STEP_SUMMARY": "", **variables})
+        assert done.exit_code == 0, done.stderr
+        return done.stdout
+
+    def with_report(self, report: kv.Report) -> Path:
+        """Save a changed report with the traces of this run; return its folder."""
+        folder = self.folder.with_name(f"{self.folder.name}-changed")
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.copytree(self.folder, folder)
+        report.to_json(folder / "report.json")
+        return folder
 
 
-def countries_verification(fault: str = "", *, lockstep: bool = False) -> Verification:
-    return verify_run(Run(load_graph("countries"), num_queries=3, num_corruptions=6), fault, lockstep=lockstep)
+def save_run(
+    folder: Path, graph: Any = "countries", fault: str = "", *, is_lockstep: bool = False, **size: int
+) -> SavedRun:
+    """Compare the reference with the evaluator, with a planted fault if one is named."""
+    engine = kv.Evaluator(faults=fault or (), mode="eager", device="cpu", slots=32)
+    equality = kv.Equality(lockstep=is_lockstep, determinism=False)
+    size = size or {"queries": 3, "corruptions": 6}
+    return SavedRun(kv.verify(graph, engine, equality=equality, save=folder, **size), folder)
 
 
-def hostile_verification() -> Verification:
+def hostile_graph() -> kv.KnowledgeGraph:
     """`fact-cap` loses the one fact that proves the query; every name that is lost with it is hostile."""
     start, end = HOSTILE[0], HOSTILE[1]
     others = [HOSTILE[i - 50] if i >= 50 else f"m{i}" for i in range(60)]
-    edges = [NamedAtom(HOSTILE[2], start, each) for each in others]
-    last = [NamedAtom(HOSTILE[3], each, end) for each in others[52:]]
+    edges = [kv.NamedAtom(HOSTILE[2], start, each) for each in others]
+    last = [kv.NamedAtom(HOSTILE[3], each, end) for each in others[52:]]
     x, y, z = map(Variable, "XYZ")
-    rule = NamedRule(NamedAtom(HOSTILE[4], x, y), (NamedAtom(HOSTILE[2], x, z), NamedAtom(HOSTILE[3], z, y)))
-    query = NamedAtom(HOSTILE[4], start, end)
-    graph = KnowledgeGraph(HOSTILE[0], train=(*edges, *last), test=(query,), rules=(rule,))
-    return verify_run(Run(graph, num_queries=1, num_corruptions=3), "fact-cap")
+    rule = kv.NamedRule(
+        kv.NamedAtom(HOSTILE[4], x, y), (kv.NamedAtom(HOSTILE[2], x, z), kv.NamedAtom(HOSTILE[3], z, y))
+    )
+    query = kv.NamedAtom(HOSTILE[4], start, end)
+    return kv.KnowledgeGraph(HOSTILE[0], train=(*edges, *last), test=(query,), rules=(rule,))
 
 
 def change(struct: Any, **fields: Any) -> Any:
     return msgspec.structs.replace(struct, **fields)
 
 
-def without_causes(report: Report) -> Report:
+def without_causes(report: kv.Report) -> kv.Report:
     """Return the report in an older form: divergences without classes, no causes, no attribution."""
-    plain = tuple(
-        msgspec.convert(
-            {
-                k: v
-                for k, v in msgspec.to_builtins(each).items()
-                if k not in ("kind", "evidence", "confidence", "cause")
-            },
-            Divergence,
-        )
-        for each in report.divergences
+    lost = ("kind", "evidence", "confidence", "cause")
+    plain = msgspec.convert(
+        [{k: v for k, v in msgspec.to_builtins(each).items() if k not in lost} for each in report.divergences],
+        tuple[kv.Divergence, ...],
     )
     return change(report, divergences=plain, first_cause=plain[0] if plain else None, causes=(), attribution=None)
 
 
-def enlarged(report: Report, num: int) -> Report:
-    """The report with `num` divergences, the first ones over and over."""
-    listed = report.divergences * (num // len(report.divergences) + 1)
-    return change(report, divergences=listed[:num])
+def enlarged(report: kv.Report, num: int) -> kv.Report:
+    """Return the report with `num` divergences, the first ones over and over."""
+    return change(report, divergences=(report.divergences * (num // len(report.divergences) + 1))[:num])
 
 
-def with_many_causes(report: Report, num: int) -> Report:
-    """Every divergence a cause of its own."""
-    large = enlarged(report, num)
-    causes = tuple(
-        Cause(
-            stage=each.stage,
-            kind=each.kind,
-            situation=f"situation {i}",
-            num_candidates=1,
-            num_queries=1,
-            num_divergences=1,
-            num_later=each.later_steps,
-            first=i,
-        )
-        for i, each in enumerate(large.divergences)
-    )
+def with_many_causes(report: kv.Report, num: int) -> kv.Report:
+    """Return the report with `num` divergences, each with a cause of its own."""
+    large, cause = enlarged(report, num), report.causes[0]
+    one = {"num_candidates": 1, "num_queries": 1, "num_divergences": 1, "condition": "", "when": None}
+    causes = tuple(change(cause, situation=f"situation {i}", first=i, **one) for i in range(num))
     divergences = tuple(change(each, cause=i) for i, each in enumerate(large.divergences))
-    return change(large, divergences=divergences, causes=causes, attribution=None)
+    return change(large, divergences=divergences, first_cause=divergences[0], causes=causes, attribution=None)

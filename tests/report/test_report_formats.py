@@ -1,35 +1,24 @@
-"""Every format is well-formed whatever the names are, and says what the report says."""
+"""Every format is well-formed whatever the names are, and says what the report as JSON says."""
 
+import base64
 import json
 import re
+import zlib
 from html.parser import HTMLParser
+from itertools import pairwise
+from typing import Any
 from xml.etree import ElementTree
 
 import msgspec
 import pytest
-from report_runs import HOSTILE, change, with_many_causes, without_causes
+from report_runs import HOSTILE, SavedRun, change, enlarged, with_many_causes, without_causes
 
-from kgverify import Verdict
-from kgverify.escaping import (
-    escape_markdown,
-    escape_markdown_block,
-    escape_markdown_code,
-    escape_script,
-)
-from kgverify.report.render import junit
-from kgverify.report.render.github import (
-    MOST_ERRORS,
-    annotate,
-    render_annotations,
-    render_markdown,
-)
-from kgverify.report.render.html import render_html
-from kgverify.report.render.junit import render_junit
-from kgverify.report.wording import clip
-from kgverify.verification.verify import Verification
+import kgverify as kv
+from kgverify.escaping import escape_markdown, escape_markdown_block, escape_markdown_code, escape_script
+from kgverify.report.render.github import annotate
+from kgverify.report.render.html import MOST_DETAILED, MOST_ROWS, build_heat_map, build_waterfall
 
 VOID = {"meta", "link", "br", "img", "input", "hr", "col"}
-MAY_STAY_OPEN = {"html", "body", "head"}
 
 
 class Outline(HTMLParser):
@@ -52,22 +41,25 @@ class Outline(HTMLParser):
         assert self.open.pop() == tag
 
 
-@pytest.fixture(params=["faulty", "agreeing", "in_lockstep", "hostile"])
-def verification(request: pytest.FixtureRequest) -> Verification:
-    return request.getfixturevalue(request.param)
+def inconclusive(report: kv.Report) -> kv.Report:
+    return change(report, verdict=kv.Verdict.INCONCLUSIVE, reasons=("the limits differ", "x\x00<y>&"))
 
 
-def inconclusive(verification: Verification) -> Verification:
-    report = change(verification.report, verdict=Verdict.INCONCLUSIVE, reasons=("the limits differ", "x\x00<y>&"))
-    return Verification(report, verification.expected, verification.actual)
+def read_junit(run: SavedRun, report: kv.Report | None = None) -> ElementTree.Element:
+    (suite,) = ElementTree.fromstring(run.render("--junit", "-", report=report))
+    return suite
 
 
-def html_of(verification: Verification) -> str:
-    return render_html(verification.report, verification.expected, verification.actual)
+def test_the_report_survives_its_json(any_run: SavedRun):
+    encoded = (any_run.folder / "report.json").read_bytes()
+    found = msgspec.json.decode(encoded, type=kv.Report)
+    assert change(found, job=None) == change(any_run.report, job=None)
+    assert msgspec.json.encode(found.job) == msgspec.json.encode(any_run.report.job)
+    assert any_run.render("--json", "-").encode() == encoded
 
 
-def test_the_page_is_well_formed_and_points_to_nothing_outside(verification: Verification):
-    text = html_of(verification)
+def test_the_page_is_well_formed_and_points_to_nothing_outside(any_run: SavedRun):
+    text = any_run.render("--html", "-")
     outline = Outline(text)
     ids = [attributes["id"] for _, attributes in outline.tags if "id" in attributes]
     assert len(ids) == len(set(ids))
@@ -79,50 +71,109 @@ def test_the_page_is_well_formed_and_points_to_nothing_outside(verification: Ver
         for pointer in ("aria-controls", "aria-labelledby"):
             assert attributes.get(pointer, ids[0]) in ids
     style = re.search(r"<style>(.*?)</style>", text, re.DOTALL)[1]
-    assert "url(" not in style
-    assert "@import" not in style
-    scripts = [attributes for tag, attributes in outline.tags if tag == "script"]
-    assert sum("type" not in attributes for attributes in scripts) == 1
+    assert not re.search(r"url\(|@import", style)
+    assert sum("type" not in attributes for tag, attributes in outline.tags if tag == "script") == 1
 
 
-def test_the_data_in_the_page_is_json_and_cannot_end_its_element(hostile: Verification):
-    text = html_of(hostile)
-    data = re.search(r'<script type="application/json" id="summary">(.*?)</script>', text, re.DOTALL)[1]
-    assert "<" not in data
-    summary = json.loads(data)
-    assert summary["run"]["graph"] == HOSTILE[0]
-    assert summary["first_cause"]["atom"] == hostile.report.divergences[0].atom
-    odd = {"key</script>": ["<!--", "a&b", "\u2028\u2029", "]]>"]}
+def test_the_page_says_what_the_json_says(any_run: SavedRun):
+    report = json.loads((any_run.folder / "report.json").read_text())
+    text = any_run.render("--html", "-")
+    verdict, coverage = report["verdict"], report["coverage"]
+    assert f'<span class="badge {verdict}">{verdict}</span>' in text
+    assert f"<dt>covered</dt><dd>{coverage['candidates']:,} candidates, {coverage['steps']:,} steps" in text
+    for name in ("max_depth", "max_atoms", "max_resolvents"):
+        assert f"{name} {report['limits'][name]}" in text
+    for values in (report["metrics"]["expected"], report["metrics"]["actual"]):
+        assert f"{values['both.realistic.mean_reciprocal_rank']:.4f}" in text
+    assert text.count('<tbody class="entry') == len(report["causes"])
+    if report["divergences"]:
+        assert f"kgverify show . --divergence {report['causes'][0]['first'] + 1}" in text
+        summary = json.loads(re.search(r'id="summary">(.*?)</script>', text, re.DOTALL)[1])
+        assert summary["first_cause"]["atom"] == report["first_cause"]["atom"]
+        assert summary["run"]["graph"] == report["run"]["graph"]
+    else:
+        assert "kgverify show expected.h5" in text
+
+
+def test_names_of_a_graph_come_out_as_text(hostile: SavedRun):
+    data = r'<script type="application/json".*?</script>'
+    page = hostile.render("--html", "-")
+    assert all(
+        "<" not in each[len('<script type="') :].partition(">")[2][:-9] for each in re.findall(data, page, re.DOTALL)
+    )
+    text = re.sub(data, "", page, flags=re.DOTALL)
+    for name in ("<script>alert(1)", "<img", "\"' onmouseover", "\x1b", "\x00", "\u202e"):
+        assert name not in text
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in text
+    assert "{{ 7 * 7 }}{% raw %}" in text
+    assert r"\x1b[31m" in text
+    odd = {"key</script>": ["<!--", "a&b", "\u2028\u2029", "]]>", *HOSTILE]}
     script = escape_script(msgspec.json.encode(odd))
     assert json.loads(script) == odd
     assert not set("<>&\u2028\u2029") & set(script)
 
 
-def test_names_of_a_graph_come_out_as_text(hostile: Verification):
-    text = re.sub(r'<script type="application/json".*?</script>', "", html_of(hostile), flags=re.DOTALL)
-    for hostile_text in ("<script>alert(1)", "<img", "\"' onmouseover", "\x1b", "\x00", "\u202e"):
-        assert hostile_text not in text
-    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in text
-    assert "{{ 7 * 7 }}{% raw %}" in text
-    assert r"\x1b[31m" in text
+@pytest.mark.parametrize("make", [with_many_causes, lambda report, num: without_causes(enlarged(report, num))])
+def test_two_thousand_divergences_make_a_page_of_bounded_size(faulty: SavedRun, make):
+    html = faulty.render("--html", "-", report=make(faulty.report, 2000))
+    assert html.count('<tbody class="entry') == MOST_ROWS
+    detailed = html.count('<tr class="detail"')
+    assert 10 < detailed <= MOST_DETAILED
+    assert f'<p class="soft">… and {2000 - MOST_ROWS:,} more in report.json</p>' in html
+    assert f'<p class="soft">To keep the page small {MOST_ROWS - detailed:,} rows do not open' in html
+    data = re.findall(r'<script type="[a-z/]*" id="[a-z-]*">([^<]*)</script>', html)
+    assert len(html.encode()) - sum(map(len, data)) < 200_000
 
 
-def test_the_page_states_every_limit(verification: Verification):
-    limits = change(verification.report.limits, exclude_query=False)
-    text = render_html(change(verification.report, limits=limits), verification.expected, verification.actual)
-    for name in ("max_depth", "max_atoms", "max_resolvents"):
-        assert f"{name} {getattr(limits, name)}" in text
-    assert "exclude_query False" in text
+@pytest.mark.deep
+def test_texts_as_long_as_their_author_liked_are_cut(faulty: SavedRun):
+    report = without_causes(enlarged(faulty.report, 500))
+    texts = {"atom": "x" * 100_000, "goal": "y" * 100_000, "expected": ["z" * 9_999] * 13}
+    long = tuple(change(each, **texts) for each in report.divergences)
+    html = faulty.render("--html", "-", report=change(report, divergences=long, first_cause=long[0]))
+    assert len(html.encode()) < 1_500_000
 
 
-def test_junit_has_a_case_for_each_query_and_side(verification: Verification):
-    root = ElementTree.fromstring(render_junit(verification.report, verification.expected))
-    (suite,) = root
+@pytest.mark.parametrize("num", [3, 30])
+def test_the_waterfall_goes_from_expected_to_actual_and_no_bar_leaves_the_picture(faulty: SavedRun, num: int):
+    values = [0.02, *((-1) ** i * 0.1 * (num - i) for i in range(num))]
+    shares = [{"cause": i, "share": value, "repaired": 0.1 * (i % 5)} for i, value in enumerate(values, -1)]
+    whole = {"metric": "mrr", "expected": 0.8, "actual": 0.8 - sum(values), "shares": shares}
+    encoded = msgspec.to_builtins(with_many_causes(faulty.report, num)) | {"attribution": whole}
+    bars = build_waterfall(msgspec.convert(encoded, kv.Report))
+    assert [bars[0]["kind"], bars[-1]["kind"]] == ["expected", "actual"]
+    assert [bar["kind"] for bar in bars[1:3]] == ["loss", "gain"]
+    assert bars[-2]["label"] == ("rounding at near-ties" if num == 3 else "19 further causes")
+    at_end = bars[-1]["end"] if bars[-1]["value"] >= 0 else bars[-1]["begin"]
+    assert bars[-2]["level"] == pytest.approx(at_end, abs=0.05)
+    for before, after in pairwise(bars[:-1]):
+        assert before["level"] == pytest.approx(after["end"] if after["kind"] == "loss" else after["begin"], abs=0.05)
+    assert all(0 <= bar["begin"] <= bar["end"] <= 1000 and 0 <= bar["level"] <= 1000 for bar in bars)
+
+
+def test_the_heat_map_counts_every_divergence_once(faulty: SavedRun):
+    first = faulty.report.divergences[0]
+    places = [("score", 0), ("score", 0), ("rank", -1), ("match_facts", 3), ("made up", 7)]
+    heat = build_heat_map([change(first, stage=stage, step=step) for stage, step in places])
+    assert heat["columns"] == ["whole", "0", "1", "2", "3", "4", "5", "6", "7"]
+    assert [row["stage"] for row in heat["rows"]] == ["match_facts", "score", "rank", "made up"]
+    assert [[num for num, _ in row["cells"]].index(row["total"]) for row in heat["rows"]] == [4, 1, 0, 8]
+    assert heat["rows"][1]["cells"][1] == (2, 1.0)
+    for deepest in (0, 19, 20, 65534):
+        steps = {0, deepest // 2, deepest}
+        heat = build_heat_map([change(first, step=step) for step in steps])
+        assert len(heat["columns"]) <= 20
+        assert heat["rows"][0]["total"] == len(steps)
+        assert int(heat["columns"][-1].split("–")[-1]) >= deepest
+
+
+def test_junit_has_a_case_for_each_query_and_side(any_run: SavedRun):
+    suite = read_junit(any_run)
     cases = suite.findall("testcase")
-    candidates = verification.expected.columns.candidates
+    candidates = any_run.report.traces.expected.columns.candidates
     groups = set(zip(candidates.query.tolist(), candidates.side.tolist(), strict=True))
     assert len(cases) == int(suite.get("tests")) == len(groups) + 1
-    failing = {(each.query, each.side) for each in verification.report.divergences}
+    failing = {(each.query, each.side) for each in any_run.report.divergences}
     failures = [case for case in cases if case.find("failure") is not None]
     assert len(failures) == int(suite.get("failures")) == len(failing)
     for case, (query, side) in zip(failures, sorted(failing), strict=True):
@@ -133,26 +184,25 @@ def test_junit_has_a_case_for_each_query_and_side(verification: Verification):
     assert int(suite.get("errors")) == int(suite.get("skipped")) == 0
 
 
+@pytest.mark.parametrize("most", [1, 4])
 def test_junit_lists_a_bounded_number_of_cases_and_counts_the_others(
-    verification: Verification, monkeypatch: pytest.MonkeyPatch
+    faulty: SavedRun, monkeypatch: pytest.MonkeyPatch, most: int
 ):
-    (whole,) = ElementTree.fromstring(render_junit(verification.report, verification.expected))
-    num_failing, num_cases = int(whole.get("failures", "")), int(whole.get("tests", "")) - 1
-    for most in (1, num_failing) if num_failing else ():
-        monkeypatch.setattr(junit, "MOST_CASES", most)
-        (suite,) = ElementTree.fromstring(render_junit(verification.report, verification.expected))
-        cases = suite.findall("testcase")
-        # The verdict, the cases listed, and the one for all others.
-        assert len(cases) == int(suite.get("tests", "")) == 1 + most + (most < num_cases)
-        assert len(suite.findall("testcase/failure")) == int(suite.get("failures", ""))
-        if most < num_cases:
-            assert (cases[-1].find("failure") is None) == (most == num_failing)
-        assert all(case.find("failure") is not None for case in cases[1 : 1 + most])
+    whole = read_junit(faulty)
+    num_failing, num_cases = int(whole.get("failures")), int(whole.get("tests")) - 1
+    monkeypatch.setattr("kgverify.report.render.junit.MOST_CASES", most)
+    suite = read_junit(faulty)
+    cases = suite.findall("testcase")
+    # The verdict, the cases listed, and the one for all others.
+    assert len(cases) == int(suite.get("tests")) == 1 + most + (most < num_cases)
+    assert len(suite.findall("testcase/failure")) == int(suite.get("failures"))
+    assert all(case.find("failure") is not None for case in cases[1 : 1 + min(most, num_failing)])
+    if most < num_cases:
+        assert (cases[-1].find("failure") is None) == (most >= num_failing)
 
 
-def test_an_inconclusive_run_is_an_error_in_junit_and_passes_nothing(agreeing: Verification):
-    changed = inconclusive(agreeing)
-    (suite,) = ElementTree.fromstring(render_junit(changed.report, changed.expected))
+def test_an_inconclusive_run_is_an_error_in_junit_and_passes_nothing(agreeing: SavedRun):
+    suite = read_junit(agreeing, inconclusive(agreeing.report))
     cases = suite.findall("testcase")
     assert cases[0].find("error").get("message").startswith("the limits differ")
     assert r"x\x00<y>&" in cases[0].find("error").text
@@ -160,15 +210,14 @@ def test_an_inconclusive_run_is_an_error_in_junit_and_passes_nothing(agreeing: V
     assert (suite.get("errors"), suite.get("skipped")) == ("1", str(len(cases) - 1))
 
 
-def test_divergences_of_a_query_that_the_trace_lacks_are_cases_too(faulty: Verification):
+def test_divergences_of_a_query_that_the_trace_lacks_are_cases_too(faulty: SavedRun):
     odd = change(faulty.report.divergences[0], query=99, side="tail")
-    report = change(faulty.report, divergences=(*faulty.report.divergences, odd))
-    (suite,) = ElementTree.fromstring(render_junit(report, faulty.expected))
+    suite = read_junit(faulty, change(faulty.report, divergences=(*faulty.report.divergences, odd)))
     assert suite.findall("testcase")[-1].get("name") == "query 99, tail: "
 
 
-def test_markdown_tables_have_as_many_cells_in_every_row(verification: Verification):
-    text = render_markdown(verification.report)
+def test_markdown_tables_have_the_same_number_of_cells_in_every_row(any_run: SavedRun):
+    text = any_run.render("--markdown", "-")
     outside = re.sub(r"(?ms)^(`{3,})text\n.*?^\1$", "", text)
     tables = re.findall(r"(?m)(?:^\|.*\n)+", outside)
     assert tables
@@ -176,18 +225,18 @@ def test_markdown_tables_have_as_many_cells_in_every_row(verification: Verificat
         assert len({line.count("|") for line in table.splitlines()}) == 1
     # Of elements a page holds code and breaks of lines alone, and comments that part words.
     assert set(re.findall(r"<[^>]*>", outside)) <= {"<code>", "</code>", "<!-- -->", "<br>"}
-    assert text.startswith(f"## {verification.report.verdict.value}: ")
+    assert text.startswith(f"## {any_run.report.verdict.value}: ")
 
 
-def test_markdown_names_the_causes_the_loss_and_the_first_divergence(faulty: Verification):
-    text = render_markdown(faulty.report)
+def test_markdown_names_the_causes_the_loss_and_the_first_divergence(faulty: SavedRun):
+    text = faulty.render("--markdown", "-")
     share = faulty.report.attribution.shares[0]
     assert f"match_facts (missing) explains {share.share:.4f}" in text
     assert "| match_facts (missing)<br>in this run, the facts " in text
     assert "kgverify show expected.h5 --candidate" in text
     number = faulty.report.divergences.index(faulty.report.first_cause) + 1
     assert f"kgverify show . --divergence {number}\n" in text
-    assert "### Causes" not in render_markdown(without_causes(faulty.report))
+    assert "### Causes" not in faulty.render("--markdown", "-", report=without_causes(faulty.report))
 
 
 @pytest.mark.parametrize(
@@ -214,13 +263,13 @@ def test_markdown_code_holds_any_text():
     assert escape_markdown_block("x\n````\ny") == "`````text\nx\n````\ny\n`````"
 
 
-def test_annotations_are_escaped_and_one_line_each(verification: Verification):
-    lines = render_annotations(verification.report).splitlines()
+def test_annotations_are_escaped_and_one_line_each(any_run: SavedRun):
+    lines = any_run.render("--github").splitlines()
     for line in lines:
         assert re.fullmatch(r"::(error|warning|notice) title=[^:,]*::[^\r\n]*", line)
         assert re.search(r"%(?!25|0A|0D|3A|2C)", line) is None
     kinds = [line.split(" ")[0] for line in lines]
-    assert kinds == ["::error"] * len(verification.report.causes) + ["::notice"]
+    assert kinds == ["::error"] * len(any_run.report.causes) + ["::notice"]
 
 
 def test_annotations_escape_as_the_runner_reads_them():
@@ -229,18 +278,49 @@ def test_annotations_escape_as_the_runner_reads_them():
     )
 
 
-def test_annotations_stop_where_github_stops_showing_them(faulty: Verification):
-    lines = render_annotations(with_many_causes(faulty.report, 40)).splitlines()
-    assert sum(line.startswith("::error") for line in lines) == MOST_ERRORS
-    plain = render_annotations(without_causes(faulty.report)).splitlines()
-    assert sum(line.startswith("::error") for line in plain) == min(MOST_ERRORS, len(faulty.report.divergences))
-    assert render_annotations(inconclusive(faulty).report).startswith("::warning title=kgverify%3A INCONCLUSIVE::")
+def test_annotations_stop_where_github_stops_showing_them(faulty: SavedRun):
+    for report in (with_many_causes(faulty.report, 40), without_causes(faulty.report)):
+        assert faulty.render("--github", report=report).count("::error") == 10
+    shown = faulty.render("--github", report=inconclusive(faulty.report))
+    assert shown.startswith("::warning title=kgverify%3A INCONCLUSIVE::")
 
 
-def test_long_text_is_cut():
-    assert clip("x" * 500, 400) == "x" * 400 + "… (100 more characters)"
+def view(run: SavedRun, report: kv.Report | None = None) -> tuple[Any, Any]:
+    """Return the list of the divergences, and their steps."""
+    page = run.render("--html", "-", report=report)
+    data = dict(re.findall(r'<script type="[a-z/]*" id="([a-z-]*)">([^<]*)</script>', page))
+    listed, stepped = (
+        json.loads(zlib.decompress(base64.b64decode(data[name]))) for name in ("divergence-data", "step-data")
+    )
+    return listed, stepped
 
 
-def test_the_report_survives_its_json(verification: Verification):
-    report = verification.report
-    assert msgspec.json.decode(msgspec.json.encode(report), type=type(report)) == report
+def test_the_limits_hold_and_the_first_of_each_cause_comes_first(faulty: SavedRun, monkeypatch: pytest.MonkeyPatch):
+    for name, limit in (("MOST_LISTED", 40), ("MOST_STEPPED", 4), ("MOST_STEPS", 3)):
+        monkeypatch.setattr(f"kgverify.report.render.html.{name}", limit)
+    report = with_many_causes(faulty.report, 50)
+    causes = tuple(change(each, first=first) for each, first in zip(report.causes, (39, 45, 7), strict=False))
+    divergences = tuple(change(each, cause=0) for each in report.divergences)
+    report = change(report, causes=causes, divergences=divergences, first_cause=divergences[0])
+    listed, stepped = view(faulty, report)
+    assert len(listed["columns"]["candidate"]) == 40
+    assert list(stepped["divergences"]) == ["39", "7", "0", "1"]
+    for index, found in stepped["divergences"].items():
+        numbers = [stepped["steps"][number][0] for number in found["steps"]]
+        assert 0 < len(numbers) <= 3
+        assert report.divergences[int(index)].step in numbers
+    monkeypatch.setattr("kgverify.report.render.html.STEP_BUDGET", 1)
+    assert len(view(faulty, report)[1]["divergences"]) == 1
+
+
+def test_the_viewer_has_every_divergence_with_all_of_its_steps(faulty: SavedRun):
+    listed, stepped = view(faulty)
+    divergences = faulty.report.divergences
+    assert [listed["texts"][code] for code in listed["columns"]["atom"]] == [each.atom for each in divergences]
+    assert [*map(int, sorted(stepped["divergences"], key=int))] == [*range(len(divergences))]
+    for index, found in stepped["divergences"].items():
+        steps = [stepped["steps"][number] for number in found["steps"]]
+        assert [number for number, *_ in steps] == list(range(max(found["num_steps"])))
+        own = divergences[int(index)].step
+        assert [number for number, mark, *_ in steps if mark == "differs"] == [own]
+        assert [line[0] for line in steps[own][3] if line[5]] == ["match_facts"]

@@ -1,19 +1,21 @@
 """The index page of several runs: figures in the order given, trends to one scale, and nothing that runs."""
 
+import json
 import re
+import shutil
 from pathlib import Path
 
-import pytest
 from browser import Browser
-from report_runs import HOSTILE, change
+from invoked_commands import invoke
+from report_runs import HOSTILE, SavedRun, change
 
-from kgverify import UserError
-from kgverify.cli.commands.report import report as report_command
-from kgverify.report.render.index import MOST_CAUSES, MOST_RUNS, build_trends, render_index, summarize_run
-from kgverify.verification.save import TIMES, RunTimes, read_times, save_verification
-from kgverify.verification.verify import Verification
+from kgverify.report.render.index import build_trends, render_index, summarize_run
 
-WRITTEN = "2026-01-02 03:04 UTC"
+
+def write_index(folder: Path, *runs: str) -> str:
+    done = invoke(["report", *runs, "--html", "index.html"], folder)
+    assert done.exit_code == 0, done.stderr
+    return (folder / "index.html").read_text("utf-8")
 
 
 def test_trends_share_a_scale_with_0_and_a_missing_value_breaks_the_line():
@@ -24,68 +26,31 @@ def test_trends_share_a_scale_with_0_and_a_missing_value_breaks_the_line():
     assert build_trends([[0.0]]) == (0.0, 0.0, [{"lines": [], "points": [(0.0, 100.0)]}])
 
 
-def test_an_index_has_each_run_with_its_figures(faulty: Verification, agreeing: Verification):
-    runs = [
-        summarize_run("monday", faulty.report, written=WRITTEN, page="./monday/report.html"),
-        summarize_run("tuesday", agreeing.report, written=WRITTEN),
-    ]
-    text = render_index(runs)
+def test_an_index_has_each_run_with_its_figures(faulty: SavedRun, agreeing: SavedRun, tmp_path: Path):
+    monday = shutil.copytree(faulty.folder, tmp_path / "monday #1?.x")
+    shutil.copytree(agreeing.folder, tmp_path / "tuesday")
+    (monday / "report.html").write_text("a page")
+    (monday / "times.json").write_text(json.dumps({"total": 61.25, "phases": {"expected: reference": 0.5}}))
+    (tmp_path / "tuesday" / "times.json").unlink()
+    text = write_index(tmp_path, monday.name, "tuesday")
     assert text.index("monday") < text.index("tuesday")
     assert re.findall(r'<strong class="([A-Z]+)">', text) == ["DIVERGE", agreeing.report.verdict.value]
-    assert re.findall(r'href="([^"]*)"', text) == ["./monday/report.html"]
+    assert re.findall(r'href="([^"]*)"', text) == ["./monday%20%231%3F.x/report.html"]
     assert "<dt>metric</dt><dd>the difference changes metrics, not only ranks</dd>" in text
     (cause,) = faulty.report.causes
-    assert runs[0]["candidates"] == {"match_facts (missing)": cause.num_candidates}
     assert f'style="--h: 1.0">{cause.num_candidates}</td>' in text
-    assert runs[0]["mrr"] == (0.8333333333333334, pytest.approx(0.2976, abs=1e-4))
-
-
-def test_the_run_time_comes_from_the_saved_run(faulty: Verification, tmp_path: Path):
-    times = RunTimes(61.25, {"expected: reference": 0.5})
-    for name, known in (("timed", times), ("older", None)):
-        save_verification(faulty, tmp_path / name, known)
-    assert (read_times(tmp_path / "timed"), read_times(tmp_path / "older")) == (times, None)
-    report_command([tmp_path / "timed", tmp_path / "older"], html=str(tmp_path / "index.html"))
-    text = (tmp_path / "index.html").read_text("utf-8")
+    assert "0.8333" in text
+    assert "0.2976" in text
     assert '<td class="num">61.2</td>' in text
     assert "<figcaption>Run time, seconds</figcaption>" in text
-    save_verification(faulty, tmp_path / "timed")
-    assert read_times(tmp_path / "timed") is None
-    (tmp_path / "timed" / TIMES).write_text("{}")
-    with pytest.raises(UserError, match="is not the run time of a saved run"):
-        read_times(tmp_path / "timed")
+    (monday / "times.json").write_text("{}")
+    done = invoke(["report", monday.name, "tuesday", "--html", "index.html"], tmp_path)
+    assert (done.exit_code, "is not the run time of a saved run" in done.stderr) == (2, True)
 
 
-def test_many_runs_and_causes_are_cut_and_the_page_says_so(faulty: Verification):
-    run = summarize_run("night", faulty.report, written=WRITTEN)
-    many = {f"made up {i}": 1 for i in range(MOST_CAUSES + 5)}
-    text = render_index([run | {"candidates": many}] * (MOST_RUNS + 3))
-    assert "The 3 before them are not shown" in text
-    assert "… and 5 more causes" in text
-    assert text.count('<strong class="DIVERGE">') == MOST_RUNS
-
-
-def test_the_command_writes_an_index_beside_the_runs(faulty: Verification, tmp_path: Path, capsys):
-    names = ("one", "two #1?.x")
-    for name in names:
-        save_verification(faulty, tmp_path / name)
-    (tmp_path / names[1] / "report.html").write_text("a page")
-    folders = [tmp_path / name for name in names]
-    report_command(folders, html=str(tmp_path / "index.html"))
-    assert "wrote" in capsys.readouterr().out
-    text = (tmp_path / "index.html").read_text("utf-8")
-    assert 'href="./two%20%231%3F.x/report.html"' in text
-    assert text.count("<a ") == 1
-    with pytest.raises(UserError, match="2 runs make an index page"):
-        report_command(folders)
-    with pytest.raises(UserError, match="2 runs make an index page"):
-        report_command(folders, html="index.html", junit="junit.xml")
-
-
-def test_names_of_runs_and_causes_are_inert(browser: Browser, faulty: Verification, tmp_path: Path):
-    graph = change(faulty.report.run, graph=HOSTILE[0])
-    hostile = change(faulty.report, run=graph)
-    runs = [summarize_run(name, hostile, written=WRITTEN) | {"candidates": {name: 1}} for name in HOSTILE]
+def test_names_of_runs_and_causes_are_inert(browser: Browser, faulty: SavedRun, tmp_path: Path):
+    hostile = change(faulty.report, run=change(faulty.report.run, graph=HOSTILE[0]))
+    runs = [summarize_run(name, hostile, written="today") | {"candidates": {name: 1}} for name in HOSTILE]
     path = tmp_path / "index.html"
     path.write_text(render_index(runs), "utf-8")
     browser.open(path, color_scheme="dark")

@@ -2,17 +2,10 @@
 
 import json
 from collections import Counter, defaultdict
-from itertools import pairwise
+from pathlib import Path
 
 import pytest
-from invoked_commands import invoke
-from report_runs import change
-
-from kgverify import UserError
-from kgverify.report.render import perfetto
-from kgverify.report.render.perfetto import STEP, render_perfetto
-from kgverify.verification.save import save_verification
-from kgverify.verification.verify import Verification
+from report_runs import SavedRun
 
 NEEDED = {
     "M": {"name", "pid", "tid", "ts", "args"},
@@ -22,8 +15,8 @@ NEEDED = {
 """The fields that an event of each phase has, besides `ph`."""
 
 
-def draw(verification: Verification) -> dict:
-    found = json.loads(render_perfetto(verification.report, verification.expected, verification.actual))
+def draw(run: SavedRun) -> dict:
+    found = json.loads(run.render("--perfetto", "-"))
     assert found["displayTimeUnit"] in ("ms", "ns")
     return found
 
@@ -43,9 +36,8 @@ def check_nesting(slices: list[dict]) -> None:
         assert len(open_until) <= 2
 
 
-@pytest.mark.parametrize("name", ["faulty", "agreeing", "in_lockstep", "hostile"])
-def test_every_event_has_what_the_format_asks_for(request, name):
-    timeline = draw(request.getfixturevalue(name))
+def test_every_event_has_what_the_format_asks_for(any_run: SavedRun):
+    timeline = draw(any_run)
     threads = defaultdict(list)
     for event in timeline["traceEvents"]:
         assert event.keys() == {"ph", *NEEDED[event["ph"]]}
@@ -63,70 +55,43 @@ def test_every_event_has_what_the_format_asks_for(request, name):
     assert {pid for pid, _ in named}.isdisjoint(tid for _, tid in named)
 
 
-@pytest.mark.parametrize("name", ["faulty", "agreeing", "hostile"])
-def test_all_derivations_steps_and_divergences_are_drawn(request, name):
-    verification = request.getfixturevalue(name)
-    timeline = draw(verification)
-    traces = verification.expected, verification.actual
-    pids = sorted({each["pid"] for each in of_phase(timeline, "X", "step")})
-    steps = Counter(each["pid"] for each in of_phase(timeline, "X", "step"))
-    assert [steps[pid] for pid in pids] == [len(trace.columns.steps.depth) for trace in traces]
-    assert len(of_phase(timeline, "X", "derivation")) == sum(len(trace.columns.candidates.query) for trace in traces)
+def test_all_derivations_steps_and_divergences_are_drawn(any_run: SavedRun):
+    timeline, report = draw(any_run), any_run.report
+    traces = report.traces.expected, report.traces.actual
     marks = of_phase(timeline, "i", "divergence")
-    assert len(marks) == 2 * len(verification.report.divergences)
-    begins = {
-        (each["pid"], each["args"]["candidate"]): (each["tid"], each["ts"])
-        for each in of_phase(timeline, "X", "derivation")
-    }
+    if report.lockstep:
+        assert len(marks) == len(report.divergences)
+        assert {mark["pid"] for mark in marks} == {min(each["pid"] for each in timeline["traceEvents"])}
+        return
+    steps, derivations = of_phase(timeline, "X", "step"), of_phase(timeline, "X", "derivation")
+    assert sorted(Counter(each["pid"] for each in steps).items()) == [
+        (pid, len(trace.columns.steps.depth))
+        for pid, trace in zip(sorted({s["pid"] for s in steps}), traces, strict=True)
+    ]
+    assert len(derivations) == sum(len(trace.columns.candidates.query) for trace in traces)
+    assert len(marks) == 2 * len(report.divergences)
+    begins = {(each["pid"], each["args"]["candidate"]): (each["tid"], each["ts"]) for each in derivations}
     for (_, candidate), place in begins.items():
-        assert {begins[pid, candidate] for pid in pids} == {place}
+        assert {begins[each["pid"], candidate] for each in derivations} == {place}
+    lengths = [step["dur"] for step in steps]
     for mark in marks:
-        divergence = verification.report.divergences[mark["args"]["divergence"] - 1]
+        divergence = report.divergences[mark["args"]["divergence"] - 1]
         tid, begin = begins[mark["pid"], divergence.candidate]
         assert mark["tid"] == tid
-        assert 0 <= mark["ts"] - begin <= max(0, divergence.step) * STEP
+        assert 0 <= mark["ts"] - begin <= max(0, divergence.step) * max(lengths)
 
 
-def test_slots_are_those_of_the_engine_and_none_waits_while_a_candidate_does(agreeing):
-    derivations = of_phase(draw(agreeing), "X", "derivation")
-    one_side = [each for each in derivations if each["pid"] == derivations[0]["pid"]]
-    slots = {each["tid"] for each in one_side}
-    assert len(slots) == min(agreeing.actual.header.engine.layout["slots"], len(one_side))
-    begins = [each["ts"] for each in sorted(one_side, key=lambda each: each["args"]["candidate"])]
-    assert begins == sorted(begins)
-    for slot in slots:
-        in_slot = sorted((each["ts"], each["ts"] + each["dur"]) for each in one_side if each["tid"] == slot)
-        assert all(end == begin for (_, end), (begin, _) in pairwise(in_slot))
-
-
-def test_in_lockstep_the_expected_side_is_marked(in_lockstep):
-    timeline = draw(in_lockstep)
-    marks = of_phase(timeline, "i", "divergence")
-    assert len(marks) == len(in_lockstep.report.divergences)
-    assert {mark["pid"] for mark in marks} == {min(each["pid"] for each in timeline["traceEvents"])}
-
-
-def test_a_long_run_is_cut_and_keeps_the_candidates_with_divergences(faulty, monkeypatch):
+def test_a_long_run_is_cut_and_keeps_the_candidates_with_divergences(faulty: SavedRun, monkeypatch: pytest.MonkeyPatch):
     divergent = {each.candidate for each in faulty.report.divergences}
-    lengths = perfetto._longest(faulty.expected, faulty.actual)
-    monkeypatch.setattr(perfetto, "MOST_STEPS", sum(lengths[row] for row in divergent))
+    traces = faulty.report.traces
+    lengths = [*map(max, traces.expected.columns.candidates.num_steps, traces.actual.columns.candidates.num_steps)]
+    monkeypatch.setattr("kgverify.report.render.perfetto.MOST_STEPS", sum(lengths[row] for row in divergent))
     timeline = draw(faulty)
     assert {each["args"]["candidate"] for each in of_phase(timeline, "X", "derivation")} == divergent
     assert timeline["otherData"]["left out"].startswith(f"{len(lengths) - len(divergent)} candidates")
 
 
-def test_names_of_a_graph_are_escaped(hostile):
-    raw = render_perfetto(hostile.report, hostile.expected, hostile.actual).decode()
+def test_names_of_a_graph_are_escaped_and_the_method_writes_what_the_command_prints(hostile: SavedRun, tmp_path: Path):
+    raw = hostile.report.to_perfetto(tmp_path / "mine.json").read_text("utf-8")
     assert not any(each in raw for each in ("\x1b", "\x00", "\u202e", "##["))
-
-
-def test_the_command_and_the_method_write_the_same_file(faulty, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    save_verification(faulty, tmp_path / "run")
-    done = invoke(["report", "run", "--perfetto"])
-    assert (done.exit_code, "wrote perfetto.json" in done.output) == (0, True)
-    written = json.loads((tmp_path / "perfetto.json").read_text())
-    assert json.loads(faulty.report.with_traces(faulty).to_perfetto("mine.json").read_text()) == written
-    with pytest.raises(UserError, match="without its traces") as caught:
-        change(faulty.report).to_perfetto("other.json")
-    assert "--perfetto" in caught.value.fix
+    assert json.loads(raw)["traceEvents"] == draw(hostile)["traceEvents"]

@@ -1,47 +1,83 @@
-"""Saving a run: a full disk leaves the run that was there, and no link is followed."""
+"""A saved run: it is rendered without an engine, comes back as it was, and survives full disks, links and damage."""
 
 import errno
 import json
 import os
+import shutil
+import subprocess
+import sys
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
-import msgspec
 import pytest
+from invoked_commands import invoke
+from report_runs import SavedRun, change
 
 import kgverify as kv
-from kgverify import UserError
-from kgverify.trace.read.trace_file import TraceFile, read_trace
-from kgverify.verification import save as save_module
-from kgverify.verification.save import LOCKSTEP, REPORT, read_run, save_verification
-from kgverify.verification.verify import Verification
+
+WITHOUT_ENGINES = """
+import sys
+sys.modules["torch"] = sys.modules["kgreference"] = None
+import runpy
+runpy.run_module("kgverify", run_name="__main__")
+"""
 
 
-@pytest.fixture(scope="module")
-def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("inputs")
-    for name, queries, shard_steps in (("a.h5", 1, 1000), ("b.h5", 2, 1000), ("shards", 2, 9)):
-        options = kv.RecordingOptions(shard_steps=shard_steps, as_reference=True)
-        kv.record("countries", folder / name, "reference", queries=queries, corruptions=2, options=options)
-    return folder
+def run_report(words: str, folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """The command, with torch and the reference prover out of reach."""
+    return subprocess.run(
+        [sys.executable, "-c", WITHOUT_ENGINES, "report", *words.split()],
+        cwd=folder,
+        env={**os.environ, "COLUMNS": "120", **environment},
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        check=False,
+        timeout=300,
+    )
 
 
-def save(verification: Verification, folder: Path, *traces: Any) -> None:
-    """Save a run with other traces."""
-    save_verification(SimpleNamespace(report=verification.report, traces=traces, stepped=None), folder)  # type: ignore[arg-type]
+def read_files(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_every_format_is_written_without_an_engine(faulty: SavedRun, tmp_path: Path):
+    (tmp_path / "summary.md").write_text("before\n")
+    options = "--html --junit out.xml --markdown --github --json out.json"
+    done = run_report(f"{faulty.folder} {options}", tmp_path, GITHUB_STEP_SUMMARY="summary.md")
+    assert (done.returncode, done.stderr) == (0, "")
+    for name, start in (("report.html", "<!doctype html>"), ("out.xml", "<?xml"), ("report.md", "## DIVERGE")):
+        assert (tmp_path / name).read_text("utf-8").startswith(start)
+        assert f"wrote {name}" in done.stdout
+    assert "::error title=kgverify%3A match_facts" in done.stdout
+    assert (tmp_path / "summary.md").read_text("utf-8") == "before\n" + (tmp_path / "report.md").read_text("utf-8")
+    assert (tmp_path / "out.json").read_bytes() == (faulty.folder / "report.json").read_bytes()
+
+
+def show(folder: Path, number: int) -> dict:
+    return json.loads(invoke(["show", folder, "--divergence", number, "--json", "-"]).stdout)
+
+
+def test_the_steps_of_lockstep_are_saved_and_can_be_absent(in_lockstep: SavedRun, tmp_path: Path):
+    run = shutil.copytree(in_lockstep.folder, tmp_path / "run")
+    steps = kv.open_trace(run / "lockstep.h5").load()
+    assert steps.root == in_lockstep.report.traces.stepped.root
+    assert "candidates.log_probability" not in steps.fields
+    number = len(in_lockstep.report.divergences)
+    assert show(run, number)["derivation"]["note"] == ""
+    # Earlier versions did not save them.
+    (run / "lockstep.h5").unlink()
+    assert "diverged earlier" in show(run, number)["derivation"]["note"]
 
 
 @pytest.mark.parametrize("call", ["pwritev", "write", "mkdir", "rename"])
 def test_a_run_that_finds_no_room_leaves_the_run_before_it(
-    inputs: Path, faulty: Verification, tmp_path: Path, monkeypatch, call: str
+    faulty: SavedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
 ):
-    run = tmp_path / "run"
-    first, second = (read_trace(inputs / name) for name in ("a.h5", "b.h5"))
-    save(faulty, run, first, first)
-    before = {path.name: path.read_bytes() for path in run.iterdir()}
-    # Three files are moved away, then three others in.
-    for num_calls in range(6 if call == "rename" else 1):
+    folder = shutil.copytree(faulty.folder, tmp_path / "run")
+    before = read_files(folder)
+    diff = {"engine": "reference", "queries": 1, "corruptions": 1, "equality": kv.Equality(minimum="none")}
+    # The files of one run are moved away, then those of the other in.
+    for num_calls in range(8 if call == "rename" else 1):
         original, left = getattr(os, call), num_calls
 
         def fail(*arguments, original=original, **options):
@@ -53,78 +89,82 @@ def test_a_run_that_finds_no_room_leaves_the_run_before_it(
 
         with monkeypatch.context() as patch:
             patch.setattr(os, call, fail)
-            with pytest.raises(UserError, match="cannot be written: No space left") as caught:
-                save(faulty, run, first, second)
+            with pytest.raises(kv.UserError, match="cannot be written: No space left") as caught:
+                kv.verify("countries", save=folder, **diff)
         assert caught.value.fix.startswith("make room")
-        assert {path.name: path.read_bytes() for path in run.iterdir()} == before
-    save(faulty, run, first, second)
-    assert read_run(run).actual.root == second.root
+        assert read_files(folder) == before
+    report = kv.verify("countries", save=folder, **diff)
+    assert (
+        kv.open_trace(folder / "actual.h5").load().root == report.traces.actual.root != faulty.report.traces.actual.root
+    )
 
 
-def test_a_run_that_is_saved_over_its_own_traces_in_another_order_is_right(
-    inputs: Path, faulty: Verification, tmp_path: Path
-):
-    run = tmp_path / "run"
-    save(faulty, run, TraceFile(inputs / "a.h5"), TraceFile(inputs / "shards"))
-    save(faulty, run, TraceFile(run / "actual.h5"), TraceFile(run / "expected.h5"))
-    found = read_run(run)
-    assert [found.expected.root, found.actual.root] == [read_trace(inputs / name).root for name in ("shards", "a.h5")]
-
-
-def test_a_run_that_is_saved_over_its_own_traces_keeps_them(inputs: Path, faulty: Verification, tmp_path: Path):
-    run = tmp_path / "run"
-    save(faulty, run, TraceFile(inputs / "a.h5"), TraceFile(inputs / "shards"))
-    save(faulty, run, TraceFile(run / "expected.h5"), TraceFile(run / "actual.h5"))
-    found = read_run(run)
-    assert [found.expected.root, found.actual.root] == [read_trace(inputs / name).root for name in ("a.h5", "shards")]
-
-
-@pytest.mark.parametrize("name", ["expected.h5", "actual.h5", "lockstep.h5", REPORT])
-def test_a_run_follows_no_link(inputs: Path, faulty: Verification, tmp_path: Path, name: str):
+@pytest.mark.parametrize("name", ["expected.h5", "actual.h5", "lockstep.h5", "report.json"])
+def test_a_run_follows_no_link(tmp_path: Path, name: str):
     (tmp_path / "run").mkdir()
     (tmp_path / "victim").write_text("years of work")
     (tmp_path / "run" / name).symlink_to(tmp_path / "victim")
-    with pytest.raises(UserError, match="is a link"):
-        save(faulty, tmp_path / "run", *[read_trace(inputs / "a.h5")] * 2)
-    assert [path.name for path in (tmp_path / "run").iterdir()] == [name]
+    with pytest.raises(kv.UserError, match="is a link"):
+        kv.verify("countries", "reference", queries=1, corruptions=1, save=tmp_path / "run")
+    assert [path.name for path in (tmp_path / "run").iterdir() if not path.name.startswith(".")] == [name]
     assert (tmp_path / "victim").read_text() == "years of work"
 
 
-def test_a_first_cause_outside_of_the_run_is_refused(inputs: Path, faulty: Verification, tmp_path: Path):
-    trace = read_trace(inputs / "a.h5")
-    save(faulty, tmp_path / "run", trace, trace)
-    saved = json.loads((tmp_path / "run" / REPORT).read_text())
-    saved["first_cause"]["step"] += 1000
-    (tmp_path / "run" / REPORT).write_text(json.dumps(saved))
-    with pytest.raises(UserError, match="its first cause is not among its divergences"):
-        read_run(tmp_path / "run")
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "not a report"),
+        (b"{}", "not a report"),
+        (b"[]", "not a report"),
+        (b'{"verdict": "MAYBE"}', "not a report"),
+        (b"\xff\xfe", "not a report"),
+        (b"[" * 100_000, "not a report"),
+        (lambda r: change(r, causes=(change(r.causes[0], first=len(r.divergences)),)), "a cause points to"),
+        (
+            lambda r: change(r, divergences=(change(r.divergences[0], cause=7), *r.divergences[1:])),
+            "a divergence points",
+        ),
+        (lambda r: change(r, causes=()), "points to"),
+        (lambda r: change(r, first_cause=change(r.first_cause, evidence="another")), "first cause is not among"),
+        (lambda r: change(r, first_cause=change(r.first_cause, step=1000)), "first cause is not among"),
+    ],
+)
+def test_a_damaged_report_is_refused(faulty: SavedRun, content, message: str):
+    folder = faulty.with_report(faulty.report if isinstance(content, bytes) else content(faulty.report))
+    if isinstance(content, bytes):
+        (folder / "report.json").write_bytes(content)
+    done = invoke(["report", folder])
+    assert done.exit_code == 2
+    assert message in done.stderr
+    assert "report.json" in done.stderr
 
 
-def test_the_steps_of_lockstep_are_read_again(inputs: Path, faulty: Verification, tmp_path: Path):
-    trace, steps = (read_trace(inputs / name) for name in ("a.h5", "b.h5"))
-    report = msgspec.structs.replace(faulty.report, lockstep=True)
-    save_verification(Verification(report, trace, trace, steps), tmp_path / "run")
-    stepped = read_run(tmp_path / "run").stepped
-    assert stepped is not None
-    assert stepped.root == steps.root
-    (tmp_path / "run" / LOCKSTEP).unlink()
-    assert read_run(tmp_path / "run").stepped is None
-    save(faulty, tmp_path / "other", trace, trace)
-    assert read_run(tmp_path / "other").stepped is None
+def test_a_folder_without_a_report_and_one_without_a_trace_are_refused(faulty: SavedRun, tmp_path: Path):
+    done = invoke(["report", tmp_path])
+    assert (done.exit_code, "cannot be read" in done.stderr, "kgverify diff --save DIR" in done.stderr) == (
+        2,
+        True,
+        True,
+    )
+    shutil.copytree(faulty.folder, tmp_path / "run")
+    (tmp_path / "run" / "actual.h5").unlink()
+    done = invoke(["report", tmp_path / "run"])
+    assert (done.exit_code, "no such trace" in done.stderr) == (2, True)
 
 
-@pytest.mark.parametrize("has_run", [False, True])
-def test_only_a_run_that_was_there_is_said_to_be_unchanged(
-    inputs: Path, faulty: Verification, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_run: bool
-):
-    trace = read_trace(inputs / "a.h5")
-    if has_run:
-        save(faulty, tmp_path / "run", trace, trace)
+def test_a_report_without_its_traces_cannot_be_drawn(faulty: SavedRun, tmp_path: Path):
+    with pytest.raises(kv.UserError, match="without its traces") as caught:
+        change(faulty.report).to_html(tmp_path / "report.html")
+    assert "kgverify report RUN_DIR --html" in caught.value.fix
+    report = change(faulty.report, command="kgverify diff", job=None)
+    assert report.with_traces(faulty.report.traces).to_html(tmp_path / "report.html").stat().st_size > 10_000
+    assert report.with_traces(faulty.report.traces).command == "kgverify diff"
+    assert report.with_traces(faulty.report.traces, command="kgverify compare").command == "kgverify compare"
 
-    def fail(*_: Any, **__: Any) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(save_module, "staging_folder", fail)
-    with pytest.raises(UserError) as caught:
-        save(faulty, tmp_path / "run", trace, trace)
-    assert ("the run that was there is unchanged" in str(caught.value)) == has_run
+@pytest.mark.parametrize("names", [("expected.h5", "actual.h5"), ("actual.h5", "expected.h5")])
+def test_a_run_is_saved_over_its_own_traces_in_any_order(faulty: SavedRun, tmp_path: Path, names: tuple[str, str]):
+    run = shutil.copytree(faulty.folder, tmp_path / "run")
+    roots = [kv.open_trace(run / name).load().root for name in names]
+    assert invoke(["diff", *(run / name for name in names), "--save", run]).exit_code == 1
+    assert [kv.open_trace(run / name).load().root for name in ("expected.h5", "actual.h5")] == roots
