@@ -1,182 +1,308 @@
-"""Only candidates that can affect a rank are proved, and the ranks of generated programs are those of all candidates."""
+"""What a part's result holds, and which candidates ranks alone need: all values are those of a loop over single candidates."""
 
-import time
-from collections.abc import Callable
+from collections import Counter
 from concurrent.futures import Future
 from dataclasses import replace
-from itertools import islice
-from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 import pytest
-from run_engines import ForeignEngine, countries_run, eager_pipeline
+import torch
+from formula_engine import FormulaEngine, list_groups, make_pipeline, make_run
+from numpy.typing import NDArray
+from run_engines import countries_run, needs_compiler
 
+import kgreference
 import kgverify as kv
-from kgverify import Limits
+from kgverify.engines.protocol import STOPPED
+from kgverify.errors import InternalError
 from kgverify.evaluation import rank_only
 from kgverify.evaluation.evaluate import EvaluationSettings, evaluate
-from kgverify.evaluation.rank_only import BLOCK_SIZE, DrawnCorruptions, RankOnly, build_rank_only
-from kgverify.laws import draw_problems
-from kgverify.program.outcomes import Outcome
+from kgverify.evaluation.parts import SALT, SAMPLED, PartResult, join_results, list_columns
+from kgverify.evaluation.rank_only import AllCorruptions, RankOnly, build_model, build_rank_only
+from kgverify.progress import no_progress
+from kgverify.prover.native.engine import NativeEngine
 from kgverify.ranking.draw import ALL, draw_candidates
-from kgverify.ranking.rank import RANK_TOLERANCE, rank_candidates
-from kgverify.runs.engine_makers import evaluator_pipeline
-from kgverify.runs.run import Part, Pipeline, Run, plan_parts
-from kgverify.testing.problems.merge import merge
-from kgverify.trace.model.columns import CandidateSet
+from kgverify.runs.run import Run, plan_parts
+from kgverify.trace.model.columns import starts_of
+
+FEW = 3
+BLOCK_SIZE = 58
+"""The corruptions that are proved at once for ranks alone: those of four or five kinds."""
 
 
-def count_skipped(run: Run, pipeline: Pipeline) -> int:
-    """Compare the ranks of a run with those of all its candidates, and count the candidates that were not proved."""
-    candidates = pipeline.engine.prove(pipeline.draw_for(run)).candidates
-    rankings = pipeline.rank(candidates, run.triples, RANK_TOLERANCE)
-    found = evaluate(run, pipeline, EvaluationSettings(rank_only=True, part_size=10**9))
+@pytest.fixture(autouse=True)
+def narrow_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rank_only, "BLOCK_SIZE", BLOCK_SIZE)
+
+
+def evaluate_formula(run: Run, engine: FormulaEngine, *, ranks_alone: bool, part_size: int = 1 << 20) -> PartResult:
+    settings = EvaluationSettings(part_size=part_size, rank_only=ranks_alone)
+    found = evaluate(run, make_pipeline(engine), settings)
     assert found is not None
-    (part,) = found.results.values()
-    for name, expected, actual in zip(rankings._fields, rankings, part.rankings, strict=True):
-        np.testing.assert_array_equal(actual, expected, err_msg=name)
-    assert part.num_ranked.sum() == len(candidates.query)
-    # Only corruptions that were listed have a hash.
-    assert run.num_corruptions != ALL or not part.drawn.any()
-    return int(part.num_ranked.sum()) - int(part.num_outcomes.sum())
+    return join_results(found.results.values())
 
 
-@pytest.mark.sample(2)
-@pytest.mark.parametrize("policy", ["shortest", "trained"])
-@pytest.mark.parametrize("max_depth", [3, 20])
-def test_the_ranks_of_countries_are_those_of_all_candidates(policy: str, max_depth: int):
-    run = replace(countries_run(policy, num_queries=8, num_corruptions=20), limits=Limits(max_depth=max_depth))
-    num_skipped = count_skipped(run, eager_pipeline(run, slots=64))
-    assert num_skipped > 0 or (policy, max_depth) == ("shortest", 3)
-
-
-@pytest.mark.sample(1)
-@pytest.mark.parametrize("num_corruptions", [ALL, 1000])
-def test_the_ranks_of_generated_programs_are_those_of_all_candidates(num_corruptions: int):
-    # One at a time: in a merged program a variable of a head alone stands for the constants of all.
-    problems = (each for each in draw_problems(31) if each.queries and len(each.domain) <= 8)
-    skipped = []
-    for problem in islice(problems, 30):
-        run = merge([replace(problem, num_corruptions=num_corruptions)]).run
-        skipped.append(count_skipped(run, eager_pipeline(run, slots=32)))
-    assert sum(each > 0 for each in skipped) > 3
-    assert 0 in skipped
-
-
-class Given(NamedTuple):
-    results: tuple[np.ndarray, ...]
-    num_choices: int = 0
-    num_rescored: int = 0
-    smallest_gap: float = 0.0
-
-
-class GivenEndings(ForeignEngine):
-    """An engine that gives the true triple one ending, and every corruption another; it keeps what it was asked for."""
-
-    def __init__(self, run: Run, ending: tuple[Outcome, float]) -> None:
-        super().__init__(run)
-        self._run, self._ending = run, ending
-        self.asked: list[CandidateSet] = []
-
-    def evaluate(self, candidates: CandidateSet, progress=lambda num: None) -> Given:
-        self.asked.append(candidates)
-        is_true = (candidates.atom == self._run.triples[candidates.query]).all(1)
-        outcome = np.where(is_true, int(self._ending[0]), int(Outcome.FAILED))
-        return Given((outcome, np.zeros(len(outcome)), np.where(is_true, self._ending[1], -1.0)))
-
-
-class Model:
-    """A least model of the atoms that a function accepts."""
-
-    def __init__(self, contains: Callable[[np.ndarray], np.ndarray]) -> None:
-        self.contains = contains
-
-
-def prove_one_query(
-    ending: tuple[Outcome, float], model: "Model | None"
-) -> tuple[Part, list[CandidateSet], np.ndarray]:
-    """Prove a query with a model, or with one that is never built."""
-    run = countries_run(num_queries=1, num_corruptions=40)
-    engine = GivenEndings(run, ending)
-    pipeline = Pipeline(engine, draw_candidates, rank_candidates)
-    (part,) = plan_parts(run, "cpu").parts
-    built: Future[Model] = Future()
-    if model is not None:
-        built.set_result(model)
-    work = RankOnly(run, pipeline, DrawnCorruptions(run, built), BLOCK_SIZE)
-    drawn = work.draw(part)
-    result = work.summarize(part, work.prove(part, drawn, lambda num: None))
-    return part, engine.asked, result.num_outcomes.sum(1)
+def mix(*numbers: int) -> int:
+    mixed = 0
+    for number in numbers:
+        mixed = kgreference.mix(mixed ^ number)
+    return mixed
 
 
 @pytest.mark.parametrize(
-    ("outcome", "log_probability", "is_all_needed"),
+    ("num_corruptions", "ranks_alone", "takes_floors", "part_size"),
     [
-        (Outcome.PROVED, -3.0, False),
-        (Outcome.PROVED, -99.9, False),
-        (Outcome.PROVED, -100.0, True),
-        (Outcome.PROVED, -140.0, True),
-        (Outcome.FAILED, 0.0, True),
-        (Outcome.DEPTH_LIMIT, -3.0, True),
+        (ALL, False, False, 1 << 20),
+        (FEW, False, False, 500),
+        (ALL, True, False, 1 << 20),
+        (ALL, True, True, 1 << 20),
+        (ALL, True, True, 500),
+        (FEW, True, False, 1 << 20),
     ],
 )
-def test_all_candidates_are_proved_where_the_true_triple_is_not_clearly_above(
-    outcome: Outcome, log_probability: float, is_all_needed: bool
-):
-    model = Model(lambda atoms: (atoms[:, 1] % 2 == 0) & (atoms[:, 2] % 2 == 0))
-    part, asked, num_proved = prove_one_query((outcome, log_probability), None if is_all_needed else model)
-    sizes = [len(each.query) for each in asked]
-    # Both sides have the same true triple.
-    assert (sizes[0], len(sizes)) == (1, 2)
-    assert (num_proved.sum() == part.num_candidates) == is_all_needed
-    assert num_proved.sum() == sum(sizes) + 1
+def test_every_value_is_that_of_a_loop_over_single_candidates(
+    num_corruptions: int, ranks_alone: bool, takes_floors: bool, part_size: int
+) -> None:
+    run = make_run(num_corruptions)
+    engine = FormulaEngine(run.graph, takes_floors=takes_floors)
+    result = evaluate_formula(run, engine, ranks_alone=ranks_alone, part_size=part_size)
+    groups, num_stopped, num_all = list_groups(run), 0, 0
+    assert list(zip(result.query.tolist(), result.side.tolist(), strict=True)) == [group[:2] for group in groups]
+    of_group = {}
+    for row, (query, side, atoms) in enumerate(groups):
+        of_group[query, side] = ends = {tuple(atom): engine.end(tuple(atom)) for atom in atoms}
+        true, *others = every = [*ends.values()]
+        num_all += sum(each.num_choices for each in every)
+        above = sum(each.score > true.score + 0.25 for each in others)
+        tied = sum(abs(each.score - true.score) < 0.25 for each in others)
+        expected = [len(atoms), 1 + above, 1 + above + tied, true.outcome, true.log_probability]
+        columns = (result.num_ranked, result.optimistic, result.pessimistic, result.outcome, result.log_probability)
+        assert [column[row] for column in columns] == expected, (query, side)
+        if not (ranks_alone and num_corruptions == ALL):
+            assert result.drawn[row] == sum(kgreference.mix(atom[1 + side]) for atom in atoms) % 2**64
+        counts, counted = Counter(each.outcome for each in every), result.num_outcomes[row].tolist()
+        assert counted[1] == counts[1]
+        assert sum(counted) <= len(atoms)
+        if not ranks_alone or true.outcome != 1 or true.log_probability < -100:
+            # A candidate that is stopped neither ties with the true triple nor ranks above it.
+            least = [each for each in every if not takes_floors or each.score > true.score - 0.25]
+            of_least = Counter(each.outcome for each in least)
+            assert all(of_least[outcome] <= counted[outcome] <= counts[outcome] for outcome in range(4))
+            limited = [sum(each.is_limited for each in of) for of in (least, every)]
+            assert limited[0] <= result.num_limited[row] <= limited[1]
+            num_stopped += len(atoms) - sum(counted)
+    assert (num_stopped > 0) == takes_floors
+    assert (result.num_outcomes.sum() < result.num_ranked.sum()) == ranks_alone
+    # The first call warms the engine up.
+    choices, rescored, gaps = zip(*engine.choices[1:], strict=True)
+    assert result.choices == (sum(choices), sum(rescored), min(gaps))
+    assert ranks_alone or sum(choices) == num_all
+    for part in plan_parts(run, "cpu", 500).parts:
+        assert part.num_candidates == result.num_ranked[np.isin(result.query, part.queries)].sum()
+    assert_sample(run, result, of_group, is_whole=not ranks_alone and part_size > 500)
 
 
-def test_no_candidate_is_proved_twice():
-    for outcome in (Outcome.FAILED, Outcome.PROVED):
-        _, asked, _ = prove_one_query((outcome, -1.0), Model(lambda atoms: atoms[:, 2] % 3 == 0))
-        rows = np.concatenate([np.column_stack(each) for each in asked])
-        assert len(np.unique(rows, axis=0)) == len(rows)
+def assert_sample(run: Run, result: PartResult, of_group: dict[Any, Any], *, is_whole: bool) -> None:
+    sample, seen = result.sample, set()
+    candidates = sample.candidates
+    for query, side, atom, is_true, *ending in zip(
+        candidates.query.tolist(),
+        candidates.side.tolist(),
+        map(tuple, candidates.atom.tolist()),
+        sample.is_true.tolist(),
+        candidates.outcome.tolist(),
+        candidates.is_limited.tolist(),
+        candidates.log_probability.tolist(),
+        strict=True,
+    ):
+        assert list(of_group[query, side][atom][:3]) == ending
+        assert is_true == (atom == tuple(run.triples[query].tolist()))
+        seen.add((query, side, atom))
+    assert len(seen) == len(candidates.query)
+    assert int(sample.is_true.sum()) == len(of_group) < len(seen)
+    if is_whole:
+        # A priority depends only on the seed, the query, the side and the entity; the lowest are kept.
+        key = mix((run.seed ^ SALT) % 2**64)
+        lowest = sorted(
+            kgreference.mix(kgreference.mix(key ^ (query << 2 | side)) ^ atom[1 + side])
+            for (query, side), ends in of_group.items()
+            for atom in [*ends][1:]
+        )
+        assert sorted(sample.priority[~sample.is_true].tolist()) == lowest[:SAMPLED]
 
 
-def write_dense_graph(folder: Path) -> Path:
-    """Write a graph whose least model takes far longer than its candidates."""
-    random = np.random.default_rng(0)
-    triples = [f"e{a}\tr{p}\te{b}\n" for p, a, b in random.integers(0, (8, 150, 150), (6000, 3)).tolist()]
-    folder.mkdir()
-    (folder / "train.txt").write_text("".join(triples[30:]))
-    (folder / "test.txt").write_text("".join(triples[:30]))
-    bodies = random.integers(0, 8, (600, 3)).tolist()
-    (folder / "rules.txt").write_text("".join(f"r{h}(X, Y) :- r{a}(X, Z), r{b}(Z, Y).\n" for h, a, b in bodies))
-    return folder
+def test_no_candidate_is_proved_twice_unless_it_was_stopped() -> None:
+    run = make_run(ALL)
+    for takes_floors in (False, True):
+        engine = FormulaEngine(run.graph, takes_floors=takes_floors)
+        evaluate_formula(run, engine, ranks_alone=True)
+        rows, outcomes = (
+            np.concatenate([np.column_stack(each[1:]) for each in engine.asked]),
+            np.concatenate(engine.ends),
+        )
+        ended: dict[bytes, list[int]] = {}
+        for row, outcome in zip(rows.astype(np.int64), outcomes.tolist(), strict=True):
+            ended.setdefault(row.tobytes(), []).append(outcome)
+        model = engine.model
+        for key, found in ended.items():
+            atom = tuple(np.frombuffer(key, np.int64)[1:].tolist())
+            # What follows is proved to its end.
+            assert atom not in model or found[-1] != STOPPED
+            assert STOPPED in found[:-1] or len(found) == 1 or len(set(found)) == 1
+        assert (STOPPED in outcomes) == takes_floors
 
 
-@pytest.mark.parametrize("corruptions", [20, "all"])
-def test_a_least_model_that_costs_more_than_it_saves_is_given_up(tmp_path: Path, corruptions: int | str):
-    engine, options = kv.Evaluator(device="cpu"), kv.EvaluationOptions(minimum={}, check=20)
-    graph = kv.load_graph(write_dense_graph(tmp_path / "dense"))
-    began = time.monotonic()
-    whole = kv.evaluate(graph, engine, queries=10, corruptions=corruptions, options=options)
-    seconds = time.monotonic() - began
-    began = time.monotonic()
-    options = replace(options, rank_only=True)
-    ranks = kv.evaluate(graph, engine, queries=10, corruptions=corruptions, options=options)
-    assert time.monotonic() - began < 2 * seconds + 5
-    assert (ranks.metrics, ranks.outcomes, ranks.num_left_out) == (whole.metrics, whole.outcomes, 0)
-    assert ranks.is_sound
+def test_no_result_depends_on_the_time_that_the_least_model_takes() -> None:
+    """The corruptions of true triples that are not PROVED do not wait for the model."""
+    run = make_run(ALL)
+    (part,) = plan_parts(run, "cpu", 10**9, rank_only=True).parts
+    model = build_model(run, "cpu")
+    results, num_blocks = [], []
+    for num_before in (0, 3):
+        built: Future[Any] = Future()
+        engine = FormulaEngine(run.graph, takes_floors=True)
+        if num_before == 0:
+            built.set_result(model)
+        prove = engine.evaluate
+
+        def prove_and_build(*given: Any, **options: Any) -> Any:
+            if len(engine.asked) == num_before and not built.done():  # noqa: B023  used in this turn of the loop
+                built.set_result(model)  # noqa: B023
+            return prove(*given, **options)  # noqa: B023
+
+        engine.evaluate = prove_and_build  # type: ignore[method-assign]
+        work = RankOnly(run, make_pipeline(engine), AllCorruptions(run, built, BLOCK_SIZE), BLOCK_SIZE)
+        results.append(list_columns(work.summarize(part, work.prove(part, work.draw(part), no_progress))))
+        num_blocks.append(len(engine.asked))
+    assert num_blocks[0] == num_blocks[1] > 4
+    for name, column in results[0].items():
+        np.testing.assert_array_equal(column, results[1][name], err_msg=name)
 
 
-def test_an_interruption_ends_the_least_model_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    graph = kv.load_graph(write_dense_graph(tmp_path / "dense"))
-    run = Run(graph, num_queries=5, num_corruptions=ALL)
-    monkeypatch.setattr(rank_only, "choose_most_work", lambda run, device: 1 << 60)
-    work = build_rank_only(run, evaluator_pipeline(run))
-    work.should_stop = lambda: True
-    began = time.monotonic()
-    (part,) = plan_parts(run, "cpu", 1 << 30, rank_only=True).parts
-    drawn = work.draw(part)
-    monkeypatch.setattr(rank_only, "ranks_above_unproved", lambda outcome, score: np.ones(len(outcome), np.bool_))
-    with pytest.raises(KeyboardInterrupt):
-        work.prove(part, drawn, lambda num: None)
-    assert time.monotonic() - began < 30
+def test_a_model_that_is_too_large_ends_the_work_before_the_other_corruptions_are_proved() -> None:
+    run, built = make_run(ALL), Future[Any]()
+    built.set_exception(kv.UserError("too large", where="rank_only"))
+    (part,) = plan_parts(run, "cpu", 10**9, rank_only=True).parts
+    engine = FormulaEngine(run.graph, takes_floors=True)
+    work = RankOnly(run, make_pipeline(engine), AllCorruptions(run, built, BLOCK_SIZE), BLOCK_SIZE)
+    with pytest.raises(kv.UserError, match="too large"):
+        work.prove(part, work.draw(part), no_progress)
+    whole = FormulaEngine(run.graph, takes_floors=True)
+    evaluate_formula(run, whole, ranks_alone=True)
+    assert 0 < len(engine.asked) < len(whole.asked)
+
+
+def test_an_engine_that_stops_above_a_floor_is_refused() -> None:
+    run = make_run(ALL)
+    with pytest.raises(InternalError, match="not below its floor"):
+        evaluate_formula(run, FormulaEngine(run.graph, takes_floors=True, raised=0.5), ranks_alone=True)
+
+
+def test_ranks_alone_are_refused_for_another_draw_or_other_ranks() -> None:
+    run = make_run(FEW)
+    pipeline = make_pipeline(FormulaEngine(run.graph))
+    for other in (
+        pipeline._replace(draw=lambda *given: pipeline.draw(*given)),
+        pipeline._replace(rank=lambda *given: pipeline.rank(*given)),
+    ):
+        with pytest.raises(kv.UserError, match="draws and ranks by itself"):
+            build_rank_only(run, other)
+
+
+@pytest.mark.parametrize("num_corruptions", [ALL, FEW])
+def test_scores_that_are_not_finite_are_refused_for_ranks_alone(num_corruptions: int) -> None:
+    run = make_run(num_corruptions)
+    engine = FormulaEngine(run.graph)
+    ending = engine.end
+    engine.end = lambda atom: ending(atom)._replace(log_probability=np.nan)  # type: ignore[method-assign]
+    with pytest.raises(kv.UserError, match="is not finite"):
+        evaluate_formula(run, engine, ranks_alone=True)
+
+
+@pytest.mark.parametrize("ranks_alone", [False, True])
+def test_running_out_of_memory_names_the_options_that_need_less(ranks_alone: bool) -> None:
+    class Failing(FormulaEngine):
+        """Proves one candidate; more are too many."""
+
+        info = kv.EngineInfo("formula", device="cpu", layout={"slots": 16})
+
+        def evaluate(self, candidates: Any, *given: Any, **options: Any) -> Any:
+            if len(candidates.query) > 1:
+                raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9.50 GiB. GPU 0 has a total.\nmore")
+            return super().evaluate(candidates, *given, **options)
+
+    run = make_run(FEW)
+    with pytest.raises(kv.UserError, match=r"16 slots \(CUDA out of memory\. Tried to allocate 9\.50 GiB\)") as caught:
+        evaluate_formula(run, Failing(run.graph), ranks_alone=ranks_alone)
+    assert caught.value.where == "memory"
+    assert "fewer slots" in caught.value.fix
+
+
+# Floors of the native evaluator.
+
+
+def stop_by_steps(columns: kv.Columns, floor: NDArray[np.float64]) -> tuple[NDArray[Any], ...]:
+    """Add up the recorded scores of each derivation, as far as it is above its floor; return its end."""
+    steps, starts = columns.steps, starts_of(columns.steps.num_resolvents.astype(np.int64))
+    first = starts_of(columns.candidates.num_steps.astype(np.int64)).tolist()
+    rows = []
+    for i, lowest in enumerate(floor.tolist()):
+        total, is_limited = 0.0, False
+        for step in range(first[i], first[i + 1]):
+            scores = columns.resolvents.score[starts[step] : starts[step + 1]].astype(np.float64)
+            total -= float(np.log(np.exp(scores - scores[steps.choice[step]]).sum()))
+            is_limited |= bool(steps.dropped_atoms[step] or steps.dropped_resolvents[step])
+            outcome = int(steps.outcome[step])
+            if outcome == 0 and total < lowest:
+                outcome = STOPPED
+                break
+        rows.append((outcome, is_limited, total, step - first[i] + 1))
+    return tuple(map(np.array, zip(*rows, strict=True)))
+
+
+@needs_compiler
+@pytest.mark.parametrize("policy", ["shortest", "two_tower"])
+def test_the_native_evaluator_stops_where_the_recorded_steps_fall_below_the_floor(policy: str) -> None:
+    run = replace(countries_run(policy, num_queries=4), limits=kv.Limits(max_depth=6, max_resolvents=9))
+    engine = NativeEngine(run.graph.program, run.limits, run.policy, threads=2)
+    candidates = draw_candidates(run.graph, "test", range(4), 60, seed=0)
+    columns = engine.prove(candidates)
+    floor = -np.random.default_rng(0).exponential(5, len(candidates.query))
+    floor[::7] = -np.inf
+    outcome, is_limited, log_probability, num_steps = stop_by_steps(columns, floor)
+    found = engine.evaluate(candidates, floor=floor, has_digests=True)
+    np.testing.assert_array_equal(found.results.outcome, outcome)
+    np.testing.assert_array_equal(found.results.is_limited, is_limited)
+    np.testing.assert_allclose(found.results.log_probability, log_probability, rtol=0, atol=1e-9)
+    np.testing.assert_array_equal(found.digests.num_steps, num_steps)
+    assert {*outcome.tolist()} == {1, 2, 3, STOPPED}
+    assert not (outcome == STOPPED)[::7].any()
+    assert (num_steps < columns.candidates.num_steps).any()
+    # Floors that nothing is below change nothing.
+    whole = engine.evaluate(candidates)
+    same = engine.evaluate(candidates, floor=np.full(len(candidates.query), -np.inf))
+    for left, right in zip(same.results, whole.results, strict=True):
+        np.testing.assert_array_equal(left, right)
+
+
+@needs_compiler
+def test_a_floor_that_is_too_high_is_found_by_the_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    options = kv.EvaluationOptions(rank_only=True, check=4000)
+    run: dict[str, Any] = {"queries": 8, "corruptions": "all", "limits": kv.Limits(max_depth=3)}
+    assert kv.evaluate("countries", kv.Evaluator(mode="native"), options=options, **run).is_sound
+    monkeypatch.setattr(rank_only, "MARGIN", -2.0)
+    assert not kv.evaluate("countries", kv.Evaluator(mode="native"), options=options, **run).is_sound
+
+
+@needs_compiler
+@pytest.mark.parametrize("corruptions", [9, "all"])
+def test_a_least_model_that_costs_more_than_it_saves_is_given_up(
+    monkeypatch: pytest.MonkeyPatch, corruptions: int | str
+) -> None:
+    monkeypatch.setattr(rank_only, "choose_most_work", lambda run, device: 1)
+    options = kv.EvaluationOptions(rank_only=True)
+    engine = kv.Evaluator(mode="native")
+    report = kv.evaluate("countries", engine, queries=4, corruptions=corruptions, options=options)
+    assert report.is_sound
+    assert report.num_left_out == 0

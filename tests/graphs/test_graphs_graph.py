@@ -1,22 +1,23 @@
+"""A knowledge graph in ids: the order of its symbols, its queries, its known triples and the domains of arguments."""
+
 import numpy as np
 import pytest
+from graph_files import read
 
-from kgverify import KnowledgeGraph, UserError
-from kgverify.graphs.rules import parse_rules
-from kgverify.program.atoms import NamedAtom
-from kgverify.program.outcomes import Side
+import kgverify as kv
 
-IN, NEAR = "in", "near"
-TRAIN = (NamedAtom(IN, "paris", "france"), NamedAtom(NEAR, "lyon", "paris"), NamedAtom(NEAR, "lyon", "paris"))
-VALID = (NamedAtom(IN, "lyon", "france"),)
-TEST = (NamedAtom(IN, "bonn", "germany"), NamedAtom(IN, "bonn", "germany"), NamedAtom(IN, "paris", "france"))
-
-
-def build(**changes: object) -> KnowledgeGraph:
-    return KnowledgeGraph(**({"name": "toy", "train": TRAIN, "valid": VALID, "test": TEST} | changes))
+FILES = {
+    "train.txt": "% the facts\nin(paris,france).\n\n\nnear(lyon,paris). near(lyon,paris).\n",
+    "valid.txt": "in(lyon,france).\n",
+    "test.txt": "in(bonn,germany).\nin(bonn,germany).\nin(paris,france).\n",
+}
 
 
-def domain(graph: KnowledgeGraph, predicate: str, side: Side) -> list[str]:
+def build(domains: str = "", **files: str) -> kv.KnowledgeGraph:
+    return read(FILES | ({"domains.txt": domains} if domains else {}) | {f"{k}.txt": v for k, v in files.items()})
+
+
+def list_domain(graph: kv.KnowledgeGraph, predicate: str, side: kv.Side) -> list[str]:
     symbols = graph.program.symbols
     ids = graph.argument_domain(symbols.predicate_ids[predicate], side)
     assert ids.dtype == np.int32
@@ -25,23 +26,16 @@ def domain(graph: KnowledgeGraph, predicate: str, side: Side) -> list[str]:
 
 
 def test_symbols_are_numbered_by_facts_then_rules_then_queries_then_domains() -> None:
-    rules = parse_rules("near(X,'rome') -> from(X,'italy')", "rules.txt").rules
-    graph = build(rules=rules, domains={"places": ("oslo", "bonn", "bern")})
-    assert graph.program.symbols.predicates == (IN, NEAR, "from")
-    assert graph.program.symbols.constants == (
-        "paris", "france", "lyon", "italy", "rome", "bonn", "germany", "oslo", "bern",
-    )  # fmt: skip
+    symbols = build("places oslo bonn bern", rules="near(X,'rome') -> from(X,'italy')").program.symbols
+    assert symbols.predicates == ("in", "near", "from")
+    assert symbols.constants == ("paris", "france", "lyon", "italy", "rome", "bonn", "germany", "oslo", "bern")
 
 
-def test_a_fact_knows_its_line() -> None:
-    graph = build(facts_file="train.txt", fact_lines=(1, 4, 5))
-    assert (graph.program.facts_file, graph.program.fact_lines.tolist()) == ("train.txt", [1, 4])
-
-
-def test_queries_are_in_file_order_with_repetitions() -> None:
-    queries = build().queries("test")
-    assert queries.dtype == np.int32
-    assert queries.tolist() == [[0, 3, 4], [0, 3, 4], [0, 0, 1]]
+def test_a_fact_knows_its_first_line_and_queries_are_repeated_as_in_their_file() -> None:
+    graph = build()
+    assert (graph.program.facts_file, graph.program.fact_lines.tolist()) == ("train.txt", [2, 5])
+    assert graph.queries("test").dtype == np.int32
+    assert graph.queries("test").tolist() == [[0, 3, 4], [0, 3, 4], [0, 0, 1]]
 
 
 def test_known_triples_are_those_of_all_splits_once() -> None:
@@ -50,58 +44,50 @@ def test_known_triples_are_those_of_all_splits_once() -> None:
     assert known.tolist() == [[0, 0, 1], [0, 2, 1], [0, 3, 4], [1, 2, 0]]
 
 
-def test_a_graph_without_test_has_known_triples_and_reports_missing_queries() -> None:
-    graph = build(test=())
+@pytest.mark.parametrize(
+    ("split", "message", "fix"),
+    [
+        ("test", "expected test triples, found none", "add a test file to the graph's folder, or give one with test"),
+        ("vaild", "expected train, valid or test, found 'vaild'", "did you mean 'valid'?"),
+    ],
+)
+def test_a_split_that_is_missing_or_unknown_is_refused(split: str, message: str, fix: str) -> None:
+    graph = build(test="")
     assert len(graph.known_triples) == 3
-    with pytest.raises(UserError) as caught:
-        graph.queries("test")
-    error = caught.value
-    assert (error.where, error.message) == ("toy", "expected test triples, found none")
-    assert error.fix == "add a test file to the graph's folder, or give one with test"
+    with pytest.raises(kv.UserError) as caught:
+        graph.queries(split)  # type: ignore[arg-type]
+    assert (caught.value.message, caught.value.fix) == (message, fix)
 
 
-def test_an_unknown_split_is_an_error_with_a_fix() -> None:
-    with pytest.raises(UserError) as caught:
-        build().queries("vaild")
-    assert caught.value.message == "expected train, valid or test, found 'vaild'"
-    assert caught.value.fix == "did you mean 'valid'?"
-
-
-def test_without_domains_an_argument_ranges_over_all_constants() -> None:
-    assert domain(build(), IN, Side.TAIL) == ["paris", "france", "lyon", "bonn", "germany"]
-
-
-def test_an_argument_ranges_over_the_domains_of_what_is_seen_in_any_split() -> None:
-    graph = build(
-        domains={
-            "cities": ("paris", "lyon", "bonn", "bern"),
-            "countries": ("germany", "france"),
-            "more": ("oslo",),
-        }
-    )
-    assert domain(graph, IN, Side.HEAD) == ["paris", "lyon", "bonn", "bern"]
-    assert domain(graph, IN, Side.TAIL) == ["france", "germany"]
-    assert domain(graph, NEAR, Side.TAIL) == ["paris", "lyon", "bonn", "bern"]
-
-
-def test_an_argument_ranges_over_every_domain_that_it_touches() -> None:
-    graph = build(domains={"west": ("paris", "lyon", "brest"), "east": ("bonn", "jena"), "south": ("rome",)})
-    assert domain(graph, IN, Side.HEAD) == ["paris", "lyon", "bonn", "brest", "jena"]
-
-
-def test_one_seen_constant_without_domain_frees_the_argument() -> None:
-    graph = build(domains={"cities": ("paris", "lyon"), "countries": ("germany", "france")})
-    assert domain(graph, IN, Side.HEAD) == list(graph.program.symbols.constants)
-    assert domain(graph, NEAR, Side.HEAD) == ["paris", "lyon"]
+def test_an_argument_ranges_over_all_domains_that_it_touches_and_over_everything_beside_them() -> None:
+    every = ["paris", "france", "lyon", "bonn", "germany"]
+    cities, countries = "cities paris lyon bonn bern\n", "countries germany france\n"
+    cases = [
+        ("", "in", kv.Side.TAIL, every),
+        (f"{cities}{countries}more oslo\n", "in", kv.Side.HEAD, ["paris", "lyon", "bonn", "bern"]),
+        (f"{cities}{countries}more oslo\n", "in", kv.Side.TAIL, ["france", "germany"]),
+        (f"{cities}{countries}more oslo\n", "near", kv.Side.TAIL, ["paris", "lyon", "bonn", "bern"]),
+        (
+            "west paris lyon brest\neast bonn jena\nsouth rome\n",
+            "in",
+            kv.Side.HEAD,
+            ["paris", "lyon", "bonn", "brest", "jena"],
+        ),
+        # One entity that is in no domain frees the argument.
+        (f"cities paris lyon\n{countries}", "in", kv.Side.HEAD, every),
+        (f"cities paris lyon\n{countries}", "near", kv.Side.HEAD, ["paris", "lyon"]),
+    ]
+    for domains, predicate, side, expected in cases:
+        assert list_domain(build(domains), predicate, side) == expected
 
 
 def test_an_invalid_side_is_a_value_error() -> None:
     with pytest.raises(ValueError, match=r"expected Side.HEAD or Side.TAIL, found <Side.NONE: 2>"):
-        build().argument_domain(0, Side.NONE)
+        build().argument_domain(0, kv.Side.NONE)
 
 
 def test_the_arrays_of_a_graph_cannot_be_written() -> None:
-    graph = build(domains={"cities": ("paris",)})
-    for array in (graph.queries("test"), graph.known_triples, graph.argument_domain(0, Side.HEAD)):
+    graph = build("cities paris")
+    for array in (graph.queries("test"), graph.known_triples, graph.argument_domain(0, kv.Side.HEAD)):
         with pytest.raises(ValueError, match="read-only"):
             array[0] = 0

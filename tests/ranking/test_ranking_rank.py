@@ -2,196 +2,153 @@
 
 import random
 import warnings
+from itertools import chain
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import kgreference
+import kgverify as kv
 from kgverify.engines.reference.ranking import compute_metrics as compute_by_reference
 from kgverify.engines.reference.ranking import rank_candidates as rank_by_reference
 from kgverify.errors import InternalError
-from kgverify.program.outcomes import Outcome
-from kgverify.ranking.rank import MRR, RANK_TOLERANCE, compute_metrics, drop_repeated, find_groups, rank_candidates
-from kgverify.trace.model.columns import Candidates, CandidateSet, Rankings
+from kgverify.ranking.rank import MRR, RANK_TOLERANCE, compute_metrics, drop_repeated, rank_candidates
 
-NUM_CONSTANTS = 30
-
-
-def make_candidates(rng: random.Random, scores: list[float] | None = None) -> tuple[Candidates, np.ndarray]:
-    """Candidates of a few queries in any order, some listed twice, some queries without their true triple."""
-    triples = np.array([(0, 1 + q, NUM_CONSTANTS - q) for q in range(4)], np.int32)
-    rows = []
-    for query in range(4):
-        for side in (0, 1):
-            entities = rng.sample(range(NUM_CONSTANTS + 1), rng.randint(0, 12))
-            atoms = [triples[query].tolist() for _ in range(rng.choice([0, 1, 1, 1, 2]))]
-            for entity in entities:
-                atom = triples[query].tolist()
-                atom[1 + side] = entity
-                atoms.append(atom)
-            rows += [(query, side, atom) for atom in atoms]
-    rng.shuffle(rows)
-    num = len(rows)
-    log_probability = [rng.choice(scores or [0.0, -0.25, -0.25 - 5e-5, -1.0, -1.5, -100.25]) for _ in rows]
-    return Candidates(
-        np.array([row[0] for row in rows], np.int32),
-        np.array([row[1] for row in rows], np.int8),
-        np.array([row[2] for row in rows], np.int32).reshape(-1, 3),
-        np.ones(num, np.uint32),
-        np.array([rng.choice([1, 1, 2, 3]) for _ in rows], np.int8),
-        np.zeros(num, np.uint8),
-        np.array(log_probability, np.float64),
-    ), triples
+TRUE = 1000
+"""The entity of every true triple."""
 
 
-@settings(deadline=None)
-@given(seed=st.integers(0, 10_000), tolerance=st.sampled_from([0.0, RANK_TOLERANCE, 0.25, 1.0]))
-def test_ranks_are_those_of_the_reference(seed: int, tolerance: float):
-    candidates, triples = make_candidates(random.Random(seed))
+def make_candidates(rows: list[tuple[int, int, int, int, float]]) -> tuple[kv.Candidates, np.ndarray]:
+    """Return candidates of rows (query, side, entity, outcome, log-probability), and the true triples."""
+    query, side, entity, outcome = np.array([row[:4] for row in rows], np.int32).reshape(-1, 4).T
+    atom = np.full((len(rows), 3), TRUE, np.int32)
+    atom[:, 0] = 0
+    atom[np.arange(len(rows)), 1 + side] = entity
+    log_probability = np.array([row[4] for row in rows], np.float64)
+    num_queries = int(query.max(initial=0)) + 1
+    return kv.Candidates(
+        query,
+        side.astype(np.int8),
+        atom,
+        np.ones(len(rows), np.uint32),
+        outcome.astype(np.int8),
+        np.zeros(len(rows), np.uint8),
+        log_probability,
+    ), np.full((num_queries, 3), (0, TRUE, TRUE), np.int32)
+
+
+def assert_ranked_by_reference(candidates: kv.Candidates, triples: np.ndarray, tolerance: float) -> kv.Rankings:
     ours = rank_candidates(candidates, triples, tolerance)
     theirs = rank_by_reference(candidates, triples, tolerance)
-    for name, column, other in zip(Rankings._fields, ours, theirs, strict=True):
+    for name, column, other in zip(ours._fields, ours, theirs, strict=True):
         assert column.dtype == other.dtype, name
         np.testing.assert_array_equal(column, other, err_msg=name)
+    return ours
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_candidates_in_drawing_order_rank_the_same_in_any_other_order(seed: int):
+def draw_rows(seed: int) -> list[tuple[int, int, int, int, float]]:
+    """Candidates of a few queries in any order, some listed twice, some queries without their true triple."""
+    rng, rows = random.Random(seed), []
+    for query in range(4):
+        for side in (0, 1):
+            entities = [TRUE] * rng.choice([0, 1, 1, 1, 2]) + rng.sample(range(30), rng.randint(0, 12))
+            rows += [(query, side, entity) for entity in entities]
+    rng.shuffle(rows)
+    scores = [0.0, -0.25, -0.25 - 5e-5, -1.0, -1.5, -100.25]
+    return [(*row, rng.choice([1, 1, 2, 3]), rng.choice(scores)) for row in rows]
+
+
+@settings(max_examples=60)
+@given(seed=st.integers(0, 10_000), tolerance=st.sampled_from([0.0, RANK_TOLERANCE, 0.25, 1.0]))
+def test_ranks_are_those_of_the_reference(seed: int, tolerance: float) -> None:
+    assert_ranked_by_reference(*make_candidates(draw_rows(seed)), tolerance)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_candidates_in_drawing_order_rank_the_same_in_any_other_order(seed: int) -> None:
     """Duplicates are searched only in candidates of another order."""
-    candidates, triples = make_candidates(random.Random(seed))
+    candidates, triples = make_candidates(draw_rows(seed))
     keys = np.column_stack((candidates.query, candidates.side, candidates.atom))
     first = np.unique(keys, axis=0, return_index=True)[1]
-    corruption = (candidates.atom[first] != triples[candidates.query[first]]).any(1)
-    drawn = first[np.lexsort((corruption, candidates.side[first], candidates.query[first]))]
-    shuffled = np.random.default_rng(seed).permutation(np.concatenate((drawn, drawn)))
-    ranks = [rank_candidates(Candidates(*(c[rows] for c in candidates)), triples) for rows in (drawn, shuffled)]
-    for column, other in zip(*ranks, strict=True):
-        np.testing.assert_array_equal(column, other)
+    is_corruption = (candidates.atom[first] != TRUE)[:, 1:].any(1)
+    drawn = first[np.lexsort((is_corruption, candidates.side[first], candidates.query[first]))]
+    rng = np.random.default_rng(seed)
+    expected = rank_candidates(kv.Candidates(*(column[drawn] for column in candidates)), triples)
+    for rows in (
+        np.append(drawn, drawn),
+        drawn[::-1],
+        np.append(drawn[:-1], drawn[-2:]),
+        drawn[[*range(1, len(drawn)), 0]],
+    ):
+        mixed = rng.permutation(rows) if len(rows) > len(drawn) + 1 else rows
+        ranks = rank_candidates(kv.Candidates(*(column[mixed] for column in candidates)), triples)
+        for column, other in zip(expected, ranks, strict=True):
+            np.testing.assert_array_equal(column, other)
 
 
-def test_groups_are_found_only_for_candidates_in_drawing_order():
-    triples = np.array([(0, 1, 2), (1, 3, 4)], np.int32)
-    rows = [(0, 1, 0, 1, 2), (0, 1, 0, 1, 0), (0, 1, 0, 1, 5), (1, 0, 1, 3, 4), (1, 0, 1, -1, 4), (1, 1, 1, 3, 7)]
-
-    def find(rows: list[tuple[int, ...]]):
-        return find_groups(CandidateSet(*_proved(rows, [0.0] * len(rows))[:3]), triples)
-
-    groups = find(rows)
-    assert groups is not None
-    assert groups.starts.tolist() == [0, 3, 5, 6]
-    assert groups.has_true.tolist() == [True, True, False]
-    assert groups.true.tolist() == [0, 3]
-    swaps = [(0, 1), (1, 2), (2, 3), (3, 4), (4, 5), (0, 3)]
-    for i, j in swaps:
-        other = list(rows)
-        other[i], other[j] = rows[j], rows[i]
-        assert find(other) is None, (i, j)
-    for i in range(len(rows)):
-        assert find([*rows[: i + 1], *rows[i:]]) is None, i
-    assert find([*rows[:3], (0, 1, 0, 1, 6), *rows[3:]]) is not None
-    assert find([*rows[:3], (0, 1, 2, 1, 6), *rows[3:]]) is None
+def test_many_candidates_and_queries_rank_as_by_the_reference() -> None:
+    """More candidates than 16 bits can number, gaps at the edges of the tolerance, and candidates that are not PROVED."""
+    gaps = [0.0, 0.5, -0.5, 0.5 - 2**-20, 2**-20 - 0.5, 3.0, -3.0, 2**-9, -(2**-30), 1.25]
+    rows = []
+    for query, num in ((0, 66_000), (9_000, 20), (70_000, 20)):
+        for i in range(num):
+            outcome = 2 + i % 2 if i % 7 == 5 else 1
+            # What is not PROVED is as near to the true triple as the rest.
+            rows.append(
+                (query, i % 2, TRUE if i < 2 else 2 * TRUE + i, outcome, gaps[i % 10] - 2049.0 + 100 * (outcome != 1))
+            )
+    rows.sort(key=lambda row: row[:2])
+    for tolerance in (0.0, 0.5):
+        assert_ranked_by_reference(*make_candidates(rows), tolerance)
 
 
-def test_no_candidate_gives_no_rank():
-    candidates, triples = make_candidates(random.Random(0))
-    none = Candidates(*(column[:0] for column in candidates))
-    assert [len(column) for column in rank_candidates(none, triples)] == [0] * 5
-
-
-def test_candidates_that_are_not_proved_rank_below_those_that_are():
-    triples = np.array([(0, 1, 2)], np.int32)
-    candidates = Candidates(
-        np.zeros(3, np.int32),
-        np.zeros(3, np.int8),
-        np.array([(0, 1, 2), (0, 5, 2), (0, 6, 2)], np.int32),
-        np.ones(3, np.uint32),
-        np.array([Outcome.PROVED, Outcome.FAILED, Outcome.DEPTH_LIMIT], np.int8),
-        np.zeros(3, np.uint8),
-        np.array([-40.0, 0.0, 0.0]),
-    )
+def test_a_candidate_that_is_not_proved_ranks_below_those_that_are() -> None:
+    candidates, triples = make_candidates([(0, 0, TRUE, 1, -40.0), (0, 0, 5, 2, 0.0), (0, 0, 6, 3, 0.0)])
     ranks = rank_candidates(candidates, triples)
     assert (ranks.optimistic.tolist(), ranks.pessimistic.tolist(), ranks.num_ranked.tolist()) == ([1.0], [1.0], [3])
+    assert [len(column) for column in rank_candidates(make_candidates([])[0], triples)] == [0] * 5
 
 
-def test_ranks_and_metrics_at_no_tolerance_are_those_of_pykeen():
-    rng = random.Random(5)
-    num_ties = 0
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # what PyKEEN and its dependencies warn of on import
-        pytest.importorskip("torch")
-        pytest.importorskip("pykeen")
-        import torch
-        from pykeen.evaluation import RankBasedEvaluator
-        from pykeen.evaluation.ranks import Ranks as PyKEENRanks
-
-        num_queries, num_corruptions = 60, 20
-        triples = np.array([(0, 0, 1000)] * num_queries, np.int32)
-        evaluator = RankBasedEvaluator()
-        rows, scores = [], []
-        for query in range(num_queries):
-            for side, name in ((0, "head"), (1, "tail")):
-                found = [rng.randint(-20, 0) / 4 for _ in range(1 + num_corruptions)]
-                num_ties += found.count(found[0]) > 1
-                atoms = [(0, 0, 1000)] + [
-                    (0, entity, 1000) if side == 0 else (0, 0, entity) for entity in range(1, 1 + num_corruptions)
-                ]
-                rows += [(query, side, *atom) for atom in atoms]
-                scores += found
-                tensor = torch.tensor([found], dtype=torch.float64)
-                evaluator.process_scores_(
-                    hrt_batch=torch.zeros((1, 3), dtype=torch.long),
-                    target=name,
-                    scores=tensor,
-                    true_scores=tensor[:, :1],
-                )
-                theirs = PyKEENRanks.from_scores(true_score=tensor[:, :1], all_scores=tensor)
-                ours = rank_candidates(_proved(rows[-len(atoms) :], found), triples, 0.0)
-                ranks = float(theirs.optimistic), float(theirs.pessimistic)
-                assert (ours.optimistic[0], ours.pessimistic[0]) == ranks
-        rankings = rank_candidates(_proved(rows, scores), triples, 0.0)
-        metrics = compute_metrics(rankings)
-        results = evaluator.finalize()
-        expected = {key: float(results.get_metric(key)) for key in metrics}
-    assert num_ties > 30
-    assert len(metrics) == 36
-    assert metrics == pytest.approx(expected, rel=1e-6)
-
-
-def test_ranks_and_metrics_at_the_edges_are_those_of_the_reference_and_of_pykeen():
+@pytest.mark.deep
+def test_ranks_and_metrics_are_those_of_pykeen() -> None:
     """Gaps of exactly the tolerance, ranks of exactly k, and more than 255 queries, some with few corruptions."""
-    rng, tolerance, num_queries = random.Random(6), 2.0**-13, 300
-    rows, scores, snapped = [], [], []
-    for query in range(num_queries):
+    rng, tolerance = random.Random(6), 2.0**-13
+    rows, snapped = [], []
+    for query in range(300):
         for side in (0, 1):
             true = -rng.randrange(8) / 4
             above = [rng.choice([tolerance, 1.0]) for _ in range(rng.choice([0, 0, 1, 2, 3, 9, 10]))]
             tied = [rng.choice([0.0, 1, -1]) * tolerance * (1 - 2.0**-10) for _ in range(rng.choice([0, 0, 1, 2, 4]))]
             gaps = above + tied + [-rng.choice([tolerance, 1.0]) for _ in range(rng.randrange(4))]
             rng.shuffle(gaps)
-            atoms = [(0, 0, 1000)] + [(0, 1 + i, 1000) if side == 0 else (0, 0, 1 + i) for i in range(len(gaps))]
-            rows += [(query, side, *atom) for atom in atoms]
-            scores += [true, *(true + gap for gap in gaps)]
+            rows.append((query, side, TRUE, 1, true))
+            rows += [(query, side, 1 + i, 1, true + gap) for i, gap in enumerate(gaps)]
             snapped.append([0.0, *(0.0 if abs(gap) < tolerance else gap for gap in gaps)])
-    candidates = _proved(rows, scores)
-    triples = np.array([(0, 0, 1000)] * num_queries, np.int32)
-    rankings = rank_candidates(candidates, triples, tolerance)
-    for ours, theirs in zip(rankings, rank_by_reference(candidates, triples, tolerance), strict=True):
-        np.testing.assert_array_equal(ours, theirs)
+    rankings = assert_ranked_by_reference(*make_candidates(rows), tolerance)
     metrics = compute_metrics(rankings)
     assert metrics == compute_by_reference(rankings)
+    assert len(metrics) == 36
     for rank in (1, 3, 10):
         assert ((rankings.optimistic == rank) & (rankings.pessimistic == rank)).any()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        pytest.importorskip("torch")
-        pytest.importorskip("pykeen")
-        import torch
-        from pykeen.evaluation import RankBasedEvaluator
+    # Without a tolerance, snapped scores tie where they are equal.
+    exact = [
+        (query, side, entity, 1, score)
+        for (query, side, entity, _, _), score in zip(rows, chain(*snapped), strict=True)
+    ]
+    assert compute_metrics(rank_candidates(*make_candidates(exact), 0.0)) == metrics
+    assert_evaluated_by_pykeen(snapped, rankings, metrics)
 
-        evaluator = RankBasedEvaluator()
-        for i, found in enumerate(snapped):
+
+def assert_evaluated_by_pykeen(scores: list[list[float]], rankings: kv.Rankings, metrics: dict[str, float]) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what PyKEEN and its dependencies warn of on import
+        torch: Any = pytest.importorskip("torch")
+        evaluation: Any = pytest.importorskip("pykeen.evaluation")
+        ranks = pytest.importorskip("pykeen.evaluation.ranks").Ranks
+        evaluator = evaluation.RankBasedEvaluator()
+        for i, found in enumerate(scores):
             tensor = torch.tensor([found], dtype=torch.float64)
             evaluator.process_scores_(
                 hrt_batch=torch.zeros((1, 3), dtype=torch.long),
@@ -199,68 +156,36 @@ def test_ranks_and_metrics_at_the_edges_are_those_of_the_reference_and_of_pykeen
                 scores=tensor,
                 true_scores=tensor[:, :1],
             )
+            theirs = ranks.from_scores(true_score=tensor[:, :1], all_scores=tensor)
+            found_ranks = rankings.optimistic[i], rankings.pessimistic[i]
+            assert found_ranks == (float(theirs.optimistic), float(theirs.pessimistic))
         results = evaluator.finalize()
         expected = {key: float(results.get_metric(key)) for key in metrics}
+        parsed = {evaluation.RankBasedMetricResults.key_from_string(key) for key in metrics}
     assert metrics == pytest.approx(expected, rel=1e-6)
+    assert len(parsed) == len(metrics)
 
 
-def _proved(rows: list[tuple[int, ...]], scores: list[float]) -> Candidates:
-    table = np.array(rows, np.int32)
-    num = len(rows)
-    return Candidates(
-        table[:, 0],
-        table[:, 1].astype(np.int8),
-        table[:, 2:],
-        np.ones(num, np.uint32),
-        np.full(num, Outcome.PROVED, np.int8),
-        np.zeros(num, np.uint8),
-        np.array(scores),
-    )
+def make_rankings(ranks: list[float], sides: list[int]) -> kv.Rankings:
+    num = len(sides)
+    query, num_ranked = np.arange(num, dtype=np.int32), np.full(num, 99, np.uint32)
+    return kv.Rankings(query, np.array(sides, np.int8), num_ranked, np.array(ranks), np.array(ranks))
 
 
-def make_rankings(optimistic: list[float], pessimistic: list[float], side: list[int]) -> Rankings:
-    num = len(side)
-    return Rankings(
-        np.arange(num, dtype=np.int32),
-        np.array(side, np.int8),
-        np.full(num, 99, np.uint32),
-        np.array(optimistic),
-        np.array(pessimistic),
-    )
-
-
-def test_metrics_are_those_of_the_reference_under_keys_that_pykeen_knows():
-    rankings = make_rankings([1, 3, 4, 11], [2, 3, 10, 11], [0, 0, 1, 1])
-    ranks = [
-        kgreference.Ranks(o, (o + p) / 2, p)
-        for o, p in zip(rankings.optimistic.tolist(), rankings.pessimistic.tolist(), strict=True)
-    ]
-    metrics = compute_metrics(rankings)
-    assert metrics == pytest.approx(kgreference.metrics(ranks[:2], ranks[2:]), rel=1e-12)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        pytest.importorskip("torch")
-        pytest.importorskip("pykeen")
-        from pykeen.evaluation import RankBasedMetricResults
-
-        parsed = {RankBasedMetricResults.key_from_string(key) for key in metrics}
-    assert len(parsed) == len(metrics) == 36
-
-
-def test_a_side_without_rankings_has_no_metrics():
-    metrics = compute_metrics(make_rankings([1], [1], [1]))
+def test_a_side_without_rankings_has_no_metrics() -> None:
+    metrics = compute_metrics(make_rankings([1], [1]))
     assert {key.split(".")[0] for key in metrics} == {"tail", "both"}
     assert metrics[MRR] == 1.0
-    assert compute_metrics(make_rankings([], [], [])) == {}
+    assert compute_metrics(make_rankings([], [])) == {}
 
 
 @pytest.mark.parametrize("rank", [0.5, -1.0, float("nan"), float("inf")])
-def test_an_impossible_mean_reciprocal_rank_is_an_internal_error(rank: float):
+def test_an_impossible_mean_reciprocal_rank_is_an_internal_error(rank: float) -> None:
     with pytest.raises(InternalError, match=r"outside \(0, 1\]"):
-        compute_metrics(make_rankings([rank, rank], [rank, rank], [0, 1]))
+        compute_metrics(make_rankings([rank, rank], [0, 1]))
 
 
-def test_the_same_atoms_of_queries_far_apart_are_not_repeated():
+def test_the_same_atoms_of_queries_far_apart_are_not_repeated() -> None:
     query, side = np.array([0, 1 << 30, 1 << 30, 0], np.int32), np.array([1, 1, 1, 0], np.int8)
-    candidates = CandidateSet(query, side, np.tile(np.array([0, 1, 2], np.int32), (4, 1)))
+    candidates = kv.CandidateSet(query, side, np.tile(np.array([0, 1, 2], np.int32), (4, 1)))
     assert sorted(drop_repeated(candidates).tolist()) == [0, 1, 3]

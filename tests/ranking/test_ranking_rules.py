@@ -1,19 +1,15 @@
 """The rules of ranking that kgverify knows: each recognised by the ranks it gives, and the true triples found."""
 
-from itertools import product
-
 import numpy as np
 import pytest
 from ranking_graphs import make_graph
 
-from kgverify import load_graph
 from kgverify.program.outcomes import Outcome
 from kgverify.ranking.draw import BOTH_SIDES, draw_candidates
-from kgverify.ranking.rank import Truth, find_truth, rank_candidates
+from kgverify.ranking.rank import find_truth, rank_candidates
 from kgverify.ranking.rules import (
     Counted,
     RankedBy,
-    RankingRule,
     RuleRanker,
     Ties,
     count_above,
@@ -81,41 +77,32 @@ def ranks_by(rule, candidates, truth, known, seed=0):
     return Rankings(*(np.array(each, dtype) for each, dtype in zip(zip(*rows, strict=True), dtypes, strict=True)))
 
 
+def explains(rule, candidates, truth, known, rankings):
+    counts = count_above(candidates, truth, rule, find_known(candidates, known))
+    return not len(find_unexplained(counts, counts, rule.ties, ranks_of(rankings)))
+
+
 def find_fitting(candidates, truth, known, rankings):
-    recorded, fitting = ranks_of(rankings), []
-    for rule in RULES:
-        counts = count_above(candidates, truth, rule, find_known(candidates, known))
-        if not len(find_unexplained(counts, counts, rule.ties, recorded)):
-            fitting.append(rule)
-    return fitting
+    return [rule for rule in RULES if explains(rule, candidates, truth, known, rankings)]
 
 
-@pytest.mark.parametrize("seed", [1, pytest.param(4, marks=pytest.mark.deep), pytest.param(11, marks=pytest.mark.deep)])
+@pytest.mark.parametrize("seed", [1, pytest.param(4, marks=pytest.mark.deep)])
 def test_each_rule_explains_the_ranks_that_it_gives(seed):
     _, candidates = candidates_of(seed, repeats=4)
     truth = find_truth(candidates, None, None)
     known = candidates.atom[::5].copy()
-    for rule in RULES:
+    for number, rule in enumerate(RULES):
         rankings = ranks_by(rule, candidates, truth, known, seed)
-        fitting = find_fitting(candidates, truth, known, rankings)
-        assert rule in fitting
+        assert explains(rule, candidates, truth, known, rankings)
         ranker = RuleRanker(rule, truth, candidates, ranks_of(rankings), known)
         for column, found in zip(rankings, ranker(candidates), strict=True):
             np.testing.assert_array_equal(found, column, err_msg=rule.describe())
         # What else explains them gives the same ranks, or any of those that ties allow.
-        for other in fitting:
+        for other in find_fitting(candidates, truth, known, rankings) if number % 8 == 0 else ():
             if Ties.RANDOM not in (rule.ties, other.ties):
                 again = ranks_by(other, candidates, truth, known)
                 assert all(np.array_equal(*pair) for pair in zip(rankings, again, strict=True))
-    assert len({rule.describe() for rule in RULES}) == len(RULES)
-
-
-def test_the_first_rule_is_kgverifys_own():
-    for seed in (1, 2):
-        graph, candidates = candidates_of(seed)
-        rankings = rank_candidates(candidates, graph.queries("test"))
-        truth = find_truth(candidates, None, rankings)
-        assert RULES[0] == RankingRule() == find_fitting(candidates, truth, NOTHING, rankings)[0]
+    assert len({rule.describe() for rule in RULES}) == len(RULES) == 5 * len(Counted) * len(Ties)
 
 
 def test_the_first_candidate_is_the_true_one_only_where_it_stands_out():
@@ -133,27 +120,6 @@ def test_the_first_candidate_is_the_true_one_only_where_it_stands_out():
     assert found.how == ("the first of each query and side: the others ascend",)
     # Where every list ascends from its first candidate, nothing tells which one is true.
     assert not len(truth_of(1, 2, 4, 0, 3, 7).atom)
-
-
-def test_what_a_rule_leaves_unexplained_is_kept_for_other_candidates():
-    graph, candidates = candidates_of(4)
-    rankings = rank_candidates(candidates, graph.queries("test"))
-    truth = find_truth(candidates, None, rankings)
-    odd = rankings._replace(optimistic=rankings.optimistic + 2.5, pessimistic=rankings.pessimistic + 2.5)
-    assert find_fitting(candidates, truth, NOTHING, odd) == []
-    ranker = RuleRanker(RankingRule(), truth, candidates, ranks_of(odd), NOTHING)
-    np.testing.assert_array_equal(ranker(candidates).optimistic, odd.optimistic)
-    worse = candidates._replace(log_probability=np.where(truth.mark(candidates), -500.0, candidates.log_probability))
-    last = ranker(worse)
-    is_moved = last.pessimistic != odd.pessimistic
-    assert is_moved.any()
-    np.testing.assert_array_equal(last.pessimistic[is_moved], last.num_ranked[is_moved])
-    better = candidates._replace(log_probability=np.where(truth.mark(candidates), 500.0, candidates.log_probability))
-    first = ranker(better)
-    is_moved = (first.optimistic != odd.optimistic) & (first.num_ranked > 3)
-    assert is_moved.any()
-    # The first rank, and what the rule leaves unexplained.
-    assert set(first.optimistic[is_moved].tolist()) == {3.5}
 
 
 def test_the_true_triples_are_found_where_the_candidates_show_them():
@@ -183,16 +149,3 @@ def test_the_true_triples_are_found_where_the_candidates_show_them():
     mixed = tail.take(np.random.default_rng(1).permutation(len(tail.query)))
     unsure = find_truth(mixed, None, rankings)
     assert np.array_equal(unsure.atom, triples[unsure.key // 4])
-
-
-def test_rules_are_listed_by_simplicity_and_without_scores_only_outcomes():
-    assert {rule.ranked_by for rule in list_rules((RankedBy.OUTCOME,), (TOLERANCE,), (Counted.ONCE,))} == {
-        RankedBy.OUTCOME
-    }
-    assert len(RULES) == len(set(RULES)) == len(list(product(Counted, Ties))) * 5
-
-
-def test_without_true_triples_no_candidate_is_one():
-    candidates = draw_candidates(load_graph("countries"), "test", range(1), 3, 0)
-    marked = Truth(np.zeros(0, np.int64), np.zeros((0, 3), np.int32)).mark(candidates)
-    assert marked.tolist() == [False] * len(candidates.query)

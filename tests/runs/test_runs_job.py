@@ -1,103 +1,114 @@
-"""A saved run contains its job, from which one function makes it again."""
+"""A saved run contains its job, from which it is made again; the parts of a run, and the start of its workers."""
 
+import signal
+import threading
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
 import kgverify as kv
-from kgverify import Job, Queries, Reference, load_graph
 from kgverify.runs.engine_makers import EngineSpec
-from kgverify.runs.job import Engines, Proofs, Source, encode_job, load_run_graph, read_job
-from kgverify.verification.save import read_run
+from kgverify.runs.job import encode_job, load_run_graph, read_job
+from kgverify.runs.pool import _start_process
 
 
-def written_in(report, job):
+def read_written(report: Any, job: kv.Job) -> Any:
     """Return a report as a reader of its file has it, with another job."""
     content = msgspec.json.encode(msgspec.structs.replace(report, job=encode_job(job)))
     return msgspec.json.decode(content, type=type(report))
 
 
 @pytest.fixture(scope="module")
-def report():
+def report() -> Any:
     return kv.verify("countries", "reference", queries=1, corruptions=1)
 
 
-def test_a_saved_run_contains_the_whole_job(tmp_path):
-    pytest.importorskip("kgverify.prover.evaluator", reason="the engine is the compiled one")
+def test_a_report_contains_the_whole_job() -> None:
     queries = kv.Queries(1, corruptions=2, split="valid", seed=3)
     limits = kv.Limits(max_depth=3)
     equality = kv.Equality(lockstep=True, score_error="float16", modulo="names,order", minimum={"proved": 0})
-    kv.verify(
-        "countries",
-        kv.Evaluator(mode="eager", faults="last-fact-lost"),
-        reference=kv.Reference(),
-        queries=queries,
-        limits=limits,
-        equality=equality,
-        save=tmp_path / "run",
+    given: dict[str, Any] = {"queries": queries, "limits": limits, "equality": equality}
+    engine = kv.Evaluator(mode="eager", device="cpu", slots=16, faults="last-fact-lost")
+    report = kv.verify("countries", engine, reference=kv.Reference(), **given)
+    job = read_job(msgspec.json.decode(msgspec.json.encode(report), type=type(report)))
+    assert job.engines == kv.Engines(
+        EngineSpec(mode="eager", device="cpu", faults=("last-fact-lost",)), EngineSpec("reference")
     )
-    job = read_job(read_run(tmp_path / "run").report)
-    assert job.engines == Engines(EngineSpec(faults=("last-fact-lost",)), EngineSpec("reference"))
-    assert (job.queries, job.proofs, job.equality) == (queries, Proofs(limits, "shortest"), equality)
-    again = kv.verify(
-        job.source.graph.spec,
-        job.engines.engine,
-        queries=job.queries,
-        limits=job.proofs.limits,
-        equality=job.equality,
-    )
-    assert again.run == read_run(tmp_path / "run").report.run
+    assert (job.queries, job.proofs, job.equality) == (queries, kv.Proofs(limits, "shortest"), equality)
+    again = {"queries": job.queries, "limits": job.proofs.limits, "equality": job.equality}
+    assert kv.verify(job.source.graph.spec, "reference", **again).run == report.run
 
 
-def test_a_job_reads_the_files_of_its_graph_again(report, tmp_path, monkeypatch):
+def test_a_job_reads_the_files_of_its_graph_again(report: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.txt").write_text("a\tb\tp\n")
     (tmp_path / "more.txt").write_text("b\tQ1\tp\n")
     (tmp_path / "rules.pl").write_text("p(X,Q1) :- p(X,Y).\np(X,Y) :- q(X).\n")
-    given = load_graph(
-        train=["train.txt", tmp_path / "more.txt"],
-        rules="rules.pl",
-        columns="head,tail,relation",
-        rule_variables="graph",
-        skip_rules=True,
-    )
-    graph = load_run_graph(written_in(report, Job(Source(given))))
+    options: dict[str, Any] = {"columns": "head,tail,relation", "rule_variables": "graph", "skip_rules": True}
+    given = kv.load_graph(train=["train.txt", tmp_path / "more.txt"], rules="rules.pl", **options)
+    graph = load_run_graph(read_written(report, kv.Job(kv.Source(given))))
     assert graph.program.symbols.constants == ("a", "b", "Q1")
     assert [rule.clause_head.second for rule in graph.rules] == ["Q1"]
-
-
-def test_a_path_is_not_read_as_a_name(report, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+    # A path is not read as a name.
     (tmp_path / "countries").mkdir()
     (tmp_path / "countries" / "train.txt").write_text("a\tp\tb\n")
-    assert len(load_run_graph(written_in(report, Job(Source(Path("countries"))))).train) == 1
-    assert len(load_run_graph(written_in(report, Job(Source("countries")))).train) == 999
+    sources = kv.Source(Path("countries")), kv.Source("countries")
+    graphs = [load_run_graph(read_written(report, kv.Job(source))) for source in sources]
+    assert [len(graph.train) for graph in graphs] == [1, 999]
 
 
-def test_what_was_made_in_python_is_named(report):
-    def local(program, limits, policy):
+def test_what_was_made_in_python_is_named(report: Any) -> None:
+    def local(program: kv.Program, limits: kv.Limits, policy: kv.Policy) -> kv.Engine:
         raise NotImplementedError
 
-    graph = kv.KnowledgeGraph("mine", load_graph("countries").train)
-    job = read_job(written_in(report, Job(Source(graph), engines=Engines(local, Reference(jobs=2)))))
+    graph = kv.KnowledgeGraph("mine", kv.load_graph("countries").train)
+    job = read_job(read_written(report, kv.Job(kv.Source(graph), engines=kv.Engines(local, kv.Reference(jobs=2)))))
     assert job.source.graph.spec == "mine"
-    assert job.engines == Engines(EngineSpec(""), EngineSpec("reference"))
-    assert job.queries == Queries()
+    assert job.engines == kv.Engines(EngineSpec(""), EngineSpec("reference"))
+    assert job.queries == kv.Queries()
 
 
-@pytest.mark.parametrize(("spec", "message"), [("-", "standard input"), ("s3://bucket/name", "from a URL")])
-def test_the_graph_of_a_stranger_is_a_file_of_this_machine(report, spec, message):
-    job = {**report.job, "graph": {"spec": spec}}
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"graph": {"spec": "-"}}, "standard input"),
+        ({"graph": {"train": ["-"]}}, "standard input"),
+        ({"graph": {"rules": "s3://bucket/name"}}, "from a URL"),
+        ({"queries": {"number": "x"}}, "is not a job of kgverify"),
+        ({"engine": 3}, "is not a job of kgverify"),
+        ({"code": "import os"}, "is not a job of kgverify"),
+    ],
+)
+def test_an_altered_job_and_a_graph_that_is_no_file_of_this_machine_are_refused(
+    report: Any, changes: dict[str, Any], message: str
+) -> None:
+    altered = msgspec.structs.replace(report, job={**report.job, **changes})
     with pytest.raises(kv.UserError, match=message):
-        load_run_graph(msgspec.structs.replace(report, job=job))
-    for name in ("train", "rules"):
-        files = [spec] if name == "train" else spec
-        with pytest.raises(kv.UserError, match=message):
-            load_run_graph(msgspec.structs.replace(report, job={**job, "graph": {name: files}}))
+        load_run_graph(altered) if "graph" in changes else read_job(altered)
 
 
-@pytest.mark.parametrize("change", [{"queries": {"number": "x"}}, {"engine": 3}, {"code": "import os"}])
-def test_an_altered_job_is_refused(report, change):
-    with pytest.raises(kv.UserError, match="is not a job of kgverify"):
-        read_job(msgspec.structs.replace(report, job={**report.job, **change}))
+class Noting:
+    """An executor that notes what becomes of an interrupt while processes start."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[Any, bool]] = []
+
+    def submit(self, work: Any) -> None:
+        is_blocked = signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, [])
+        self.seen.append((signal.getsignal(signal.SIGINT), is_blocked))
+
+
+def test_processes_are_started_without_interrupts() -> None:
+    before, executor = signal.getsignal(signal.SIGINT), Noting()
+    _start_process(executor)  # type: ignore[arg-type]
+    assert executor.seen == [(signal.SIG_IGN, False)]
+    assert signal.getsignal(signal.SIGINT) is before
+    executor = Noting()
+    thread = threading.Thread(target=_start_process, args=(executor,))
+    thread.start()
+    thread.join()
+    assert executor.seen == [(before, True)]
+    assert signal.getsignal(signal.SIGINT) is before
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
