@@ -9,36 +9,34 @@ from typing import Any
 import numpy as np
 import pytest
 from comparison_traces import (
+    ORIGINS,
+    TRACES,
+    as_other,
     column_of,
-    number_backwards,
-    small_lockstep_trace,
+    expand_rows,
+    explained_error,
+    judge,
+    renumbered,
+    shallow_trace,
     small_trace,
+    starts_of,
+    with_candidates,
     with_column,
     with_columns,
     with_element,
     with_header,
+    with_rankings,
+    with_resolvents,
+    with_score_error,
+    without_columns,
 )
-from stream_pairs import store
+from invoked_commands import invoke
+from trace_changes import store
 
 import kgverify as kv
-from kgverify import Equality, Report, UserError, Verdict
-from kgverify.comparison.comparable import open_source
-from kgverify.comparison.recorded import evidence
-from kgverify.program.outcomes import Outcome
-from kgverify.trace.maintain.check import check_trace
-from kgverify.trace.model.columns import Candidates, select_candidates, starts_of
-from kgverify.trace.model.score_tolerance import explain_bound
-from kgverify.trace.model.trace import Trace
-from kgverify.verification.recorded import compare_recorded
+from kgverify import Candidates, Limits, Trace, Verdict
 
-
-def judge(expected: Any, actual: Any, **options: Any) -> Report:
-    return compare_recorded(expected, actual, **options).report
-
-
-def other(trace: Trace) -> Trace:
-    """The same trace, as another engine would have recorded it."""
-    return with_header(trace, engine={"mode": "other"})
+OPEN, PROVED, DEPTH_LIMIT = 0, 1, 3
 
 
 def assert_withheld(expected: Any, actual: Any, reason: str, **options: Any) -> None:
@@ -57,22 +55,24 @@ def test_a_recording_does_not_agree_with_itself(tmp_path: Path, shard_steps: int
     if first.is_file():
         os.link(first, tmp_path / "hard")
         assert_withheld(tmp_path / "hard", first, "the same recording twice")
-    assert_withheld(small_trace(), small_trace(), "the same recording twice")
-    again = store(small_trace(), tmp_path / "again", shard_steps=shard_steps)
-    assert judge(first, again).verdict is Verdict.AGREE
-    assert judge(first, store(other(small_trace()), tmp_path / "other")).verdict is Verdict.AGREE
-
-
-def test_a_trace_with_a_colon_in_its_path_is_no_engine(tmp_path: Path):
-    first = store(small_trace(), tmp_path / "first:1.h5")
-    again = store(other(small_trace()), tmp_path / "again:2.h5")
-    assert kv.compare(str(first), str(again)).verdict is Verdict.AGREE
+    again = store(small_trace(), tmp_path / "again:1", shard_steps=shard_steps)
+    assert judge(str(first), str(again)).verdict is Verdict.AGREE
+    assert judge(first, store(as_other(small_trace()), tmp_path / "other")).verdict is Verdict.AGREE
 
 
 def test_one_recording_of_two_engines_is_no_copy():
-    one, two = (with_header(each, recording="id") for each in (small_trace(), other(small_trace())))
-    assert judge(one, two).verdict is Verdict.AGREE
-    assert_withheld(one, with_header(two, engine={"mode": one.header.engine.mode}), "the same recording twice")
+    one = with_header(small_trace(), recording="id")
+    assert kv.compare(one, with_header(one, engine={"mode": "other"})).verdict is Verdict.AGREE
+    for same in (one, small_trace()):
+        assert any("the same recording twice" in reason for reason in kv.compare(same, same).reasons)
+
+
+def test_copies_without_an_id_of_their_recording_are_noted(tmp_path: Path):
+    golden = TRACES / "countries-reference.h5"
+    shutil.copy(golden, tmp_path / "copy.h5")
+    for other, is_copy in ((tmp_path / "copy.h5", True), (TRACES / "countries-compiled.h5", False)):
+        notes = kv.compare(golden, other).notes
+        assert any("the traces hold the same bytes" in note for note in notes) is is_copy
 
 
 def last_steps(trace: Trace) -> np.ndarray:
@@ -86,11 +86,17 @@ def with_choice(trace: Trace) -> Trace:
     return with_element(trace, "steps.choice", row, lambda choice: (choice + 1) % int(steps.num_resolvents[row]))
 
 
-def candidate_with(trace: Trace, num_steps: int) -> int:
-    return int(np.argmax(trace.columns.candidates.num_steps >= num_steps))
+def last_step_of_three(trace: Trace) -> int:
+    return int(last_steps(trace)[int(np.argmax(trace.columns.candidates.num_steps >= 3))])
 
 
-def with_bare_candidate(trace: Trace, outcome: Outcome) -> Trace:
+def end_open(trace: Trace) -> Trace:
+    candidate = int(np.argmax(trace.columns.candidates.num_steps >= 3))
+    ended = with_element(trace, "candidates.outcome", candidate, lambda _: OPEN)
+    return with_element(ended, "steps.outcome", last_step_of_three(trace), lambda _: OPEN)
+
+
+def with_bare_candidate(trace: Trace, outcome: int) -> Trace:
     """A copy with one more candidate, that has no step."""
     rows = trace.columns.candidates
     bare = rows._replace(num_steps=rows.num_steps * 0, outcome=np.full_like(rows.outcome, outcome))
@@ -98,163 +104,113 @@ def with_bare_candidate(trace: Trace, outcome: Outcome) -> Trace:
     return replace(trace, columns=trace.columns._replace(candidates=more))
 
 
-CONTRADICTIONS = {
-    "end OPEN": lambda t: with_element(
-        with_element(t, "candidates.outcome", candidate_with(t, 3), lambda _: 0),
-        "steps.outcome",
-        int(last_steps(t)[candidate_with(t, 3)]),
-        lambda _: 0,
+def invert(value: Any) -> Any:
+    return 3 - value
+
+
+CONTRADICTIONS = [
+    ("end OPEN", end_open),
+    ("end OPEN", lambda t: with_bare_candidate(t, OPEN)),
+    ("PROVED or DEPTH_LIMIT without a step", lambda t: with_bare_candidate(t, PROVED)),
+    ("PROVED or DEPTH_LIMIT without a step", lambda t: with_bare_candidate(t, DEPTH_LIMIT)),
+    ("not that of their last step", lambda t: with_element(t, "candidates.outcome", 3, invert)),
+    (
+        "ended their derivation, and others follow",
+        lambda t: with_element(t, "steps.outcome", last_step_of_three(t) - 1, lambda _: PROVED),
     ),
-    "not that of their last step": lambda t: with_element(t, "candidates.outcome", 3, lambda value: 3 - value),
-    "ended their derivation, and others follow": lambda t: with_element(
-        t, "steps.outcome", int(last_steps(t)[candidate_with(t, 3)]) - 1, lambda _: 1
+    (
+        "does not follow the step before",
+        lambda t: with_element(t, "steps.depth", last_step_of_three(t), lambda depth: depth - 1),
     ),
-    "does not follow the step before": lambda t: with_element(
-        t, "steps.depth", int(last_steps(t)[candidate_with(t, 3)]), lambda depth: depth - 1
+    ("deeper than max_depth", lambda t: with_header(t, limits=Limits(max_depth=3))),
+    ("DEPTH_LIMIT, or do not", lambda t: with_header(t, limits=Limits(max_depth=19))),
+    ("more than max_atoms 1", lambda t: with_header(t, limits=Limits(max_atoms=1))),
+    ("more than max_resolvents 2", lambda t: with_header(t, limits=Limits(max_resolvents=2))),
+    ("not one of their resolvents", lambda t: with_element(t, "steps.choice", 2, lambda _: 900)),
+    (
+        "the resolvent they chose does not give",
+        lambda t: with_element(t, "steps.outcome", int(last_steps(t)[0]), invert),
     ),
-    "deeper than max_depth": lambda t: with_header(t, limits=type(t.header.limits)(max_depth=3)),
-    "DEPTH_LIMIT, or do not": lambda t: with_header(t, limits=type(t.header.limits)(max_depth=19)),
-    "more than max_atoms 1": lambda t: with_header(t, limits=type(t.header.limits)(max_atoms=1)),
-    "more than max_resolvents 2": lambda t: with_header(t, limits=type(t.header.limits)(max_resolvents=2)),
-    "not one of their resolvents": lambda t: with_element(t, "steps.choice", 2, lambda _: 900),
-    "the resolvent they chose does not give": lambda t: with_element(
-        t, "steps.outcome", int(last_steps(t)[0]), lambda value: 3 - value
+    ("begin with a goal that the step before did not choose", with_choice),
+    ("marked as limited", lambda t: with_element(t, "candidates.is_limited", 0, lambda flag: 1 - flag)),
+    (
+        "log-probability that is not that of their choices",
+        lambda t: with_element(t, "candidates.log_probability", 2, lambda value: value - 0.01),
     ),
-    "begin with a goal that the step before did not choose": with_choice,
-    "marked as limited": lambda t: with_element(t, "candidates.is_limited", 0, lambda flag: 1 - flag),
-    "log-probability that is not that of their choices": lambda t: with_element(
-        t, "candidates.log_probability", 2, lambda value: value - 0.01
-    ),
-}
+]
 
 
-def ranked_of_more(trace: Trace) -> Trace:
-    rankings = trace.rankings
-    assert rankings is not None
-    return replace(trace, rankings=rankings._replace(num_ranked=rankings.num_ranked + np.uint32(9)))
-
-
-@pytest.mark.parametrize(
-    ("outcome", "text"),
-    [
-        (Outcome.OPEN, "end OPEN"),
-        (Outcome.PROVED, "PROVED or DEPTH_LIMIT without a step"),
-        (Outcome.DEPTH_LIMIT, "PROVED or DEPTH_LIMIT without a step"),
-    ],
-)
-def test_a_candidate_without_a_step_has_not_ended_so(outcome: Outcome, text: str):
-    wrong = with_bare_candidate(small_trace(), outcome)
-    assert_withheld(wrong, other(wrong), text)
-
-
-@pytest.mark.parametrize("text", CONTRADICTIONS)
-def test_traces_that_contradict_themselves_alike_do_not_agree(text: str, tmp_path: Path):
-    wrong = CONTRADICTIONS[text](small_trace())
-    assert_withheld(wrong, other(wrong), text)
+@pytest.mark.parametrize(("text", "change"), CONTRADICTIONS)
+def test_traces_that_contradict_themselves_alike_do_not_agree(text: str, change: Any, tmp_path: Path):
+    wrong = change(shallow_trace())
+    assert_withheld(wrong, wrong, text)
     # The check of a trace names the same.
-    notes = check_trace(store(wrong, tmp_path / "wrong.h5")).notes
-    assert any(text in note for note in notes)
+    told = invoke(["trace", "check", store(wrong, tmp_path / "wrong.h5")]).output
+    assert text in " ".join(told.split())
 
 
 def test_a_contradiction_of_one_side_leaves_a_divergence():
-    wrong = with_choice(small_trace())
-    report = judge(small_trace(), wrong)
+    report = judge(small_trace(), with_choice(small_trace()))
     assert report.verdict is Verdict.DIVERGE
     assert any("the actual trace contradicts itself" in note for note in report.notes)
 
 
 def test_rankings_of_more_candidates_than_there_are_contradict_them():
-    wrong = ranked_of_more(small_trace())
-    assert_withheld(wrong, other(wrong), "rankings are of more candidates than the trace has")
+    wrong = with_rankings(small_trace(), num_ranked=small_trace().rankings.num_ranked + np.uint32(9))
+    assert_withheld(wrong, wrong, "rankings are of more candidates than the trace has")
 
 
-def test_sound_traces_contradict_nothing():
-    assert check_contradictions(small_trace()) == []
-    assert check_contradictions(small_lockstep_trace()) == []
-
-
-def check_contradictions(trace: Trace) -> list[str]:
-    found = evidence.Contradictions()
-    found.add(trace.columns, trace.header, trace.fields)
-    return found.describe()
-
-
-def test_a_report_tells_the_run_of_the_expected_trace():
-    header = small_trace().header
-    actual = with_header(small_trace(), run={"seed": 7}, limits={"max_depth": 3}, policy={"name": "theirs"})
-    report = judge(small_trace(), actual)
-    assert (report.run, report.limits, report.policy) == (header.run, header.limits, header.policy)
-    assert report.run != actual.header.run
-
-
-@pytest.mark.parametrize("role", [0, 1])
-def test_rankings_of_one_side_are_named(role: int):
-    bare = other(replace(small_trace(), rankings=None))
-    pair = (bare, small_trace()) if role == 0 else (small_trace(), bare)
-    report = judge(*pair)
-    assert (report.verdict, report.coverage.not_compared) == (Verdict.AGREE, ("rankings",))
-
-
-def test_most_candidates_must_be_different_ones():
-    columns = select_candidates(small_trace().columns, np.zeros(6, np.int64))
-    trace = replace(with_columns(small_trace(), columns), rankings=None)
-    assert_withheld(trace, other(trace), "5 of 6 candidates are further recordings of others")
-    # Steps of one derivation are candidates of their own, and no repetitions.
-    alone = small_lockstep_trace()
-    assert judge(alone, other(alone)).verdict is Verdict.AGREE
+@pytest.mark.parametrize(("num", "repeated", "is_reason"), [(3, 1, False), (4, 2, True), (6, 2, False), (6, 5, True)])
+def test_half_of_the_candidates_repeated_are_a_reason_and_fewer_a_note(num: int, repeated: int, is_reason: bool):
+    rows = [*range(num - repeated), *[0] * repeated]
+    trace = replace(with_candidates(shallow_trace(), rows), rankings=None)
+    report = judge(trace, trace)
+    text = f"{repeated} of {num} candidates are further recordings of others among them"
+    assert any(text in each for each in (report.reasons if is_reason else report.notes))
+    assert report.verdict is (Verdict.INCONCLUSIVE if is_reason else Verdict.AGREE)
 
 
 @pytest.mark.parametrize("precision", ["float64", "float32"])
 @pytest.mark.parametrize("policy", ["shortest", "theirs"])
 def test_an_error_of_scores_that_no_arithmetic_explains_is_not_accepted(policy: str, precision: str):
-    trace = with_header(small_trace(), engine={"score_error": 1e6, "precision": precision})
-    trace = with_header(trace, policy={"name": policy})
-    wrong = other(with_element(trace, "resolvents.score", 7, lambda score: score + 100))
-    wrong = with_header(wrong, policy={"score_errors": trace.header.policy.score_errors})
+    trace = with_score_error(shallow_trace(), 1e6)
+    trace = with_header(trace, engine={"precision": precision}, policy={"name": policy})
+    wrong = with_element(trace, "resolvents.score", 7, lambda score: score + 100)
     assert_withheld(trace, wrong, "no arithmetic of precision")
     # What a user accepts is a decision of the user's.
-    accepted = judge(trace, wrong, equality=Equality(score_error=1e6))
+    accepted = judge(trace, wrong, score_error=1e6)
     assert not any("arithmetic" in reason for reason in accepted.reasons)
 
 
-def test_scores_that_are_all_infinite_explain_no_error():
-    trace = with_header(small_trace(), engine={"score_error": 1e6})
-    trace = with_header(trace, policy={"name": "theirs"})
-    trace = with_column(trace, "resolvents.score", np.full_like(column_of(trace, "resolvents.score"), -np.inf))
-    assert_withheld(trace, other(trace), "no arithmetic of precision")
-
-
-def test_an_error_beyond_the_bound_is_named():
-    trace = with_header(small_trace(), engine={"score_error": 1e6})
-    trace = with_header(trace, policy={"name": "theirs", "score_errors": {}})
-    assert_withheld(trace, other(trace), "declares a score error of 1e+06 nats, which its arithmetic does not explain")
+@pytest.mark.parametrize(("score", "is_explained"), [(-0.25, False), (-3.0, True), (-np.inf, False)])
+def test_a_bound_on_errors_is_explained_by_the_largest_score(score: float, is_explained: bool):
+    scores = np.full_like(column_of(shallow_trace(), "resolvents.score"), score)
+    trace = with_column(shallow_trace(), "resolvents.score", scores)
+    trace = with_header(trace, engine={"precision": "float32"}, policy={"name": "two_tower"})
+    # Half as much again as rounding explains for scores of one nat.
+    trace = with_score_error(trace, 1.5 * explained_error(trace, "float32"))
+    found = any("no arithmetic of precision" in reason for reason in judge(trace, trace).reasons)
+    assert found is not is_explained
 
 
 def test_the_bounds_of_a_sound_network_are_explained():
-    policy = with_header(small_trace(), policy={"name": "two_tower"}).header.policy
+    trace = with_header(small_trace(), policy={"name": "two_tower"})
     # Those of a network with 8 blocks of 1,024 neurons.
     for precision, bound in {"float64": 1e-9, "float32": 0.0077, "bf16x3": 0.0077, "tf32": 0.11, "bf16": 15.0}.items():
-        assert bound <= explain_bound(policy, precision, 1.0)
+        assert bound <= explained_error(trace, precision)
 
 
-def test_other_facts_of_an_unknown_program_are_named():
-    trace = with_header(small_trace(), program_sha256="")
-    assert trace.facts is not None
+def test_programs_of_unknown_hash_are_compared_by_their_facts_and_rules():
+    trace = with_header(shallow_trace(), program_sha256="")
     facts = trace.facts.copy()
     facts[0, 2] += 1
-    assert_withheld(trace, other(replace(trace, facts=facts)), "facts are those of one trace alone")
-
-
-def test_rules_are_compared_name_by_name():
-    trace = with_header(small_trace(), program_sha256="")
-    backwards = number_backwards(other(trace))
-    assert judge(trace, backwards).verdict is Verdict.AGREE
-    assert judge(trace, replace(backwards, rules=None)).verdict is Verdict.AGREE
-    facts = trace.facts.copy()
-    facts[:, 0] = len(trace.symbols.predicates) - 1 - facts[:, 0]
-    assert judge(trace, replace(backwards, rules=None, facts=facts)).verdict is Verdict.AGREE
-    changed = (backwards.rules[1], backwards.rules[0], *backwards.rules[2:])
-    assert_withheld(trace, replace(backwards, rules=changed), "rules that the traces hold are not the same")
+    assert_withheld(trace, replace(trace, facts=facts), "facts are those of one trace alone")
+    assert_withheld(trace, replace(trace, rules=trace.rules[:-1]), "rules that the traces hold are not the same")
+    backwards = renumbered(trace)
+    for same in (backwards, replace(backwards, rules=None), replace(trace, rules=None)):
+        assert judge(trace, same).verdict is Verdict.AGREE
+    changed = replace(backwards, rules=(backwards.rules[1], backwards.rules[0], *backwards.rules[2:]))
+    assert_withheld(trace, changed, "rules that the traces hold are not the same")
 
 
 @pytest.mark.parametrize("is_stored", [False, True])
@@ -263,7 +219,7 @@ def test_outputs_of_stages_are_compared_where_the_steps_agree(tmp_path: Path, is
     number = trace.columns.stages.number.copy()
     number[np.flatnonzero(trace.columns.stages.stage == 10)[4]] += 0.5
     spoiled = replace(trace, columns=trace.columns._replace(stages=trace.columns.stages._replace(number=number)))
-    pair: list[Any] = [trace, other(spoiled), other(trace), other(with_header(trace, level="steps"))]
+    pair: list[Any] = [trace, *map(as_other, (spoiled, trace, with_header(trace, level="steps")))]
     if is_stored:
         pair = [store(each, tmp_path / str(i), level=each.header.level) for i, each in enumerate(pair)]
     assert_withheld(pair[0], pair[1], "`score`")
@@ -273,47 +229,53 @@ def test_outputs_of_stages_are_compared_where_the_steps_agree(tmp_path: Path, is
     assert "the outputs of the stages were not compared: the actual trace has none" in report.notes
 
 
-def test_a_large_trace_is_checked_in_samples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(evidence, "_WINDOWS", 2)
-    monkeypatch.setattr(evidence, "_WINDOW_STEPS", 4)
-    monkeypatch.setattr(evidence, "_WINDOW_CANDIDATES", 3)
-    wrong = with_element(small_trace(), "candidates.outcome", 9, lambda value: 3 - value)
-    first, second = (store(each, tmp_path / str(i)) for i, each in enumerate((wrong, other(wrong))))
-    assert_withheld(first, second, "not that of their last step (first: candidate 9)", verifies_content=False)
-    report = judge(*(store(each, tmp_path / f"s{i}") for i, each in enumerate((small_trace(), other(small_trace())))))
+def test_a_large_trace_is_checked_in_samples_and_at_the_ends_of_every_file(tmp_path: Path, monkeypatch: Any):
+    for name, value in (("_WINDOWS", 1), ("_WINDOW_STEPS", 1), ("_WINDOW_CANDIDATES", 3)):
+        monkeypatch.setattr(f"kgverify.comparison.recorded.evidence.{name}", value)
+    monkeypatch.setattr("kgverify.comparison.comparable.VERIFIED_STEPS", 1)
+    sound = store(small_trace(), tmp_path / "sound")
+    for candidate in (9, 21):
+        wrong = with_element(small_trace(), "candidates.outcome", candidate, invert)
+        paths = [
+            store(each, tmp_path / f"{i}-{candidate}", shard_steps=20)
+            for i, each in enumerate((wrong, as_other(wrong)))
+        ]
+        assert len(list(paths[0].glob("*.h5"))) > 2
+        assert_withheld(*paths, f"not that of their last step (first: candidate {candidate})")
+    report = judge(sound, store(as_other(small_trace()), tmp_path / "again"))
     assert report.verdict is Verdict.AGREE
-    assert not any(note.startswith(evidence.SAMPLED) for note in report.notes)
-    num = len(small_trace().columns.candidates.query)
-    assert [begin for begin, _ in evidence._sample(open_source(first))] == [0, num - 1]
-    searched = [rows.tolist() for rows in evidence._rows_to_search(open_source(first))]
-    assert searched == [[0, 1, 2], [num - 3, num - 2, num - 1]]
+    assert any(note.startswith("checked in the") for note in report.notes)
 
 
-def test_an_excerpt_is_the_candidate_that_diverges_first():
-    trace = small_trace()
-    wrong = with_element(trace, "steps.choice", 30, lambda value: value + 1)
-    compared = compare_recorded(trace, wrong)
-    (found,) = compared.report.divergences
-    excerpt = compared.excerpt()
-    assert excerpt is not None
-    assert excerpt.columns.candidates.atom.tolist() == [trace.columns.candidates.atom[found.candidate].tolist()]
-    assert compare_recorded(trace, other(trace)).excerpt() is None
+@pytest.mark.parametrize("limits", [{"max_resolvents": 3}, {"max_atoms": 2}], ids=str)
+def test_a_limit_is_named_where_no_clauses_and_no_counts_were_recorded(limits: dict[str, int], tmp_path: Path):
+    paths = [tmp_path / name for name in "ab"]
+    for path, wanted in zip(paths, ({}, limits), strict=True):
+        kv.record("countries", path, "reference", queries=2, corruptions=5, limits=Limits(**wanted))
+    hidden = (*ORIGINS, "steps.dropped_atoms", "steps.dropped_resolvents")
+    expected, actual = (without_columns(kv.open_trace(path).load(), *hidden) for path in paths)
+    report = judge(expected, actual)
+    assert {each.stage for each in report.divergences if each.step >= 0} == {"limit"}
 
 
-@pytest.mark.parametrize("name", ["steps/outcome", "resolvents/kind", "candidates/side"])
-@pytest.mark.parametrize("verifies_content", [False, True])
-def test_codes_that_do_not_exist_are_refused_wherever_they_stand(tmp_path: Path, name: str, verifies_content: bool):
-    from kgverify.trace.hdf5.writing import write_arrays
-    from kgverify.trace.read.data_file import DataFile
-
-    paths = []
-    for i, trace in enumerate((small_trace(), other(small_trace()))):
-        arrays = DataFile(store(trace, tmp_path / f"{i}.h5")).load_arrays()
-        arrays[name] = arrays[name].copy()
-        arrays[name][5] = 9
-        arrays.pop("digests/sequence", None)
-        paths.append(tmp_path / f"wrong-{i}.h5")
-        write_arrays(paths[-1], arrays, "test")
-    with pytest.raises(UserError, match="expected a code of"):
-        judge(*paths, verifies_content=verifies_content)
-    assert check_trace(paths[0]).state == "damaged"
+@pytest.mark.parametrize(("wanted", "kind"), [(0, "missing"), (1, "proof_lost")])
+def test_an_empty_list_without_origins_is_explained_by_contents(wanted: int, kind: str):
+    """A step whose first resolvent is a goal or a proof ends with FALSE."""
+    trace = without_columns(shallow_trace(), *ORIGINS)
+    resolvents, counts = trace.columns.resolvents, column_of(trace, "steps.num_resolvents").astype(np.int64)
+    starts = starts_of(counts)
+    is_wanted = (resolvents.kind[starts[:-1]] == wanted) & (counts > (wanted == 0))
+    row = int(np.flatnonzero(is_wanted)[0])
+    kept = np.delete(np.arange(starts[-1]), slice(starts[row] + 1, starts[row + 1]))
+    counts[row] = 1
+    ended = with_resolvents(trace, kept, counts)
+    made = ended.columns.resolvents
+    kinds, num_atoms = made.kind.copy(), made.num_atoms.copy()
+    kinds[starts[row]], num_atoms[starts[row]] = 2, 0
+    rows = np.delete(np.arange(len(kinds)), starts[row])
+    atoms = made.atoms[expand_rows(starts_of(made.num_atoms), rows)]
+    ended = with_columns(
+        ended, ended.columns._replace(resolvents=made._replace(kind=kinds, num_atoms=num_atoms, atoms=atoms))
+    )
+    found = judge(trace, ended).divergences[0]
+    assert (found.stage[:6], found.kind) == ("match_", kind)

@@ -1,9 +1,11 @@
 """Work on a dask cluster: the same results with lost workers, duplicate calls and a restarted scheduler."""
 
 import os
+import sys
 import threading
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,36 +34,22 @@ def address() -> Any:
         yield cluster.scheduler_address
 
 
-@pytest.mark.parametrize(
-    "address",
-    [
-        "tls://10.0.0.1:8786",
-        "tcp://127.0.0.1:8786",
-        "127.0.0.1:1",
-        "localhost:8786",
-        "tcp://[::1]:8786",
-        "inproc://a/1",
-    ],
-)
-def test_a_connection_that_nobody_else_hears_is_accepted(address: str) -> None:
-    check_address(address)
+PRIVATE = ("tls://10.0.0.1:8786", "tcp://127.0.0.1:8786", "localhost:8786", "tcp://[::1]:8786", "inproc://a/1")
+OPEN = ("tcp://10.0.0.1:8786", "10.0.0.1:8786", "ws://a:1", "tcp://127.0.0.1.example.org:1")
 
 
-@pytest.mark.parametrize(
-    "address", ["tcp://10.0.0.1:8786", "10.0.0.1:8786", "ws://a:1", "tcp://127.0.0.1.example.org:1"]
-)
-def test_a_connection_that_is_not_encrypted_needs_the_users_word(address: str) -> None:
-    with pytest.raises(UserError, match="not encrypted") as caught:
+def test_a_connection_that_others_may_hear_needs_the_users_word() -> None:
+    for address in PRIVATE:
         check_address(address)
-    assert "REQUIRE_ENCRYPTION=False" in caught.value.fix
+    for address in OPEN:
+        with pytest.raises(UserError, match="not encrypted") as caught:
+            check_address(address)
+        assert "REQUIRE_ENCRYPTION=False" in caught.value.fix
     with dask.config.set({"distributed.comm.require-encryption": False}):
-        check_address(address)
-
-
-@pytest.mark.parametrize("address", ["", "://a", "tls://"])
-def test_what_is_no_address_is_an_error(address: str) -> None:
-    with pytest.raises(UserError, match="expected the address"):
-        check_address(address)
+        check_address(OPEN[0])
+    for address in ("", "://a", "tls://"):
+        with pytest.raises(UserError, match="expected the address"):
+            check_address(address)
 
 
 def test_an_evaluation_and_a_recording_are_the_same_on_a_cluster(address: str, tmp_path: Path) -> None:
@@ -99,14 +87,17 @@ def test_a_worker_with_other_code_is_refused(address: str, monkeypatch: pytest.M
             workers.submit(sum, [1]).result(60)
 
 
-def test_level_deep_of_another_engine_has_no_use_for_workers(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="takes every step again in this process"):
-        kv.record(
-            "countries",
-            tmp_path / "a.h5",
-            kv.Evaluator(mode="eager"),
-            options=kv.RecordingOptions(level="deep", scheduler="tcp://127.0.0.1:1"),
-        )
+def test_a_scheduler_that_does_not_answer_and_a_missing_package_are_errors(monkeypatch: pytest.MonkeyPatch) -> None:
+    def run() -> None:
+        reference = kv.Reference(scheduler="tcp://127.0.0.1:1")
+        kv.verify("countries", "reference", reference=reference, queries=1, corruptions=1)
+
+    monkeypatch.setattr(distributed, "Client", partial(distributed.Client, timeout=0.5))
+    with pytest.raises(UserError, match="no scheduler answers"):
+        run()
+    monkeypatch.setitem(sys.modules, "distributed", None)
+    with pytest.raises(UserError, match=r"pip install 'kgverify\[distributed\]'"):
+        run()
 
 
 def test_a_straggler_is_sent_again_and_its_first_result_counts(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,15 +132,6 @@ def _end_process(mark: str) -> str:
 
 def _end_every_process() -> None:
     os._exit(1)
-
-
-@pytest.mark.deep
-def test_the_work_of_a_lost_worker_is_repeated(tmp_path: Path) -> None:
-    with start_machines() as machines:
-        machines.start_worker()
-        machines.start_worker()
-        with DaskWorkers(machines.address) as workers:
-            assert workers.submit(_end_process, str(tmp_path / "mark")).result(60) == "done"
 
 
 @pytest.mark.deep
@@ -188,12 +170,15 @@ def _end_all(machines: Machines) -> None:
 
 
 @pytest.mark.deep
-def test_a_scheduler_that_stays_away_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_work_of_a_lost_worker_is_repeated_and_a_lost_scheduler_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(fan_out, "RECONNECT_SECONDS", 0.5)
     with start_machines() as machines:
         machines.start_worker()
+        machines.start_worker()
         with DaskWorkers(machines.address) as workers:
-            assert workers.submit(sum, [1]).result(60) == 1
+            assert workers.submit(_end_process, str(tmp_path / "mark")).result(60) == "done"
             with dask.config.set({"distributed.comm.timeouts.connect": "1s"}):
                 _end_all(machines)
                 with pytest.raises(UserError, match="no scheduler answers"):
@@ -221,10 +206,10 @@ def test_certificates_are_required_where_the_scheduler_has_them(tmp_path: Path) 
 @pytest.mark.deep
 def test_a_campaign_on_a_cluster_finds_what_it_finds_here(address: str, tmp_path: Path) -> None:
     engine, options = kv.Evaluator(mode="eager", device="cpu", faults="fact-cap"), kv.FuzzOptions(minimum="none")
-    here = kv.fuzz(engine, examples=16, corpus=tmp_path / "here", options=options)
+    here = kv.fuzz(engine, examples=6, corpus=tmp_path / "here", options=options)
     options = replace(options, scheduler=address)
-    there = kv.fuzz(engine, examples=16, corpus=tmp_path / "there", options=options)
-    assert here.num_problems == there.num_problems == 16
+    there = kv.fuzz(engine, examples=6, corpus=tmp_path / "there", options=options)
+    assert here.num_problems == there.num_problems == 6
     assert [(each.signature, each.num_problems, each.program) for each in there.divergences] == [
         (each.signature, each.num_problems, each.program) for each in here.divergences
     ]

@@ -1,136 +1,168 @@
-"""Replaying a divergent step names its stage; where it does not reproduce, what the traces say stays."""
+"""Replaying a divergent step names its stage; where it does not reproduce, the traces decide. Dialects keep their stages."""
+
+import random
+from dataclasses import replace
+from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
-from run_engines import UNEXPLAINED, countries_run, eager_pipeline, staged_pipeline
+from run_engines import UNEXPLAINED, countries_run, staged_pipeline
 
-from kgverify import Equality, Limits, Stage
-from kgverify.comparison.compare import Comparer, compare
-from kgverify.comparison.locate import first_difference, render_difference
+import kgverify as kv
+from kgverify import Equality, Limits, Report, Stage, Trace, Verdict
+from kgverify.comparison.classify import Finding
+from kgverify.comparison.inference.infer import name_in_dialect
+from kgverify.comparison.locate import render_difference
 from kgverify.comparison.step_view import Names
-from kgverify.program.outcomes import STEP_STAGES
+from kgverify.dialects import Dialect, ReferenceEngine
+from kgverify.program.limits import FILTERS, VALUES
+from kgverify.program.outcomes import DifferenceClass
 from kgverify.prover.stages.choose import SCORES
 from kgverify.prover.stages.stage_functions import Stages
-from kgverify.runs.run import build_trace, reference_pipeline
-from kgverify.verification.replay import Explainer, find_later_faults, find_position
+from kgverify.runs.run import reference_pipeline
+from kgverify.trace.maintain.check import check_trace
 from kgverify.verification.verify import verify
 
 
-def test_both_engines_return_the_same_for_every_stage():
+def judge(change: Any, *, faults: tuple[str, ...] = (), **functions: Any) -> Report:
+    """The report of the evaluator with other stages, on Countries."""
     run = countries_run()
-    reference, compiled = reference_pipeline(run).engine, eager_pipeline(run).engine
-    columns = reference.prove(reference_pipeline(run).draw(run.graph, "test", run.queries, 5, 0))
-    candidate = int(np.argmax(columns.candidates.num_steps))
-    for step in range(int(columns.candidates.num_steps[candidate])):
-        position = find_position(columns, candidate, step)
-        assert int(position.depth[0]) == step
-        expected, actual = reference.probe(position), compiled.probe(position)
-        assert list(expected) == list(STEP_STAGES)
-        assert first_difference(expected, actual, 0.0) is None
-        assert set(actual) == set(STEP_STAGES)
+    pipeline = staged_pipeline(run, change, faults=faults)._replace(**functions)
+    return verify(
+        run, reference_pipeline(run), pipeline, effort=UNEXPLAINED, equality=Equality(determinism=False)
+    ).report
 
 
 def test_a_wrong_stage_is_named_and_shown_by_its_replay():
-    run = countries_run()
     stages = Stages(SCORES["shortest"])
-    wrong = stages._replace(score=lambda *inputs: -stages.score(*inputs))
-    judged = staged_pipeline(run, wrong, faults=("score-negated",))
-    report = verify(
-        run, reference_pipeline(run), judged, effort=UNEXPLAINED, equality=Equality(determinism=False)
-    ).report
+    report = judge(stages._replace(score=lambda *inputs: -stages.score(*inputs)), faults=("score-negated",))
     cause = report.first_cause
     assert (cause.stage, cause.field, cause.is_replayed) == ("score", "stage.score", True)
     assert [-float(value) for value in cause.expected] == [float(value) for value in cause.actual]
     assert report.environment.actual.faults == ("score-negated",)
 
 
-def test_a_step_that_is_right_alone_is_a_fault_of_the_batch_machinery():
-    run = countries_run()
-    pipeline = reference_pipeline(run)
-    columns = pipeline.engine.prove(pipeline.draw(run.graph, "test", run.queries, 5, 0))
-    trace = build_trace(run, pipeline.engine, columns, None)
-    choice = columns.steps.choice.copy()
-    choice[3] += 1
-    flipped = build_trace(run, pipeline.engine, columns._replace(steps=columns.steps._replace(choice=choice)), None)
-    divergences = compare(trace, flipped).divergences
-    assert len(divergences) == 1
-    engines = pipeline.engine, pipeline.engine
-    (replayed,) = Explainer(trace, Comparer(trace, flipped), {}, engines).replay(divergences)
-    assert divergences[0].stage == "choose"
-    assert replayed.divergence == msgspec.structs.replace(divergences[0], stage="recycle", is_replayed=True)
-    assert replayed.outputs is None
+class WrongAlone(ReferenceEngine):
+    """An engine that steps right, and makes one wrong choice in every run of its own."""
 
+    row = 0
 
-class WrongAlone:
-    """An engine that steps right, and makes one wrong choice in every run of its own. row: the step of that choice."""
-
-    def __init__(self, engine, row):
-        self.info, self.probe, self.step = engine.info, engine.probe, engine.step
-        self._prove, self._row = engine.prove, row
-
-    def prove(self, candidates, *options):
-        columns = self._prove(candidates, *options)
+    def prove(self, *arguments: Any) -> kv.Columns:
+        columns = super().prove(*arguments)
         choice = columns.steps.choice.copy()
-        choice[self._row] += 1
+        choice[self.row] += 1
         return columns._replace(steps=columns.steps._replace(choice=choice))
 
 
 @pytest.mark.parametrize(("step", "stage"), [(0, "recycle"), (1, "advance")])
-def test_what_goes_wrong_before_a_step_is_handed_on_by_advance_or_put_there_by_recycle(step, stage):
-    run = countries_run()
-    pipeline = reference_pipeline(run)
-    wrong = WrongAlone(pipeline.engine, step)
-    candidates = pipeline.draw(run.graph, "test", run.queries, 5, 0)
-    trace, other = (build_trace(run, each, each.prove(candidates), None) for each in (pipeline.engine, wrong))
-    divergences = compare(trace, other).divergences
-    assert [(each.candidate, each.step) for each in divergences] == [(0, step)]
-    (replayed,) = Explainer(trace, Comparer(trace, other), {}, (pipeline.engine, wrong)).replay(divergences)
-    assert replayed.divergence.stage == stage
+def test_what_goes_wrong_before_a_step_is_handed_on_by_advance_or_put_there_by_recycle(step: int, stage: str):
+    engine = type("WrongAlone", (WrongAlone,), {"row": step})
+    report = kv.verify("countries", engine, queries=2, corruptions=5, equality=Equality(determinism=False))
+    found = [(each.candidate, each.step, each.stage, each.is_replayed) for each in report.divergences]
+    assert found == [(0, step, stage, True)]
 
 
 @pytest.mark.parametrize(
     ("stage", "expected", "actual", "shown"),
     [
-        (Stage.SELECT, (0, 1, -1), (0, 2, -1), None),
-        (Stage.MATCH_FACTS, (0, 1, 2), (0, 2), (1, ["nothing more"])),
-        (Stage.MATCH_RULES, (0, 1), (1, 0), (2, 2)),
-        (Stage.RESOLVE, ((1, 0, ((0, 1, -1),)),), (), (1, ["nothing more"])),
-        (Stage.CLOSE, ((1, 1, 0, ()),), ((2, 0, 0, ()),), (1, 1)),
-        (Stage.LIMIT, ((), 1, 0), ((), 0, 1), ("dropped 1 by max_atoms", "dropped 0 by max_atoms")),
-        (Stage.LIMIT, (((0, 1, 0, ((0, 1, 2),)),), 0, 0), ((), 0, 0), (1, ["nothing more"])),
-        (Stage.SCORE, (1.0, 2.0), (1.0, 3.0), (["1.0", "2.0"], ["1.0", "3.0"])),
-        (Stage.CHOOSE, 0, 1, (0, 1)),
-        (Stage.ADVANCE, (0, ((0, 1, 2),), 1), (2, (), 1), None),
-        (Stage.FINISH, 1, 9, ("PROVED", "outcome#9")),
+        ("select", (0, 1, -1), (0, 2, -1), None),
+        ("match_facts", (0, 1, 2), (0, 2), (1, ["nothing more"])),
+        ("match_rules", (0, 1), (1, 0), (2, 2)),
+        ("resolve", ((1, 0, ((0, 1, -1),)),), (), (1, ["nothing more"])),
+        ("close", ((1, 1, 0, ()),), ((2, 0, 0, ()),), (1, 1)),
+        ("limit", ((), 1, 0), ((), 0, 1), ("dropped 1 by max_atoms", "dropped 0 by max_atoms")),
+        ("limit", (((0, 1, 0, ((0, 1, 2),)),), 0, 0), ((), 0, 0), (1, ["nothing more"])),
+        ("score", (1.0, 2.0), (1.0, 3.0), (["1.0", "2.0"], ["1.0", "3.0"])),
+        ("choose", 0, 1, (0, 1)),
+        ("advance", (0, ((0, 1, 2),), 1), (2, (), 1), None),
+        ("finish", 1, 9, ("PROVED", "outcome#9")),
     ],
 )
-def test_a_difference_in_a_stage_is_shown_with_names(stage, expected, actual, shown):
-    run = countries_run()
-    pipeline = reference_pipeline(run)
-    candidates = pipeline.draw(run.graph, "test", range(1), 0, 0)
-    names = Names(build_trace(run, pipeline.engine, pipeline.engine.prove(candidates), None))
-    values = render_difference(stage, expected, actual, names)
+def test_a_difference_in_a_stage_is_shown_with_names(stage: str, expected: Any, actual: Any, shown: Any):
+    trace = kv.verify("countries", "reference", queries=1, corruptions=0).traces.expected
+    values = render_difference(Stage(stage), expected, actual, Names(trace))
     assert values[0] != values[1]
     msgspec.json.encode(values)
     for value, wanted in zip(values, shown or (), strict=bool(shown)):
         if isinstance(wanted, int) and isinstance(value, list):
             assert len(value) == wanted
-        elif isinstance(wanted, str):
-            assert value.startswith(wanted)
         else:
-            assert value == wanted
+            assert value.startswith(wanted) if isinstance(wanted, str) else value == wanted
 
 
-def test_items_of_a_stage_differ_if_the_same_input_gave_something_else():
-    pruned = ((1, 0, ((0, -1, 1),)), (1, 1, ((0, -2, 1),)), (2, 0, ()))
-    sides = [{Stage.PRUNE: pruned, Stage.RENAME: pruned}, {Stage.PRUNE: pruned, Stage.RENAME: pruned}]
-    limits = Limits()
-    assert not list(find_later_faults(Stage.PRUNE, *sides, limits, 0.0))
-    renamed = pruned[:1], ((1, 1, ((0, -1, 1),)),), pruned[2:]
-    sides[0][Stage.RENAME] = sum(renamed, ())
-    (fault,) = find_later_faults(Stage.PRUNE, *sides, limits, 0.0)
-    assert (fault.stage, fault.expected, fault.actual) == (Stage.RENAME, renamed[1], pruned[1:2])
-    # What was pruned otherwise is not the fault of `rename`.
-    sides[1][Stage.PRUNE] = (pruned[0], (1, 1, ()), pruned[2])
-    assert Stage.RENAME not in [each.stage for each in find_later_faults(Stage.PRUNE, *sides, limits, 0.0)]
+def trace_in(dialect: Dialect, graph: Any = "countries", num: int = 2, **limits: Any) -> Trace:
+    limits_ = Limits(dialect=dialect, **limits)
+    equality = Equality(determinism=False, minimum="none")
+    report = kv.verify(graph, "reference", queries=1, corruptions=num, limits=limits_, equality=equality)
+    return report.traces.expected
+
+
+def retake(trace: Trace) -> Report:
+    """Judge a trace by the reference's steps from its goals."""
+    return kv.compare("reference", trace, equality=Equality(minimum="none"))
+
+
+@pytest.mark.parametrize("knows_depths", [True, False])
+def test_uncounted_steps_are_not_counted_when_a_trace_is_judged(knows_depths: bool):
+    trace = trace_in(Dialect(skips_unary=True), max_depth=3)
+    steps = trace.columns.steps
+    assert (np.diff(steps.depth.astype(int)) == 0).any()
+    if not knows_depths:
+        unknown = trace.columns._replace(steps=steps._replace(depth=np.zeros_like(steps.depth)))
+        trace = replace(trace, columns=unknown, fields=trace.fields - {"steps.depth"})
+    report = retake(trace)
+    assert report.divergences == ()
+    assert ("steps.depth" in report.coverage.fields) is knows_depths
+
+
+def test_traces_of_different_dialects_are_compared_only_if_the_user_allows_it():
+    expected, actual = trace_in(Dialect()), trace_in(Dialect(ties="random"))
+    reason = "the dialects differ: ties is realistic in the expected dialect and random in the actual one"
+    found = kv.kinds.compare(expected, actual)
+    assert (found.verdict, found.reasons) == (Verdict.INCONCLUSIVE, (reason,))
+    allowed = kv.compare(expected, actual, equality=Equality(allow_dialects=True))
+    assert (allowed.verdict, reason in allowed.notes) == (Verdict.AGREE, True)
+    free = [trace_in(Dialect(exclusion=each), exclude_query=False) for each in ("always", "never")]
+    assert kv.kinds.compare(*free).verdict is Verdict.AGREE
+    with pytest.raises(kv.UserError, match="ranks rest on the default dialect"):
+        kv.evaluate("countries", "reference", queries=1, limits=Limits(dialect=Dialect(unproved="log_probability")))
+
+
+@pytest.mark.parametrize(
+    ("dialect", "stage", "evidence"),
+    [
+        (Dialect(), "choose", ""),
+        (Dialect(filters=("prune", "close")), "choose", ""),
+        (Dialect(memory="set"), "choose", ""),
+        (Dialect(filters=("close",)), "prune", "no stage is named: the dialect does not apply prune"),
+        (Dialect(filters=("prune", "close")), "revisit", "no stage is named: the dialect does not apply revisit"),
+    ],
+)
+def test_a_stage_is_named_only_where_its_rules_hold(dialect: Dialect, stage: str, evidence: str):
+    divergence = kv.Divergence(
+        candidate=0, atom="", query=0, side="", step=0, stage=stage, field="", level="outcome", expected=1, actual=2
+    )  # fmt: skip
+    ((named,), (why,)) = name_in_dialect([divergence], [Finding(DifferenceClass.MISSING, "seen", 0.9)], dialect)
+    assert named.stage == ("unknown" if evidence else stage)
+    assert evidence in why.evidence
+
+
+@pytest.mark.deep
+def test_a_trace_of_any_dialect_contradicts_nothing_and_is_judged_by_its_own_steps(tmp_path):
+    rng, seen = random.Random(5), set()
+    for number in range(14):
+        values = {name: rng.choice(choices) for name, choices in VALUES.items()}
+        dialect = Dialect(**values, filters=tuple(rng.sample(FILTERS, rng.randint(3, len(FILTERS)))))
+        path = tmp_path / f"{number}.h5"
+        limits = Limits(dialect=dialect, max_depth=rng.randint(2, 5), max_atoms=2, max_resolvents=rng.randint(1, 6))
+        kv.record("countries", path, "reference", queries=1, corruptions=2, limits=limits)
+        assert not [note for note in check_trace(path).notes if "contradict" in note], dialect
+        # The recorded positions do not say which candidates are positives.
+        if dialect.exclusion != "positives_only":
+            assert (retake(kv.open_trace(path).load()).divergences) == (), dialect
+        steps, kinds = (part := kv.open_trace(path).load().columns).steps, part.resolvents.kind
+        seen |= {"stop"} if (kinds == 3).any() else set()
+        seen |= {"uncounted"} if (np.diff(steps.depth.astype(int)) == 0).any() else set()
+        seen |= {"dropped"} if steps.dropped_atoms.any() else set()
+    assert seen == {"stop", "uncounted", "dropped"}

@@ -7,7 +7,7 @@ import kgverify as kv
 from kgverify.step.clauses import resolve
 
 WIDTH = 16
-SMALL = {"queries": 2, "corruptions": 2}
+SMALL = {"queries": 1, "corruptions": 2}
 
 
 class Net(kv.StagedEngine):
@@ -131,14 +131,15 @@ def test_equal_bits_have_no_rounding():
     assert report.determinism.actual_within == "to the bit"
 
 
-@pytest.mark.parametrize("factor", [10, 100])
-def test_a_fault_beyond_the_bound_is_a_fault_of_scores(right, factor):
-    report = kv.verify("countries", offset_by(factor * right.rounding.bound), reference=Net, **SMALL)
+@pytest.mark.deep
+def test_a_fault_beyond_the_bound_is_a_fault_of_scores(right):
+    report = kv.verify("countries", offset_by(10 * right.rounding.bound), reference=Net, **SMALL)
     assert report.verdict is kv.Verdict.DIVERGE
     assert report.first_divergence.stage == "score"
     assert not any("other slots" in text for text in texts_of(report))
 
 
+@pytest.mark.deep
 def test_the_way_out_is_named_with_what_it_hides(right):
     fault = offset_by(3 * right.rounding.bound)
     report = kv.verify("countries", fault, reference=Net, **SMALL)
@@ -150,6 +151,7 @@ def test_the_way_out_is_named_with_what_it_hides(right):
     assert any("the user accepts" in note for note in accepting.notes)
 
 
+@pytest.mark.deep
 def test_a_coarser_float_type_is_named_and_accepted_only_if_it_is_declared():
     report = kv.verify("countries", Half, reference=Net, **SMALL)
     assert report.verdict is kv.Verdict.DIVERGE
@@ -168,12 +170,16 @@ def test_an_engine_repeats_itself_within_the_bound():
     assert "the actual one within" in " ".join(str(report).split())
 
 
-def test_an_engine_that_chooses_otherwise_in_its_second_run_is_inconclusive():
-    report = kv.verify("countries", Guesses, reference=Net, **SMALL)
+@pytest.mark.parametrize("reference", [Net, pytest.param(Guesses, marks=pytest.mark.deep)])
+def test_an_engine_that_chooses_otherwise_in_its_second_run_is_inconclusive(reference):
+    report = kv.verify("countries", Guesses, reference=reference, **SMALL)
     assert report.verdict is kv.Verdict.INCONCLUSIVE
     assert any("not deterministic" in reason and "from step" in reason for reason in report.reasons)
+    # Where both are random, a change of one is no measure of the rounding.
+    assert reference is Net or not any("8 times the change" in each for each in report.rounding.evidence)
 
 
+@pytest.mark.deep
 def test_scores_of_another_row_are_named():
     report = kv.verify("countries", OtherRow, reference=Net, **SMALL)
     assert (report.verdict, report.first_divergence.stage) == (kv.Verdict.DIVERGE, "recycle")
@@ -192,13 +198,7 @@ def test_two_recorded_traces_have_a_weaker_bound_from_their_float_type(tmp_path,
     assert kv.compare(paths[0], paths[2]).verdict is kv.Verdict.DIVERGE
 
 
-def test_lockstep_accepts_the_same_rounding():
-    assert (
-        kv.verify("countries", Backwards, reference=Net, **SMALL, equality=kv.Equality(lockstep=True)).verdict
-        is kv.Verdict.AGREE
-    )
-
-
+@pytest.mark.deep
 def test_torch_code_is_measured_wherever_its_weights_are():
     torch = pytest.importorskip("torch")
     table = torch.randn(400, WIDTH, generator=torch.Generator().manual_seed(1))
@@ -221,6 +221,7 @@ def test_torch_code_is_measured_wherever_its_weights_are():
     assert all("random errors in each operation" in each and "in float64" in each for each in report.rounding.evidence)
 
 
+@pytest.mark.deep
 def test_a_mask_of_large_numbers_does_not_widen_the_bound():
     torch = pytest.importorskip("torch")
 
@@ -238,9 +239,3 @@ def test_a_mask_of_large_numbers_does_not_widen_the_bound():
     report = kv.verify("countries", Hotter, reference=Masked, **SMALL)
     assert (report.verdict, report.first_divergence.stage) == (kv.Verdict.DIVERGE, "score")
     assert report.rounding.bound < 1e-2
-
-
-def test_an_engine_with_random_scores_is_inconclusive_even_beside_another_one():
-    report = kv.verify("countries", Guesses, reference=Guesses, **SMALL)
-    assert report.verdict is kv.Verdict.INCONCLUSIVE
-    assert not any("8 times the change" in each for each in report.rounding.evidence)

@@ -1,7 +1,10 @@
-"""Two pipelines on one run: right engines agree in everything, wrong ones are found out."""
+"""Two engines on one run: right ones agree in everything, wrong ones are found out."""
 
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from run_engines import (
@@ -16,17 +19,17 @@ from run_engines import (
     needs_data,
 )
 
-from kgverify import Equality, Limits, UserError, Verdict, load_graph
-from kgverify.comparison.result import Level
-from kgverify.engines.protocol import ProbedEngine
+import kgverify as kv
+from kgverify import Columns, Equality, Report, Run, UserError, Verdict
 from kgverify.kinds import KNOWLEDGE_GRAPH
-from kgverify.ranking.rank import MRR, rank_candidates
-from kgverify.runs.run import Run, load_policy, reference_pipeline
-from kgverify.trace.model.columns import Columns, select_candidates
-from kgverify.trace.read.trace_file import read_trace
-from kgverify.verification.recorded import compare_recorded
-from kgverify.verification.save import save_verification
+from kgverify.ranking.rank import rank_candidates
+from kgverify.runs.run import Pipeline, reference_pipeline
+from kgverify.trace.model.columns import select_candidates
 from kgverify.verification.verify import Verification, verify
+
+MRR = "both.realistic.mean_reciprocal_rank"
+EAGER = kv.Evaluator(mode="eager", device="cpu", slots=16)
+SIZES = {"queries": 2, "corruptions": 5}
 
 
 def against_foreign(run: Run, engine: ForeignEngine, **equality: Any) -> Verification:
@@ -34,41 +37,59 @@ def against_foreign(run: Run, engine: ForeignEngine, **equality: Any) -> Verific
     return verify(run, *sides, effort=UNEXPLAINED, equality=Equality(**equality))
 
 
-def assert_everything_was_compared(verification: Verification) -> None:
-    expected, coverage = verification.expected.columns, verification.report.coverage
+def against(change: Callable[[Columns], Columns], **equality: Any) -> Report:
+    """The report of an engine whose columns are changed."""
+    run = countries_run()
+    return against_foreign(run, ForeignEngine(run, change), determinism=False, **equality).report
+
+
+def against_pipeline(**functions: Any) -> Report:
+    run = countries_run()
+    pipeline = reference_pipeline(run)
+    equality = Equality(determinism=False)
+    return verify(run, pipeline, pipeline._replace(**functions), effort=UNEXPLAINED, equality=equality).report
+
+
+def assert_everything_was_compared(report: Report) -> None:
+    expected, coverage = report.traces.expected.columns, report.coverage
     assert coverage.candidates == coverage.candidates_expected == coverage.candidates_actual
     assert coverage.candidates == len(expected.candidates.query) > 0
     assert coverage.steps == len(expected.steps.depth) > 0
     assert coverage.resolvents == len(expected.resolvents.kind) > 0
-    assert set(coverage.fields) == KNOWLEDGE_GRAPH.compared_names
-    assert coverage.not_compared == ()
+    assert (set(coverage.fields), coverage.not_compared) == (KNOWLEDGE_GRAPH.compared_names, ())
 
 
 @pytest.mark.parametrize("policy", ["shortest", "two_tower"])
-def test_the_compiled_evaluator_agrees_with_the_reference_on_countries(policy: str):
-    run = countries_run(policy)
-    verification = verify(run, reference_pipeline(run), eager_pipeline(run))
-    report = verification.report
+def test_the_compiled_evaluator_agrees_with_the_reference_on_countries(policy: str, tmp_path):
+    report = kv.verify("countries", EAGER, **SIZES, policy=policy, save=tmp_path / "run" / "1")
     assert report.verdict is Verdict.AGREE
     assert (report.divergences, report.first_cause, report.reasons) == ((), None, ())
-    assert [note for note in report.notes if "within the bound" not in note and "a hit at" not in note] == []
     assert any("within the bound" in note for note in report.notes) == (policy == "two_tower")
     assert (report.determinism.expected, report.determinism.actual) == (True, True)
-    assert_everything_was_compared(verification)
+    assert_everything_was_compared(report)
     assert report.metrics.expected == pytest.approx(report.metrics.actual)
     assert 0 < report.metrics.expected[MRR] <= 1
     assert len(report.metrics.expected) == 36
-    assert report.level is (None if policy == "shortest" else Level.BITS)
+    assert report.level == (None if policy == "shortest" else "bits")
+    # What was saved reads back, and compares as in memory.
+    paths = [tmp_path / "run" / "1" / f"{side}.h5" for side in ("expected", "actual")]
+    for path, trace in zip(paths, (report.traces.expected, report.traces.actual), strict=True):
+        saved = kv.open_trace(path).load()
+        assert_same_columns(trace.columns, saved.columns)
+        assert (saved.header, saved.root) == (trace.header, trace.root)
+    recorded = kv.compare(*paths)
+    assert (recorded.verdict, recorded.coverage) == (Verdict.AGREE, report.coverage)
+    assert recorded.metrics == report.metrics
+    # An engine declares less than the judge's bound.
+    bounds = report.policy.score_errors
+    assert report.environment.actual.score_error <= bounds.get("float32", 0.0)
+    assert policy == "shortest" or bounds["float64"] <= bounds["float32"] < bounds["bf16x3"] < bounds["tf32"]
 
 
 def test_the_compiled_evaluator_agrees_step_by_step_from_the_goals_of_the_reference():
-    run = countries_run()
-    verification = verify(
-        run, reference_pipeline(run), eager_pipeline(run), equality=Equality(lockstep=True, determinism=False)
-    )
-    report = verification.report
+    report = kv.verify("countries", EAGER, **SIZES, equality=Equality(lockstep=True, determinism=False))
     assert (report.verdict, report.lockstep, report.divergences) == (Verdict.AGREE, True, ())
-    num_steps = len(verification.expected.columns.steps.depth)
+    num_steps = len(report.traces.expected.columns.steps.depth)
     assert (report.coverage.candidates, report.coverage.steps) == (num_steps, num_steps)
     assert (report.determinism.expected, report.determinism.actual) == (None, None)
 
@@ -77,108 +98,77 @@ def test_the_compiled_evaluator_agrees_step_by_step_from_the_goals_of_the_refere
 @pytest.mark.data
 @needs_data
 def test_the_compiled_evaluator_agrees_on_wn18rr_where_a_predicate_has_34796_facts():
-    graph = load_graph("wn18rr")
+    graph = kv.load_graph("wn18rr")
     assert np.bincount(graph.program.facts[:, 0]).max() == 34_796
-    run = Run(graph, num_queries=2, num_corruptions=2)
-    verification = verify(
-        run, reference_pipeline(run), eager_pipeline(run, slots=32), equality=Equality(determinism=False)
-    )
-    assert verification.report.verdict is Verdict.AGREE
-    assert_everything_was_compared(verification)
+    engine = replace(EAGER, slots=32)
+    report = kv.verify(graph, engine, queries=2, corruptions=2, equality=Equality(determinism=False))
+    assert report.verdict is Verdict.AGREE
+    assert_everything_was_compared(report)
 
 
-def test_a_nondeterministic_engine_is_inconclusive():
+@pytest.mark.parametrize("role", ["expected", "actual"])
+def test_a_nondeterministic_engine_is_inconclusive(role: str):
     run = countries_run()
-    report = against_foreign(run, FlakyEngine(run)).report
+    sides = [reference_pipeline(run), foreign_pipeline(run, FlakyEngine(run))]
+    report = verify(run, *(sides if role == "actual" else sides[::-1]), effort=UNEXPLAINED).report
     assert report.verdict is Verdict.INCONCLUSIVE
-    (reason,) = report.reasons
-    assert reason.startswith(
-        "the actual engine is not deterministic: two runs of the same candidates differ in 1 of them, "
+    start = f"the {role} engine is not deterministic: two runs of the same candidates differ in 1 of them, "
+    assert report.reasons[0].startswith(start)
+    assert (
+        "first in steps.choice of candidate 21, locatedInCR(azerbaijan, europe), from step 19 on" in report.reasons[0]
     )
-    assert "first in steps.choice of candidate 21, locatedInCR(azerbaijan, europe), from step 19 on" in reason
-    assert (report.determinism.expected, report.determinism.actual) == (True, False)
+    assert (report.determinism.expected, report.determinism.actual) == (role == "actual", role == "expected")
 
 
-def test_a_nondeterministic_expected_engine_is_inconclusive_as_well():
-    run = countries_run()
-    report = verify(run, foreign_pipeline(run, FlakyEngine(run)), reference_pipeline(run)).report
-    assert report.verdict is Verdict.INCONCLUSIVE
-    assert "the expected engine is not deterministic" in report.reasons[0]
-
-
-@pytest.mark.parametrize("lockstep", [False, True])
-def test_an_engine_of_two_functions_is_enough(lockstep: bool):
-    run = countries_run()
-    engine = ForeignEngine(run)
-    assert not isinstance(engine, ProbedEngine)
-    report = against_foreign(run, engine, lockstep=lockstep).report
-    assert (report.verdict, report.environment.actual.name) == (Verdict.AGREE, "foreign")
-
-
-def lose_last_resolvent_score(columns: Columns) -> Columns:
+def lower_scores(columns: Columns) -> Columns:
     score = columns.resolvents.score.copy()
     score[columns.resolvents.kind == 0] -= 1
     return columns._replace(resolvents=columns.resolvents._replace(score=score))
 
 
 @pytest.mark.parametrize("lockstep", [False, True])
-def test_without_a_probe_the_stage_is_inferred_from_the_traces(lockstep: bool):
-    run = countries_run()
-    verification = against_foreign(run, ForeignEngine(run, lose_last_resolvent_score), lockstep=lockstep)
-    report = verification.report
+def test_an_engine_of_two_functions_is_enough_and_its_wrong_stage_is_inferred(lockstep: bool):
+    report = against(lambda columns: columns, lockstep=lockstep)
+    assert (report.verdict, report.environment.actual.name) == (Verdict.AGREE, "foreign")
+    report = against(lower_scores, lockstep=lockstep)
     assert report.verdict is Verdict.DIVERGE
     assert report.first_cause == report.divergences[0]
     assert {(each.stage, each.is_replayed) for each in report.divergences} == {("score", False)}
-    num_candidates = len(verification.expected.columns.candidates.query)
-    per_candidate = np.bincount([each.candidate for each in report.divergences], minlength=num_candidates)
-    assert per_candidate.max() > 1 if lockstep else per_candidate.max() == 1
-    assert len(per_candidate) == num_candidates
+    per_candidate = np.bincount([each.candidate for each in report.divergences], minlength=22)
+    assert len(per_candidate) == 22
+    assert bool(per_candidate.max() > 1) is lockstep
 
 
-def test_near_ties_are_followed_from_the_expected_choice():
-    run = countries_run()
-    verification = against_foreign(run, TieBreakingEngine(run, 1e-3), score_error=1e-3)
-    report = verification.report
-    assert report.verdict is Verdict.AGREE
-    assert report.divergences == ()
-    assert report.near_ties
-    assert all(0 <= tie.gap <= tie.bound == 2e-3 for tie in report.near_ties)
-    assert report.coverage.steps_after_near_ties > 0
-    assert sum(tie.compared_after for tie in report.near_ties) > 0
-    total = report.coverage.steps + report.coverage.steps_after_near_ties
-    assert total == len(verification.expected.columns.steps.depth)
-
-
-def test_a_fault_behind_a_near_tie_is_found():
+def test_near_ties_are_followed_from_the_expected_choice_and_a_fault_behind_one_is_found():
     run = countries_run()
     right = against_foreign(run, TieBreakingEngine(run, 1e-3), score_error=1e-3)
-    tie = next(tie for tie in right.report.near_ties if tie.compared_after)
-    proved = right.expected.columns.steps.depth > tie.step
+    report = right.report
+    assert (report.verdict, report.divergences) == (Verdict.AGREE, ())
+    assert all(0 <= tie.gap <= tie.bound == 2e-3 for tie in report.near_ties)
+    total = report.coverage.steps + report.coverage.steps_after_near_ties
+    assert total == len(right.expected.columns.steps.depth)
+    tie = next(tie for tie in report.near_ties if tie.compared_after)
 
     def drop_at_depth(columns: Columns) -> Columns:
         counts = columns.steps.dropped_atoms + (columns.steps.depth > tie.step)
         return columns._replace(steps=columns.steps._replace(dropped_atoms=counts.astype(np.uint32)))
 
-    assert proved.any()
+    assert (right.expected.columns.steps.depth > tie.step).any()
     report = against_foreign(run, TieBreakingEngine(run, 1e-3, drop_at_depth), score_error=1e-3).report
     assert report.verdict is Verdict.DIVERGE
     assert any(each.candidate == tie.candidate and each.step > tie.step for each in report.divergences)
-
-
-def test_an_undeclared_error_excuses_nothing():
-    run = countries_run()
+    # An error that was not declared excuses nothing.
     report = against_foreign(run, TieBreakingEngine(run, 1e-3, declared=0.0)).report
-    assert report.verdict is Verdict.DIVERGE
-    assert report.near_ties == ()
+    assert (report.verdict, report.near_ties) == (Verdict.DIVERGE, ())
+
+
+class Short(TieBreakingEngine):
+    def step(self, positions: Any) -> Columns:
+        return select_candidates(super().step(positions), np.arange(1))
 
 
 def test_too_few_steps_are_an_error_of_the_engine():
     run = countries_run()
-
-    class Short(TieBreakingEngine):
-        def step(self, positions):
-            return select_candidates(super().step(positions), np.arange(1))
-
     with pytest.raises(UserError, match=r"engine foreign: returned 1 step from \d+ positions"):
         against_foreign(run, Short(run, 1e-3), score_error=1e-3)
     report = against_foreign(run, Short(run, 1e-3), lockstep=True, score_error=1e-3).report
@@ -186,93 +176,101 @@ def test_too_few_steps_are_an_error_of_the_engine():
     assert "recycle" in {each.stage for each in report.divergences}
 
 
-def test_a_lost_candidate_is_a_divergence():
-    run = countries_run()
-    lost = ForeignEngine(run, lambda columns: select_candidates(columns, np.arange(1, len(columns.candidates.query))))
-    report = against_foreign(run, lost).report
+def test_lost_candidates_are_a_divergence_and_no_candidates_at_all_decide_nothing():
+    report = against(lambda columns: select_candidates(columns, np.arange(1, len(columns.candidates.query))))
     assert report.verdict is Verdict.DIVERGE
     assert (report.first_cause.candidate, report.first_cause.stage) == (0, "recycle")
+    assert against(lambda columns: select_candidates(columns, np.arange(0))).verdict is Verdict.INCONCLUSIVE
 
 
-def test_an_engine_that_proves_nothing_is_inconclusive():
-    run = countries_run()
-    idle = ForeignEngine(run, lambda columns: select_candidates(columns, np.arange(0)))
-    report = against_foreign(run, idle).report
-    assert report.verdict is Verdict.INCONCLUSIVE
-
-
-def test_a_nan_log_probability_is_a_divergence_without_ranks():
-    run = countries_run()
-
+@pytest.mark.parametrize("value", [np.nan, -np.inf])
+def test_a_log_probability_that_is_no_number_is_a_divergence_without_ranks(value: float):
     def spoil(columns: Columns) -> Columns:
         log_probability = columns.candidates.log_probability.copy()
-        log_probability[2:3] = np.nan
+        # A sample that is proved again may have fewer.
+        log_probability[2:3] = value
         return columns._replace(candidates=columns.candidates._replace(log_probability=log_probability))
 
-    report = against_foreign(run, ForeignEngine(run, spoil)).report
+    report = against(spoil)
     assert report.verdict is Verdict.DIVERGE
-    assert (report.first_cause.candidate, report.first_cause.field) == (2, "candidates.log_probability")
-    assert report.first_cause.actual == "nan"
+    found = (report.first_cause.candidate, report.first_cause.field, report.first_cause.actual)
+    assert found == (2, "candidates.log_probability", str(value))
     assert report.metrics.actual == {}
 
 
-def test_another_draw_is_a_fault_of_corrupt():
-    run = countries_run()
-    pipeline = reference_pipeline(run)
+def test_another_draw_is_a_fault_of_corrupt_and_another_rank_of_rank():
+    draw = reference_pipeline(countries_run()).draw
 
-    def draw_by_another_seed(graph, split, queries, num_corruptions, seed):
-        return pipeline.draw(graph, split, queries, num_corruptions, seed + 1)
+    def draw_by_another_seed(graph: Any, split: Any, queries: Any, num_corruptions: Any, seed: int) -> Any:
+        return draw(graph, split, queries, num_corruptions, seed + 1)
 
-    report = verify(
-        run, pipeline, pipeline._replace(draw=draw_by_another_seed), equality=Equality(determinism=False)
-    ).report
-    assert report.verdict is Verdict.DIVERGE
-    assert "corrupt" in {each.stage for each in report.divergences}
-
-
-def test_another_rank_is_a_fault_of_rank():
-    run = countries_run()
-    pipeline = reference_pipeline(run)
-
-    def rank_last(candidates, triples, tolerance):
+    def rank_last(candidates: Any, triples: Any, tolerance: Any) -> Any:
         ranks = rank_candidates(candidates, triples, tolerance)
         return ranks._replace(optimistic=ranks.num_ranked * 1.0, pessimistic=ranks.num_ranked * 1.0)
 
-    report = verify(run, pipeline, pipeline._replace(rank=rank_last), equality=Equality(determinism=False)).report
-    assert (report.verdict, report.level) == (Verdict.DIVERGE, Level.METRIC)
+    report = against_pipeline(draw=draw_by_another_seed)
+    assert report.verdict is Verdict.DIVERGE
+    assert "corrupt" in {each.stage for each in report.divergences}
+    report = against_pipeline(rank=rank_last)
+    assert (report.verdict, report.level) == (Verdict.DIVERGE, "metric")
     assert {each.stage for each in report.divergences} == {"rank"}
     assert report.metrics.actual[MRR] < report.metrics.expected[MRR]
 
 
-def test_a_saved_verification_reads_back_and_compares_as_in_memory(tmp_path):
-    run = countries_run("two_tower")
-    verification = verify(run, reference_pipeline(run), eager_pipeline(run), equality=Equality(determinism=False))
-    save_verification(verification, tmp_path / "run" / "1")
-    assert {each.name for each in (tmp_path / "run" / "1").iterdir()} == {"expected.h5", "actual.h5", "report.json"}
-    paths = tmp_path / "run" / "1" / "expected.h5", tmp_path / "run" / "1" / "actual.h5"
-    for path, trace in zip(paths, (verification.expected, verification.actual), strict=True):
-        read = read_trace(path)
-        assert_same_columns(trace.columns, read.columns)
-        assert read.header == trace.header
-        assert read.root == trace.root
-    recorded = compare_recorded(*paths).report
-    assert (recorded.verdict, recorded.coverage) == (Verdict.AGREE, verification.report.coverage)
-    assert recorded.metrics == verification.report.metrics
+class Boaster:
+    """An engine that declares a larger error than another one, and is the same otherwise."""
+
+    def __init__(self, pipeline: Pipeline, factor: float) -> None:
+        self._engine, self._factor = pipeline.engine, factor
+
+    @property
+    def info(self) -> kv.EngineInfo:
+        info = self._engine.info
+        return msgspec.structs.replace(info, score_error=self._factor * info.score_error)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
 
 
-@pytest.mark.parametrize("num_queries", [0, -3])
-def test_a_run_of_no_queries_is_refused(num_queries: int):
-    with pytest.raises(UserError, match="queries: expected at least 1 query"):
-        Run(load_graph("countries"), num_queries=num_queries)
+@pytest.mark.parametrize(("factor", "declares_more"), [(1, False), (1000, True)])
+def test_an_engine_cannot_excuse_a_fault_by_a_large_error(factor: float, declares_more: bool):
+    run = countries_run("two_tower", num_queries=2, num_corruptions=4)
+    judged = eager_pipeline(run, faults=["tf32-scores"])
+    judged = judged._replace(engine=Boaster(judged, factor))
+
+    def judge(**equality: Any) -> Report:
+        options = Equality(determinism=False, **equality)
+        return verify(run, reference_pipeline(run), judged, effort=UNEXPLAINED, equality=options).report
+
+    report = judge()
+    assert (report.verdict, report.first_cause.stage) == (Verdict.DIVERGE, "score")
+    notes = [note for note in report.notes if "which is not accepted" in note]
+    assert bool(notes) is declares_more
+    if declares_more:
+        declared, bound = judged.engine.info.score_error, run.policy.info.score_errors["float32"]
+        assert f"{declared:.3g}" in notes[0]
+        assert f"{bound:.3g}" in notes[0]
+        accepting = judge(score_error=declared)
+        assert accepting.verdict is Verdict.AGREE
+        assert any("the user accepts" in note for note in accepting.notes)
 
 
-@pytest.mark.parametrize("seed", [-1, 2**64])
-def test_a_seed_outside_64_bits_is_refused(seed: int):
-    with pytest.raises(UserError, match="seed: expected a seed"):
-        Run(load_graph("countries"), seed=seed)
-    with pytest.raises(UserError, match="seed: expected a seed"):
-        load_policy("two_tower", load_graph("countries"), Limits(), -1)
+def test_scores_of_shortest_have_no_error_to_declare():
+    run = countries_run()
+    report = against_foreign(run, ForeignEngine(run, score_error=0.5), determinism=False).report
+    assert {rule.field: rule.rule for rule in report.equality}["resolvents.score"] == "equal"
+    assert any("since the scores of `shortest` are exact" in note for note in report.notes)
 
 
-def test_more_queries_than_the_split_has_means_all():
-    assert countries_run(num_queries=999).queries == range(24)
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"queries": 0}, "queries: expected at least 1 query"),
+        ({"queries": -3}, "queries: expected at least 1 query"),
+        ({"seed": -1}, "seed: expected a seed"),
+        ({"seed": 2**64}, "seed: expected a seed"),
+    ],
+)
+def test_a_run_without_queries_or_with_a_seed_outside_64_bits_is_refused(options: dict[str, int], text: str):
+    with pytest.raises(UserError, match=text):
+        kv.verify("countries", "reference", **options)

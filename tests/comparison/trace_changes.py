@@ -1,20 +1,35 @@
-"""Pairs of traces that differ in all the ways that the tests of the streamed comparison need, and ways to store them."""
+"""Random changes of traces, by which two comparisons of the same pair are tested, and ways to store the traces."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import h5py
-import msgspec
 import numpy as np
-from comparison_traces import column_of, small_trace, with_column, with_columns, with_header_error, with_rankings
+from comparison_traces import (
+    column_of,
+    expand_rows,
+    renumbered,
+    small_trace,
+    starts_of,
+    with_candidates,
+    with_column,
+    with_columns,
+    with_rankings,
+    with_score_error,
+)
+from numpy.typing import NDArray
 
-from kgverify import TraceWriter
+from kgverify import Clauses, Storage, Trace, TraceWriter
 from kgverify.kinds import KNOWLEDGE_GRAPH
-from kgverify.program.program import Symbols
-from kgverify.trace.model.columns import concatenate, expand_rows, select_candidates, select_steps, starts_of
-from kgverify.trace.model.trace import Trace
-from kgverify.trace.write.writer import Clauses, Storage
+from kgverify.laws import compiled_maker, draw_problems
+from kgverify.runs.run import build_trace
+from kgverify.testing.checking.check import prepare_batches
+from kgverify.trace.hdf5.writing import write_arrays
+from kgverify.trace.model.columns import concatenate, select_candidates, select_steps
+from kgverify.trace.read.data_file import DataFile
 
 TOUCHED = (
     *("candidates.outcome", "candidates.is_limited", "candidates.log_probability"),
@@ -24,15 +39,15 @@ TOUCHED = (
 Change = Callable[[Trace, np.random.Generator], Trace]
 
 
-def base_trace(num_copies: int = 2, score_error: float = 0.0) -> Trace:
+def base_trace(num_copies: int = 1, score_error: float = 0.0) -> Trace:
     """Copies of the small trace, which are candidates of other queries; the last has those of the first once more."""
-    trace = small_trace()
-    parts = []
-    for i in range(num_copies):
-        c = trace.columns.candidates
-        parts.append(trace.columns._replace(candidates=c._replace(query=c.query + np.int32(10 * i))))
-    parts.append(select_candidates(trace.columns, np.arange(3)))
-    return with_header_error(with_columns(trace, concatenate(parts)), score_error)
+    columns = small_trace().columns
+    copies = [
+        columns._replace(candidates=columns.candidates._replace(query=columns.candidates.query + np.int32(10 * i)))
+        for i in range(num_copies)
+    ]
+    trace = with_columns(small_trace(), concatenate([*copies, select_candidates(columns, np.arange(3))]))
+    return with_score_error(trace, score_error)
 
 
 def _rows(trace: Trace) -> int:
@@ -40,17 +55,16 @@ def _rows(trace: Trace) -> int:
 
 
 def shuffle(trace: Trace, random: np.random.Generator) -> Trace:
-    return with_columns(trace, select_candidates(trace.columns, random.permutation(_rows(trace))))
+    return with_candidates(trace, random.permutation(_rows(trace)))
 
 
 def lose(trace: Trace, random: np.random.Generator) -> Trace:
-    kept = np.sort(random.permutation(_rows(trace))[: -int(random.integers(1, 4))])
-    return with_columns(trace, select_candidates(trace.columns, kept))
+    return with_candidates(trace, np.sort(random.permutation(_rows(trace))[: -int(random.integers(1, 4))]))
 
 
 def double(trace: Trace, random: np.random.Generator) -> Trace:
     rows = np.insert(np.arange(_rows(trace)), random.integers(_rows(trace)), random.integers(_rows(trace), size=2))
-    return with_columns(trace, select_candidates(trace.columns, rows))
+    return with_candidates(trace, rows)
 
 
 def invent(trace: Trace, random: np.random.Generator) -> Trace:
@@ -87,19 +101,15 @@ def cut_steps(trace: Trace, random: np.random.Generator) -> Trace:
     num_steps = column_of(trace, "candidates.num_steps")
     fewer = num_steps - (random.random(len(num_steps)) < 0.1) * (num_steps > 0)
     bounds = np.stack((starts_of(num_steps)[:-1], starts_of(num_steps)[:-1] + fewer), axis=1).reshape(-1)
-    kept = expand_rows(bounds, np.arange(0, len(bounds), 2))
-    columns = select_steps(trace.columns, kept)
-    return with_columns(
-        trace, columns._replace(candidates=columns.candidates._replace(num_steps=fewer.astype(np.uint32)))
-    )
+    columns = select_steps(trace.columns, expand_rows(bounds, np.arange(0, len(bounds), 2)))
+    return with_column(with_columns(trace, columns), "candidates.num_steps", fewer.astype(np.uint32))
 
 
 def move_boundary(trace: Trace, random: np.random.Generator) -> Trace:
     """The totals stay; one count gives to the next."""
     name = str(random.choice(["candidates.num_steps", "steps.num_atoms", "steps.num_resolvents"]))
     values = column_of(trace, name).copy()
-    rows = np.flatnonzero(values[:-1] > 0)
-    row = int(random.choice(rows))
+    row = int(random.choice(np.flatnonzero(values[:-1] > 0)))
     values[row] -= 1
     values[row + 1] += 1
     return with_column(trace, name, values)
@@ -127,6 +137,7 @@ def tie(trace: Trace, random: np.random.Generator) -> Trace:
 
 
 def rank_otherwise(trace: Trace, random: np.random.Generator) -> Trace:
+    assert trace.rankings is not None
     optimistic = trace.rankings.optimistic.copy()
     optimistic[random.integers(len(optimistic))] += 1
     return with_rankings(trace, optimistic=optimistic, pessimistic=trace.rankings.pessimistic + 1)
@@ -134,38 +145,23 @@ def rank_otherwise(trace: Trace, random: np.random.Generator) -> Trace:
 
 def forget_column(trace: Trace, random: np.random.Generator) -> Trace:
     groups = [{"resolvents.origin_kind", "resolvents.origin"}, {"resolvents.score"}, {"candidates.log_probability"}]
-    lost = random.choice([*groups, {"steps.dropped_atoms", "steps.dropped_resolvents"}])
-    fields = trace.fields - lost
-    for name in lost & fields:
+    lost = random.choice(np.array([*groups, {"steps.dropped_atoms", "steps.dropped_resolvents"}], object))
+    for name in lost & trace.fields:
         trace = with_column(trace, name, np.zeros_like(column_of(trace, name)))
-    return replace(trace, fields=fields)
+    return replace(trace, fields=trace.fields - lost)
 
 
 def forget_rankings(trace: Trace, random: np.random.Generator) -> Trace:
     return replace(trace, rankings=None)
 
 
-def rename_constants(trace: Trace, random: np.random.Generator) -> Trace:
-    """Constants numbered backwards."""
-    last = len(trace.symbols.constants) - 1
-
-    def convert(atoms: np.ndarray) -> np.ndarray:
-        converted = atoms.copy()
-        converted[:, 1:] = np.where(atoms[:, 1:] >= 0, last - atoms[:, 1:], atoms[:, 1:])
-        return converted
-
-    for name in ("candidates.atom", "steps.goal_atoms", "resolvents.atoms"):
-        trace = with_column(trace, name, convert(column_of(trace, name)))
-    header = msgspec.structs.replace(trace.header, program_sha256="")
-    facts = convert(trace.facts) if trace.facts is not None and random.random() < 0.5 else None
-    lines = trace.fact_lines if facts is not None else None
-    symbols = Symbols(trace.symbols.predicates, trace.symbols.constants[::-1])
-    return replace(trace, header=header, symbols=symbols, facts=facts, fact_lines=lines)
+def number_otherwise(trace: Trace, random: np.random.Generator) -> Trace:
+    return renumbered(trace, keeps_facts=bool(random.random() < 0.5))
 
 
 CHANGES: tuple[Change, ...] = (
     *(shuffle, lose, double, invent, swap_arguments, touch, cut_steps, move_boundary, jitter, coarsen, tie),
-    *(rank_otherwise, forget_column, forget_rankings, rename_constants),
+    *(rank_otherwise, forget_column, forget_rankings, number_otherwise),
 )
 
 
@@ -180,17 +176,12 @@ def store(
 ) -> Path:
     """Write a trace as one file, or as a folder of shards of `shard_steps` steps; chunked as other writers may do it."""
     absent = KNOWLEDGE_GRAPH.optional - trace.fields
-    with TraceWriter(
-        path,
-        trace.header,
-        trace.symbols,
-        clauses=Clauses(trace.facts, trace.fact_lines, trace.rules),
-        storage=Storage(level, absent, is_archived, shard_steps),
-    ) as writer:
-        for i in range(_rows(trace)) if shard_steps < 1 << 40 else ():
-            writer.append(select_candidates(trace.columns, np.array([i])))
-        if shard_steps >= 1 << 40:
-            writer.append(trace.columns)
+    storage = Storage(level, absent, is_archived, shard_steps)
+    clauses = Clauses(trace.facts, trace.fact_lines, trace.rules)
+    is_whole = shard_steps >= 1 << 40
+    with TraceWriter(path, trace.header, trace.symbols, clauses=clauses, storage=storage) as writer:
+        for rows in [np.arange(_rows(trace))] if is_whole else np.arange(_rows(trace))[:, None]:
+            writer.append(select_candidates(trace.columns, rows))
         if trace.rankings is not None:
             writer.set_rankings(trace.rankings)
     if is_chunked and path.is_file():
@@ -214,3 +205,25 @@ def chunk(path: Path) -> None:
 
         old.visititems(copy)
     whole.unlink()
+
+
+def rewrite(source: Path, target: Path, **changes: NDArray[Any] | None) -> Path:
+    """Write the datasets of a trace again, some with other content or, for None, left out; checksums fit the content."""
+    arrays = DataFile(source).load_arrays()
+    for name, values in changes.items():
+        arrays.pop(name.replace("__", "/"), None)
+        if values is not None:
+            arrays[name.replace("__", "/")] = values
+    write_arrays(target, arrays, "test")
+    return target
+
+
+def random_problems(num: int, faults: Sequence[str]) -> Iterator[tuple[Trace, list[Trace]]]:
+    """Yield the reference's trace of some random problems, and those of the evaluator with a fault each."""
+    for batch in prepare_batches(list(islice(draw_problems(11), num))):
+        actual, merged = [], batch.merged
+        for fault in faults:
+            pipeline = merged.with_unranked(compiled_maker(faults=(fault,))(merged.run, merged.sizes))
+            columns = pipeline.engine.prove(pipeline.draw_for(merged.run))
+            actual.append(build_trace(merged.run, pipeline.engine, columns, None))
+        yield batch.expected, actual
