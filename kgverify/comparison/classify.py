@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from math import inf
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -32,6 +33,7 @@ class Surroundings(NamedTuple):
     error_bound:      the largest gap between two scores that rounding explains
     draw:             the evidence that the candidates of this query and side were drawn differently
     has_scores:       whether both sides know their scores
+    is_replayed:      whether the engines took the step again
     """
 
     expected: StepView | None
@@ -42,6 +44,7 @@ class Surroundings(NamedTuple):
     error_bound: float = 0.0
     draw: str = ""
     has_scores: bool = True
+    is_replayed: bool = False
 
     @property
     def steps(self) -> list[StepView]:
@@ -116,7 +119,7 @@ def classify(divergence: Divergence, around: Surroundings) -> Finding:
     rule = _RULES.get(stage)
     if rule is None:
         return Finding(DifferenceClass.UNCLASSIFIED, f"no rule for stage {stage.value}", 0.0)
-    return rule(stage, around)
+    return rule(stage, around._replace(is_replayed=divergence.is_replayed))
 
 
 def describe_recorded(divergence: Divergence, around: Surroundings) -> str:
@@ -264,6 +267,8 @@ def _of_scores(stage: Stage, around: Surroundings) -> Finding:
     pairs = list(zip(*around.outputs_of(stage), strict=False))
     if any(a != a for _, a in pairs):
         return Finding(DifferenceClass.NUMBER, "a score is NaN", 1.0, "NaN")
+    if any(e != a and inf in (abs(e), abs(a)) for e, a in pairs):
+        return Finding(DifferenceClass.NUMBER, "a score is infinite, and the other side's is not the same", 1.0)
     worst = max((abs(e - a) / max(abs(e), abs(a)) for e, a in pairs if e != a), default=0.0)
     if worst > SCORE_ROUNDING:
         return Finding(DifferenceClass.NUMBER, f"scores differ by up to {worst:.1e}, relative", 0.9)
@@ -294,13 +299,18 @@ def _of_choice(stage: Stage, around: Surroundings) -> Finding:
 def _of_goal(stage: Stage, around: Surroundings) -> Finding:
     expected, actual = around.steps
     cause = "the state that steps before it left" if stage is Stage.ADVANCE else "other slots"
-    alone = f"the step run alone gives the expected output: it depends on {cause}"
+    alone = Finding(
+        DifferenceClass.FOREIGN, f"the step run alone gives the expected output: it depends on {cause}", 0.8
+    )
+    if not around.is_replayed:
+        words = "the recorded outputs of the stages agree, and the step differs: the fault lies outside of the stages"
+        alone = Finding(DifferenceClass.FOREIGN, words, 0.5)
     rules = (
         (
             expected.goal == actual.goal and expected.depth != actual.depth,
             Finding(DifferenceClass.STALE, f"depth {actual.depth}, expected {expected.depth}", 0.9),
         ),
-        (expected.goal == actual.goal, Finding(DifferenceClass.FOREIGN, alone, 0.8)),
+        (expected.goal == actual.goal, alone),
         (
             any(step.goal == actual.goal for step in around.earlier),
             Finding(DifferenceClass.STALE, "the goal is that of an earlier step", 0.95),

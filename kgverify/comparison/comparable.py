@@ -540,7 +540,8 @@ def _find_uncounted_columns(traces: tuple[Trace, Trace]) -> list[str]:
     """Describe the columns that one trace's digests count and the other trace does not have."""
     uncounted = [_uncounted(trace) for trace in traces]
     return [
-        f"the digests of {trace.source} count {', '.join(sorted(other - own))}, which the other trace does not have"
+        f"the digests of {trace.source or 'one trace'} count {', '.join(sorted(other - own))},"
+        " which the other trace does not have"
         for trace, own, other in zip(traces, uncounted, reversed(uncounted), strict=True)
         if other - own and not has_goals(trace.header.level)
     ]
