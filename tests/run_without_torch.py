@@ -28,8 +28,6 @@ FILES = (
     "laws/test_third_party_engines.py",
     "plugin",
     "testing/test_testing_delta_debugging.py",
-    "testing/test_testing_distribution.py",
-    "testing/test_testing_judges.py",
     "testing/test_testing_killed_workers.py",
     "testing/test_testing_ledger.py",
     "testing/test_testing_problem.py",

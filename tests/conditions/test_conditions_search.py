@@ -5,7 +5,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from kgverify.conditions.features import Feature, Scale, read_features
+from kgverify.conditions.features import Feature, Scale
 from kgverify.conditions.search import Relation, Search, Term, chance_of
 
 
@@ -100,7 +100,7 @@ def test_instances_that_are_alike_and_differ_in_class_have_no_exact_condition():
     assert find(values, np.arange(len(values)) % 2 == 0) == []
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(6))
 def test_what_acts_at_random_has_no_exact_condition_that_chance_does_not_explain(seed: int):
     values = numbers(600, seed)
     is_wrong = np.random.default_rng(seed + 1_000).random(600) < 0.01
@@ -129,13 +129,3 @@ def test_the_condition_with_the_best_f1_is_found_where_none_is_exact():
     found = search.find_inexact(values, is_wrong)
     assert found is not None
     assert [(test.feature, test.relation, test.value) for test in found.tests] == [(0, Relation.AT_LEAST, 50)]
-
-
-def test_every_feature_has_a_name_of_its_own_words_and_units():
-    features = read_features()
-    assert len({each.name for each in features}) == len(features)
-    for each in features:
-        assert each.of, each.name
-        assert ("{}" in each.phrase) == (each.scale is not Scale.FLAG), each.name
-        assert bool(each.opposite) == (each.scale is Scale.FLAG), each.name
-        assert bool(each.unit) == (each.scale is not Scale.FLAG), each.name

@@ -1,7 +1,6 @@
 """The reference on the columns of a large graph: the same derivations, and an error for columns that are not the file's."""
 
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -22,7 +21,13 @@ def every_graph_is_large(monkeypatch):
     monkeypatch.setattr(reference_program, "MOST_LISTED", 0)
 
 
-@pytest.mark.parametrize("name", ["countries", "random:3", "random:4"])
+def assert_equal_columns(one, other):
+    for ours, theirs in zip(one, other, strict=True):
+        for first, second in zip(ours, theirs, strict=True):
+            np.testing.assert_array_equal(first, second)
+
+
+@pytest.mark.parametrize("name", ["countries", "random:3"])
 def test_columns_give_the_same_derivations_as_names(name, monkeypatch):
     run = Run(kv.load_graph(name), num_queries=3, num_corruptions=4)
     columns = reference_pipeline(run)
@@ -33,9 +38,7 @@ def test_columns_give_the_same_derivations_as_names(name, monkeypatch):
         of_names = names.engine.program.facts
     assert type(columns.engine.program.facts) is not type(of_names)
     candidates = names.draw_for(run)
-    for ours, theirs in zip(columns.engine.prove(candidates), names.engine.prove(candidates), strict=True):
-        for one, other in zip(ours, theirs, strict=True):
-            np.testing.assert_array_equal(one, other)
+    assert_equal_columns(columns.engine.prove(candidates), names.engine.prove(candidates))
 
 
 @pytest.mark.parametrize("change", ["another fact", "a fact fewer", "a fact twice", "another order"])
@@ -62,7 +65,6 @@ def test_atoms_are_among_the_columns_or_not():
     for fact in facts:
         assert facts.find(fact) >= 0
         assert not facts.is_disjoint([*others, fact])
-        assert not facts.is_disjoint([fact, *others])
 
 
 def test_listed_facts_are_found_in_their_own_order():
@@ -73,35 +75,6 @@ def test_listed_facts_are_found_in_their_own_order():
     assert (list(facts.with_predicate(1)), list(facts.with_predicate(2))) == ([0, 2, 3], [])
     assert (list(facts.with_first(1, 5)), list(facts.with_first(0, 5))) == ([0, 2], [])
     assert (facts.with_second(1, 6), facts.with_second(0, 6)) == ([0, 3], [])
-
-
-class _Facts(list):
-    """Facts as the reference has them."""
-
-
-class _Table(list):
-    distinct = property(lambda self: (None, np.arange(len(self))))
-
-
-@pytest.mark.parametrize("at", [0, -1])
-def test_the_first_and_the_last_fact_are_among_those_checked(at):
-    table = _Table(("p", str(number), "a") for number in range(1000))
-    missing = set()
-    facts = _Facts(table)
-    facts.find = lambda fact: -1 if fact in missing else 0
-
-    def check():
-        built = SimpleNamespace(encode=lambda names: names, decode=lambda fact: fact, facts=facts)
-        reference_program._check_sample(built, table)
-
-    check()
-    missing.add(table[at])
-    with pytest.raises(InternalError, match="the reference lacks the fact"):
-        check()
-    missing.clear()
-    facts[at] = ("q", "b", "a")
-    with pytest.raises(InternalError, match="which the file lacks"):
-        check()
 
 
 @pytest.mark.parametrize(
@@ -115,8 +88,7 @@ def test_the_first_and_the_last_fact_are_among_those_checked(at):
     ],
 )
 def test_predicates_and_constants_are_numbered_apart(rows, is_numbered):
-    table = AtomTable(("p", "q"), ("a", "b", "c"), np.array(rows, np.int32))
-    assert table.has_numbered_names == is_numbered
+    assert AtomTable(("p", "q"), ("a", "b", "c"), np.array(rows, np.int32)).has_numbered_names == is_numbered
 
 
 def test_a_repeated_fact_is_one_fact_of_the_columns():
@@ -127,29 +99,19 @@ def test_a_repeated_fact_is_one_fact_of_the_columns():
 
 
 @pytest.mark.parametrize("has_network", [True, False])
-def test_processes_beside_a_costly_evaluation_derive_the_same(monkeypatch, has_network):
+def test_processes_beside_a_costly_evaluation_derive_the_same_and_a_small_network_needs_none(monkeypatch, has_network):
     monkeypatch.setattr(fan_out.os, "sched_getaffinity", lambda _: range(4))
     graph = kv.load_graph("countries")
     policy = SHORTEST
     if has_network:
         policy = make_two_tower(graph.program, Limits(), seed=0, embedding=8, hidden=8, blocks=1)
-        monkeypatch.setattr(fan_out, "_WIDE", 8 * 8)
-    else:
-        monkeypatch.setattr(fan_out, "_LARGE", 0)
     run = Run(graph, policy=policy, num_queries=3, num_corruptions=20)
     here = reference_pipeline(run)
+    with fan_out.reference_beside(run, 3 * fan_out._NUM_OF_COSTLY) as beside:
+        assert type(beside.engine) is type(here.engine)
+    monkeypatch.setattr(fan_out, "_WIDE" if has_network else "_LARGE", 8 * 8 if has_network else 0)
     candidates = here.draw_for(run)
     with fan_out.reference_beside(run, 3 * fan_out._NUM_OF_COSTLY) as beside:
         assert type(beside.engine) is not type(here.engine)
         actual = beside.engine.prove(candidates)
-    for ours, theirs in zip(actual, here.engine.prove(candidates), strict=True):
-        for one, other in zip(ours, theirs, strict=True):
-            np.testing.assert_array_equal(one, other)
-
-
-def test_a_small_network_is_derived_in_this_process(monkeypatch):
-    monkeypatch.setattr(fan_out.os, "sched_getaffinity", lambda _: range(4))
-    graph = kv.load_graph("countries")
-    run = Run(graph, policy=make_two_tower(graph.program, Limits(), seed=0), num_queries=3, num_corruptions=20)
-    with fan_out.reference_beside(run, 3 * fan_out._NUM_OF_COSTLY) as beside:
-        assert type(beside.engine) is type(reference_pipeline(run).engine)
+    assert_equal_columns(actual, here.engine.prove(candidates))

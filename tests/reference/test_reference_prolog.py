@@ -1,16 +1,17 @@
-"""The reference's derivations, stage by stage, against SWI-Prolog; scores and choices of a network against numpy as well."""
+"""The reference's derivations, stage by stage, against SWI-Prolog, on generated programs of two kinds."""
 
 import os
-import random
 from collections import Counter
+from functools import partial
 from itertools import islice
 
 import pytest
-from judges.cases import Case, NamedAtom, draw_cases
+from judges.cases import draw_cases
 from judges.derivations import has_prolog, judge_choices, judge_derivations
-from reference_programs import Dataset, read_dataset
+from reference_programs import draw_fuzz_cases
 
-from kgreference import Atom
+import kgreference
+from kgreference import Outcome, Stages
 
 RARE = (
     "a tie",
@@ -33,7 +34,7 @@ RARE = (
     "visited",
 )
 """Conditions that must occur, as Prolog counts them."""
-TIERS = (80, pytest.param(1500, marks=pytest.mark.deep), pytest.param(40_000, marks=pytest.mark.exhaustive))
+TIERS = (80, pytest.param(800, marks=pytest.mark.deep))
 """Programs of each tier."""
 
 
@@ -55,32 +56,32 @@ def test_prolog_takes_every_step_of_every_derivation_alike(num: int) -> None:
 
 
 @pytest.mark.parametrize("num", TIERS)
+def test_prolog_takes_every_step_of_the_problems_that_fuzzing_generates(num: int) -> None:
+    seen: Counter[str] = Counter()
+    assert judge_derivations(list(islice(draw_fuzz_cases(1), num)), seen) == []
+    assert seen["steps"] > 3 * num
+
+
+@pytest.mark.parametrize("num", TIERS)
 def test_prolog_takes_every_step_that_a_network_chooses_and_numpy_finds_its_scores(num: int) -> None:
     seen: Counter[str] = Counter()
     assert judge_choices(list(islice(draw_cases(2), num // 2)), seen) == []
     assert seen["a choice by the network"] > num // 4
 
 
-def named(dataset: Dataset, atom: Atom) -> NamedAtom:
-    """An atom with labels: symbols are their own ids, and variables have names."""
-    first, second = (term if term >= 0 else f"x{-1 - term}" for term in atom[1:])
-    return atom[0], first, second
+SOUND = Stages()
 
 
-@pytest.mark.exhaustive
-@pytest.mark.data
-def test_prolog_takes_every_step_on_family() -> None:
-    dataset = read_dataset("family")
-    program, test, corrupter = dataset
-    rng = random.Random(7)
-    queries = [
-        named(dataset, query)
-        for index in rng.sample(range(len(test)), 6)
-        for side in (0, 1)
-        for query in corrupter.candidates(test[index], index, side, 2, 0)
-    ]
-    facts = [named(dataset, fact) for fact in program.facts]
-    rules = [(named(dataset, rule.head), [named(dataset, atom) for atom in rule.body]) for rule in program.rules]
-    seen: Counter[str] = Counter()
-    assert judge_derivations([Case(facts, rules, queries, [], None, [])], seen) == []
-    assert seen["steps"] >= 36
+def prune_the_excluded_atom(situation, resolvents):
+    return SOUND.prune(situation._replace(excluded=None), resolvents)
+
+
+def prove_at_the_depth_limit(situation, chosen, depth):
+    outcome = SOUND.finish(situation, chosen, depth)
+    return Outcome.PROVED if outcome is Outcome.DEPTH_LIMIT else outcome
+
+
+@pytest.mark.parametrize("stages", [{"prune": prune_the_excluded_atom}, {"finish": prove_at_the_depth_limit}])
+def test_prolog_notices_a_wrong_stage(stages, monkeypatch):
+    monkeypatch.setattr(kgreference, "derive", partial(kgreference.derive, stages=Stages(**stages)))
+    assert judge_derivations(list(islice(draw_cases(8), 60)), Counter()) != []

@@ -5,7 +5,6 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-import pytest
 from reference_programs import program_of, random_atom, random_program
 
 import kgreference
@@ -57,9 +56,8 @@ def moved(moves: list[Move]) -> list[object]:
     ]
 
 
-@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.exhaustive) for seed in range(2, 30))])
-def test_two_provers_take_the_same_steps_in_every_dialect(seed):
-    rng, seen = random.Random(seed), Counter()
+def test_two_provers_take_the_same_steps_in_every_dialect():
+    rng, seen = random.Random(1), Counter()
     for _ in range(250):
         program, dialect = random_program(rng), random_dialect(rng, num_flips=rng.choice((1, 3, 13)))
         limits = Limits(rng.randint(1, 8), rng.randint(1, 5), rng.randint(1, 8), rng.random() < 0.8)

@@ -1,251 +1,151 @@
-"""Checking problems: no false alarm, failures confirmed alone or in the smallest group, every kind of failure reported."""
+"""Checks of engines on problems: no false alarm, and every kind of failure is reported for the problem that shows it."""
 
+import json
+import subprocess
+import sys
 import tempfile
-from contextlib import nullcontext
 from itertools import islice
-from types import SimpleNamespace
 
 import msgspec
 import numpy as np
 import pytest
+from fault_search import ProblemStream, Search
+from problem_text import problem_of
 
-from kgverify import Problem
-from kgverify.comparison.compare import Comparer
+import kgverify as kv
+from kgverify import FuzzOptions, PolicySpec, Sizes, UserError, check_engine
 from kgverify.dialects import ReferenceEngine
 from kgverify.errors import InternalError
 from kgverify.laws import compiled_maker, draw_problems
-from kgverify.program.atoms import NamedAtom, Variable
-from kgverify.program.program import NamedRule
-from kgverify.ranking.draw import ALL, draw_candidates
-from kgverify.ranking.rank import rank_candidates
-from kgverify.runs.engine_makers import as_maker
-from kgverify.runs.run import reference_pipeline
-from kgverify.testing.checking import check
-from kgverify.testing.checking import guard as guards
-from kgverify.testing.checking.check import Checker, prepare_batches, verify_problems
-from kgverify.testing.checking.failure import CRASH, UNDECIDED
-from kgverify.testing.checking.guard import EngineCrash, guard
+from kgverify.testing.campaigns.campaign import try_block
+from kgverify.testing.campaigns.result import Identity
+from kgverify.testing.checking.check import Checker, prepare_alone
+from kgverify.testing.problems.decode import runs_alone
 from kgverify.testing.problems.merge import merge
-from kgverify.testing.reproducers.text_format import read_reproducer, saving_bugs
-from kgverify.trace.model.columns import empty_columns
 
 PROBLEMS = list(islice(draw_problems(0), 96))
-FACT = NamedAtom("p", "a", "b")
+RANKED = next(each for each in PROBLEMS if each.queries and each.policy.name == "shortest")
+MANY_FACTS = problem_of(
+    "; ".join(f"p(a, c{i})" for i in range(5)) + "; q(X, Z) <- p(X, Y), r(Y, Z); ? q(a, X)", num_corruptions=0
+)
 
 
-@pytest.mark.parametrize("lockstep", [False, True])
+@pytest.mark.parametrize("lockstep", [True, pytest.param(False, marks=pytest.mark.deep)])
 def test_the_evaluator_agrees_on_every_problem(lockstep):
-    assert Checker(lockstep=lockstep).check(PROBLEMS)[0] == []
+    assert kv.fuzz("compiled", examples=48, options=FuzzOptions(lockstep=lockstep)).is_passed
 
 
-@pytest.mark.deep
-@pytest.mark.parametrize("lockstep", [False, True])
-def test_a_fault_of_a_stage_fails_alone_and_is_named(lockstep):
-    failures = Checker(compiled_maker(faults=["fact-cap"]), lockstep=lockstep).check(PROBLEMS, most=2)[0]
-    assert len(failures) == 2
-    for failure in failures:
-        assert failure.is_alone
-        assert failure.signature[:3] == ("match_facts", "stage.match_facts", "missing")
-        assert Checker(compiled_maker(faults=["fact-cap"])).judge(failure.problem).signature == failure.signature
-        assert Checker().judge(failure.problem) is None
-    assert [failure.index for failure in failures] == sorted(failure.index for failure in failures)
+@pytest.fixture(scope="module")
+def stream() -> ProblemStream:
+    return ProblemStream(seed=0)
 
 
-@pytest.mark.deep
-def test_a_fault_of_chunks_fails_in_the_smallest_group_found():
-    small = [p for p in PROBLEMS if p.key == PROBLEMS[0].key][:40]
-    assert len(small) > 20
-    make = compiled_maker(faults=["chunk-boundary-dropped"])
-    failure, *_ = Checker(make).check(small)[0]
-    assert not failure.is_alone
-    assert failure.problem in failure.group
-    assert len(failure.group) < len(small)
-    assert Checker(make).judge(failure.problem) is None
-    assert failure.signature.stage == "recycle"
-    assert verify_problems(merge(failure.group), make).report.divergences
+@pytest.mark.parametrize(
+    ("name", "stage"),
+    [
+        ("fact-cap", "match_facts"),
+        ("sequential-substitution", "resolve"),
+        *(
+            pytest.param(*each, marks=pytest.mark.deep)
+            for each in (
+                ("query-matched", "match_facts"),
+                ("scatter-collision", "close"),
+                ("swapped-arguments", "corrupt"),
+            )
+        ),
+    ],
+)
+def test_a_fault_is_found_in_few_problems_and_confirmed_with_its_stage(stream, name, stage):
+    found = stream.search_fault(name)
+    assert found.examples <= 64
+    assert found.failure.index == found.examples - 1
+    assert found.failure.is_alone
+    assert found.failure.signature.stage == stage
+    with pytest.raises(AssertionError, match=f"first divergence: {stage}"):
+        kv.assert_agrees(compiled_maker(faults=[name]), found.failure.problem)
 
 
-def test_an_engine_that_raises_an_exception_is_a_failure_of_the_problem_that_makes_it():
-    def make_engine(program, limits, policy):
+def test_a_search_ends_at_its_limit():
+    assert ProblemStream(0, max_examples=3).search_fault("packed-fact-keys") == Search(3, None)
+
+
+def test_an_engine_that_raises_an_exception_fails_on_the_problem_that_makes_it():
+    def poisonable(program, limits, policy):
         if any(name.endswith("poison") for name in program.symbols.constants):
-            raise ZeroDivisionError("poison")
-        from kgverify.dialects import ReferenceEngine
-
+            raise ZeroDivisionError("no room")
         return ReferenceEngine(program, limits, policy)
 
-    poisoned = Problem(queries=(NamedAtom("p", "a", "poison"),), limits=PROBLEMS[0].limits)
-    problems = [*PROBLEMS[:20], poisoned]
-    (failure,) = Checker(as_maker(make_engine)).check(problems)[0]
-    assert (failure.index, failure.problem, failure.is_alone) == (20, poisoned, True)
-    assert failure.signature == ("", "", CRASH, "ZeroDivisionError")
-    assert failure.message == "poison"
-
-
-def test_unranked_queries_are_compared():
-    x, y, z = map(Variable, "XYZ")
-    problem = Problem(
-        facts=tuple(NamedAtom("p", "a", f"c{i}") for i in range(5)),
-        rules=(NamedRule(NamedAtom("q", x, z), (NamedAtom("p", x, y), NamedAtom("r", y, z))),),
-        unranked=(NamedAtom("q", "a", x),),
-    )
-    failure = Checker(compiled_maker(faults=["last-fact-lost"])).judge(problem)
-    assert failure is not None
-    assert failure.signature.stage == "match_facts"
-
-
-class Raising:
-    """The reference, which raises an exception in one method."""
-
-    def __init__(self, engine, method):
-        self._engine, self._method = engine, method
-        self.info = engine.info
-
-    def prove(self, candidates, progress=lambda finished: None):
-        return self._do("prove", candidates)
-
-    def step(self, positions):
-        return self._do("step", positions)
-
-    def _do(self, method, given):
-        if method == self._method:
-            raise IndexError("no room")
-        return getattr(self._engine, method)(given)
+    poisoned = problem_of("p(a, b); ! p(a, poison)", limits=PROBLEMS[0].limits)
+    report = check_engine(poisonable, problems=[*PROBLEMS[:20], poisoned], laws=())
+    assert (report.failure.index, report.failure.is_alone) == (20, True)
+    assert str(report.failure.signature) == "crash ZeroDivisionError"
+    assert "no room" in str(report)
 
 
 @pytest.mark.parametrize("method", ["prove", "step", "draw", "rank"])
-def test_an_exception_from_inside_any_part_of_the_pipeline_under_test_is_its_crash(method):
-    def make(run, sizes):
-        def fail(*arguments):
-            raise IndexError("no room")
+def test_an_exception_from_inside_any_part_of_the_engine_is_its_crash(method):
+    def fail(*arguments, **options):
+        raise IndexError("no room")
 
-        sound = reference_pipeline(run)
-        parts = {method: fail} if method in sound._fields else {}
-        return sound._replace(engine=Raising(sound.engine, method), **parts)
-
-    problem = next(each for each in PROBLEMS if each.queries)
-    (failure,) = Checker(make, lockstep=True).check([problem])[0]
-    assert failure.signature == ("", "", CRASH, "IndexError")
-    assert failure.message == "no room"
+    engine = type("Raising", (ReferenceEngine,), {method: fail})
+    with pytest.raises(AssertionError, match=r"(?s)crash: IndexError.*no room"):
+        kv.assert_agrees(engine, RANKED)
 
 
-@pytest.mark.parametrize("wrong", ["prove", "step"])
-def test_what_one_way_of_running_alone_shows_is_a_failure(wrong):
-    x, y, z = map(Variable, "XYZ")
-    problem = Problem(
-        facts=tuple(NamedAtom("p", "a", f"c{i}") for i in range(5)),
-        rules=(NamedRule(NamedAtom("q", x, z), (NamedAtom("p", x, y), NamedAtom("r", y, z))),),
-        unranked=(NamedAtom("q", "a", x),),
-    )
+class Doubtful(ReferenceEngine):
+    """Is wrong about what limits decided."""
 
-    def make(run, sizes):
-        sound = reference_pipeline(run)
-        engine = Raising(sound.engine, "")
-        setattr(engine, wrong, getattr(compiled_maker(faults=["last-fact-lost"])(run, sizes).engine, wrong))
-        return sound._replace(engine=engine)
-
-    assert len(Checker(make, lockstep=True).check([problem])[0]) == 1
+    def prove(self, candidates, progress=None):
+        columns = super().prove(candidates)
+        return columns._replace(candidates=columns.candidates._replace(is_limited=1 - columns.candidates.is_limited))
 
 
-def test_the_exceptions_of_kgverifys_own_draw_and_ranks_are_not_the_engines():
-    (batch,) = prepare_batches([PROBLEMS[0]])
-    merged = batch.merged
+class DoubtfulStep(ReferenceEngine):
+    """Is right about derivations and wrong about single steps."""
 
-    def guarded(draw, rank):
-        return guard(lambda run, sizes: reference_pipeline(run)._replace(draw=draw, rank=rank))(
-            merged.run, merged.sizes
-        )
-
-    assert guarded(draw_candidates, rank_candidates)[1:3] == (draw_candidates, rank_candidates)
-    other = guarded(lambda *given: None, lambda *given: None)
-    with pytest.raises(EngineCrash):
-        other.draw()
-    with pytest.raises(EngineCrash):
-        other.rank()
+    def step(self, positions):
+        columns = super().step(positions)
+        return columns._replace(steps=columns.steps._replace(dropped_atoms=columns.steps.dropped_atoms + 1))
 
 
-@pytest.mark.parametrize("blamed", range(6))
-def test_a_group_shrinks_to_the_problem_that_is_blamed_where_every_one_differs(monkeypatch, blamed):
-    problems = [each for each in PROBLEMS if each.key == PROBLEMS[0].key][:6]
-    (batch,) = prepare_batches(problems)
-    monkeypatch.setattr(Checker, "_find_suspicious", lambda checker, batch: set(range(len(batch.indices))))
-    monkeypatch.setattr(Checker, "judge", lambda *given: None)
-    judged = []
-    monkeypatch.setattr(
-        Checker, "_judge_member", lambda checker, group, member, index: judged.append((tuple(group), member))
-    )
-    Checker(compiled_maker()).confirm(check.Suspect(batch, blamed))
-    assert judged == [((problems[blamed],), 0)]
+@pytest.mark.parametrize("engine", [Doubtful, DoubtfulStep])
+def test_what_one_way_of_running_alone_shows_is_a_failure(engine):
+    with pytest.raises(AssertionError, match="first divergence"):
+        kv.assert_agrees(engine, MANY_FACTS)
 
 
-@pytest.mark.parametrize("is_replaceable", [False, True])
-def test_native_code_that_does_not_return_ends_a_process_that_may_be_replaced(monkeypatch, is_replaceable):
-    calls: list[tuple[float, bool]] = []
-    monkeypatch.setattr(
-        guards.faulthandler, "dump_traceback_later", lambda seconds, exit, file: calls.append((seconds, exit))
-    )
-    with guards.in_replaceable_process() if is_replaceable else nullcontext(), guards.limit_time(7.0):
-        # Ten seconds of real time for each of CPU time.
-        assert calls == ([(70.0, True)] if is_replaceable else [])
+def test_what_only_unranked_queries_show_is_a_failure():
+    with pytest.raises(AssertionError, match="first divergence: match_facts"):
+        kv.assert_agrees(compiled_maker(faults=["last-fact-lost"]), MANY_FACTS)
 
 
-@pytest.mark.parametrize(("num_corruptions", "judged"), [(1, [1, ALL]), (0, [0]), (ALL, [ALL])])
-def test_a_problem_with_drawn_corruptions_is_judged_with_all_as_well(monkeypatch, num_corruptions, judged):
-    problem = Problem(facts=(FACT,), queries=(FACT,), num_corruptions=num_corruptions)
-    (batch,) = prepare_batches([problem])
-    attempts: list[int] = []
-
-    def agree(checker, attempt, index):
-        attempts.append(attempt.num_corruptions)
-
-    monkeypatch.setattr(Checker, "judge", agree)
-    judged_last: list[object] = []
-    monkeypatch.setattr(
-        Checker, "_judge_member", lambda checker, group, *given: judged_last.extend((*given, checker.lockstep))
-    )
-    # It agrees alone and in its run: the difference did not occur again.
-    assert Checker(compiled_maker(), lockstep=True).confirm(check.Suspect(batch, 0)).signature.kind == UNDECIDED
-    assert attempts == judged
-    assert judged_last == [0, 0, True]
+def without_steps(columns):
+    return columns._replace(steps=None)
 
 
-@pytest.mark.parametrize(("query", "owner"), [(-1, 2), (0, 1), (1, 0), (2, 2)])
-def test_a_divergence_that_names_no_query_is_the_last_problems(query, owner):
-    merged = SimpleNamespace(owner=np.array([1, 0]), problems="abc")
-    assert check._owner(merged, SimpleNamespace(query=query)) == owner
+def with_short_sides(columns):
+    return columns._replace(candidates=columns.candidates._replace(side=columns.candidates.side[:-1]))
 
 
-@pytest.mark.parametrize("columns", [None, empty_columns()._replace(steps=None)])
-def test_an_engine_that_gives_no_columns_is_its_crash(columns):
-    def make(run, sizes):
-        sound = reference_pipeline(run)
-        engine = Raising(sound.engine, "")
-        engine.prove = lambda candidates, progress=None: columns
-        return sound._replace(engine=engine)
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda columns: None, "crash"),
+        (without_steps, "crash"),
+        (with_short_sides, "(?s)crash: UserError.*lengths differ"),
+    ],
+)
+def test_columns_that_are_missing_or_inconsistent_are_the_engines_crash(change, message):
+    class Changed(ReferenceEngine):
+        def prove(self, candidates, progress=None):
+            return change(super().prove(candidates))
 
-    (failure,) = Checker(make).check(PROBLEMS[:1])[0]
-    assert failure.signature[:3] == ("", "", CRASH)
-
-
-def test_columns_that_are_inconsistent_are_the_engines_crash_though_they_cannot_be_ranked():
-    def make(run, sizes):
-        sound = reference_pipeline(run)
-        engine = Raising(sound.engine, "")
-
-        def prove(candidates, progress=None):
-            columns = sound.engine.prove(candidates)
-            return columns._replace(candidates=columns.candidates._replace(side=columns.candidates.side[:-1]))
-
-        engine.prove = prove
-        return sound._replace(engine=engine)
-
-    (failure,) = Checker(make).check(PROBLEMS[:1])[0]
-    assert failure.signature == ("", "", CRASH, "UserError")
-    assert "lengths differ" in failure.message
+    with pytest.raises(AssertionError, match=message):
+        kv.assert_agrees(Changed, RANKED)
 
 
 def test_an_exception_of_kgverifys_own_is_a_bug_and_the_problem_that_meets_it_is_saved(monkeypatch, tmp_path):
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    poisoned = Problem(queries=(NamedAtom("p", "a", "poison"),), limits=PROBLEMS[0].limits)
+    from kgverify.comparison.compare import Comparer
 
     compare = Comparer.compare
 
@@ -254,31 +154,22 @@ def test_an_exception_of_kgverifys_own_is_a_bug_and_the_problem_that_meets_it_is
             raise LookupError("a bug")
         return compare(comparer)
 
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(Comparer, "compare", fail)
-    with (
-        pytest.raises(InternalError, match=r"kgverify itself failed on this problem, saved in .*LookupError: a bug"),
-        saving_bugs(),
-    ):
-        Checker().check([*PROBLEMS[:20], poisoned])[0]
-    with pytest.raises(InternalError, match="a bug") as raised:
-        Checker().judge(poisoned)
-    assert raised.value.problems == (poisoned,)
-    assert isinstance(raised.value.__cause__, LookupError)
-    saved = [read_reproducer(path) for path in sorted(tmp_path.rglob("*.kg"))]
-    assert [each.problem for each in saved] == [poisoned]
-    assert "kgverify itself failed" in saved[0].notes[0]
-    assert Checker().check(PROBLEMS[:4])[0] == []
+    poisoned = problem_of("! p(a, poison)", limits=PROBLEMS[0].limits)
+    with pytest.raises(InternalError, match=r"kgverify itself failed on this problem, saved in .*LookupError: a bug"):
+        check_engine(compiled_maker(), problems=[*PROBLEMS[:20], poisoned], laws=())
+    (saved,) = tmp_path.rglob("*.kg")
+    monkeypatch.undo()
+    again = kv.replay(saved)
+    assert again.reproducer.problem == poisoned
+    assert "kgverify itself failed" in again.reproducer.notes[0]
 
 
-class _OwnSums(ReferenceEngine):
-    """An engine with other sums of log-probabilities, or with none."""
+class OwnSums(ReferenceEngine):
+    """An engine with other sums of log-probabilities."""
 
     log_sum = 0.0
-    unknown: tuple[str, ...] = ()
-
-    @property
-    def info(self):
-        return msgspec.structs.replace(super().info, unknown=self.unknown)
 
     def prove(self, candidates, progress=None):
         columns = super().prove(candidates)
@@ -286,23 +177,111 @@ class _OwnSums(ReferenceEngine):
         return columns._replace(candidates=columns.candidates._replace(log_probability=sums))
 
 
-class _WithoutSums(_OwnSums):
-    unknown = ("candidates.log_probability",)
+class WithoutSums(OwnSums):
+    """An engine that says that its sums are unknown."""
+
+    @property
+    def info(self):
+        return msgspec.structs.replace(super().info, unknown=("candidates.log_probability",))
 
 
-class _WithoutRanks(_OwnSums):
+class WithoutRanks(OwnSums):
+    """An engine whose sums cannot be ranked."""
+
     log_sum = float("-inf")
 
 
 def test_an_engine_without_scores_is_ranked_by_outcomes_alone():
-    problems = [each for each in PROBLEMS if each.key == PROBLEMS[0].key][:6]
-    (batch,) = prepare_batches(problems)
-    assert Checker(as_maker(_WithoutSums)).find_suspects(batch) == []
-    assert Checker(as_maker(_OwnSums)).find_suspects(batch) != []
+    chosen = next(p for p in PROBLEMS if p.queries and p.facts and p.rules and p.policy.name == "shortest")
+    kv.assert_agrees(WithoutSums, chosen)
+    kv.assert_agrees(WithoutRanks, chosen, reference=WithoutRanks)
+    report = check_engine(OwnSums, problems=PROBLEMS[:12], laws=())
+    assert report.failure.signature.field == "candidates.log_probability"
 
 
-def test_equal_sums_that_have_no_ranks_agree():
-    problem = next(each for each in PROBLEMS if each.queries)
-    (batch,) = prepare_batches([problem], as_maker(_WithoutRanks))
-    assert batch.rankings is None
-    assert Checker(as_maker(_WithoutRanks)).find_suspects(batch) == []
+def refusing(error):
+    class Refusing(ReferenceEngine):
+        def __init__(self, program, limits, policy):
+            if policy.name != "shortest":
+                raise error
+            super().__init__(program, limits, policy)
+
+    return Refusing
+
+
+@pytest.mark.parametrize(
+    "error", [NotImplementedError("no weights"), UserError("no weights", where="policy", fix="none")]
+)
+def test_problems_of_a_policy_that_an_engine_refuses_are_skipped(error):
+    network = problem_of("p(a, b); ! p(a, b)", policy=PolicySpec("two_tower"))
+    report = check_engine(refusing(error), problems=[MANY_FACTS, network], laws=(), minimum={})
+    assert (report.is_conforming, report.num_problems, report.num_skipped) == (True, 1, 1)
+    with pytest.raises(UserError, match="does not support the policy 'two_tower'"):
+        kv.assert_agrees(refusing(error), network)
+    crash = check_engine(refusing(ValueError("no weights")), problems=[MANY_FACTS, network], laws=())
+    assert str(crash.failure.signature) == "crash ValueError"
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("engine.py:make", "no such file 'engine.py'"),
+        ("folder/engine.py:make", "there is no file 'engine.py'"),
+        ("folder/engine:make", "cannot make the engine 'folder/engine:make'"),
+        ("engine", "cannot make the engine 'engine'"),
+        (":make", "cannot make the engine ':make'"),
+        ("engine:", "cannot make the engine 'engine:'"),
+        ("no_such_module:make", "cannot import"),
+        ("textwrap:no_such", "has no 'no_such'"),
+        ("textwrap:TextWraper", "did you mean 'TextWrapper'"),
+    ],
+)
+def test_a_name_without_an_engine_is_an_error(tmp_path, monkeypatch, name, message):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match=message):
+        kv.fuzz(name, examples=1)
+
+
+def test_a_file_becomes_a_module_that_takes_no_name_of_another_one(tmp_path):
+    for name in ("my-engine", "json"):
+        path = tmp_path / f"{name}.py"
+        path.write_text("from kgverify.dialects import ReferenceEngine as make\n")
+        kv.assert_agrees(f"{path}:make", MANY_FACTS)
+    assert sys.modules["json"] is json
+    assert sys.path[0] != str(tmp_path)
+
+
+def test_a_process_that_may_be_replaced_ends_where_native_code_does_not_return():
+    program = (
+        "import time\n"
+        "from kgverify.testing.checking.guard import in_replaceable_process, limit_time\n"
+        "with in_replaceable_process(), limit_time(0.02):\n"
+        "    time.sleep(60)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=50)
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", "")
+
+
+def test_the_evaluator_gets_the_sizes_of_the_problem():
+    sizes = Sizes(slots=3, atoms=1, resolvents=2, match_window=5, score_window=199, pool=7)
+    merged = merge([problem_of("p(a, b); ! p(a, b)", sizes=sizes)])
+    layout, limits = compiled_maker()(merged.run, merged.sizes).engine.info.layout, merged.run.limits
+    assert (layout["slots"], layout["match_window"], layout["score_window"]) == (3, 5, 199)
+    assert (layout["atoms"], layout["resolvents"]) == (limits.max_atoms + 1, limits.max_resolvents + 2)
+
+
+def test_the_evaluator_agrees_on_problems_that_run_alone():
+    for index in range(15, 384, 16):
+        assert Checker(compiled_maker()).find_suspects(prepare_alone(0, index, index)) == []
+
+
+@pytest.mark.parametrize(("mode", "expected"), [("eager", [15, 31]), ("default", []), ("fused", [31])])
+def test_one_problem_in_sixteen_runs_alone_unless_each_run_is_compiled(monkeypatch, mode, expected):
+    runs: list[tuple[int, ...]] = []
+    monkeypatch.setattr(Checker, "find_suspects", lambda checker, batch: runs.append(batch.indices) or [])
+    engine = kv.EngineSpec(mode=mode, device="cuda" if mode == "fused" else "cpu")
+    try_block(
+        Identity(engine=engine, reference=kv.EngineSpec("reference"), lockstep=False, seed=0, block_size=32), 3, 32
+    )
+    assert [run[0] for run in runs if len(run) == 1 and runs_alone(run[0])][: len(expected)] == expected
+    assert sorted(index for run in runs for index in run) == list(range(32))

@@ -1,26 +1,39 @@
-"""Problems: what is one, what they become, and that many in one run are what each is alone."""
+"""Problems: what is one, that many in one run are what each is alone, and those that are generated or listed."""
 
+from dataclasses import replace
 from itertools import islice
+from math import comb
 
 import numpy as np
 import pytest
+from problem_text import atoms_of, problem_of
 
-from kgverify import Limits, Problem, UserError
-from kgverify.engines.protocol import Sizes
+import kgverify as kv
+from kgverify import Limits, NamedAtom, PolicySpec, Problem, Sizes, Spread, UserError
 from kgverify.laws import draw_problems
-from kgverify.program.atoms import NamedAtom, Variable
+from kgverify.program.atoms import Variable
 from kgverify.program.outcomes import Side
-from kgverify.program.program import NamedRule
 from kgverify.ranking.draw import ALL
 from kgverify.runs.run import reference_pipeline
-from kgverify.testing.checking.check import prepare_batches
-from kgverify.testing.problems.decode import SIZE, decode_problem
+from kgverify.testing.checking.check import prepare_alone, prepare_batches
+from kgverify.testing.problems.decode import (
+    ALONE_EVERY,
+    SIZE,
+    decode_problem,
+    draw_boundary_problem,
+    fit_sizes,
+    list_scope,
+)
+from kgverify.testing.problems.decode import (
+    count_clauses as count_matching,
+)
 from kgverify.testing.problems.merge import group_problems, merge
-from kgverify.testing.problems.problem import MAX_SPREAD, PolicySpec, Spread
+from kgverify.testing.problems.problem import MAX_SPREAD
+from kgverify.trace.model.columns import starts_of
 
-X, Y = Variable("X"), Variable("Y")
 FACT = NamedAtom("p", "a", "b")
-RULE = NamedRule(NamedAtom("q", X, Y), (NamedAtom("p", X, Y),))
+ALONE = [turn * ALONE_EVERY + ALONE_EVERY - 1 for turn in range(100)]
+"""The first indices at which a problem runs alone."""
 
 
 def draw(count: int, seed: int = 0) -> list[Problem]:
@@ -28,16 +41,16 @@ def draw(count: int, seed: int = 0) -> list[Problem]:
 
 
 def test_the_size_counts_facts_rules_and_body_atoms():
-    assert Problem(facts=(FACT, FACT), rules=(RULE,), queries=(FACT,), spread=Spread(9, 9, 0)).size == 4
+    assert problem_of("p(a, b); p(a, b); q(X, Y) <- p(X, Y); ! p(a, b)", spread=Spread(9, 9, 0)).size == 4
 
 
 @pytest.mark.parametrize(
     "wrong",
     [
         {"queries": ()},
-        {"queries": (NamedAtom("p", X, "b"),)},
-        {"facts": (NamedAtom("p", X, X),)},
-        {"rules": (NamedRule(FACT, ()),)},
+        {"queries": atoms_of("p(X, b)")},
+        {"facts": atoms_of("p(X, X)")},
+        {"rules": (kv.NamedRule(FACT, ()),)},
         {"num_corruptions": -2},
         {"policy": PolicySpec("longest")},
         {"sizes": Sizes(slots=0)},
@@ -52,42 +65,22 @@ def test_what_is_no_problem_is_refused(wrong):
         Problem(**{"queries": (FACT,), **wrong})
 
 
-def test_a_spread_may_have_as_many_symbols_as_sixteen_bits_count():
-    spread = Spread(1 << 16, 1 << 16, 1 << 17)
-    assert Problem(queries=(FACT,), spread=spread).spread == spread
-
-
-def test_a_problem_alone_keeps_its_names_and_declares_its_domain():
-    problem = Problem(facts=(FACT,), rules=(RULE,), queries=(NamedAtom("q", "a", "c"),), constants=("d",))
+def test_a_problem_alone_keeps_its_names_and_its_spread_is_never_drawn():
+    problem = problem_of("p(a, b); p(c, d); q(X, Y) <- p(X, Y); ! q(a, e)", constants=("f",), num_corruptions=ALL)
     graph = merge([problem]).graph
-    assert graph.program.symbols.constants == ("a", "b", "c", "d")
-    assert graph.test == problem.queries
-    assert graph.argument_domain(0, Side.TAIL).tolist() == [0, 1, 2, 3]
-
-
-def test_a_spread_pushes_ids_apart_and_is_never_drawn():
-    problem = Problem(
-        facts=(FACT, NamedAtom("p", "c", "~d")), queries=(FACT,), spread=Spread(300, 5, 1), num_corruptions=ALL
-    )
-    symbols = merge([problem]).graph.program.symbols
-    assert symbols.constant_ids["c"] - symbols.constant_ids["b"] == 301
-    assert len(symbols.predicates) == 7
-    merged = merge([problem])
+    assert graph.program.symbols.constants == ("a", "b", "c", "d", "e", "f")
+    assert (graph.test, graph.argument_domain(0, Side.TAIL).tolist()) == (problem.queries, [0, 1, 2, 3, 4, 5])
+    merged = merge([replace(problem, spread=Spread(1 << 16, 5, 1))])
+    symbols = merged.graph.program.symbols
+    assert symbols.constant_ids["c"] - symbols.constant_ids["b"] == (1 << 16) + 1
+    assert len(symbols.predicates) == 8
     pipeline = merged.with_unranked(reference_pipeline(merged.run))
     drawn = pipeline.draw(merged.run.graph, "test", merged.run.queries, ALL, 0)
-    assert {symbols.constants[i] for i in drawn.atom[:, 1:].flatten()} == {"a", "b", "c", "~d"}
-
-
-def test_a_problem_without_ranked_queries_has_the_unranked_ones_alone():
-    problem = Problem(unranked=(NamedAtom("p", X, X), NamedAtom("q", "a", Y)))
-    (batch,) = prepare_batches([problem])
-    candidates = batch.expected.columns.candidates
-    assert candidates.side.tolist() == [Side.NONE, Side.NONE]
-    assert not len(batch.expected.rankings.query)
+    assert {symbols.constants[i] for i in drawn.atom[:, 1:].flatten()} == set("abcdef")
 
 
 def test_problems_of_different_settings_are_not_merged():
-    problems = [Problem(queries=(FACT,)), Problem(queries=(FACT,), limits=Limits(max_depth=3))]
+    problems = [problem_of("! p(a, b)"), problem_of("! p(a, b)", limits=Limits(max_depth=3))]
     assert group_problems([*problems, problems[0]]) == [[0, 2], [1]]
     with pytest.raises(UserError, match="several"):
         merge(problems)
@@ -96,7 +89,7 @@ def test_problems_of_different_settings_are_not_merged():
 def test_a_problem_derives_in_company_what_it_derives_alone():
     drawn = [p for p in draw(300) if p.queries]
     problems = [p for p in drawn if p.num_corruptions in (0, ALL)]
-    problems += [Problem(**{**vars(p), "num_corruptions": ALL}) for p in drawn if p.policy.name == "two_tower"]
+    problems += [replace(p, num_corruptions=ALL) for p in drawn if p.policy.name == "two_tower"]
     assert {p.policy.name for p in problems} == {"shortest", "two_tower"}
     for batch in prepare_batches(problems):
         owner = batch.merged.owner[batch.expected.columns.candidates.query]
@@ -133,3 +126,174 @@ def test_every_string_of_bytes_is_a_problem_and_no_other_length_is():
 def test_a_seed_gives_the_same_problems_from_any_place_on():
     assert draw(20)[7:] == list(islice(draw_problems(0, 7), 13))
     assert draw(20) != draw(20, seed=1)
+    alone = [draw_boundary_problem(0, i) for i in ALONE]
+    assert alone == [draw_boundary_problem(0, i) for i in ALONE]
+    assert alone != [draw_boundary_problem(1, i) for i in ALONE]
+    assert len(set(map(str, alone))) > 80
+    assert sorted(each.size for each in alone)[80] < 100
+
+
+@pytest.mark.parametrize(("num", "slots"), [(16, {1, 15, 16, 17}), (17, {16, 17})])
+def test_many_candidates_get_about_as_many_slots(num, slots):
+    (batch,) = prepare_batches([problem_of("p(a, c0)" + "".join(f"; ? p(a, c{i})" for i in range(num)))])
+    given = batch.merged.problems[0], batch.merged.graph.program, batch.columns
+    assert {fit_sizes(*given, seed, 0).sizes.slots for seed in range(80)} == slots
+
+
+BELL = (1, 1, 2, 5, 15)
+
+
+def count_clauses(positions: int, constants: int) -> int:
+    """Count the ways to fill positions with constants and with variables, up to the variables' names."""
+    return sum(comb(positions, k) * constants ** (positions - k) * BELL[k] for k in range(positions + 1))
+
+
+def rename(problem: Problem, names: dict[str, str]) -> tuple[object, ...]:
+    """Return a problem's content with other names of constants, its facts as a set."""
+
+    def put(atom: NamedAtom) -> NamedAtom:
+        return atom._replace(first=names.get(atom.first, atom.first), second=names.get(atom.second, atom.second))
+
+    rules = tuple((put(rule.clause_head), tuple(map(put, rule.body))) for rule in problem.rules)
+    return frozenset(map(put, problem.facts)), rules, tuple(map(put, problem.unranked)), problem.limits
+
+
+@pytest.mark.deep
+def test_a_scope_lists_every_problem_once_as_many_as_burnsides_lemma_counts():
+    # Every problem is unchanged by the identity; the exchange of two constants moves every atom that has one.
+    every = sum(comb(4, size) for size in range(3)) * (1 + count_clauses(4, 2)) * count_clauses(2, 2)
+    unchanged = (1 + 2) * (1 + count_clauses(4, 0)) * count_clauses(2, 0)
+    problems = list_scope("tiny")
+    assert len(problems) == 4 * (every + unchanged) // 2 == 33_632
+    seen: set[tuple[object, ...]] = set()
+    for problem in problems:
+        images = {rename(problem, {}), rename(problem, {"c0": "c1", "c1": "c0"})}
+        assert seen.isdisjoint(images)
+        seen |= images
+
+
+@kv.engine_of
+def proves_nothing(goal, clauses):
+    return []
+
+
+def test_an_engine_that_is_wrong_in_the_scope_is_not_equivalent():
+    with pytest.raises(AssertionError, match="proves_nothing does not conform"):
+        kv.assert_equivalent(proves_nothing, scope="tiny")
+    for options, message in (
+        ({"scope": "tinny"}, "did you mean 'tiny'"),
+        ({"scope": "tiny", "graph": "countries"}, "a graph or a scope"),
+    ):
+        with pytest.raises(UserError, match=message):
+            kv.assert_equivalent(proves_nothing, **options)
+
+
+def variables(*atoms: NamedAtom) -> list[Variable]:
+    return [term for atom in atoms for term in atom[1:] if isinstance(term, Variable)]
+
+
+def some(items, holds) -> bool:
+    return any(map(holds, items))
+
+
+PROGRAM_FEATURES = {
+    "no facts": lambda p: not p.facts,
+    "no rules": lambda p: not p.rules,
+    "a fact twice": lambda p: len(set(p.facts)) < len(p.facts),
+    "a fact p(a, a)": lambda p: some(p.facts, lambda fact: fact.first == fact.second),
+    "more than 50 facts of a predicate": lambda p: some(
+        p.facts, lambda f: sum(f[0] == g[0] for g in set(p.facts)) > 50
+    ),
+    "a rule twice": lambda p: len(set(p.rules)) < len(p.rules),
+    "three rules of a predicate": lambda p: some(
+        p.rules, lambda r: sum(r.clause_head[0] == o.clause_head[0] for o in p.rules) > 2
+    ),
+    "a rule that calls itself": lambda p: some(p.rules, lambda r: r.clause_head[0] in {atom[0] for atom in r.body}),
+    "a predicate without clauses": lambda p: bool(
+        {atom[0] for rule in p.rules for atom in rule.body}
+        - {fact[0] for fact in p.facts}
+        - {rule.clause_head[0] for rule in p.rules}
+    ),
+    "a constant in a head": lambda p: some(p.rules, lambda r: len(variables(r.clause_head)) < 2),
+    "a constant in a body": lambda p: some(p.rules, lambda r: len(variables(*r.body)) < 2 * len(r.body)),
+    "p(X, X) in a head": lambda p: some(p.rules, lambda r: r.clause_head.first == r.clause_head.second),
+    "p(X, X) in a body": lambda p: some(p.rules, lambda r: some(r.body, lambda atom: atom.first == atom.second)),
+    "a variable of the head alone": lambda p: some(
+        p.rules, lambda r: {*variables(r.clause_head)} - {*variables(*r.body)}
+    ),
+    "a variable of the body alone": lambda p: some(
+        p.rules, lambda r: {*variables(*r.body)} - {*variables(r.clause_head)}
+    ),
+    "a body atom twice": lambda p: some(p.rules, lambda r: len(set(r.body)) < len(r.body)),
+    "a body of one atom": lambda p: some(p.rules, lambda r: len(r.body) == 1),
+    "a body of max_atoms atoms": lambda p: some(p.rules, lambda r: len(r.body) == p.limits.max_atoms),
+    "a body of one atom more": lambda p: some(p.rules, lambda r: len(r.body) == p.limits.max_atoms + 1),
+    "a ranked query": lambda p: bool(p.queries),
+    "a query that is a fact": lambda p: bool({*p.facts} & {*p.queries, *p.unranked}),
+    "a query p(a, b)": lambda p: some(p.unranked, lambda q: not variables(q)),
+    "a query p(a, X)": lambda p: some(p.unranked, lambda q: variables(q) == [q.second]),
+    "a query p(X, b)": lambda p: some(p.unranked, lambda q: variables(q) == [q.first]),
+    "a query p(X, Y)": lambda p: some(p.unranked, lambda q: len({*variables(q)}) == 2),
+    "a query p(X, X)": lambda p: some(p.unranked, lambda q: len(variables(q)) == 2 and q.first == q.second),
+    "all corruptions": lambda p: p.num_corruptions == ALL and bool(p.queries),
+    "no corruptions": lambda p: p.num_corruptions == 0,
+    "a network": lambda p: p.policy.name != "shortest",
+    "exclude_query off": lambda p: not p.limits.exclude_query,
+    "ids more than 256 apart": lambda p: p.spread.constants >= 254,
+    "padding": lambda p: bool(p.sizes.atoms or p.sizes.resolvents),
+}
+
+
+def test_generated_programs_have_every_feature():
+    problems = [*draw(300), *(draw_boundary_problem(0, i) for i in ALONE)]
+    assert [name for name, holds in PROGRAM_FEATURES.items() if sum(map(holds, problems)) < 3] == []
+
+
+def run_features(batch) -> dict[str, bool]:
+    """Return the features of derivations, steps and sizes in the reference's columns of a run."""
+    run, sizes, columns = batch.merged.run, batch.merged.sizes, batch.columns
+    candidates, steps, resolvents = columns.candidates, columns.steps, columns.resolvents
+    outcome, num = candidates.outcome, len(candidates.query)
+    program, num_constants = run.graph.program, len(run.graph.program.symbols.constants)
+    num_facts = np.bincount(program.facts.T[0]).max(initial=0)
+    first_steps = starts_of(candidates.num_steps)[:-1][: sizes.slots]
+    of_goals = resolvents.kind[starts_of(steps.num_resolvents)[:-1]] == 0
+    scored = int((steps.num_resolvents * of_goals)[first_steps].sum())
+    lengths = steps.num_resolvents + steps.dropped_resolvents
+    return {
+        **{f"outcome {code}": bool((outcome == code).any()) for code in (1, 2, 3)},
+        "PROVED in three steps": bool(((outcome == 1) & (candidates.num_steps >= 3)).any()),
+        "PROVED by the last step": bool(((outcome == 1) & (candidates.num_steps == run.limits.max_depth)).any()),
+        "more than 10 steps": bool((candidates.num_steps > 10).any()),
+        "dropped for its atoms": bool(steps.dropped_atoms.any()),
+        "exactly max_resolvents": bool((lengths == run.limits.max_resolvents).any()),
+        "one beyond max_resolvents": bool((steps.dropped_resolvents == 1).any()),
+        "more than 255 resolvents": bool((lengths > 255).any()),
+        "a proof by a rule": bool(((resolvents.kind == 1) & (resolvents.origin_kind == 1)).any()),
+        "a proof by a fact": bool(((resolvents.kind == 1) & (resolvents.origin_kind == 2)).any()),
+        "FALSE": bool((resolvents.kind == 2).any()),
+        "one candidate": num == 1,
+        "more candidates than slots": num > sizes.slots,
+        "as many candidates as slots": num == sizes.slots,
+        "a pool exactly full": num % sizes.pool == 0,
+        "one candidate in the last pool": num % sizes.pool == 1 and num > 1,
+        "more than 255 candidates": num > 255,
+        "more than 255 facts of a predicate": num_facts > 255,
+        "more than 65,535 facts of a predicate": num_facts > 65_535,
+        "ids beyond 65,535": num_constants > 65_536,
+        "keys of facts beyond 31 bits": len(program.symbols.predicates) * num_constants**2 > 1 << 31,
+        "one constant": num_constants == 1,
+        "a match window exactly full": count_matching(program, candidates.atom[: sizes.slots]).sum()
+        == sizes.match_window,
+        "a score window exactly full": scored == max(sizes.score_window, run.limits.max_resolvents),
+        "the last fact used": bool(
+            ((resolvents.origin_kind == 2) & (resolvents.origin == len(program.facts) - 1)).any()
+        ),
+    }
+
+
+@pytest.mark.deep
+def test_generated_problems_meet_every_boundary_in_the_first_block():
+    batches = [*prepare_batches(draw(100)), *(prepare_alone(0, 16 * i + 15, i) for i in range(128))]
+    found = [run_features(batch) for batch in batches]
+    assert [name for name in found[0] if not any(each[name] for each in found)] == []

@@ -1,145 +1,324 @@
-"""Shrinking: minimal problems that fail in the same way, and what makes the difference."""
+"""Shrinking: minimal problems that fail in the same way, and what makes the difference.
 
-import os
-import statistics
+Most problems here fail by a rule of their text, without an engine. So passes of the shrinker are judged in milliseconds.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cache
+from itertools import islice
+from typing import Any
 
 import pytest
 from fault_search import ProblemStream
+from problem_text import atoms_of, failure_of, problem_of
 
-from kgverify import Limits, Problem, UserError
-from kgverify.laws import compiled_maker
-from kgverify.program.atoms import NamedAtom, Variable
-from kgverify.prover.faults.plant import FAULTS
+from kgverify import Limits, PolicySpec, Problem, Sizes, Spread, UserError
+from kgverify.laws import compiled_maker, draw_problems
+from kgverify.program.atoms import Variable
 from kgverify.testing.checking.check import Checker
-from kgverify.testing.checking.failure import Failure, Signature, fails_same_way
-from kgverify.testing.problems.problem import NO_SPREAD, SHORTEST
-from kgverify.testing.shrinking.shrink import Budget, shrink
+from kgverify.testing.checking.failure import CRASH, Failure, Signature, fails_same_way
+from kgverify.testing.problems.merge import merge
+from kgverify.testing.shrinking.shrink import (
+    Budget,
+    Oracle,
+    drop_queries,
+    find_neighbour,
+    lower_limits,
+    shrink,
+    shrink_with,
+)
+from kgverify.testing.shrinking.shrink_run import shrink_keeping_ids
 
-SMALLEST = {
-    "fact-cap": 51,
-    "last-fact-lost": 1,
-    "sequential-substitution": 2,
-    "scatter-collision": 4,
-    "max-resolvents-off-by-one": 2,
-    "stale-weights": 2,
-    "packed-fact-keys": 4,
-    "sticky-outcome": 1,
-    "chunk-boundary-dropped": 0,
-    "known-triples": 1,
-    "optimistic-ties": 0,
-}
-"""The largest sizes after shrinking."""
+Fails = Callable[[Problem], bool]
 
-PATIENT = Budget(seconds=300)
-
-ONE_OF_EACH_STAGE = list({fault.stage: name for name, fault in FAULTS.items()}.values())
+IN_STEP = Signature("prune", "resolvents.atoms", "missing")
+IN_BATCH = Signature("recycle", "steps.depth", "foreign")
+IN_CRASH = Signature("", "", CRASH, "ValueError")
 
 
-@pytest.fixture(scope="module")
-def stream() -> ProblemStream:
-    return ProblemStream(seed=0)
+class RuledOracle(Oracle):
+    """An oracle that asks a rule instead of engines."""
+
+    def __init__(self, signature: Signature, fails: Fails, *, max_calls: int = 600) -> None:
+        super().__init__(
+            Checker(lambda run, sizes: pytest.fail("an engine is asked")), signature, Budget(max_calls, 3600.0)
+        )
+        self.fails = fails
+
+    def judge_alone(self, problem: Problem) -> Failure | None:
+        """Return a failure with the oracle's signature if the rule says so."""
+        self.calls += 1
+        if not self.fails(problem):
+            return None
+        return Failure(index=0, problem=problem, group=(problem,), signature=self.signature)
+
+    def judge_together(self, problems: Sequence[Problem]) -> set[int]:
+        """Return the indices of the problems that fail, as if a common run changed nothing."""
+        self.calls += 1
+        return {i for i, problem in enumerate(problems) if self.fails(problem)}
 
 
-@pytest.fixture(scope="module")
-def shrunk_of(stream):
-    """Return a function that shrinks each fault of the catalogue once, with enough seconds for any machine."""
-    return cache(
-        lambda name: shrink(stream.search_fault(name).failure, Checker(compiled_maker(faults=[name])), PATIENT)
+def num_predicates(problem: Problem) -> int:
+    return len({fact.predicate for fact in problem.facts})
+
+
+@pytest.mark.parametrize(
+    ("signature", "fails", "program", "change"),
+    [
+        (IN_STEP, lambda p: any(a == b for _, a, b in p.facts), r"p\(a, a\)\.", r"without the fact p\(a, a\)"),
+        (
+            IN_STEP,
+            lambda p: any(sum(f.predicate == g.predicate for f in p.facts) > 2 for g in p.facts),
+            r"(p\([abc], [abc]\)\. ){2}p\([abc], [abc]\)\.",
+            "without the fact .*",
+        ),
+        (
+            IN_STEP,
+            lambda p: p.limits.max_atoms >= 2 and any(len(rule.body) >= 2 for rule in p.rules),
+            r"p\(\w, \w\) <- p\(\w, \w\), p\(\w, \w\)\.",
+            r"without p\(.*\) in the rule .*",
+        ),
+        (
+            IN_STEP,
+            lambda p: len(p.rules) > 1 and p.limits.max_resolvents > 1,
+            r"p\(\w, \w\) <- p\(\w, \w\)\. p\(\w, \w\) <- p\(\w, \w\)\.",
+            "without the rule .*",
+        ),
+        (
+            IN_STEP,
+            lambda p: len(p.domain) > 2 and p.limits.max_depth > 2,
+            r"p\(a, b\)\.( p\(a, c\)\.)?",
+            r"(the query .* instead of|without the fact) .*",
+        ),
+        (
+            IN_STEP,
+            lambda p: any(isinstance(each.second, Variable) for each in p.unranked),
+            "",
+            r"the query p\(\w, \w\) instead of .*",
+        ),
+        (IN_STEP, lambda p: bool(p.queries) and p.num_corruptions not in (0, 1), r"\? p\(a, a\)   \(2 .*", ""),
+        (IN_STEP, lambda p: bool(p.queries) and p.num_corruptions != 0, r"\? p\(a, a\)   \(1 .*", ""),
+        (
+            IN_STEP,
+            lambda p: p.policy.name != "shortest" and bool(p.facts),
+            r"p\(a, a\)\..*policy two_tower.*",
+            r"without the fact p\(a, a\)",
+        ),
+        (
+            IN_STEP,
+            lambda p: p.policy.seed > 0 and bool(p.rules),
+            r"p\(X, \w\) <- p\(\w, \w\)\..*policy two_tower.*",
+            "without the rule .*",
+        ),
+        (IN_STEP, lambda p: sum(p.spread[:2]) > 100, "", "unused constants: 100 instead of 101"),
+        (IN_BATCH, lambda p: p.sizes.slots > 1 and len(p.unranked) > 1, r"\? p\(.*\? p\(.*", "without the query .*"),
+        (
+            IN_BATCH,
+            lambda p: num_predicates(p) > 1 and p.sizes.slots > 2,
+            r"p\(a, a\)\. q\(a, a\)\..*3 slots",
+            "slots: 2 instead of 3",
+        ),
+        (
+            IN_CRASH,
+            lambda p: len(p.facts) > 1 and bool(p.rules),
+            r"p\(a, b\)\. p\([ab], a\)\. p\(X, Y\) <- p\(X, \w\)\.",
+            "without the fact .*",
+        ),
+    ],
+)
+def test_a_problem_shrinks_to_what_makes_it_fail_with_every_default_otherwise(signature, fails, program, change):
+    drawn = list(islice((each for each in islice(draw_problems(17), 400) if fails(each)), 3))
+    assert len(drawn) == 3
+    for problem in drawn:
+        oracle = RuledOracle(signature, fails)
+        shrunk = shrink_with(oracle, Failure(index=0, problem=problem, group=(problem,), signature=signature))
+        assert fails(shrunk.problem)
+        assert shrunk.is_finished
+        assert oracle.calls < 120
+        text = str(shrunk.problem).replace("\n", " ")
+        assert re.fullmatch(f"{program}.*" if program else r"\? .*", text), text
+        assert "max_depth 20, max_atoms 6, max_resolvents 120, exclude_query True" in text
+        assert re.fullmatch(change, shrunk.change)
+        # Out of calls, the smallest problem that was found to fail remains.
+        few = shrink_with(
+            RuledOracle(signature, fails, max_calls=9),
+            Failure(index=0, problem=problem, group=(problem,), signature=signature),
+        )
+        assert not few.is_finished
+        assert fails(few.problem)
+        assert few.problem.size <= problem.size
+
+
+@pytest.mark.parametrize(("first", "second"), [(0, 1), (0, 39), (3, 30), (5, 38)])
+def test_where_ids_matter_a_part_of_the_problem_keeps_them(first, second):
+    names = [f"c{i}" for i in range(40)]
+    chain = "; ".join(f"{'q' if i % 3 else 'r'}(c{i}, c{i + 1})" for i in range(39))
+    ends = f"s(c{first}, c{second}); s(c{second}, c{first})"
+    needed = set(atoms_of(ends))
+
+    def fails(attempt: Problem) -> bool:
+        ids = merge([attempt]).graph.program.symbols.constant_ids
+        return needed <= set(attempt.facts) and ids[names[second]] - ids[names[first]] == second - first
+
+    problem = problem_of(f"{chain}; {ends}; ? s(c{first}, X)")
+    small = shrink_keeping_ids(problem, atoms_of(ends)[:1], RuledOracle(IN_STEP, fails))
+    assert fails(small)
+    assert small.size <= 8
+
+
+ONE = problem_of("? p(a, b)")
+FACTS = atoms_of(" ".join(f"p(c{i}, c{i + 1})" for i in range(20)))
+(QUERY,) = ONE.unranked
+RULED = problem_of("p(X, Y) <- q(X, Y), r(Y, Y); ? p(a, b)")
+(RULE,) = RULED.rules
+
+
+def limited(**limits: Any) -> Problem:
+    return replace(ONE, limits=Limits(**limits))
+
+
+@pytest.mark.parametrize(
+    ("problem", "fails", "change"),
+    [
+        (limited(max_depth=3), lambda p: p.limits.max_depth <= 3, "max_depth is 4 instead of 3"),
+        (limited(max_depth=3), lambda p: p.limits.max_depth >= 3, "max_depth is 2 instead of 3"),
+        (limited(max_atoms=1), lambda p: p.limits.max_atoms == 1, "max_atoms is 2 instead of 1"),
+        (limited(max_resolvents=2), lambda p: p.limits.max_resolvents > 1, "max_resolvents is 1 instead of 2"),
+        (
+            limited(exclude_query=False),
+            lambda p: not p.limits.exclude_query,
+            "the query may not serve as a fact in its own derivation",
+        ),
+        (
+            replace(ONE, spread=Spread(7, 0, 2)),
+            lambda p: p.spread.after == 2,
+            "unused symbols come after 1 instead of 2",
+        ),
+        (replace(ONE, spread=Spread(7, 0, 2)), lambda p: p.spread.constants <= 7, "unused constants: 8 instead of 7"),
+        (
+            replace(ONE, sizes=Sizes(match_window=3)),
+            lambda p: p.sizes.match_window <= 3,
+            "match window: 4 instead of 3",
+        ),
+        (
+            replace(ONE, sizes=Sizes(match_window=3)),
+            lambda p: p.sizes.match_window in (3, 4),
+            "match window: 2 instead of 3",
+        ),
+        (replace(ONE, sizes=Sizes(pool=9)), lambda p: 8 <= p.sizes.pool <= 10, "pool: 32 instead of 9"),
+        (
+            replace(ONE, policy=PolicySpec("two_tower")),
+            lambda p: p.policy.name == "two_tower",
+            "the policy is shortest",
+        ),
+        (problem_of("? p(a, b); ? q(b, a)"), lambda p: len(p.unranked) == 2, "without the query p(a, b)"),
+        (problem_of("q(b, a); ? p(a, b)"), lambda p: QUERY in p.unranked, "the query p(b, b) instead of p(a, b)"),
+        (
+            replace(ONE, facts=FACTS[:9]),
+            lambda p: FACTS[3] in p.facts and QUERY in p.unranked,
+            "without the fact p(c3, c4)",
+        ),
+        (
+            replace(ONE, facts=FACTS[:8]),
+            lambda p: FACTS[3] in p.facts and QUERY in p.unranked,
+            "the query p(c0, b) instead of p(a, b)",
+        ),
+        (RULED, lambda p: not p.rules or len(p.rules[0].body) > 1, f"without q(X, Y) in the rule {RULE}"),
+        (RULED, lambda p: not p.rules or p.rules[0].body != RULE.body[:1], f"without r(Y, Y) in the rule {RULE}"),
+        (
+            RULED,
+            lambda p: not p.rules or p.rules[0].clause_head == RULE.clause_head or len(p.rules[0].body) < 2,
+            f"the head p(Y, Y) instead of p(X, Y) of the rule {RULE}",
+        ),
+        (
+            RULED,
+            lambda p: not p.rules or p.rules[0].body[-1] == RULE.body[-1] or len(p.rules[0].body) < 2,
+            f"the body atom r(X, Y) instead of r(Y, Y) of the rule {RULE}",
+        ),
+        (ONE, lambda p: not p.facts, "with the fact p(a, a) as well"),
+        (replace(RULED, rules=(RULE, RULE)), lambda p: len(p.rules) == 2, f"without the rule {RULE}"),
+        (
+            ONE,
+            lambda p: not (p.facts and isinstance(p.unranked[0].second, Variable)),
+            "with the fact p(a, d), and the query p(a, X) instead of p(a, b)",
+        ),
+    ],
+)
+def test_an_element_that_matters_is_the_difference(problem: Problem, fails: Fails, change: str):
+    assert fails(problem)
+    found = find_neighbour(problem, RuledOracle(IN_STEP, fails))
+    assert not fails(found.problem)
+    assert found.change == change
+
+
+def test_limits_are_lowered_and_what_is_not_drawn_gets_no_seed():
+    lowered = lower_limits(limited(max_depth=17), RuledOracle(IN_STEP, lambda each: each.limits.max_depth >= 4))
+    assert lowered.limits.max_depth == 4
+    unranked = replace(ONE, num_corruptions=3, seed=5)
+    assert drop_queries(unranked, RuledOracle(IN_STEP, lambda each: True)) == replace(
+        unranked, num_corruptions=0, seed=0
     )
+    # A ranking that needs its corruptions keeps their seed.
+    ranked = problem_of("! p(a, b)", num_corruptions=3, seed=5)
+    oracle = RuledOracle(IN_STEP, lambda each: bool(each.queries) and (each.num_corruptions == 3 or each.seed == 0))
+    assert drop_queries(ranked, oracle) == ranked
 
 
-@pytest.mark.sample(0, deep=3)
-@pytest.mark.parametrize("name", SMALLEST)
-def test_a_fault_shrinks_to_little_that_fails_alone_in_the_same_way(stream, shrunk_of, name):
-    failure = stream.search_fault(name).failure
+@pytest.fixture(scope="module")
+def shrunk_of():
+    """Return a function that shrinks the first failure of each fault once."""
+    stream = ProblemStream(seed=0)
+
+    @cache
+    def find(name: str):
+        failure = stream.search_fault(name).failure
+        return failure, shrink(failure, Checker(compiled_maker(faults=[name])), Budget(seconds=300))
+
+    return find
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize(
+    ("name", "size"),
+    [("last-fact-lost", 1), ("fact-cap", 51), ("scatter-collision", 4), ("sticky-outcome", 1), ("optimistic-ties", 0)],
+)
+def test_a_fault_shrinks_to_little_that_fails_alone_in_the_same_way(shrunk_of, name, size):
+    failure, shrunk = shrunk_of(name)
     make = compiled_maker(faults=[name])
-    shrunk = shrunk_of(name)
     assert shrunk.is_finished
-    assert shrunk.problem.size <= SMALLEST[name]
+    assert shrunk.problem.size <= size
     assert shrunk.failure.is_alone
     assert shrunk.failure.signature == failure.signature == Checker(make).judge(shrunk.problem).signature
     assert Checker().judge(shrunk.problem) is None
-    assert shrunk.neighbour is not None
     assert Checker(make).judge(shrunk.neighbour.problem) is None
     assert shrunk.neighbour.problem != shrunk.problem
 
 
-def test_what_does_not_matter_is_as_it_is_by_default(shrunk_of):
-    shrunk = shrunk_of("last-fact-lost")
-    assert shrunk.problem.limits == Limits()
-    assert (shrunk.problem.policy, shrunk.problem.spread) == (SHORTEST, NO_SPREAD)
-    assert {str(term) for atom in shrunk.problem.facts for term in atom[1:]} <= {"a", "b"}
-
-
 @pytest.mark.deep
-def test_a_limit_that_matters_is_kept_and_the_neighbour_names_the_number(shrunk_of):
-    shrunk = shrunk_of("max-depth-off-by-one")
-    assert shrunk.problem.limits.max_depth < Limits().max_depth
-    assert shrunk.problem.limits.max_resolvents == Limits().max_resolvents
-
-
-@pytest.mark.deep
-def test_shrinking_twice_gives_the_same(stream):
-    failure = stream.search_fault("query-pruned").failure
-    first, second = (shrink(failure, Checker(compiled_maker(faults=["query-pruned"]))) for _ in range(2))
-    assert (first.failure, first.neighbour, first.calls) == (second.failure, second.neighbour, second.calls)
-
-
-def test_a_shrink_out_of_calls_gives_what_it_has(stream):
-    failure = stream.search_fault("fact-cap").failure
-    make = compiled_maker(faults=["fact-cap"])
-    told = []
-    budget = Budget(max_calls=12, progress=lambda name, problem, calls: told.append((name, calls)))
-    shrunk = shrink(failure, Checker(make), budget)
-    assert not shrunk.is_finished
-    assert shrunk.calls <= 12
-    assert shrunk.neighbour is None
-    assert told
-    assert told[-1][1] <= 12
-    assert Checker(make).judge(shrunk.problem).signature == failure.signature
+def test_a_shrink_is_deterministic_and_stops_at_its_budget(shrunk_of):
+    failure, shrunk = shrunk_of("last-fact-lost")
+    make, told = compiled_maker(faults=["last-fact-lost"]), []
+    budget = Budget(max_calls=12, progress=lambda name, problem, calls: told.append(calls))
+    few = shrink(failure, Checker(make), budget)
+    assert (few.is_finished, few.neighbour) == (False, None)
+    assert told[-1] <= few.calls <= 12
+    assert Checker(make).judge(few.problem).signature == failure.signature
     assert shrink(failure, Checker(make), Budget(seconds=0)).problem == failure.problem
+    again = shrink(failure, Checker(make))
+    assert (again.failure, again.neighbour, again.calls) == (shrunk.failure, shrunk.neighbour, shrunk.calls)
 
 
 def test_a_problem_that_does_not_fail_again_is_refused():
-    problem = Problem(unranked=(NamedAtom("p", "a", Variable("X")),))
-    failure = Failure(
-        index=0, problem=problem, group=(problem,), signature=Signature("prune", "stage.prune", "missing")
-    )
+    failure = failure_of(problem_of("p(a, a); ? p(X, a)"))
     with pytest.raises(UserError, match="does not fail again with"):
         shrink(failure, Checker())
 
 
-def test_of_a_step_that_is_wrong_in_company_alone_the_columns_of_its_resolvents_are_one():
+def test_columns_of_one_resolvent_fail_in_the_same_way_only_in_a_step_that_is_wrong_in_company():
     atoms, origin = (Signature("recycle", f"resolvents.{name}", "foreign") for name in ("atoms", "origin"))
     assert fails_same_way(atoms, origin)
     assert fails_same_way(atoms.held, origin)
     assert not fails_same_way(atoms, atoms._replace(field="steps.depth"))
     assert not fails_same_way(atoms._replace(stage="prune"), origin._replace(stage="prune"))
-
-
-@pytest.mark.exhaustive
-def test_a_fault_that_takes_company_shrinks_in_few_runs(shrunk_of):
-    for name in ("sticky-outcome", "proof-ends-batch", "visited-not-cleared"):
-        shrunk = shrunk_of(name)
-        assert shrunk.is_finished
-        assert shrunk.calls <= 200
-        assert shrunk.problem.size <= 8
-
-
-@pytest.mark.exhaustive
-def test_half_of_the_catalogue_shrinks_to_three_elements_and_all_but_the_cap_to_eight(shrunk_of):
-    """A sample with faults of every stage; KGVERIFY_ALL_FAULTS=1 shrinks all, which takes minutes."""
-    names = (
-        list(FAULTS)
-        if os.environ.get("KGVERIFY_ALL_FAULTS")
-        else sorted({*list(FAULTS)[::4], *SMALLEST, *ONE_OF_EACH_STAGE})
-    )
-    sizes = {}
-    for name in names:
-        shrunk = shrunk_of(name)
-        sizes[name] = shrunk.problem.size
-        assert shrunk.neighbour is not None, name
-    assert statistics.median(sizes.values()) <= 3
-    assert sizes.pop("fact-cap") == 51
-    assert max(sizes.values()) <= 8
