@@ -1,20 +1,44 @@
-"""Graphs and traces at URLs: the same checks as on disk, and errors that name the URL."""
+"""Graphs and traces at URLs: the same checks as on disk, errors that name the URL, and two packages that answer alike."""
 
+import sys
 import threading
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
+from invoked_commands import invoke
 
 import kgverify as kv
 from kgverify import UserError
+from kgverify.errors import MissingDependency
 from kgverify.files import remote as remote_files
 from kgverify.files.remote import Remote, fetched, find_local, find_remote
 from kgverify.files.writing import make_folders, write_file
-from kgverify.trace.maintain.check import check_trace
 
 pytest.importorskip("fsspec", reason="kgverify[storage] is not installed")
 SMALL: dict[str, Any] = {"queries": 2, "corruptions": 3}
+
+
+@pytest.fixture(params=["obstore", "fsspec"])
+def client(request: pytest.FixtureRequest, store: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """An empty store of each package, which `Remote` uses."""
+    if request.param == "obstore":
+        obstore = pytest.importorskip("obstore", reason="kgverify[storage] is not installed")
+        from obstore.fsspec import FsspecStore
+
+        store, bucket = FsspecStore("memory"), obstore.store.MemoryStore()
+        store._construct_store = lambda name: bucket
+        monkeypatch.setattr(Remote, "open_store", lambda self: store)
+    return store
+
+
+def find(url: str) -> Remote:
+    remote = find_remote(url)
+    assert remote is not None
+    return remote
 
 
 def test_a_graph_is_the_same_at_a_url(store: Any, tmp_path: Path) -> None:
@@ -32,100 +56,82 @@ def test_a_graph_is_the_same_at_a_url(store: Any, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("shard_steps", [1_000_000, 20])
 def test_a_trace_is_recorded_checked_and_compared_at_a_url(store: Any, tmp_path: Path, shard_steps: int) -> None:
-    kv.record(
-        "countries", tmp_path / "a.h5", "reference", **SMALL, options=kv.RecordingOptions(shard_steps=shard_steps)
-    )
-    for path in ("memory://bucket/a.h5", Path("memory://bucket/a.h5")):
-        done = kv.record(
-            "countries",
-            path,
-            "reference",
-            **SMALL,
-            options=kv.RecordingOptions(shard_steps=shard_steps, overwrite=True),
-        )
-        assert done.path == "memory://bucket/a.h5"
+    options = kv.RecordingOptions(shard_steps=shard_steps, overwrite=True)
+    url = "memory://bucket/a.h5"
+    kv.record("countries", tmp_path / "a.h5", "reference", **SMALL, options=options)
+    for path in (url, Path(url)):
+        assert kv.record("countries", path, "reference", **SMALL, options=options).path == url
     with pytest.raises(UserError, match="exists already"):
-        kv.record("countries", "memory://bucket/a.h5", "reference", **SMALL)
-    here, there = check_trace(tmp_path / "a.h5"), check_trace(Path("memory://bucket/a.h5"))
-    assert (there.path, there.state, there.root) == ("memory://bucket/a.h5", "whole", here.root)
-    assert len(there.parts) == len(here.parts)
-    assert (
-        kv.compare(tmp_path / "a.h5", "memory://bucket/a.h5", equality=kv.Equality(minimum="none")).verdict.value
-        == "AGREE"
-    )
+        kv.record("countries", url, "reference", **SMALL)
+    done = invoke(["trace", "check", url])
+    assert (done.exit_code, f"{url}: whole" in done.output) == (0, True)
+    assert kv.open_trace(url).compute_root() == kv.open_trace(tmp_path / "a.h5").compute_root()
+    report = kv.compare(tmp_path / "a.h5", url, equality=kv.Equality(minimum="none"))
+    assert report.verdict.value == "AGREE"
+    if shard_steps == 20:
+        content = bytearray(store.cat_file("/bucket/a.h5/shard-00001.h5"))
+        content[-9] ^= 1
+        store.pipe_file("/bucket/a.h5/shard-00001.h5", bytes(content))
+        with pytest.raises(UserError, match=r"altered|damaged") as caught:
+            kv.open_trace(url)
+        assert caught.value.where == f"{url}/shard-00001.h5"
 
 
-def test_an_altered_object_is_found_and_named(store: Any) -> None:
-    kv.record("countries", "memory://bucket/a.h5", "reference", **SMALL, options=kv.RecordingOptions(shard_steps=20))
-    content = bytearray(store.cat_file("/bucket/a.h5/shard-00001.h5"))
-    content[-9] ^= 1
-    store.pipe_file("/bucket/a.h5/shard-00001.h5", bytes(content))
-    with pytest.raises(UserError, match=r"altered|damaged") as caught:
-        kv.open_trace("memory://bucket/a.h5")
-    assert caught.value.where == "memory://bucket/a.h5/shard-00001.h5"
-
-
-@pytest.mark.parametrize("url", ["https://a/b", "zip://a::s3://b/c", "ssh://a/b"])
-def test_other_protocols_are_refused(url: str) -> None:
-    with pytest.raises(UserError, match="is not supported"):
-        find_remote(url)
-
-
-@pytest.mark.parametrize("url", ["s3://", "s3://a/../b", "s3://a//b", "memory://a::s3://b"])
-def test_what_names_no_object_is_refused(url: str) -> None:
-    with pytest.raises(UserError, match="expected a URL"):
-        find_remote(url)
-
-
-def test_a_file_url_is_a_local_path() -> None:
+@pytest.mark.parametrize(
+    ("call", "url", "match"),
+    [
+        *((find_remote, url, "is not supported") for url in ("https://a/b", "zip://a::s3://b/c", "ssh://a/b")),
+        *((find_remote, url, "expected a URL") for url in ("s3://", "s3://a/../b", "s3://a//b", "memory://a::s3://b")),
+        (find_local, "file://host/a", "another machine"),
+        (lambda url: write_file(Path(url), b""), "s3://bucket/a", "is a URL"),
+        (make_folders, Path("s3://bucket/a"), "is a URL"),
+    ],
+)
+def test_a_url_that_cannot_be_used_is_refused(call: Callable[[Any], object], url: str, match: str) -> None:
+    with pytest.raises(UserError, match=match):
+        call(url)
     assert find_local("file:///a/b") == find_local(Path("file:///a/b")) == Path("/a/b")
-    with pytest.raises(UserError, match="another machine"):
-        find_local("file://host/a")
 
 
-def test_what_writes_to_the_disk_alone_refuses_a_url() -> None:
-    for write in (lambda path: write_file(path, b""), make_folders):
-        with pytest.raises(UserError, match="is a URL"):
-            write(Path("s3://bucket/a"))
-
-
-def test_a_copy_is_deleted(store: Any) -> None:
-    store.pipe_file("/bucket/a", b"content")
-    with fetched("memory://bucket/a") as copy:
-        assert copy.read_bytes() == b"content"
+def test_a_bucket_has_files_and_folders(client: Any) -> None:
+    for name in ("a b/one", "a b/deep/two", "a bc"):
+        client.pipe_file(f"bucket/{name}", name.encode())
+    assert find("memory://bucket/a b").list_files() == {"one": 7}
+    assert find("memory://bucket/a bc").list_files() == find("memory://bucket/a").list_files() == {}
+    assert [find(f"memory://bucket/{name}").exists() for name in ("a b", "a bc", "a")] == [True, True, False]
+    client.rm_file("bucket/a bc")
+    assert not find("memory://bucket/a bc").exists()
+    with fetched("memory://bucket/a b/one") as copy:
+        assert copy.read_bytes() == b"a b/one"
     assert not copy.exists()
 
 
-def find(url: str) -> Remote:
-    remote = find_remote(url)
-    assert remote is not None
-    return remote
-
-
 @pytest.mark.parametrize("size", [0, 1, 8, 9, 23])
-def test_a_large_object_is_copied_in_pieces(
-    store: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
-) -> None:
+def test_a_file_is_sent_and_fetched_in_pieces(client: Any, tmp_path: Path, monkeypatch: Any, size: int) -> None:
     monkeypatch.setattr(remote_files, "_PIECE", 8)
-    store.pipe_file("/bucket/a", bytes(range(size)))
-    assert find("memory://bucket/a").fetch(tmp_path).read_bytes() == bytes(range(size))
+    (tmp_path / "file").write_bytes(bytes(range(size)))
+    remote = find("memory://bucket/copy")
+    remote.send(tmp_path / "file")
+    assert remote.fetch(tmp_path).read_bytes() == bytes(range(size))
 
 
-@pytest.mark.parametrize("content", [b"12", b"1234"])
-def test_an_object_of_another_size_than_was_listed_is_refused(
-    store: Any, tmp_path: Path, content: bytes, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store.pipe_file("/bucket/a", content)
-    info = type(store).info
-    monkeypatch.setattr(type(store), "info", lambda *arguments, **options: info(*arguments, **options) | {"size": 3})
-    with pytest.raises(UserError, match="was replaced"):
-        find("memory://bucket/a").fetch(tmp_path)
+@pytest.mark.parametrize("last", ["folder", "file"])
+def test_a_file_and_a_folder_replace_each_other(client: Any, tmp_path: Path, last: str) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "manifest").write_text("1")
+    (tmp_path / "file").write_text("2")
+    remote = find("memory://bucket/run")
+    for name in ("file", "folder") if last == "folder" else ("folder", "file"):
+        remote.send(tmp_path / name, last="manifest")
+        # fsspec remembers a folder in memory after its last file is gone.
+        getattr(client, "pseudo_dirs", []).clear()
+    assert remote.list_files() == ({"manifest": 1} if last == "folder" else {})
+    assert remote.exists()
 
 
-def test_an_object_that_is_replaced_between_two_pieces_is_refused(
-    store: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    read = type(store).cat_file
+def test_an_object_that_is_replaced_while_it_is_read_is_refused(store: Any, tmp_path: Path, monkeypatch: Any) -> None:
+    kind = type(store)
+    info, read = kind.info, kind.cat_file
 
     def replace(self: Any, key: str, **options: Any) -> bytes:
         found: bytes = read(self, key, **options)
@@ -134,48 +140,113 @@ def test_an_object_that_is_replaced_between_two_pieces_is_refused(
 
     monkeypatch.setattr(remote_files, "_PIECE", 8)
     store.pipe_file("/bucket/a", b"a" * 12)
-    monkeypatch.setattr(type(store), "cat_file", replace)
-    with pytest.raises(UserError, match="was replaced"):
-        find("memory://bucket/a").fetch(tmp_path)
+    for number, (name, change) in enumerate(
+        (
+            ("info", lambda *arguments, **options: info(*arguments, **options) | {"size": 11}),
+            ("info", lambda *arguments, **options: info(*arguments, **options) | {"size": 13}),
+            ("cat_file", replace),
+        )
+    ):
+        make_folders(tmp_path / str(number))
+        with monkeypatch.context() as patch:
+            patch.setattr(kind, name, change)
+            with pytest.raises(UserError, match="was replaced"):
+                find("memory://bucket/a").fetch(tmp_path / str(number))
 
 
-def make_folder(folder: Path) -> Path:
-    make_folders(folder)
-    for name in ("a", "b", "manifest"):
-        write_file(folder / name, name.encode())
-    return folder
-
-
-def test_files_are_sent_side_by_side_and_the_last_one_alone(
-    store: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("is_refused", [False, True])
+def test_files_are_sent_side_by_side_and_the_last_one_only_after_all_others(
+    store: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_refused: bool
 ) -> None:
+    for name in ("a", "b", "manifest"):
+        write_file(tmp_path / name, name.encode())
     together, put, order = threading.Barrier(2), type(store).put_file, []
 
     def put_together(self: Any, source: str, key: str, **options: Any) -> None:
         if not key.endswith("manifest"):
             # One after the other, they would wait forever.
             together.wait(timeout=20)
+        if is_refused and key.endswith("b"):
+            raise PermissionError("read only")
         order.append(key[-1])
         put(self, source, key, **options)
 
     monkeypatch.setattr(type(store), "put_file", put_together)
     remote = find("memory://bucket/run")
-    remote.send(make_folder(tmp_path / "run"), last="manifest")
+    if is_refused:
+        with pytest.raises(UserError, match="cannot be written"):
+            remote.send(tmp_path, last="manifest")
+        assert "manifest" not in remote.list_files()
+        return
+    remote.send(tmp_path, last="manifest")
     assert (sorted(order[:2]), order[2:]) == (["a", "b"], ["t"])
     assert remote.list_files() == {"a": 1, "b": 1, "manifest": 8}
 
 
-def test_after_an_error_the_last_file_is_not_sent(store: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    put = type(store).put_file
+@pytest.mark.parametrize("url", ["s3://bucket/a", "gs://bucket/a", "gcs://bucket/a", "memory://bucket/a"])
+def test_a_store_that_is_not_installed_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
+    remote = find(url)
+    package = "fsspec" if remote.protocol == "memory" else "obstore"
+    for name in [each for each in sys.modules if each.partition(".")[0] == package]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr(sys, "meta_path", [each for each in sys.meta_path if not hasattr(each, "invalidate_caches")])
+    with pytest.raises(MissingDependency, match="object stores need") as caught:
+        remote.exists()
+    assert (caught.value.where, caught.value.fix) == (url, "pip install 'kgverify[storage]'")
 
-    def refuse(self: Any, source: str, key: str, **options: Any) -> None:
-        if key.endswith("b"):
-            raise PermissionError("read only")
-        put(self, source, key, **options)
 
-    monkeypatch.setattr(type(store), "put_file", refuse)
-    remote = find_remote("memory://bucket/run")
-    assert remote is not None
-    with pytest.raises(UserError, match="cannot be written"):
-        remote.send(make_folder(tmp_path / "run"), last="manifest")
-    assert "manifest" not in remote.list_files()
+@pytest.mark.parametrize("protocol", ["gs", "gcs", "az", "abfs", "abfss"])
+def test_each_protocol_opens_a_bucket(monkeypatch: pytest.MonkeyPatch, protocol: str) -> None:
+    pytest.importorskip("obstore", reason="kgverify[storage] is not installed")
+    monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_NAME", "account")
+    assert find(f"{protocol}://bucket/a").open_store()._construct_store("bucket") is not None
+
+
+REFUSAL = b"<Error><Code>NoSuchBucket</Code><Message>The bucket does not exist</Message></Error>"
+
+
+def test_the_environment_names_server_and_key_and_an_error_says_what_it_answered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pytest.importorskip("obstore", reason="kgverify[storage] is not installed")
+    from obstore.fsspec import FsspecStore
+
+    requests: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def refuse(self) -> None:
+            requests.append(f"{self.command} {self.path} {self.headers['Authorization'].partition('/')[0]}")
+            self.rfile.read(int(self.headers["Content-Length"] or 0))
+            self.send_response(404)
+            self.send_header("Content-Length", str(len(REFUSAL)))
+            self.end_headers()
+            if self.command != "HEAD":
+                self.wfile.write(REFUSAL)
+
+        do_GET = do_HEAD = do_PUT = do_DELETE = do_POST = refuse
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    thread = Thread(target=server.serve_forever, args=(0.02,))
+    thread.start()
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{server.server_port}")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "mine")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    FsspecStore.clear_instance_cache()
+    remote = find("s3://bucket/a")
+    asked: dict[str, Callable[[], object]] = {"read": remote.exists, "written": remote.check_writable}
+    try:
+        for what, ask in asked.items():
+            with pytest.raises(UserError, match="404 Not Found, NoSuchBucket, The bucket does not exist") as caught:
+                ask()
+            assert caught.value.where.startswith("s3://bucket/a")
+            assert caught.value.message.startswith(f"cannot be {what}: ")
+    finally:
+        FsspecStore.clear_instance_cache()
+        server.shutdown()
+        thread.join()
+        server.server_close()
+    assert requests
+    assert all(" /bucket" in each and each.endswith("Credential=mine") for each in requests)

@@ -26,8 +26,6 @@ from kgverify.files.writing import (
     write_file,
 )
 
-LONG = "x" * 300
-
 
 @contextmanager
 def longest_file(num_bytes: int):
@@ -58,15 +56,21 @@ def fill(path: Path) -> None:
 
 
 WRITERS = [lambda path: write_file(path, "new"), lambda path: write_file(path, b"new", is_durable=True), fill]
+of_every_writer = pytest.mark.parametrize("write", WRITERS)
+of_every_access = pytest.mark.parametrize(
+    "write", [*WRITERS, lambda path: append_to_file(path, b"new"), check_writable]
+)
 
 
-@pytest.mark.parametrize("write", WRITERS)
-def test_a_file_is_replaced_and_keeps_its_permissions(output: Path, write):
+@of_every_writer
+def test_a_file_is_replaced_keeps_its_permissions_and_leaves_its_other_name_alone(output: Path, write):
     output.chmod(0o640)
+    os.link(output, output.with_name("link"))
     write(output)
     assert output.read_text() == "new"
     assert stat.S_IMODE(output.stat().st_mode) == 0o640
-    assert names(output.parent) == ["old"]
+    assert output.with_name("link").read_text() == "old"
+    assert names(output.parent) == ["link", "old"]
 
 
 def test_a_new_file_has_ordinary_permissions(tmp_path: Path):
@@ -78,24 +82,28 @@ def test_a_new_file_has_ordinary_permissions(tmp_path: Path):
     assert stat.S_IMODE((tmp_path / "new").stat().st_mode) == 0o640
 
 
-@pytest.mark.parametrize("write", [*WRITERS, lambda path: append_to_file(path, b"new"), check_writable])
-@pytest.mark.parametrize("target", ["old", "nothing", "."])
-def test_a_link_is_refused_and_what_it_names_stays(output: Path, write, target: str):
-    link = output.with_name("link")
-    link.symlink_to(target)
-    with pytest.raises(UserError, match="is a link, which is not followed") as caught:
-        write(link)
+@of_every_access
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        *((f"link to {target}", "is a link, which is not followed") for target in ("old", "nothing", ".")),
+        ("none/file", "No such file"),
+        ("old/file", "Not a directory"),
+        ("x" * 300, "name too long"),
+        (".", "Is a directory|not a regular file"),
+    ],
+)
+def test_a_path_that_cannot_be_written_is_explained_and_no_link_is_followed(
+    output: Path, write, name: str, reason: str
+):
+    if name.startswith("link"):
+        (output.parent / name).symlink_to(name.removeprefix("link to "))
+    before = names(output.parent)
+    with pytest.raises(UserError, match=reason) as caught:
+        write(output.parent / name)
     assert caught.value.fix
-    assert link.is_symlink()
     assert output.read_text() == "old"
-    assert names(output.parent) == ["link", "old"]
-
-
-@pytest.mark.parametrize("write", WRITERS)
-def test_the_other_name_of_a_hard_link_is_not_written_to(output: Path, write):
-    os.link(output, output.with_name("link"))
-    write(output.with_name("link"))
-    assert output.read_text() == "old"
+    assert names(output.parent) == before
 
 
 @pytest.mark.parametrize(
@@ -119,26 +127,17 @@ def test_a_folder_may_be_a_link(tmp_path: Path):
         make_folders(tmp_path / "dangling" / "a")
 
 
-@pytest.mark.parametrize("write", [*WRITERS, lambda path: append_to_file(path, b"new"), check_writable])
+@of_every_writer
 @pytest.mark.parametrize(
-    ("name", "reason"),
+    ("call", "number"),
     [
-        ("none/file", "No such file"),
-        ("old/file", "Not a directory"),
-        (LONG, "name too long"),
-        (".", "Is a directory|not a regular file"),
+        ("open", errno.EROFS),
+        ("write", errno.ENOSPC),
+        ("fsync", errno.EIO),
+        ("replace", errno.EDQUOT),
+        ("fchmod", errno.ENOSPC),
     ],
 )
-def test_a_path_that_cannot_be_written_is_explained(output: Path, write, name: str, reason: str):
-    with pytest.raises(UserError, match=reason) as caught:
-        write(output.parent / name)
-    assert caught.value.fix
-    assert names(output.parent) == ["old"]
-
-
-@pytest.mark.parametrize("write", WRITERS)
-@pytest.mark.parametrize("call", ["open", "write", "fsync", "replace", "fchmod"])
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS])
 def test_a_disk_that_fails_leaves_the_old_file_and_nothing_else(output: Path, monkeypatch, write, call, number):
     def fail(*arguments: object, **options: object) -> None:
         raise OSError(number, os.strerror(number))
@@ -172,7 +171,7 @@ def test_a_file_that_may_not_be_written_is_not_replaced(output: Path, monkeypatc
     assert output.read_text() == "old"
 
 
-def test_an_error_of_the_caller_leaves_the_old_file(output: Path):
+def test_temporary_names_cannot_be_guessed_and_are_deleted_after_errors_and_by_the_next_writer(output: Path):
     def interrupt() -> None:
         with renamed_into(output) as temporary:
             temporary.write_text("ne")
@@ -180,11 +179,7 @@ def test_an_error_of_the_caller_leaves_the_old_file(output: Path):
 
     with pytest.raises(KeyboardInterrupt):
         interrupt()
-    assert output.read_text() == "old"
-    assert names(output.parent) == ["old"]
-
-
-def test_temporary_names_cannot_be_guessed_and_are_deleted_by_the_next_writer(output: Path):
+    assert (output.read_text(), names(output.parent)) == ("old", ["old"])
     found = []
     for _ in range(2):
         with renamed_into(output) as temporary:
@@ -223,17 +218,14 @@ def test_a_descriptor_by_name_is_written_where_it_stands(tmp_path: Path):
     assert (tmp_path / "file").read_text() == "before now after"
 
 
-def test_checks_leave_nothing(tmp_path: Path):
-    check_writable(tmp_path / "new")
-    check_folder(tmp_path / "a" / "b")
-    assert names(tmp_path) == []
-
-
-def test_folders_for_temporary_files_are_deleted_and_full_ones_explained(tmp_path: Path, monkeypatch):
+def test_checks_and_temporary_folders_leave_nothing_and_full_ones_are_explained(tmp_path: Path):
     def fill_up(number: int) -> None:
         with temporary_folder("kgverify-", str(tmp_path)):
             raise OSError(number, os.strerror(number))
 
+    check_writable(tmp_path / "new")
+    check_folder(tmp_path / "a" / "b")
+    assert names(tmp_path) == []
     with pytest.raises(UserError, match="temporary files cannot be written: No space left"):
         fill_up(errno.ENOSPC)
     with pytest.raises(OSError, match="Connection refused"):

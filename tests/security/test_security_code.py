@@ -1,7 +1,8 @@
-"""The places of kgverify that can run code: each is listed with the reason why no file reaches it."""
+"""The places of kgverify that can run code, each with the reason why no file reaches it; and the page about them."""
 
 import ast
 import re
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -101,3 +102,15 @@ def test_code_is_run_in_the_listed_places_alone():
 def test_modules_that_run_programs_or_unpickle_are_imported_in_the_listed_places_alone(modules, places):
     imported = re.compile(rf"^\s*(?:import|from) (?:{modules})\b", re.MULTILINE)
     assert [path for path, text in TEXTS.items() if imported.search(text)] == places
+
+
+def test_the_page_names_tests_that_exist_and_is_linked_and_distributed():
+    page = (ROOT / "SECURITY.md").read_text(encoding="utf-8")
+    named = re.findall(r"`(tests/[^`]+)`", page)
+    assert named
+    assert all((ROOT / each).exists() for each in named)
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    assert "SECURITY.md" in project["tool"]["hatch"]["build"]["targets"]["sdist"]["include"]
+    assert project["project"]["urls"]["Homepage"] + "/security" in page
+    for linking in ("README.md", "docs/fuzzing.md", "docs/your-engine.md"):
+        assert "SECURITY.md" in (ROOT / linking).read_text(encoding="utf-8"), linking

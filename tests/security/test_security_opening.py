@@ -185,13 +185,7 @@ def test_the_canaries_and_the_hook_notice_code(folder):
 
 
 @pytest.mark.deep
-@pytest.mark.parametrize(
-    "start",
-    [
-        pytest.param(("-P", "-c", "from kgverify.cli import main; main()"), id="kgverify"),
-        pytest.param(("-m", "kgverify"), id="python -m kgverify"),
-    ],
-)
+@pytest.mark.parametrize("start", [("-P", "-c", "from kgverify.cli import main; main()"), ("-m", "kgverify")])
 def test_neither_the_command_nor_its_processes_import_modules_of_the_current_folder(folder, start):
     words = BASE["record"].replace("NEW", f"new{start[0]}").split()
     done = python(*start, "record", *words, "--jobs", "2", cwd=folder.path)

@@ -1,7 +1,7 @@
-"""A corpus of hostile traces: each is a good trace with one thing done to it that a careless reader would follow or believe.
+"""A corpus of hostile traces: each is a good trace with one change that a careless reader would follow or believe.
 
-`CONSTRUCTS` has them by name. Each takes the path of a good file, in the layout that h5py writes unasked (whose metadata have
-no checksums, so that they can be forged), and a folder to work in; it returns the path to be read.
+`CONSTRUCTS` has them by name. Each takes the path of a good file, in the layout that h5py writes by default (whose metadata
+have no checksums, so that they can be forged), and a folder to work in; it returns the path to be read.
 """
 
 import json
@@ -10,22 +10,25 @@ import shutil
 import struct
 import zlib
 from collections.abc import Callable
+from functools import cache, partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
 import h5py
 import numpy as np
 import xxhash
-from trace_builders import open_writer
+from trace_builders import FACTS, RULES, make_columns, open_writer, rows
 
 from kgverify.kinds import KNOWLEDGE_GRAPH
 from kgverify.trace.model.schema import file_checksum
 
-Construct = Callable[[Path, Path], Path]
-CONSTRUCTS: dict[str, Construct] = {}
+CONSTRUCTS: dict[str, Callable[[Path, Path], Path]] = {}
+CHOICE = "steps/choice"
 
 
 def copy_as_plain_h5py(source, path):
-    """The same trace in the file layout that h5py writes unasked, whose metadata has no checksums."""
+    """Copy a trace to the file layout that h5py writes by default, whose metadata has no checksums."""
     with h5py.File(source) as old, h5py.File(path, "w") as new:
         for name in old:
             old.copy(name, new)
@@ -48,300 +51,228 @@ def reseal(path):
         file.attrs["xxh3"] = np.uint64(file_checksum(sums))
 
 
-def edited(name: str, *, is_resealed: bool = True):
-    """A construct that edits an open copy of the file."""
-
-    def register(edit):
-        def make(good: Path, folder: Path) -> Path:
-            path = folder / f"{name.replace(chr(47), chr(45))}.h5"
-            shutil.copy(good, path)
-            with h5py.File(path, "r+") as file:
-                edit(file, folder)
-            if is_resealed:
-                reseal(path)
-            return path
-
-        CONSTRUCTS[name] = make
-        return edit
-
-    return register
-
-
 def replace(file, name, **options):
-    old = file[name][()] if isinstance(file.get(name), h5py.Dataset) else None
-    del file[name]
-    return old if not options else file.create_dataset(name, **options)
+    """Put another dataset in the place of one; return it."""
+    if name in file:
+        del file[name]
+    return file.create_dataset(name, **options)
+
+
+def retype(file, _, **options):
+    """Store the same choices in another way."""
+    data = {} if "dtype" in options else {"data": file[CHOICE][()]}
+    replace(file, CHOICE, shape=file[CHOICE].shape, **data, **options)
+
+
+def alter(path, changes: dict[str, Any], *, is_resealed: bool = True) -> Path:
+    """Replace datasets of a file by arrays, by functions of the arrays there, or by nothing."""
+    with h5py.File(path, "r+") as file:
+        for name, change in changes.items():
+            if change is None:
+                del file[name]
+            else:
+                replace(file, name, data=change(file[name][()]) if callable(change) else change)
+    if is_resealed:
+        reseal(path)
+    return path
+
+
+def with_row(row, value):
+    """Return a function that sets a row of a copy of an array."""
+
+    def change(array):
+        array = array.copy()
+        array[row] = value
+        return array
+
+    return change
+
+
+def edited(name: str, edit: Callable[[h5py.File, Path], object], *, is_resealed: bool = False) -> None:
+    """Register a construct that edits an open copy of the file, given a folder for other files."""
+
+    def make(good: Path, folder: Path) -> Path:
+        path = folder / f"{name.replace('/', '-')}.h5"
+        shutil.copy(good, path)
+        with h5py.File(path, "r+") as file:
+            edit(file, folder)
+        if is_resealed:
+            reseal(path)
+        return path
+
+    CONSTRUCTS[name] = make
 
 
 # Links, at every component of a path.
 
-for _name in ("header", "steps", "steps/choice", "symbols", "candidates", "program/facts"):
 
-    @edited(f"external link at {_name}", is_resealed=False)
-    def _external(file, folder, name=_name):
-        other = folder / "other.h5"
-        if not other.exists():
-            shutil.copy(file.filename, other)
+def link_outside(file, folder, name):
+    shutil.copy(file.filename, folder / "other.h5")
+    del file[name]
+    file[name] = h5py.ExternalLink("other.h5", f"/{name}")
+
+
+def link_inside(file, _, name):
+    file.move(name, "elsewhere")
+    file[name] = h5py.SoftLink("/elsewhere")
+
+
+def put(name, make):
+    def edit(file, _):
         del file[name]
-        file[name] = h5py.ExternalLink("other.h5", f"/{name}")
+        file[name] = make(file)
 
-    @edited(f"soft link at {_name}", is_resealed=False)
-    def _soft(file, folder, name=_name):
-        file.move(name, "elsewhere")
-        file[name] = h5py.SoftLink("/elsewhere")
+    return edit
 
 
-@edited("a soft link to itself", is_resealed=False)
-def _(file, folder):
-    del file["steps/choice"]
-    file["steps/choice"] = h5py.SoftLink("/steps/choice")
-
-
-@edited("an external link to a device", is_resealed=False)
-def _(file, folder):
-    del file["steps/choice"]
-    file["steps/choice"] = h5py.ExternalLink("/dev/zero", "/steps/choice")
-
-
-@edited("a group in the place of a dataset", is_resealed=False)
-def _(file, folder):
-    del file["steps/choice"]
-    file["steps/choice"] = file["/"]
-
-
-@edited("a dataset in the place of a group", is_resealed=False)
-def _(file, folder):
-    del file["steps"]
-    file["steps"] = np.zeros(3, "<i4")
-
+for _name in ("header", "steps", CHOICE, "symbols", "program/facts"):
+    edited(f"external link at {_name}", partial(link_outside, name=_name))
+    edited(f"soft link at {_name}", partial(link_inside, name=_name))
+edited("a soft link to itself", put(CHOICE, lambda _: h5py.SoftLink(f"/{CHOICE}")))
+edited("an external link to a device", put(CHOICE, lambda _: h5py.ExternalLink("/dev/zero", f"/{CHOICE}")))
+edited("a group in the place of a dataset", put(CHOICE, lambda file: file["/"]))
+edited("a dataset in the place of a group", put("steps", lambda _: np.zeros(3, "<i4")))
 
 # Storage elsewhere.
 
 
-@edited("a foreign virtual dataset")
-def _(file, folder):
-    other = folder / "source.h5"
-    shutil.copy(file.filename, other)
-    layout = h5py.VirtualLayout(file["steps/choice"].shape, "<i4")
-    layout[:] = h5py.VirtualSource(str(other), "steps/choice", file["steps/choice"].shape)
-    del file["steps/choice"]
-    file.create_virtual_dataset("steps/choice", layout)
-
-
-@edited("a virtual dataset of the file itself")
-def _(file, folder):
-    shape = file["steps/choice"].shape
-    file.move("steps/choice", "real")
+def store_virtually(file, folder, source):
+    shutil.copy(file.filename, folder / "source.h5")
+    shape = file[CHOICE].shape
+    file.move(CHOICE, "elsewhere")
     layout = h5py.VirtualLayout(shape, "<i4")
-    layout[:] = h5py.VirtualSource(".", "real", shape)
-    file.create_virtual_dataset("steps/choice", layout)
+    layout[:] = h5py.VirtualSource(*source(folder), shape)
+    file.create_virtual_dataset(CHOICE, layout)
 
 
-@edited("external storage")
-def _(file, folder):
+def store_outside(file, folder):
     (folder / "secret.bin").write_bytes(bytes(4000))
-    shape = file["steps/choice"].shape
-    replace(file, "steps/choice", shape=shape, dtype="<i4", external=[(str(folder / "secret.bin"), 0, 4000)])
+    replace(file, CHOICE, shape=file[CHOICE].shape, dtype="<i4", external=[(str(folder / "secret.bin"), 0, 4000)])
 
 
-# Types.
-
-for _dtype in (
-    h5py.string_dtype(),
-    h5py.vlen_dtype(np.int32),
-    h5py.ref_dtype,
-    h5py.regionref_dtype,
-    np.dtype([("a", "<i4")]),
-    np.dtype([(f"field{i}", "<i4") for i in range(600)]),
-    h5py.enum_dtype({"A": 0, "B": 1}, basetype="i4"),
-    np.dtype("V4"),
-    np.dtype(("<i4", (2,))),
-    np.dtype(">i4"),
-    np.dtype("<f4"),
-    np.dtype("S4"),
-    np.dtype("?"),
-    np.dtype("<c8"),
-):
-
-    @edited(f"type {str(_dtype)[:60]} {h5py.check_dtype(ref=_dtype) or h5py.check_dtype(vlen=_dtype) or ''}")
-    def _type(file, folder, dtype=_dtype):
-        replace(file, "steps/choice", shape=file["steps/choice"].shape, dtype=dtype)
-
-
-# Filters.
-
-for _text, _options in {
-    "lzf": {"compression": "lzf"},
-    "scaleoffset": {"scaleoffset": 0},
+for _name, _source in {
+    "of another file": lambda folder: (str(folder / "source.h5"), CHOICE),
+    "of the file itself": lambda _: (".", "elsewhere"),
 }.items():
+    edited(f"a virtual dataset {_name}", partial(store_virtually, source=_source), is_resealed=True)
+edited("external storage", store_outside, is_resealed=True)
 
-    @edited(f"filter {_text}")
-    def _filter(file, folder, options=_options):
-        replace(file, "steps/choice", data=file["steps/choice"][()], chunks=True, **options)
+# Types, filters and shapes.
+
+TYPES = {
+    "variable text": h5py.string_dtype(),
+    "variable lists": h5py.vlen_dtype(np.int32),
+    "references": h5py.ref_dtype,
+    "region references": h5py.regionref_dtype,
+    "a record": np.dtype([("a", "<i4")]),
+    "600 fields": np.dtype([(f"field{i}", "<i4") for i in range(600)]),
+    "an enumeration": h5py.enum_dtype({"A": 0, "B": 1}, basetype="i4"),
+    "pairs": np.dtype(("<i4", (2,))),
+    **{name: np.dtype(name) for name in ("V4", ">i4", "<f4", "S4", "?", "<c8")},
+}
+for _name, _dtype in TYPES.items():
+    edited(f"a column of type {_name}", partial(retype, dtype=_dtype), is_resealed=True)
 
 
-def with_filters(file, filters, shape, chunk, raw=None, mask=0):
-    """A chunked dataset in the place of `/steps/choice` with these filters and this stored chunk."""
-    del file["steps/choice"]
+def with_filters(file, filters, length, chunk, make_raw):
+    """Replace `/steps/choice` by one stored chunk with these filters (1: deflate, 2: shuffle, 3: fletcher32)."""
+    del file[CHOICE]
     plan = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
-    plan.set_chunk(chunk)
+    plan.set_chunk((chunk,))
     for number in filters:
         {1: lambda: plan.set_deflate(1), 2: plan.set_shuffle, 3: plan.set_fletcher32}[number]()
-    space = h5py.h5s.create_simple(shape)
+    space = h5py.h5s.create_simple((length,))
     dataset = h5py.h5d.create(file["steps"].id, b"choice", h5py.h5t.STD_I32LE, space, plan)
-    if raw is not None:
-        dataset.write_direct_chunk((0,), raw, mask)
+    # Of two filters, both are skipped.
+    dataset.write_direct_chunk((0,), make_raw(), 3 if filters == (2, 1) else 0)
     attribute = h5py.h5a.create(dataset, b"xxh3", h5py.h5t.STD_U64LE, h5py.h5s.create(h5py.h5s.SCALAR))
     attribute.write(np.zeros((), np.uint64))
 
 
-@edited("a filter twice", is_resealed=False)
-def _(file, folder):
-    with_filters(file, (1, 1), (3,), (3,), zlib.compress(zlib.compress(bytes(12))))
-
-
-@edited("a chunk that inflates a thousandfold beyond its size", is_resealed=False)
-def _(file, folder):
-    with_filters(file, (1,), (64,), (64,), zlib.compress(bytes(64 << 20), 9))
-
-
-@edited("a chunk that inflates to less", is_resealed=False)
-def _(file, folder):
-    with_filters(file, (1,), (64,), (64,), zlib.compress(bytes(17)))
-
-
-@edited("a chunk that is not a zlib stream", is_resealed=False)
-def _(file, folder):
-    with_filters(file, (1,), (64,), (64,), os.urandom(100))
-
-
-@edited("a chunk whose fletcher32 sum is another", is_resealed=False)
-def _(file, folder):
-    with_filters(file, (3,), (64,), (64,), bytes(range(256)) + b"\1\2\3\4")
-
-
-@edited("a chunk shorter than its sum", is_resealed=False)
-def _(file, folder):
-    with_filters(file, (3,), (64,), (64,), b"\1\2")
-
-
-@edited("a chunk whose filters were all skipped", is_resealed=False)
-def _(file, folder):
-    with_filters(file, (2, 1), (64,), (64,), b"\0" * 100, mask=3)
-
-
-@edited("chunks that are missing", is_resealed=False)
-def _(file, folder):
-    with_filters(file, (1,), (640,), (64,), zlib.compress(bytes(256)))
-
-
-@edited("a deflate bomb within every single bound", is_resealed=False)
-def _(file, folder):
+_bomb = 100 << 20
+CHUNKS = {
+    "a filter twice": ((1, 1), 3, 3, lambda: zlib.compress(zlib.compress(bytes(12)))),
+    "a chunk that inflates a thousandfold beyond its size": ((1,), 64, 64, lambda: zlib.compress(bytes(64 << 20), 9)),
+    "a chunk that inflates to less": ((1,), 64, 64, lambda: zlib.compress(bytes(17))),
+    "a chunk that is not a zlib stream": ((1,), 64, 64, lambda: os.urandom(100)),
+    "a chunk whose fletcher32 sum is another": ((3,), 64, 64, lambda: bytes(range(256)) + b"\1\2\3\4"),
+    "a chunk shorter than its sum": ((3,), 64, 64, lambda: b"\1\2"),
+    "a chunk whose filters were all skipped": ((2, 1), 64, 64, lambda: b"\0" * 100),
+    "chunks that are missing": ((1,), 640, 64, lambda: zlib.compress(bytes(256))),
     # 1,000 to 1, which deflate can do; the file as a whole may not.
-    with_filters(file, (1,), (100 << 20 >> 2,), (100 << 20 >> 2,), zlib.compress(bytes(100 << 20), 9))
+    "a deflate bomb within every single bound": ((1,), _bomb >> 2, _bomb >> 2, lambda: zlib.compress(bytes(_bomb), 9)),
+    "many chunks of one element": ((), 1 << 30, 1, lambda: bytes(4)),
+}
+for _name, _chunk in CHUNKS.items():
+    edited(_name, lambda file, _, chunk=_chunk: with_filters(file, *chunk))
+
+LAYOUTS: dict[str, dict[str, Any]] = {
+    "contiguous": {},
+    "chunked": {"chunks": (1 << 20,)},
+    "deflated": {"chunks": (1 << 20,), "compression": "gzip"},
+}
 
 
-@edited("many chunks of one element", is_resealed=False)
-def _(file, folder):
-    with_filters(file, (), (1 << 30,), (1,), bytes(4))
+def empty(name, **options):
+    """Return an edit that puts a dataset there of which no element is written, so that the file stays small."""
+
+    def edit(file, _):
+        replace(file, name, **options).attrs["xxh3"] = np.uint64(0)
+
+    return edit
 
 
-# Shapes.
-
-for _length in (1 << 20, 1 << 33, (1 << 62) - 1):
-    for _kind, _options in {
-        "contiguous": {},
-        "chunked": {"chunks": (1 << 20,)},
-        "deflated": {"chunks": (1 << 20,), "compression": "gzip"},
-    }.items():
-
-        @edited(f"{_kind} shape of {_length}", is_resealed=False)
-        def _shape(file, folder, length=_length, options=_options):
-            replace(file, "steps/choice", shape=(length,), dtype="<i4", **options).attrs["xxh3"] = np.uint64(0)
-
-
-@edited("a chunk of a gigabyte", is_resealed=False)
-def _(file, folder):
-    options = {"maxshape": (None,), "chunks": ((1 << 28) + 1,), "compression": "gzip"}
-    replace(file, "steps/choice", shape=(3,), dtype="<i4", **options).attrs["xxh3"] = np.uint64(0)
-
-
-@edited("a header of a gigabyte", is_resealed=False)
-def _(file, folder):
-    replace(file, "header", shape=(1 << 30,), dtype="u1", chunks=(1 << 20,)).attrs["xxh3"] = np.uint64(0)
-
-
-@edited("seven dimensions")
-def _(file, folder):
-    replace(file, "steps/choice", data=np.zeros((1,) * 7, "<i4"))
-
-
-@edited("no dimensions")
-def _(file, folder):
-    replace(file, "steps/choice", data=np.int32(3))
-
-
-@edited("no space at all")
-def _(file, folder):
-    replace(file, "steps/choice", data=h5py.Empty("<i4"))
-
+for _length in (1 << 20, (1 << 62) - 1):
+    for _name, _options in LAYOUTS.items():
+        edited(f"{_name} shape of {_length}", empty(CHOICE, shape=(_length,), dtype="<i4", **_options))
+_gigabyte = {"maxshape": (None,), "chunks": ((1 << 28) + 1,), "compression": "gzip"}
+edited("a chunk of a gigabyte", empty(CHOICE, shape=(3,), dtype="<i4", **_gigabyte))
+edited("a header of a gigabyte", empty("header", shape=(1 << 30,), dtype="u1", chunks=(1 << 20,)))
+for _name, _options in {"lzf": {"compression": "lzf"}, "scaleoffset": {"scaleoffset": 0}}.items():
+    edited(f"filter {_name}", partial(retype, chunks=True, **_options), is_resealed=True)
 
 # Attributes.
 
+ATTRIBUTES = {
+    "a format of 60,000 bytes": ("/", "format", np.bytes_(b"x" * 60_000)),
+    "a format of variable length": ("/", "format", "kgverify-trace"),
+    "a checksum of 7,000 numbers": (CHOICE, "xxh3", np.zeros(7000, np.uint64)),
+    "a version of 128 bits": ("/", "schema_version", np.zeros(2, "<u8").view("V16")[0]),
+    "a version that is an array": ("/", "schema_version", np.ones(3, np.int32)),
+    "a version of 2^64 - 1": ("/", "schema_version", np.uint64(2**64 - 1)),
+}
+for _name, (_path, _attribute, _value) in ATTRIBUTES.items():
+    edited(_name, lambda file, _, path=_path, key=_attribute, value=_value: file[path].attrs.__setitem__(key, value))
 
-@edited("a format of 60,000 bytes", is_resealed=False)
-def _(file, folder):
-    file.attrs["format"] = np.bytes_(b"x" * 60_000)
+# Headers.
 
-
-@edited("a format of variable length", is_resealed=False)
-def _(file, folder):
-    file.attrs["format"] = "kgverify-trace"
-
-
-@edited("a checksum of 7,000 numbers", is_resealed=False)
-def _(file, folder):
-    file["steps/choice"].attrs["xxh3"] = np.zeros(7000, np.uint64)
-
-
-@edited("a version of 128 bits", is_resealed=False)
-def _(file, folder):
-    file.attrs["schema_version"] = np.zeros(2, "<u8").view("V16")[0]
-
-
-@edited("a version that is an array", is_resealed=False)
-def _(file, folder):
-    file.attrs["schema_version"] = np.ones(3, np.int32)
-
-
-@edited("a version of 2^64 - 1", is_resealed=False)
-def _(file, folder):
-    file.attrs["schema_version"] = np.uint64(2**64 - 1)
-
+HEADERS = {
+    "that is deep": "[" * 200_000,
+    "whose objects are deep": '{"engine":' * 200_000,
+    "with a number of 5,000 digits": '{"limits": {"max_depth": ' + "9" * 5000 + "}}",
+    "with 1e999": '{"limits": {"max_depth": 1e999}}',
+    "of NUL bytes": "\0" * 100,
+    "with half a surrogate": '{"engine": {"name": "\\ud800"}}',
+}
+for _name, _text in HEADERS.items():
+    _content = np.frombuffer(_text.encode(), "u1")
+    edited(f"a header {_name}", lambda file, _, text=_content: replace(file, "header", data=text), is_resealed=True)
 
 # Places in the file, forged in metadata without checksums.
 
 
-def forged(name: str):
-    """A construct that edits the bytes of a copy."""
+def forged(name: str, edit: Callable[[bytearray, dict[str, int]], bytes]) -> None:
+    """Register a construct that edits the bytes of a copy, given the offsets of its datasets."""
 
-    def register(edit):
-        def make(good: Path, folder: Path) -> Path:
-            path = folder / f"{name.replace(chr(47), chr(45))}.h5"
-            content = bytearray(good.read_bytes())
-            with h5py.File(good) as file:
-                places = {
-                    f.path: file[f.path].id.get_offset()
-                    for f in KNOWLEDGE_GRAPH.columns
-                    if f.path in file and file[f.path].size
-                }
-            path.write_bytes(edit(content, places))
-            return path
+    def make(good: Path, folder: Path) -> Path:
+        path = folder / f"{name}.h5"
+        with h5py.File(good) as file:
+            paths = [each.path for each in KNOWLEDGE_GRAPH.columns if each.path in file and file[each.path].size]
+            places = {each: file[each].id.get_offset() for each in paths}
+        path.write_bytes(edit(bytearray(good.read_bytes()), places))
+        return path
 
-        CONSTRUCTS[name] = make
-        return edit
-
-    return register
+    CONSTRUCTS[name] = make
 
 
 def point(content: bytearray, old: int, new: int) -> bytearray:
@@ -349,223 +280,143 @@ def point(content: bytearray, old: int, new: int) -> bytearray:
     return content.replace(struct.pack("<Q", old), struct.pack("<Q", new))
 
 
-@forged("two datasets in one place")
-def _(content, places):
-    return point(content, places["steps/outcome"], places["candidates/outcome"])
-
-
-@forged("data that overlap by one byte")
-def _(content, places):
-    return point(content, places["steps/outcome"], places["candidates/num_steps"] + 1)
-
-
-for _text, _offset in {"the end": None, "2^63": 1 << 63, "2^64 - 2": (1 << 64) - 2, "nowhere": (1 << 64) - 1}.items():
-
-    @forged(f"data at {_text}")
-    def _beyond(content, places, offset=_offset):
-        return point(content, places["steps/choice"], len(content) - 3 if offset is None else offset)
-
-
-@forged("a cut file")
-def _(content, places):
-    return content[: len(content) // 2]
-
-
-@forged("a file behind a user block")
-def _(content, places):
-    return bytearray(512) + content
-
-
-@forged("a signature and nothing else")
-def _(content, places):
-    return content[:8]
-
-
-@forged("a superblock of garbage")
-def _(content, places):
-    return content[:8] + bytes(range(256)) * 20
-
-
-# Values that lead out of bounds.
-
-
-def valued(name: str, field: str, change):
-    @edited(name)
-    def _value(file, folder):
-        values = file[field][()].copy()
-        change(values)
-        replace(file, field, data=values)
-
-
-valued("counts whose sum wraps around", "steps/num_resolvents", lambda v: v.__setitem__(slice(0, 2), 2**32 - 1))
-valued("name offsets that descend", "symbols/constants_offsets", lambda v: v.__setitem__(1, 2**64 - 1))
-valued("a constant beyond the names", "resolvents/atoms", lambda v: v.__setitem__((0, 1), 2**31 - 1))
-valued("a predicate below the names", "steps/goal_atoms", lambda v: v.__setitem__((0, 0), -(2**31)))
-valued("an origin beyond the clauses", "resolvents/origin", lambda v: v.__setitem__(slice(None), 2**31 - 1))
-valued("lengths of rules that wrap around", "program/rule_lengths", lambda v: v.__setitem__(0, 2**16 - 1))
-valued("names that are not UTF-8", "symbols/constants_bytes", lambda v: v.__setitem__(slice(None), 0xC0))
-
-for _text, _json in {
-    "that is deep": "[" * 200_000,
-    "whose objects are deep": '{"engine":' * 200_000,
-    "with a number of 5,000 digits": '{"limits": {"max_depth": ' + "9" * 5000 + "}}",
-    "with 1e999": '{"limits": {"max_depth": 1e999}}',
-    "that is empty": "",
-    "of NUL bytes": "\0" * 100,
-    "with half a surrogate": '{"engine": {"name": "\\ud800"}}',
-    "of an unknown level": '{"level": "\\u0000", "schema_version": 2}',
-}.items():
-
-    @edited(f"a header {_text}")
-    def _header(file, folder, text=_json):
-        replace(file, "header", data=np.frombuffer(text.encode(), "u1") if text else np.zeros(0, "u1"))
-
+forged("two datasets in one place", lambda c, at: point(c, at["steps/outcome"], at["candidates/outcome"]))
+forged("data that overlap by one byte", lambda c, at: point(c, at["steps/outcome"], at["candidates/num_steps"] + 1))
+forged("data at the end", lambda c, at: point(c, at[CHOICE], len(c) - 3))
+forged("data at 2^63", lambda c, at: point(c, at[CHOICE], 1 << 63))
+forged("data at 2^64 - 2", lambda c, at: point(c, at[CHOICE], (1 << 64) - 2))
+forged("data nowhere", lambda c, at: point(c, at[CHOICE], (1 << 64) - 1))
+forged("a cut file", lambda c, _: c[: len(c) // 2])
+forged("a file behind a user block", lambda c, _: bytes(512) + c)
+forged("a signature and nothing else", lambda c, _: c[:8])
+forged("a superblock of garbage", lambda c, _: c[:8] + bytes(range(256)) * 20)
+forged("an empty file", lambda c, _: b"")
+forged("a table of text", lambda c, _: b"query,side\n1,0\n" * 100)
 
 # Paths that are not files.
 
 
-def placed(name: str):
-    def register(make):
-        CONSTRUCTS[name] = lambda good, folder: make(good, folder / f"{name}.h5") or folder / f"{name}.h5"
-        return make
-
-    return register
-
-
-@placed("a pipe")
-def _(good, path):
-    os.mkfifo(path)
-
-
-@placed("a link to a device")
-def _(good, path):
-    path.symlink_to("/dev/zero")
-
-
-@placed("a link to itself")
-def _(good, path):
-    path.symlink_to(path.name)
-
-
-@placed("a link to nowhere")
-def _(good, path):
-    path.symlink_to("no such file")
-
-
-@placed("an empty folder")
-def _(good, path):
-    path.mkdir()
-
+PLACED: dict[str, Callable[[Path], object]] = {
+    "a pipe": os.mkfifo,
+    "a link to a device": lambda path: path.symlink_to("/dev/zero"),
+    "a link to itself": lambda path: path.symlink_to(path.name),
+    "a link to nowhere": lambda path: path.symlink_to("no such file"),
+    "an empty folder": lambda path: path.mkdir(),
+}
+for _name, _make in PLACED.items():
+    CONSTRUCTS[_name] = lambda _, folder, name=_name, make=_make: make(folder / name) or folder / name
 
 # Folders of shards.
 
 
-def shards(path: Path) -> dict:
-    """A good folder of three shards at `path`; returns its manifest."""
-    from trace_builders import FACTS, HEADER, RULES, SYMBOLS, make_columns
-
-    from kgverify.trace.model.columns import select_candidates
-
-    columns = make_columns(2, 12)
-    with open_writer(path, HEADER, SYMBOLS, shard_steps=5, facts=FACTS, rules=RULES) as writer:
-        for i in range(12):
-            writer.append(select_candidates(columns, np.array([i])))
-    return json.loads((path / "manifest.json").read_text())
+@cache
+def write_shards() -> dict[str, bytes]:
+    """Return the contents of the files of a trace in three shards."""
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "a"
+        with open_writer(path, shard_steps=5, facts=FACTS, rules=RULES) as writer:
+            for i in range(12):
+                writer.append(rows(make_columns(2, 12), i, i + 1))
+        return {each.name: each.read_bytes() for each in path.iterdir()}
 
 
-def of_folder(name: str):
-    """A construct that changes a folder, given its path and manifest; what it returns replaces the manifest's text."""
+def of_folder(name: str, edit: Callable[[Path, dict[str, Any]], str | dict[str, Any] | None]) -> None:
+    """Register a construct that edits a folder of three shards; what `edit` returns replaces the manifest's text."""
 
-    def register(edit):
-        def make(good: Path, folder: Path) -> Path:
-            path = folder / name.replace("/", "-")
-            changed = edit(path, shards(path))
-            if changed is not None:
-                (path / "manifest.json").write_text(changed if isinstance(changed, str) else json.dumps(changed))
-            return path
+    def make(_: Path, folder: Path) -> Path:
+        path = folder / name.replace("/", "-")
+        path.mkdir()
+        for file, content in write_shards().items():
+            (path / file).write_bytes(content)
+        changed = edit(path, json.loads((path / "manifest.json").read_text()))
+        if changed is not None:
+            (path / "manifest.json").write_text(changed if isinstance(changed, str) else json.dumps(changed))
+        return path
 
-        CONSTRUCTS[name] = make
-        return edit
-
-    return register
-
-
-for _shard in (
-    "../other.h5",
-    "/etc/passwd",
-    "shard-00000.h5/",
-    "",
-    ".",
-    "shard-00001.h5",
-    "SHARD-00000.H5",
-    "shard-00000.h5\0",
-):
-
-    @of_folder(f"a shard named {_shard!r}")
-    def _named(path, manifest, shard=_shard):
-        manifest["shards"][0]["name"] = shard
-        return manifest
+    CONSTRUCTS[name] = make
 
 
-@of_folder("a shard that is a link")
-def _(path, manifest):
-    shard = path / "shard-00001.h5"
-    shard.rename(path.parent / "outside.h5")
-    shard.symlink_to(path.parent / "outside.h5")
+def rename_first(_, manifest, name):
+    manifest["shards"][0]["name"] = name
+    return manifest
 
 
-@of_folder("a shard that is a pipe")
-def _(path, manifest):
-    (path / "shard-00001.h5").unlink()
-    os.mkfifo(path / "shard-00001.h5")
+def move_and_link(path, _, name):
+    (path / name).rename(path.parent / "outside")
+    (path / name).symlink_to(path.parent / "outside")
 
 
-@of_folder("a manifest that is a link")
-def _(path, manifest):
-    (path / "manifest.json").rename(path.parent / "outside.json")
-    (path / "manifest.json").symlink_to(path.parent / "outside.json")
+def make_pipe(path, _, name):
+    (path / name).unlink()
+    os.mkfifo(path / name)
 
 
-@of_folder("a manifest that is a pipe")
-def _(path, manifest):
-    (path / "manifest.json").unlink()
-    os.mkfifo(path / "manifest.json")
-
-
-@of_folder("a doubled shard")
-def _(path, manifest):
+def double(path, manifest):
     shutil.copy(path / "shard-00000.h5", path / "shard-00001.h5")
     manifest["shards"][1] = manifest["shards"][0] | {"name": "shard-00001.h5"}
+    return resum(manifest)
+
+
+def resum(manifest):
+    """Make the sums of a manifest those of its shards."""
     for name in ("num_candidates", "num_steps"):
         manifest[name] = sum(shard[name] for shard in manifest["shards"])
     manifest["root"] = f"{sum(int(shard['root'], 16) for shard in manifest['shards']) % (1 << 64):016x}"
     return manifest
 
 
-for _text, _value in {
-    "5,000 digits": "9" * 5000,
-    "1e999": "1e999",
-    "NaN": "NaN",
-    "-1": "-1",
-    "2^64": str(1 << 64),
-    "a string": '"7"',
+def with_steps(_, manifest, value):
+    return json.dumps(manifest | {"num_steps": 7}).replace('"num_steps": 7', f'"num_steps": {value}')
+
+
+def swap(path, _):
+    first, second = ((path / f"shard-0000{i}.h5").read_bytes() for i in (0, 1))
+    (path / "shard-00000.h5").write_bytes(second)
+    (path / "shard-00001.h5").write_bytes(first)
+
+
+def lie(path, manifest, name, value):
+    """Give a shard other values, with which its own checksums and the manifest agree."""
+    shard = alter(path / "shard-00001.h5", {name: with_row(0, value)})
+    with h5py.File(shard) as file:
+        manifest["shards"][1] |= {"xxh3": f"{file.attrs['xxh3']:016x}", "size": shard.stat().st_size}
+    return manifest
+
+
+def with_entry(_, manifest, name, value):
+    manifest["shards"][1][name] = value
+    return resum(manifest)
+
+
+_shard = "shard-00000.h5"
+for _name in ("../other.h5", "/etc/passwd", f"{_shard}/", "", ".", "shard-00001.h5", _shard.upper(), f"{_shard}\0"):
+    of_folder(f"a shard named {_name!r}", partial(rename_first, name=_name))
+for _name in ("shard-00001.h5", "manifest.json"):
+    of_folder(f"a {_name} that is a link", partial(move_and_link, name=_name))
+    of_folder(f"a {_name} that is a pipe", partial(make_pipe, name=_name))
+of_folder("a doubled shard", double)
+for _value in ("9" * 5000, "1e999", "NaN", "-1", str(1 << 64), '"7"'):
+    of_folder(f"a manifest with {_value[:25]} steps", partial(with_steps, value=_value))
+for _name, _text in {
+    "deep": '{"shards":' + "[" * 200_000,
+    "empty": "",
+    "a list": "[]",
+    "unfinished": '{"shards": [',
 }.items():
-
-    @of_folder(f"a manifest with {_text} steps")
-    def _steps(path, manifest, value=_value):
-        return json.dumps(manifest | {"num_steps": 7}).replace('"num_steps": 7', f'"num_steps": {value}')
-
-
-@of_folder("a manifest that is deep")
-def _(path, manifest):
-    return '{"shards":' + "[" * 200_000
-
-
-@of_folder("a manifest without an end")
-def _(path, manifest):
-    return json.dumps(manifest)[:-10]
-
-
-@of_folder("a manifest of 70 megabytes")
-def _(path, manifest):
-    return json.dumps(manifest | {"creator": "x" * (70 << 20)})
+    of_folder(f"a manifest that is {_name}", lambda *_, text=_text: text)
+of_folder("a manifest of 70 megabytes", lambda _, manifest: json.dumps(manifest | {"creator": "x" * (70 << 20)}))
+of_folder("swapped shards", swap)
+for _name, _value in {
+    "candidates/num_steps": 400_000_000,
+    "steps/num_resolvents": 1 << 30,
+    "resolvents/num_atoms": 2**16 - 1,
+    "steps/choice": 99,
+    "candidates/side": 99,
+    "resolvents/kind": 99,
+}.items():
+    of_folder(f"a shard whose {_name} lie", partial(lie, name=_name, value=_value))
+for _name in ("num_candidates", "num_steps", "size", "xxh3", "root"):
+    of_folder(
+        f"another {_name} in the manifest",
+        partial(with_entry, name=_name, value="0" * 16 if _name in ("xxh3", "root") else 7),
+    )

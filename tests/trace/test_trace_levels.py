@@ -1,4 +1,4 @@
-"""Levels: the datasets that each keeps, its size, and conversion between levels."""
+"""Levels: the columns that each keeps, and conversion between them; unknown data are kept at each."""
 
 import json
 
@@ -6,166 +6,112 @@ import h5py
 import msgspec
 import numpy as np
 import pytest
-from hostile_traces import reseal
+import torch
+from hostile_traces import alter, reseal
 from trace_builders import (
-    FACT_LINES,
-    FACTS,
     HEADER,
+    OUTPUTS,
+    PROGRAM,
     RANKINGS,
-    RULES,
     SYMBOLS,
     assert_same_columns,
     assert_same_trace,
     make_columns,
     open_writer,
+    read,
+    read_mapped,
+    rows,
+    run,
     write_file,
 )
 
-from kgverify import UserError
+import kgverify as kv
+from kgverify import LoopWriter, UserError
 from kgverify.kinds import KNOWLEDGE_GRAPH
-from kgverify.trace.hdf5.writing import write_arrays
-from kgverify.trace.maintain.repair import convert_trace
-from kgverify.trace.model.columns import select_candidates
-from kgverify.trace.model.schema import Packing, TraceLevel, encode_level
-from kgverify.trace.read.trace_file import read_trace
-from kgverify.trace.write.writer import encode_trace, write_again
+from kgverify.program.outcomes import STEP_STAGES
+from kgverify.trace.model.columns import no_stage_items, select_candidates
+from kgverify.trace.model.stage_items import StageReader, encode_stage_outputs
 
 COLUMNS = make_columns(4, 30, has_stages=True)
-PROGRAM = {"facts": FACTS, "fact_lines": FACT_LINES, "rules": RULES}
-
-of_every_level = pytest.mark.parametrize("level", list(TraceLevel))
+LEVELS = ["digests", "compact", "steps", "deep"]
 
 
 def write(path, level="steps", columns=COLUMNS, **options):
-    write_file(path, HEADER, SYMBOLS, columns, RANKINGS, **(PROGRAM | {"level": level} | options))
-    return read_trace(path)
+    return write_file(path, columns, RANKINGS, level=level, **PROGRAM, **options)
 
 
-@of_every_level
 @pytest.mark.parametrize("is_archived", [False, True])
-def test_a_level_holds_its_columns_and_says_so(tmp_path, level, is_archived):
-    full = write(tmp_path / "full")
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_level_has_its_columns_as_they_were_recorded_and_as_they_are_converted(
+    tmp_path, monkeypatch, level, is_archived
+):
+    # Many chunks, the last of each dataset cut off.
+    monkeypatch.setattr("kgverify.trace.hdf5.writing._CHUNK_BYTES", 64)
+    full = write(tmp_path / "full", "deep")
     trace = write(tmp_path / "a", level, is_archived=is_archived)
-    assert trace.header.level == level
-    held = {name for name in trace.fields if name.startswith(("candidates", "steps", "resolvents"))}
-    assert held == KNOWLEDGE_GRAPH.columns_kept(level)
-    for name in held:
-        group, column = name.split(".")
-        np.testing.assert_array_equal(
-            getattr(getattr(trace.columns, group), column), getattr(getattr(COLUMNS, group), column), name
-        )
-    assert len(trace.columns.steps.depth) == len(COLUMNS.steps.depth)
+    assert (trace.header.level, trace.root, trace.is_complete) == (level, full.root, True)
+    kept = {name for name in trace.fields if name.startswith(("candidates", "steps", "resolvents"))}
+    assert kept == KNOWLEDGE_GRAPH.columns_kept(level)
+    for group, column in (name.split(".") for name in kept):
+        expected = getattr(getattr(COLUMNS, group), column)
+        np.testing.assert_array_equal(getattr(getattr(trace.columns, group), column), expected)
     np.testing.assert_array_equal(trace.digests.sequence, full.digests.sequence)
-    assert trace.root == full.root
-    assert trace.is_complete
-    for actual, expected in zip(trace.rankings, RANKINGS, strict=True):
-        np.testing.assert_array_equal(actual, expected)
+    assert_same_columns(read_mapped(tmp_path / "a"), trace.columns)
+    chosen, mapped = np.random.default_rng(1).permutation(30)[:11], kv.open_trace(tmp_path / "a")
+    assert_same_columns(mapped.gather_candidates(chosen), select_candidates(trace.columns, chosen))
+    archive = ["--archive"] if is_archived else []
+    run("convert", tmp_path / "full", tmp_path / "b", "--level", level, *archive)
+    assert_same_trace(read(tmp_path / "b"), trace)
+    if level == "steps":
+        with h5py.File(tmp_path / "b") as file:
+            assert file["steps/depth"].compression == ("gzip" if is_archived else None)
+    if level in ("digests", "compact"):
+        with pytest.raises(UserError, match="keeps no goals: there is no step to show"):
+            mapped.step(int(np.argmax(COLUMNS.candidates.num_steps)), 0)
 
 
-def test_steps_and_their_archive_are_the_same_trace(tmp_path):
-    plain, archived = write(tmp_path / "a"), write(tmp_path / "b", is_archived=True)
-    assert_same_columns(archived.columns, plain.columns)
-    for actual, expected in zip(archived.digests, plain.digests, strict=True):
-        np.testing.assert_array_equal(actual, expected)
-    with h5py.File(tmp_path / "b") as file:
-        assert {d.compression for d in (file["steps/depth"], file["digests/sequence"])} == {"gzip"}
-        assert all(d.shuffle and d.fletcher32 for d in file["steps"].values())
-        assert list(file["digests"]) == ["sequence"]
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_folder_is_converted_shard_by_shard(tmp_path, level):
+    with open_writer(tmp_path / "a", shard_steps=20, level="deep") as writer:
+        for i in range(30):
+            writer.append(rows(COLUMNS, i, i + 1))
+    run("convert", tmp_path / "a", tmp_path / "b", "--level", level)
+    original, converted = read(tmp_path / "a"), read(tmp_path / "b")
+    assert (converted.root, converted.is_complete, converted.header.level) == (original.root, True, level)
+    assert {p.name for p in (tmp_path / "a").iterdir()} == {p.name for p in (tmp_path / "b").iterdir()}
 
 
-@of_every_level
-def test_a_recording_in_shards_has_its_level_in_every_shard(tmp_path, level):
-    path = tmp_path / "a"
-
-    def record(num, **options):
-        with open_writer(path, HEADER, SYMBOLS, shard_steps=20, level=level, **PROGRAM, **options) as writer:
-            for i in range(writer.num_committed, num):
-                writer.append(select_candidates(COLUMNS, np.array([i])))
-            if num < 30:
-                raise InterruptedError
-
-    with pytest.raises(InterruptedError):
-        record(20)
-    record(30, resume=True)
-    assert len(list(path.iterdir())) > 3
-    trace = read_trace(path)
-    assert (trace.header.level, trace.root) == (level, write(tmp_path / "one", level).root)
-
-
-@of_every_level
-def test_a_trace_is_written_again_as_it_is(tmp_path, level):
-    trace = write(tmp_path / "a", level)
-    write_again(trace, tmp_path / "b")
-    assert_same_trace(read_trace(tmp_path / "b"), trace)
-
-
-@of_every_level
-def test_what_a_level_requires_is_required(tmp_path, level):
-    trace = write(tmp_path / "a", level)
+@pytest.mark.parametrize("level", LEVELS)
+def test_what_a_level_requires_is_required_and_what_it_leaves_out_is_refused(tmp_path, level):
+    write(tmp_path / "full", "deep")
+    write(tmp_path / "a", level)
+    content = (tmp_path / "a").read_bytes()
     for field in sorted(KNOWLEDGE_GRAPH.required(level)):
-        arrays = encode_trace(trace)
-        del arrays[field]
-        write_arrays(tmp_path / "b", arrays, "test")
+        (tmp_path / "a").write_bytes(content)
         with pytest.raises(UserError, match="missing") as caught:
-            read_trace(tmp_path / "b")
+            read(alter(tmp_path / "a", {field: None}))
         assert caught.value.where.endswith(field)
-
-
-@of_every_level
-def test_what_a_level_leaves_out_may_not_be_there(tmp_path, level):
-    trace, full = write(tmp_path / "a", level), write(tmp_path / "full", "deep")
-    every = encode_trace(full) | encode_level("digests", full.digests)
     for field in sorted(KNOWLEDGE_GRAPH.left_out(level)):
-        arrays = encode_trace(trace) | {field: every[field]}
-        write_arrays(tmp_path / "b", arrays, "test")
+        (tmp_path / "a").write_bytes(content)
+        with h5py.File(tmp_path / "full") as full, h5py.File(tmp_path / "a", "r+") as file:
+            file[field] = full[field][()] if field in full else np.zeros(len(COLUMNS.steps.depth), np.uint64)
+        reseal(tmp_path / "a")
         with pytest.raises(UserError, match=f"the level is '{level}'|missing, while"):
-            read_trace(tmp_path / "b")
-
-
-def test_an_unknown_level_is_refused(tmp_path):
-    with pytest.raises(UserError, match="unknown level 'digest'") as caught:
-        write(tmp_path / "a", "digest")
-    assert "digests" in caught.value.fix
+            read(tmp_path / "a")
 
 
 def test_digests_that_count_no_dropped_resolvents_say_so(tmp_path):
     absent = ("steps.dropped_atoms", "steps.dropped_resolvents")
+    declared = msgspec.structs.replace(HEADER, absent=absent)
     assert write(tmp_path / "a", "digests", absent=absent).header.absent == absent
     assert write(tmp_path / "b", "steps", absent=absent).header.absent == ()
-    convert_trace(tmp_path / "b", tmp_path / "c", TraceLevel.DIGESTS)
-    assert read_trace(tmp_path / "c").header.absent == absent
+    run("convert", tmp_path / "b", tmp_path / "c", "--level", "digests")
+    assert read(tmp_path / "c").header.absent == absent
     assert write(tmp_path / "d", "digests").header.absent == ()
+    assert write(tmp_path / "e", "digests", header=declared).header.absent == absent
 
 
-@pytest.mark.parametrize("level", list(TraceLevel))
-@pytest.mark.parametrize("is_archived", [False, True])
-def test_a_converted_trace_is_the_one_recorded_at_that_level(tmp_path, level, is_archived):
-    write(tmp_path / "full", "deep")
-    convert_trace(tmp_path / "full", tmp_path / "a", level, is_archived=is_archived)
-    assert_same_trace(read_trace(tmp_path / "a"), write(tmp_path / "b", level, is_archived=is_archived))
-
-
-def test_a_level_is_not_raised_without_what_it_left_out(tmp_path):
-    write(tmp_path / "a", "digests")
-    for level in (TraceLevel.COMPACT, TraceLevel.STEPS):
-        with pytest.raises(UserError, match="cannot be restored"):
-            convert_trace(tmp_path / "a", tmp_path / "b", level)
-    assert [path.name for path in tmp_path.iterdir()] == ["a"]
-
-
-@of_every_level
-def test_a_folder_is_converted_shard_by_shard(tmp_path, level):
-    with open_writer(tmp_path / "a", HEADER, SYMBOLS, shard_steps=20, level="deep", **PROGRAM) as writer:
-        for i in range(30):
-            writer.append(select_candidates(COLUMNS, np.array([i])))
-    (tmp_path / "b").mkdir()
-    (tmp_path / "b" / "manifest.json").write_text("{}")
-    done = convert_trace(tmp_path / "a", tmp_path / "b", level)
-    original, converted = read_trace(tmp_path / "a"), read_trace(tmp_path / "b")
-    assert (converted.root, converted.is_complete, converted.header.level) == (original.root, True, level)
-    assert (done.num_candidates, done.num_steps) == (30, len(COLUMNS.steps.depth))
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b"]
-    assert {p.name for p in (tmp_path / "a").iterdir()} == {p.name for p in (tmp_path / "b").iterdir()}
+# Data that this version does not know.
 
 
 def add_unknown(path):
@@ -182,36 +128,72 @@ def add_unknown(path):
     reseal(path)
 
 
-@of_every_level
+@pytest.mark.parametrize("level", LEVELS)
 def test_what_this_version_does_not_know_is_kept(tmp_path, level):
-    write(tmp_path / "a", level)
+    header = msgspec.structs.replace(HEADER, recording="mine")
+    write(tmp_path / "a", level, header=header)
     add_unknown(tmp_path / "a")
-    trace = read_trace(tmp_path / "a")
-    assert trace.header == msgspec.structs.replace(HEADER, level=level.value)
-    write_again(trace, tmp_path / "b")
-    done = convert_trace(tmp_path / "a", tmp_path / "c", is_archived=True)
-    assert done.dropped == ("later/link", "later/text")
-    for path in (tmp_path / "b", tmp_path / "c"):
-        again = read_trace(path)
-        assert again.unknown.header == {"future": {"a": [1, None]}, "engine": {"warp": 9}}
-        assert again.unknown.arrays.keys() == {"steps/colour", "later/deep/numbers"}
-        for name, array in trace.unknown.arrays.items():
-            np.testing.assert_array_equal(again.unknown.arrays[name], array)
-            assert again.unknown.arrays[name].dtype == array.dtype
-
-
-def test_an_unknown_dataset_that_was_altered_is_refused(tmp_path):
-    write_again(write(tmp_path / "a"), tmp_path / "b")
-    add_unknown(tmp_path / "b")
-    write_again(read_trace(tmp_path / "b"), tmp_path / "c")
-    with h5py.File(tmp_path / "c", "r+") as file:
-        file["steps/colour"][0] += 1
+    trace = read(tmp_path / "a")
+    assert trace.header == msgspec.structs.replace(header, level=level)
+    done = run("convert", tmp_path / "a", tmp_path / "b", "--archive")
+    assert "not plain arrays: later/link, later/text" in done["warnings"]
+    again = read(tmp_path / "b").unknown
+    assert again.header == {"future": {"a": [1, None]}, "engine": {"warp": 9}}
+    assert again.arrays.keys() == {"steps/colour", "later/deep/numbers"}
+    for name, array in trace.unknown.arrays.items():
+        np.testing.assert_array_equal(again.arrays[name], array)
+        assert again.arrays[name].dtype == array.dtype
+    with h5py.File(tmp_path / "b", "r+") as file:
+        colour = file["steps/colour"][()]
+        file["steps/colour"][0] = colour[0] + 1
     with pytest.raises(UserError, match="the data were altered"):
-        read_trace(tmp_path / "c")
+        read(tmp_path / "b")
 
 
-def test_what_would_unpack_to_too_much_is_written_plain(tmp_path):
-    trace = write(tmp_path / "a")
-    arrays = encode_trace(trace) | {"later/zeros": np.zeros(80 << 20, np.uint8)}
-    write_arrays(tmp_path / "b", arrays, "test", Packing.ARCHIVE)
-    assert read_trace(tmp_path / "b").unknown.arrays["later/zeros"].nbytes == 80 << 20
+def test_what_would_unpack_to_more_than_a_reader_admits_is_written_plain(tmp_path):
+    write(tmp_path / "a")
+    with h5py.File(tmp_path / "a", "r+") as file:
+        file["later/zeros"] = np.zeros(80 << 20, np.uint8)
+    run("convert", tmp_path / "a", tmp_path / "b", "--archive")
+    assert read(tmp_path / "b").unknown.arrays["later/zeros"].nbytes == 80 << 20
+
+
+# Level `deep`: what each stage of each step gave.
+
+
+def test_outputs_of_stages_come_back_as_they_were_given():
+    columns = make_columns(1, 0)._replace(stages=encode_stage_outputs(OUTPUTS))
+    dropped = {"dropped_atoms": np.array([3, 0, 0], np.uint32), "dropped_resolvents": np.array([4, 0, 0], np.uint32)}
+    reader = StageReader(columns._replace(steps=columns.steps._replace(**dropped)))
+    found = [reader.read(i) for i in range(3)]
+    assert found == OUTPUTS
+    assert list(found[0]) == list(STEP_STAGES)
+    assert StageReader(make_columns(1, 3)).read(2) == {}
+
+
+@pytest.mark.parametrize(
+    "convert", [np.asarray, lambda c: torch.from_numpy(c.astype("f8" if c.dtype.kind == "f" else "i8"))]
+)
+def test_a_loop_records_what_its_stages_gave(tmp_path, convert):
+    groups = [{name: convert(column) for name, column in group._asdict().items()} for group in COLUMNS]
+    names = {
+        "predicates": SYMBOLS.predicates,
+        "constants": SYMBOLS.constants,
+        "facts": PROGRAM["facts"],
+        "rules": PROGRAM["rules"],
+    }
+
+    def writer(name):
+        return LoopWriter(tmp_path / name, engine="mine", level="deep", **names)
+
+    with writer("a") as trace:
+        trace.append(*groups)
+    assert_same_columns(read(tmp_path / "a").columns, COLUMNS)
+    del groups[3]["origin"]
+    with pytest.raises(UserError, match=r"stages\.origin is missing"), writer("b") as trace:
+        trace.append(*groups)
+    with pytest.raises(UserError, match="level deep keeps") as caught, writer("c") as trace:
+        trace.append(*groups[:3])
+    assert "told" in caught.value.fix
+    untold = COLUMNS._replace(stages=no_stage_items(len(COLUMNS.steps.depth)))
+    assert_same_columns(write(tmp_path / "d", "deep", untold).columns, untold)

@@ -1,41 +1,30 @@
-"""JSON lines become a trace: what they hold, nothing more; and what is wrong in one is said with its line."""
+"""JSON lines become a trace that holds what they hold and nothing more; an error names the line."""
 
 import json
 import re
 from pathlib import Path
 
-import numpy as np
 import pytest
+from trace_builders import read, run
 
-from kgverify import UserError, Verdict
-from kgverify.cli import main
-from kgverify.comparison.compare import compare
-from kgverify.comparison.step_view import StepReader
-from kgverify.kinds import KNOWLEDGE_GRAPH
-from kgverify.program.atoms import Atom
-from kgverify.program.limits import DeclaredLimits
-from kgverify.program.program import Program, Rule, Symbols
-from kgverify.trace.lines.import_lines import import_lines
-from kgverify.trace.read.trace_file import read_trace
+from kgverify import DeclaredLimits, Program, Symbols, UserError, Verdict
+from kgverify.kinds import KNOWLEDGE_GRAPH, compare
 
 PAGE = (Path(__file__).parents[2] / "docs" / "traces.md").read_text(encoding="utf-8")
 STEP = {"goal": [["p", "a", "b"]], "successors": []}
 
 
-def imported(folder, *lines, **options):
+def imported(folder, *lines):
     text = "".join(f"{line if isinstance(line, str) else json.dumps(line)}\n" for line in lines)
-    (folder / "steps.jsonl").write_text(text)
-    done = import_lines(folder / "steps.jsonl", folder / "out.h5", **options)
-    trace = read_trace(folder / "out.h5")
-    assert (done.num_candidates, done.num_steps) == (
-        len(trace.columns.candidates.query),
-        len(trace.columns.steps.depth),
-    )
-    assert set(done.unknown) == KNOWLEDGE_GRAPH.optional - trace.fields
+    (folder / "steps.jsonl").write_bytes(text.encode(errors="surrogateescape"))
+    done = run("import", folder / "steps.jsonl", "-o", folder / "out.h5", "--overwrite")
+    trace = read(folder / "out.h5")
+    unknown = done["warnings"].partition("unknown: ")[2].split()
+    assert {each.strip(",") for each in unknown} == KNOWLEDGE_GRAPH.optional - trace.fields
     return trace
 
 
-def test_the_page_s_example_is_read(tmp_path):
+def test_the_example_of_the_page_is_read(tmp_path):
     (example,) = re.findall(r"```json\n(.*?)```", PAGE, re.DOTALL)
     trace = imported(tmp_path, example)
     assert trace.columns.candidates.outcome.tolist() == [1]
@@ -53,16 +42,12 @@ def test_goals_and_successors_are_enough(tmp_path):
 
 
 def test_every_field_is_stored(tmp_path):
-    rule = Rule(Atom(1, -1, -2), (Atom(0, -2, -1),))
-    symbols, facts = Symbols(("p", "q"), ("a", "b")), np.array([[0, 0, 1]], np.int32)
-    sha256 = Program(symbols, facts, (rule,), (), (), ()).sha256
     header = {
         "trace": 1,
         "engine": {"name": "mine", "variables": "canonical"},
         "limits": {"max_depth": 3},
         "policy": {"name": "best", "sha256": "ab"},
         "run": {"graph": "toy", "num_queries": 1},
-        "program_sha256": sha256,
         "predicates": ["p", "q"],
         "constants": ["a", "b"],
         "facts": [["p", "a", "b"]],
@@ -70,31 +55,31 @@ def test_every_field_is_stored(tmp_path):
         "uppercase_variables": True,
     }
     candidate = {"candidate": ["q", "a", "X"], "query": 7, "side": "tail", "is_limited": True, "log_probability": -0.5}
-    step = {"goal": [["q", 0, -1], ["p", "?x", "b"]], "depth": 2, "outcome": "FAILED", "choice": None}
+    step = {"goal": [["q", 0, "Z"], ["p", "?x", "b"]], "depth": 2, "outcome": "FAILED", "choice": None}
     step |= {"dropped_atoms": 1, "dropped_resolvents": 2}
     step["successors"] = [
         {"goal": [["p", "B", 900], None], "rule": 0, "score": 0.25},
         {"kind": "TRUE", "goal": [[7, "a", "a"]], "fact": 0, "score": "nan"},
         {"kind": "STOP", "score": "-inf"},
     ]
-    step["goal"][0][2] = "Z"
     trace = imported(tmp_path, header, "", candidate, step, {"end": "FAILED"})
-    view = StepReader(trace.columns).read(0)
-    assert view.goal == ((1, 0, -1), (0, -2, 1))
-    assert [each.content for each in view.resolvents] == [
-        (0, ((0, -1, 900), (-1, 0, 0))),
-        (1, ((7, 0, 0),)),
-        (3, ()),
-    ]
-    assert [each.clause for each in view.resolvents] == [(1, 0), (2, 0), (0, 0)]
-    assert str([each.score for each in view.resolvents]) == "[0.25, nan, -inf]"
-    assert (view.depth, view.choice, view.outcome, view.dropped_atoms, view.dropped_resolvents) == (2, -1, 2, 1, 2)
+    steps, resolvents = trace.columns.steps, trace.columns.resolvents
+    assert steps.goal_atoms.tolist() == [[1, 0, -1], [0, -2, 1]]
+    assert (resolvents.kind.tolist(), resolvents.num_atoms.tolist()) == ([0, 1, 3], [2, 1, 0])
+    assert resolvents.atoms.tolist() == [[0, -1, 900], [-1, 0, 0], [7, 0, 0]]
+    assert (resolvents.origin_kind.tolist(), resolvents.origin.tolist()) == ([1, 2, 0], [0, 0, 0])
+    assert str(resolvents.score.tolist()) == "[0.25, nan, -inf]"
+    found = steps.depth, steps.choice, steps.outcome, steps.dropped_atoms, steps.dropped_resolvents
+    assert [column.tolist() for column in found] == [[2], [-1], [2], [1], [2]]
     c = trace.columns.candidates
     assert (c.query[0], c.side[0], c.outcome[0], c.is_limited[0], c.log_probability[0]) == (7, 1, 2, 1, -0.5)
     assert trace.header.limits == DeclaredLimits(max_depth=3)
-    assert (trace.header.policy.name, trace.header.run.graph, trace.header.program_sha256) == ("best", "toy", sha256)
+    assert (trace.header.policy.name, trace.header.run.graph) == ("best", "toy")
     assert trace.header.clauses.rules == ("q(X0, X1) <- p(X1, X0)",)
     assert trace.facts.tolist() == [[0, 0, 1]]
+    sha256 = Program(trace.symbols, trace.facts, trace.rules, (), (), ()).sha256
+    again = imported(tmp_path, header | {"program_sha256": sha256}, candidate, step)
+    assert (again.header.program_sha256, again.symbols) == (sha256, Symbols(("p", "q"), ("a", "b")))
 
 
 def test_variables_keep_their_names_across_the_steps_of_a_candidate_unless_they_are_canonical(tmp_path):
@@ -102,8 +87,7 @@ def test_variables_keep_their_names_across_the_steps_of_a_candidate_unless_they_
         return {"goal": [["p", name, "?x"]], "successors": []}
 
     lines = {"candidate": ["p", "?y", "?x"]}, goal("?x"), goal("?z"), {"candidate": ["p", "?z", "?z"]}, goal("?z")
-    own = imported(tmp_path, *lines)
-    assert own.columns.steps.goal_atoms[:, 1:].tolist() == [[-2, -2], [-3, -2], [-1, -2]]
+    assert imported(tmp_path, *lines).columns.steps.goal_atoms[:, 1:].tolist() == [[-2, -2], [-3, -2], [-1, -2]]
     header = {"trace": 1, "engine": {"name": "mine", "variables": "canonical"}}
     canonical = imported(tmp_path, header, *lines)
     assert canonical.columns.steps.goal_atoms[:, 1:].tolist() == [[-1, -1], [-1, -2], [-1, -2]]
@@ -112,11 +96,11 @@ def test_variables_keep_their_names_across_the_steps_of_a_candidate_unless_they_
 def test_many_lines_are_written_in_batches(tmp_path, monkeypatch):
     monkeypatch.setattr("kgverify.trace.lines.import_lines._BATCH", 7)
     for lines in ([STEP] * 40, [{"candidate": ["p", "a", "b"]}, STEP, STEP, STEP] * 15):
-        trace = imported(tmp_path, *lines, shard_steps=10)
+        trace = imported(tmp_path, *lines)
         assert len(trace.columns.steps.depth) == sum("goal" in line for line in lines)
-        (tmp_path / "out.h5").rename(tmp_path / f"{len(lines)}")
 
 
+LISTED = {"trace": 1, "predicates": ["p"], "facts": [["p", "a", "b"]], "rules": [[["p", "?x", "?y"]] * 2]}
 WRONG = {
     "not JSON": ("{", "not JSON"),
     "not UTF-8": ("\udc80", "not JSON"),
@@ -138,54 +122,23 @@ WRONG = {
     "no such rule": (STEP | {"successors": [{"rule": 1}]}, "names rule 1, and the first line lists 1"),
     "two clauses": (STEP | {"successors": [{"rule": 0, "fact": 0}]}, "of a rule and a fact"),
 }
+BEGINNINGS = {
+    "another version": ({"trace": 2}, "2"),
+    "a limit of 0": ({"trace": 1, "limits": {"max_depth": 0}}, "max_depth is 0"),
+    "a name twice": ({"trace": 1, "predicates": ["p", "p"]}, "lists the name 'p' twice"),
+    "a variable in a fact": ({"trace": 1, "facts": [["p", "?x", "a"]]}, "variable in the fact"),
+    "a rule without a body": ({"trace": 1, "rules": [[["p", "?x", "a"]]]}, "length >= 2"),
+    "names and ids": ({"goal": [["p", 1, "a"]], "successors": []}, "constants by name and by id"),
+    "variables and ids": ({"goal": [["p", -1, "?a"]], "successors": []}, "variables by name and by id"),
+}
 
 
-@pytest.mark.parametrize("name", WRONG)
+@pytest.mark.parametrize("name", [*WRONG, *BEGINNINGS])
 def test_a_wrong_line_is_named(tmp_path, name):
-    line, match = WRONG[name]
-    header = {"trace": 1, "predicates": ["p"], "facts": [["p", "a", "b"]], "rules": [[["p", "?x", "?y"]] * 2]}
-    text = line if isinstance(line, str) else json.dumps(line)
-    lines = [json.dumps(header), json.dumps(STEP), text]
-    (tmp_path / "a.jsonl").write_text("\n".join(lines), encoding="utf-8", errors="surrogateescape")
-    with pytest.raises(UserError, match=match) as caught:
-        import_lines(tmp_path / "a.jsonl", tmp_path / "out.h5")
-    assert re.fullmatch(r".*a\.jsonl:[23]", caught.value.where)
-    assert caught.value.fix
-    assert [path.name for path in tmp_path.iterdir()] == ["a.jsonl"]
-
-
-@pytest.mark.parametrize(
-    ("lines", "match"),
-    [
-        ([{"trace": 2}], "2"),
-        ([{"trace": 1, "limits": {"max_depth": 0}}], "max_depth is 0"),
-        ([{"trace": 1, "predicates": ["p", "p"]}], "lists the name 'p' twice"),
-        ([{"trace": 1, "facts": [["p", "?x", "a"]]}], "variable in the fact"),
-        ([{"trace": 1, "rules": [[["p", "?x", "a"]]]}], "length >= 2"),
-        ([{"goal": [["p", 1, "a"]], "successors": []}], "constants by name and by id"),
-        ([{"goal": [["p", -1, "?a"]], "successors": []}], "variables by name and by id"),
-    ],
-)
-def test_a_wrong_beginning_is_named(tmp_path, lines, match):
+    line, match = (WRONG | BEGINNINGS)[name]
+    lines, place = ([LISTED, STEP, line], "[23]") if name in WRONG else ([line], "1")
     with pytest.raises(UserError, match=match) as caught:
         imported(tmp_path, *lines)
-    assert caught.value.where.endswith("steps.jsonl:1")
-
-
-def test_the_command_imports_and_reads_standard_input(tmp_path, monkeypatch, capsys):
-    (tmp_path / "a.jsonl").write_text(json.dumps(STEP))
-    monkeypatch.chdir(tmp_path)
-    for arguments, code in (
-        (["a.jsonl", "-o", "a.h5"], 0),
-        (["a.jsonl", "-o", "a.h5"], 2),
-        (["b.jsonl", "-o", "b.h5"], 2),
-    ):
-        monkeypatch.setattr("sys.argv", ["kgverify", "trace", "import", *arguments])
-        with pytest.raises(SystemExit) as caught:
-            main()
-        assert (caught.value.code or 0) == code
-    printed = capsys.readouterr()
-    assert "a.h5: 1 candidate, 1 step; unknown: candidates.is_limited" in printed.out
-    assert "already exists" in printed.err
-    assert "cannot be read" in printed.err
-    np.testing.assert_array_equal(read_trace(tmp_path / "a.h5").columns.steps.goal_atoms, [[0, 0, 1]])
+    assert re.search(rf"steps\.jsonl:{place}: ", str(caught.value))
+    assert "fix: " in str(caught.value)
+    assert [path.name for path in tmp_path.iterdir()] == ["steps.jsonl"]

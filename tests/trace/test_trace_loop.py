@@ -1,4 +1,4 @@
-"""A prover's own loop writes a trace: whatever becomes an array, nothing cut, nothing made up."""
+"""A prover's own loop writes a trace: from whatever becomes an array, with nothing cut off and nothing made up."""
 
 import re
 from pathlib import Path
@@ -6,28 +6,25 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from trace_builders import FACTS, RULES, SYMBOLS, make_columns
+from trace_builders import FACTS, RULES, SYMBOLS, make_columns, read
 
-from kgverify import LoopWriter, UserError
+from kgverify import DeclaredLimits, LoopWriter, UserError
 from kgverify.kinds import KNOWLEDGE_GRAPH
-from kgverify.trace.read.trace_file import read_trace
 
 PAGE = (Path(__file__).parents[2] / "docs" / "traces.md").read_text(encoding="utf-8")
 COLUMNS = make_columns(1, 9)
 
 
-def levels(convert):
+def levels(convert=np.asarray):
     return [{name: convert(column) for name, column in level._asdict().items()} for level in COLUMNS]
 
 
-def writer(path, **options):
-    options = {"engine": "mine", "predicates": SYMBOLS.predicates, "constants": SYMBOLS.constants} | options
-    return LoopWriter(path, **options)
-
-
-def as_tensor(column):
-    # torch has few unsigned types, and a prover's integers are int64 as a rule.
-    return torch.from_numpy(column.astype(np.int64) if column.dtype.kind in "iu" else column)
+def write(path, *batches, **options):
+    names = {"predicates": SYMBOLS.predicates, "constants": SYMBOLS.constants}
+    with LoopWriter(path, engine="mine", **names, **options) as trace:
+        for batch in batches:
+            trace.append(*batch)
+    return read(path)
 
 
 class WithArray:
@@ -39,24 +36,26 @@ class WithArray:
 
 
 @pytest.mark.parametrize(
-    "convert", [np.asarray, as_tensor, WithArray, lambda c: c[::1].astype(">i8" if c.dtype.kind in "iu" else ">f8")]
+    "convert",
+    [
+        # torch has few unsigned types, and a prover's integers are usually int64.
+        lambda c: torch.from_numpy(c.astype(np.int64) if c.dtype.kind in "iu" else c),
+        WithArray,
+        lambda c: c.astype(">i8" if c.dtype.kind in "iu" else ">f8"),
+    ],
 )
 def test_whatever_becomes_an_array_is_written(tmp_path, convert):
-    with writer(tmp_path / "a", facts=FACTS, rules=RULES) as trace:
-        trace.append(*levels(convert))
-    read = read_trace(tmp_path / "a")
-    for actual, expected in zip(read.columns, COLUMNS, strict=True):
+    trace = write(tmp_path / "a", levels(convert), facts=FACTS, rules=RULES)
+    for actual, expected in zip(trace.columns, COLUMNS, strict=True):
         for name in expected._fields:
             np.testing.assert_array_equal(getattr(actual, name), getattr(expected, name), name)
-    assert read.rules == RULES
+    assert trace.rules == RULES
 
 
 def test_a_short_float_of_torch_is_widened(tmp_path):
-    given = levels(np.asarray)
+    given = levels()
     given[2]["score"] = torch.from_numpy(COLUMNS.resolvents.score).to(torch.bfloat16).requires_grad_()
-    with writer(tmp_path / "a") as trace:
-        trace.append(*given)
-    score = read_trace(tmp_path / "a").columns.resolvents.score
+    score = write(tmp_path / "a", given).columns.resolvents.score
     assert score.dtype == np.float32
     np.testing.assert_allclose(score, COLUMNS.resolvents.score, rtol=0.01)
 
@@ -64,33 +63,25 @@ def test_a_short_float_of_torch_is_widened(tmp_path):
 def test_what_is_left_out_is_absent(tmp_path):
     given = [
         {n: c for n, c in level.items() if f"{g}.{n}" not in KNOWLEDGE_GRAPH.optional}
-        for g, level in zip(COLUMNS._fields, levels(np.asarray), strict=True)
+        for g, level in zip(COLUMNS._fields, levels(), strict=True)
     ]
     del given[0]["query"], given[0]["side"]
-    with writer(tmp_path / "a") as trace:
-        trace.append(*given)
-        trace.append(*given)
-    read = read_trace(tmp_path / "a")
-    assert not read.fields & KNOWLEDGE_GRAPH.optional
-    assert read.columns.candidates.query.tolist() == list(range(18))
-    assert set(read.columns.candidates.side.tolist()) == {2}
+    trace = write(tmp_path / "a", given, given)
+    assert not trace.fields & KNOWLEDGE_GRAPH.optional
+    assert trace.columns.candidates.query.tolist() == list(range(18))
+    assert set(trace.columns.candidates.side.tolist()) == {2}
+    header = trace.header
+    assert (header.limits, header.policy.name, header.program_sha256) == (DeclaredLimits(), "", "")
+    assert len(write(tmp_path / "b").columns.candidates.query) == 0
 
 
-def test_whether_a_derivation_is_limited_follows_from_what_was_dropped(tmp_path):
-    given = levels(np.asarray)
+def test_a_derivation_is_limited_if_one_of_its_steps_dropped_something(tmp_path):
+    given = levels()
     del given[0]["is_limited"]
-    with writer(tmp_path / "a") as trace:
-        trace.append(*given)
-    steps = read_trace(tmp_path / "a").columns.steps
+    columns = write(tmp_path / "a", given).columns
     owner = np.repeat(np.arange(9), COLUMNS.candidates.num_steps)
-    expected = [int(((steps.dropped_atoms + steps.dropped_resolvents)[owner == i] > 0).any()) for i in range(9)]
-    assert read_trace(tmp_path / "a").columns.candidates.is_limited.tolist() == expected
-
-
-def test_a_loop_without_batches_writes_a_trace_of_no_candidates(tmp_path):
-    with writer(tmp_path / "a"):
-        pass
-    assert len(read_trace(tmp_path / "a").columns.candidates.query) == 0
+    dropped = columns.steps.dropped_atoms + columns.steps.dropped_resolvents
+    assert columns.candidates.is_limited.tolist() == [int((dropped[owner == i] > 0).any()) for i in range(9)]
 
 
 @pytest.mark.parametrize(
@@ -102,35 +93,31 @@ def test_a_loop_without_batches_writes_a_trace_of_no_candidates(tmp_path):
         (2, "origin", lambda c: object(), "expected integers|expected numbers"),
         (2, "kind", lambda c: [[1], [2, 3]], "is not an array"),
         (1, "colour", lambda c: c, "unknown column 'colour'"),
+        (1, "num_resolvents", None, r"steps\.num_resolvents is missing"),
     ],
 )
 def test_what_a_column_cannot_hold_is_refused(tmp_path, group, name, value, match):
-    given = levels(np.asarray)
-    given[group][name] = value(given[group].get(name, np.zeros(3)))
-    with pytest.raises(UserError, match=match) as caught, writer(tmp_path / "a") as trace:
-        trace.append(*given)
+    given = levels()
+    column = given[group].pop(name, np.zeros(3))
+    if value is not None:
+        given[group][name] = value(column)
+    with pytest.raises(UserError, match=match) as caught:
+        write(tmp_path / "a", given)
     assert caught.value.fix
     assert not (tmp_path / "a").exists()
 
 
-def test_a_required_column_is_required_and_every_batch_has_the_same(tmp_path):
-    given = levels(np.asarray)
-    del given[1]["num_resolvents"]
-    with pytest.raises(UserError, match=r"steps\.num_resolvents is missing"), writer(tmp_path / "a") as trace:
-        trace.append(*given)
-    given = levels(np.asarray)
-    less = [*given[:2], {name: column for name, column in given[2].items() if name != "score"}]
-    trace = writer(tmp_path / "a")
-    trace.append(*given)
+def test_every_batch_has_the_same_columns(tmp_path):
+    less = [*levels()[:2], {name: column for name, column in levels()[2].items() if name != "score"}]
     with pytest.raises(UserError, match=r"resolvents\.score is in one batch"):
-        trace.append(*less)
+        write(tmp_path / "a", levels(), less)
 
 
-def test_the_page_s_example_writes_a_trace(tmp_path, monkeypatch):
+def test_the_examples_of_the_page_write_traces(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     loop, deep, opened = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     exec(compile(loop + deep + opened, "traces.md", "exec"), {"__name__": "example"})
-    assert read_trace(tmp_path / "deep.h5").columns.stages.num_items.tolist() == [5]
-    trace = read_trace(tmp_path / "mine.h5")
+    assert read(tmp_path / "deep.h5").columns.stages.num_items.tolist() == [5]
+    trace = read(tmp_path / "mine.h5")
     assert trace.columns.candidates.outcome.tolist() == [1]
     assert "resolvents.score" not in trace.fields

@@ -1,76 +1,77 @@
-"""Refusals: a reader names the problem, its location and a fix."""
+"""Refusals: a reader names the problem, its place and a fix, for a file in memory and for one that stays on disk."""
 
 import json
+import shutil
+from pathlib import Path
+from typing import Any
 
 import h5py
 import msgspec
 import numpy as np
 import pytest
-from hostile_traces import reseal
-from trace_builders import FACT_LINES, FACTS, HEADER, RANKINGS, SYMBOLS, make_columns, write_file
+from hostile_traces import alter, copy_as_plain_h5py, reseal, with_row
+from trace_builders import (
+    FACTS,
+    HEADER,
+    PROGRAM,
+    RANKINGS,
+    RULES,
+    SYMBOLS,
+    assert_same_columns,
+    assert_same_trace,
+    first_item,
+    flip,
+    make_columns,
+    open_writer,
+    read,
+    read_mapped,
+    run,
+    write_file,
+)
 
-from kgverify import UserError
-from kgverify.kinds import KNOWLEDGE_GRAPH
-from kgverify.trace.hdf5 import reading
-from kgverify.trace.hdf5.writing import write_arrays
-from kgverify.trace.model.codec import encode_symbols
-from kgverify.trace.model.columns import Rankings
-from kgverify.trace.model.schema import encode_level
-from kgverify.trace.read.trace_file import TraceFile, read_trace
+import kgverify as kv
+from kgverify import Stage, Symbols, UserError
+
+COLUMNS = make_columns(1, 8)
+DEEP = make_columns(4, 30, has_stages=True)
 
 
-def make_arrays(seed=1):
-    """The datasets of a good trace without digests, which may follow any change."""
-    return {
-        "header": np.frombuffer(msgspec.json.encode(HEADER), np.uint8),
-        **encode_symbols(SYMBOLS, ""),
-        **{
-            path: array
-            for path, array in KNOWLEDGE_GRAPH.encode(make_columns(seed, 8)).items()
-            if path not in KNOWLEDGE_GRAPH.deep
-        },
-        **encode_level("rankings", RANKINGS),
-        "program/facts": FACTS,
-        "program/fact_lines": FACT_LINES,
-    }
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("made")
+    write_file(folder / "steps", COLUMNS, RANKINGS, **PROGRAM)
+    write_file(folder / "deep", DEEP, level="deep", **PROGRAM)
+    return folder
 
 
 @pytest.fixture
-def path(tmp_path):
-    path = tmp_path / "a.trace"
-    write_file(path, HEADER, SYMBOLS, make_columns(1, 8), RANKINGS, facts=FACTS, fact_lines=FACT_LINES)
-    return path
+def path(made: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copy(made / "steps", tmp_path / "a"))
 
 
-def refuse(path, match):
-    """The error says where, what and how to fix it."""
-    with pytest.raises(UserError, match=match) as caught:
-        read_trace(path)
-    assert caught.value.where.startswith(str(path))
-    assert caught.value.fix
-    return caught.value
+def refuse(path: Path, match: str) -> UserError:
+    """Check that a trace is refused in memory and on disk; return the error of the first."""
+    found = []
+    for look in (read, read_mapped):
+        with pytest.raises(UserError, match=match) as caught:
+            look(path)
+        assert caught.value.where.startswith(str(path))
+        assert caught.value.fix
+        found.append(caught.value)
+    return found[0]
 
 
-def test_the_unchanged_trace_is_read(path, tmp_path):
-    assert read_trace(path).is_complete
-    write_arrays(tmp_path / "b", make_arrays(), "test")
-    assert read_trace(tmp_path / "b").is_complete
+def test_an_unchanged_trace_under_new_checksums_is_read(path: Path):
+    before = read(path)
     reseal(path)
-    assert read_trace(path).is_complete
+    assert_same_trace(read(path), before)
 
 
-def test_a_path_without_a_trace(tmp_path):
+def test_a_path_without_a_trace_is_refused(tmp_path: Path):
     refuse(tmp_path / "none", "no such trace")
-    refuse(tmp_path, "no manifest.json in this folder")
-
-
-@pytest.mark.parametrize("content", [b"", b"\x89HDF", b"query,side\n1,0\n" * 100, bytes(5000)])
-def test_a_file_that_is_not_hdf5(tmp_path, content):
-    (tmp_path / "a").write_bytes(content)
+    refuse(tmp_path, r"no manifest\.json in this folder")
+    (tmp_path / "a").write_bytes(b"query,side\n1,0\n" * 100)
     refuse(tmp_path / "a", "not an HDF5 file")
-
-
-def test_an_hdf5_file_that_is_not_a_trace(tmp_path):
     with h5py.File(tmp_path / "a", "w") as file:
         file["x"] = 1
     refuse(tmp_path / "a", "without the root attribute `format`")
@@ -79,113 +80,74 @@ def test_an_hdf5_file_that_is_not_a_trace(tmp_path):
     refuse(tmp_path / "a", "'anndata', expected 'kgverify-trace'")
 
 
-@pytest.mark.parametrize(("version", "fix"), [*((old, "record") for old in (0, 1, 2, 3, None)), (5, "newer")])
-def test_another_schema_version(path, version, fix):
+@pytest.mark.parametrize(
+    ("version", "found", "fix"),
+    [(3, 3, "record"), (0, 0, "record"), (None, None, "record"), (5, 5, "newer"), (np.float64(4), None, "record")],
+)
+def test_another_schema_version_is_refused_with_the_fix_for_it(path: Path, version: Any, found: Any, fix: str):
     with h5py.File(path, "r+") as file:
         del file.attrs["schema_version"]
         if version is not None:
-            file.attrs["schema_version"] = np.int64(version)
-    assert fix in refuse(path, f"schema version is {version}, expected 4").fix
+            file.attrs["schema_version"] = np.int64(version) if isinstance(version, int) else version
+    assert fix in refuse(path, f"schema version is {found}, expected 4").fix
 
 
-@pytest.mark.parametrize("version", [np.array([3, 3]), np.float64(3)])
-def test_a_schema_version_that_is_not_one_integer(path, version):
-    with h5py.File(path, "r+") as file:
-        file.attrs["schema_version"] = version
-    refuse(path, "schema version is None, expected 4")
+@pytest.mark.parametrize("field", ["resolvents/origin", "steps/dropped_atoms", "rankings/side", "program/rule_lengths"])
+def test_datasets_that_belong_together_are_there_together(path: Path, field: str):
+    alter(path, {"digests/sequence": None, field: None})
+    assert refuse(path, "missing, while").where.endswith(field)
 
 
-def test_attributes_of_variable_length(path):
-    with h5py.File(path, "r+") as file:
-        file.attrs["format"] = "kgverify-trace"
-    refuse(path, "that is one string of fixed length")
-
-
-@pytest.mark.parametrize("field", [f.path for f in KNOWLEDGE_GRAPH.columns if f.is_required])
-def test_every_required_dataset_is_required(tmp_path, field):
-    arrays = make_arrays()
-    del arrays[field]
-    write_arrays(tmp_path / "a", arrays, "test")
-    assert refuse(tmp_path / "a", "missing").where.endswith(field)
-
-
-@pytest.mark.parametrize("field", ["resolvents/origin", "steps/dropped_atoms", "rankings/side", "rankings/query"])
-def test_half_of_what_goes_together(tmp_path, field):
-    arrays = make_arrays()
-    del arrays[field]
-    write_arrays(tmp_path / "a", arrays, "test")
-    assert refuse(tmp_path / "a", "missing, while").where.endswith(field)
-
-
-def test_a_dataset_cannot_be_lost_or_renamed_unnoticed(path):
-    with h5py.File(path, "r+") as file:
-        file.move("resolvents/score", "resolvents/scorf")
+def test_datasets_cannot_be_lost_renamed_or_altered_unnoticed(path: Path):
+    content = path.read_bytes()
+    alter(path, {"resolvents/score": None}, is_resealed=False)
     refuse(path, "one was renamed, removed or added")
-
-
-def test_a_dataset_where_a_group_is_expected(path):
-    with h5py.File(path, "r+") as file:
-        del file["resolvents"]
-        file["resolvents"] = np.zeros(3, np.int32)
-    refuse(path, "missing, expected a dataset")
-
-
-def test_a_dataset_without_checksum(path):
-    with h5py.File(path, "r+") as file:
-        del file["steps/choice"].attrs["xxh3"]
-    assert refuse(path, "no attribute `xxh3`").where.endswith("steps/choice")
-
-
-@pytest.mark.parametrize("change", [np.atleast_1d, np.int64, np.float64])
-def test_a_checksum_that_is_not_one_unsigned_integer(path, change):
-    with h5py.File(path, "r+") as file:
-        file["steps/choice"].attrs["xxh3"] = change(np.uint64(7))
-    assert refuse(path, "no attribute `xxh3` that is one uint64").where.endswith("steps/choice")
-
-
-def test_an_altered_value(path):
+    for change in (None, np.atleast_1d, np.int64):
+        path.write_bytes(content)
+        with h5py.File(path, "r+") as file:
+            del file["steps/choice"].attrs["xxh3"]
+            if change is not None:
+                file["steps/choice"].attrs["xxh3"] = change(np.uint64(7))
+        assert refuse(path, "no attribute `xxh3` that is one uint64").where.endswith("steps/choice")
+    path.write_bytes(content)
     with h5py.File(path, "r+") as file:
         file["steps/choice"][0] += 1
     assert refuse(path, "checksum is .*, expected").where.endswith("steps/choice")
-
-
-def test_an_altered_value_under_new_checksums_breaks_the_digests(path):
-    with h5py.File(path, "r+") as file:
-        file["steps/choice"][0] += 1
     reseal(path)
     assert "digests/" in refuse(path, "step 0 has digest").where
 
 
-@pytest.mark.parametrize(
-    ("field", "array", "match"),
-    [
-        ("steps/choice", np.zeros(3, np.int64), "dtype is int64, expected little-endian int32"),
-        ("steps/choice", np.zeros(3, ">i4"), "dtype is >i4"),
-        ("steps/depth", np.zeros(3, np.float32), "dtype is float32"),
-        ("candidates/is_limited", np.zeros(3, bool), "dtype is"),
-        ("resolvents/score", np.zeros(3, np.float16), "expected little-endian float32 or float64"),
-        ("steps/goal_atoms", np.zeros(9, np.int32), r"shape is \[9\], expected \[n, 3\]"),
-        ("steps/goal_atoms", np.zeros((9, 2), np.int32), "shape is"),
-        ("steps/choice", np.zeros((3, 1), np.int32), "shape is"),
-        ("steps/choice", np.int32(3), r"shape is \[\], expected \[n\]"),
-        ("steps/choice", h5py.Empty("i4"), "shape is"),
-        ("steps/choice", np.zeros(3, [("a", "i4")]), "dtype is"),
-    ],
-)
-def test_another_type_or_shape(path, field, array, match):
-    with h5py.File(path, "r+") as file:
-        del file[field]
-        file[field] = array
-    reseal(path)
-    assert refuse(path, match).where.endswith(field)
+def column(name: str, row: Any, value: Any) -> dict[str, Any]:
+    return {name: with_row(row, value)}
 
 
-CHANGES = [
+def header(**changes: Any) -> dict[str, Any]:
+    def change(array):
+        return np.frombuffer(json.dumps(json.loads(array.tobytes()) | changes).encode(), np.uint8)
+
+    return {"header": change}
+
+
+def shorten(array):
+    return array[:-1]
+
+
+TYPES: list[tuple[str, Any, str]] = [
+    ("steps/choice", np.zeros(3, np.int64), "dtype is int64, expected little-endian int32"),
+    ("steps/choice", np.zeros(3, ">i4"), "dtype is >i4"),
+    ("candidates/is_limited", np.zeros(3, bool), "dtype is"),
+    ("resolvents/score", np.zeros(3, np.float16), "expected little-endian float32 or float64"),
+    ("steps/goal_atoms", np.zeros(9, np.int32), r"shape is \[9\], expected \[n, 3\]"),
+    ("steps/goal_atoms", np.zeros((9, 2), np.int32), "shape is"),
+    ("steps/choice", np.int32(3), r"shape is \[\], expected \[n\]"),
+    ("steps/choice", h5py.Empty("i4"), "shape is"),
+    ("steps/choice", np.zeros(3, [("a", "i4")]), "dtype is"),
+]
+VALUES: list[tuple[str, Any, Any, str]] = [
     ("candidates/outcome", 0, 4, "expected a code of Outcome, 0 to 3"),
     ("candidates/outcome", 0, -1, "expected a code of Outcome"),
     ("candidates/side", 0, 3, "expected a code of Side"),
     ("candidates/is_limited", 0, 2, "expected a flag"),
-    ("candidates/num_steps", 0, 77, "add up"),
     ("candidates/num_steps", 0, 2**32 - 1, "add up"),
     ("steps/num_atoms", 0, 77, "add up"),
     ("steps/num_resolvents", 0, 77, "add up"),
@@ -198,241 +160,223 @@ CHANGES = [
     ("program/facts", (0, 0), 9, "expected a predicate's id"),
     ("program/facts", (0, 1), 40, "expected a constant's id"),
     ("program/facts", (0, 2), 40, "expected a constant's id"),
+    ("program/rule_lengths", 0, 1, "a head and one or more atoms"),
     ("symbols/predicates_offsets", 0, 1, "do not ascend"),
     ("symbols/constants_offsets", 3, 2**63, "do not ascend"),
-    ("symbols/constants_offsets", -1, 3, "do not ascend"),
     ("symbols/constants_bytes", 0, 0xFF, "not UTF-8"),
     ("header", 0, 0xFF, "not a header"),
     ("header", 0, ord("["), "not a header"),
 ]
+HEADERS: list[tuple[dict[str, Any], str]] = [
+    ({"schema_version": 3}, "schema version is 3, expected 4"),
+    ({"level": "all"}, "unknown level 'all'"),
+    ({"level": 3}, "not a header"),
+    ({"engine": None}, "not a header"),
+    ({"limits": {"max_depth": 0}}, "max_depth is 0"),
+    ({"limits": {"max_width": 1}}, "not a header"),
+]
+ORIGIN = ("resolvents/origin_kind", "resolvents/origin")
+WRONG: list[tuple[dict[str, Any], str, str]] = [
+    *(({name: array}, match, name) for name, array, match in TYPES),
+    *((column(name, row, value), match, name) for name, row, value, match in VALUES),
+    *((header(**changes), match, "header") for changes, match in HEADERS),
+    *(({name: shorten}, "lengths differ", "") for name in ("candidates/query", "steps/depth", "rankings/side")),
+    ({"program/fact_lines": shorten}, "found 11 lines for 12 facts", ""),
+    *(
+        (column(ORIGIN[0], 2, kind) | column(ORIGIN[1], 2, origin), f"row 2 names .* {origin}, expected", "")
+        for kind, origin in ((1, 3), (1, -1), (2, 12))
+    ),
+    (
+        {
+            "symbols/predicates_bytes": np.frombuffer(b"aabcd", np.uint8),
+            "symbols/predicates_offsets": np.arange(6, dtype=np.uint64),
+        },
+        "ids 0 and 1 have the same name 'a'",
+        "",
+    ),
+    ({"digests/sequence": np.zeros(1, np.uint64)}, "lengths differ: .*, sequence 1; expected", ""),
+    (column("program/facts", (3, 1), 5), "program_sha256 is", ""),
+]
 
 
-@pytest.mark.parametrize(("field", "index", "value", "match"), CHANGES)
-def test_values_that_do_not_exist(tmp_path, field, index, value, match):
-    arrays = make_arrays()
-    arrays[field] = arrays[field].copy()
-    arrays[field][index] = value
-    write_arrays(tmp_path / "a", arrays, "test")
-    assert refuse(tmp_path / "a", match).where.endswith(field)
+@pytest.mark.parametrize(("changes", "match", "where"), WRONG)
+def test_what_a_trace_cannot_hold_is_refused(path: Path, changes: dict[str, Any], match: str, where: str):
+    # Without digests, which would not fit the other values.
+    alter(path, {"digests/sequence": None} | changes)
+    assert refuse(path, match).where.endswith(where)
 
 
 @pytest.mark.parametrize(
-    "field", ["candidates/query", "steps/depth", "resolvents/score", "rankings/side", "program/fact_lines"]
-)
-def test_columns_of_different_lengths(tmp_path, field):
-    arrays = make_arrays()
-    arrays[field] = arrays[field][:-1]
-    write_arrays(tmp_path / "a", arrays, "test")
-    refuse(tmp_path / "a", "lengths differ|found 11 lines for 12 facts")
-
-
-@pytest.mark.parametrize(("kind", "origin"), [(1, 3), (1, -1), (2, 12)])
-def test_an_origin_without_its_clause(tmp_path, kind, origin):
-    arrays = make_arrays()
-    for name, value in (("origin_kind", kind), ("origin", origin)):
-        arrays[f"resolvents/{name}"] = arrays[f"resolvents/{name}"].copy()
-        arrays[f"resolvents/{name}"][2] = value
-    write_arrays(tmp_path / "a", arrays, "test")
-    refuse(tmp_path / "a", f"row 2 names .* {origin}, expected")
-
-
-def test_names_that_are_not_unique(tmp_path):
-    arrays = make_arrays()
-    arrays["symbols/predicates_bytes"] = np.frombuffer(b"aabcd", np.uint8)
-    arrays["symbols/predicates_offsets"] = np.arange(6, dtype=np.uint64)
-    write_arrays(tmp_path / "a", arrays, "test")
-    refuse(tmp_path / "a", "ids 0 and 1 have the same name 'a'")
-
-
-@pytest.mark.parametrize(
-    ("change", "match"),
+    ("field", "row", "value", "message"),
     [
-        ({"schema_version": 3}, "schema version is 3, expected 4"),
-        ({"level": "all"}, "unknown level 'all'"),
-        ({"level": 3}, "not a header"),
-        ({"engine": None}, "not a header"),
-        ({"limits": {"max_depth": 0}}, "max_depth is 0"),
-        ({"limits": {"max_width": 1}}, "not a header"),
+        ("optimistic", 0, 0.0, "row 0 is 0 of 3 candidates, expected a rank from 1 to 3"),
+        ("optimistic", 1, -1.0, "row 1 is -1 of 3"),
+        ("pessimistic", 2, np.nan, "row 2 is nan of 2"),
+        ("pessimistic", 2, np.inf, "row 2 is inf of 2"),
+        ("pessimistic", 1, 4.0, "row 1 is 4 of 3"),
+        ("optimistic", 2, 2.5, "row 2 is 2.5 of 2"),
+        ("pessimistic", 1, 1.0, "row 1 is 2, above the pessimistic rank 1"),
+        ("num_ranked", 0, 0, "row 0 is 1 of 0"),
+        ("side", 1, 0, "ranked twice"),
     ],
 )
-def test_an_invalid_header(tmp_path, change, match):
-    arrays = make_arrays()
-    header = json.loads(arrays["header"].tobytes()) | change
-    arrays["header"] = np.frombuffer(json.dumps(header).encode(), np.uint8)
-    write_arrays(tmp_path / "a", arrays, "test")
-    assert refuse(tmp_path / "a", match).where.endswith("header")
+def test_ranks_that_no_ranking_gives_are_neither_written_nor_read(
+    path: Path, tmp_path: Path, field: str, row: int, value: Any, message: str
+):
+    wrong = RANKINGS._replace(**{field: with_row(row, value)(getattr(RANKINGS, field))})
+    with pytest.raises(UserError, match=message):
+        write_file(tmp_path / "written", COLUMNS, wrong)
+    alter(path, column(f"rankings/{field}", row, value))
+    with pytest.raises(UserError, match=message):
+        read(path)
+    assert run("check", path)["state"] == "damaged"
 
 
-def test_a_dataset_that_the_level_leaves_out(tmp_path):
-    arrays = make_arrays()
-    compact = msgspec.structs.replace(HEADER, level="compact")
-    arrays["header"] = np.frombuffer(msgspec.json.encode(compact), np.uint8)
-    arrays["digests/sequence"] = np.zeros(len(arrays["steps/choice"]), np.uint64)
-    write_arrays(tmp_path / "a", arrays, "test")
-    with pytest.raises(UserError, match="the level is 'compact', which leaves it out"):
-        TraceFile(tmp_path / "a")
-
-
-def test_digests_that_are_too_few(tmp_path):
-    arrays = make_arrays()
-    arrays |= {"digests/sequence": np.zeros(1, np.uint64)}
-    write_arrays(tmp_path / "a", arrays, "test")
-    refuse(tmp_path / "a", "lengths differ: .*, sequence 1; expected")
-
-
-def test_unknown_datasets_and_header_fields_are_ignored(path):
-    with h5py.File(path, "r+") as file:
-        file["steps/colour"] = np.zeros(3)
-        file["elsewhere"] = h5py.ExternalLink("other.h5", "/x")
-    assert read_trace(path).rankings is not None
-    assert isinstance(read_trace(path).rankings, Rankings)
-
-
-# Hostile files: each would be followed, or allocated, by plain h5py.
-
-
-def test_an_external_link_is_not_followed(path, tmp_path):
-    other = tmp_path / "other.h5"
-    other.write_bytes(path.read_bytes())
-    for name in ("steps/choice", "steps"):
-        with h5py.File(path, "r+") as file:
-            del file[name]
-            file[name] = h5py.ExternalLink("other.h5", f"/{name}")
-        with h5py.File(path) as file:
-            assert file["steps/choice"].shape  # plain h5py follows it
-        assert refuse(path, "soft, external or user-defined link").where.endswith(name)
-
-
-def test_a_soft_link_is_not_followed(path):
-    for name, target in (("steps/choice", "/steps/outcome"), ("candidates", "/steps"), ("steps", "/steps")):
-        with h5py.File(path, "r+") as file:
-            if name in file:
-                del file[name]
-            file[name] = h5py.SoftLink(target)
-        refuse(path, "soft, external or user-defined link")
-
-
-def test_a_group_that_holds_itself_ends(path):
-    with h5py.File(path, "r+") as file:
-        file["steps/steps"] = file["steps"]
-        file["steps/root"] = file["/"]
-    assert read_trace(path).is_complete
-    with h5py.File(path, "r+") as file:
-        del file["steps/choice"]
-        file["steps/choice"] = file["steps"]
-    refuse(path, "is not a dataset")
-
-
-def test_a_virtual_dataset_is_not_read(path, tmp_path):
-    other = tmp_path / "other.h5"
-    other.write_bytes(path.read_bytes())
-    with h5py.File(path, "r+") as file:
-        shape = file["steps/choice"].shape
-        del file["steps/choice"]
-        layout = h5py.VirtualLayout(shape, "<i4")
-        layout[:] = h5py.VirtualSource(str(other), "steps/choice", shape)
-        file.create_virtual_dataset("steps/choice", layout)
-    reseal(path)
-    assert refuse(path, "virtual dataset").where.endswith("steps/choice")
-
-
-def test_external_storage_is_not_read(path, tmp_path):
-    secret = tmp_path / "secret.bin"
-    secret.write_bytes(bytes(4000))
-    with h5py.File(path, "r+") as file:
-        shape = file["steps/choice"].shape
-        del file["steps/choice"]
-        file.create_dataset("steps/choice", shape, "<i4", external=[(str(secret), 0, 4000)])
-    reseal(path)
-    assert refuse(path, "in another file").where.endswith("steps/choice")
+TOLD = int(np.argmax(DEEP.stages.told > 0))
 
 
 @pytest.mark.parametrize(
-    ("dtype", "found"),
+    ("field", "row", "value", "where"),
     [
-        (h5py.string_dtype(), "of variable length"),
-        (h5py.vlen_dtype(np.int32), "of variable length"),
-        (h5py.ref_dtype, "of another kind"),
+        ("stage", -1, 14, "stage"),
+        ("stage", 0, 0, "stage"),
+        ("stage", first_item(DEEP, Stage.MATCH_RULES), 13, "stage|num_items"),
+        ("stage", first_item(DEEP, Stage.FINISH) + 1, 13, "stage|num_items"),
+        ("told", TOLD, 0, "stage|num_items"),
+        ("told", 0, 1 << 13, "told"),
+        ("num_atoms", first_item(DEEP, Stage.SELECT), 0, "num_atoms"),
+        ("number", first_item(DEEP, Stage.CHOOSE), 0.5, "number"),
+        ("number", first_item(DEEP, Stage.ADVANCE), np.nan, "number"),
+        ("number", first_item(DEEP, Stage.FINISH), 1e300, "number"),
+        ("kind", 0, 4, "kind"),
+        ("origin_kind", 0, 3, "origin_kind"),
+        ("origin", first_item(DEEP, Stage.MATCH_RULES), 99, "origin"),
+        ("origin", first_item(DEEP, Stage.MATCH_FACTS), -1, "origin"),
+        ("num_items", 0, 2**32 - 1, "num_items"),
+        ("num_atoms", -1, 2**16 - 1, "num_atoms"),
+        ("told", None, None, "told|stages|steps"),
+        ("origin", None, None, "origin|stages"),
+        ("atoms", None, None, "num_atoms"),
     ],
 )
-def test_variable_length_and_references_are_not_read(path, dtype, found):
+def test_what_stages_cannot_give_is_refused(made: Path, tmp_path: Path, field: str, row: Any, value: Any, where: str):
+    path = Path(shutil.copy(made / "deep", tmp_path / "a"))
+    alter(path, {f"stages/{field}": shorten} if row is None else column(f"stages/{field}", row, value))
+    for look in (read, read_mapped):
+        with pytest.raises(UserError) as caught:
+            look(path)
+        assert any(each in caught.value.where for each in where.split("|")), caught.value
+        assert caught.value.fix
+
+
+def position_of(columns: kv.Columns, step: int) -> tuple[int, int]:
+    """Return the candidate of a step, and its number there."""
+    starts = np.cumsum(columns.candidates.num_steps) - columns.candidates.num_steps
+    candidate = int(np.searchsorted(starts, step, side="right")) - 1
+    return candidate, step - int(starts[candidate])
+
+
+@pytest.mark.parametrize("value", [-1.0, np.nan, np.inf])
+@pytest.mark.parametrize("name", ["score_error", "rank_tolerance", "score_errors.float32"])
+def test_errors_of_scores_are_finite_numbers(tmp_path: Path, name: str, value: float):
+    group = {"score_error": "engine", "rank_tolerance": "run", "score_errors.float32": "policy"}[name]
+    change = {"score_errors": {"float32": value}} if group == "policy" else {name: value}
+    wrong = msgspec.structs.replace(HEADER, **{group: msgspec.structs.replace(getattr(HEADER, group), **change)})
+    with pytest.raises(UserError, match=f"{name} is .*expected a finite number from 0 on"):
+        write_file(tmp_path / "wrong", COLUMNS, header=wrong)
+
+
+def test_a_program_that_is_not_that_of_the_hash_is_refused(tmp_path: Path):
+    other = with_row((3, 1), 5)(FACTS)
+    for facts, rules in ((other, RULES), (FACTS, RULES[:2]), (FACTS, ())):
+        with pytest.raises(UserError, match=r"program_sha256 is .*expected .* from the names, facts and rules"):
+            write_file(tmp_path / "wrong", COLUMNS, facts=facts, rules=rules)
+    # Without all of the program, or without a hash, nothing can be checked.
+    write_file(tmp_path / "facts", COLUMNS, facts=other)
+    unknown = msgspec.structs.replace(HEADER, program_sha256="")
+    write_file(tmp_path / "unknown", COLUMNS, header=unknown, facts=other, rules=RULES)
+
+
+def test_a_writer_refuses_what_a_reader_would(tmp_path: Path):
+    steps, path = COLUMNS.steps, tmp_path / "a"
+    for changes, match in (
+        ({"choice": steps.choice.astype(np.int64)}, r"steps/choice: dtype is int64, expected int32\nfix: .*astype"),
+        ({"goal_atoms": steps.goal_atoms[:, :2]}, "goal_atoms: shape is"),
+        ({"goal_atoms": steps.goal_atoms[:-1]}, "add up to"),
+        ({"outcome": steps.outcome + np.int8(9)}, "expected a code of Outcome"),
+    ):
+        with pytest.raises(UserError, match=match):
+            write_file(path, COLUMNS._replace(steps=steps._replace(**changes)))
+        shutil.rmtree(tmp_path / "a.partial", ignore_errors=True)
+    with pytest.raises(UserError, match="not be absent"):
+        open_writer(path, absent=["steps.num_atoms"])
+    with pytest.raises(UserError, match="folder does not exist"):
+        write_file(tmp_path / "no" / "a", COLUMNS)
+    with pytest.raises(UserError, match="unknown level 'digest'") as caught:
+        write_file(path, COLUMNS, level="digest")
+    assert "digests" in caught.value.fix
+    surrogate = Symbols(SYMBOLS.predicates, ("\udc80", *SYMBOLS.constants[1:]))
+    with pytest.raises(UserError, match="UTF-8"):
+        write_file(path, COLUMNS, symbols=surrogate, header=msgspec.structs.replace(HEADER, program_sha256=""))
+    writer = open_writer(path)
+    writer.append(COLUMNS)
+    with pytest.raises(UserError, match="dtype is float32, expected float64"):
+        writer.append(make_columns(1, 5, score_dtype=np.float32))
+    # What was appended before is kept, nothing else is written.
+    writer.commit()
+    assert_same_columns(read(tmp_path / "a.partial").columns, COLUMNS)
+
+
+@pytest.mark.parametrize("layout", ["kgverify", "h5py"])
+def test_a_flipped_bit_or_a_cut_is_an_error_or_changes_nothing(path: Path, layout: str):
+    if layout == "h5py":
+        copy_as_plain_h5py(path, path.with_name("b"))
+        path = path.with_name("b")
+    expected, content = read(path), path.read_bytes()
+    random, refused = np.random.default_rng(7), []
+    for position in random.choice(8 * len(content), 100, replace=False).tolist():
+        flip(path, position // 8, 1 << position % 8)
+        for look in (lambda: assert_same_trace(read(path), expected), lambda: check_mapped(path, expected.columns)):
+            try:
+                look()
+            except UserError as error:
+                refused.append(error)
+        path.write_bytes(content)
+    assert len(refused) > 20
+    assert all(error.where and error.fix for error in refused)
+    for length in [*range(0, len(content), len(content) // 30), len(content) - 1]:
+        path.write_bytes(content[:length])
+        with pytest.raises(UserError):
+            read(path)
+
+
+def check_mapped(path: Path, expected: kv.Columns) -> None:
+    assert_same_columns(read_mapped(path), expected)
+
+
+def test_damage_of_the_names_of_a_large_group_is_found_in_memory_and_mapped(made: Path, tmp_path: Path):
+    """A group of many datasets keeps their names in a heap, whose free space is not read to find one of them."""
+    path = Path(shutil.copy(made / "deep", tmp_path / "a"))
+    content = path.read_bytes()
+    # The header of a manager of free space, by HDF5's file format specification.
+    start = content.index(b"FSHD")
+    for byte in range(start, start + 82, 3):
+        flip(path, byte)
+        for look in (read, kv.open_trace):
+            with pytest.raises(UserError):
+                look(path)
+        path.write_bytes(content)
+
+
+def test_a_flipped_bit_of_a_step_is_not_shown_in_silence(path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A single step is checked by its digest: the checksum of a column is that of all of it."""
+    monkeypatch.setattr("kgverify.report.steps.MOST_READ", 0)
+    step = int(
+        np.searchsorted(np.cumsum(COLUMNS.steps.num_resolvents), np.argmax(COLUMNS.resolvents.num_atoms > 0), "right")
+    )
+    candidate, number = position_of(COLUMNS, step)
+    assert kv.open_trace(path).step(candidate, number)
     with h5py.File(path, "r+") as file:
-        del file["steps/choice"]
-        file.create_dataset("steps/choice", (3,), dtype)
-    reseal(path)
-    assert refuse(path, f"dtype is {found}, expected").where.endswith("steps/choice")
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"chunks": (1 << 20,)},
-        {"chunks": (1 << 20,), "compression": "gzip"},
-    ],
-)
-@pytest.mark.parametrize("length", [1 << 20, 1 << 40])
-def test_a_shape_bomb_is_not_allocated(path, options, length):
-    with h5py.File(path, "r+") as file:
-        del file["steps/choice"]
-        # No element is written, so the file stays small.
-        file.create_dataset("steps/choice", (length,), "<i4", **options).attrs["xxh3"] = np.uint64(0)
-    assert path.stat().st_size < 1 << 20
-    assert refuse(path, "its shape asks for").where.endswith("steps/choice")
-
-
-def test_a_chunk_bomb_is_not_allocated(path):
-    with h5py.File(path, "r+") as file:
-        del file["steps/choice"]
-        chunked = {"maxshape": (None,), "chunks": ((1 << 28) + 1,), "compression": "gzip"}
-        file.create_dataset("steps/choice", (3,), "<i4", **chunked).attrs["xxh3"] = np.uint64(0)
-    refuse(path, "a chunk takes")
-
-
-def test_a_header_is_as_long_as_the_file_admits(path, monkeypatch):
-    monkeypatch.setattr(reading, "_MAX_HEADER_RATIO", 0)
-    read_trace(path)
-    monkeypatch.setattr(reading, "_MIN_HEADER_BYTES", 10)
-    refuse(path, "bytes, expected at most 10")
-
-
-@pytest.mark.parametrize("options", [{"compression": "lzf"}, {"scaleoffset": 0}])
-def test_another_filter_is_not_run(path, options):
-    with h5py.File(path, "r+") as file:
-        array = file["steps/choice"][()]
-        del file["steps/choice"]
-        file.create_dataset("steps/choice", data=array, chunks=True, **options)
-    reseal(path)
-    assert refuse(path, "uses the HDF5 filters").where.endswith("steps/choice")
-
-
-def test_chunks_and_the_built_in_filters_are_read(path):
-    expected = read_trace(path)
-    with h5py.File(path, "r+") as file:
-        for field in KNOWLEDGE_GRAPH.columns:
-            if field.path in file and file[field.path].size:
-                array = file[field.path][()]
-                del file[field.path]
-                file.create_dataset(
-                    field.path, data=array, chunks=True, compression="gzip", shuffle=True, fletcher32=True
-                )
-    reseal(path)
-    actual = read_trace(path)
-    assert (actual.root, actual.fields) == (expected.root, expected.fields)
-
-
-def test_a_checksum_may_come_before_the_compression(path):
-    expected = read_trace(path)
-    with h5py.File(path, "r+") as file:
-        array = file["resolvents/atoms"][()]
-        del file["resolvents/atoms"]
-        plan = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
-        plan.set_chunk((5, 3))
-        plan.set_fletcher32()
-        plan.set_deflate(4)
-        space = h5py.h5s.create_simple(array.shape)
-        h5py.h5d.create(file.id, b"resolvents/atoms", h5py.h5t.py_create(array.dtype), space, plan)
-        file["resolvents/atoms"][...] = array
-    reseal(path)
-    actual = read_trace(path)
-    np.testing.assert_array_equal(actual.columns.resolvents.atoms, expected.columns.resolvents.atoms)
+        file["resolvents/atoms"][0, 0] ^= 1
+    with pytest.raises(UserError, match="has digest"):
+        kv.open_trace(path).step(candidate, number)

@@ -1,35 +1,38 @@
 """Small traces to write, damage and compare."""
 
+import json
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
+from invoked_commands import invoke
 
-from kgverify import EngineInfo, Limits, Stage, TraceWriter
-from kgverify.kinds import KNOWLEDGE_GRAPH
+import kgverify as kv
+from kgverify import (
+    Candidates,
+    Clauses,
+    Columns,
+    EngineInfo,
+    Header,
+    Limits,
+    PolicyInfo,
+    Program,
+    Rankings,
+    Rule,
+    RunInfo,
+    Stage,
+    Storage,
+    Symbols,
+    Trace,
+    TraceWriter,
+)
 from kgverify.program.atoms import Atom
 from kgverify.program.outcomes import STEP_STAGES
-from kgverify.program.program import Program, Rule, Symbols
-from kgverify.trace.model.codec import uncounted
-from kgverify.trace.model.columns import (
-    NO_DIGESTS,
-    Candidates,
-    Columns,
-    Digests,
-    Rankings,
-    Resolvents,
-    StageItems,
-    Steps,
-    no_stage_items,
-)
-from kgverify.trace.model.digests import compute_sequence
-from kgverify.trace.model.header import ClauseTexts, Header, InputFile, PolicyInfo, RunInfo, unknown_columns
-from kgverify.trace.model.schema import has_goals, parse_level
+from kgverify.trace.model.columns import Resolvents, StageItems, Steps, no_stage_items, select_candidates
+from kgverify.trace.model.header import ClauseTexts, InputFile
 from kgverify.trace.model.stage_items import encode_stage_outputs
-from kgverify.trace.model.trace import NOTHING_UNKNOWN, Trace
-from kgverify.trace.write.writer import Clauses, Storage, write_again
 
 NUM_PREDICATES, NUM_CONSTANTS, NUM_FACTS, NUM_RULES = 5, 40, 12, 3
 
@@ -46,6 +49,7 @@ HEADER = Header(
     clauses=ClauseTexts(rules=("r0", "r1", "r2"), rule_sources=("rules.txt:1",) * 3, facts_file="train.txt"),
 )
 FACT_LINES = np.arange(1, NUM_FACTS + 1, dtype=np.int32)
+PROGRAM: dict[str, Any] = {"facts": FACTS, "fact_lines": FACT_LINES, "rules": RULES}
 RANKINGS = Rankings(
     np.array([0, 0, 1], np.int32),
     np.array([0, 1, 0], np.int8),
@@ -53,6 +57,28 @@ RANKINGS = Rankings(
     np.array([1.0, 2, 1]),
     np.array([1.0, 3, 2]),
 )
+
+
+OUTPUTS = [
+    {
+        Stage.SELECT: (1, 2, -1),
+        Stage.MATCH_RULES: (0, 2),
+        Stage.MATCH_FACTS: (),
+        Stage.RESOLVE: ((1, 0, ((1, 2, -1), (0, -1, 3))), (1, 2, ())),
+        Stage.PRUNE: ((1, 0, ((-(2**31), 0, 0),)),),
+        Stage.RENAME: (),
+        Stage.REVISIT: ((1, 0, ((1, 2, -1),)),),
+        Stage.CLOSE: ((0, 1, 0, ((1, 2, -1),)), (2, 0, 0, ())),
+        Stage.LIMIT: (((1, 2, 1, ()),), 3, 4),
+        Stage.SCORE: (0.5, float("-inf"), -0.0),
+        Stage.CHOOSE: -1,
+        Stage.ADVANCE: (1, ((0, 0, 0),), 7),
+        Stage.FINISH: 3,
+    },
+    {},
+    {Stage.MATCH_FACTS: (5,), Stage.FINISH: 0},
+]
+"""The outputs of the stages of three steps."""
 
 
 def make_columns(
@@ -129,34 +155,9 @@ def make_malformed(columns: Columns, seed: int = 0) -> Columns:
 
 
 def make_stages(seed: int, num_steps: int) -> StageItems:
-    """Random outputs of random stages, some of them empty."""
-    random = np.random.default_rng(seed)
-
-    def number(most: int) -> int:
-        return int(random.integers(most))
-
-    def goal(most: int = 4) -> tuple[tuple[int, int, int], ...]:
-        rows = (random.integers(-4, NUM_CONSTANTS, 2).tolist() for _ in range(number(most)))
-        return tuple((-(2**31) if number(9) == 0 else number(NUM_PREDICATES), a, b) for a, b in rows)
-
-    def items(kinds: int = 0) -> tuple:
-        made = ((number(3), number(NUM_RULES), goal()) for _ in range(number(4)))
-        return tuple((number(kinds), *each) if kinds else each for each in made)
-
-    give = {
-        Stage.SELECT: lambda: (number(NUM_PREDICATES), number(NUM_CONSTANTS), -1),
-        Stage.MATCH_RULES: lambda: tuple(random.integers(0, NUM_RULES, number(4)).tolist()),
-        Stage.MATCH_FACTS: lambda: tuple(random.integers(0, NUM_FACTS, number(4)).tolist()),
-        Stage.CLOSE: lambda: items(3),
-        Stage.LIMIT: lambda: (items(3), 0, 0),
-        Stage.SCORE: lambda: tuple(random.normal(size=number(4)).tolist()),
-        Stage.CHOOSE: lambda: number(4) - 1,
-        Stage.ADVANCE: lambda: (number(3), goal(), number(20)),
-        Stage.FINISH: lambda: number(4),
-    }
-    return encode_stage_outputs(
-        {stage: give.get(stage, items)() for stage in STEP_STAGES if number(5)} for _ in range(num_steps)
-    )
+    """Return the outputs of stages of random steps, some of which recorded none."""
+    chosen = np.random.default_rng(seed).integers(0, len(OUTPUTS), num_steps)
+    return encode_stage_outputs(OUTPUTS[each] for each in chosen)
 
 
 def one_step(
@@ -229,47 +230,71 @@ def assert_same_trace(actual: Trace, expected: Trace) -> None:
                 np.testing.assert_array_equal(x, y)
 
 
-def group_options(options: dict[str, Any]) -> dict[str, Any]:
-    """Sort the options of a writer into the records that it takes."""
+def open_writer(
+    path: Path | str, *, header: Header = HEADER, symbols: Symbols = SYMBOLS, **options: Any
+) -> TraceWriter:
+    """Open a writer with the options of any of its records."""
     grouped = dict(options)
     for name, record in (("clauses", Clauses), ("storage", Storage)):
         names = [field.name for field in fields(record) if field.name in grouped]
         grouped[name] = record(**{each: grouped.pop(each) for each in names})
-    return grouped
+    return TraceWriter(path, header, symbols, **grouped)
 
 
-def open_writer(path: Path | str, header: Header, symbols: Symbols, **options: Any) -> TraceWriter:
-    """Open a writer with the options of any of its records."""
-    return TraceWriter(path, header, symbols, **group_options(options))
+def write_file(path: Path | str, columns: Columns, rankings: Rankings | None = None, **options: Any) -> Trace:
+    """Write a trace in one go, with the options of any of a writer's records; return what is read from it."""
+    with open_writer(path, **options) as writer:
+        writer.append(columns)
+        if rankings is not None:
+            writer.set_rankings(rankings)
+    return read(path)
 
 
-def write_file(
-    path: Path | str,
-    header: Header,
-    symbols: Symbols,
-    columns: Columns,
-    rankings: Rankings | None = None,
-    **options: Any,
-) -> None:
-    """Write a trace as one file, without an id of its recording, with the options of any of a writer's records."""
-    grouped = group_options(options)
-    clauses, storage = grouped["clauses"], grouped["storage"]
-    absent = frozenset(storage.absent) | (KNOWLEDGE_GRAPH.optional & unknown_columns(header.engine))
-    level = parse_level(storage.level or header.level, str(path))
-    header = msgspec.structs.replace(header, level=level.value, absent=tuple(uncounted(level, absent)))
-    digests = [compute_sequence(columns, absent)] * 3 if not has_goals(level) else NO_DIGESTS
-    trace = Trace(
-        header=header,
-        symbols=symbols,
-        columns=columns,
-        digests=Digests(*digests),
-        rankings=rankings,
-        facts=clauses.facts,
-        fact_lines=clauses.fact_lines,
-        fields=frozenset(field.name for field in KNOWLEDGE_GRAPH.columns) - absent,
-        is_complete=True,
-        source=str(path),
-        rules=clauses.rules,
-        unknown=grouped.get("unknown", NOTHING_UNKNOWN),
-    )
-    write_again(trace, Path(path), is_archived=storage.is_archived)
+def read(path: Path | str) -> Trace:
+    return kv.open_trace(path, is_lazy=True).load()
+
+
+def read_mapped(path: Path | str) -> Columns:
+    """Read a trace that stays on disk, down to every value and digest, candidate by candidate."""
+    mapped = kv.open_trace(path)
+    mapped.verify_content()
+    for candidate in range(mapped.num_candidates):
+        mapped.read_candidates(candidate, candidate + 1)
+    return mapped.read_candidates(0, mapped.num_candidates)
+
+
+def rows(columns: Columns, *bounds: int) -> Columns:
+    """Return the candidates of a range."""
+    return select_candidates(columns, np.arange(*bounds))
+
+
+def take(columns: Columns, chosen: Any) -> Columns:
+    """Return the candidates with the given rows."""
+    return select_candidates(columns, np.asarray(chosen))
+
+
+def first_item(columns: Columns, stage: Stage) -> int:
+    """Return the first item that a stage gave."""
+    return int(np.flatnonzero(columns.stages.stage == list(STEP_STAGES).index(stage) + 1)[0])
+
+
+def run(command: str, *words: object) -> dict[str, Any]:
+    """Run `kgverify trace`; return its JSON and its exit code. UserError with what it prints if it ends with 2."""
+    done = invoke(["trace", command, *words, "--json", "-"])
+    if done.exit_code == 2:
+        raise kv.UserError(done.stderr, where=str(words[0]), fix="-")
+    assert done.exit_code in (0, 1), done.stderr
+    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
+    return {"code": done.exit_code, "warnings": done.stderr, **(json.loads(lines[-1]) if lines else {})}
+
+
+def edit_manifest(folder: Path, **changes: Any) -> None:
+    manifest = json.loads((folder / "manifest.json").read_text())
+    (folder / "manifest.json").write_text(json.dumps(manifest | changes))
+
+
+def flip(path: Path, at: int, bit: int = 4) -> None:
+    """Change a bit of a file."""
+    content = bytearray(path.read_bytes())
+    content[at] ^= bit
+    path.write_bytes(content)
