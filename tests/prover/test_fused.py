@@ -1,5 +1,6 @@
 """The kernels of fused ticks, each by its definition, in Triton's interpreter."""
 
+from collections import Counter
 from itertools import chain
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -7,110 +8,49 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import torch
+from engine_checks import CPU, known
 from torch import Tensor
 
-from kgverify import KnowledgeGraph, Limits, Stage, load_graph
+from kgverify import Limits, Stage, load_graph
 from kgverify.engines.policy import SHORTEST, make_two_tower
-from kgverify.program.atoms import NamedAtom, Variable
 from kgverify.program.outcomes import Outcome
-from kgverify.program.program import NamedRule
 from kgverify.prover import execution_choice
-from kgverify.prover.engine import CompiledEngine
-from kgverify.prover.execution_choice import choose_layout
+from kgverify.prover.execution_choice import choose_layout, estimate_bytes
+from kgverify.prover.program.tables import build_tables
 from kgverify.prover.state import FALSE, GOAL, NO_CANDIDATE, OPEN, PAD, TRUE, Layout
 from kgverify.prover.tick.tick import TICKS_PER_REPLAY, empty_derivations, empty_pool, empty_work
-from kgverify.runs.run import Run, reference_pipeline
-from kgverify.trace.model.columns import CandidateSet
 from kgverify.verification.replay import find_position
 
 pytest.importorskip("triton", reason="Triton is not installed")
 
-from kgverify.prover.execution.device import launch as launch_kernel
+from kgverify.prover.execution.device import compile_ahead, launch
 from kgverify.prover.fused import ticks
 from kgverify.prover.fused.record import Decisions, RowBuffers, StepLog
-from kgverify.prover.fused.step_kernels import advance_kernel, choose_kernel
-from kgverify.prover.fused.ticks import FusedTicks, _Counts, _Derivations
+from kgverify.prover.fused.step_kernels import advance_kernel, choose_kernel, find_close_kernel
+from kgverify.prover.fused.ticks import FusedTicks, _Close, _Counts, _Derivations, _Tally
 from kgverify.prover.tower.launch import build_tower_parameters
+from kgverify.prover.tower.portable import CONTENDERS, CONTEST
 
-pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="the kernels are compiled here, and tested elsewhere")
-
-
-@pytest.mark.parametrize("excludes", [True, False])
-def test_each_slot_excludes_its_own_query(excludes: bool) -> None:
-    x, y = Variable("X"), Variable("Y")
-    pairs = [("p", "a", "b"), ("q", "b", "c"), ("p", "c", "a"), ("q", "c", "c")]
-    facts = tuple(NamedAtom(*each) for each in (*pairs, ("s", "a", "b"), ("s", "c", "a")))
-    rule = NamedRule(NamedAtom("p", x, y), (NamedAtom("p", x, y), NamedAtom("s", x, y)))
-    graph = KnowledgeGraph("pairs", train=facts, test=facts[: len(pairs)], rules=(rule,))
-    run = Run(graph, Limits(max_depth=1, max_atoms=2, exclude_query=excludes), num_corruptions=0)
-    pipeline = reference_pipeline(run)
-    candidates = pipeline.draw_for(run)
-    engine = CompiledEngine(
-        graph.program,
-        run.limits,
-        run.policy,
-        mode="fused",
-        device="cpu",
-        layout=choose_layout(run.limits, slots=8, pool=8),
-    )
-    found, wanted = engine.prove(candidates), pipeline.engine.prove(candidates)
-    outcome = Outcome.FAILED if excludes else Outcome.PROVED
-    assert found.candidates.outcome.tolist() == [outcome] * len(candidates.query)
-    for group, other in zip(found[:3], wanted[:3], strict=True):
-        for name, column, expected in zip(group._fields, group, other, strict=True):
-            np.testing.assert_array_equal(column, expected, name)
-
-
-@pytest.mark.parametrize("num_facts", [70, 150])
-@pytest.mark.parametrize("max_resolvents", [1, 2, 64, 69, 70, 150])
-def test_a_full_step_without_a_record_ends_as_one_with_it(num_facts: int, max_resolvents: int) -> None:
-    """The clauses after the last resolvent kept may prove the goal, or be the first that are dropped."""
-    x, y, u, v, w = map(Variable, "XYUVW")
-    rules = (
-        NamedRule(NamedAtom("p", x, y), (NamedAtom("q", u, v), NamedAtom("r", v, u))),
-        NamedRule(NamedAtom("s", x, y), (NamedAtom("q", u, v), NamedAtom("t", v, w))),
-    )
-    facts = tuple(NamedAtom("q", f"a{i:03}", f"b{i:03}") for i in range(num_facts))
-    proof = NamedAtom("r", f"b{num_facts - 1:03}", f"a{num_facts - 1:03}")
-    test = (NamedAtom("p", "a000", "b000"), NamedAtom("s", "a000", "b000"))
-    graph = KnowledgeGraph("full", train=(*facts, proof, NamedAtom("t", "c", "c")), test=test, rules=rules)
-    limits = Limits(max_resolvents=max_resolvents, max_atoms=2)
-    run = Run(graph, limits, SHORTEST, num_corruptions=0)
-    pipeline = reference_pipeline(run)
-    candidates = pipeline.draw_for(run)
-    engine = CompiledEngine(
-        graph.program, limits, SHORTEST, mode="fused", device="cpu", layout=choose_layout(limits, slots=4, pool=5)
-    )
-    wanted, found = pipeline.engine.prove(candidates).candidates, engine.evaluate(candidates).results
-    assert {*wanted.outcome.tolist()} == {Outcome.PROVED, Outcome.FAILED}
-    for column, expected in zip(found, (wanted.outcome, wanted.is_limited, wanted.log_probability), strict=True):
-        np.testing.assert_allclose(column, expected)
+pytestmark = pytest.mark.skipif(
+    torch.cuda.is_available(), reason="the kernels are compiled here, and tested in test_modes"
+)
 
 
 def test_close_choices_are_made_again_in_float64_and_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(execution_choice, "resolve_precision", lambda *_: "bf16")
     monkeypatch.setattr(ticks, "sample_size", lambda _: 8)
-    x, y = Variable("X"), Variable("Y")
-    names = ("s", "t", "u")
-    rules = tuple(NamedRule(NamedAtom("p", x, y), (NamedAtom(name, x, y),)) for name in names)
-    facts = tuple(NamedAtom(name, "a", "b") for name in ("p", *names))
-    graph = KnowledgeGraph(
-        "choices", train=facts, test=tuple(NamedAtom("p", a, b) for a in "ab" for b in "ab"), rules=rules
-    )
     limits = Limits(max_depth=1, max_atoms=2)
-    policy = make_two_tower(graph.program, limits, seed=0, embedding=8, hidden=16, blocks=1)
-    run = Run(graph, limits, policy, num_corruptions=0)
-    pipeline = reference_pipeline(run)
-    candidates = pipeline.draw_for(run).take(slice(0, None, 2))
-    engine = CompiledEngine(
-        graph.program, limits, policy, mode="fused", device="cpu", layout=choose_layout(limits, slots=4, pool=5)
-    )
+    rules = "; ".join(f"p(X,Y) {name}(X,Y)" for name in "stu")
+    case = known("p(a,b) s(a,b) t(a,b) u(a,b)", rules, "p(a,a) p(a,b) p(b,a) p(b,b)", limits, slots=4, pool=5)
+    policy = make_two_tower(case.program, case.limits, seed=0, embedding=8, hidden=16, blocks=1)
+    case = case._replace(policy=policy)
+    engine = case.make("fused")
     found_ticks = engine._ticks
     assert isinstance(found_ticks, FusedTicks)
     # Two choices are made by 2.9, one by 0.87 between two resolvents; the third is 5.8 below.
     assert found_ticks.scoring is not None
     found_ticks.scoring = found_ticks.scoring._replace(margin=1.5)
-    wanted, found = pipeline.engine.prove(candidates), engine.prove(candidates)
+    wanted, found = case.expected, engine.prove(case.candidates)
     assert found.steps.choice.tolist() == wanted.steps.choice.tolist()
     assert len({*found.steps.choice.tolist()}) > 1
     difference = np.abs(found.resolvents.score - wanted.resolvents.score)
@@ -122,7 +62,7 @@ def test_close_choices_are_made_again_in_float64_and_no_others(monkeypatch: pyte
     # A candidate that waits after an interrupted run is not taken up by a step of a probe.
     engine._pool.size.add_(1)
     position = find_position(wanted, int(np.argmax(wanted.steps.num_resolvents)), 0)
-    shown, expected = (each.probe(position) for each in (engine, pipeline.engine))
+    shown, expected = engine.probe(position), case.reference.probe(position)
     np.testing.assert_allclose(shown[Stage.SCORE], expected[Stage.SCORE], atol=0.1)
     for stage in (Stage.CHOOSE, Stage.ADVANCE):
         assert shown[stage] == expected[stage]
@@ -142,7 +82,7 @@ def test_the_highest_score_is_chosen_and_the_first_of_equal_ones() -> None:
         *map(torch.tensor, (first, num, choice, log_probability)),
     )
     rows = RowBuffers(*torch.zeros(2, 1), torch.tensor(scores))
-    launch_kernel(choose_kernel, 7, (decisions, rows), (slots,), BLOCK=4, num_warps=1)
+    launch(choose_kernel, 7, (decisions, rows), (slots,), BLOCK=4, num_warps=1)
     for slot in np.flatnonzero(is_taken):
         own = scores[first[slot] :][: num[slot]].astype(float)
         is_best = np.isnan(own) if np.isnan(own).any() else own == own.max()
@@ -168,16 +108,6 @@ def test_a_log_of_steps_holds_three_replays_however_little_memory_there_is() -> 
     assert not all(log.has_room() for _ in range(3))
 
 
-def test_no_candidates_have_no_digests() -> None:
-    engine = CompiledEngine(load_graph("countries").program, Limits(), SHORTEST, mode="fused", device="cpu")
-    nobody = CandidateSet(np.zeros(0, np.int32), np.zeros(0, np.int8), np.zeros((0, 3), np.int32))
-    evaluation = engine.evaluate(nobody, has_digests=True)
-    assert evaluation.digests is not None
-    assert [len(each) for each in (evaluation.digests.num_steps, *evaluation.digests.digests)] == [0] * 4
-    assert engine.evaluate(nobody).digests is None
-    assert len(evaluation.results.outcome) == 0
-
-
 class _HashKeys(NamedTuple):
     hash_keys: Tensor
 
@@ -194,12 +124,11 @@ def _renumber(predicate: int, first: int, second: int) -> list[list[int]]:
 def test_slots_take_their_steps_and_ended_ones_the_next_candidates(recycles: bool) -> None:
     slots, num_begun, num_waiting, max_depth, size = 40, 32, 16, 3, 4
     layout = Layout(slots, 2, size, slots, slots * size, num_begun + num_waiting)
-    nowhere = torch.device("cpu")
     rng = np.random.default_rng(1)
-    state, pool = empty_derivations(layout, max_depth, nowhere), empty_pool(layout, nowhere)
+    state, pool = empty_derivations(layout, max_depth, CPU), empty_pool(layout, CPU)
     state.pool_index[:num_begun] = torch.tensor(rng.permutation(num_begun))
     state.outcome[:num_begun] = OPEN
-    work = empty_work(layout, nowhere)
+    work = empty_work(layout, CPU)
     for each in (state.depth, state.is_limited, state.query, state.goal, state.visited, pool.query, *work[:7]):
         each.copy_(torch.tensor(rng.integers(0, 3, each.shape)))
     state.log_probability.copy_(-torch.arange(slots))
@@ -223,7 +152,7 @@ def test_slots_take_their_steps_and_ended_ones_the_next_candidates(recycles: boo
     after = _Derivations(*(each.clone() for each in state), torch.zeros((slots, max_depth), dtype=torch.int64))
     counts = _Counts(*torch.zeros((len(_Counts._fields), 1), dtype=torch.int32))
     num_steps = torch.full((layout.pool,), 9, dtype=torch.int32)
-    launch_kernel(
+    launch(
         advance_kernel,
         3,
         (after, work, pool, _HashKeys(keys), decisions, rows, counts, num_steps),
@@ -274,7 +203,7 @@ def test_slots_take_their_steps_and_ended_ones_the_next_candidates(recycles: boo
 
 def test_the_error_of_a_precision_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ticks, "sample_size", lambda _: 8)
-    limits, device = Limits(), torch.device("cpu")
+    limits, device = Limits(), CPU
     program = load_graph("countries").program
     policy = make_two_tower(program, limits, seed=1, embedding=8, hidden=16, blocks=1)
     built = ticks.build_scoring("bf16", policy, device)
@@ -284,3 +213,117 @@ def test_the_error_of_a_precision_is_measured(monkeypatch: pytest.MonkeyPatch) -
     exact = built._replace(precision="bf16x3", parameters=build_tower_parameters(policy, "bf16x3", device))
     assert bf16.error > ticks.measure_error(exact, policy, limits.max_atoms, device).error > 0
     assert ticks.build_scoring("bf16", SHORTEST, device) is None
+
+
+def _count_symbols(atoms: list[list[int]]) -> Counter[tuple[str, int]]:
+    """Count predicates, and arguments: a second argument counts against a first one."""
+    count: Counter[tuple[str, int]] = Counter()
+    for predicate, first, second in atoms:
+        count["predicate", predicate] += 1
+        count["argument", first] += 1
+        count["argument", second] -= 1
+    return Counter({symbol: num for symbol, num in count.items() if num})
+
+
+@pytest.mark.parametrize("size", [4, 32])
+def test_choices_are_close_that_another_resolvent_could_win(size: int) -> None:
+    margin, slots = 0.25, 160
+    rng = np.random.default_rng(size)
+    num = rng.integers(1, size + 1, slots)
+    first = np.cumsum(num) - num
+    scores = rng.choice([0.0, 0.125, 0.25, 1.0], num.sum()).astype(np.float32)
+    words = rng.integers(0, 2, (num.sum(), 2, 3)) - [0, 1, 1]
+    words[rng.random(num.sum()) < 0.2, 1] = PAD
+    symbols = [_count_symbols(row.tolist()) for row in words]
+    is_taken, kind = (rng.random(slots) < share for share in (0.8, 0.8))
+    ids = {"dtype": torch.int32}
+    decisions = Decisions(
+        torch.tensor(is_taken, **ids),
+        torch.tensor(np.where(kind, GOAL, TRUE), **ids),
+        *(torch.tensor(each, dtype=torch.int64) for each in (first, num)),
+        torch.zeros(slots, dtype=torch.int64),
+        torch.zeros(slots, dtype=torch.float64),
+    )
+    rows = RowBuffers(
+        torch.tensor(np.repeat(np.arange(slots), num), **ids), torch.tensor(words, **ids), torch.tensor(scores)
+    )
+    tally = _Tally(*(torch.zeros(slots, dtype=torch.int64) for _ in range(2)), torch.full((slots,), torch.inf))
+    close = _Close(torch.full((len(scores), CONTEST), 77, **ids), torch.zeros(1, **ids))
+    launch(
+        find_close_kernel,
+        7,
+        (decisions, rows, tally, close),
+        (slots, margin, 2),
+        CONTENDERS=CONTENDERS,
+        BLOCK=size,
+        num_warps=1,
+    )
+
+    wanted, wanted_scores, is_rewritten = {}, scores.copy(), False
+    for slot in range(slots):
+        own = np.arange(first[slot], first[slot] + num[slot])
+        best = own[np.argmax(scores[own])]
+        is_asked = is_taken[slot] and kind[slot] and num[slot] > 1
+        others = [row for row in own if row != best]
+        if scores[best] - max((scores[row] for row in others), default=-np.inf) <= margin:
+            # Resolvents with the same symbols win or lose together, however their scores were rounded.
+            contend = [row for row in own if scores[row] >= scores[best] - margin]
+            twins = [row for row in contend if symbols[row] == symbols[best]]
+            others = [row for row in own if row not in twins]
+            if is_asked:
+                wanted_scores[twins] = scores[best]
+                is_rewritten |= any((words[row] != words[best]).any() for row in twins if scores[row] < scores[best])
+        gap = scores[best] - max((scores[row] for row in others), default=-np.inf)
+        is_close = is_asked and gap <= margin
+        if is_close:
+            wanted[slot] = [row for row in own if scores[row] >= scores[best] - margin]
+        assert int(tally.num_choices[slot]) == is_asked
+        assert int(tally.num_rescored[slot]) == is_close
+        assert float(tally.smallest[slot]) == (gap if is_asked else np.inf)
+    assert len(wanted) > 1
+    assert is_rewritten
+    np.testing.assert_array_equal(rows.score.numpy(), wanted_scores)
+    found: dict[int, list[int]] = {}
+    for slot, *contending in close.contests[: int(close.num_contests)].tolist():
+        found.setdefault(slot, []).extend(row for row in contending if row >= 0)
+    assert {slot: sorted(contending) for slot, contending in found.items()} == wanted
+    assert int(close.num_contests) == sum(-(-len(contending) // CONTENDERS) for contending in wanted.values())
+
+
+@pytest.mark.parametrize(("hidden", "precision"), [(300, "fp16"), (4, "float32")])
+def test_the_estimate_of_fused_ticks_counts_the_features_of_every_precision(hidden: int, precision: str) -> None:
+    program, limits, meta = load_graph("countries").program, Limits(), torch.device("meta")
+    policy = make_two_tower(program, limits, seed=1, embedding=8, hidden=hidden, blocks=1)
+    layout = choose_layout(limits, slots=1 << 16, score_window=1 << 16)
+    buffers = empty_derivations(layout, limits.max_depth, meta), empty_work(layout, meta), empty_pool(layout, meta)
+    tables = build_tables(program, layout.atoms, meta)
+    made = FusedTicks(tables, limits, layout, ticks.build_scoring(precision, policy, meta), buffers)
+    of_features = made._features.nbytes
+    wide, narrow = (estimate_bytes(layout, limits, each, is_fused=True) for each in (policy, SHORTEST))
+    assert wide - narrow >= of_features > 0
+
+
+class Kernel:
+    """Notes how it is called."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[Any, ...]] = []
+
+    def __getitem__(self, grid: tuple[int, ...]) -> Any:
+        return lambda *arguments, **options: self.calls.append(("run", grid, arguments, options))
+
+    def warmup(self, *arguments: Any, grid: tuple[int, ...], **options: Any) -> None:
+        self.calls.append(("compile", grid, arguments, options))
+        if not arguments:
+            raise ValueError("no such kernel")
+
+
+def test_what_is_compiled_ahead_is_launched_afterwards_even_after_a_failure() -> None:
+    kernel = Kernel()
+    compile_ahead(lambda: launch(kernel, 3, (1,), (2,), BLOCK=8))
+    launch(kernel, 3, (1,), (2,), BLOCK=8)
+    assert kernel.calls == [(what, (3,), (1, 2), {"BLOCK": 8}) for what in ("compile", "run")]
+    with pytest.raises(ValueError, match="no such kernel"):
+        compile_ahead(lambda: launch(kernel, 1, ()))
+    launch(kernel, 1, ())
+    assert [what for what, *_ in kernel.calls] == ["compile", "run", "compile", "run"]
