@@ -273,7 +273,8 @@ def _change(comparer: Comparer, pair: tuple[Trace, Trace], name: str, owner: int
         values[row] = _beyond(_values(expected, name)[row], comparer.score_tolerance, num_steps)
     elif name == CHOICE:
         # Choosing another resolvent may be a near-tie; an index outside the list cannot be one.
-        values[row] = expected.columns.steps.num_resolvents[row]
+        beyond = int(expected.columns.steps.num_resolvents[row])
+        values[row] = beyond + (values[row] == beyond)
     elif name != DIGEST:
         # Codes and numbers begin at 0.
         values[row] = int(values[row]) + (-1 if values[row] > 0 else 1)
