@@ -14,33 +14,28 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from benchmarks.shared import Recorder, describe_machine
+from benchmarks import Recorder, describe_machine
 
 BENCHMARKS: Final = {
     "evaluator": ("evaluator", "the evaluator against the published design, on one GPU"),
-    "gpus": ("speed", "one evaluation by several GPUs of one host"),
-    "cpu": ("speed", "the evaluators on CPU cores, against the reference"),
-    "first-run": ("speed", "the time of the first command, cold and warm"),
-    "recording": ("evaluator", "the cost of recording a trace"),
+    "gpus": ("evaluator", "one evaluation by several GPUs of one host"),
+    "cpu": ("evaluator", "the evaluators on CPU cores, against the reference"),
+    "first-run": ("evaluator", "the time of the first command, cold and warm"),
     "writing": ("traces", "the cost of writing a shard, against a raw write"),
     "comparison": ("traces", "the cost of comparing traces"),
-    "growth": ("growth", "time and memory against facts, rules, candidates, depth and slots"),
-    "large-graph": ("growth", "write a large graph"),
+    "growth": ("evaluator", "time and memory against facts, rules, candidates, depth and slots"),
+    "large-graph": ("traces", "write a large graph"),
     "durability": ("durability", "killed writers and full disks"),
-    "killed-workers": ("durability", "a campaign whose processes are killed"),
-    "damage": ("damage", "damaged traces, and hostile constructs"),
-    "altered": ("damage", "traces altered on purpose, with right checksums"),
+    "damage": ("durability", "damaged traces"),
     "hostile-files": ("hostile_files", "every command that reads a file, with files from strangers"),
     "scoreboard": ("scoreboard", "planted faults: verdict, first step, stage and class"),
     "conditions": ("conditions", "the conditions of causes"),
-    "audit": ("audit.score", "the audit of a step, on miscompiles, correct steps and planted faults"),
+    "audit": ("audit", "the audit of a step, on miscompiles, correct steps and planted faults"),
     "provers": ("third_party", "the answers of other people's provers"),
     "rankers": ("third_party", "the ranks of other people's evaluators"),
-    "prolog": ("third_party", "the steps of SWI-Prolog, and the models of clingo"),
     "hunt": ("fuzzing", "generated problems up to the first that shows a planted fault, or on which a law fails"),
-    "graph-files": ("fuzzing", "damaged graph files, and written ones whose content is known"),
     "steps": ("fuzzing", "small steps that torch may compile wrongly"),
-    "dialects": ("fuzzing", "false alarms in dialects, and single differences that must be found"),
+    "dialects": ("fuzzing", "false alarms in other dialects"),
     "false-alarms": ("fuzzing", "evaluations that are called wrong although nothing is"),
 }
 """The module and one line of help of each benchmark, whose function is `run_NAME`."""

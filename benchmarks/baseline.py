@@ -124,10 +124,7 @@ def compute_resolvents(
     """One step's resolvents: goal int64 [N, A, 3], query int64 [N, 3], visited int64 [N, D] hashes, depth int64 [N]."""
     selected = goal[:, 0]
     predicate = torch.where(selected[:, 0] >= 0, selected[:, 0], 0)
-    parts = (
-        try_rules(segments, limits, goal, query, predicate),
-        try_facts(segments, limits, goal, query, predicate),
-    )
+    parts = (try_rules(segments, limits, goal, query, predicate), try_facts(segments, limits, goal, query, predicate))
     tried = Tried(*(torch.cat(each, 1) for each in zip(*parts, strict=True)))
     is_true = (tried.matches & (tried.num_atoms == 0)).any(1)
     was_visited = is_visited(segments, tried.atoms, visited, depth) & (tried.num_atoms <= limits.max_atoms)
@@ -433,8 +430,7 @@ class PaddedEvaluator:
         self._segments = build_segments(program, limits.max_atoms, self._device)
         self._parameters = build_parameters(policy, self._device, torch.float32)
         self._limits = limits
-        self._slots, self._pool = self._empty_slots(), self._empty_pool()
-        self._resolvents = self._empty_resolvents()
+        self._slots, self._pool, self._resolvents = self._empty()
         if self._mode != "eager":
             buffers = (*self._slots, *self._pool, *self._resolvents, *self._segments, *self._parameters)
             for buffer in buffers:
@@ -490,11 +486,11 @@ class PaddedEvaluator:
     def _fill(self, candidates: CandidateSet) -> None:
         query = np.full((self._num_turns * self._num_slots, 3), PAD, np.int64)
         query[: len(candidates.query)] = candidates.atom
-        empty = self._empty_pool()
-        rows = torch.as_tensor(query, device=self._device).view_as(empty.query)
-        _copy_all(self._pool, empty._replace(query=rows))
-        _copy_all(self._slots, self._empty_slots())
-        _copy_all(self._resolvents, self._empty_resolvents())
+        slots, pool, resolvents = self._empty()
+        rows = torch.as_tensor(query, device=self._device).view_as(pool.query)
+        _copy_all(self._pool, pool._replace(query=rows))
+        _copy_all(self._slots, slots)
+        _copy_all(self._resolvents, resolvents)
 
     def _copy(self, slots: Slots, pool: Pool) -> None:
         _copy_all(self._slots, slots)
@@ -504,40 +500,32 @@ class PaddedEvaluator:
         if self._device.type == "cuda" and self._mode != "eager":
             torch.compiler.cudagraph_mark_step_begin()
 
-    def _full(self, shape: tuple[int, ...], value: int, dtype: torch.dtype = torch.int64) -> Tensor:
-        return torch.full(shape, value, dtype=dtype, device=self._device)
+    def _empty(self) -> tuple[Slots, Pool, Resolvents]:
+        n, t, limits = self._num_slots, self._num_turns, self._limits
+        atoms = limits.max_resolvents, limits.max_atoms
 
-    def _empty_slots(self) -> Slots:
-        n, a, d = self._num_slots, self._limits.max_atoms, self._limits.max_depth
-        return Slots(
-            goal=self._full((n, a, 3), PAD),
-            query=self._full((n, 3), PAD),
-            visited=self._full((n, d), 0),
-            depth=self._full((n,), 0),
-            outcome=self._full((n,), FAILED),
-            is_limited=self._full((n,), 0, torch.bool),
-            log_probability=self._full((n,), 0, torch.float64),
-            turn=self._full((n,), -1),
-            is_fresh=self._full((n,), 0, torch.bool),
-        )
+        def full(value: int, *shape: int, dtype: torch.dtype = torch.int64) -> Tensor:
+            return torch.full(shape, value, dtype=dtype, device=self._device)
 
-    def _empty_pool(self) -> Pool:
-        shape = self._num_turns, self._num_slots
-        return Pool(
-            query=self._full((*shape, 3), PAD),
-            outcome=self._full(shape, OPEN),
-            is_limited=self._full(shape, 0, torch.bool),
-            log_probability=self._full(shape, 0, torch.float64),
+        slots = Slots(
+            goal=full(PAD, n, limits.max_atoms, 3),
+            query=full(PAD, n, 3),
+            visited=full(0, n, limits.max_depth),
+            depth=full(0, n),
+            outcome=full(FAILED, n),
+            is_limited=full(0, n, dtype=torch.bool),
+            log_probability=full(0, n, dtype=torch.float64),
+            turn=full(-1, n),
+            is_fresh=full(0, n, dtype=torch.bool),
         )
-
-    def _empty_resolvents(self) -> Resolvents:
-        n, r, a = self._num_slots, self._limits.max_resolvents, self._limits.max_atoms
-        return Resolvents(
-            self._full((n, r, a, 3), PAD),
-            self._full((n,), 0),
-            self._full((n,), 0),
-            self._full((n,), 0, torch.bool),
+        pool = Pool(
+            query=full(PAD, t, n, 3),
+            outcome=full(OPEN, t, n),
+            is_limited=full(0, t, n, dtype=torch.bool),
+            log_probability=full(0, t, n, dtype=torch.float64),
         )
+        resolvents = Resolvents(full(PAD, n, *atoms, 3), full(0, n), full(0, n), full(0, n, dtype=torch.bool))
+        return slots, pool, resolvents
 
 
 def _copy_all(buffers: Any, values: Any) -> None:

@@ -4,9 +4,8 @@ import sys
 import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -14,22 +13,22 @@ import msgspec
 import numpy as np
 
 import kgverify as kv
-from benchmarks.shared import make_parser, print_header, print_row
+from benchmarks import Task, make_parser, print_header, print_row, run_tasks
 from kgverify.comparison.equality import Equality
 from kgverify.conditions import describe
 from kgverify.conditions.confirm import Tested
-from kgverify.conditions.features import read_features
 from kgverify.conditions.find import Found
 from kgverify.conditions.instances import Cases
 from kgverify.engines.policy import SHORTEST
 from kgverify.graphs.load import load_graph
 from kgverify.program.limits import Limits
-from kgverify.program.outcomes import GoalKind, Origin, Outcome
+from kgverify.program.outcomes import GoalKind, Outcome
 from kgverify.prover.faults.plant import FAULTS as CATALOGUE
 from kgverify.ranking.draw import draw_candidates
 from kgverify.ranking.rank import rank_candidates
 from kgverify.runs.engine_makers import evaluator_pipeline
 from kgverify.runs.run import Pipeline, Run, load_policy, reference_pipeline
+from kgverify.step.plain_step import FALSE
 from kgverify.trace.model.columns import concatenate, select_candidates
 from kgverify.verification.verify import verify
 
@@ -71,7 +70,7 @@ class Prover(kv.StagedEngine):
 
     def take_step(self, query, visited):
         step = super().take_step(query, visited)
-        return step._replace(resolvents=[_false()]) if self.is_broken else step
+        return step._replace(resolvents=[FALSE]) if self.is_broken else step
 
     def _run_stages(self, query, visited):
         # A probe runs the stages as well, from any goal.
@@ -120,7 +119,7 @@ class Prover(kv.StagedEngine):
             if each.kind is not GoalKind.GOAL or not drop(each.atoms, i, self.limits)
         ]
         lost = len(taken.resolvents) - len(kept)
-        return taken._replace(resolvents=kept or [_false()], dropped_resolvents=taken.dropped_resolvents + lost)
+        return taken._replace(resolvents=kept or [FALSE], dropped_resolvents=taken.dropped_resolvents + lost)
 
     def score(self, goal, resolvents):
         wrong = self.hook("score")
@@ -149,8 +148,6 @@ class Prover(kv.StagedEngine):
         order = list(range(num))
         for i, row in enumerate(rows):
             order[row] = num + i
-        import numpy as np
-
         return select_candidates(concatenate([columns, broken]), np.array(order))
 
 
@@ -174,12 +171,6 @@ class Fault(NamedTuple):
     name: str
     hook: str
     holds: Callable[..., bool]
-
-
-def _false():
-    from kgverify.step.plain_step import Resolvent
-
-    return Resolvent((), Origin.NONE, 0, GoalKind.FALSE)
 
 
 def _apart(atom):
@@ -206,6 +197,9 @@ def _unify(left, right):
 
 def _facts(*rows):
     return [Fault(f"facts: {name}", "fact", holds) for name, holds in rows]
+
+
+GOAL, TRUE = GoalKind.GOAL, GoalKind.TRUE
 
 
 def _num_variables(atoms):
@@ -267,15 +261,9 @@ FURTHER_FAULTS: Final = (
     Fault("score: no variables", "score", lambda goal, atoms, depth, s: not _num_variables(atoms)),
     Fault("score: two variables or more", "score", lambda goal, atoms, depth, s: _num_variables(atoms) >= 2),
     Fault("score: depth 2 or more", "score", lambda goal, atoms, depth, s: depth >= 2),
-    Fault(
-        "finish: one step too early",
-        "finish",
-        lambda kind, depth, limits: depth == limits.max_depth - 2 and kind is GoalKind.GOAL,
-    ),
-    Fault(
-        "finish: proofs at depth 2 or more", "finish", lambda kind, depth, limits: kind is GoalKind.TRUE and depth >= 2
-    ),
-    Fault("finish: dead ends", "finish", lambda kind, depth, limits: kind is GoalKind.FALSE),
+    Fault("finish: one step too early", "finish", lambda kind, d, limits: kind is GOAL and d == limits.max_depth - 2),
+    Fault("finish: proofs at depth 2 or more", "finish", lambda kind, d, limits: kind is TRUE and d >= 2),
+    Fault("finish: dead ends", "finish", lambda kind, d, limits: kind is GoalKind.FALSE),
     Fault("candidates: number 64 or later", "candidate", lambda c, i, num: i >= 64),
     Fault("candidates: odd numbers", "candidate", lambda c, i, num: i % 2 == 1),
     Fault("candidates: the last of each 16", "candidate", lambda c, i, num: i % 16 == 15),
@@ -341,15 +329,6 @@ class Score(msgspec.Struct, kw_only=True):
     seconds: float = 0.0
 
 
-class Table(msgspec.Struct, kw_only=True):
-    """Instances of a second run: columns by feature."""
-
-    unit: str
-    wrong: str
-    columns: dict[str, list[float]]
-    is_wrong: list[bool]
-
-
 @contextmanager
 def _recording(*, tests: bool) -> Iterator[tuple[list[Found], list[Cases]]]:
     """Record what the search finds, and among which instances. tests: whether experiments are made."""
@@ -381,62 +360,41 @@ def _verify(run: Run, actual: Pipeline) -> Any:
     return verify(run, *sides, equality=Equality(determinism=False, minimum={})).report
 
 
-def _tables(cases: Sequence[Cases]) -> list[Table]:
-    tables = []
-    for each in cases:
-        if not any(i.is_wrong for i in each.instances):
-            continue
-        columns: dict[str, list[float]] = {}
-        for feature in read_features():
-            if each.unit in feature.of:
-                values = [feature.value(i) for i in each.instances]
-                if all(v is not None and v == v for v in values):
-                    columns[feature.name] = [float(v) for v in values]  # type: ignore[arg-type]
-        tables.append(
-            Table(
-                unit=each.unit.value, wrong=each.wrong, columns=columns, is_wrong=[i.is_wrong for i in each.instances]
-            )
-        )
-    return tables
-
-
-def judge(found: Found, tables: Sequence[Table]) -> str | None:
+def judge(found: Found, cases: Sequence[Cases]) -> str | None:
     """Return how a condition does in a second run; None if nothing there can be compared with it."""
-    best = None
-    for table in tables:
-        if (table.unit, table.wrong) != (found.cases.unit.value, found.cases.wrong):
+    shares = []
+    for each in cases:
+        wrong = np.array([instance.is_wrong for instance in each.instances])
+        if (each.unit, each.wrong) != (found.cases.unit, found.cases.wrong) or not wrong.any():
             continue
-        used = found.condition.used
-        names = [feature.name for feature in found.table.features]
-        if any(names[i] not in table.columns for i in used):
+        values = np.zeros((len(wrong), len(found.table.features)))
+        for i in found.condition.used:
+            values[:, i] = [found.table.features[i].value(instance) for instance in each.instances]
+        # A value that is None becomes NaN.
+        if np.isnan(values).any():
             continue
-        values = np.zeros((len(table.is_wrong), len(names)))
-        for i in used:
-            values[:, i] = table.columns[names[i]]
-        inside, wrong = found.condition.holds(values), np.array(table.is_wrong)
+        inside = found.condition.holds(values)
         both = int((inside & wrong).sum())
-        precision, recall = both / max(1, int(inside.sum())), both / max(1, int(wrong.sum()))
-        share = min(precision, recall)
-        best = share if best is None else max(best, share)
-    if best is None:
-        return None
-    return EXACT if best == 1 else NEARLY if best >= 0.95 else WRONG
+        shares.append(both / max(1, int(inside.sum()), int(wrong.sum())))
+    best = max(shares, default=None)
+    return best if best is None else EXACT if best == 1 else NEARLY if best >= 0.95 else WRONG
 
 
-def _score(name: str, graph: str, makes: Any) -> tuple[Score, list[Table]]:
+def _score(name: str, graph: str, makes: Any) -> tuple[Score, list[Cases]]:
     """Run twice, and judge the conditions of the first run by the second one, which shows the fault as well."""
     began = time.process_time()
     with _recording(tests=True) as (found, _):
         report = makes(0)
     if not report.causes:
         return Score(name=name, result=SILENT, graph=graph), []
-    tables: list[Table] = []
+    shown: list[Cases] = []
     for seed in range(1, MOST_SECOND_RUNS + 1):
         with _recording(tests=False) as (_, cases):
             makes(seed)
-        if tables := _tables(cases):
+        shown = [each for each in cases if any(instance.is_wrong for instance in each.instances)]
+        if shown:
             break
-    verdicts = [judge(each, tables) for each in found if each.condition.tests and not each.is_partial]
+    verdicts = [judge(each, shown) for each in found if each.condition.tests and not each.is_partial]
     stated = [verdict for verdict in verdicts if verdict is not None]
     result = WRONG if WRONG in stated else EXACT if EXACT in stated else NEARLY if NEARLY in stated else NONE
     return Score(
@@ -446,65 +404,56 @@ def _score(name: str, graph: str, makes: Any) -> tuple[Score, list[Table]]:
         sentences=[f"{each.stage} {each.kind.value}: {each.condition}" for each in report.causes],
         experiments=[each.when.experiment.verdict for each in report.causes if each.when and each.when.experiment],
         seconds=time.process_time() - began,
-    ), tables
+    ), shown
 
 
-def _first_judged(trials: Iterable[tuple[Score, list[Table]]]) -> tuple[Score, list[Table]]:
-    """Return the first trial whose second run shows the fault; else the first in which it does anything, or any."""
-    best: tuple[Score, list[Table]] | None = None
-    for trial in trials:
-        if trial[1]:
-            return trial
-        if best is None or best[0].result == SILENT:
-            best = trial
-    assert best is not None
-    return best
+def _try_each(name: str, makes: Iterable[tuple[str, Callable[[int], Any]]]) -> Score:
+    """Return the first score whose second run shows the fault; else the first in which it does anything, or any."""
+    scores = []
+    for graph, make in makes:
+        score, shown = _score(name, graph, make)
+        if shown:
+            return score
+        scores.append(score)
+    return next((score for score in scores if score.result != SILENT), scores[0])
 
 
-def try_catalogued(name: str) -> tuple[Score, list[Table]]:
+def try_catalogued(name: str) -> Score:
     """Plant a fault of the catalogue in the compiled evaluator, in the first arena in which both runs show it."""
-    return _first_judged(_try_arenas(name))
+
+    def list_arenas() -> Iterator[tuple[str, Callable[[int], Any]]]:
+        for graph, limits, policy, queries, corruptions, slots in ARENAS:
+            loaded = load_graph(graph)
+            chosen = SHORTEST if policy == "shortest" else load_policy(policy, loaded, limits, 0)
+
+            def make(seed: int, loaded=loaded, limits=limits, chosen=chosen, q=queries, c=corruptions, s=slots) -> Any:
+                run = Run(loaded, limits, chosen, num_queries=q + 4 * seed, num_corruptions=c, seed=seed)
+                return _verify(run, evaluator_pipeline(run, faults=[name], mode="eager", device="cpu", slots=s))
+
+            yield graph, make
+
+    return _try_each(name, list_arenas())
 
 
-def _try_arenas(name: str) -> Iterator[tuple[Score, list[Table]]]:
-    for graph, limits, policy, queries, corruptions, slots in ARENAS:
-        loaded = load_graph(graph)
-        chosen = SHORTEST if policy == "shortest" else load_policy(policy, loaded, limits, 0)
-
-        def make(seed: int, loaded=loaded, limits=limits, chosen=chosen, q=queries, c=corruptions, s=slots) -> Any:
-            run = Run(loaded, limits, chosen, num_queries=q + 4 * seed, num_corruptions=c, seed=seed)
-            return _verify(run, evaluator_pipeline(run, faults=[name], mode="eager", device="cpu", slots=s))
-
-        yield _score(name, graph, make)
-
-
-def _python_pipeline(run: Run, fault: Fault | None) -> Pipeline:
+def _verify_in_python(run: Run, fault: Fault | None) -> Any:
     engine = Prover(run.graph.program, run.limits, run.policy)
     engine.fault = fault
-    return Pipeline(engine, draw_candidates, rank_candidates)
+    return _verify(run, Pipeline(engine, draw_candidates, rank_candidates))
 
 
-def try_further(fault: Fault) -> tuple[Score, list[Table]]:
+def try_further(i: int) -> Score:
     """Plant a further fault in the prover in Python, in the first graph in which both runs show it."""
-    return _first_judged(_try_graphs(fault))
+    fault = FURTHER_FAULTS[i]
+
+    def make(seed: int, graph: str) -> Any:
+        run = Run(load_graph(graph), SMALL, SHORTEST, num_queries=5 + 3 * seed, num_corruptions=10, seed=seed)
+        return _verify_in_python(run, fault)
+
+    graphs = ("countries", "random:1", "random:4", "family")
+    return _try_each(fault.name, ((graph, partial(make, graph=graph)) for graph in graphs))
 
 
-def _try_graphs(fault: Fault) -> Iterator[tuple[Score, list[Table]]]:
-    for graph in ("countries", "random:1", "random:4", "family"):
-        loaded = load_graph(graph)
-
-        def make(seed: int, loaded=loaded) -> Any:
-            run = Run(loaded, SMALL, SHORTEST, num_queries=5 + 3 * seed, num_corruptions=10, seed=seed)
-            return _verify(run, _python_pipeline(run, fault))
-
-        yield _score(fault.name, graph, make)
-
-
-def _further(i: int) -> tuple[Score, list[Table]]:
-    return try_further(FURTHER_FAULTS[i])
-
-
-def _alone(i: int) -> tuple[Score, list[Table]]:
+def try_alone(i: int) -> Score:
     """Try an engine without a fault, for even numbers, or one that errs at random in 1 % of cases."""
     hooks = ("fact", "rule", "resolve", "candidate", "score")
     hook = hooks[i // 2 % len(hooks)]
@@ -520,26 +469,11 @@ def _alone(i: int) -> tuple[Score, list[Table]]:
     loaded = load_graph(("countries", "random:1", "random:4")[i % 3])
     run = Run(loaded, SMALL, SHORTEST, num_queries=8, num_corruptions=10, seed=i)
     with _recording(tests=True) as (found, _):
-        report = _verify(run, _python_pipeline(run, fault))
+        report = _verify_in_python(run, fault)
     stated = [each for each in found if each.is_exact and each.condition.tests]
     name = fault.name if fault else f"sound {i}"
     result = SILENT if not report.causes else EXACT if stated else NONE
-    return Score(name=name, result=result, graph=loaded.name, sentences=[each.condition for each in report.causes]), []
-
-
-def _keep(task: tuple[Path, str, Callable[[Any], tuple[Score, list[Table]]], Any]) -> Score:
-    """Return the score of a trial that the folder has, or make the trial and add it."""
-    folder, name, make, given = task
-    path = folder / f"{make.__name__}-{''.join(c if c.isalnum() else '_' for c in name)}.msgpack"
-    if not path.exists():
-        partial = path.with_suffix(".partial")
-        partial.write_bytes(msgspec.msgpack.encode(make(given)[0]))
-        partial.replace(path)
-    return msgspec.msgpack.decode(path.read_bytes(), type=Score)
-
-
-def _share(num: int, of: int, target: float) -> tuple[str, bool]:
-    return f"{num} of {of} ({100 * num / max(1, of):.0f} %)", of > 0 and num >= target * of
+    return Score(name=name, result=result, graph=loaded.name, sentences=[each.condition for each in report.causes])
 
 
 def figures(scores: dict[str, list[Score]]) -> list[tuple[str, str, str, bool]]:
@@ -565,16 +499,16 @@ def figures(scores: dict[str, list[Score]]) -> list[tuple[str, str, str, bool]]:
 
 
 def _with(num: int, of: int, target: float) -> tuple[str, str, bool]:
-    text, is_met = _share(num, of, target)
-    return text, f"{target:.0%}", is_met
+    text = f"{num} of {of} ({100 * num / max(1, of):.0f} %)"
+    return text, f"{target:.0%}", of > 0 and num >= target * of
 
 
 def run_conditions(words: list[str]) -> int:
     """Score the conditions of causes: of the catalogue, sixty further faults, random faults, and none.
 
-        python -m benchmarks conditions --jobs 2 --save condition-trials
+        python -m benchmarks conditions --jobs 2 --save conditions.jsonl
 
-    A later call with the same folder resumes. The truth is the behaviour of both engines in a second run, with other
+    A later call with the same file resumes. The truth is the behaviour of both engines in a second run, with other
     queries, which the search has not seen: a stated condition must hold there for everything that goes wrong and for
     nothing else. The table goes to standard output; the exit code is 0 if every figure meets its target.
     """
@@ -582,29 +516,21 @@ def run_conditions(words: list[str]) -> int:
     parser.add_argument("--jobs", type=int, default=2, help="processes")
     parser.add_argument("--only", action="append", choices=PARTS, help="a part; all if not given")
     parser.add_argument("--alone", type=int, default=40, help="runs without a fault, or with one that acts at random")
-    parser.add_argument("--save", type=Path, required=True, help="a folder for finished trials, from which it resumes")
+    parser.add_argument("--save", type=Path, help="a file of finished trials, from which it resumes")
     given = parser.parse_args(words)
-    parts, folder = given.only or PARTS, given.save
-    folder.mkdir(parents=True, exist_ok=True)
+    tasks: dict[str, list[Task]] = {
+        "further": [(f"further {fault.name}", try_further, (i,)) for i, fault in enumerate(FURTHER_FAULTS)],
+        "alone": [(f"alone {i}", try_alone, (i,)) for i in range(given.alone)],
+        "catalogue": [(f"catalogue {name}", try_catalogued, (name,)) for name in CATALOGUE],
+    }
     scores: dict[str, list[Score]] = {key: [] for key in PARTS}
-    with ProcessPoolExecutor(given.jobs) as pool:
-
-        def run(key: str, results: Iterable[Score]) -> None:
-            for score in results:
-                scores[key].append(score)
-                print(
-                    f"{score.name} [{score.graph}] {score.result} {score.experiments} {score.seconds:.1f}s",
-                    file=sys.stderr,
-                )
-                print("".join(f"    {text}\n" for text in score.sentences), file=sys.stderr, end="", flush=True)
-
-        tasks = {
-            "further": [(folder, fault.name, _further, i) for i, fault in enumerate(FURTHER_FAULTS)],
-            "alone": [(folder, str(i), _alone, i) for i in range(given.alone)],
-            "catalogue": [(folder, name, try_catalogued, name) for name in CATALOGUE],
-        }
-        for key in parts:
-            run(key, pool.map(_keep, tasks[key]))
+    for key in given.only or PARTS:
+        for score in run_tasks(tasks[key], Score, given.jobs, given.save):
+            scores[key].append(score)
+            print(
+                f"{score.name} [{score.graph}] {score.result} {score.experiments} {score.seconds:.1f}s", file=sys.stderr
+            )
+            print("".join(f"    {text}\n" for text in score.sentences), file=sys.stderr, end="", flush=True)
     print_header("figure", "measured", "target")
     rows = figures(scores)
     for title, text, target, _ in rows:

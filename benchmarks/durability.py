@@ -1,8 +1,7 @@
-"""Kills and full disks: nothing committed may be lost."""
+"""Kills, full disks and damage: nothing committed may be lost, and nothing altered may be accepted."""
 
 import errno
 import itertools
-import multiprocessing
 import os
 import random
 import re
@@ -11,40 +10,56 @@ import shutil
 import signal
 import struct
 import subprocess
+import sys
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.shared import make_parser, print_header, print_row
-from benchmarks.traces import make_steps
+from benchmarks import ROOT, judge_apart, make_parser, print_header, print_row, traces
+
+sys.path.extend(str(ROOT / "tests" / folder) for folder in ("", "trace"))
+from hostile_traces import copy_as_plain_h5py
+from trace_builders import PROGRAM, RANKINGS, make_columns, open_writer, rows, write_file
+
+from kgverify.comparison.compare import compare
+from kgverify.comparison.result import Verdict
 from kgverify.errors import UserError
-from kgverify.program.limits import Limits
-from kgverify.program.program import Symbols
-from kgverify.runs.engine_makers import EngineSpec, Sides
-from kgverify.testing.campaigns.campaign import BLOCK_SIZE, Campaign, run_campaign, try_block
-from kgverify.testing.campaigns.result import Block, Identity, Tally
 from kgverify.trace.files.manifest import partial_of
 from kgverify.trace.maintain.check import check_trace
 from kgverify.trace.maintain.repair import repair_trace
 from kgverify.trace.model.columns import Columns, select_candidates
 from kgverify.trace.model.digests import compute_sequence
-from kgverify.trace.model.header import EngineInfo, Header, PolicyInfo
-from kgverify.trace.read.trace_file import read_trace
+from kgverify.trace.model.schema import TraceLevel
+from kgverify.trace.model.trace import Trace
+from kgverify.trace.read.trace_file import TraceFile, read_trace
 from kgverify.trace.write.writer import Storage, TraceWriter
 
-HEADER = Header(EngineInfo("synthetic"), Limits(), PolicyInfo("none"), "")
-SYMBOLS = Symbols(tuple(f"p{i}" for i in range(12)), tuple(f"c{i}" for i in range(3000)))
+
+def are_same_arrays(found: Iterable[Any], expected: Iterable[Any]) -> bool:
+    """Return whether arrays are equal in type, shape and bytes, or both left out."""
+    return all(
+        (a is None) == (b is None)
+        and (a is None or (a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()))
+        for a, b in zip(found, expected, strict=True)
+    )
+
+
+def are_same_columns(found: Columns, expected: Columns) -> bool:
+    """Return whether two traces have the same candidates, steps and resolvents."""
+    return all(map(are_same_arrays, found, expected))
+
+
+# Kills and full disks
+
 
 # What a writer calls to change the disk: each call may be the last.
 CALLS = ("pwritev", "fsync", "ftruncate", "rename", "replace", "unlink", "mkdir", "rmdir")
@@ -76,8 +91,8 @@ class Work:
         """Record, or go on; tell after each append how many candidates it has confirmed."""
         with TraceWriter(
             path,
-            HEADER,
-            SYMBOLS,
+            traces.HEADER,
+            traces.SYMBOLS,
             storage=Storage(shard_steps=self.shard_steps, commit_seconds=self.commit_seconds),
             resume=True,
         ) as writer:
@@ -99,8 +114,9 @@ class Work:
 
 @dataclass
 class Findings:
-    """The findings of a campaign."""
+    """The findings of some trials."""
 
+    title: str = ""
     num_trials: int = 0
     num_lost: int = 0
     num_wrong: int = 0
@@ -205,18 +221,10 @@ def fork(body: Callable[[Callable[[int], Any]], None], errors: Any, seconds: flo
     return (os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0), confirmed
 
 
-def is_same(found: Columns, expected: Columns) -> bool:
-    return all(
-        a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
-        for levels in zip(found, expected, strict=True)
-        for a, b in zip(*levels, strict=True)
-    )
-
-
 def judge(work: Work, path: Path, confirmed: int, findings: Findings, where: str) -> None:
     """Look at what a writer left, repair a copy, and resume it."""
     partial = partial_of(path)
-    if path.exists() and not is_same(read_trace(path).columns, work.columns):
+    if path.exists() and not are_same_columns(read_trace(path).columns, work.columns):
         findings.blame("num_wrong", f"{where}: what stands at the path is not the trace")
     elif not path.exists():
         try:
@@ -230,7 +238,7 @@ def judge(work: Work, path: Path, confirmed: int, findings: Findings, where: str
             findings.kinds["a prefix"] += 1
             if num < confirmed:
                 findings.blame("num_lost", f"{where}: {num} candidates read, {confirmed} were confirmed")
-            if not is_same(columns, work.prefix(num)):
+            if not are_same_columns(columns, work.prefix(num)):
                 findings.blame("num_wrong", f"{where}: what was read is no prefix")
             judge_repair(work, partial, num, findings, where)
     else:
@@ -241,7 +249,7 @@ def judge(work: Work, path: Path, confirmed: int, findings: Findings, where: str
     except UserError as error:
         findings.blame("num_lost", f"{where}: it cannot be resumed: {error}")
     else:
-        if not is_same(columns, work.columns):
+        if not are_same_columns(columns, work.columns):
             findings.blame("num_wrong", f"{where}: resumed, it is another trace")
         if partial.exists():
             findings.blame("num_wrong", f"{where}: {partial.name} is left behind")
@@ -256,7 +264,7 @@ def judge_repair(work: Work, partial: Path, num: int, findings: Findings, where:
             findings.blame("num_unreported", f"{where}: check finds it {report.state}: {report}")
         repaired = repair_trace(copy)
         kept = read_trace(copy).columns if num else None
-        if repaired.losses or repaired.num_candidates != num or (kept and not is_same(kept, work.prefix(num))):
+        if repaired.losses or repaired.num_candidates != num or (kept and not are_same_columns(kept, work.prefix(num))):
             findings.blame("num_lost", f"{where}: repaired, {repaired}")
     except UserError as error:
         if num:
@@ -370,9 +378,15 @@ def fresh(folder: Path) -> Path:
     return path
 
 
-def show(title: str, findings: Findings) -> None:
+@contextmanager
+def judging(blamed: list[str]) -> Iterator[Findings]:
+    """Collect the findings of trials, and print them as a row."""
+    findings = Findings()
+    yield findings
     kinds = ", ".join(f"{num} {kind}" for kind, num in sorted(findings.kinds.items()))
-    print_row(title, findings.num_trials, findings.num_lost, findings.num_wrong, findings.num_unreported, kinds)
+    counts = findings.num_trials, findings.num_lost, findings.num_wrong, findings.num_unreported
+    print_row(findings.title, *counts, kinds)
+    blamed += findings.messages
 
 
 def run_durability(words: list[str]) -> int:
@@ -394,7 +408,7 @@ def run_durability(words: list[str]) -> int:
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args(words)
     print_header("what", "trials", "lost what was committed", "wrong reads", "not reported", "what was left")
-    small = make_steps(60, options.seed, steps_per_candidate=5)
+    small = traces.make_columns(options.seed, 60, 5)
     blamed: list[str] = []
     with tempfile.TemporaryDirectory(dir=options.folder) as name:
         folder = Path(name)
@@ -405,134 +419,218 @@ def run_durability(words: list[str]) -> int:
             ("three threads, each batch a shard", Work(small, 2, 1, num_threads=3)),
             ("three threads, shards of a committed batch and another", Work(small, 2, 10, num_threads=3)),
         ):
-            findings = Findings()
-            num_calls = kill_everywhere(work, folder, findings, stride=options.every)
-            show(f"kill -9 before, in and after each of {num_calls} calls ({title})", findings)
-            blamed += findings.messages
-            findings = Findings()
-            fill_everywhere(work, folder, findings, range(1, num_calls + 1, options.every))
-            show(f"disk full from each of {num_calls} calls on ({title})", findings)
-            blamed += findings.messages
-        columns = make_steps(options.large, options.seed)
+            with judging(blamed) as findings:
+                num_calls = kill_everywhere(work, folder, findings, stride=options.every)
+                findings.title = f"kill -9 before, in and after each of {num_calls} calls ({title})"
+            with judging(blamed) as findings:
+                findings.title = f"disk full from each of {num_calls} calls on ({title})"
+                fill_everywhere(work, folder, findings, range(1, num_calls + 1, options.every))
+        columns = traces.make_columns(options.seed, options.large, 10)
         for title, large in (
             ("", Work(columns, 200, options.large // 5, commit_seconds=0.05)),
             (", three threads", Work(columns, options.large // 100, 1, num_threads=3)),
         ):
-            findings = Findings()
-            kill_at_random(large, folder, findings, options.random, options.seed)
-            show(f"kill -9 at a random moment of {options.large:,} steps{title}", findings)
-            blamed += findings.messages
+            with judging(blamed) as findings:
+                findings.title = f"kill -9 at a random moment of {options.large:,} steps{title}"
+                kill_at_random(large, folder, findings, options.random, options.seed)
     num_bytes = 24 << 20
+    columns = traces.make_columns(options.seed, 20_000, 10)
     with mounted(4 * num_bytes) as mount:
-        columns = make_steps(20_000, options.seed)
         for title, work in (("", Work(columns, 100, 5_000)), (", three threads", Work(columns, 100, 1, num_threads=3))):
-            findings = Findings()
-            if mount is not None:
-                fill_tmpfs(work, mount, num_bytes, findings, options.filled, options.seed)
-            what = f"a tmpfs that is full at a random moment{title}" if mount else "no tmpfs may be mounted"
-            show(what, findings)
-            blamed += findings.messages
+            with judging(blamed) as findings:
+                findings.title = (
+                    f"a tmpfs that is full at a random moment{title}" if mount else "no tmpfs may be mounted"
+                )
+                if mount is not None:
+                    fill_tmpfs(work, mount, num_bytes, findings, options.filled, options.seed)
     print(*blamed[:20], sep="\n")
     return int(bool(blamed))
 
 
-# Campaigns
+# Damage
 
 
-WINDOW = 30.0
-"""Seconds of samples of which the median is taken."""
+SECONDS = 20.0
+"""A file that takes longer to read counts as one that hangs."""
+
+BAD = ("wrong read", "wrong AGREE", "crash", "hang", "another error", "other when mapped")
 
 
-def read_blocks(corpus: Path) -> list[Block]:
-    lines = [line for path in corpus.glob("*.jsonl") for line in path.read_bytes().splitlines(keepends=True)[1:]]
-    return [msgspec.json.decode(line, type=Block) for line in lines if line.endswith(b"\n")]
+class Job(NamedTuple):
+    """A damaged copy to be made and read: of which good trace, in what way, from which seed."""
+
+    source: Path
+    way: str
+    seed: int
 
 
-def read_memory(process: str | int) -> int:
-    """Return the resident bytes of a process; 0 if it has ended."""
+def make_sources(folder: Path) -> list[Path]:
+    """Good traces of every level, packed in every way, in both layouts of HDF5; and a folder of shards."""
+    sources = []
+    for level in TraceLevel:
+        for is_archived in (False, True):
+            path = folder / f"{level.value}{'-archived' * is_archived}.h5"
+            columns = make_columns(1, 12, has_stages=True)
+            write_file(path, columns, RANKINGS, **PROGRAM, level=level.value, is_archived=is_archived)
+            copy_as_plain_h5py(path, path.with_name(f"{path.stem}-plain.h5"))
+            sources += [path, path.with_name(f"{path.stem}-plain.h5")]
+    columns = make_columns(2, 12)
+    with open_writer(folder / "shards", **PROGRAM, shard_steps=5) as writer:
+        for i in range(12):
+            writer.append(rows(columns, i, i + 1))
+    return [*sources, folder / "shards"]
+
+
+def flip(content: bytearray, random: np.random.Generator) -> bytearray:
+    """One bit."""
+    position = int(random.integers(8 * len(content)))
+    content[position // 8] ^= 1 << (position % 8)
+    return content
+
+
+def fuzz(content: bytearray, random: np.random.Generator) -> bytearray:
+    """A few changes of the kinds that break parsers: numbers at their bounds, runs copied, cut, moved, zeroed."""
+    for _ in range(int(random.integers(1, 6))):
+        at = int(random.integers(len(content)))
+        # Most of what can be broken stands in the metadata, at the beginning and the end.
+        if random.random() < 0.5:
+            at = min(at, int(random.integers(1, 4096))) if random.random() < 0.5 else len(content) - 1 - at % 4096
+        at = max(at, 0) % len(content)
+        size = int(2 ** random.integers(0, 9))
+        way = int(random.integers(7))
+        if way == 0:
+            content[at] = int(random.integers(256))
+        elif way == 1:
+            width = int(random.choice([1, 2, 4, 8]))
+            number = int(random.choice([0, 1, 2**7, 2**15, 2**31 - 1, 2**31, 2**62, 2**63 - 1, 2**63, 2**64 - 1]))
+            content[at : at + width] = (number % (1 << 8 * width)).to_bytes(width, "little")
+        elif way == 2:
+            source = int(random.integers(len(content)))
+            content[at : at + size] = content[source : source + size]
+        elif way == 3:
+            del content[at : at + size]
+        elif way == 4:
+            content[at:at] = random.bytes(size)
+        elif way == 5:
+            content[at : at + size] = bytes(min(size, len(content) - at))
+        else:
+            del content[max(at, 8) :]
+        if not content:
+            return bytearray(b"\0")
+    return content
+
+
+WAYS: dict[str, Callable[[bytearray, np.random.Generator], bytearray]] = {"flip": flip, "fuzz": fuzz}
+
+
+def is_same(found: Trace, expected: Trace) -> bool:
+    """Return whether two traces hold the same, but for what this schema does not know and for what nothing depends on."""
+    rest = ("header", "symbols", "rules", "fields", "is_complete")
+    return (
+        are_same_columns(found.columns, expected.columns)
+        and are_same_arrays(found.digests, expected.digests)
+        and are_same_arrays((found.facts, found.fact_lines), (expected.facts, expected.fact_lines))
+        and (found.rankings is None) == (expected.rankings is None)
+        and are_same_arrays(found.rankings or (), expected.rankings or ())
+        and all(getattr(found, name) == getattr(expected, name) for name in rest)
+    )
+
+
+def read_mapped(path: Path) -> Trace:
+    """The trace as the mapped path has it, every value and digest verified."""
+    mapped = TraceFile(path)
+    mapped.verify_content()
+    columns = mapped.read_candidates(0, mapped.num_candidates)
+    parts = mapped.read_digests(0, mapped.num_candidates)
+    stored = {name: np.concatenate([part[name] for part in parts]) for name in (parts[0] if parts else ())}
+    return replace(
+        mapped.with_columns(columns, mapped.check_block(columns, stored, str(path))), rankings=mapped.rankings
+    )
+
+
+def judge_copy(path: Path, expected: Trace) -> str:
+    """Read one file into memory and mapped, and return the result; both must agree."""
+    result, mapped = (read_and_judge(path, expected, read) for read in (read_trace, read_mapped))
+    return result if result == mapped else f"other when mapped: {mapped}, in memory {result}"
+
+
+def read_and_judge(path: Path, expected: Trace, read: Callable[[Path], Trace]) -> str:
     try:
-        lines = Path(f"/proc/{process}/status").read_text().splitlines()
-    except OSError:
-        return 0
-    return next((int(line.split()[1]) << 10 for line in lines if line.startswith("VmRSS:")), 0)
+        found = read(path)
+    except UserError:
+        return "refused"
+    except Exception as error:
+        return f"another error: {type(error).__name__}: {error}"
+    if is_same(found, expected):
+        return "read unchanged"
+    return "wrong AGREE" if compare(expected, found).verdict is Verdict.AGREE else "wrong read"
 
 
-class Killer:
-    """A watch that kills one process after the other, and samples the memory of all."""
-
-    def __init__(self, corpus: Path, jobs: int, every: float) -> None:
-        self.corpus, self.jobs, self.every = corpus, jobs, every
-        self.started = self.killed_at = time.monotonic()
-        self.num_killed = 0
-        self.in_work: set[int] = set()
-        self.samples: list[tuple[float, int, int]] = []
-
-    def __call__(self, tally: Tally) -> None:
-        """Sample, and kill a process when it is time."""
-        now = time.monotonic()
-        processes = multiprocessing.active_children()
-        largest = max((read_memory(each.pid or 0) for each in processes), default=0)
-        self.samples.append((now - self.started, read_memory("self"), largest))
-        if tally.phase != "try" or now - self.killed_at < self.every or not processes:
-            return
-        done = {block.number for block in read_blocks(self.corpus)}
-        unfinished = [number for number in range(len(done) + self.jobs) if number not in done]
-        self.in_work.update(unfinished[: self.jobs])
-        processes[self.num_killed % len(processes)].kill()
-        self.killed_at, self.num_killed = now, self.num_killed + 1
-
-    def describe_memory(self, settled: float) -> Iterable[str]:
-        """Yield the memory of this process and of the largest other one, when it had settled and at the end."""
-        end = self.samples[-1][0]
-        for title, index in (("this process", 1), ("largest worker", 2)):
-            first, last = (
-                median([each[index] for each in self.samples if begin <= each[0] <= begin + WINDOW])
-                for begin in (min(settled, end - WINDOW), end - WINDOW)
-            )
-            growth = f"{last / max(1, first) - 1:+.1%}"
-            yield f"{title}: {first / 1e6:.1f} MB after {settled:.0f} s, {last / 1e6:.1f} MB at the end, {growth}"
+def damage(job: Job, folder: Path) -> Path:
+    """The damaged copy of a job."""
+    random = np.random.default_rng([job.seed, len(job.way)])
+    path = folder / job.source.name
+    if job.source.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+        shutil.copytree(job.source, path)
+        file = sorted(path.iterdir())[int(random.integers(len(list(path.iterdir()))))]
+    else:
+        path.write_bytes(job.source.read_bytes())
+        file = path
+    file.write_bytes(WAYS[job.way](bytearray(file.read_bytes()), random))
+    return path
 
 
-def run_killed_workers(words: list[str]) -> int:
-    """Measure a campaign whose processes are killed: problems lost, wrong results, and growth of memory.
+def judge_damage(jobs: list[Job], folder: Path) -> Iterator[str]:
+    """Yield the result of each job."""
+    good: dict[Path, Trace] = {job.source: read_trace(job.source) for job in jobs}
+    for result in judge_apart(lambda job: judge_copy(damage(job, folder), good[job.source]), jobs, SECONDS):
+        is_end = isinstance(result, int)
+        is_hang = result in (-signal.SIGVTALRM, -signal.SIGALRM)
+        yield "hang" if is_hang else f"crash: exit code {result}" if is_end else str(result)
 
-        python -m benchmarks killed-workers --seconds 1800 --every 60 --jobs 2
-        python -m benchmarks killed-workers --seconds 480 --every 20 --settled 180 --mode fused --device cuda
 
-    Blocks that were in work when a process was killed are tried again here, undisturbed, and must have the same
-    result. The exit code is 1 for any loss or difference, and if no process was killed.
+def run_damage(words: list[str]) -> int:
+    """Damaged traces by the thousand: flipped bits, and fuzzed files. (`hostile-files` has the constructs.)
+
+        python -m benchmarks damage                      # 10,000 bit flips, 20,000 fuzzed files
+        python -m benchmarks damage --flips 100 --fuzzed 200
+
+    Each file is read in a child process, so that a crash of the interpreter is counted and not suffered. A file that
+    reads must be the very trace it was, since nothing is sealed again; where it is not, a comparison of the two may not
+    say AGREE. It is read into memory, and mapped; both must give the same result. Prints a Markdown table; exit code 1
+    if anything but refusals and true readings occurred.
     """
-    parser = make_parser(run_killed_workers)
-    parser.add_argument("--seconds", type=float, default=1800.0)
-    parser.add_argument("--every", type=float, default=60.0)
-    parser.add_argument("--settled", type=float, default=300.0, help="seconds after which memory must not grow")
-    parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--check", type=int, default=10, help="blocks to try again undisturbed, at most")
-    parser.add_argument("--mode", default="eager")
-    parser.add_argument("--device", default="cpu")
+    parser = make_parser(run_damage)
+    parser.add_argument("--flips", type=int, default=10_000)
+    parser.add_argument("--fuzzed", type=int, default=20_000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--keep", type=Path, help="a folder for files that were not judged as they should")
     options = parser.parse_args(words)
-    sides = Sides(EngineSpec(mode=options.mode, device=options.device))
-    with tempfile.TemporaryDirectory() as folder:
-        corpus = Path(folder)
-        killer = Killer(corpus, options.jobs, options.every)
-        campaign = Campaign(engine=sides.engine, corpus=corpus, seconds=options.seconds, jobs=options.jobs)
-        result = run_campaign(campaign, watch=killer)
-        blocks = read_blocks(corpus)
-    numbers = sorted(block.number for block in blocks)
-    num_lost = sum(block.num_left + BLOCK_SIZE - block.num_problems for block in blocks)
-    num_lost += BLOCK_SIZE * len(set(range(max(numbers) + 1)) - set(numbers))
-    print(f"{result.num_problems:,} problems in {result.seconds:.0f} s, {killer.num_killed} processes killed")
-    print(f"problems lost: {num_lost:,}; blocks counted twice: {len(numbers) - len(set(numbers))}")
-    print(f"divergences reported: {len(result.divergences)}")
-    chosen = [block for block in blocks if block.number in killer.in_work][: options.check]
-    work = Identity(
-        engine=sides.engine, reference=sides.reference, lockstep=False, seed=campaign.seed, block_size=BLOCK_SIZE
-    )
-    wrong = [block.number for block in chosen if try_block(work, block.number, block.num_problems) != block]
-    print(
-        f"wrong results: {len(wrong)} of {len(chosen)} blocks that were in work when a process was killed {wrong or ''}"
-    )
-    for line in killer.describe_memory(options.settled):
-        print(line)
-    is_right = not (num_lost or wrong or result.divergences) and len(numbers) == len(set(numbers))
-    return int(not (is_right and killer.num_killed))
+    rows = []
+    num_bad = 0
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "good").mkdir()
+        (folder / "work").mkdir()
+        sources = make_sources(folder / "good")
+        for way, num in (("flip", options.flips), ("fuzz", options.fuzzed)):
+            jobs = [Job(sources[i % len(sources)], way, options.seed + i) for i in range(num)]
+            counts: Counter[str] = Counter()
+            for job, result in zip(jobs, judge_damage(jobs, folder / "work"), strict=True):
+                kind = result.partition(":")[0]
+                counts[kind] += 1
+                if kind in BAD:
+                    print(f"{result}: {job}", file=sys.stderr)
+                    if options.keep:
+                        options.keep.mkdir(exist_ok=True)
+                        target = options.keep / f"{way}-{job.seed}-{job.source.name}"
+                        path = damage(job, folder / "work")
+                        (shutil.copytree if path.is_dir() else shutil.copy)(path, target)
+            rows.append((f"{num:,} files, {'one bit flipped' if way == 'flip' else 'fuzzed'}", counts))
+            num_bad += sum(counts[kind] for kind in BAD)
+    kinds = ["refused", "read unchanged", *BAD]
+    print_header("", *kinds)
+    for title, counts in rows:
+        print_row(title, *(counts[kind] for kind in kinds))
+    return 1 if num_bad else 0

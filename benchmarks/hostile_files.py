@@ -29,11 +29,12 @@ import h5py
 import numpy as np
 
 import kgverify
-from benchmarks.shared import ROOT, make_parser, print_header, print_row
+from benchmarks import ROOT, make_parser, print_header, print_row
+from benchmarks.durability import flip, fuzz
 
-sys.path.insert(0, str(ROOT / "tests" / "trace"))
+sys.path.extend(str(ROOT / "tests" / folder) for folder in ("", "trace"))
 from hostile_traces import CONSTRUCTS, copy_as_plain_h5py
-from trace_builders import FACT_LINES, FACTS, HEADER, RANKINGS, RULES, SYMBOLS, make_columns, open_writer, write_file
+from trace_builders import PROGRAM, RANKINGS, make_columns, open_writer, write_file
 
 from kgverify.cli import main as run_kgverify
 
@@ -189,7 +190,7 @@ def _words(text: str) -> set[str]:
 
 
 def _leave_piece(path: Path) -> None:
-    writer = open_writer(path, HEADER, SYMBOLS, facts=FACTS, commit_seconds=0)
+    writer = open_writer(path, facts=PROGRAM["facts"], commit_seconds=0)
     writer.append(make_columns(1, 12))
     writer.commit()
     os._exit(0)
@@ -260,31 +261,15 @@ def _zip(content: bytes) -> bytes:
     return packed.getvalue()
 
 
+DEVICES: Final = "/dev/zero /dev/random /dev/tty /dev/stdin /dev/null /dev/fd/0"
+SYSTEM: Final = "/proc/self/environ /proc/self/maps /proc/self/mem /proc/kcore /proc/kmsg /sys/kernel/mm/ksm/run"
+TARGETS: Final = (*DEVICES.split(), *SYSTEM.split(), "/", "nowhere", "/etc/passwd", "../" * 500 + "etc/passwd")
+
 SPECIAL: dict[str, Change] = {
     "a pipe": _pipe,
     "a socket": _socket,
     "a folder": _folder,
-    **{
-        f"a link to {target}": link(target)
-        for target in (
-            "/dev/zero",
-            "/dev/random",
-            "/dev/tty",
-            "/dev/stdin",
-            "/dev/null",
-            "/dev/fd/0",
-            "/proc/self/environ",
-            "/proc/self/maps",
-            "/proc/self/mem",
-            "/proc/kcore",
-            "/proc/kmsg",
-            "/sys/kernel/mm/ksm/run",
-            "/",
-            "nowhere",
-            "/etc/passwd",
-            "../" * 500 + "etc/passwd",
-        )
-    },
+    **{f"a link to {target}": link(target) for target in TARGETS},
     "a link to itself": lambda path: link(path.name)(path),
     "a terabyte of holes": grow(1 << 40, keep=False),
     "900 MB of holes": grow(900 << 20, keep=False),
@@ -341,32 +326,22 @@ def _safetensors(header: bytes, size: int | None = None, rest: bytes = b"") -> C
     return write(struct.pack("<Q", len(header) if size is None else size) + header + rest)
 
 
-def _tensor(**more: object) -> bytes:
-    return json.dumps(
-        {"embedding.predicate": {"dtype": "F32", "shape": [1, 1], "data_offsets": [0, 4]} | more}
-    ).encode()
+def _tensors(kind: str, shape: list[int], offsets: list[int], size: int = 4) -> Change:
+    """Return the change to two tensors, a sound one and one of this type and shape, and bytes for both."""
+    sound = {"dtype": "F32", "shape": [1, 1], "data_offsets": [0, 4]}
+    other = {"dtype": kind, "shape": shape, "data_offsets": offsets}
+    header = {"embedding.predicate": sound, "input.weight": other}
+    return _safetensors(json.dumps(header).encode(), None, bytes(size))
 
 
 WEIGHTS: dict[str, Change] = {
     "a header of 2^63 bytes": _safetensors(b"{}", 1 << 63),
     "a header of 90 MB": _safetensors(b"{" + b" " * (90 << 20) + b"}"),
-    "a shape of 2^80": _safetensors(
-        _tensor(**{"input.weight": {"dtype": "F32", "shape": [1 << 40, 1 << 40], "data_offsets": [0, 4]}}),
-        None,
-        bytes(4),
-    ),
-    "no elements in a shape of 2^62": _safetensors(
-        _tensor(**{"input.weight": {"dtype": "F32", "shape": [1 << 62, 0], "data_offsets": [4, 4]}}), None, bytes(4)
-    ),
-    "tensors in one place": _safetensors(
-        _tensor(**{"input.weight": {"dtype": "F32", "shape": [1, 1], "data_offsets": [0, 4]}}), None, bytes(4)
-    ),
-    "an unknown type": _safetensors(
-        _tensor(**{"input.weight": {"dtype": "F8_E4M3", "shape": [4], "data_offsets": [4, 8]}}), None, bytes(8)
-    ),
-    "text instead of numbers": _safetensors(
-        _tensor(**{"input.weight": {"dtype": "BOOL", "shape": [4], "data_offsets": [4, 8]}}), None, bytes(8)
-    ),
+    "a shape of 2^80": _tensors("F32", [1 << 40, 1 << 40], [0, 4]),
+    "no elements in a shape of 2^62": _tensors("F32", [1 << 62, 0], [4, 4]),
+    "tensors in one place": _tensors("F32", [1, 1], [0, 4]),
+    "an unknown type": _tensors("F8_E4M3", [4], [4, 8], 8),
+    "text instead of numbers": _tensors("BOOL", [4], [4, 8], 8),
     "deep metadata": _safetensors(b'{"__metadata__":' * DEEP),
 }
 
@@ -382,9 +357,18 @@ def _members(change: Callable[[str, bytes], bytes], kind: int = zipfile.ZIP_STOR
     return write(make)
 
 
-def _array(description: str, content: bytes = b"") -> bytes:
+def _header(description: str, content: bytes = b"") -> bytes:
     header = description.encode() + b"\n"
     return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header + content
+
+
+def _array(num: int, kind: str = "<f8", content: bytes = b"") -> bytes:
+    """Return an array file that states a number of elements."""
+    return _header(f"{{'descr': '{kind}', 'fortran_order': False, 'shape': ({num},)}}", content)
+
+
+def _all_members(content: bytes) -> Change:
+    return _members(lambda name, old: content)
 
 
 def _plain(array: np.ndarray) -> bytes:
@@ -393,35 +377,22 @@ def _plain(array: np.ndarray) -> bytes:
     return content.getvalue()
 
 
+PICKLE: Final = b"cos\nsystem\n(S'exit 3'\ntR."
 PARTS: dict[str, Change] = {
     "a megabyte that inflates to a gigabyte": _members(
-        lambda name, old: (
-            _array("{'descr': '<f8', 'fortran_order': False, 'shape': (134217728,)}", bytes(1 << 30))
-            if name == "optimistic.npy"
-            else old
-        ),
+        lambda name, old: _array(1 << 27, content=bytes(1 << 30)) if name == "optimistic.npy" else old,
         zipfile.ZIP_DEFLATED,
     ),
-    "a shape of 10^15": _members(
-        lambda name, old: _array("{'descr': '<f8', 'fortran_order': False, 'shape': (1000000000000000,)}", bytes(64))
-    ),
-    "a shape of 10^30": _members(
-        lambda name, old: _array(f"{{'descr': '<f8', 'fortran_order': False, 'shape': ({10**30},)}}")
-    ),
-    "a negative shape": _members(lambda name, old: _array("{'descr': '<f8', 'fortran_order': False, 'shape': (-1,)}")),
-    "10^15 elements without bytes": _members(
-        lambda name, old: _array("{'descr': '|V0', 'fortran_order': False, 'shape': (1000000000000000,)}")
-    ),
-    "pickled objects": _members(
-        lambda name, old: _array(
-            "{'descr': '|O', 'fortran_order': False, 'shape': (1,)}", b"cos\nsystem\n(S'exit 3'\ntR."
-        )
-    ),
-    "a header of code": _members(lambda name, old: _array("__import__('os')._exit(3)")),
-    "a deep header": _members(lambda name, old: _array("(" * 9000 + ")" * 9000)),
-    "no arrays": _members(lambda name, old: b"nothing"),
+    "a shape of 10^15": _all_members(_array(10**15, content=bytes(64))),
+    "a shape of 10^30": _all_members(_array(10**30)),
+    "a negative shape": _all_members(_array(-1)),
+    "10^15 elements without bytes": _all_members(_array(10**15, "|V0")),
+    "pickled objects": _all_members(_array(1, "|O", PICKLE)),
+    "a header of code": _all_members(_header("__import__('os')._exit(3)")),
+    "a deep header": _all_members(_header("(" * 9000 + ")" * 9000)),
+    "no arrays": _all_members(b"nothing"),
     "a plain array": write(_plain(np.zeros(3))),
-    "a pickle": write(b"cos\nsystem\n(S'exit 3'\ntR."),
+    "a pickle": write(PICKLE),
     "members without end": write(lambda sound: sound[:-22] + sound[-22:-14] + b"\xff" * 4 + sound[-10:]),
 }
 
@@ -435,25 +406,25 @@ def _edit_manifest(change: Callable[[dict], object]) -> Change:
     return write(make)
 
 
-def _shard(name: str) -> Change:
-    return _edit_manifest(lambda manifest: manifest["shards"][0].update(name=name))
+def _shard(**fields: object) -> Change:
+    return _edit_manifest(lambda manifest: manifest["shards"][0].update(fields))
+
+
+def _enlarge(manifest: dict) -> None:
+    for part in (manifest, manifest["shards"][0]):
+        part["num_candidates"] = 1 << 62
 
 
 MANIFESTS: dict[str, Change] = {
-    "a shard outside of the folder": _shard("../trace.h5"),
-    "a shard by its whole path": _shard("/etc/passwd"),
-    "a shard that is a device": _shard("/dev/zero"),
-    "a shard that is the manifest": _shard("manifest.json"),
-    "a shard named NUL": _shard("\0"),
+    "a shard outside of the folder": _shard(name="../trace.h5"),
+    "a shard by its whole path": _shard(name="/etc/passwd"),
+    "a shard that is a device": _shard(name="/dev/zero"),
+    "a shard that is the manifest": _shard(name="manifest.json"),
+    "a shard named NUL": _shard(name="\0"),
     "100,000 shards": _edit_manifest(lambda manifest: manifest.update(shards=manifest["shards"] * 100_000)),
-    "a shard of 10^30 steps": _edit_manifest(lambda manifest: manifest["shards"][0].update(num_steps=10**30)),
-    "a shard of -1 steps": _edit_manifest(lambda manifest: manifest["shards"][0].update(num_steps=-1)),
-    "2^62 candidates everywhere": _edit_manifest(
-        lambda manifest: (
-            manifest.update(num_candidates=1 << 62),
-            manifest["shards"][0].update(num_candidates=1 << 62),
-        )
-    ),
+    "a shard of 10^30 steps": _shard(num_steps=10**30),
+    "a shard of -1 steps": _shard(num_steps=-1),
+    "2^62 candidates everywhere": _edit_manifest(_enlarge),
 }
 
 
@@ -491,14 +462,18 @@ def _rewrite(
     return change
 
 
-def _every(change: Callable[[h5py.File, str], object]) -> Callable[[h5py.File], object]:
-    def change_all(file: h5py.File) -> None:
+def _every(num: Callable[[int], int], rows: int, **options: object) -> Callable[[h5py.File], object]:
+    """Return the change of every dataset of numbers to zeros. num: the rows, by the width; rows: those of a chunk."""
+
+    def change(file: h5py.File) -> None:
         names: list[str] = []
         file.visititems(lambda name, node: names.append(name) if isinstance(node, h5py.Dataset) else None)
         for name in names:
-            change(file, name)
+            _, *width = shape = file[name].shape or (0,)
+            if file[name].shape and file[name].dtype.kind in "iuf":
+                _rewrite(name, (num(width[0] if width else 1), *shape[1:]), (rows, *shape[1:]), **options)(file)
 
-    return change_all
+    return change
 
 
 def _chain(file: h5py.File) -> None:
@@ -517,57 +492,37 @@ def _many_datasets(file: h5py.File) -> None:
         file[f"other/{i}"] = np.zeros(1)
 
 
+def _other_chunks(file: h5py.File) -> None:
+    file.create_dataset("other", (60_000,), "i4", chunks=(1,))[...] = 0
+
+
+def _fill_value(file: h5py.File) -> None:
+    del file["candidates/query"]
+    file.create_dataset("candidates/query", (1 << 40,), "i4", chunks=(1 << 20,), fillvalue=7)
+
+
 TRACES: dict[str, Change] = {
-    "100,000 chunks of one row": _plain_trace(_rewrite("candidates/query", (100_000,), (1,))),
-    "100,000 packed chunks of one row": _plain_trace(
-        _rewrite("candidates/query", (100_000,), (1,), compression="gzip")
-    ),
-    "60,000 growing chunks": _plain_trace(_rewrite("candidates/query", (60_000,), (1,), maxshape=(None,))),
-    "60,000 chunks that the schema does not name": _plain_trace(
-        lambda file: file.create_dataset("other", (60_000,), "i4", chunks=(1,)).__setitem__(..., 0)
-    ),
-    "every dataset in chunks of one row": _plain_trace(
-        _every(
-            lambda file, name: (
-                _rewrite(name, (3000, *file[name].shape[1:]), (1, *file[name].shape[1:]))(file)
-                if file[name].shape and file[name].dtype.kind in "iuf"
-                else None
-            )
-        )
-    ),
-    "a packed gigabyte of zeros": _plain_trace(
-        _rewrite("candidates/query", (1 << 28,), (1 << 22,), compression="gzip")
-    ),
-    "60 MB of zeros in every dataset": _plain_trace(
-        _every(
-            lambda file, name: (
-                _rewrite(
-                    name,
-                    ((1 << 20) // (file[name].shape[1] if file[name].shape[1:] else 1), *file[name].shape[1:]),
-                    (1 << 16, *file[name].shape[1:]),
-                    compression="gzip",
-                )(file)
-                if file[name].shape and file[name].dtype.kind in "iuf"
-                else None
-            )
-        )
-    ),
-    "a chain of 5,000 soft links": _plain_trace(_chain),
-    "3,000 nested groups": _plain_trace(_groups),
-    "3,000 datasets that the schema does not name": _plain_trace(_many_datasets),
-    "a fill value without data": _plain_trace(
-        lambda file: (
-            file.__delitem__("candidates/query"),
-            file.create_dataset("candidates/query", (1 << 40,), "i4", chunks=(1 << 20,), fillvalue=7),
-        )
-    ),
+    name: _plain_trace(change)
+    for name, change in {
+        "100,000 chunks of one row": _rewrite("candidates/query", (100_000,), (1,)),
+        "100,000 packed chunks of one row": _rewrite("candidates/query", (100_000,), (1,), compression="gzip"),
+        "60,000 growing chunks": _rewrite("candidates/query", (60_000,), (1,), maxshape=(None,)),
+        "60,000 chunks that the schema does not name": _other_chunks,
+        "every dataset in chunks of one row": _every(lambda width: 3000, 1),
+        "a packed gigabyte of zeros": _rewrite("candidates/query", (1 << 28,), (1 << 22,), compression="gzip"),
+        "60 MB of zeros in every dataset": _every(lambda width: (1 << 20) // width, 1 << 16, compression="gzip"),
+        "a chain of 5,000 soft links": _chain,
+        "3,000 nested groups": _groups,
+        "3,000 datasets that the schema does not name": _many_datasets,
+        "a fill value without data": _fill_value,
+    }.items()
 }
 
 
 def _construct(name: str) -> Change:
     def make(path: Path) -> None:
         good, plain = path.with_name("good.h5"), path.with_name("plain.h5")
-        write_file(good, HEADER, SYMBOLS, make_columns(1, 8), RANKINGS, facts=FACTS, fact_lines=FACT_LINES, rules=RULES)
+        write_file(good, make_columns(1, 8), RANKINGS, **PROGRAM)
         copy_as_plain_h5py(good, plain)
         with tempfile.TemporaryDirectory(dir=path.parent) as folder:
             made = CONSTRUCTS[name](plain, Path(folder))
@@ -597,30 +552,11 @@ SPECIFIC: dict[str, dict[str, Change]] = {
 """Lies that only files of one kind can tell."""
 
 
-def damage(numbers: random.Random) -> Change:
-    """Return a change at random: bits flipped, bytes put in, taken out, or moved; or the file cut off."""
-
-    def make(sound: bytes) -> bytes:
-        content = bytearray(sound)
-        for _ in range(numbers.choice((1, 1, 2, 8))):
-            position, length = numbers.randrange(len(content) + 1), numbers.choice((1, 1, 4, 100))
-            way = numbers.randrange(6)
-            if way == 0 and content:
-                content[position % len(content)] ^= 1 << numbers.randrange(8)
-            elif way == 1:
-                content[position:position] = numbers.randbytes(length)
-            elif way == 2:
-                del content[position : position + length]
-            elif way == 3:
-                other = numbers.randrange(len(content) + 1)
-                content[position:position] = content[other : other + length]
-            elif way == 4 and numbers.random() < 0.3:
-                del content[position:]
-            else:
-                content[position : position + length] = bytes([numbers.choice(b"\0\xff\n\"'[{(,:0-")]) * length
-        return bytes(content)
-
-    return write(make)
+def damage(seed: int) -> Change:
+    """Return a change at random: one bit, or a few changes of the kinds that break parsers."""
+    random = np.random.default_rng(seed)
+    change = flip if random.random() < 0.2 else fuzz
+    return write(lambda sound: bytes(change(bytearray(sound or b"\n"), random)))
 
 
 # Running.
@@ -717,7 +653,7 @@ def changes_of(reader: Reader, num_random: int, seed: int) -> Iterator[tuple[str
         if not (reader.is_long and name in NOTHING):
             yield name, change
     for i in range(0 if reader.is_long else num_random):
-        yield f"damaged at random, {i}", damage(random.Random(f"{seed} {reader.path} {i}"))
+        yield f"damaged at random, {i}", damage(zlib.crc32(f"{seed} {reader.path} {i}".encode()))
 
 
 def try_reader(

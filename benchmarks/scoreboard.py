@@ -2,9 +2,8 @@
 
 import os
 import random
-import sys
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Executor, Future, as_completed
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -14,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from benchmarks.shared import make_parser, print_header, print_row
+from benchmarks import Task, make_parser, print_header, print_row, run_tasks
 from kgverify.comparison.equality import Equality
 from kgverify.comparison.result import Divergence, Verdict
 from kgverify.engines.policy import SHORTEST
@@ -36,8 +35,6 @@ from kgverify.prover.tick.tick import Setting, empty_derivations, empty_pool, em
 from kgverify.ranking.draw import draw_candidates
 from kgverify.ranking.rank import RANK_TOLERANCE, rank_candidates
 from kgverify.runs.engine_makers import evaluator_pipeline
-from kgverify.runs.ledger import Ledger, WorkIdentity
-from kgverify.runs.pool import Processes
 from kgverify.runs.run import Pipeline, Run, load_policy, reference_pipeline
 from kgverify.trace.model.columns import Candidates, CandidateSet, Columns, Rankings, concatenate
 from kgverify.trace.model.header import EngineInfo
@@ -111,24 +108,21 @@ def find_truth(run: Run, names: Sequence[str], *, slots: int) -> Truth:
 
 def _unpaired(expected: CandidateSet, reported: Candidates) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """List the rows without a partner of the same query, side and atom on the other side."""
-    keys = [
-        list(zip(each.query.tolist(), each.side.tolist(), map(tuple, each.atom.tolist()), strict=True))
-        for each in (expected, reported)
-    ]
 
-    def without_partner(rows: list[tuple[int, int, tuple[int, ...]]], others: list[object]) -> tuple[int, ...]:
-        left: dict[object, int] = {}
-        for key in others:
-            left[key] = left.get(key, 0) + 1
-        found = []
-        for i, key in enumerate(rows):
-            if left.get(key, 0):
-                left[key] -= 1
-            else:
+    def key(each: CandidateSet | Candidates) -> list[tuple[int, ...]]:
+        rows = zip(each.query.tolist(), each.side.tolist(), each.atom.tolist(), strict=True)
+        return [(query, side, *atom) for query, side, atom in rows]
+
+    def without_partner(rows: list[tuple[int, ...]], others: list[tuple[int, ...]]) -> tuple[int, ...]:
+        left, found = Counter(others), []
+        for i, row in enumerate(rows):
+            left[row] -= 1
+            if left[row] < 0:
                 found.append(i)
         return tuple(found)
 
-    return without_partner(keys[0], list(keys[1])), without_partner(keys[1], list(keys[0]))
+    keys = key(expected), key(reported)
+    return without_partner(*keys), without_partner(*reversed(keys))
 
 
 def differing_ranks(right: Rankings, given: Rankings) -> tuple[tuple[int, int], ...]:
@@ -430,7 +424,7 @@ class Stand:
         self.arena = arena
         self._run = arena.run()
         sound = reference_pipeline(self._run)
-        self._expected = Pipeline(_Remembering(sound.engine), sound.draw, sound.rank)
+        self._expected = Pipeline(Remembering(sound.engine), sound.draw, sound.rank)
 
     def verify(self, faults: Sequence[str], *, lockstep: bool = False) -> Verification:
         """Verify the evaluator with the faults against the reference."""
@@ -528,7 +522,7 @@ def _is_same(verification: Verification) -> bool:
     return not differing_ranks(expected.rankings, actual.rankings)
 
 
-class _Remembering:
+class Remembering:
     """An engine that proves the same candidates once."""
 
     def __init__(self, engine: Engine) -> None:
@@ -557,33 +551,12 @@ class _Remembering:
 # Trials
 
 
-SOUND_BATCH: Final = 10
-"""Sound configurations of one task."""
-
-
 class Scores(msgspec.Struct, kw_only=True):
     """The results that the scoreboard is computed from: trials with one fault, trials without, and pairs."""
 
     trials: list[Trial] = []
     sound: list[Trial] = []
     pairs: list[Pair] = []
-
-
-class _Identity(WorkIdentity, frozen=True, kw_only=True):
-    """The first line of a log, which identifies it."""
-
-    content: str = "scoreboard"
-
-
-class _Entry(msgspec.Struct, kw_only=True):
-    """A finished task in the log."""
-
-    task: str
-    scores: Scores
-
-
-Task = tuple[str, Callable[..., Scores], tuple[object, ...]]
-"""A name that identifies the task, the function and its arguments."""
 
 
 def score_faults(
@@ -595,42 +568,25 @@ def score_faults(
     seed: int = 0,
     jobs: int = 1,
     log: Path | None = None,
-    progress: Progress = no_progress,
 ) -> Scores:
     """Try the faults in the arenas of the graphs, the unchanged evaluator in `num_sound` configurations, and pairs of faults.
 
-    log:      a file of finished tasks, one on each line; those found there are not run again
-    progress: called after each trial
+    log: a file of finished tasks, which are not run again
 
-    UserError for a graph that is not found, or a log that cannot be used.
+    UserError for a graph that is not found.
     """
-    ledger = Ledger(log, _Identity(), _Entry, title="log of a scoreboard") if log else None
-    done = {entry.task: entry.scores for entry in ledger.records} if ledger else {}
-    with Processes(jobs) as executor:
-        arenas = [arena for graph in graphs for arena in arenas_of(graph)]
-        tasks: list[Task] = [(f"trials {arena} {faults}", try_faults, (arena, tuple(faults))) for arena in arenas]
-        every = list(sound_arenas(graphs, num_sound, seed))
-        for i in range(0, len(every), SOUND_BATCH):
-            batch = tuple(every[i : i + SOUND_BATCH])
-            tasks.append((f"sound {batch}", try_sound, (batch,)))
-        _run_tasks(executor, tasks, done, ledger, progress)
-        trials = [trial for name, *_ in tasks for trial in done[name].trials]
-        pairs = [
-            (f"pairs {arena} {drawn}", try_pairs, (arena, tuple(drawn)))
-            for arena, drawn in _draw_pairs(arenas, trials, num_pairs, seed)
-        ]
-        _run_tasks(executor, pairs, done, ledger, progress)
-    parts = [done[name] for name, *_ in (*tasks, *pairs)]
+    arenas = [arena for graph in graphs for arena in arenas_of(graph)]
+    tasks: list[Task] = [(f"trials {arena} {faults}", try_faults, (arena, tuple(faults))) for arena in arenas]
+    tasks += [(f"sound {arena}", try_sound, (arena,)) for arena in sound_arenas(graphs, num_sound, seed)]
+    parts = list(run_tasks(tasks, Scores, jobs, log))
+    trials = [trial for part in parts for trial in part.trials]
+    drawn = _draw_pairs(arenas, trials, num_pairs, seed)
+    pairs: list[Task] = [(f"pairs {arena} {each}", try_pairs, (arena, tuple(each))) for arena, each in drawn]
     return Scores(
         trials=trials,
         sound=[trial for part in parts for trial in part.sound],
-        pairs=[pair for part in parts for pair in part.pairs],
+        pairs=[pair for part in run_tasks(pairs, Scores, jobs, log) for pair in part.pairs],
     )
-
-
-def num_trials(graphs: Sequence[str], faults: Sequence[str], num_sound: int, num_pairs: int) -> int:
-    """Return the number of trials of `run_scoreboard`."""
-    return len(graphs) * len(arenas_of("")) * len(faults) + num_sound + num_pairs
 
 
 def try_faults(arena: Arena, faults: Sequence[str]) -> Scores:
@@ -639,9 +595,9 @@ def try_faults(arena: Arena, faults: Sequence[str]) -> Scores:
     return Scores(trials=[stand.try_faults([fault]) for fault in faults])
 
 
-def try_sound(arenas: Sequence[Arena]) -> Scores:
-    """Try the unchanged evaluator in each arena."""
-    return Scores(sound=[Stand(arena).try_faults([]) for arena in arenas])
+def try_sound(arena: Arena) -> Scores:
+    """Try the unchanged evaluator in an arena."""
+    return Scores(sound=[Stand(arena).try_faults([])])
 
 
 def try_pairs(arena: Arena, pairs: Sequence[tuple[str, str]]) -> Scores:
@@ -667,34 +623,6 @@ def _draw_pairs(
             pairs = [rng.sample(names, 2) for _ in range(share)]
             drawn.append((arena, [(first, second) for first, second in pairs]))
     return drawn
-
-
-def _run_tasks(
-    executor: Executor,
-    tasks: Sequence[Task],
-    done: dict[str, Scores],
-    ledger: Ledger[_Entry] | None,
-    progress: Progress,
-) -> None:
-    def advance(scores: Scores) -> None:
-        progress(len(scores.trials) + len(scores.sound) + len(scores.pairs))
-
-    futures: dict[Future[Scores], str] = {}
-    for name, function, arguments in tasks:
-        if name in done:
-            advance(done[name])
-        else:
-            futures[executor.submit(function, *arguments)] = name
-    try:
-        for future in as_completed(futures):
-            done[futures[future]] = future.result()
-            advance(future.result())
-            if ledger:
-                ledger.add(_Entry(task=futures[future], scores=future.result()))
-    except BaseException:
-        for future in futures:
-            future.cancel()
-        raise
 
 
 # Figures
@@ -835,19 +763,9 @@ def run_scoreboard(words: list[str]) -> int:
         tuple(given.graph or DEFAULT_GRAPHS),
         tuple(fault.name for fault in find_faults(given.fault or tuple(FAULTS))),
     )
-    total = num_trials(graphs, names, given.sound, given.pairs)
-    done = 0
-
-    def show(num: int) -> None:
-        nonlocal done
-        done += num
-        print(f"\r{done} of {total} trials", end="", file=sys.stderr, flush=True)
-
     scores = score_faults(
-        graphs, names, num_sound=given.sound, num_pairs=given.pairs, seed=given.seed, jobs=given.jobs, log=given.log,
-        progress=show,
-    )  # fmt: skip
-    print(file=sys.stderr)
+        graphs, names, num_sound=given.sound, num_pairs=given.pairs, seed=given.seed, jobs=given.jobs, log=given.log
+    )
     print_scores(scores)
     if given.json is not None:
         given.json.write_bytes(msgspec.json.encode(scores))

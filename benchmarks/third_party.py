@@ -2,25 +2,19 @@
 
 import importlib
 import json
-import multiprocessing
 import random
-import signal
 import sys
 import time
 from collections import Counter
-from itertools import islice
 
 import numpy as np
 from scipy.stats import rankdata
 
 import kgreference
-from benchmarks.shared import ROOT, make_parser
-from kgreference import Dialect, Exclusion, Filter, Kind, Limits, Memory
+from benchmarks import ROOT, judge_apart, make_parser
 from kgreference.program import Program, Variable
-from kgverify.program.atoms import Variable as OurVariable
 from kgverify.program.outcomes import Outcome
 from kgverify.ranking.rank import rank_scores
-from kgverify.testing.problems.decode import draw_problems
 from kgverify.trace.model.columns import Candidates
 
 EXAMPLES = ROOT / "examples" / "third_party"
@@ -62,7 +56,6 @@ MOST_SECONDS = 0.5
 """Seconds of computing that a program may take with all its queries."""
 CHUNK = 200
 """Programs for which one process is started."""
-CONTEXT = multiprocessing.get_context("fork")
 
 
 def draw_program(rng, is_recursive, least_arity):
@@ -149,34 +142,17 @@ def select(model, query):
     return found
 
 
-def answer_all(adapter, problems, connection):
-    """Send the answers to each problem, or the text of its exception; end by a signal where one takes too long."""
-    for problem in problems:
-        signal.setitimer(signal.ITIMER_VIRTUAL, MOST_SECONDS)  # its signal ends compiled loops as well
-        try:
-            found = adapter.find_answers(*problem)
-        except Exception as error:
-            found = f"{type(error).__name__}: {error}"
-        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
-        connection.send(found)
-
-
 def ask(adapter, problems):
     """Yield the answers to each problem, the text of its exception, or None after `MOST_SECONDS` of computing."""
-    start = 0
-    while start < len(problems):
-        ours, theirs = CONTEXT.Pipe(duplex=False)
-        process = CONTEXT.Process(target=answer_all, args=(adapter, problems[start:], theirs), daemon=True)
-        process.start()
-        theirs.close()
+
+    def answer(problem):
         try:
-            for _ in problems[start:]:
-                yield ours.recv()
-                start += 1
-        except EOFError:
-            yield None
-            start += 1
-        process.join()
+            return adapter.find_answers(*problem)
+        except Exception as error:
+            return f"{type(error).__name__}: {error}"
+
+    for found in judge_apart(answer, problems, MOST_SECONDS):
+        yield None if isinstance(found, int) else found
 
 
 def judge_prover(adapter, package, seed, num_programs, deadline):
@@ -326,138 +302,3 @@ def run_rankers(words: list[str]) -> int:
     """
     counts = judge_all(run_rankers, words, RANKERS, judge_ranker, "graphs", 200)
     return int(counts["judges differ"] > 0)
-
-
-# Steps
-
-
-PROLOG = Dialect(exclusion=Exclusion.NEVER, filters=(Filter.MAX_ATOMS, Filter.MAX_RESOLVENTS), memory=Memory.NONE)
-"""Prolog's semantics: no fact is deleted from a goal, and no goal is remembered."""
-MOST_TOGETHER = 500
-"""The programs of one process."""
-MOST_FACTS = 500
-MOST_ROWS = 1 << 13
-"""The constants to the power of a rule's variables, at most, for least models."""
-
-
-class First:
-    """The policy that takes the first resolvent."""
-
-    def scores(self, goal, resolvents):
-        """Return lower scores for later resolvents."""
-        return [float(-i) for i in range(len(resolvents))]
-
-
-def draw_programs(seed):
-    """Yield programs of the reference with their queries and limits."""
-    rng = random.Random(seed)
-    for problem in draw_problems(seed):
-        if len(problem.facts) <= MOST_FACTS:
-            named = [
-                [(rule.clause_head, list(rule.body)) for rule in problem.rules],
-                [*problem.queries, *problem.unranked],
-            ]
-            rules, queries = named
-            program = kgreference.Program.from_names(
-                [rename(fact) for fact in problem.facts],
-                [(rename(head), [rename(atom) for atom in body]) for head, body in rules],
-                [rename(query) for query in queries],
-            )
-            limits = (rng.randint(1, 12), rng.choice((1, 2, 3, 4, 6)), rng.choice((1, 2, 3, 5, 30, 120)))
-            yield program, [encode_problem(program, rename(query)) for query in queries], limits
-
-
-def rename(atom):
-    """Return an atom with the reference's variables."""
-    terms = [kgreference.Variable(t.name) if isinstance(t, OurVariable) else t for t in (atom.first, atom.second)]
-    return (atom.predicate, *terms)
-
-
-def encode_problem(program, query):
-    """Return a query by ids, canonical."""
-    predicate, *terms = query
-    ids = {}
-    found = [
-        ids.setdefault(t, -1 - len(ids)) if isinstance(t, kgreference.Variable) else program.constant_ids[t]
-        for t in terms
-    ]
-    return (program.predicate_ids[predicate], *found)
-
-
-def list_clauses(program):
-    """Return the clauses in the order in which the dialect tries them."""
-    return [(rule.head, rule.body) for rule in program.rules] + [(fact, ()) for fact in program.facts]
-
-
-def judge_steps(adapter, programs, counts):
-    """Compare the steps of SWI-Prolog with the reference's; return the queries that differ."""
-    found = iter(
-        adapter.find_steps([(list_clauses(program), queries, *limits) for program, queries, limits in programs])
-    )
-    wrong = []
-    for program, queries, limits in programs:
-        for query in queries:
-            derivation = kgreference.derive(program, Limits(*limits), First(), query, PROLOG)
-            expected = []
-            for step in derivation.steps:
-                resolvents = [each.atoms for each in step.after_limit if each.kind is not Kind.FALSE]
-                expected.append([listed(step.goal), *map(listed, resolvents)])
-            counts["problems"] += 1
-            counts["steps"] += len(expected)
-            counts[derivation.outcome.name] += 1
-            if next(found) != expected:
-                wrong.append((program.facts, program.rules, query, limits, expected))
-    return wrong
-
-
-def listed(atoms):
-    """Return atoms as lists."""
-    return [list(atom) for atom in atoms]
-
-
-def judge_models(adapter, programs, counts):
-    """Compare the models of clingo with the reference's; return the programs that differ."""
-    small = [program for program, _, _ in programs if is_small(program)]
-    wrong = []
-    for program, found in zip(small, adapter.find_models(list(map(list_clauses, small))), strict=True):
-        expected = kgreference.least_model(program)
-        counts["problems"] += 1
-        counts["derived"] += len(expected) - len(program.facts)
-        if found != expected:
-            wrong.append((program.facts, program.rules, sorted(found ^ expected)))
-    return wrong
-
-
-def is_small(program):
-    """Return whether no join is large, and whether every variable of a head occurs in the body."""
-    variables = [
-        ({t for t in rule.head if t < 0}, {t for atom in rule.body for t in atom if t < 0}) for rule in program.rules
-    ]
-    return all(head <= body and len(program.constants) ** len(body) <= MOST_ROWS for head, body in variables)
-
-
-JUDGES = {"swipl": judge_steps, "clingo": judge_models}
-
-
-def judge_package(adapter, package, seed, num_programs, deadline):
-    """Return counts, and the problems that differ."""
-    counts, wrong = Counter(), []
-    programs = islice(draw_programs(seed), num_programs)
-    while (some := list(islice(programs, MOST_TOGETHER))) and time.monotonic() < deadline:
-        counts["programs"] += len(some)
-        wrong += JUDGES[package](adapter, some, counts)
-    counts["differs"] = len(wrong)
-    return counts, wrong
-
-
-def run_prolog(words: list[str]) -> int:
-    """Compare the steps of SWI-Prolog and the least models of clingo with the reference's, on generated programs.
-
-        python -m benchmarks prolog --programs 1000 swipl clingo
-
-    A problem of SWI-Prolog is one query: every resolvent of every step of the derivation that takes the first
-    resolvent, up to three limits, is compared with the reference in the dialect `PROLOG`. A problem of clingo is one
-    program.
-    """
-    counts = judge_all(run_prolog, words, JUDGES, judge_package, "programs", 1000)
-    return int(counts["differs"] > 0)

@@ -64,8 +64,6 @@ def search_step(goal: Tensor, depth: Tensor, table: Tensor) -> tuple[Tensor, Ten
 
 
 class Derivation(NamedTuple):
-    """The state of slots."""
-
     goal: Tensor
     depth: Tensor
     is_open: Tensor
@@ -89,8 +87,6 @@ def advance_record(state: Derivation, chosen: Tensor) -> Derivation:
 
 @dataclasses.dataclass
 class Beam:
-    """Partial sequences with their scores."""
-
     tokens: Tensor
     scores: Tensor
 
@@ -122,14 +118,11 @@ def apply_module(layer: nn.Module, values: Tensor) -> Tensor:
 
 
 class Scorer(nn.Module):
-    """A small network."""
-
     def __init__(self) -> None:
         super().__init__()
         self.layers = nn.Sequential(nn.Linear(6, 8), nn.GELU(), nn.LayerNorm(8), nn.Linear(8, 2))
 
     def forward(self, values: Tensor) -> Tensor:
-        """Score rows."""
         scored: Tensor = self.layers(values)
         return scored
 
@@ -139,15 +132,12 @@ correct(normals((4, 6)))(score_rows)
 
 
 class Dropping(nn.Module):
-    """A network in training."""
-
     def __init__(self) -> None:
         super().__init__()
         self.layer = nn.Linear(6, 8)
         self.dropout = nn.Dropout(0.5)
 
     def forward(self, values: Tensor) -> Tensor:
-        """Score rows."""
         dropped: Tensor = self.dropout(self.layer(values))
         return dropped
 
@@ -157,14 +147,11 @@ correct(normals((4, 6)))(drop_some)
 
 
 class Norm(nn.Module):
-    """A normalisation that counts batches in its buffers."""
-
     def __init__(self) -> None:
         super().__init__()
         self.norm = nn.BatchNorm1d(6)
 
     def forward(self, values: Tensor) -> Tensor:
-        """Normalise rows."""
         normal: Tensor = self.norm(values)
         return normal
 
@@ -174,8 +161,6 @@ correct(normals((8, 6)))(normalise)
 
 
 class Counter(nn.Module):
-    """A module that counts in a buffer."""
-
     seen: Tensor
 
     def __init__(self) -> None:
@@ -183,7 +168,6 @@ class Counter(nn.Module):
         self.register_buffer("seen", torch.zeros(6))
 
     def forward(self, values: Tensor) -> Tensor:
-        """Add up rows."""
         self.seen.add_(values.sum(0))
         return self.seen * 2
 
@@ -220,14 +204,11 @@ def recurrent_state(hidden: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 
 class Cell(nn.Module):
-    """A recurrent cell."""
-
     def __init__(self) -> None:
         super().__init__()
         self.cell = nn.GRUCell(4, 6)
 
     def forward(self, values: Tensor, hidden: Tensor) -> Tensor:
-        """Update the state."""
         updated: Tensor = self.cell(values, hidden)
         return updated
 
@@ -368,8 +349,6 @@ class Decoding(NamedTuple):
 
 
 class Decoder(nn.Module):
-    """One layer with a cache of keys and values."""
-
     def __init__(self) -> None:
         super().__init__()
         self.embedding = nn.Embedding(11, 8)
@@ -377,7 +356,6 @@ class Decoder(nn.Module):
         self.scored = nn.Linear(8, 11)
 
     def forward(self, state: Decoding) -> tuple[Tensor, Decoding]:
-        """Score the next token, and extend the cache."""
         query, key, value = self.mixed(self.embedding(state.tokens)).chunk(3, -1)
         at = torch.arange(state.keys.shape[1]) == state.positions[:, None]
         keys = torch.where(at[..., None], key[:, None], state.keys)
@@ -405,11 +383,7 @@ correct(_decoding)(decode_and_sample)
 
 
 @correct(
-    lambda draw: (
-        torch.zeros(3, 6, 4),
-        torch.randn(3, 4, generator=draw),
-        torch.randint(0, 6, (3,), generator=draw),
-    )
+    lambda draw: (torch.zeros(3, 6, 4), torch.randn(3, 4, generator=draw), torch.randint(0, 6, (3,), generator=draw))
 )
 def write_cache_in_place(cache: Tensor, keys: Tensor, positions: Tensor) -> Tensor:
     cache[torch.arange(3), positions] = keys
@@ -481,8 +455,6 @@ def gather_ragged(values: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class Statistics(nn.Module):
-    """Running mean and variance."""
-
     num: Tensor
     mean: Tensor
     squares: Tensor
@@ -494,7 +466,6 @@ class Statistics(nn.Module):
         self.register_buffer("squares", torch.zeros(4))
 
     def forward(self, values: Tensor) -> Tensor:
-        """Add rows to the statistics, and normalise them."""
         self.num += values.shape[0]
         gap = values - self.mean
         self.mean += gap.sum(0) / self.num
@@ -587,8 +558,6 @@ def recycle_in_place(slots: Tensor, is_done: Tensor, waiting: Tensor, counts: Te
 
 
 class CachedAttention(nn.Module):
-    """Attention of one token to a cache, which it extends in place."""
-
     keys: Tensor
     values: Tensor
 
@@ -599,7 +568,6 @@ class CachedAttention(nn.Module):
         self.register_buffer("values", torch.zeros(2, 6, 8))
 
     def forward(self, token: Tensor, position: Tensor) -> Tensor:
-        """Write the token at its position, and attend to all positions up to it."""
         query, key, value = self.mixed(token).chunk(3, -1)
         self.keys.index_copy_(1, position, key[:, None].detach())
         self.values.index_copy_(1, position, value[:, None].detach())
@@ -661,12 +629,7 @@ def append_to_ring(ring: Ring, row: Tensor) -> Tensor:
     return ring.rows.mean(0) + ring.cursor.clamp_max(4)
 
 
-@correct(
-    lambda draw: (
-        nn.ModuleList([nn.Linear(6, 6) for _ in range(3)]),
-        *normals((5, 6), (6, 3))(draw),
-    )
-)
+@correct(lambda draw: (nn.ModuleList([nn.Linear(6, 6) for _ in range(3)]), *normals((5, 6), (6, 3))(draw)))
 def route_to_experts(experts: nn.ModuleList, values: Tensor, gate: Tensor) -> tuple[Tensor, Tensor]:
     weights, chosen = (values @ gate).softmax(-1).topk(2)
     shares = torch.zeros(5, 3).scatter(1, chosen, weights / weights.sum(-1, keepdim=True))

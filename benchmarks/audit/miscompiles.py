@@ -155,8 +155,6 @@ def scatter_back(state: Tensor, row: Tensor) -> Tensor:
 
 
 class Kind(IntEnum):
-    """Kinds of a resolvent."""
-
     GOAL = 0
     TRUE = 1
     FALSE = 2
@@ -235,8 +233,6 @@ def logit_of_slice(values: Tensor) -> Tensor:
 
 
 class Log:
-    """A log that all instances share."""
-
     items: Final[list[int]] = []
     factor = 1.0
 
@@ -283,8 +279,6 @@ def size_as_shape(state: Tensor) -> int:
 
 
 class Base:
-    """A record."""
-
     def __init__(self, width: int) -> None:
         self.width = width
 
@@ -302,8 +296,6 @@ def change_class(state: Tensor) -> tuple[Tensor, bool]:
 
 @dataclasses.dataclass
 class Region:
-    """The state of a region."""
-
     hidden: Tensor
 
 
@@ -384,8 +376,6 @@ def add_bytes(values: Tensor) -> Tensor:
 
 
 class Tagged(torch.Tensor):
-    """A tensor with its own addition."""
-
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = super().__torch_function__(func, types, args, kwargs or {})
@@ -444,8 +434,6 @@ def stack_special(many: Tensor, more: Tensor, alpha: Tensor, beta: Tensor) -> Te
 
 
 class Pair(NamedTuple):
-    """A record of tensors."""
-
     value: Tensor
     rows: Tensor
     depth: Tensor

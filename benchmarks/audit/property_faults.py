@@ -167,8 +167,6 @@ def return_written_view(state: Tensor, values: Tensor) -> Tensor:
 
 
 class Cache(nn.Module):
-    """A module that returns its own buffer."""
-
     held: Tensor
 
     def __init__(self) -> None:
@@ -176,7 +174,6 @@ class Cache(nn.Module):
         self.register_buffer("held", torch.zeros(4))
 
     def forward(self, values: Tensor) -> Tensor:
-        """Write the buffer, and return it."""
         self.held.copy_(values * 2)
         return self.held[:2]  # here
 
@@ -215,15 +212,11 @@ def read_constant(values: Tensor) -> Tensor:
 
 
 class Kind(Enum):
-    """A way to combine."""
-
     SUM = 1
     PRODUCT = 2
 
 
 class Settings:
-    """The settings that a step reads."""
-
     kind = Kind.SUM
     scale = 3.0
 
@@ -256,14 +249,11 @@ def read_callable(values: Tensor) -> Tensor:
 
 
 class Network(nn.Module):
-    """A module whose child may be exchanged."""
-
     def __init__(self) -> None:
         super().__init__()
         self.act: nn.Module = nn.ReLU()
 
     def forward(self, values: Tensor) -> Tensor:
-        """Apply the child."""
         return values * 2 if self._is_usual() else values * 3
 
     @torch._dynamo.assume_constant_result
@@ -310,13 +300,10 @@ def clip_by_norm(values: Tensor, gradients: Tensor) -> Tensor:
 
 
 class Schedule:
-    """A learning rate that decays with each call."""
-
     def __init__(self) -> None:
         self.num_steps = 0
 
     def __call__(self, values: Tensor) -> Tensor:
-        """Scale values."""
         self.num_steps += 1  # here
         return values * (0.9**self.num_steps)  # here
 
@@ -358,13 +345,10 @@ def depend_on_batch(rows: Tensor) -> Tensor:
 
 
 class Scoring:
-    """An object whose scoring function users exchange."""
-
     def __init__(self) -> None:
         self.score: Callable[[Tensor], Tensor] = torch.sin
 
     def __call__(self, values: Tensor) -> Tensor:
-        """Score values."""
         return _apply_score(values) * 2  # here
 
 
@@ -445,8 +429,6 @@ def read_optional(batch: dict[str, Tensor]) -> Tensor:
 
 
 class Memory(NamedTuple):
-    """A memory and how it is read."""
-
     cells: Tensor
     turned: Tensor
 
