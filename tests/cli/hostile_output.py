@@ -157,7 +157,8 @@ def write_run(name: str, folder: Path) -> None:
     engine = Evaluator(faults="fact-cap", mode="eager", device="cpu", slots=32)
     size, equality = {"queries": 1, "corruptions": 3}, Equality(determinism=False)
     report = verify(graph, engine, **size, equality=equality, save=folder / "run")
-    content = put_before(msgspec.to_builtins(report), name)
+    plain = msgspec.to_builtins(report)
+    content = put_before(plain, name) | {"format": plain["format"]}
     texts = {"notes": [name, f"x {name}"], "reasons": [name, f"x {name}"], "reasons_of_actual": [name], "command": name}
     msgspec.convert(content | texts, Report).to_json(folder / "run" / "report.json")
 
@@ -285,7 +286,7 @@ def unusable_lines(name: str) -> Iterator[list[str]]:
     for words, described in commands_of():
         required = [each for each in described if each.required]
         needed = [f"{each.name}={name}" if each.name.startswith("-") else name for each in required]
-        if needed:
+        if any(not each.name.startswith("-") for each in required):
             yield [*words, *needed]
         yield from ([*words, *needed, f"{each.name}={name}"] for each in described if each.name[2:] in _CHOSEN)
 

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 from comparison_traces import small_trace
 
@@ -58,10 +59,11 @@ def divergence(stage: str, field: str = "stage", expected: Any = "", actual: Any
 
 
 def classified(stage: str, expected: Any = None, actual: Any = None, outputs: Any = None, **more: Any) -> Any:
-    of_divergence = {name: more.pop(name) for name in ("field", "shown") if name in more}
+    of_divergence = {name: more.pop(name) for name in ("field", "shown", "replayed") if name in more}
     shown = of_divergence.pop("shown", ("", ""))
     around = Surroundings(expected, actual, outputs, **more)
-    return classify(divergence(stage, of_divergence.get("field", "stage"), *shown), around)
+    found = divergence(stage, of_divergence.get("field", "stage"), *shown)
+    return classify(msgspec.structs.replace(found, is_replayed=of_divergence.get("replayed", False)), around)
 
 
 def of_items(stage: str, expected: Any, actual: Any) -> Any:
@@ -160,7 +162,8 @@ def test_each_rule_gives_its_class_and_its_evidence():
         (classified("select", step(A), OF_OTHER, other_goals=frozenset({GOAL})), "substituted", "the goal is not the chosen"),
         (classified("advance", step(A), step(A, goal=(Atom(0, 1, -3),))), "renamed", "the goal has different variables"),
         (classified("advance", step(A), step(A, depth=4)), "stale", "depth 4, expected 1"),
-        (classified("recycle", step(A), step(A)), "foreign", "the step run alone gives the expected output"),
+        (classified("recycle", step(A), step(A)), "foreign", "the recorded outputs of the stages agree, and the step"),
+        (classified("recycle", step(A), step(A), replayed=True), "foreign", "the step run alone gives the expected output"),
         (classified("finish", step(A), step(A, outcome=1)), "outcome", "the same resolvent was chosen, with a different"),
     ]
     for number, (finding, kind, evidence) in enumerate(findings):

@@ -1,4 +1,4 @@
-"""What a part's result holds, and which candidates ranks alone need: all values are those of a loop over single candidates."""
+"""The result of a part, and the candidates that ranks alone need: all values are those of a loop over single candidates."""
 
 from collections import Counter
 from concurrent.futures import Future

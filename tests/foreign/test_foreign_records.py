@@ -32,7 +32,7 @@ ENGINES = [
 
 
 EVERY = {"countries_s3": 1, "family": 24}
-"""Of family only each 24th record is compared, since its lists are long."""
+"""Only each 24th record of family is compared, since its lists are long."""
 
 
 @pytest.fixture(scope="module")

@@ -281,7 +281,7 @@ def test_the_columns_of_a_table_without_header_row_may_be_given() -> None:
     assert "a header row with another order" in refuse(named, columns="head,relation,tail").message
 
 
-def test_columns_are_refused_for_files_that_are_no_tables() -> None:
+def test_columns_are_refused_for_files_other_than_tables() -> None:
     for files in ({"train.pl": "r(a,b).\n"}, {"train.nt": "<a> <r> <b> .\n"}):
         assert "expected a table, whose columns `columns` names" in refuse(files, columns="tail,relation,head").message
 

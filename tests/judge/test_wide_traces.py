@@ -31,7 +31,7 @@ RANKINGS = Rankings(
 NUMBERS = [0, 1, LONG, 3, 5, 6, 7, 4, 10, LARGE, 9, 11, 12]
 """The numbers of the candidates, from which every column follows."""
 BATCHES = ((0, 3), (3, 4), (4, 5), (5, 6), (6, 8), (8, 9), (9, 11), (11, 13))
-"""Of these the third and the seventh fill a shard."""
+"""The third and the seventh of these fill a shard."""
 STARTS = [0, 5, 11, 13]
 
 

@@ -1,4 +1,4 @@
-"""In every mode the evaluator takes the reference's steps, and evaluates, records and shows what it proves."""
+"""The evaluator takes, in every mode, the reference's steps, and evaluates, records and shows what it proves."""
 
 import random
 from contextlib import suppress

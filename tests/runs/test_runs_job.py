@@ -81,7 +81,7 @@ def test_what_was_made_in_python_is_named(report: Any) -> None:
         ({"code": "import os"}, "is not a job of kgverify"),
     ],
 )
-def test_an_altered_job_and_a_graph_that_is_no_file_of_this_machine_are_refused(
+def test_an_altered_job_and_a_graph_that_this_machine_does_not_have_are_refused(
     report: Any, changes: dict[str, Any], message: str
 ) -> None:
     altered = msgspec.structs.replace(report, job={**report.job, **changes})

@@ -1,4 +1,4 @@
-"""What was committed is there after any end, a recording resumes without a seam, and a full disk is reported."""
+"""Committed steps are there after any end, a recording resumes without a seam, and a full disk is reported."""
 
 import errno
 import os

@@ -48,7 +48,7 @@ def run_until(number: int, work: Callable[[], object]) -> bool:
 
 
 def kills(stride: int, work: Callable[[], object]) -> Iterator[int]:
-    """Kill the work before every so many changes of the disk, until it ends; yield after each kill."""
+    """Kill the work at regular intervals of changes of the disk, until it ends; yield after each kill."""
     for number in range(0, 1000, stride):
         if not run_until(number, work):
             break

@@ -184,7 +184,7 @@ def test_lost_candidates_are_a_divergence_and_no_candidates_at_all_decide_nothin
 
 
 @pytest.mark.parametrize("value", [np.nan, -np.inf])
-def test_a_log_probability_that_is_no_number_is_a_divergence_without_ranks(value: float):
+def test_a_log_probability_of_nan_or_infinity_is_a_divergence_without_ranks(value: float):
     def spoil(columns: Columns) -> Columns:
         log_probability = columns.candidates.log_probability.copy()
         # A sample that is proved again may have fewer.
