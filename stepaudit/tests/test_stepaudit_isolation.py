@@ -47,6 +47,7 @@ def test_compiled_code_that_aborts_is_a_finding_with_its_signal_and_line() -> No
     assert [each.audit for each in report.unmeasured if each.audit == "properties"]
 
 
+@pytest.mark.deep
 def test_compiled_code_that_never_returns_is_a_finding() -> None:
     report = audit_step(never_return, make, calls=1, rungs=("backend-eager",), seconds=0, patience=1)
     assert "no return in time" in report.findings[0].finding

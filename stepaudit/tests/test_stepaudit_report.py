@@ -35,6 +35,7 @@ print(report.verdict, report.measures["graphs"], *(row["deviations"] for row in 
 """
 
 
+@pytest.mark.deep
 def test_a_step_is_audited_without_kgverify():
     done = subprocess.run([sys.executable, "-c", ALONE], capture_output=True, text=True, check=False)
     assert done.stdout.split() == ["AGREE", "1", "0"], done.stderr

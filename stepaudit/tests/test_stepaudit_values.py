@@ -113,6 +113,7 @@ def test_a_comparison_folded_in_tracing_is_found_on_the_first_rung(name: str, tm
     assert done.returncode == 1
 
 
+@pytest.mark.deep
 def test_a_fused_copy_that_reads_what_it_wrote_is_found_where_it_is_functionalized() -> None:
     subject = take("rotate_at_once")
     ladder = climb(subject, AuditOptions(rungs=BELOW_INDUCTOR))
@@ -161,6 +162,7 @@ def test_two_passes_that_one_name_stands_for_are_left_out_together() -> None:
     assert culprit.num_tried > 1
 
 
+@pytest.mark.deep
 def test_a_function_that_differs_from_itself_is_inconclusive() -> None:
     report = audit(make_subject("noise", lambda x: x + os.urandom(8)[0], lambda: (torch.zeros(3),)))
     assert report.verdict is Verdict.INCONCLUSIVE

@@ -256,6 +256,7 @@ def test_an_engine_that_answers_nothing_is_refused():
         propose_dialect(Broken)
 
 
+@pytest.mark.deep
 def test_a_difference_in_the_proposed_dialect_is_reported():
     class LosesFacts(Staged):
         def clauses_for(self, goal, excluded):

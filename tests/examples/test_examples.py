@@ -117,6 +117,7 @@ def write_trace(*arguments: Any) -> None:
     module.write_trace(*arguments)
 
 
+@pytest.mark.deep
 @needs_records
 def test_the_records_of_a_foreign_engine_are_compared_and_its_cap_is_found(tmp_path: Path) -> None:
     sides = [tmp_path / f"{engine}.h5" for engine in ("eager", "compiled_first")]

@@ -48,7 +48,7 @@ def check_columns(expected, actual) -> None:
                 np.testing.assert_array_equal(found, column, err_msg=name)
 
 
-@settings(max_examples=50)
+@settings(max_examples=25)
 @given(st.data())
 def test_every_stage_gives_what_the_reference_gives_in_every_dialect(data):
     dialect = data.draw(st.one_of(st.just(OURS), strategies.dialects()))

@@ -57,6 +57,7 @@ def lost() -> tuple[kv.Report, kv.ShrunkRun]:
     return report, kv.shrink(report)
 
 
+@pytest.mark.deep
 def test_the_difference_and_the_agreeing_neighbour_are_saved_beside_each_other(lost, tmp_path):
     _, shrunk = lost
     assert "compared with" not in str(shrunk)
