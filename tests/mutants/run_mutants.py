@@ -17,7 +17,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Final
@@ -207,7 +207,8 @@ def main() -> None:
             raise SystemExit(f"the tests cannot be collected without an edit: {broken}")
         trials = Trials(checkouts, original, tests=options.tests or (), markers=markers)
         with ThreadPoolExecutor(options.jobs) as pool, options.results.open("ab") as file:
-            for num, result in enumerate(pool.map(trials.judge, left), 1):
+            for num, done in enumerate(as_completed([pool.submit(trials.judge, each) for each in left]), 1):
+                result = done.result()
                 results[result.digest] = result
                 file.write(msgspec.json.encode(result) + b"\n")
                 file.flush()
