@@ -35,7 +35,7 @@ class Entry(NamedTuple):
     place:    the module below `kgverify.cli`, and its function or its table of functions by name
     summary:  its line in the list
     has_json: whether it can write its result as JSON
-    compares: whether it takes the options of a configuration file outside the sections of commands
+    compares: whether it takes the options that a configuration file sets outside the sections of commands
     """
 
     panel: str

@@ -1,7 +1,7 @@
 """The options that several commands share: the fields of the records that Python takes as well, with their help texts.
 
 A record whose options have other names on the command line, or other defaults, is extended here; a group leaves out the fields
-that belong to Python or to other commands.
+that only Python or other commands take.
 """
 
 import re

@@ -238,7 +238,7 @@ class Comparer:
         return compare_dialects(*self._shells)
 
     def _list_reasons(self, coverage: Coverage, faults: Sequence[str]) -> list[str]:
-        """Return why the verdict is INCONCLUSIVE; nothing if the comparison decides."""
+        """Return why the verdict is INCONCLUSIVE; nothing if the comparison is conclusive."""
         reasons = [
             *(() if self._options.equality.allow_dialects else self._dialects),
             *(f"a shard is not there: {fault}" for fault in faults),

@@ -305,7 +305,7 @@ class _PairedChecksums:
         self._right: Any = None
 
     def add(self, a: Position, b: Position, x: NDArray[Any], y: NDArray[Any], is_same: bool) -> None:
-        """Add a piece of both sides. UserError if it is the last piece of a file and the checksum differs."""
+        """Add a piece from each side. UserError if it is the last piece of a file and the checksum differs."""
         if not a[1]:
             self._left = xxhash.xxh3_64()
         if not b[1]:

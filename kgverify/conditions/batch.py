@@ -161,7 +161,10 @@ class CandidateReader:
         return found
 
     def meets_earlier_goal(self, row: int) -> bool | None:
-        """Return whether a resolvent equals a goal that the slot visited earlier, at a later step; None if unknown."""
+        """Return whether a resolvent equals the goal of a later step that an earlier candidate left in the slot.
+
+        None if unknown.
+        """
         if len(self.turns) > MOST_CANDIDATES:
             return None
         left, reader = self._before[row], self._readers[0]

@@ -55,7 +55,8 @@ def confirm(
 
     A condition without tests is only a start: the condition is then sought among instances of the run and of experiments.
 
-    test:     a function that constructs problems for a condition, from a seed; it returns their results, or why it cannot
+    test:     a function that constructs problems for a condition, from a seed; it returns their results, or why it
+              cannot construct any
     describe: a function that returns the problem of an instance in words
     """
     return _Confirmation(stage, found, test, describe).run()

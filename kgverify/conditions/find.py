@@ -14,7 +14,7 @@ from kgverify.conditions.search import MOST_CHANCE, NOTHING, Condition, Relation
 from kgverify.program.outcomes import Stage
 
 FEWEST_ALWAYS: Final = 10
-"""The number of different wrong instances, without any right one, that it takes to report that every instance is wrong."""
+"""The number of different wrong instances, with no right one among them, needed to report that every instance is wrong."""
 
 LEAST_PRECISION: Final = 0.95
 LEAST_RECALL: Final = 0.95

@@ -327,7 +327,7 @@ def _find_distinct(
 
 
 class Tally(NamedTuple):
-    """Counts for G queries and sides: the corruptions above and tied, and the endings of the proved candidates.
+    """Counts for G queries and sides: corruptions above or tied with the true triple, and endings of the proved candidates.
 
     above, tied, num_limited: int64 [G]; num_outcomes: int64 [G, 4]
     """

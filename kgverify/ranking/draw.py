@@ -207,8 +207,8 @@ def _draw(
 ) -> NDArray[np.int32]:
     """Draw the `num` entities of lowest key in each row; each row has more than `num`.
 
-    The keys of a row differ, since splitmix64 is a permutation. Only keys below a limit are considered, which about `num` keys
-    pass. If too few keys of a row pass, the whole row is considered.
+    The keys of a row differ, since splitmix64 is a permutation. Only keys below a limit are considered; the
+    limit is such that about `num` keys pass. If too few keys of a row pass, the whole row is considered.
     """
     num_rows, num_entities = shape = len(block.rows), block.num_entities
     key, shifted = (buffer[: num_rows * num_entities].reshape(shape) for buffer in buffers)

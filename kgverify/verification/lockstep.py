@@ -202,7 +202,7 @@ class Task(NamedTuple):
 
 
 class Compared(NamedTuple):
-    """Both traces, ranked by the same dialect, and the result of their comparison.
+    """Both traces, ranked under the same dialect, and the result of their comparison.
 
     stepper: the comparer of the steps from the expected goals; None if these were not compared
     """

@@ -375,7 +375,7 @@ def describe_rounding(comparison: Comparison) -> list[str]:
 def name_way_out(comparer: Comparer, comparison: Comparison) -> list[str]:
     """Return a note on the tolerance that would make the verdict AGREE, if only scores differ."""
     rows = np.unique([each.candidate for each in comparison.divergences])
-    # A replay changes the fields.
+    # A replay changes the fields of divergences.
     compared = comparer.comparison.divergences
     is_of_scores = {each.field for each in compared} <= _OF_SCORES and comparer.num_found <= MAX_LOADED
     is_of_scores &= len(compared) == len(comparison.divergences)

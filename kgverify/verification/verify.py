@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from kgverify.conditions.features import Feature
 
 
-# The repetition of an engine: it proves a sample of its candidates again, and results must be the same up to rounding
+# The repeated run of an engine: it proves a sample of its candidates again, and the results must agree up to rounding
 
 TO_THE_BIT: Final = "to the bit"
 IN_THE_SAME_BATCH: Final = "in the same batch"

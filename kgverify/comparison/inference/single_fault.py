@@ -261,7 +261,7 @@ class _Search:
         return [guess for guess in guesses if guess is not None]
 
     def _try(self, guess: Change | StepDifference) -> StepDifference | None:
-        """Return a guess if it fits: if the resolvents that pass the filters, perhaps changed, are the actual list."""
+        """Return a guess if it fits: if, with its changes, the resolvents that pass the filters are the actual list."""
         if isinstance(guess, StepDifference):
             return guess
         listed = self._program.list(self._made if guess.made is None else guess.made, **guess.changes)

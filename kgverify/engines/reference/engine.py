@@ -115,7 +115,7 @@ def _take_columns(program: Program, table: AtomTable) -> NumberedFacts:
 
 
 def _check_sample(built: ReferenceProgram, table: AtomTable) -> None:
-    """Compare samples of the facts of the file and of the reference, in names.
+    """Compare samples of the file's facts and of the reference's facts, by name.
 
     InternalError if a fact is missing on the other side.
     """

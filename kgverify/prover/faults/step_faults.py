@@ -284,7 +284,7 @@ def lower_limit(sound: Callable[..., Any], *given: Any) -> Any:
 
 @replaces("truncated-goals", "limit")
 def truncate(sound: Limit, is_survivor: Tensor, num_atoms: Tensor, *given: Any) -> Placement:
-    """Keep resolvents with more atoms than there is room for, without the last atoms."""
+    """Keep resolvents with more atoms than there is room for, but drop their last atoms."""
     max_atoms = given[-2]
     return sound(is_survivor, num_atoms.clamp(max=max_atoms), *given)
 

@@ -130,7 +130,7 @@ def _load_kept(folder: Path, key: str) -> ctypes.CDLL | None:
 
 
 def _load(path: Path, key: str = "") -> ctypes.CDLL | None:
-    """Load a library through the checked descriptor; None if its content does not have the hash in its name."""
+    """Load a library through the checked descriptor; None if its content does not match the hash in its name."""
     with open_private(path, purpose="a library") as descriptor, open(descriptor, "rb", closefd=False) as file:
         digest = hashlib.file_digest(file, hashlib.sha256).hexdigest()
         if key and path.name != f"{key}-{digest}.so":

@@ -428,7 +428,7 @@ def _bind(atom: NamedAtom, bindings: dict[Term, Term], fresh: str, other: str) -
 SWITCHED_EVERY: Final = 2
 """The distance between two problems with clauses for a switch, in dialects other than the default."""
 DEEPEST: Final = 20
-"""The largest depth limit in dialects in which each counted step may follow the same number of uncounted steps."""
+"""The largest depth limit in dialects in which up to that many uncounted steps may precede each counted step."""
 MOST_CROWDED: Final = 8
 """The largest number of resolvents of a step that a crowd exceeds."""
 

@@ -46,7 +46,7 @@ class Float64Run(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def shadow_of(self, leaf: Any) -> Any:
         """Return the float64 values of a tensor.
 
-        Return other leaves, and all leaves in a run that rounds otherwise, unchanged.
+        Return other leaves, and all leaves in a run that rounds differently, unchanged.
         """
         return self._find(leaf).clone() if self._noise is None and _has_shadow(leaf) else leaf
 
