@@ -113,7 +113,7 @@ class EvaluatorOptions(find_class(COMPILED)):  # type: ignore[misc]  # the class
     """The compiled evaluator.
 
     Attributes:
-        tune: precision=float32, bf16x3, fp16 or bf16: that of the policy's matrix products, docs/performance.md; slots=N:
+        tune: precision=float32, bf16x3, fp16 or bf16: that of the policy's matrix products, docs/evaluating.md; slots=N:
             derivations that are proved at the same time; memory=8GiB: the maximum of an evaluation's batch;
             fresh_cache=true: compile into empty caches.
     """

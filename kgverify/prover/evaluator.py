@@ -49,7 +49,7 @@ class Evaluator:
     Attributes:
         mode: The way to run; auto is the fastest one here.
         device: The device.
-        precision: Precision of the policy's matrix products; all but float32 need CUDA; docs/performance.md.
+        precision: Precision of the policy's matrix products; all but float32 need CUDA; docs/evaluating.md.
         slots: Derivations that are proved at the same time; chosen for the device if not given.
         memory: Maximum memory of an evaluation's batch, such as 8GiB or a number of bytes; half of the free memory if not
             given.

@@ -212,7 +212,7 @@ SHARE: Final = 0.5
 
 MOST_SLOTS: Final = {"cuda": 131_072, "cpu": 512}
 WINDOWS: Final = {"cuda": (64, 48), "cpu": (16, 8)}
-"""The rows of the match window and of the score window for each slot, measured on family (docs/performance.md)."""
+"""The rows of the match window and of the score window for each slot, measured on family (docs/evaluating.md)."""
 
 RECORDING_SLOTS: Final = 65_536
 RECORDING_WINDOW: Final = 32

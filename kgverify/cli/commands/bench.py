@@ -45,7 +45,7 @@ def bench(
     """Measure the compiled evaluator in every mode, or another engine; only engines that agree have a speed.
 
     Args:
-        size: small if not given, medium, large or extreme; docs/performance.md. queries=5, corruptions=10 or all, and
+        size: small if not given, medium, large or extreme; docs/evaluating.md. queries=5, corruptions=10 or all, and
             seconds=2, the time of the repetitions of each engine, replace numbers of the size.
         modes: Modes of the compiled evaluator; if not given, those that make a difference on the device.
     """
