@@ -11,6 +11,7 @@ from pathlib import Path
 
 import kgreference
 import kgverify
+from kgverify.cli.entries import ENTRIES
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = [Path(package.__file__).parent for package in (kgverify, kgreference)]
@@ -93,6 +94,16 @@ def test_packages_are_imported_where_they_belong():
         name: found - own for name, found in import_graph().items() if name.startswith("kgreference") and found - own
     }
     assert foreign == {f"kgreference.{name}": {"numpy"} for name in ("corrupt", "two_tower")}
+
+
+def test_a_command_a_reader_of_graphs_and_a_rendering_of_reports_are_reached_from_their_registries():
+    reached = {f"kgverify.cli.{each.place.partition(':')[0]}" for each in ENTRIES.values()}.union(
+        *import_graph().values()
+    )
+    folders = ("kgverify/cli/commands/", "kgverify/graphs/", "kgverify/report/")
+    lost = [name_of(path) for path in MODULES if path.name != "__init__.py" and module_name(path) not in reached]
+    lost = [name for name in lost if name.startswith(folders)]
+    assert lost == [], "name it in kgverify/cli/entries.py or report/render/formats.py, or call it in graphs/triples.py"
 
 
 def test_a_module_says_in_its_first_line_what_it_is():

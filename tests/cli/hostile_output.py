@@ -35,6 +35,7 @@ from kgverify.cli.entries import ENTRIES
 from kgverify.dialects import ReferenceEngine
 from kgverify.laws import render_reproducer
 from kgverify.program.atoms import Variable
+from kgverify.report.render.formats import FORMATS
 from kgverify.testing.checking.failure import Signature
 
 _CODES = (
@@ -194,17 +195,15 @@ def write_run(name: str, folder: Path) -> None:
         (folder / file).write_text(text, encoding="utf-8")
 
 
-FAST = """
+FAST = [
+    *(f"report run --{name} -" for name in FORMATS),
+    *"""
 diff --graph absent
 diff run/expected.h5 absent.h5
 evaluate --graph absent
 record --graph absent --engine reference -o new.h5
 report run
 report run --json -
-report run --html -
-report run --junit -
-report run --perfetto -
-report run --markdown -
 report run --github
 report run --html --junit --markdown
 report run run --html -
@@ -240,7 +239,8 @@ trace import lines.jsonl -o imported.h5
 trace join trace.h5 run -o joined.h5
 trace repair trace.h5
 trace repair trace.h5 --json -
-""".strip().splitlines()
+""".strip().splitlines(),
+]
 """Command lines of every command, which run no engine; a test requires that there are some for each."""
 ENGINES = (
     "diff run/expected.h5 run/actual.h5 --json -",

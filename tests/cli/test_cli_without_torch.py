@@ -12,6 +12,7 @@ from invoked_commands import invoke
 
 from kgverify import Evaluator
 from kgverify.errors import EXTRAS
+from kgverify.report.render.formats import FORMATS
 
 ROOT = Path(__file__).parents[2]
 RUNNER = f"""
@@ -81,7 +82,7 @@ def test_own_engines_are_recorded_compared_fuzzed_and_shrunk_without_torch(tmp_p
         "dialect --engine own.py:Own --examples 40": 0,
         "diff --fault list": 0,
         "diff --engine own.py:Wrong --save run --queries 2 --corruptions 3": 1,
-        "report run --html html --junit junit --markdown markdown --perfetto perfetto": 0,
+        f"report run {' '.join(f'--{name} {name}' for name in FORMATS)}": 0,
         "report run run --html index.html": 0,
         "report run --github": 0,
         "show run --divergence 1": 0,
@@ -95,8 +96,7 @@ def test_own_engines_are_recorded_compared_fuzzed_and_shrunk_without_torch(tmp_p
     assert {line: code for line, (code, _) in done.items()} == lines, done
     assert "AGREE" in done["diff a.h5 b.h5 --json report.json"][1]
     assert "still, and in the same way: match_facts" in done["replay small.kg --trust"][1]
-    files = ("html", "junit", "markdown", "perfetto", "index.html")
-    assert all((tmp_path / name).stat().st_size > 500 for name in files)
+    assert all((tmp_path / name).stat().st_size > 500 for name in (*FORMATS, "index.html"))
 
 
 def test_a_command_that_needs_an_extra_says_which(tmp_path):

@@ -56,7 +56,9 @@ def traces():
 
 
 def test_a_trace_agrees_with_itself_in_every_column():
-    assert {*STAGES, *CANDIDATE_STAGES, *COUNTS, *IDENTITY} == {*EVERY_COLUMN}
+    assert {*STAGES, *CANDIDATE_STAGES, *COUNTS, *IDENTITY} == {*EVERY_COLUMN}, (
+        "add a column to STAGES, or a table beside it, in tests/comparison/test_comparison_every_column.py"
+    )
     for trace, lockstep in traces():
         assert all(len(column_of(trace, name)) > 20 for name in EVERY_COLUMN)
         comparison = compare(trace, trace, lockstep=lockstep)
@@ -127,7 +129,9 @@ def test_no_single_change_of_any_element_goes_unseen(data: st.DataObject, lockst
             actual = with_element(trace, name, place, lambda _: value)
     for first, second in ((trace, actual), (actual, trace)):
         comparison = compare(first, second, lockstep=lockstep)
-        assert comparison.verdict is Verdict.DIVERGE
+        assert comparison.verdict is Verdict.DIVERGE, (
+            f"compare {name} in kgverify/comparison/step_view.py and locate.py"
+        )
         assert comparison.level not in (None, "bits")
         if (not lockstep and name.startswith("steps")) or (name in STAGES and not lockstep):
             first_found = comparison.divergences[0]

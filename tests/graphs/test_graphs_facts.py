@@ -1,5 +1,6 @@
 """Files of triples: each is read as the facts that it holds, with a warning for what was skipped, or refused."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -287,18 +288,24 @@ def test_columns_are_refused_for_files_other_than_tables() -> None:
 
 
 PAGE = (Path(__file__).parents[2] / "docs" / "graphs.md").read_text(encoding="utf-8")
+EXAMPLES = {
+    "tabs": "ann|parent|bob",
+    "commas, semicolons, pipes": "Smith, Ann|parent|bob",
+    "blanks": "ann|parent|Bob Smith",
+    "facts": "ann|parent|Bob Smith",
+    "N-Triples": 'http://e.org/ann|http://e.org/parent|"Bob"@en',
+}
+OF_SEVERAL_FILES = {"OpenKE", "PyKEEN, saved", "PyKEEN, in memory"}
+"""Formats that tests/graphs/test_graphs_folders.py reads."""
 
 
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("tabs", "ann|parent|bob"),
-        ("commas, semicolons, pipes", "Smith, Ann|parent|bob"),
-        ("blanks", "ann|parent|Bob Smith"),
-        ("facts", "ann|parent|Bob Smith"),
-        ("N-Triples", 'http://e.org/ann|http://e.org/parent|"Bob"@en'),
-    ],
-)
+def test_the_example_of_every_format_of_the_page_is_read() -> None:
+    table = PAGE.partition("## Formats of triples")[2].partition("\n## ")[0]
+    rows = {*re.findall(r"^\| (.+?) \|", table, re.MULTILINE)} - {"format"} - OF_SEVERAL_FILES
+    assert rows == {*EXAMPLES}, "add the format to EXAMPLES in tests/graphs/test_graphs_facts.py"
+
+
+@pytest.mark.parametrize(("name", "expected"), EXAMPLES.items())
 def test_each_example_of_the_page_is_read_as_it_says(name: str, expected: str) -> None:
     text = PAGE.partition("## Formats")[2].partition(f"| {name} | `")[2].partition("` |")[0].replace("⇥", "\t")
     assert list_facts(text) == [expected]

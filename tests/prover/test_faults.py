@@ -21,6 +21,7 @@ from kgverify import Evaluator as EvaluatorOptions
 from kgverify.comparison.compare import Comparer, Options
 from kgverify.engines.protocol import ProbedEngine
 from kgverify.program.outcomes import STEP_STAGES, DifferenceClass, GoalKind, Origin, Outcome
+from kgverify.prover.faults import pool_faults, step_faults  # noqa: F401 - they fill the registry
 from kgverify.prover.faults.fault import PLANTERS, Carrier
 from kgverify.prover.faults.plant import COMPOSITES, FAULTS, find_faults
 from kgverify.prover.stages.choose import SCORES
@@ -325,7 +326,12 @@ def test_faults_compose_in_order_and_each_once() -> None:
 
 
 def test_the_catalogue_says_of_each_fault_what_a_reader_needs() -> None:
-    assert PLANTERS[Carrier.TENSORS].keys() | PLANTERS[Carrier.ANY].keys() == FAULTS.keys()
+    assert PLANTERS[Carrier.TENSORS].keys() | PLANTERS[Carrier.ANY].keys() == FAULTS.keys(), (
+        "a fault is an entry of kgverify/prover/faults/catalogue.toml, and a function of a module *_faults.py beside it"
+    )
+    assert {*Stage} - {fault.stage for fault in FAULTS.values()} == {Stage.SELECT, Stage.METRIC}, (
+        "add a fault of a new stage to kgverify/prover/faults/catalogue.toml"
+    )
     for name, fault in FAULTS.items():
         assert name == fault.name
         assert all((fault.breaks, fault.seen_in, fault.needs))

@@ -15,6 +15,7 @@ from report_runs import HOSTILE, SavedRun, change, enlarged, with_many_causes, w
 
 import kgverify as kv
 from kgverify.escaping import escape_markdown, escape_markdown_block, escape_markdown_code, escape_script
+from kgverify.report.render.formats import FORMATS
 from kgverify.report.render.github import annotate
 from kgverify.report.render.html import MOST_DETAILED, MOST_ROWS, build_heat_map, build_waterfall
 
@@ -48,6 +49,12 @@ def inconclusive(report: kv.Report) -> kv.Report:
 def read_junit(run: SavedRun, report: kv.Report | None = None) -> ElementTree.Element:
     (suite,) = ElementTree.fromstring(run.render("--junit", "-", report=report))
     return suite
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_the_option_of_a_format_writes_that_format(faulty: SavedRun, name: str):
+    is_ignored = faulty.render(f"--{name}", "-").startswith("DIVERGE")
+    assert not is_ignored, f"add {name} to `given` in kgverify/cli/commands/report.py"
 
 
 def test_the_report_survives_its_json(any_run: SavedRun):

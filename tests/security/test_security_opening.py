@@ -14,6 +14,7 @@ from hostile_files import Folder
 
 from kgverify.cli.command_line import list_commands, list_options, make_app
 from kgverify.cli.entries import ENTRIES
+from kgverify.report.render.formats import FORMATS
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -42,10 +43,10 @@ BASE = {
 }
 """The words with which each command ends soon."""
 
-PATHS_AS_TEXT = {"graph", "policy", "html", "junit", "markdown", "perfetto"}
+PATHS_AS_TEXT = {"graph", "policy", *FORMATS}
 """Parameters that name a file although their type is a text."""
 
-WRITTEN = {"html", "junit", "markdown", "perfetto", "output", "pytest_file", "plot", "reproducer", "target", "to"}
+WRITTEN = {*FORMATS, "output", "pytest_file", "plot", "reproducer", "target", "to"}
 """Parameters that name a file to write: one hostile file that is there before is enough."""
 
 KIND_OF = {
@@ -146,7 +147,7 @@ def open_all(folder: Folder, commands: list[list[str]]) -> dict[str, Any]:
 def test_every_command_is_tried():
     functions = dict(walk())
     names = set(functions)
-    assert names == set(BASE), "say in BASE how a new command ends soon"
+    assert names == set(BASE), "say in BASE of tests/security/test_security_opening.py how a new command ends soon"
     parameters = {(name, parameter) for name, function in walk() for parameter, _ in file_parameters(function)}
     assert set(KIND_OF) <= parameters
 

@@ -34,7 +34,7 @@ def test_the_page_lists_every_dataset_as_the_code_has_it():
     assert [(path, dtype.strip(), must == "MUST", "3" in shape) for path, dtype, shape, must in listed] == [
         (f.path, " or ".join(np.dtype(d).name for d in f.dtypes), f.is_required, bool(f.width))
         for f in KNOWLEDGE_GRAPH.columns
-    ]
+    ], "list each column of kgverify/trace/model/columns.py in docs/traces.md, in the same order"
     for name, column in make_stages(1, 9)._asdict().items():
         assert f"| `/stages/{name}` | {column.dtype}" in PAGE, name
 
