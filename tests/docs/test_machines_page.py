@@ -12,7 +12,12 @@ import yaml
 from warm_commands import run_shell
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = (ROOT / "docs" / "evaluating.md").read_text(encoding="utf-8").partition("## Several machines")[2].partition("\n## ")[0]
+PAGE = (
+    (ROOT / "docs" / "evaluating.md")
+    .read_text(encoding="utf-8")
+    .partition("## Several machines")[2]
+    .partition("\n## ")[0]
+)
 KEYS, START = re.findall(r"```console\n(.*?)```", PAGE, re.DOTALL)
 SETTINGS, SCRIPT, MANIFESTS = (
     (ROOT / "examples" / "machines" / name).read_text(encoding="utf-8")

@@ -10,7 +10,7 @@ import kgverify as kv
 
 
 def test_a_report_names_its_format_and_another_version_is_refused(tmp_path: Path):
-    kv.verify("countries", kv.Evaluator(mode="eager"), queries=1, corruptions=1, save=tmp_path / "run")
+    kv.verify("countries", "reference", queries=1, corruptions=1, save=tmp_path / "run")
     for path in tmp_path.rglob("*.json"):
         assert "format" in (content := json.loads(path.read_text())) or "schema_version" in content, path
     written = json.loads((tmp_path / "run" / "report.json").read_text())
@@ -21,7 +21,7 @@ def test_a_report_names_its_format_and_another_version_is_refused(tmp_path: Path
 
 
 def test_an_evaluation_names_its_format(tmp_path: Path):
-    kv.evaluate("countries", kv.Evaluator(mode="eager"), queries=1, corruptions=3, save=tmp_path / "run")
+    kv.evaluate("countries", "reference", queries=1, corruptions=3, save=tmp_path / "run")
     names = {path.name: json.loads(path.read_text()) for path in tmp_path.rglob("*.json")}
     assert names
     for name, content in names.items():

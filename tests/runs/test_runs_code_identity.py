@@ -196,6 +196,7 @@ def test_a_recording_of_changed_code_resumes_if_accepted(tmp_path: Path, edit_he
 def test_a_campaign_tries_again_what_other_code_tried_and_notes_it(
     tmp_path: Path, edit_helper: Callable[[], None]
 ) -> None:
+    pytest.importorskip("kgverify.prover.engine")
     given: dict[str, Any] = {"examples": 10, "corpus": tmp_path / "corpus", "options": kv.FuzzOptions(minimum="none")}
     kv.fuzz("reference", **given)
     assert kv.fuzz("reference", **given).num_resumed == 10

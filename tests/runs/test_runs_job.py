@@ -26,6 +26,7 @@ def report() -> Any:
 
 
 def test_a_report_contains_the_whole_job() -> None:
+    pytest.importorskip("kgverify.prover.engine")
     queries = kv.Queries(1, corruptions=2, split="valid", seed=3)
     limits = kv.Limits(max_depth=3)
     equality = kv.Equality(lockstep=True, score_error="float16", modulo="names,order", minimum={"proved": 0})
