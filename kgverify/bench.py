@@ -6,10 +6,12 @@ A sample of its candidates is compared with the reference, and all candidates ar
 import gc
 import os
 import platform
+import re
 import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -298,9 +300,7 @@ def describe_machine() -> dict[str, str]:
 
 def read_processor() -> str:
     """Return the name of the processor."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
-    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(named, "") or platform.processor() or platform.machine()
+    with suppress(OSError):
+        if named := re.search(r"^model name\s*: (.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE):
+            return named[1]
+    return platform.processor() or platform.machine()

@@ -299,12 +299,10 @@ def _of_choice(stage: Stage, around: Surroundings) -> Finding:
 def _of_goal(stage: Stage, around: Surroundings) -> Finding:
     expected, actual = around.steps
     cause = "the state that steps before it left" if stage is Stage.ADVANCE else "other slots"
-    alone = Finding(
-        DifferenceClass.FOREIGN, f"the step run alone gives the expected output: it depends on {cause}", 0.8
-    )
-    if not around.is_replayed:
-        words = "the recorded outputs of the stages agree, and the step differs: the fault lies outside of the stages"
-        alone = Finding(DifferenceClass.FOREIGN, words, 0.5)
+    words = "the recorded outputs of the stages agree, and the step differs: the fault lies outside of the stages"
+    if around.is_replayed:
+        words = f"the step run alone gives the expected output: it depends on {cause}"
+    alone = Finding(DifferenceClass.FOREIGN, words, 0.8 if around.is_replayed else 0.5)
     rules = (
         (
             expected.goal == actual.goal and expected.depth != actual.depth,

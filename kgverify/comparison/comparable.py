@@ -233,7 +233,9 @@ class Numbering:
         is_kept = [has_goals(trace.header.level) for trace in (expected, actual)]
         self._side = 0 if is_kept == [True, False] else 1
         has_same_names = expected.symbols == actual.symbols
-        self.is_same = has_same_names and _number_alike(expected.facts, actual.facts)
+        self.is_same = has_same_names and (
+            expected.facts is None or actual.facts is None or np.array_equal(expected.facts, actual.facts)
+        )
         self.reasons: tuple[str, ...] = ()
         if self.is_same:
             return
@@ -325,11 +327,6 @@ def _renumber(values: NDArray[np.int32], ids: NDArray[np.int32], num_names: int)
     converted[is_named] = ids[values[is_named]]
     converted[(values >= len(ids)) & (values < num_names)] |= UNNAMED
     return converted
-
-
-def _number_alike(expected: NDArray[np.int32] | None, actual: NDArray[np.int32] | None) -> bool:
-    """Return whether the facts of two traces have the same numbers, if both traces hold facts."""
-    return expected is None or actual is None or np.array_equal(expected, actual)
 
 
 def _merge_facts(expected: NDArray[np.int32], facts: NDArray[np.int32]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:

@@ -205,7 +205,7 @@ class Comparer:
             self._compare_block(rows, others)
             for source in self._files:
                 source.trace.release()
-        listed = self._explain(found.explained()) if self._options.explains else found.listed()
+        listed = self._explain(found.explained) if self._options.explains else found.listed()
         self.num_found = found.num
         self.lists_all = found.num == len(listed) and found.num_ties == len(found.near_ties)
         coverage = Coverage(
@@ -279,7 +279,7 @@ class Comparer:
             return []
         from kgverify.comparison.listed import choose_guesses
 
-        listed = choose_guesses(listed)
+        listed = choose_guesses(listed, self._options.kept)
         around = [each.surroundings for each in listed]
         wanted = frozenset(each.actual.goal for each in around if each is not None and each.actual is not None)
         known = find_goals(*self.sources, self._numbering, self.rebuilds.expected, wanted)
@@ -539,7 +539,7 @@ class _Found:
         self.near_ties: list[NearTie] = []
         self.levels: set[Level] = set()
         self._divergences: list[Divergence] = []
-        self._explained: list[Listed] = []
+        self.explained: list[Listed] = []
 
     def add(self, block: ColumnComparer, rows: NDArray[np.int64]) -> None:
         """Add the divergences and near-ties of a block, given the rows of its candidates in the whole expected trace."""
@@ -556,7 +556,7 @@ class _Found:
         elif kept and isinstance(block, BlockComparer):
             from kgverify.comparison.listed import explain_block
 
-            self._explained += explain_block(block, kept, rows)
+            self.explained += explain_block(block, kept, rows)
 
     def add_unpaired(self, divergence: Divergence, draw: str) -> None:
         """Add a candidate that only one trace has, with the evidence that its query drew other candidates."""
@@ -567,16 +567,11 @@ class _Found:
             return
         from kgverify.comparison.listed import explain_unpaired
 
-        self._explained.append(explain_unpaired(divergence, draw))
+        self.explained.append(explain_unpaired(divergence, draw))
 
     def listed(self) -> list[Divergence]:
         """Return the divergences to list, in the order of candidates and steps, if they are not explained."""
         return sorted(self._divergences, key=lambda each: (each.candidate, each.step))[: self._kept]
-
-    def explained(self) -> list["Listed"]:
-        """Return the explained divergences to list, in the same order."""
-        found = sorted(self._explained, key=lambda each: (each.divergence.candidate, each.divergence.step))
-        return found[: self._kept]
 
     def _cut(self, found: list[_Located], num_listed: int) -> list[_Located]:
         return found if self._kept is None else found[: max(0, self._kept - num_listed)]

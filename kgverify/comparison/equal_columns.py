@@ -1,6 +1,7 @@
 """Equality of whole columns: equal blocks are recognized without looking at a single step."""
 
 import ctypes
+import os
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -9,18 +10,8 @@ from numpy.typing import NDArray
 from kgverify.trace.model.columns import KNOWLEDGE_GRAPH, Columns
 from kgverify.trace.model.schema import Column, EqualityRule, Schema
 
-
-def _find_memcmp() -> Any:
-    try:
-        memcmp = ctypes.CDLL(None).memcmp
-    except (OSError, AttributeError, TypeError):
-        return None
-    memcmp.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
-    memcmp.restype = ctypes.c_int
-    return memcmp
-
-
-_MEMCMP: Final = _find_memcmp()
+_MEMCMP: Final = ctypes.CDLL(None).memcmp if os.name == "posix" else None
+"""Compares bytes in memory, as the C library does."""
 
 
 def has_same_bytes(expected: NDArray[Any], actual: NDArray[Any]) -> bool:
@@ -32,7 +23,8 @@ def has_same_bytes(expected: NDArray[Any], actual: NDArray[Any]) -> bool:
         return False
     if _MEMCMP is None or not (expected.flags.c_contiguous and actual.flags.c_contiguous):
         return expected.tobytes() == actual.tobytes()
-    return not expected.size or _MEMCMP(expected.ctypes.data, actual.ctypes.data, expected.nbytes) == 0
+    places = ctypes.c_void_p(expected.ctypes.data), ctypes.c_void_p(actual.ctypes.data)
+    return not expected.size or _MEMCMP(*places, ctypes.c_size_t(expected.nbytes)) == 0
 
 
 def has_equal_columns(

@@ -44,8 +44,9 @@ class Listed(NamedTuple):
         return self.finding
 
 
-def choose_guesses(listed: Sequence[Listed]) -> list[Listed]:
-    """Return the divergences, each with the guess that fits the most divergences."""
+def choose_guesses(found: Sequence[Listed], most: int | None) -> list[Listed]:
+    """Return the first divergences, by candidate and step, each with the guess that fits the most of them."""
+    listed = sorted(found, key=lambda each: (each.divergence.candidate, each.divergence.step))[:most]
     chosen = iter(prefer_one_stage([each.guesses for each in listed if each.guesses]))
     return [each.choose(next(chosen)) if each.guesses else each for each in listed]
 

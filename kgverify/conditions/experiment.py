@@ -139,7 +139,8 @@ class Engines(NamedTuple):
         problems = list(_construct(found, Random(seed)))
         steps = self._take(problems) if problems else []
         if found.cases.unit in (Unit.FACT, Unit.RULE):
-            steps = [step for step in steps if _shows_clauses(step)]
+            # A step of several proofs lists only one of them, and so does not show which clauses were used.
+            steps = [each for each in steps if not each.is_proved or sum(not a for a in each.kept.values()) == 1]
         differing = [step for step in steps if _differs(step, fault)]
         # A step that agrees does not need an actual side.
         agreeing = [replace(step, actual=None) for step in steps if not _differs(step, fault)]
@@ -210,11 +211,6 @@ def _differs(step: SeenStep, fault: Fault) -> bool:
         return True
     pairs = zip(expected.resolvents, actual.resolvents, strict=True)
     return step.run.has_scores and any(not abs(e.score - a.score) <= fault.tolerance for e, a in pairs)
-
-
-def _shows_clauses(step: SeenStep) -> bool:
-    """Return whether a step shows which clauses were used. It does not if there are several proofs: only one is listed."""
-    return not step.is_proved or sum(not atoms for atoms in step.kept.values()) == 1
 
 
 # Goals

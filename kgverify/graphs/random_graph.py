@@ -63,11 +63,7 @@ def parse_seed(spec: str) -> int:
     """Parse the seed of `random:SEED`. UserError if it is not a number."""
     text = spec.removeprefix(PREFIX)
     if not text.isdecimal():
-        raise UserError(
-            f"expected a seed, a number of 0 or more, found {text!r}",
-            where=spec,
-            fix=f"write it as {PREFIX}7, for example",
-        )
+        raise UserError(f"expected a seed, a number, found {text!r}", where=spec, fix=f"write {PREFIX}7, for example")
     return int(text)
 
 

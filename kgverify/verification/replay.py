@@ -539,13 +539,11 @@ def _separate_changes(group: Sequence[Seen]) -> Sequence[str]:
         explained = [next((r.situation for r in pair if all(map(r.explains, step))), "") for step in known]
         is_whole = all(any(rule.explains(change) for rule in pair) for step in known for change in step)
         if is_whole and len(set(filter(None, explained))) > 1:
-            return [_name_change(step, pair) for step in changes]
+            # The situation of the first rule that explains a change of the step.
+            return [
+                next((rule.situation for rule in pair if any(map(rule.explains, step or ()))), "") for step in changes
+            ]
     return ()
-
-
-def _name_change(step: Sequence[_Change] | None, rules: Sequence[_ChangeRule]) -> str:
-    """Return the situation of the first rule that explains a change of the step."""
-    return next((rule.situation for rule in rules if any(map(rule.explains, step or ()))), "")
 
 
 def _divide(seen: Seen) -> list[_Change] | None:

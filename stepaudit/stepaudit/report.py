@@ -208,12 +208,10 @@ def read_budget(path: Path) -> dict[str, float]:
 def _read_text(path: Path) -> str:
     """Return the text of a small regular file. A pipe or a device, which would wait or never end, raises an OSError."""
     with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise OSError(errno.EINVAL, "not a regular file")
-        content = file.read(_LARGEST + 1) or b""
-    if len(content) > _LARGEST:
-        raise OSError(errno.EFBIG, f"larger than {_LARGEST} bytes")
-    return content.decode()
+        found = os.fstat(file.fileno())
+        if not stat.S_ISREG(found.st_mode) or found.st_size > _LARGEST:
+            raise OSError(errno.EINVAL, f"not a regular file of at most {_LARGEST:,} bytes")
+        return (file.read(_LARGEST) or b"").decode()
 
 
 def check_budget(data: Mapping[str, Any], where: str = "budget") -> dict[str, float]:

@@ -61,12 +61,9 @@ def compiled() -> Compiled:
     return Compiled(engine, eager, candidates, columns, num_graphs, dict(counters["graph_break"]), caches)
 
 
-def test_the_tick_is_one_graph_without_breaks_compiled_anew_in_a_fresh_cache(compiled: Compiled) -> None:
+def test_the_tick_is_one_graph_that_equals_eager_and_other_candidates_compile_nothing(compiled: Compiled) -> None:
     assert (compiled.num_graphs, compiled.graph_breaks) == (1, {})
     assert (compiled.caches.state, compiled.caches.graph_hits, compiled.caches.graph_misses) == ("fresh", 0, 1)
-
-
-def test_compiled_equals_eager_and_other_candidates_compile_nothing(compiled: Compiled) -> None:
     engine, eager, candidates, columns, *_ = compiled
     assert {Outcome.PROVED, Outcome.FAILED, Outcome.DEPTH_LIMIT} == {*columns.candidates.outcome.tolist()}
     assert columns.steps.dropped_atoms.any()
