@@ -61,8 +61,7 @@ GADGETS: Final = (
 
 def parse_seed(spec: str) -> int:
     """Parse the seed of `random:SEED`. UserError if it is not a number."""
-    text = spec.removeprefix(PREFIX)
-    if not text.isdecimal():
+    if not (text := spec.removeprefix(PREFIX)).isdecimal():
         raise UserError(f"expected a seed, a number, found {text!r}", where=spec, fix=f"write {PREFIX}7, for example")
     return int(text)
 
