@@ -1,1 +1,1 @@
-"""Internal: other people's torch code while it runs, its arithmetic and its compilations. Imported only if torch is."""
+"""Internal: other people's torch code while it runs and its arithmetic. Imported only if torch is."""
