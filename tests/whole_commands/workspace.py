@@ -82,6 +82,7 @@ class Workspace:
 
     def __init__(self, folder: Path) -> None:
         shutil.copytree(HERE / "inputs", folder)
+        shutil.copy(HERE.parent / "cli" / "two_engines.py", folder)
         for name in ("traces", "examples"):
             shutil.copytree(ROOT / name, folder / name)
         self._folder = folder
