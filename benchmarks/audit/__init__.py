@@ -82,7 +82,7 @@ def list_marked_lines(function: Callable[..., Any]) -> set[str]:
 
 
 def score_miscompile(name: str) -> dict[str, Any]:
-    """Audit a miscompile: whether it is found, on which rung, with which cause, line and script.
+    """Audit a miscompile, and return whether it is found, with its rung, cause, line and script.
 
     A version of torch that is right shows no difference; where eager raises, such a step is refused, as it raises when compiled.
     """

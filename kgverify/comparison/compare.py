@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -553,10 +553,10 @@ class _Found:
         self._num_kept += len(kept)
         if not self._explains:
             self._divergences += [move(each, rows) for each in kept]
-        elif kept and isinstance(block, BlockComparer):
+        elif kept:
             from kgverify.comparison.listed import explain_block
 
-            self.explained += explain_block(block, kept, rows)
+            self.explained += explain_block(cast(BlockComparer, block), kept, rows)
 
     def add_unpaired(self, divergence: Divergence, draw: str) -> None:
         """Add a candidate that only one trace has, with the evidence that its query drew other candidates."""

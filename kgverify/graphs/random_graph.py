@@ -62,7 +62,7 @@ GADGETS: Final = (
 def parse_seed(spec: str) -> int:
     """Parse the seed of `random:SEED`. UserError if it is not a number."""
     if not (text := spec.removeprefix(PREFIX)).isdecimal():
-        raise UserError(f"expected a seed, a number, found {text!r}", where=spec, fix=f"write {PREFIX}7, for example")
+        raise UserError(f"expected a seed of 0 or more, found {text!r}", where=spec, fix=f"write {PREFIX}7, say")
     return int(text)
 
 

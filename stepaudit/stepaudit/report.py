@@ -20,7 +20,7 @@ from stepaudit.errors import UserError, suggest
 SCHEMA_VERSION: Final = 3
 
 _LARGEST: Final = 1 << 16
-"""The most bytes of a budget."""
+"""The size limit of a budget file, in bytes."""
 
 _COUNTS: Final = (
     *("graph_breaks", "recompilations", "calls_run_eagerly", "guard_holes", "syncs_per_step", "colliding_scatters"),

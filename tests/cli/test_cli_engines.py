@@ -61,7 +61,7 @@ def test_a_divergence_of_a_pair_is_shrunk_and_replayed_on_the_same_pair(folder: 
     assert "in the same way" in done.stdout
     assert "\nfaults: fact-cap\nreference: two_engines:Slow\n" in (folder / "small.kg").read_text()
     assert "reference: two_engines:Slow\n" in (folder / "test_small.py").read_text()
-    # Another pair, on which it agrees.
+    # The engine agrees on another pair.
     other = run_shell("kgverify replay small.kg --engine two_engines:Fast --reference two_engines:Slow", folder)
     assert other.returncode == 0
     assert other.stdout.splitlines()[0] == "two_engines:Fast, compared with two_engines:Slow"

@@ -95,7 +95,7 @@ def full_step(num_facts: int, max_resolvents: int) -> Known:
 
 
 def windows_beside_a_chain() -> Known:
-    """Return a step of 1,600 clauses, of which 1,300 resolvents are kept, beside a derivation along a chain."""
+    """Return a step in which 1,600 clauses match and 1,300 resolvents are kept, and a derivation along a chain."""
     num, kept = 1_600, 1_300
     facts = " ".join(f"has(c0,c{i})" for i in range(num))
     facts += " " + " ".join(f"links(c{i},c{to})" for i in range(8) for to in {0, i + 1})

@@ -76,7 +76,7 @@ def test_a_run_that_finds_no_room_leaves_the_run_before_it(
     folder = shutil.copytree(faulty.folder, tmp_path / "run")
     before = read_files(folder)
     diff = {"engine": "reference", "queries": 1, "corruptions": 1, "equality": kv.Equality(minimum="none")}
-    # The files of one run are moved away, then those of the other in.
+    # First the files of one run are moved away, then the files of the other run take their place.
     for num_calls in range(8 if call == "rename" else 1):
         original, left = getattr(os, call), num_calls
 
