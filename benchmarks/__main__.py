@@ -1,30 +1,30 @@
 """Run a benchmark: python -m benchmarks NAME [options]. Run it in the root of the repository.
 
-`--output FILE` writes the tables as JSON, with date, machine, revision and options. `python -m benchmarks NAME --help` describes
-the options of a benchmark.
+`--output FILE` adds the tables to a JSON file, with date, machine, revision and options, or replaces those of the same command.
+`python -m benchmarks tables` renders benchmarks/results.json as benchmarks/TABLES.md. `python -m benchmarks NAME --help`
+describes the options of a benchmark.
 """
 
 import argparse
 import datetime
 import importlib
-import json
+import shlex
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from benchmarks import Recorder, describe_machine
+from benchmarks import OUTPUTS, describe_machine, read_results, render_tables, save_results
 
 BENCHMARKS: Final = {
     "evaluator": ("evaluator", "the evaluator against the published design, on one GPU"),
     "gpus": ("evaluator", "one evaluation by several GPUs of one host"),
     "cpu": ("evaluator", "the evaluators on CPU cores, against the reference"),
     "first-run": ("evaluator", "the time of the first command, cold and warm"),
-    "writing": ("traces", "the cost of writing a shard, against a raw write"),
-    "comparison": ("traces", "the cost of comparing traces"),
-    "growth": ("evaluator", "time and memory against facts, rules, candidates, depth and slots"),
-    "large-graph": ("traces", "write a large graph"),
+    "comparison": ("traces", "the cost of recording, comparing and looking up traces"),
+    "growth": ("evaluator", "time and memory against facts, rules, queries and depth"),
+    "large-graph": ("traces", "the time and memory of reading a large graph"),
     "durability": ("durability", "killed writers and full disks"),
     "damage": ("durability", "damaged traces"),
     "hostile-files": ("hostile_files", "every command that reads a file, with files from strangers"),
@@ -34,11 +34,9 @@ BENCHMARKS: Final = {
     "provers": ("third_party", "the answers of other people's provers"),
     "rankers": ("third_party", "the ranks of other people's evaluators"),
     "hunt": ("fuzzing", "generated problems up to the first that shows a planted fault, or on which a law fails"),
-    "steps": ("fuzzing", "small steps that torch may compile wrongly"),
-    "dialects": ("fuzzing", "false alarms in other dialects"),
-    "false-alarms": ("fuzzing", "evaluations that are called wrong although nothing is"),
 }
 """The module and one line of help of each benchmark, whose function is `run_NAME`."""
+TITLES: Final = {name: text for name, (_, text) in BENCHMARKS.items()}
 
 
 def load(name: str) -> Callable[[list[str]], int | None]:
@@ -56,15 +54,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks",
         description=__doc__,
-        epilog=f"benchmarks:\n{listed}",
+        epilog=f"benchmarks:\n{listed}\n\n  {'tables':{width}}  write benchmarks/TABLES.md",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("name", nargs="?", metavar="NAME", choices=BENCHMARKS)
+    parser.add_argument("name", nargs="?", metavar="NAME", choices=(*BENCHMARKS, "tables"))
     parser.add_argument("--output", type=Path, metavar="FILE", help="write the results to this JSON file")
-    # Everything behind the name is the benchmark's, but for the file of results.
+    # The options after the name belong to the benchmark, except for the file of results.
     words = sys.argv[1:]
-    first = next((i for i, word in enumerate(words) if word in BENCHMARKS), len(words))
+    first = next((i for i, word in enumerate(words) if word in (*BENCHMARKS, "tables")), len(words))
     own, rest = parser.parse_args(words[: first + 1]), words[first + 1 :]
     output = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     output.add_argument("--output", type=Path, default=own.output)
@@ -72,25 +70,16 @@ def main() -> int:
     if own.name is None:
         parser.print_help()
         return 0
+    if own.name == "tables":
+        OUTPUTS[1].write_text(render_tables(read_results(), TITLES), encoding="utf-8")
+        return 0
     benchmark = load(own.name)
-    recorder = sys.stdout = Recorder(sys.stdout)
-    date, began = datetime.datetime.now(datetime.UTC), time.monotonic()
+    machine, date, began = describe_machine(), datetime.datetime.now(datetime.UTC).date(), time.monotonic()
     code = int(benchmark(rest) or 0)
-    seconds = round(time.monotonic() - began, 3)
+    seconds = round(time.monotonic() - began, 1)
     if saved.output is not None:
-        results = {
-            "format": "kgverify-benchmark",
-            "version": 1,
-            "benchmark": own.name,
-            "options": rest,
-            "date": date.isoformat("T", "seconds"),
-            "seconds": seconds,
-            "exit_code": code,
-            "machine": describe_machine(),
-            "tables": recorder.tables,
-            "lines": recorder.lines,
-        }
-        saved.output.write_text(json.dumps(results, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        command = shlex.join([own.name, *rest])
+        save_results(saved.output, command, date=date.isoformat(), seconds=seconds, exit_code=code, machine=machine)
     return code
 
 

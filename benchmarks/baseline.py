@@ -6,13 +6,13 @@ Written from its description, not from its code. What it has, and `kgverify.prov
 - the whole segment of the selected predicate gathered and tried for every slot, with no index on arguments;
 - the policy on all `max_resolvents + 1` rows of every slot, the goal's among them, padding or not;
 - slot i takes the candidates i, i + N, i + 2N, ...: a pool `[ceil(C / N), N]`, without any balance between slots;
-- a look from the host at every step, which decides whether the engine is called;
+- a look from the host at every step;
 - two captured graphs, the engine's and the policy's, whose outputs are copied into buffers.
 
-Published, resolvents were computed for the query alone and chosen from again at every later step (`recomputes=False`). With
-`recomputes=True` it takes the derivations of docs/semantics.md: the same outcomes and log-probabilities as kgverify's own
-engines, on the same weights and candidates. To that end the segment is resolved in full, and the first `max_resolvents` of what
-survives are kept, instead of the first that match; a TRUE anywhere in the segment wins.
+Published, resolvents were computed for the query alone and chosen from again at every later step. Here they are computed at every
+step, so that it takes the derivations of docs/semantics.md: the same outcomes and log-probabilities as kgverify's own engines, on
+the same weights and candidates. To that end the segment is resolved in full, and the first `max_resolvents` of what survives are
+kept, instead of the first that match; a TRUE anywhere in the segment wins.
 """
 
 import math
@@ -284,7 +284,6 @@ class Slots(NamedTuple):
     is_limited:      bool    [N]
     log_probability: float64 [N]
     turn:            int64   [N]        row of the pool; the number of its rows if no candidate is left
-    is_fresh:        bool    [N]        no step taken yet
     """
 
     goal: Tensor
@@ -295,7 +294,6 @@ class Slots(NamedTuple):
     is_limited: Tensor
     log_probability: Tensor
     turn: Tensor
-    is_fresh: Tensor
 
 
 class Pool(NamedTuple):
@@ -329,7 +327,7 @@ def take_step(
 ) -> tuple[Slots, Pool, Tensor]:
     """Choose, advance, finish; store what ended and renew its slot.
 
-    The last result, bool [2], is for the host: whether any slot is open, and whether any has just begun.
+    The last result, bool [], is for the host: whether any slot is open.
     """
     score = score_all(parameters, slots.goal, resolvents.atoms)
     places = torch.arange(score.shape[1], device=score.device)
@@ -357,7 +355,6 @@ def take_step(
         is_limited=slots.is_limited | (is_open & resolvents.is_limited),
         log_probability=slots.log_probability + torch.where(is_open, gain, 0.0),
         turn=slots.turn,
-        is_fresh=slots.is_fresh & ~is_open,
     )
     return recycle(segments, after, pool)
 
@@ -387,7 +384,6 @@ def recycle(segments: Segments, slots: Slots, pool: Pool) -> tuple[Slots, Pool, 
         is_limited=slots.is_limited & ~takes,
         log_probability=torch.where(takes, 0.0, slots.log_probability),
         turn=turn,
-        is_fresh=slots.is_fresh | takes,
     )
     results = Pool(
         query=pool.query,
@@ -395,7 +391,7 @@ def recycle(segments: Segments, slots: Slots, pool: Pool) -> tuple[Slots, Pool, 
         is_limited=torch.where(is_place, slots.is_limited, pool.is_limited),
         log_probability=torch.where(is_place, slots.log_probability, pool.log_probability),
     )
-    return renewed, results, torch.stack(((outcome == OPEN).any(), takes.any()))
+    return renewed, results, (outcome == OPEN).any()
 
 
 # The evaluator
@@ -404,10 +400,9 @@ def recycle(segments: Segments, slots: Slots, pool: Pool) -> tuple[Slots, Pool, 
 class PaddedEvaluator:
     """Evaluates candidates as published designs do (see the package).
 
-    slots:      derivations in flight
-    capacity:   most candidates of one call; the pool has a row for each `slots` of them
-    recomputes: whether resolvents are computed at every step; if not, for the query alone, as published
-    mode:       as of `CompiledEngine`: `auto` captures graphs on CUDA
+    slots:    derivations in flight
+    capacity: most candidates of one call; the pool has a row for each `slots` of them
+    mode:     as of `CompiledEngine`: `auto` captures graphs on CUDA
     """
 
     def __init__(
@@ -418,14 +413,12 @@ class PaddedEvaluator:
         *,
         slots: int,
         capacity: int,
-        recomputes: bool = True,
         mode: str = "auto",
         device: str = "auto",
     ) -> None:
         check_policy(policy, program, limits)
         self._device = resolve_device(device)
         self._mode = resolve_mode(mode, self._device)
-        self._recomputes = recomputes
         self._num_slots, self._num_turns = slots, -(-capacity // slots)
         self._segments = build_segments(program, limits.max_atoms, self._device)
         self._parameters = build_parameters(policy, self._device, torch.float32)
@@ -437,15 +430,8 @@ class PaddedEvaluator:
                 torch._dynamo.mark_static_address(buffer)
 
         # Tables and weights are arguments: what a closure holds is copied before each replay of a graph.
-        def run_engine(segments: Segments, slots: Slots, resolvents: Resolvents) -> Resolvents:
-            fresh = compute_resolvents(segments, limits, slots.goal, slots.query, slots.visited, slots.depth)
-            renews = slots.is_fresh | recomputes
-            return Resolvents(
-                torch.where(renews[:, None, None, None], fresh.atoms, resolvents.atoms),
-                torch.where(renews, fresh.count, resolvents.count),
-                torch.where(renews, fresh.kind, resolvents.kind),
-                torch.where(renews, fresh.is_limited, resolvents.is_limited),
-            )
+        def run_engine(segments: Segments, slots: Slots) -> Resolvents:
+            return compute_resolvents(segments, limits, slots.goal, slots.query, slots.visited, slots.depth)
 
         def run_step(
             segments: Segments, parameters: Parameters, slots: Slots, resolvents: Resolvents, pool: Pool
@@ -454,25 +440,20 @@ class PaddedEvaluator:
 
         self._run_engine = compile_function(run_engine, self._mode)
         self._run_step = compile_function(run_step, self._mode)
-        self.num_steps = self.num_engine_calls = 0
+        self.num_steps = 0
 
     def evaluate(self, candidates: CandidateSet) -> Results:
-        """Run every candidate to its end, counting in `num_steps` and `num_engine_calls`."""
+        """Run every candidate to its end, counting in `num_steps`."""
         num = len(candidates.query)
         self._fill(candidates)
-        self.num_steps = self.num_engine_calls = 0
-        slots, pool, flags = recycle(self._segments, self._slots, self._pool)
+        self.num_steps = 0
+        slots, pool, is_any_open = recycle(self._segments, self._slots, self._pool)
         self._copy(slots, pool)
-        while True:
-            is_any_open, is_any_fresh = flags.tolist()  # the host waits here, at every step
-            if not is_any_open:
-                break
-            if self._recomputes or is_any_fresh:
-                self._begin_replay()
-                _copy_all(self._resolvents, self._run_engine(self._segments, self._slots, self._resolvents))
-                self.num_engine_calls += 1
+        while bool(is_any_open):  # the host waits here, at every step
             self._begin_replay()
-            slots, pool, flags = self._run_step(
+            _copy_all(self._resolvents, self._run_engine(self._segments, self._slots))
+            self._begin_replay()
+            slots, pool, is_any_open = self._run_step(
                 self._segments, self._parameters, self._slots, self._resolvents, self._pool
             )
             self._copy(slots, pool)
@@ -516,7 +497,6 @@ class PaddedEvaluator:
             is_limited=full(0, n, dtype=torch.bool),
             log_probability=full(0, n, dtype=torch.float64),
             turn=full(-1, n),
-            is_fresh=full(0, n, dtype=torch.bool),
         )
         pool = Pool(
             query=full(PAD, t, n, 3),

@@ -2,13 +2,12 @@
 
 import errno
 import itertools
+import math
 import os
 import random
 import re
-import select
 import shutil
 import signal
-import struct
 import subprocess
 import sys
 import tempfile
@@ -24,11 +23,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks import ROOT, judge_apart, make_parser, print_header, print_row, traces
+from benchmarks import ROOT, judge_apart, make_parser, print_header, print_row, run_forked
 
 sys.path.extend(str(ROOT / "tests" / folder) for folder in ("", "trace"))
 from hostile_traces import copy_as_plain_h5py
-from trace_builders import PROGRAM, RANKINGS, make_columns, open_writer, rows, write_file
+from trace_builders import HEADER, PROGRAM, RANKINGS, SYMBOLS, make_columns, open_writer, rows, write_file
 
 from kgverify.comparison.compare import compare
 from kgverify.comparison.result import Verdict
@@ -91,8 +90,8 @@ class Work:
         """Record, or go on; tell after each append how many candidates it has confirmed."""
         with TraceWriter(
             path,
-            traces.HEADER,
-            traces.SYMBOLS,
+            HEADER,
+            SYMBOLS,
             storage=Storage(shard_steps=self.shard_steps, commit_seconds=self.commit_seconds),
             resume=True,
         ) as writer:
@@ -182,43 +181,19 @@ def write_half(original: Callable[..., int], descriptor: int, buffers: list[Any]
     return original(descriptor, [content[: len(content) // 2]], offset)
 
 
-def run_child(body: Callable[[Callable[[int], Any]], None], seconds: float | None = None) -> tuple[int, int, str]:
-    """Run in a forked process, killed after some seconds; the signal that ended it or 0, what it confirmed, its error."""
-    with tempfile.TemporaryFile() as errors:
-        ended, confirmed = fork(body, errors, seconds)
-        errors.seek(0)
-        return ended, confirmed, errors.read().decode()
+def run_child(body: Callable[[Callable[[int], Any]], None], seconds: float = math.inf) -> tuple[int, int, str]:
+    """Run in a forked process, killed after some seconds; its exit code, the candidates that it confirmed, and its error."""
 
-
-def fork(body: Callable[[Callable[[int], Any]], None], errors: Any, seconds: float | None) -> tuple[int, int]:
-    read_end, write_end = os.pipe()
-    child = os.fork()
-    if not child:
+    def work() -> None:
         try:
-            os.close(read_end)
-            body(lambda num: os.write(write_end, struct.pack("<q", num)))
+            body(lambda num: os.write(1, b"%d\n" % num))
         except UserError as error:
-            errors.write(str(error).encode())
-        except BaseException as error:
-            errors.write(f"not a UserError: {error!r}".encode())
-        errors.flush()
-        os._exit(0)
-    os.close(write_end)
-    confirmed = 0
-    deadline = None if seconds is None else time.monotonic() + seconds
-    while True:
-        left = None if deadline is None else max(0.0, deadline - time.monotonic())
-        if not select.select([read_end], [], [], left)[0]:
-            # Nobody has waited for it yet, so the number is still its own.
-            os.kill(child, signal.SIGKILL)
-            deadline = None
-        elif told := os.read(read_end, 8):
-            (confirmed,) = struct.unpack("<q", told)
-        else:
-            break
-    os.close(read_end)
-    _, status = os.waitpid(child, 0)
-    return (os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0), confirmed
+            os.write(2, str(error).encode())
+
+    ended = run_forked(work, seconds=seconds)
+    confirmed = re.match(r"(?:\d+\n)*", ended.text)
+    assert confirmed is not None
+    return ended.code, max(map(int, confirmed[0].split()), default=0), ended.text[confirmed.end() :]
 
 
 def judge(work: Work, path: Path, confirmed: int, findings: Findings, where: str) -> None:
@@ -272,39 +247,31 @@ def judge_repair(work: Work, partial: Path, num: int, findings: Findings, where:
     shutil.rmtree(copy, ignore_errors=True)
 
 
-def kill_everywhere(work: Work, folder: Path, findings: Findings, *, stride: int = 1) -> int:
-    """Kill at every call, before, after and in the middle of it; how many calls there are."""
+def count_calls(work: Work, path: Path) -> int:
+    """Return the number of calls of a recording that touch the disk."""
     with failing(0, "count") as count:
-        work.record(folder / "whole.h5")
-        num_calls = count()
-    for mode in ("before", "torn", "after"):
-        for number in range(1, num_calls + 1, stride):
-            path = fresh(folder)
-
-            def body(confirm: Callable[[int], Any], path: Path = path, number: int = number, mode: str = mode) -> None:
-                with failing(number, mode):
-                    work.record(path, confirm)
-
-            ended, confirmed, error = run_child(body)
-            where = f"{mode} call {number}"
-            findings.num_trials += 1
-            if ended != signal.SIGKILL or error:
-                findings.blame("num_unreported", f"{where}: ended by {ended}: {error}")
-            judge(work, path, confirmed, findings, where)
-    return num_calls
+        work.record(path)
+        return count()
 
 
-def fill_everywhere(work: Work, folder: Path, findings: Findings, numbers: range) -> None:
-    """Let the disk be full from a call on."""
-    for number in numbers:
+def fail_everywhere(work: Work, folder: Path, findings: Findings, modes: Iterable[str], numbers: range) -> None:
+    """Kill the writer at every call, before, after or in the middle of it; or let the disk be full from the call on."""
+    for mode, number in itertools.product(modes, numbers):
         path = fresh(folder)
 
-        def body(confirm: Callable[[int], Any], path: Path = path, number: int = number) -> None:
-            with failing(number, "full"):
+        def body(confirm: Callable[[int], Any], path: Path = path, number: int = number, mode: str = mode) -> None:
+            with failing(number, mode):
                 work.record(path, confirm)
 
-        _, confirmed, error = run_child(body)
-        judge_full(work, path, confirmed, error, findings, f"full from call {number} on")
+        ended, confirmed, error = run_child(body)
+        where = f"{mode} call {number}"
+        if mode == "full":
+            judge_full(work, path, confirmed, error, findings, where)
+            continue
+        findings.num_trials += 1
+        if ended != -signal.SIGKILL or error:
+            findings.blame("num_unreported", f"{where}: ended by {ended}: {error}")
+        judge(work, path, confirmed, findings, where)
 
 
 def judge_full(work: Work, path: Path, confirmed: int, error: str, findings: Findings, where: str) -> None:
@@ -408,42 +375,44 @@ def run_durability(words: list[str]) -> int:
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args(words)
     print_header("what", "trials", "lost what was committed", "wrong reads", "not reported", "what was left")
-    small = traces.make_columns(options.seed, 60, 5)
+    small = make_columns(options.seed, 30)
     blamed: list[str] = []
     with tempfile.TemporaryDirectory(dir=options.folder) as name:
         folder = Path(name)
         for title, work in (
-            ("shards", Work(small, 2, 20)),
-            ("one file", Work(small, 2, 1000, commit_seconds=1e9)),
-            ("shards, no pieces", Work(small, 2, 20, commit_seconds=1e9)),
-            ("three threads, each batch a shard", Work(small, 2, 1, num_threads=3)),
-            ("three threads, shards of a committed batch and another", Work(small, 2, 10, num_threads=3)),
+            ("shards", Work(small, 5, 20)),
+            ("one file", Work(small, 5, 1000, commit_seconds=1e9)),
+            ("shards, no pieces", Work(small, 5, 20, commit_seconds=1e9)),
+            ("three threads, each batch a shard", Work(small, 5, 1, num_threads=3)),
+            ("three threads, shards of a committed batch and another", Work(small, 5, 10, num_threads=3)),
         ):
+            num_calls = count_calls(work, fresh(folder))
+            numbers = range(1, num_calls + 1, options.every)
             with judging(blamed) as findings:
-                num_calls = kill_everywhere(work, folder, findings, stride=options.every)
                 findings.title = f"kill -9 before, in and after each of {num_calls} calls ({title})"
+                fail_everywhere(work, folder, findings, ("before", "torn", "after"), numbers)
             with judging(blamed) as findings:
                 findings.title = f"disk full from each of {num_calls} calls on ({title})"
-                fill_everywhere(work, folder, findings, range(1, num_calls + 1, options.every))
-        columns = traces.make_columns(options.seed, options.large, 10)
+                fail_everywhere(work, folder, findings, ("full",), numbers)
+        columns = make_columns(options.seed, options.large // 2)
         for title, large in (
-            ("", Work(columns, 200, options.large // 5, commit_seconds=0.05)),
-            (", three threads", Work(columns, options.large // 100, 1, num_threads=3)),
+            ("", Work(columns, 1_000, options.large // 5, commit_seconds=0.05)),
+            (", three threads", Work(columns, options.large // 20, 1, num_threads=3)),
         ):
             with judging(blamed) as findings:
                 findings.title = f"kill -9 at a random moment of {options.large:,} steps{title}"
                 kill_at_random(large, folder, findings, options.random, options.seed)
     num_bytes = 24 << 20
-    columns = traces.make_columns(options.seed, 20_000, 10)
+    columns = make_columns(options.seed, 10_000)
     with mounted(4 * num_bytes) as mount:
-        for title, work in (("", Work(columns, 100, 5_000)), (", three threads", Work(columns, 100, 1, num_threads=3))):
+        for title, work in (("", Work(columns, 500, 5_000)), (", three threads", Work(columns, 500, 1, num_threads=3))):
             with judging(blamed) as findings:
                 findings.title = (
                     f"a tmpfs that is full at a random moment{title}" if mount else "no tmpfs may be mounted"
                 )
                 if mount is not None:
                     fill_tmpfs(work, mount, num_bytes, findings, options.filled, options.seed)
-    print(*blamed[:20], sep="\n")
+    print(*blamed[:20], sep="\n", file=sys.stderr)
     return int(bool(blamed))
 
 
@@ -598,8 +567,8 @@ def run_damage(words: list[str]) -> int:
 
     Each file is read in a child process, so that a crash of the interpreter is counted and not suffered. A file that
     reads must be the very trace it was, since nothing is sealed again; where it is not, a comparison of the two may not
-    say AGREE. It is read into memory, and mapped; both must give the same result. Prints a Markdown table; exit code 1
-    if anything but refusals and true readings occurred.
+    say AGREE. It is read into memory, and mapped; both must give the same result. Exit code 1 if anything but refusals
+    and true readings occurred.
     """
     parser = make_parser(run_damage)
     parser.add_argument("--flips", type=int, default=10_000)

@@ -1,7 +1,6 @@
 """The prover's speed: against the published design on a GPU, on several GPUs, on CPU cores, at first, and as work grows."""
 
 import gc
-import hashlib
 import os
 import resource
 import statistics
@@ -13,45 +12,32 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, TypeVar
 
+import msgspec
 import numpy as np
 import torch
 
 from benchmarks import make_parser, print_header, print_row, run_apart, time_in_turn
 from benchmarks.baseline import PaddedEvaluator
-from benchmarks.scoreboard import Remembering
-from benchmarks.traces import draw_chain, draw_graph
-from kgverify.comparison.equality import Equality
-from kgverify.engines.policy import SHORTEST, make_two_tower
+from benchmarks.traces import write_chain, write_graph
+from kgverify.bench import BenchResult
+from kgverify.engines.policy import make_two_tower, write_policy
 from kgverify.engines.protocol import Results
-from kgverify.evaluation.evaluate import EvaluationSettings, evaluate
-from kgverify.evaluation.proving import join_process_group, prove_candidates
-from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.graphs.load import load_graph
 from kgverify.program.limits import Limits
 from kgverify.program.outcomes import Outcome
-from kgverify.prover.engine import CompiledEngine
 from kgverify.prover.evaluator import Evaluator
 from kgverify.prover.execution.device import resolve_device
-from kgverify.prover.execution_choice import choose_layout
 from kgverify.prover.program.least_model import LeastModel
-from kgverify.ranking.draw import ALL, draw_candidates
-from kgverify.ranking.rank import rank_candidates
-from kgverify.runs.engine_makers import evaluator_pipeline
-from kgverify.runs.fan_out import reference_over
-from kgverify.runs.run import Pipeline, Run, describe_work, reference_pipeline
+from kgverify.ranking.draw import draw_candidates
+from kgverify.runs.run import Run
 from kgverify.trace.model.columns import CandidateSet
-from kgverify.verification.verify import verify
 
 Result = TypeVar("Result")
 
-SLOTS: Final = 65536
-MATCHED_PER_SLOT: Final = 64
-SCORED_PER_SLOT: Final = 32
 LIMITS: Final = Limits()
 PUBLISHED: Final = {"embedding": 250, "hidden": 256, "blocks": 8}
-SMALL: Final = {"embedding": 16, "hidden": 32, "blocks": 1}
 
 
 def draw(run: Run) -> CandidateSet:
@@ -59,19 +45,32 @@ def draw(run: Run) -> CandidateSet:
     return draw_candidates(run.graph, run.split, run.queries, run.num_corruptions, run.seed)
 
 
+def run_kgverify(*words: object, launcher: Sequence[str] = (sys.executable,), folder: str) -> Any:
+    """Run a command of kgverify, and return the JSON that it writes."""
+    path = Path(folder, "result.json")
+    command = [*launcher, "-m", "kgverify", *map(str, words), "--json", str(path)]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    return msgspec.json.decode(path.read_bytes())
+
+
+def write_published(graph: str, folder: str) -> Path:
+    """Write a policy of the published sizes for a graph."""
+    path = Path(folder, f"{graph}.safetensors")
+    write_policy(make_two_tower(load_graph(graph).program, LIMITS, seed=0, **PUBLISHED), path)
+    return path
+
+
 # The published design
 
 
 @dataclass(frozen=True)
 class Bench:
-    """The settings of a measurement.
-
-    tiny: everything is small, to check on a CPU that it runs; the times then mean nothing
-    """
+    """The settings of a measurement."""
 
     device: str
     mode: str
-    tiny: bool
+    queries: int
+    corruptions: int
     repeats: int
     baseline_slots: tuple[int, ...]
 
@@ -85,33 +84,21 @@ class Bench:
         """The precisions of the policy's products."""
         return ("float32", "bf16", "bf16x3", "fp16") if self.is_cuda else ("float32",)
 
-    def load(self, graph: str, num_queries: int, num_corruptions: int) -> Run:
+    def load(self, graph: str) -> Run:
         """Return a run with the published sizes of the policy: 8 blocks of 256, embeddings of 250."""
         loaded = load_graph(graph)
-        policy = make_two_tower(loaded.program, LIMITS, seed=0, **(SMALL if self.tiny else PUBLISHED))
-        if self.tiny:
-            num_queries, num_corruptions = 2, 3
-        return Run(loaded, LIMITS, policy, num_queries=num_queries, num_corruptions=num_corruptions)
+        policy = make_two_tower(loaded.program, LIMITS, seed=0, **PUBLISHED)
+        return Run(loaded, LIMITS, policy, num_queries=self.queries, num_corruptions=self.corruptions)
 
-    def build(self, run: Run, num: int, precision: str = "float32") -> CompiledEngine:
-        """Build our engine for pools of a number of candidates."""
-        slots = 16 if self.tiny else min(SLOTS, num)
-        layout = choose_layout(
-            run.limits,
-            slots=slots,
-            match_window=MATCHED_PER_SLOT * slots,
-            score_window=max(run.limits.max_resolvents, SCORED_PER_SLOT * slots),
-            pool=num,
-        )
-        settings = {"mode": self.mode, "device": self.device, "layout": layout, "precision": precision}
-        return CompiledEngine(run.graph.program, run.limits, run.policy, **settings)
+    def build(self, run: Run, precision: str) -> Any:
+        """Build our engine, as a user gets it."""
+        make = Evaluator(mode=self.mode, device=self.device, precision=precision)
+        return make(run.graph.program, run.limits, run.policy)
 
-    def build_baseline(self, run: Run, num: int, slots: int, *, recomputes: bool = True) -> PaddedEvaluator:
+    def build_baseline(self, run: Run, num: int, slots: int) -> PaddedEvaluator:
         """Build the published design."""
-        slots = 8 if self.tiny else slots
-        settings = {"slots": slots, "capacity": num, "recomputes": recomputes}
-        program = run.graph.program
-        return PaddedEvaluator(program, run.limits, run.policy, mode=self.mode, device=self.device, **settings)
+        settings = {"slots": slots, "capacity": num, "mode": self.mode, "device": self.device}
+        return PaddedEvaluator(run.graph.program, run.limits, run.policy, **settings)
 
     def measure(self, work: Callable[[], Result], repeats: int) -> tuple[Result, float]:
         """Return the result of the work and its least time in seconds, waiting for the device. Warm up before."""
@@ -166,19 +153,18 @@ def describe_difference(expected: Any, actual: Any) -> str:
     return f"{int(differs.sum())} outcomes differ, log-probabilities by up to {gap:.1e} where they do not"
 
 
-def measure_agreement(bench: Bench, run: Run) -> None:
-    """Compare every step with the reference, with `shortest` and in every precision of the policy."""
-    shortest = Run(run.graph, run.limits, SHORTEST, num_queries=len(run.queries), num_corruptions=run.num_corruptions)
-    for each in (shortest, run):
-        with reference_over(each, jobs=1 if bench.tiny else (os.cpu_count() or 1)) as reference:
-            expected = reference._replace(engine=Remembering(reference.engine))
-            for precision in ("float32",) if each is shortest else bench.precisions:
-                bench.forget()
-                pipeline = Pipeline(bench.build(each, 4096, precision), draw_candidates, rank_candidates)
-                report = verify(each, expected, pipeline, equality=Equality(determinism=False)).report
-                what = f"reference against {each.policy.name}, {precision}"
-                note = f"{report.verdict.value}: {report.coverage.steps:,} steps, {len(report.near_ties)} near-ties"
-                bench.add_row(run.graph.name, what, report.coverage.candidates, note=note)
+def measure_agreement(bench: Bench, graph: str) -> None:
+    """Compare every step with the reference by `kgverify diff`, with `shortest` and in every precision of the policy."""
+    queries = min(50, bench.queries)
+    with tempfile.TemporaryDirectory() as folder:
+        published = write_published(graph, folder)
+        for policy, precision in (("shortest", "float32"), *((published, each) for each in bench.precisions)):
+            words = ["--graph", graph, "--queries", queries, "--corruptions", bench.corruptions, "--policy", policy]
+            words += ["--device", bench.device, "--mode", bench.mode, "--tune", f"precision={precision}"]
+            found = run_kgverify("diff", *words, "--minimum", "none", folder=folder)
+            covered, name = found["coverage"], policy if isinstance(policy, str) else "two_tower"
+            note = f"{found['verdict']}: {covered['steps']:,} steps, {len(found['near_ties'])} near-ties"
+            bench.add_row(graph, f"reference against {name}, {precision}", covered["candidates"], note=note)
 
 
 def measure_ours(bench: Bench, run: Run, candidates: CandidateSet) -> tuple[dict[str, float], Results]:
@@ -188,7 +174,7 @@ def measure_ours(bench: Bench, run: Run, candidates: CandidateSet) -> tuple[dict
     expected: Results | None = None
     for precision in bench.precisions:
         bench.forget()
-        engine = bench.build(run, num, precision)
+        engine = bench.build(run, precision)
         began = time.perf_counter()
         engine.evaluate(candidates)
         note = f"first run {time.perf_counter() - began:.1f} s; "
@@ -214,39 +200,33 @@ def measure_against_baseline(bench: Bench, run: Run) -> None:
     ours, expected = measure_ours(bench, run, candidates)
     theirs: dict[str, float] = {}
 
-    def measure_baseline(what: str, slots: int, recomputes: bool) -> None:
+    def measure_baseline(what: str, slots: int) -> None:
         bench.forget()
-        evaluator = bench.build_baseline(run, num, slots, recomputes=recomputes)
+        evaluator = bench.build_baseline(run, num, slots)
         results = evaluator.evaluate(candidates)
         _, theirs[what] = bench.measure(partial(evaluator.evaluate, candidates), min(2, bench.repeats))
-        proved = int((results.outcome == Outcome.PROVED).sum())
-        note = describe_difference(expected, results) if recomputes else f"{proved} proved"
-        note += f"; {evaluator.num_steps} steps, {evaluator.num_engine_calls} calls of the engine"
+        note = f"{describe_difference(expected, results)}; {evaluator.num_steps} steps"
         bench.add_row(name, what, num, theirs[what], note)
 
     for slots in bench.baseline_slots:
-        measure_baseline(f"baseline, {slots} slots", slots, True)
+        measure_baseline(f"baseline, {slots} slots", slots)
     best = min(theirs, key=theirs.__getitem__)
     if bench.is_cuda:
         torch.set_float32_matmul_precision("high")
-        measure_baseline(f"{best}, tf32", bench.baseline_slots[list(theirs).index(best)], True)
+        measure_baseline(f"{best}, tf32", bench.baseline_slots[list(theirs).index(best)])
         torch.set_float32_matmul_precision("highest")
-    published = "baseline as published, 256 slots"
-    measure_baseline(published, 256, False)
     for precision, seconds in ours.items():
-        right, as_published = theirs[best] / seconds, theirs[published] / seconds
-        note = f"{right:.1f} x the right baseline at its best, {as_published:.1f} x as published"
-        bench.add_row(name, f"ratio, {precision}", note=note)
+        bench.add_row(name, f"ratio, {precision}", note=f"{theirs[best] / seconds:.1f} x the baseline at its best")
 
 
 def run_evaluator(words: list[str]) -> None:
     """Compare the evaluator with the published design on one GPU: first whether it is right, then how fast it is.
 
         python -m benchmarks evaluator --device cuda
-        python -m benchmarks evaluator --device cpu --tiny
+        python -m benchmarks evaluator --device cpu --queries 2 --corruptions 3 --large-graph family
 
-    Both sides of a ratio are measured in the same run, on the same candidates and weights (100 queries, 100 corruptions a
-    side), each warmed up, the best of some repeats.
+    Both sides of a ratio are measured in the same run, on the same candidates and weights, each warmed up, the best of some
+    repeats.
     """
     parser = make_parser(run_evaluator)
     parser.add_argument("--device", default="auto")
@@ -256,237 +236,159 @@ def run_evaluator(words: list[str]) -> None:
     parser.add_argument("--baseline-slots", type=int, nargs="+", default=[256, 1024, 4096])
     parser.add_argument("--graph", default="family")
     parser.add_argument("--large-graph", default="wn18rr", help="of the agreement alone")
-    parser.add_argument("--tiny", action="store_true", help="a few candidates of each, to see that it runs")
+    parser.add_argument("--queries", type=int, default=100, help="at most 50 of them for the agreement")
+    parser.add_argument("--corruptions", type=int, default=100, help="a side")
     options = parser.parse_args(words)
-    slots = tuple(options.baseline_slots[:1] if options.tiny else options.baseline_slots)
-    device = resolve_device(options.device).type
-    bench = Bench(device, options.mode, options.tiny, options.repeats, slots)
-    shown = torch.cuda.get_device_name() if bench.is_cuda else "CPU"
-    print(f"{shown}, torch {torch.__version__}, best of {bench.repeats}\n")
+    size, slots = (options.queries, options.corruptions), tuple(options.baseline_slots)
+    bench = Bench(resolve_device(options.device).type, options.mode, *size, options.repeats, slots)
     print_header("set", "what", "candidates", "seconds", "µs/candidate", "peak GiB", "note")
     if options.only != "speed":
         for name in (options.graph, options.large_graph):
-            measure_agreement(bench, bench.load(name, 50, 100))
+            measure_agreement(bench, name)
     if options.only != "agreement":
-        measure_against_baseline(bench, bench.load(options.graph, 100, 100))
+        measure_against_baseline(bench, bench.load(options.graph))
 
 
 # CPU cores
 
 
-COLUMNS: Final = {
-    "graph": "",
-    "policy": "",
-    "prover": "",
-    "slots": "",
-    "candidates": ",",
-    "s": ".2f",
-    "µs/candidate": ".0f",
-    "times the reference": ".1f",
-    "recorded: times": ".1f",
-    "log-probabilities differ by": ".0e",
-}
-"""The columns, and their formats."""
-
-
 def run_cpu(words: list[str]) -> None:
-    """The evaluators on this machine's CPU cores against the reference, per candidate, as a Markdown table.
+    """The evaluators on this machine's CPU cores against the reference, per candidate, measured by `kgverify bench`.
 
         KGVERIFY_DATA=... python -m benchmarks cpu --graph countries family
 
-    Each evaluator proves all candidates, with every step recorded and without; the reference, on one core, some of
-    them. What the evaluator gives for these is compared.
+    Each evaluator proves all candidates, and the reference a sample; the results are compared before anything is timed.
     """
     parser = make_parser(run_cpu)
     parser.add_argument("--graph", nargs="+", default=["countries", "family"])
-    parser.add_argument("--queries", type=int, default=20)
-    parser.add_argument("--slots", type=int, nargs="+", default=[256], help="of the modes that have slots")
-    parser.add_argument("--sample", type=int, default=16, help="the reference proves one candidate of this number")
-    parser.add_argument("--modes", nargs="+", default=["native", "default"])
+    parser.add_argument("--size", default="medium", help="as of `kgverify bench`")
+    parser.add_argument("--modes", default="native,default")
     options = parser.parse_args(words)
-    print_header(*COLUMNS)
-    for name in options.graph:
-        graph = load_graph(name)
-        for label, policy in (
-            ("`shortest`", SHORTEST),
-            ("`two_tower`, 2 × 64", make_two_tower(graph.program, LIMITS, seed=0)),
-            ("`two_tower`, 8 × 256", make_two_tower(graph.program, LIMITS, seed=0, **PUBLISHED)),
-        ):
-            run = Run(graph, LIMITS, policy, num_queries=options.queries, num_corruptions=50)
-            settings = [(mode, slots) for mode in options.modes for slots in options.slots]
-            measure_on_cpu(run, label, settings, options.sample)
-
-
-def measure_on_cpu(run: Run, label: str, settings: list[tuple[str, int]], sample: int) -> None:
-    """Print a row for the reference, and one for the evaluator in each mode with each number of slots."""
-
-    def show(*cells: object) -> None:
-        print_row(*map(format, (run.graph.name, label, *cells), COLUMNS.values()))
-
-    candidates = draw(run)
-    num = len(candidates.query)
-    some = np.arange(0, num, sample)
-    reference = reference_pipeline(run).engine
-    began = time.perf_counter()
-    expected = reference.prove(candidates.take(some)).candidates
-    each = (time.perf_counter() - began) / len(some)
-    show("reference", "", len(some), each * len(some), each * 1e6, 1, 1, 0)
-    for mode, slots in settings:
-        engine = Evaluator(mode=mode, device="cpu", slots=slots)(run.graph.program, run.limits, run.policy)
-        prove_candidates(engine, candidates.take(some))
-        engine.prove(candidates.take(some))
-        began = time.perf_counter()
-        results = prove_candidates(engine, candidates)[0]
-        seconds = time.perf_counter() - began
-        engine.prove(candidates)
-        recorded = time.perf_counter() - began - seconds
-        assert (results.outcome[some] == expected.outcome).all(), "outcomes differ"
-        gap = float(np.abs(results.log_probability[some] - expected.log_probability).max())
-        times = [each * num / taken for taken in (seconds, recorded)]
-        size = slots if engine.info.layout else ""
-        show(engine.info.mode, size, num, seconds, seconds / num * 1e6, *times, gap)
+    print_header("graph", "policy", "engine", "candidates", "µs/candidate, median", "quartiles", "times the reference")
+    for graph in options.graph:
+        with tempfile.TemporaryDirectory() as folder:
+            published = write_published(graph, folder)
+            for label, policy in (
+                ("`shortest`", "shortest"),
+                ("`two_tower`, 2 × 64", "two_tower"),
+                ("`two_tower`, 8 × 256", published),
+            ):
+                given = ["--graph", graph, "--policy", policy, "--size", options.size, "--modes", options.modes]
+                found = run_kgverify("bench", *given, "--device", "cpu", folder=folder)
+                reference, *others = msgspec.convert(found, BenchResult).measurements
+                # The reference remembers scores. The warm-up is its first pass, and one as fast as those that are timed.
+                first = (reference.warm_up_seconds or 0.0) - statistics.median(reference.seconds)
+                slow = 1e6 * first / reference.num_candidates
+                print_row(graph, label, "reference, first pass", reference.num_candidates, f"{slow:,.0f}", "", "1.0")
+                for one in others:
+                    low, median, high = (1e6 * each for each in one.quartiles or ())
+                    speed = f"{median:,.0f}", f"{low:,.0f} to {high:,.0f}", f"{slow / median:.1f}"
+                    print_row(graph, label, one.name, f"{one.num_candidates:,}", *speed)
 
 
 # Several GPUs
 
 
 def run_gpus(words: list[str]) -> None:
-    """One large evaluation by several GPUs of one host: the time, and whether the metrics are those of one GPU.
+    """One large `kgverify evaluate` by several GPUs of one host: the time, and whether the metrics are those of one GPU.
 
-        torchrun --nproc-per-node 1 -m benchmarks gpus --save /tmp/one
-        torchrun --nproc-per-node 4 -m benchmarks gpus --save /tmp/four
-        torchrun --nproc-per-node 4 -m benchmarks gpus --save /tmp/ranks --rank-only
+        python -m benchmarks gpus --processes 1 4
+        python -m benchmarks gpus --processes 1 2 --device cpu --precision float32 --queries 2 --corruptions 5
 
-    Each prints its seconds, after all processes have started and warmed up, and a digest of all ranks and outcomes,
-    which must not depend on the number of GPUs.
+    `torchrun` starts a process for each GPU. The time begins when all processes have warmed up. The metrics
+    must be equal for every number of GPUs.
     """
     parser = make_parser(run_gpus)
-    parser.add_argument("--save", type=Path, required=True, help="an empty folder for the parts")
+    parser.add_argument("--processes", type=int, nargs="+", default=[1, 4])
     parser.add_argument("--device", default="auto")
     parser.add_argument("--graph", default="family")
-    parser.add_argument("--corruptions", type=int, default=900, help="a side; 900 of family are 10 million candidates")
-    parser.add_argument("--rank-only", action="store_true", help="every rank, among all corruptions, and no more")
-    parser.add_argument("--part-size", type=int, help="candidates of a part")
+    parser.add_argument("--queries", type=int, help="all if not given")
+    parser.add_argument("--corruptions", default="all", help="a side")
     parser.add_argument("--precision", default="fp16")
-    parser.add_argument("--tiny", action="store_true", help="two queries and a small policy, to see that it runs")
     options = parser.parse_args(words)
-    team = join_process_group()
-    graph = load_graph(options.graph)
-    policy = make_two_tower(graph.program, LIMITS, seed=0, **(SMALL if options.tiny else PUBLISHED))
-    num_queries = 2 if options.tiny else len(graph.queries("test"))
-    num_corruptions = ALL if options.rank_only else options.corruptions
-    run = Run(graph, LIMITS, policy, num_queries=num_queries, num_corruptions=num_corruptions)
-    work = describe_work(run, options.part_size, rank_only=options.rank_only)
-    pipeline = evaluator_pipeline(run, device=options.device, work=work, precision=options.precision)
-    # Processes start one after the other; the evaluation's time begins when all have.
-    team.add("started", 1)
-    while team.add("started", 0) < team.size:
-        time.sleep(0.001)
-    settings = {"part_size": options.part_size, "rank_only": options.rank_only}
-    harvest = evaluate(run, pipeline, EvaluationSettings(folder=options.save, group=team, **settings))
-    if harvest is None:
-        return
-    digest = hashlib.sha256()
-    results = [harvest.results[part.number] for part in harvest.plan.parts]
-    columns = list(zip(*(result.rankings for result in results), strict=True))
-    # With ranks alone, what is proved beyond them depends on the parts.
-    columns += [] if options.rank_only else [tuple(result.num_outcomes for result in results)]
-    for column in columns:
-        digest.update(np.concatenate(column).tobytes())
-    where = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
-    print(
-        f"{team.size} x {where}: {harvest.num_candidates:,} candidates in {harvest.seconds:.2f} s, after"
-        f" {harvest.warm_up_seconds:.1f} s of warming up; digest {digest.hexdigest()[:16]}",
-        flush=True,
+    queries = options.queries or len(load_graph(options.graph).queries("test"))
+    print_header(
+        "processes", "candidates, those left out included", "s", "warm-up, s", "MRR", "metrics as with the first"
     )
+    first: dict[str, float] = {}
+    for num in options.processes:
+        with tempfile.TemporaryDirectory() as folder:
+            words = [
+                "--graph",
+                options.graph,
+                "--queries",
+                queries,
+                "--corruptions",
+                options.corruptions,
+                "--rank-only",
+            ]
+            words += ["--policy", write_published(options.graph, folder), "--device", options.device]
+            words += ["--tune", f"precision={options.precision}", "--check", 0, "--minimum", "none"]
+            launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(num)]
+            found = run_kgverify("evaluate", *words, "--save", Path(folder, "save"), launcher=launcher, folder=folder)
+        first = first or found["metrics"]
+        mrr = f"{found['metrics']['both.realistic.mean_reciprocal_rank']:.6f}"
+        seconds = f"{found['seconds']:.2f}", f"{found['warm_up_seconds']:.1f}"
+        print_row(
+            num, f"{found['num_candidates']:,}", *seconds, mrr, "equal" if found["metrics"] == first else "DIFFERENT"
+        )
 
 
 # The first command
 
 
-FIRST_COMMAND = [sys.executable, "-m", "kgverify", "diff", "--queries", "20"]
 NUM_WARM = 3
 
 
 def time_command(cache: str) -> float:
-    environment = dict(os.environ, TORCHINDUCTOR_CACHE_DIR=cache, KGVERIFY_CACHE=cache)
+    command = [sys.executable, "-m", "kgverify", "diff", "--queries", "20"]
+    environment = os.environ | {"TORCHINDUCTOR_CACHE_DIR": cache, "KGVERIFY_CACHE": cache}
     began = time.perf_counter()
-    subprocess.run(FIRST_COMMAND, env=environment, check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL)
     return time.perf_counter() - began
 
 
 def run_first_run(words: list[str]) -> None:
     """The time of the first command: cold (nothing compiled before) and warm, whole processes.
 
-        python -m benchmarks first-run
-
-    Targets on 2 CPU cores: cold under 15 s, warm under 4 s.
+    python -m benchmarks first-run
     """
     parser = make_parser(run_first_run)
     parser.parse_args(words)
     with tempfile.TemporaryDirectory() as cache:
-        print(f"cold {time_command(cache):.1f} s", flush=True)
+        print_header("`kgverify diff --queries 20`", "s")
+        print_row("cold", f"{time_command(cache):.1f}")
         warm = [time_command(cache) for _ in range(NUM_WARM)]
-        print(f"warm {statistics.median(warm):.1f} s (median of {NUM_WARM})")
+        print_row(f"warm, median of {NUM_WARM}", f"{statistics.median(warm):.1f}")
 
 
 # Growth
 
 
+BASE: Final = {"facts": 20_000, "rules": 50, "queries": 20, "max_depth": 20}
 POINTS: Final = {
     "facts": (20_000, 80_000, 320_000, 1_280_000),
     "rules": (25, 50, 100, 200, 400),
-    "candidates": (1_010, 4_040, 16_160, 64_640),
-    "depth": (8, 16, 32, 64, 128),
-    "slots": (32, 64, 128, 256),
+    "queries": (10, 40, 160, 640),
+    "max_depth": (8, 16, 32, 64, 128),
 }
-TINY: Final = {"facts": (200, 400), "rules": (2, 4), "candidates": (22, 44), "depth": (2, 4), "slots": (4, 8)}
-MEASURED: Final = {"setup": "set-up, s", "each": "µs a candidate", "memory": "peak memory, MB"}
+MEASURED: Final = ("warm-up, s", "µs/candidate", "peak memory, MB")
 
 
-class Point(NamedTuple):
-    """A measurement. setup: seconds; each: microseconds; memory: MB; ends: a digest of the ends of all candidates."""
-
-    setup: float
-    each: float
-    memory: float
-    ends: str
-
-
-def draw_alike(graph: KnowledgeGraph, base: KnowledgeGraph, num: int) -> CandidateSet:
-    """Draw candidates in a graph, and return them in the ids of another one that has the same names."""
-    num_queries = min(len(base.test), max(1, num // 101))
-    drawn = draw_candidates(base, "test", range(num_queries), num // num_queries // 2, 0)
-    source, target = base.program.symbols, graph.program.symbols
-    predicates = np.array([target.predicate_ids[name] for name in source.predicates], np.int32)
-    constants = np.array([target.constant_ids[name] for name in source.constants], np.int32)
-    atoms = np.stack([predicates[drawn.atom[:, 0]], constants[drawn.atom[:, 1]], constants[drawn.atom[:, 2]]], 1)
-    return drawn._replace(atom=atoms).take(np.arange(min(num, len(atoms))))
-
-
-def measure_point(axis: str, value: int, smallest: int, mode: str, is_tiny: bool) -> Point:
-    """Measure one point of an axis; smallest: its first value."""
-    num_facts, num_rules, num = (200, 4, 44) if is_tiny else (20_000, 50, 4_040)
-    limits = Limits(max_depth=value) if axis == "depth" else Limits()
-    if axis == "depth":
-        base = graph = draw_chain(2 * max(POINTS["depth"]))
-    else:
-        base = draw_graph(smallest if axis == "facts" else num_facts, value if axis == "rules" else num_rules)
-        graph = draw_graph(smallest, num_rules, value // smallest) if axis == "facts" else base
-    num = value if axis == "candidates" else num // 10 if axis == "slots" else num
-    began = time.process_time()
-    graph.program  # noqa: B018  made once, by the first who asks
-    numbered = time.process_time() - began
-    candidates = draw_alike(graph, base, num)
-    began = time.process_time()
-    settings = {"mode": "eager", "slots": value} if axis == "slots" else {"mode": mode}
-    engine = Evaluator(device="cpu", **settings)(graph.program, limits, SHORTEST)
-    setup = numbered + time.process_time() - began
-    seconds = time_in_turn({"": partial(engine.evaluate, candidates)}, 3, clock=time.process_time)[""]
-    results = engine.evaluate(candidates).results
-    digest = hashlib.sha256(results.outcome.tobytes() + results.log_probability.tobytes()).hexdigest()
-    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
-    return Point(setup, min(seconds) / len(candidates.query) * 1e6, memory, digest)
+def measure_point(axis: str, value: int, mode: str) -> tuple[float, ...]:
+    """Return the measured values of one point of an axis."""
+    size = BASE | {axis: value}
+    with tempfile.TemporaryDirectory() as folder:
+        graph = Path(folder, "graph")
+        if axis == "max_depth":
+            write_chain(graph, 2 * max(POINTS[axis]))
+        else:
+            write_graph(graph, size["facts"], size["rules"], num_relations=40, seed=0)
+        words = ["--graph", graph, "--device", "cpu", "--modes", mode, "--limits", f"max_depth={size['max_depth']}"]
+        words += ["--size", f"queries={size['queries']},corruptions=50,seconds=0"]
+        _, measured = msgspec.convert(run_kgverify("bench", *words, folder=folder), BenchResult).measurements
+    memory = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1e3
+    return measured.warm_up_seconds or 0.0, 1e6 * (measured.quartiles or (0, 0, 0))[1], memory
 
 
 def fit_exponent(values: Sequence[float], measured: Sequence[float]) -> float:
@@ -495,32 +397,21 @@ def fit_exponent(values: Sequence[float], measured: Sequence[float]) -> float:
 
 
 def run_growth(words: list[str]) -> None:
-    """Time and memory against facts, rules, candidates, depth and slots, with fitted exponents.
+    """Time and memory of `kgverify bench` against facts, rules, queries and depth, with fitted exponents.
 
         python -m benchmarks growth
 
-    Each point is a process of its own. Times are CPU seconds, the least of three repeats; an exponent is the slope of a
-    line through the logarithms. More facts are copies of the same graph, so that what matches stays equal: all ends are
-    compared.
+    An exponent is the slope of a line through the logarithms. More facts are of more entities, with the same number of facts
+    for each. The depth is measured on a chain, where every derivation takes all the steps that the limit allows.
     """
     parser = make_parser(run_growth)
-    parser.add_argument("--mode", default="native", help="of the evaluator; slots are measured in mode eager")
+    parser.add_argument("--mode", default="native", help="of the evaluator")
     parser.add_argument("--axes", nargs="+", choices=tuple(POINTS), default=list(POINTS))
-    parser.add_argument("--tiny", action="store_true", help="small values, to see that it runs")
     options = parser.parse_args(words)
-    values = TINY if options.tiny else POINTS
-    points: dict[str, dict[int, Point]] = {}
-    titles = [title for label in MEASURED.values() for title in (label, "exponent")]
-    print_header("against", "from", "to", *titles)
+    print_header("against", "from", "to", *(title for label in MEASURED for title in (label, "exponent")))
     for axis in options.axes:
-        points[axis] = {
-            value: run_apart(measure_point, axis, value, values[axis][0], options.mode, options.tiny)
-            for value in values[axis]
-        }
-        if axis in ("facts", "slots") and len({each.ends for each in points[axis].values()}) > 1:
-            sys.exit(f"{axis}: the ends of the candidates differ")
+        points = [run_apart(measure_point, axis, value, options.mode) for value in POINTS[axis]]
         cells = []
-        for name in MEASURED:
-            measured = [getattr(each, name) for each in points[axis].values()]
-            cells += [f"{measured[0]:,.3g} to {measured[-1]:,.3g}", f"{fit_exponent(values[axis], measured):.2f}"]
-        print_row(axis, f"{values[axis][0]:,}", f"{values[axis][-1]:,}", *cells)
+        for measured in zip(*points, strict=True):
+            cells += [f"{measured[0]:,.3g} to {measured[-1]:,.3g}", f"{fit_exponent(POINTS[axis], measured):.2f}"]
+        print_row(axis, f"{POINTS[axis][0]:,}", f"{POINTS[axis][-1]:,}", *cells)

@@ -11,16 +11,16 @@ import pkgutil
 import random
 import resource
 import shutil
-import signal
 import socket
 import struct
 import sys
 import tempfile
-import time
 import zipfile
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import chdir
+from functools import cache
 from itertools import product
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -29,7 +29,7 @@ import h5py
 import numpy as np
 
 import kgverify
-from benchmarks import ROOT, make_parser, print_header, print_row
+from benchmarks import ROOT, Ended, make_parser, print_header, print_row, run_forked
 from benchmarks.durability import flip, fuzz
 
 sys.path.extend(str(ROOT / "tests" / folder) for folder in ("", "trace"))
@@ -68,33 +68,22 @@ class Reader(NamedTuple):
     is_long: bool = False
 
 
-class Result(NamedTuple):
-    """The result of a command.
+def judge(result: Ended) -> str:
+    """Return the column of the table for a command.
 
-    code:      the exit code, or minus the signal
-    seconds:   the time that it computed, beyond that with sound files; infinite if it was ended
-    num_bytes: its memory beyond that of a process that does nothing
+    result: its time beyond that with sound files, and its memory beyond that of an idle process
     """
-
-    code: int
-    seconds: float
-    num_bytes: int
-    text: str
-
-    @property
-    def verdict(self) -> str:
-        """The column of the table."""
-        if self.seconds > SECONDS:
-            return "hang"
-        if self.code < 0:
-            return "signal"
-        if self.code == 70 or "Traceback" in self.text:
-            return "bug"
-        if self.num_bytes > MEMORY:
-            return "memory"
-        if self.code == 2:
-            return "refused" if "fix:" in self.text else "no fix"
-        return "accepted"
+    if result.seconds > SECONDS:
+        return "hang"
+    if result.code < 0:
+        return "signal"
+    if result.code == 70 or "Traceback" in result.text:
+        return "bug"
+    if result.num_bytes > MEMORY:
+        return "memory"
+    if result.code == 2:
+        return "refused" if "fix:" in result.text else "no fix"
+    return "accepted"
 
 
 # The sound files, and who reads them.
@@ -152,7 +141,6 @@ READERS = (
     Reader("known divergences", "known.toml", ("fuzz --known known.toml --engine reference --examples 1 --jobs 1",)),
     Reader("evaluation", "saved/run.json", (EVALUATE,)),
     Reader("evaluation part", "saved/part-*", (EVALUATE,)),
-    Reader("benchmark", "bench.json", (f"bench {GRAPH} --modes eager --repeats 1 --compare bench.json",)),
     Reader(
         "budget", "budget.toml", ("audit step step.py:step --inputs step.py:make --calls 1 --budget budget.toml",), True
     ),
@@ -182,7 +170,7 @@ def make_sound(folder: Path, readers: Sequence[Reader]) -> None:
             raise RuntimeError(f"{command}: {result.text}")
     if "corpus" in needed:
         shutil.copy(folder / "case.kg", folder / "corpus" / "case.kg")
-    run_forked(lambda: _leave_piece(folder / "part.h5"), folder, 60.0)
+    run_forked(lambda: _leave_piece(folder / "part.h5"), folder=folder)
 
 
 def _words(text: str) -> set[str]:
@@ -571,57 +559,7 @@ def import_everything() -> None:
     gc.freeze()
 
 
-def run_forked(work: Callable[[], object], folder: Path, seconds: float) -> Result:
-    """Run something in a forked process, in a folder, without input."""
-    with tempfile.TemporaryFile() as output:
-        began = time.monotonic()
-        child = os.fork()
-        if not child:
-            code = 70
-            try:
-                os.setpgid(0, 0)
-                os.chdir(folder)
-                os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-                os.dup2(output.fileno(), 1)
-                os.dup2(output.fileno(), 2)
-                work()
-                code = 0
-            except SystemExit as end:
-                code = end.code if isinstance(end.code, int) else int(end.code is not None)
-            except BaseException as error:
-                print("Traceback", repr(error), file=sys.stderr)
-            finally:
-                sys.stdout.flush()
-                sys.stderr.flush()
-                os._exit(code)
-        usage, status, is_ended = None, 0, False
-        while usage is None:
-            done, status, found = os.wait4(child, os.WNOHANG)
-            if done:
-                usage = found
-            elif time.monotonic() - began > WAITING * seconds:
-                is_ended = True
-                _kill(child)
-                _, status, usage = os.wait4(child, 0)
-            else:
-                time.sleep(0.005)
-        _kill(child)
-        output.seek(0)
-        text = output.read(1 << 20).decode("utf-8", "replace")
-        code = os.waitstatus_to_exitcode(status)
-        computed = math.inf if is_ended else usage.ru_utime + usage.ru_stime
-        return Result(code, computed, usage.ru_maxrss * 1024, text)
-
-
-def _kill(group: int) -> None:
-    """Kill the processes that a command started."""
-    try:
-        os.killpg(group, signal.SIGKILL)
-    except (ProcessLookupError, PermissionError):
-        return
-
-
-def run_command(command: str, folder: Path, seconds: float) -> Result:
+def run_command(command: str, folder: Path, seconds: float) -> Ended:
     """Run a command of kgverify."""
 
     def work() -> None:
@@ -631,18 +569,14 @@ def run_command(command: str, folder: Path, seconds: float) -> Result:
         sys.stdin, sys.stdout, sys.stderr = (open(i, mode) for i, mode in enumerate("rww"))  # noqa: SIM115
         run_kgverify()
 
-    result = run_forked(work, folder, seconds)
-    return result._replace(num_bytes=max(0, result.num_bytes - _at_start(folder)))
+    result = run_forked(work, seconds=WAITING * seconds, folder=folder)
+    return result._replace(num_bytes=max(0, result.num_bytes - measure_idle_memory()))
 
 
-_started: list[int] = []
-
-
-def _at_start(folder: Path) -> int:
+@cache
+def measure_idle_memory() -> int:
     """Return the memory of a process that does nothing."""
-    if not _started:
-        _started.append(run_forked(lambda: None, folder, SECONDS).num_bytes)
-    return _started[0]
+    return run_forked(lambda: None).num_bytes
 
 
 def changes_of(reader: Reader, num_random: int, seed: int) -> Iterator[tuple[str, Change]]:
@@ -657,20 +591,17 @@ def changes_of(reader: Reader, num_random: int, seed: int) -> Iterator[tuple[str
 
 
 def try_reader(
-    reader: Reader, sound: Path, changes: Sequence[tuple[str, Change]], num_commands: int, *, is_thorough: bool
-) -> Iterator[tuple[str, str, Result]]:
+    reader: Reader, sound: Path, changes: Sequence[tuple[str, Change]], *, is_thorough: bool
+) -> Iterator[tuple[str, str, Ended]]:
     """Run every command on each special file, and one of the commands on each other change, in turn; or every command."""
     usual: dict[str, float] = {}
     for number, (name, change) in enumerate(changes):
-        commands = reader.commands[:num_commands]
-        if name not in SPECIAL and not is_thorough:
-            commands = (commands[number % len(commands)],)
-        with tempfile.TemporaryDirectory() as folder:
+        is_whole = name in SPECIAL or is_thorough
+        with tempfile.TemporaryDirectory() as folder, chdir(folder):
             place = Path(folder, "a")
             shutil.copytree(sound, place)
-            os.chdir(folder)
             change(next(place.glob(reader.path)))
-            for command in commands:
+            for command in reader.commands if is_whole else (reader.commands[number % len(reader.commands)],):
                 if command not in usual:
                     usual[command] = 0.0 if reader.is_long else _time_sound(command, sound)
                 result = run_command(command, place, SECONDS + usual[command])
@@ -692,53 +623,43 @@ def run_hostile_files(words: list[str]) -> int:
         python -m benchmarks hostile-files --random 200         # and 200 copies of each file, damaged at random
         python -m benchmarks hostile-files --only trace --only "saved run" --every-command
 
-    Sound files of every kind are made first, by the commands themselves. Then each is replaced in a copy of its folder,
-    and every command that reads it runs in a process of its own, which is forked so that it need not import torch.
-    Counted are commands that take five seconds longer than with sound files, end with exit code 70, end by a signal, or
-    take more than 1 GiB of memory beyond that of a process that does nothing; and refusals that do not say how to go
-    on. Prints a Markdown table; exit code 1 if anything but sound results and refusals occurred.
+    The commands themselves make the sound files that a kind of file needs. Then each is replaced in a copy of its
+    folder, and every command that reads it runs in a process of its own, which is forked so that it need not import
+    torch. Counted are commands that take five seconds longer than with sound files, end with exit code 70, end by a
+    signal, or take more than 1 GiB of memory beyond that of a process that does nothing; and refusals that do not say
+    how to go on. Exit code 1 if anything but sound results and refusals occurred.
     """
     parser = make_parser(run_hostile_files)
     parser.add_argument("--random", type=int, default=0, metavar="N", help="copies of each file damaged at random")
     parser.add_argument("--seed", type=int, default=0, help="of the random damage")
-    parser.add_argument("--only", action="append", help="the kinds of files to try; all if not given")
-    parser.add_argument("--sound", type=Path, help="the folder of the sound files, made if it does not exist")
-    parser.add_argument("--every", type=int, default=1, metavar="N", help="try each N-th change")
-    parser.add_argument("--commands", type=int, default=99, metavar="N", help="the first N commands of each file")
-    parser.add_argument(
-        "--change", action="append", default=[], metavar="TEXT", help="only changes with this in the name"
-    )
-    parser.add_argument(
-        "--every-command", action="store_true", help="try every command on each change, not one in turn"
-    )
+    kinds = tuple(dict.fromkeys(reader.kind for reader in READERS))
+    parser.add_argument("--only", action="append", choices=kinds, help="a kind of file to try; all if not given")
+    parser.add_argument("--change", default="", metavar="TEXT", help="only changes with this in the name")
+    parser.add_argument("--every-command", action="store_true", help="every command on each change, not one in turn")
     options = parser.parse_args(words)
     import_everything()
-    counts: dict[str, Counter[str]] = {}
-    bad = 0
-    with tempfile.TemporaryDirectory() as folder:
-        readers = [reader for reader in READERS if not options.only or reader.kind in options.only]
-        sound: Path = options.sound or Path(folder, "sound")
-        if not sound.exists():
-            sound.mkdir()
-            make_sound(sound, readers)
-        for number, reader in enumerate(readers):
-            changes = [
-                (name, change)
-                for name, change in changes_of(reader, options.random, options.seed)
-                if not options.change or any(text in name for text in options.change)
-            ][number % options.every :: options.every]
-            tried = try_reader(reader, sound, changes, options.commands, is_thorough=options.every_command)
-            for name, command, result in tried:
-                counts.setdefault(reader.kind, Counter())[result.verdict] += 1
-                if result.verdict in BAD:
-                    bad += 1
-                    shown = [line[:300] for line in result.text.strip().splitlines()[-4:]]
-                    where = f"{reader.path} is {name}: kgverify {command}"
-                    figures = f"exit code {result.code}, {result.seconds:.1f} s, {result.num_bytes >> 20} MiB"
-                    print(f"{result.verdict}: {where}\n  {figures}", *shown, sep="\n  ", file=sys.stderr, flush=True)
     columns = ("refused", "accepted", *BAD)
     print_header("file", *columns)
-    for kind, found in [*counts.items(), ("all", sum(counts.values(), Counter()))]:
-        print_row(kind, *(found[column] for column in columns))
-    print(f"hangs, bugs, signals, more than 1 GiB, refusals without advice: {bad}")
-    return 1 if bad else 0
+    total: Counter[str] = Counter()
+    for kind in options.only or kinds:
+        counts: Counter[str] = Counter()
+        readers = [reader for reader in READERS if reader.kind == kind]
+        with tempfile.TemporaryDirectory() as folder:
+            make_sound(Path(folder), readers)
+            for reader in readers:
+                changes = changes_of(reader, options.random, options.seed)
+                chosen = [(name, change) for name, change in changes if options.change in name]
+                for name, command, result in try_reader(
+                    reader, Path(folder), chosen, is_thorough=options.every_command
+                ):
+                    verdict = judge(result)
+                    counts[verdict] += 1
+                    if verdict in BAD:
+                        shown = [line[:300] for line in result.text.strip().splitlines()[-4:]]
+                        where = f"{reader.path} is {name}: kgverify {command}"
+                        figures = f"exit code {result.code}, {result.seconds:.1f} s, {result.num_bytes >> 20} MiB"
+                        print(f"{verdict}: {where}\n  {figures}", *shown, sep="\n  ", file=sys.stderr, flush=True)
+        print_row(kind, *(counts[column] for column in columns))
+        total += counts
+    print_row("all", *(total[column] for column in columns))
+    return int(any(total[verdict] for verdict in BAD))

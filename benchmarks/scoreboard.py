@@ -2,18 +2,19 @@
 
 import os
 import random
+import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 import numpy as np
 import torch
 from torch import Tensor
 
-from benchmarks import Task, make_parser, print_header, print_row, run_tasks
+from benchmarks import Figure, Result, Task, make_parser, print_figures, print_header, print_row, run_tasks
 from kgverify.comparison.equality import Equality
 from kgverify.comparison.result import Divergence, Verdict
 from kgverify.engines.policy import SHORTEST
@@ -377,7 +378,6 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     faults:      the faults planted; none for the unchanged evaluator
     stages, kinds: the stage and class of each fault, which the report should name
     is_manifest: whether the faults did anything, by the truth
-    is_same:     whether both traces have one root digest and one ranking: the proof where nothing manifests
     num_wrong:   candidates (or ranks) wrong by the truth or in the report
     num_steps:   those for which truth and report name the same first step
     num_divergences, num_stages, num_kinds: the divergences of the report, those with a planted stage, and those also with
@@ -392,7 +392,6 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     kinds: tuple[str, ...]
     verdict: str
     is_manifest: bool
-    is_same: bool
     num_wrong: int
     num_steps: int
     num_divergences: int
@@ -481,7 +480,6 @@ def judge(arena: Arena, names: Sequence[str], truth: Truth, verification: Verifi
         kinds=tuple(fault.expected_kind.value for fault in faults),
         verdict=report.verdict.value,
         is_manifest=truth.has_manifested,
-        is_same=_is_same(verification),
         num_wrong=len(wanted.keys() | found.keys()),
         num_steps=sum(location in found and found[location] == step for location, step in wanted.items()),
         num_divergences=len(report.divergences),
@@ -515,13 +513,6 @@ def _locate(divergence: Divergence) -> tuple[Location, int]:
     return ("candidate", divergence.candidate, 0), divergence.step
 
 
-def _is_same(verification: Verification) -> bool:
-    expected, actual = verification.expected, verification.actual
-    if expected.root != actual.root or expected.rankings is None or actual.rankings is None:
-        return False
-    return not differing_ranks(expected.rankings, actual.rankings)
-
-
 class Remembering:
     """An engine that proves the same candidates once."""
 
@@ -551,78 +542,28 @@ class Remembering:
 # Trials
 
 
-class Scores(msgspec.Struct, kw_only=True):
-    """The results that the scoreboard is computed from: trials with one fault, trials without, and pairs."""
-
-    trials: list[Trial] = []
-    sound: list[Trial] = []
-    pairs: list[Pair] = []
-
-
-def score_faults(
-    graphs: Sequence[str],
-    faults: Sequence[str] = tuple(FAULTS),
-    *,
-    num_sound: int = 200,
-    num_pairs: int = 50,
-    seed: int = 0,
-    jobs: int = 1,
-    log: Path | None = None,
-) -> Scores:
-    """Try the faults in the arenas of the graphs, the unchanged evaluator in `num_sound` configurations, and pairs of faults.
-
-    log: a file of finished tasks, which are not run again
-
-    UserError for a graph that is not found.
-    """
-    arenas = [arena for graph in graphs for arena in arenas_of(graph)]
-    tasks: list[Task] = [(f"trials {arena} {faults}", try_faults, (arena, tuple(faults))) for arena in arenas]
-    tasks += [(f"sound {arena}", try_sound, (arena,)) for arena in sound_arenas(graphs, num_sound, seed)]
-    parts = list(run_tasks(tasks, Scores, jobs, log))
-    trials = [trial for part in parts for trial in part.trials]
-    drawn = _draw_pairs(arenas, trials, num_pairs, seed)
-    pairs: list[Task] = [(f"pairs {arena} {each}", try_pairs, (arena, tuple(each))) for arena, each in drawn]
-    return Scores(
-        trials=trials,
-        sound=[trial for part in parts for trial in part.sound],
-        pairs=[pair for part in run_tasks(pairs, Scores, jobs, log) for pair in part.pairs],
-    )
-
-
-def try_faults(arena: Arena, faults: Sequence[str]) -> Scores:
-    """Try each fault in an arena."""
+def try_faults(arena: Arena, faults: Sequence[str]) -> list[Trial]:
+    """Try each fault in an arena, or the unchanged evaluator if no fault is given."""
     stand = Stand(arena)
-    return Scores(trials=[stand.try_faults([fault]) for fault in faults])
+    return [stand.try_faults([fault]) for fault in faults] or [stand.try_faults([])]
 
 
-def try_sound(arena: Arena) -> Scores:
-    """Try the unchanged evaluator in an arena."""
-    return Scores(sound=[Stand(arena).try_faults([])])
-
-
-def try_pairs(arena: Arena, pairs: Sequence[tuple[str, str]]) -> Scores:
+def try_pairs(arena: Arena, pairs: Sequence[tuple[str, str]]) -> list[Pair]:
     """Try each pair of faults in an arena."""
     stand = Stand(arena)
-    return Scores(pairs=[stand.try_pair(pair) for pair in pairs])
+    return [stand.try_pair(pair) for pair in pairs]
 
 
-def _draw_pairs(
-    arenas: Sequence[Arena], trials: Sequence[Trial], num: int, seed: int
-) -> list[tuple[Arena, list[tuple[str, str]]]]:
-    """Draw pairs of faults that manifest in one arena, spread evenly over the arenas."""
+def draw_pairs(arenas: Sequence[Arena], trials: Sequence[Trial], num: int, seed: int) -> Iterator[Task]:
+    """Draw pairs of faults that manifest in one arena, spread evenly over the arenas, and yield a task for each arena."""
     rng = random.Random(seed)
-    drawn = []
     for i, arena in enumerate(arenas):
-        names = [
-            trial.faults[0]
-            for trial in trials
-            if trial.is_manifest and (trial.graph, trial.arena) == (arena.graph, arena.name)
-        ]
+        place = arena.graph, arena.name
+        names = [each.faults[0] for each in trials if each.is_manifest and (each.graph, each.arena) == place]
         share = num // len(arenas) + (i < num % len(arenas))
         if share and len(names) > 1:
-            pairs = [rng.sample(names, 2) for _ in range(share)]
-            drawn.append((arena, [(first, second) for first, second in pairs]))
-    return drawn
+            pairs = [tuple(rng.sample(names, 2)) for _ in range(share)]
+            yield f"pairs {arena} {pairs}", try_pairs, (arena, pairs)
 
 
 # Figures
@@ -632,53 +573,26 @@ INERT: Final = "="
 """The cell of a fault that does nothing on a graph: both traces, and the ranks, are equal."""
 
 
-class Figure(NamedTuple):
-    """A measured share, `num` of `of`, and its target."""
-
-    name: str
-    num: int
-    of: int
-    target: float
-
-    @property
-    def is_met(self) -> bool:
-        """True if something was measured and the share reaches the target."""
-        return self.of > 0 and self.num >= self.target * self.of
-
-    @property
-    def text(self) -> str:
-        """The share as text, `7,099 of 7,101 (99.97 %)`; rounded down, so that 100 means all."""
-        return f"{self.num:,} of {self.of:,} ({int(self.num / max(1, self.of) * 10000) / 100:g} %)"
-
-
-def figures(scores: Scores) -> tuple[Figure, ...]:
-    """Compute the figures of the scoreboard."""
-    manifest = [trial for trial in scores.trials if trial.is_manifest]
-    silent = [trial for trial in scores.trials if not trial.is_manifest]
-    visible = [pair for pair in scores.pairs if pair.is_visible]
-    num_found = sum(trial.num_divergences for trial in manifest)
-    listed = (
-        Figure("faults that manifest: detected", sum(map(is_detected, manifest)), len(manifest), 1.0),
-        Figure("first divergent step exact", *_sums(manifest, "num_steps", "num_wrong"), 0.98),
-        Figure("stage exact", sum(trial.num_stages for trial in manifest), num_found, 0.95),
-        Figure("stage of the largest cause", sum(map(_has_stage, manifest)), len(manifest), 0.95),
-        Figure("class right", sum(trial.num_kinds for trial in manifest), num_found, 0.9),
-        Figure("class of the largest cause", sum(map(_has_kind, manifest)), len(manifest), 0.9),
-        Figure("faults that do nothing: traces equal", sum(map(_is_equal, silent)), len(silent), 1.0),
-        Figure("no fault: no alarm", sum(map(_is_equal, scores.sound)), len(scores.sound), 1.0),
-        Figure("pairs of faults in lockstep: both listed", sum(pair.is_listed for pair in visible), len(visible), 0.9),
+def list_figures(trials: Sequence[Trial], sound: Sequence[Trial], pairs: Sequence[Pair]) -> Iterator[Figure]:
+    """Yield the figures of the scoreboard."""
+    manifest = [trial for trial in trials if trial.is_manifest]
+    silent = [trial for trial in trials if not trial.is_manifest]
+    visible = [pair for pair in pairs if pair.is_visible]
+    num_found, num_wrong, num_steps, num_stages, num_kinds = (
+        sum(getattr(trial, name) for trial in manifest)
+        for name in ("num_divergences", "num_wrong", "num_steps", "num_stages", "num_kinds")
     )
-    return tuple(figure for figure in listed if figure.of)
-
-
-def is_detected(trial: Trial) -> bool:
-    """Return whether the verdict is DIVERGE."""
-    return trial.verdict == Verdict.DIVERGE
-
-
-def _sums(trials: Sequence[Trial], *names: str) -> tuple[int, int]:
-    num, of = (sum(getattr(trial, name) for trial in trials) for name in names)
-    return num, of
+    num_detected = sum(trial.verdict == Verdict.DIVERGE for trial in manifest)
+    yield Figure("faults that manifest: detected", num_detected, len(manifest), 1.0)
+    yield Figure("first divergent step exact", num_steps, num_wrong, 0.98)
+    yield Figure("stage exact", num_stages, num_found, 0.95)
+    yield Figure("stage of the largest cause", sum(map(_has_stage, manifest)), len(manifest), 0.95)
+    yield Figure("class right", num_kinds, num_found, 0.9)
+    yield Figure("class of the largest cause", sum(map(_has_kind, manifest)), len(manifest), 0.9)
+    yield Figure("faults that do nothing: traces equal", sum(map(_is_equal, silent)), len(silent), 1.0)
+    yield Figure("no fault: no alarm", sum(map(_is_equal, sound)), len(sound), 1.0)
+    num_listed = sum(pair.is_listed for pair in visible)
+    yield Figure("pairs of faults in lockstep: both listed", num_listed, len(visible), 0.9)
 
 
 def _has_stage(trial: Trial) -> bool:
@@ -694,45 +608,23 @@ def _is_equal(trial: Trial) -> bool:
     return trial.verdict == Verdict.AGREE and not trial.num_divergences
 
 
-def table(scores: Scores) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """Return the heads and rows of the table: for each fault and graph, the candidates found, of those wrong."""
-    graphs = tuple(dict.fromkeys(trial.graph for trial in scores.trials))
-    rows = []
-    for name in dict.fromkeys(trial.faults[0] for trial in scores.trials):
-        fault = FAULTS[name]
-        cells = (
-            _cell([t for t in scores.trials if t.faults == (name,) and t.graph == graph and t.is_manifest])
-            for graph in graphs
-        )
-        rows.append((name, fault.stage.value, fault.expected_kind.value, *cells))
-    return ("fault", "stage", "class", *graphs), rows
+def print_faults(trials: Sequence[Trial]) -> None:
+    """Print, for each fault and graph, the candidates found of those wrong."""
+    graphs = tuple(dict.fromkeys(trial.graph for trial in trials))
+    print_header("fault", "stage", "class", *graphs)
+    for name in dict.fromkeys(trial.faults[0] for trial in trials):
+        own = [trial for trial in trials if trial.faults == (name,) and trial.is_manifest]
+        cells = (_cell([trial for trial in own if trial.graph == graph]) for graph in graphs)
+        print_row(name, FAULTS[name].stage.value, FAULTS[name].expected_kind.value, *cells)
 
 
 def _cell(trials: Sequence[Trial]) -> str:
     if not trials:
         return INERT
-    num, of = _sums(trials, "num_steps", "num_wrong")
+    num, of = (sum(getattr(trial, name) for trial in trials) for name in ("num_steps", "num_wrong"))
     is_exact = all(trial.num_stages == trial.num_divergences for trial in trials)
     is_right = all(trial.num_kinds == trial.num_divergences for trial in trials)
     return f"{num:,}/{of:,}{'' if is_exact else ' stage'}{'' if is_right else ' class'}"
-
-
-def print_scores(scores: Scores) -> None:
-    """Print the figures, the table of faults by graphs, and the pairs of which one fault is not listed."""
-    print_header("figure", "measured", "target")
-    for figure in figures(scores):
-        print_row(figure.name, figure.text, f"{figure.target:.0%}{'' if figure.is_met else ' MISSED'}")
-    heads, rows = table(scores)
-    print()
-    print_header(*heads)
-    for row in rows:
-        print_row(*row)
-    num_hidden = sum(not pair.is_visible for pair in scores.pairs)
-    print(f"\npairs: {len(scores.pairs)}, of which one fault hid the other completely: {num_hidden}")
-    for pair in scores.pairs:
-        if pair.is_visible and not pair.is_listed:
-            found = "; ".join(map(", ".join, pair.found))
-            print(f"not listed: {' and '.join(pair.faults)} ({pair.graph}, {pair.arena}): {found}")
 
 
 DEFAULT_GRAPHS = ("countries", "family", "random:1", "random:4")
@@ -756,17 +648,23 @@ def run_scoreboard(words: list[str]) -> int:
     parser.add_argument("--pairs", type=int, default=50, help="pairs of faults to look for in lockstep")
     parser.add_argument("--seed", type=int, default=0, help="seed of the configurations and the pairs")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
-    parser.add_argument("--log", type=Path, help="a file of finished trials; those found in it are not run again")
-    parser.add_argument("--json", type=Path, help="write the scores to this file")
+    parser.add_argument("--log", type=Path, help="a file of finished trials, from which a later run resumes")
     given = parser.parse_args(words)
-    graphs, names = (
-        tuple(given.graph or DEFAULT_GRAPHS),
-        tuple(fault.name for fault in find_faults(given.fault or tuple(FAULTS))),
-    )
-    scores = score_faults(
-        graphs, names, num_sound=given.sound, num_pairs=given.pairs, seed=given.seed, jobs=given.jobs, log=given.log
-    )
-    print_scores(scores)
-    if given.json is not None:
-        given.json.write_bytes(msgspec.json.encode(scores))
-    return 0 if all(each.is_met for each in figures(scores)) else 1
+    graphs = tuple(given.graph or DEFAULT_GRAPHS)
+    names = tuple(fault.name for fault in find_faults(given.fault or tuple(FAULTS)))
+
+    def run(tasks: list[Task], kind: type[Result]) -> list[Result]:
+        return [each for found in run_tasks(tasks, list[kind], given.jobs, given.log) for each in found]  # type: ignore[valid-type]
+
+    arenas = [arena for graph in graphs for arena in arenas_of(graph)]
+    trials = run([(f"trials {arena} {names}", try_faults, (arena, names)) for arena in arenas], Trial)
+    drawn = sound_arenas(graphs, given.sound, given.seed)
+    sound = run([(f"sound {arena}", try_faults, (arena, ())) for arena in drawn], Trial)
+    pairs = run(list(draw_pairs(arenas, trials, given.pairs, given.seed)), Pair)
+    code = print_figures(figure for figure in list_figures(trials, sound, pairs) if figure.of)
+    print_faults(trials)
+    for pair in pairs:
+        if pair.is_visible and not pair.is_listed:
+            found = "; ".join(map(", ".join, pair.found))
+            print(f"not listed: {' and '.join(pair.faults)} ({pair.graph}, {pair.arena}): {found}", file=sys.stderr)
+    return code

@@ -1,7 +1,6 @@
 """Provers, rankers and steps of other people, against ours."""
 
 import importlib
-import json
 import random
 import sys
 import time
@@ -11,7 +10,7 @@ import numpy as np
 from scipy.stats import rankdata
 
 import kgreference
-from benchmarks import ROOT, judge_apart, make_parser
+from benchmarks import ROOT, judge_apart, make_parser, print_header, print_row
 from kgreference.program import Program, Variable
 from kgverify.program.outcomes import Outcome
 from kgverify.ranking.rank import rank_scores
@@ -20,16 +19,18 @@ from kgverify.trace.model.columns import Candidates
 EXAMPLES = ROOT / "examples" / "third_party"
 
 
-def judge_all(benchmark, words, packages, judge, unit, num):
-    """Judge the packages that are named, print a line for each, and return the sum of their counts."""
+def judge_all(benchmark, words, packages, judge, unit, *kinds):
+    """Judge the packages that are named, print a row for each, and return the sum of their counts."""
     parser = make_parser(benchmark)
     parser.add_argument("packages", nargs="*", help=f"of {', '.join(packages)}; all by default")
-    parser.add_argument(f"--{unit}", type=int, default=num, dest="num", help=f"number of {unit} for each package")
+    parser.add_argument(f"--{unit}", type=int, default=200, dest="num", help=f"number of {unit} for each package")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="stop a package after this time")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--show", type=int, default=0, help="print this many problems that differ, the shortest first")
     options = parser.parse_args(words)
     total = Counter()
+    columns = (unit, "problems", *kinds, "differs", "judges differ")
+    print_header("package", "seed", *columns)
     for package in options.packages or packages:
         sys.path.insert(0, str(EXAMPLES))
         try:
@@ -38,9 +39,9 @@ def judge_all(benchmark, words, packages, judge, unit, num):
             print(f"{package} is not measured: {error}", file=sys.stderr)
             continue
         counts, examples = judge(adapter, package, options.seed, options.num, time.monotonic() + options.seconds)
-        print(json.dumps({"package": package, "seed": options.seed, **counts}), flush=True)
+        print_row(package, options.seed, *(counts[column] for column in columns))
         for example in sorted(examples, key=lambda each: len(str(each)))[: options.show]:
-            print("   ", *example, sep="  ")
+            print("   ", *example, sep="  ", file=sys.stderr)
         total += counts
     if not total:
         sys.exit("nothing was measured: none of the packages is installed")
@@ -105,27 +106,18 @@ def encode_atom(atom):
     return (f"{atom[0]}{len(terms)}", *([*terms, *terms] if len(terms) == 1 else terms or ["none", "none"]))
 
 
-def model_of_reference(facts, rules):
-    """Return the least model by the reference: pairs of a predicate's name and terms."""
+def make_program(facts, rules):
+    """Return facts and rules as a program of the reference."""
     encoded = [(encode_atom(head), [encode_atom(atom) for atom in body]) for head, body in rules]
-    program = Program.from_names([encode_atom(fact) for fact in facts], encoded)
-    return {program.decode(atom) for atom in kgreference.least_model(program)}
+    return Program.from_names([encode_atom(fact) for fact in facts], encoded)
 
 
-def model_of_clingo(facts, rules):
-    """Return the least model by clingo."""
-    import clingo
+def find_model_by_clingo(program):
+    """Return the least model of a program, as clingo computes it."""
+    from clingo_adapter import find_models
 
-    def write(atom):
-        name, *terms = encode_atom(atom)
-        return f"{name}({','.join(str(t.name) if isinstance(t, Variable) else t for t in terms)})"
-
-    control = clingo.Control(["--warn=none"])
-    control.add("base", [], "".join(f"{write(head)} :- {','.join(map(write, body))}.\n" for head, body in rules))
-    control.add("base", [], "".join(f"{write(fact)}.\n" for fact in facts))
-    control.ground([("base", [])])
-    symbols = [each.symbol for each in control.symbolic_atoms]
-    return {(each.name, *map(str, each.arguments)) for each in symbols}
+    (model,) = find_models([[*((fact, ()) for fact in program.facts), *program.rules]])
+    return model
 
 
 def select(model, query):
@@ -169,14 +161,15 @@ def judge_prover(adapter, package, seed, num_programs, deadline):
                     each if isinstance(each, str | None) else each[0]
                     for each in ask(adapter, [(facts, rules, [q]) for q in queries])
                 ]
-            model = model_of_reference(facts, rules)
+            program = make_program(facts, rules)
+            model = {program.decode(atom) for atom in kgreference.least_model(program)}
             counts["programs"] += 1
             for query, answers in zip(queries, found, strict=True):
                 expected = select(model, query)
                 counts["problems"] += 1
                 if answers != expected:
                     kind = "raises" if isinstance(answers, str) else "hangs" if answers is None else "differs"
-                    agree = expected == select(model_of_clingo(facts, rules), query)
+                    agree = expected == select({program.decode(atom) for atom in find_model_by_clingo(program)}, query)
                     counts[kind if agree else "judges differ"] += 1
                     examples.append((facts, rules, query, expected, answers))
     return counts, examples
@@ -192,7 +185,7 @@ def run_provers(words: list[str]) -> int:
     answers each query from the least model. Where a prover differs, clingo computes the least model again: a problem
     counts as `differs` where the two judges agree. The script exits with 1 where they do not agree with each other.
     """
-    counts = judge_all(run_provers, words, PACKAGES, judge_prover, "programs", 200)
+    counts = judge_all(run_provers, words, PACKAGES, judge_prover, "programs", "raises", "hangs")
     return int(counts["judges differ"] > 0)
 
 
@@ -300,5 +293,5 @@ def run_rankers(words: list[str]) -> int:
     the same scores independently: a problem counts as `differs` where these two agree. The script exits with 1 where
     they do not.
     """
-    counts = judge_all(run_rankers, words, RANKERS, judge_ranker, "graphs", 200)
+    counts = judge_all(run_rankers, words, RANKERS, judge_ranker, "graphs", "ranks", "ties")
     return int(counts["judges differ"] > 0)

@@ -54,11 +54,10 @@ class Browser:
     def __exit__(self, *_: object) -> None:
         with suppress(OSError):
             self._send("Browser.close", {})
-        try:
+        with suppress(subprocess.TimeoutExpired):
             self._process.wait(10)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        self._process.kill()
+        self._process.wait()
         os.close(self._to_browser)
         os.close(self._from_browser)
 

@@ -4,11 +4,13 @@ import gc
 import os
 import shutil
 import signal
+import sys
 import tempfile
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -21,6 +23,9 @@ if not Path("/dev/nvidiactl").exists():
 # The tensors of the tests are too small to share among threads, and few sources are compiled at a time.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
+# Tests start many processes, which need not compile every module anew.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 # Tests change the judge in memory: it gives its known answers each time.
 os.environ["KGVERIFY_CACHE"] = ""
 # The native evaluator takes seconds to compile. It is kept for the next session, and checked when it is loaded.
@@ -92,6 +97,20 @@ def pytest_collection_finish() -> None:
     """Freeze what was imported: scanning it at each garbage collection takes a sixth of the tests' time."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_experiments() -> Iterator[None]:
+    """Let reports state conditions of causes without the experiments that confirm them, which take most of the time."""
+    with mock.patch("kgverify.conditions.confirm.MOST_ROUNDS", 0):
+        yield
+
+
+@pytest.fixture(scope="module")
+def experiments() -> Iterator[None]:
+    """Let a module's reports have experiments, as those of users."""
+    with mock.patch("kgverify.conditions.confirm.MOST_ROUNDS", 8):
+        yield
 
 
 @pytest.fixture

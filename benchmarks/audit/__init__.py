@@ -7,20 +7,18 @@ import importlib
 import inspect
 import json
 import resource
-import statistics
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 import torch
 from torch import Tensor
 
-from benchmarks import make_parser
-from stepaudit import RUNG_NAMES, AuditReport, UserError, audit_step
+from benchmarks import ROOT, Figure, Task, make_parser, print_figures, print_header, print_row, run_tasks
+from stepaudit import RUNG_NAMES, UserError, audit_step
 
 # Steps and their arguments
 
@@ -82,31 +80,13 @@ def list_marked_lines(function: Callable[..., Any]) -> set[str]:
 
 
 def score_miscompile(name: str) -> dict[str, Any]:
-    """Audit a miscompile, and return whether it is found, with its rung, cause, line and script.
-
-    A version of torch that is right shows no difference; where eager raises, such a step is refused, as it raises when compiled.
-    """
+    """Audit a miscompile, and return whether it is found, with its rung, cause, line and script."""
     from benchmarks.audit.miscompiles import MISCOMPILES
 
     case = MISCOMPILES[name]
-    began, marks = _read_cpu_seconds(), list[tuple[str, float]]()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "wrong.py")
-        try:
-            report = audit_step(
-                case.step,
-                case.make,
-                calls=2,
-                rungs=RUNGS,
-                seconds=60,
-                reproducer=path,
-                announce=lambda what: marks.append((what, _read_cpu_seconds() - began)),
-            )
-        except UserError as error:
-            if "already fails in eager" not in str(error):
-                raise
-            return {"issue": case.issue, "detected": False, "finding": str(error)}
-        num_lines = len(path.read_text("utf-8").splitlines()) if path.exists() else 0
+        report = audit_step(case.step, case.make, calls=2, rungs=RUNGS, seconds=60, reproducer=path)
     rows = report.sections["attribution"].rows if "attribution" in report.sections else ()
     found: dict[str, Any] = dict(rows[0]) if rows else {}
     values = [each for each in report.findings if each.audit == "values"]
@@ -115,23 +95,13 @@ def score_miscompile(name: str) -> dict[str, Any]:
     other = sorted(
         {each.audit for each in report.findings if any(part in f"{each.audit}: {each.finding}" for part in is_compiled)}
     )
-    attempts = [number for number, (what, _) in enumerate(marks) if "to repair it" in what]
     is_here = any(each.where in list_marked_lines(case.step) for each in values)
     return {
-        "issue": case.issue,
         "detected": bool(values) or bool(other),
-        "rung": found.get("rung", ""),
-        "is_right_rung": found.get("rung", "") == case.rung,
-        "culprit": found.get("left_out", "") or ", ".join(other),
-        # The work after the last attempt begins when the cause is known.
-        "culprit_seconds": round(marks[attempts[-1] + 1][1], 1) if attempts else None,
-        "is_complete": found.get("is_complete", True),
+        "culprit": found.get("left_out", "").replace(f"{ROOT}/", "") or ", ".join(other),
+        "right rung": found.get("rung", "") == case.rung,
         "line": is_here,
-        "where": values[0].where if values else "",
         "script": bool(found.get("reproducer")),
-        "script_lines": num_lines,
-        "problem": found.get("reproducer_problem", ""),
-        "finding": values[0].finding if values else "",
     }
 
 
@@ -140,7 +110,10 @@ def score_correct(name: str) -> dict[str, Any]:
     from benchmarks.audit.correct_steps import CORRECT_STEPS
 
     report = audit_step(*CORRECT_STEPS[name], calls=2, rungs=RUNGS)
-    return {"verdict": report.verdict.value, "findings": _list_findings(report), "unmeasured": _list_unmeasured(report)}
+    return {
+        "right": not report.findings,
+        "findings": ", ".join(f"{each.audit}: {each.finding}" for each in report.findings),
+    }
 
 
 def score_fault(name: str) -> dict[str, Any]:
@@ -151,20 +124,7 @@ def score_fault(name: str) -> dict[str, Any]:
     report = audit_step(fault.step, fault.make, calls=4, rungs=(), **fault.options)
     here = list_marked_lines(fault.step)
     hits = [each for each in report.findings if each.audit == fault.audit]
-    return {
-        "audit": fault.audit,
-        "found": bool(hits),
-        "line": any(each.where in here for each in hits),
-        "findings": _list_findings(report),
-    }
-
-
-def _list_findings(report: AuditReport) -> list[str]:
-    return [f"{each.audit}: {each.finding} ({Path(each.where).name})" for each in report.findings]
-
-
-def _list_unmeasured(report: AuditReport) -> list[str]:
-    return [f"{each.audit}: {each.reason}" for each in report.unmeasured]
+    return {"found": bool(hits), "line": any(each.where in here for each in hits)}
 
 
 SCORES: Final = {"miscompiles": score_miscompile, "correct": score_correct, "faults": score_fault}
@@ -185,7 +145,7 @@ def score(kind: str, name: str) -> dict[str, Any]:
     except UserError as error:
         found = {"error": str(error)}
     seconds = round(_read_cpu_seconds() - before, 1)
-    return {"kind": kind, "name": name, "torch": torch.__version__, "cpu_seconds": seconds, **found}
+    return {"name": name, "cpu_seconds": seconds, **found}
 
 
 def _read_cpu_seconds() -> float:
@@ -193,27 +153,17 @@ def _read_cpu_seconds() -> float:
     return sum(each.ru_utime + each.ru_stime for each in used)
 
 
-def show(rows: list[dict[str, Any]]) -> None:
-    """Print a table of each kind, with its sums."""
-    for kind in SCORES:
-        own = [row for row in rows if row["kind"] == kind]
-        if not own:
-            continue
-        for row in own:
-            shown = {
-                key: value for key, value in row.items() if key not in ("kind", "name", "torch", "finding", "problem")
-            }
-            print(f"{row['name']:26} " + "  ".join(f"{key} {value}" for key, value in shown.items()))
-        seconds = [row["cpu_seconds"] for row in own]
-        print(f"{kind}: {len(own)} steps, CPU seconds median {statistics.median(seconds)}, most {max(seconds)}", end="")
-        for key in ("detected", "is_right_rung", "culprit", "found", "line", "script", "findings", "error"):
-            if any(key in row for row in own):
-                print(f"; {key} {sum(bool(row.get(key)) for row in own)}", end="")
-        print("\n")
+COLUMNS: Final = {
+    "miscompiles": ("detected", "right rung", "culprit", "line", "script"),
+    "correct": ("right",),
+    "faults": ("found", "line"),
+}
+"""The columns that are counted, for each kind of steps."""
 
 
 def score_apart(kind: str, name: str) -> dict[str, Any]:
     """Score one step in a process of its own; a process that ends without a row has one that says so."""
+    # A forked process may wait for threads of its parent that it does not have.
     command = [sys.executable, "-m", "benchmarks", "audit", kind, name, "--row"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     lines = done.stdout.splitlines()
@@ -221,40 +171,44 @@ def score_apart(kind: str, name: str) -> dict[str, Any]:
         row: dict[str, Any] = json.loads(lines[-1])
         return row
     said = f"exit code {done.returncode}: {done.stderr.strip()[-300:]}"
-    return {"kind": kind, "name": name, "torch": torch.__version__, "cpu_seconds": 0.0, "error": said}
+    return {"name": name, "cpu_seconds": 0.0, "error": said}
 
 
 def run_audit(words: list[str]) -> None:
     """Score the audit of a step on steps whose answer is known: miscompiles of torch, correct steps, and planted faults.
 
-        python -m benchmarks audit miscompiles --save scores.jsonl
-        python -m benchmarks audit correct --save scores.jsonl
-        python -m benchmarks audit faults --save scores.jsonl
-        python -m benchmarks audit all --save scores.jsonl --jobs 16
-        python -m benchmarks audit show --save scores.jsonl
+        python -m benchmarks audit --log scores.jsonl
+        python -m benchmarks audit faults --jobs 16
+        python -m benchmarks audit miscompiles keep_previous shift_rows
 
-    `stepaudit.audit_step` audits each step in a process of its own, `--jobs` of them at the same time. A step's row is
-    appended to the file, and a row that is there is not made again: an interrupted run resumes. CPU seconds are those
-    of the audit and of all its processes, without the import of torch.
+    `stepaudit.audit_step` audits each step in a process of its own, `--jobs` of them at the same time. CPU seconds are
+    those of the audit and of all its processes, without the import of torch.
     """
     parser = make_parser(run_audit)
-    parser.add_argument("kind", nargs="?", default="all", choices=(*SCORES, "all", "show"))
-    parser.add_argument("name", nargs="*", help="all if not given")
-    parser.add_argument("--save", type=Path, default=Path("scores.jsonl"))
+    parser.add_argument("kind", nargs="?", default="all", choices=(*SCORES, "all"))
+    parser.add_argument("name", nargs="*", help="all steps of the kind if not given")
     parser.add_argument("--jobs", type=int, default=1, help="steps that are audited at the same time")
-    parser.add_argument("--row", action="store_true", help="score one step in this process, and print its row")
+    parser.add_argument("--log", type=Path, help="a file of finished steps, from which a later run resumes")
+    parser.add_argument("--row", action="store_true", help="score one step in this process, and print its row as JSON")
     options = parser.parse_args(words)
     if options.row:
         print(json.dumps(score(options.kind, *options.name)))
         return
-    rows = [json.loads(line) for line in options.save.read_text().splitlines()] if options.save.exists() else []
-    known = {(row["kind"], row["name"]) for row in rows}
-    kinds = {"all": tuple(SCORES), "show": ()}.get(options.kind, (options.kind,))
-    steps = [(kind, name) for kind in kinds for name in options.name or list_names(kind)]
-    with ThreadPoolExecutor(options.jobs) as pool, options.save.open("a") as stream:
-        for made in as_completed([pool.submit(score_apart, *each) for each in steps if each not in known]):
-            row = made.result()
-            rows.append(row)
-            print(json.dumps(row), file=stream, flush=True)
-            print(json.dumps(row), flush=True)
-    show(rows)
+    kinds = tuple(SCORES) if options.kind == "all" else (options.kind,)
+    steps: list[Task] = [
+        (f"{kind} {name}", score_apart, (kind, name)) for kind in kinds for name in options.name or list_names(kind)
+    ]
+    found = dict(
+        zip([given for *_, given in steps], run_tasks(steps, dict[str, Any], options.jobs, options.log), strict=True)
+    )
+    figures = []
+    for kind in kinds:
+        rows = [row for (of, _), row in found.items() if of == kind]
+        print_header(kind, *COLUMNS[kind], "CPU time, s", "error")
+        for row in rows:
+            cells = [row.get(key, "") for key in COLUMNS[kind]]
+            print_row(row["name"], *cells, row["cpu_seconds"], row.get("error") or row.get("findings", ""))
+        figures += [
+            Figure(f"{kind}: {key}", sum(bool(row.get(key)) for row in rows), len(rows), 1.0) for key in COLUMNS[kind]
+        ]
+    print_figures(figures)

@@ -131,33 +131,16 @@ score_rows = Scorer()
 correct(normals((4, 6)))(score_rows)
 
 
-class Dropping(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(6, 8)
-        self.dropout = nn.Dropout(0.5)
-
-    def forward(self, values: Tensor) -> Tensor:
-        dropped: Tensor = self.dropout(self.layer(values))
-        return dropped
+@correct(lambda draw: (nn.Sequential(nn.Linear(6, 8), nn.Dropout(0.5)), torch.randn(4, 6, generator=draw)))
+def drop_some(layers: nn.Module, values: Tensor) -> Tensor:
+    dropped: Tensor = layers(values)
+    return dropped
 
 
-drop_some = Dropping()
-correct(normals((4, 6)))(drop_some)
-
-
-class Norm(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.norm = nn.BatchNorm1d(6)
-
-    def forward(self, values: Tensor) -> Tensor:
-        normal: Tensor = self.norm(values)
-        return normal
-
-
-normalise = Norm()
-correct(normals((8, 6)))(normalise)
+@correct(lambda draw: (nn.BatchNorm1d(6), torch.randn(8, 6, generator=draw)))
+def normalise(norm: nn.Module, values: Tensor) -> Tensor:
+    normal: Tensor = norm(values)
+    return normal
 
 
 class Counter(nn.Module):
@@ -203,18 +186,10 @@ def recurrent_state(hidden: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     return hidden
 
 
-class Cell(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.cell = nn.GRUCell(4, 6)
-
-    def forward(self, values: Tensor, hidden: Tensor) -> Tensor:
-        updated: Tensor = self.cell(values, hidden)
-        return updated
-
-
-update_cell = Cell()
-correct(normals((3, 4), (3, 6)))(update_cell)
+@correct(lambda draw: (nn.GRUCell(4, 6), *normals((3, 4), (3, 6))(draw)))
+def update_cell(cell: nn.Module, values: Tensor, hidden: Tensor) -> Tensor:
+    updated: Tensor = cell(values, hidden)
+    return updated
 
 
 @correct(floats((8, 6), (6,)))

@@ -65,13 +65,13 @@ def compare(
     """
     started = perf_counter()
     with locked_run(save):
-        num_left = 0
+        num_left, is_retaken = 0, False
         if isinstance(expected, (Path, TraceFile, Trace)) or not names_engine(expected):
             if limits is not None:
                 raise UserError("two recorded traces have their own", where="limits", fix="leave them out")
             reference: Any = expected
         else:
-            actual = _load(actual)
+            actual, is_retaken = _load(actual), True
             make = partial(make_engine, expected, where="EXPECTED")
             reference, num_left = retake_steps(actual, make, declare_limits(limits, "limits"))
             if equality.minimum is None and "candidates.outcome" not in reference.fields & actual.fields:
@@ -82,6 +82,7 @@ def compare(
             actual,
             equality=equality,
             progress=progress,
+            is_retaken=is_retaken,
         )
         report, left = recorded.report, [describe_left(num_left)] * bool(num_left)
         if left and report.verdict is Verdict.DIVERGE:

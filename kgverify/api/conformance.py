@@ -29,7 +29,7 @@ def assert_equivalent(
     graph: GraphLike | Run | None = None,
     *,
     scope: str | None = None,
-    reference: AnyEngine = REFERENCE,
+    reference: AnyEngine | None = None,
     examples: int = EXAMPLES,
     seed: int = 0,
     seconds: float = SECONDS,
@@ -46,8 +46,9 @@ def assert_equivalent(
             `"file.py:name"`.
         graph: A graph to compare on, or a `kgverify.Run`; if not given, generated problems, which are shrunk if they fail.
         scope: `"tiny"` compares all 33,632 problems up to that size, without laws, instead of generated ones.
-        reference: The engine to compare with, given in the same way; kgverify's reference prover if not given. With
-            another one, only laws that hold for any prover are checked.
+        reference: The engine to compare with, given in the same way. If not given, kgverify's reference prover; on a graph,
+            `"search"` for an engine that tells only outcomes. With another one, only laws that hold for any prover are
+            checked.
         examples: Number of generated problems.
         seed: Seed of the generated problems, or of the corruptions of a graph.
         seconds: Seconds after which no further problems are generated.
@@ -72,12 +73,12 @@ def assert_equivalent(
     if scope is not None:
         if graph is not None:
             raise UserError("expected a graph or a scope, found both", where="scope", fix="give one of them")
-        check_scope(engine, scope, reference=reference, dialect=dialect, minimum=minimum).raise_if_broken()
+        check_scope(engine, scope, reference=reference or REFERENCE, dialect=dialect, minimum=minimum).raise_if_broken()
         return
     if graph is None:
         found = check_engine(
             engine,
-            reference=reference,
+            reference=reference or REFERENCE,
             examples=examples,
             seed=seed,
             seconds=seconds,

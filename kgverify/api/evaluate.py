@@ -164,7 +164,7 @@ def evaluate_job(
         if num_checked is None:
             counts = count_candidates(run.graph, run.split, run.queries, run.num_corruptions)
             num_checked = choose_num_checked(int(counts.sum()))
-    engine, reference = job.engines.engine, job.engines.reference
+    engine, reference = job.engines.engine, job.engines.reference or REFERENCE
     is_plain = reference == REFERENCE or isinstance(reference, Reference)
     judged = [engine, *([] if is_plain else [reference])]
     with ExitStack() as stack:

@@ -1,5 +1,6 @@
 """`kgverify.verify`: the main function."""
 
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
@@ -8,7 +9,7 @@ from kgverify.api.inputs import running
 from kgverify.arguments import checked
 from kgverify.comparison.equality import DEFAULT_EQUALITY, Equality
 from kgverify.engines.policy import Policy
-from kgverify.engines.table import COMPILED, REFERENCE
+from kgverify.engines.table import COMPILED
 from kgverify.program.limits import Limits
 from kgverify.progress import Phase, TimedPhases, silent_phase
 from kgverify.report.report import Report
@@ -21,6 +22,7 @@ from kgverify.runs.job import (
     Queries,
     Source,
     encode_job,
+    fit_reference,
     of_info,
     write_down,
 )
@@ -33,7 +35,7 @@ def verify(
     graph: GraphLike,
     engine: EngineLike = COMPILED,
     *,
-    reference: EngineLike = REFERENCE,
+    reference: EngineLike | None = None,
     queries: int | Queries | None = 20,
     corruptions: int | str | None = None,
     seed: int | None = None,
@@ -54,8 +56,9 @@ def verify(
             `"file.py:name"`, an engine, or a class or function that makes one of `(program, limits, policy)`. See
             `kgverify.Engine` and `kgverify.engine_of`. An engine may bring its own corruptions and ranks as methods
             `draw(graph, split, queries, num_corruptions, seed)` and `rank(candidates, triples, tolerance)`.
-        reference: The engine to compare with, given in the same way, or `kgverify.Reference(...)`; kgverify's reference
-            prover if not given.
+        reference: The engine to compare with, given in the same way, or `kgverify.Reference(...)`. If not given, kgverify's
+            reference prover `"reference"`; for an engine that tells only outcomes, `"search"`, which finds any proof of at
+            most `max_depth` clauses. `"model"` has no such bound.
         queries: Number of queries, from the beginning of the test split; None for all. Or `kgverify.Queries(...)`, which
             names another split as well.
         corruptions: Number of corruptions for each query and side, or `"all"` for every entity; 50 if not given.
@@ -115,10 +118,13 @@ def verify_job(job: Job, *, save: str | Path | None = None, command: str = "", p
 
 def _verify(job: Job, command: str, phase: Phase) -> tuple[Report, Verification]:
     run, sides = job.make_run(), job.engines
-    with running(sides.engine, run) as actual, running(sides.reference, run, where="reference") as expected:
+    with ExitStack() as stack:
+        actual = stack.enter_context(running(sides.engine, run))
+        reference = sides.reference or fit_reference(actual.engine.info)
+        expected = stack.enter_context(running(reference, run, where="reference"))
         found = verify_pipelines(run, expected, actual, equality=job.equality, phase=phase)
     made = found.report.environment
-    written = zip((sides.engine, sides.reference), (made.actual, made.expected), strict=True)
+    written = zip((sides.engine, reference), (made.actual, made.expected), strict=True)
     engines = Engines(*(of_info(write_down(each, default=""), info) for each, info in written))
     encoded = encode_job(replace(job, source=Source(run.graph), engines=engines))
     return found.report.with_traces(found, command=command, job=encoded), found

@@ -86,7 +86,9 @@ def list_faults() -> list[str]:
 
 
 # Shells complete the names that are listed; any other text is taken as well.
-EngineName = Annotated[Literal["compiled", "reference"] | str, Parameter(metavar="ENGINE", show_choices=False)]
+EngineName = Annotated[
+    Literal["compiled", "reference", "search", "model"] | str, Parameter(metavar="ENGINE", show_choices=False)
+]
 Faults = Annotated[
     Sequence[str] | str,
     Parameter(name=("--fault", "--faults"), choices=list_faults(), show_choices=False, negative=""),
@@ -145,11 +147,11 @@ class EngineOptions:
 
     Attributes:
         engine: The engine under test: compiled, reference, or your own as MODULE:NAME or FILE.py:NAME.
-        reference: The engine to compare with, given in the same way.
+        reference: The engine to compare with, given in the same way; or search or model, for an engine that tells only outcomes.
     """
 
     engine: EngineName = COMPILED
-    reference: EngineName = REFERENCE
+    reference: EngineName | None = None
 
 
 @dataclass(frozen=True)
@@ -313,21 +315,21 @@ class SideOptions:
         Faults are planted in the engine under test, or in the reference if only that is the evaluator.
         """
         names = self.engines
-        refuse_options(self.evaluator, names.engine, names.reference)
+        refuse_options(self.evaluator, names.engine, names.reference or REFERENCE)
         options = self.evaluator.options
-        sides: list[EngineLike] = [names.engine, names.reference]
+        sides: list[EngineLike | None] = [names.engine, names.reference]
         for i, name in enumerate(sides):
             if name == COMPILED:
                 sides[i] = make_entry(COMPILED, **options)
                 options = {key: value for key, value in options.items() if key != "faults"}
-        if names.reference == REFERENCE:
+        if names.reference == REFERENCE or (names.reference is None and work != Reference()):
             sides[1] = work
         elif work != Reference():
             where = "jobs" if work.scheduler is None else "scheduler"
             raise UserError(
                 f"is for the reference, and {names.reference} proves in this process", where=where, fix="leave it out"
             )
-        return Engines(*sides)
+        return Engines(sides[0] or COMPILED, sides[1])
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """The alignment of two traces: candidates are paired by query, side and atom, never by position."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import prod
 from typing import Any, Final, NamedTuple
 
@@ -8,12 +9,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kgverify.comparison.columns import name_candidate
-from kgverify.comparison.comparable import ComparablePair, Convert, StepSource
+from kgverify.comparison.comparable import ComparablePair, Convert, MemorySource, Numbering, StepSource, searches
 from kgverify.comparison.result import NO_CANDIDATE, Divergence, Level
 from kgverify.comparison.step_view import side_name
 from kgverify.errors import count_of
-from kgverify.program.outcomes import Stage
+from kgverify.program.outcomes import Outcome, Stage
 from kgverify.trace.model.columns import KNOWLEDGE_GRAPH, CandidateSet, are_equal
+
+UNDECIDED: Final = (Outcome.OPEN, Outcome.DEPTH_LIMIT)
+"""The outcomes of a search that did not decide: its budget ended, or there are only proofs beyond its bound."""
 
 ROWS: Final = 1 << 16
 """The number of candidates to compare at a time while both traces have them in the same order."""
@@ -51,6 +55,23 @@ class SourceCandidates:
 
 CandidateReader = CandidateSet | SourceCandidates
 """The query, side and atom of the candidates of one trace, in the ids that both traces have."""
+
+
+def settle_undecided(sources: tuple[StepSource, StepSource]) -> tuple[StepSource, StepSource]:
+    """Return both sides. Where the expected side searched and did not decide, it takes the actual outcome."""
+    expected, actual = sources
+    if not searches(expected.header.engine):
+        return sources
+    numbering = Numbering(expected.shell(), actual.shell())
+    pairs = align_candidates(*(SourceCandidates(each, numbering.converter(i)) for i, each in enumerate(sources)))
+    trace = expected.shell(has_candidates=True)
+    outcome = trace.columns.candidates.outcome
+    is_proved = outcome == Outcome.PROVED
+    actual_outcome = actual.gather_column("outcome", pairs.actual)
+    is_proved[pairs.expected] |= np.isin(outcome[pairs.expected], UNDECIDED) & (actual_outcome == Outcome.PROVED)
+    settled = np.where(is_proved, Outcome.PROVED, Outcome.FAILED).astype(np.int8)
+    columns = trace.columns._replace(candidates=trace.columns.candidates._replace(outcome=settled))
+    return MemorySource(replace(trace, columns=columns)), actual
 
 
 def align_candidates(expected: CandidateReader, actual: CandidateReader) -> Alignment:
@@ -153,13 +174,15 @@ def _judge_draws(
     draws = {(q, side_name(s)): _describe_draw(groups[0][q, s], groups[1][q, s], facts) for q, s in redrawn}
     known = _find_common(tuple(extra.atom.T), tuple(paired.atom.T))
     seen = _find_common(_columns(extra), _columns(paired))
+    # Candidates that no other query has come from the draw, and then so do the others that are extra.
+    is_redrawn = any(tuple(atom) not in known for atom in extra.atom.tolist())
     stages: list[Sequence[str]] = []
     for is_extra, candidates in enumerate((missing, extra)):
         of_side = []
         for query, side, arguments in zip(*(column.tolist() for column in candidates), strict=True):
             atom = tuple(arguments)
             is_doubled = is_extra and (query, side, *atom) in seen
-            is_drawn = not is_doubled and ((query, side) in redrawn or (is_extra and atom not in known))
+            is_drawn = not is_doubled and ((query, side) in redrawn or (is_extra and is_redrawn))
             if is_extra and (query, side) in redrawn:
                 seen.add((query, side, *atom))
             of_side.append((Stage.CORRUPT if is_drawn else Stage.RECYCLE).value)

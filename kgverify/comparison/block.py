@@ -5,11 +5,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from kgverify.comparison.columns import ColumnComparer, StepPairs, find_differing
-from kgverify.comparison.comparable import ComparablePair, is_decidable
+from kgverify.comparison.comparable import ComparablePair, is_decidable, searches
 from kgverify.comparison.equal_columns import Rounded, count_rounded
 from kgverify.comparison.locate import (
     Difference,
@@ -33,6 +34,12 @@ if TYPE_CHECKING:
 
 _DROPPED: Final = frozenset({"steps.dropped_atoms", "steps.dropped_resolvents"})
 
+_EVIDENCE: Final = (
+    "no proof of it exists, so the actual proof is false; any stage may be at fault",
+    "it follows from the facts and rules, and the actual side lost the proof; any stage may be at fault",
+)
+"""The evidence for a false and for a lost proof, if the expected side searched."""
+
 _VIEWED: Final = frozenset(StepView._fields) | frozenset(ResolventView._fields)
 """The columns that views of steps show, besides counts and atoms."""
 
@@ -40,8 +47,7 @@ _VIEWED: Final = frozenset(StepView._fields) | frozenset(ResolventView._fields)
 class BlockComparer(ColumnComparer):
     """The comparer of a block of derivations in a knowledge graph.
 
-    program:  returns what infers the clauses of resolvents where origins are not compared
-    explains: whether to infer the stage even if origins are known, because no engine will replay the step
+    program: returns what infers the clauses of resolvents, to infer the stage of a step; None to infer no stage
     """
 
     def __init__(
@@ -50,7 +56,6 @@ class BlockComparer(ColumnComparer):
         *,
         lockstep: bool = False,
         program: "Callable[[], ProgramInference] | None" = None,
-        explains: bool = False,
     ) -> None:
         self.pair, self.lockstep = pair, lockstep
         self.names = pair.names
@@ -58,11 +63,11 @@ class BlockComparer(ColumnComparer):
         self._raw_readers = StepReader(pair.raw[0].columns), StepReader(pair.raw[1].columns)
         self._alike: dict[str, NDArray[np.bool_]] = {}
         self._inference: BlockInference | None = None
-        if not pair.by_digest and (explains or not pair.has_origins):
+        if program is not None and not pair.by_digest:
             from kgverify.comparison.inference import infer
 
             self._inference = infer.BlockInference(
-                infer.ProgramInference(None) if program is None else program(),
+                program(),
                 (pair.expected, pair.actual),
                 pair.names,
                 self._read_earlier,
@@ -294,6 +299,14 @@ class BlockComparer(ColumnComparer):
     def _read_earlier(self, candidate: int, step: int) -> tuple[StepView, ...]:
         """Return the steps of a candidate before a step; in lockstep, they belong to other candidates."""
         return () if self.lockstep else self.readers[0].read_earlier(candidate, step)
+
+    def _compare_whole(self, candidate: int) -> Divergence | None:
+        found = super()._compare_whole(candidate)
+        if found is None or found.field != "candidates.outcome" or not searches(self.pair.full[0].header.engine):
+            return found
+        is_lost = found.expected == Outcome.PROVED.name
+        kind = DifferenceClass.PROOF_LOST if is_lost else DifferenceClass.FALSE_PROOF
+        return msgspec.structs.replace(found, kind=kind, evidence=_EVIDENCE[is_lost], confidence=0.1)
 
     def _excuses(self, column: Column, candidate: int) -> bool:
         return column.rule is EqualityRule.SUM and candidate in self._lost_sums

@@ -40,7 +40,7 @@ from kgverify.trace.model.columns import (
     starts_of,
 )
 from kgverify.trace.model.digests import COUNTED, Words, compute_digests
-from kgverify.trace.model.header import NUM_STEPS, EngineInfo
+from kgverify.trace.model.header import NUM_STEPS, SEARCHED, EngineInfo
 from kgverify.trace.model.schema import EqualityRule, TraceLevel, has_goals
 from kgverify.trace.model.score_tolerance import ScoreError, judge_tolerance
 from kgverify.trace.model.trace import Rebuild, Trace
@@ -144,12 +144,20 @@ def has_steps(engine: EngineInfo) -> bool:
     return NUM_STEPS not in engine.unknown
 
 
+def searches(engine: EngineInfo) -> bool:
+    """Return whether an engine searches for any proof, so that what it does not prove does not follow."""
+    return engine.mode == SEARCHED and not has_steps(engine)
+
+
 def drop_unknown_steps(sources: tuple[StepSource, StepSource]) -> tuple[StepSource, StepSource]:
     """Return both sides without steps if one of them does not show its steps; otherwise, return them unchanged."""
     if all(has_steps(source.header.engine) for source in sources):
         return sources
     left, right = (
-        _without_steps(source) if NUM_STEPS in source.fields or source.num_steps else source for source in sources
+        _without_steps(source)
+        if NUM_STEPS in source.fields or source.num_steps or searches(source.header.engine)
+        else source
+        for source in sources
     )
     return left, right
 

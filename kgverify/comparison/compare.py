@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from kgverify.comparison.align import Alignment, SourceCandidates, align_candidates, judge_unpaired
+from kgverify.comparison.align import Alignment, SourceCandidates, align_candidates, judge_unpaired, settle_undecided
 from kgverify.comparison.block import BlockComparer
 from kgverify.comparison.columns import ColumnComparer
 from kgverify.comparison.comparable import (
@@ -89,6 +89,7 @@ class Options(NamedTuple):
     kept:             the number of divergences to list; the verdict, the level and the coverage always include all
     rebuilding:       a function that restores the goals of compact traces that differ; None to compare their digests
     explains:         whether to name the stages that both traces recorded, and to classify the listed divergences
+    infers:           whether to infer the stage of a step that differs, if its clauses are unknown
     equality:         what counts as equal
     tolerance:        the tolerance of scores, if it was measured; None: from the equality and the headers of the traces
     progress:         a function that receives the number of bytes compared since the last call
@@ -101,6 +102,7 @@ class Options(NamedTuple):
     kept: int | None = None
     rebuilding: Rebuilding | None = None
     explains: bool = False
+    infers: bool = True
     equality: Equality = DEFAULT_EQUALITY
     tolerance: ScoreTolerance | None = None
     progress: Progress = lambda num_bytes: None
@@ -140,7 +142,7 @@ class Comparer:
     def __init__(self, expected: TraceLike, actual: TraceLike, options: Options = _DEFAULT) -> None:
         self._options, self.lockstep = options, options.lockstep
         self.recorded = open_source(expected), open_source(actual)
-        self.sources = drop_unknown_steps(self.recorded)
+        self.sources = drop_unknown_steps(settle_undecided(self.recorded))
         self._steps_notes = describe_unknown_steps(self.sources)
         self.modulo, self._modulo_notes = resolve_modulo(
             options.equality.benign, *(source.header for source in self.sources)
@@ -314,7 +316,8 @@ class Comparer:
     def alike(self) -> Options:
         """The options of a comparer that judges in the same way, without explanations."""
         own = self._options
-        return Options(own.lockstep, equality=replace(own.equality, modulo=self.modulo), tolerance=own.tolerance)
+        equality = replace(own.equality, modulo=self.modulo)
+        return Options(own.lockstep, infers=False, equality=equality, tolerance=own.tolerance)
 
     @property
     def accepted(self) -> ScoreTolerance | float | str | None:
@@ -462,9 +465,8 @@ class Comparer:
         pair = self._make_pair(*(blocks or self._load(columns, rows, others)))
         block: ColumnComparer
         if pair.schema == KNOWLEDGE_GRAPH:
-            block = BlockComparer(
-                pair, lockstep=self.lockstep, program=lambda: self.program, explains=self._options.explains
-            )
+            explains = self._options.explains or (self._options.infers and not pair.has_origins)
+            block = BlockComparer(pair, lockstep=self.lockstep, program=(lambda: self.program) if explains else None)
         else:
             block = ColumnComparer(pair, lockstep=self.lockstep)
         self._num_steps += block.num_steps

@@ -119,7 +119,7 @@ def _locate_in_resolvents(pair: StepPair, names: Names) -> Difference:
 
 def _stage_of(pair: StepPair) -> Stage:
     missing, extra = ({r.clause: r for r in side} for side in pair.only)
-    if {r.kind for side in pair.only for r in side} == {GoalKind.FALSE}:
+    if {r.kind for side in pair.only for r in side} <= {GoalKind.FALSE, GoalKind.STOP}:
         return Stage.CLOSE
     shared = missing.keys() & extra.keys()
     if shared:

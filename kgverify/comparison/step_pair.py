@@ -51,15 +51,21 @@ class StepPair:
         self.steps = expected, actual
         self.has_origins, self.has_counts = has_origins, has_counts
 
+    def without_stopping(self) -> "StepPair":
+        """Return the two steps without STOP among their resolvents."""
+        expected, actual = (step.without_stopping() for step in self.steps)
+        return StepPair(expected, actual, has_origins=self.has_origins, has_counts=self.has_counts)
+
     @cached_property
     def only(self) -> tuple[list[ResolventView], list[ResolventView]]:
         """The resolvents that only one side has; names of variables and clauses count.
 
-        FALSE, which marks an empty list, is left out unless nothing else differs.
+        FALSE, which marks an empty list, and STOP are left out unless nothing else differs.
         """
         expected, actual = self.steps
         found = Aligned(expected.resolvents, actual.resolvents, lambda r: (r.content, r.clause))
-        left, right = ([r for r in side if r.kind != GoalKind.FALSE] for side in (found.missing, found.extra))
+        ends = GoalKind.FALSE, GoalKind.STOP
+        left, right = ([r for r in side if r.kind not in ends] for side in (found.missing, found.extra))
         return (left, right) if left or right else (found.missing, found.extra)
 
     @cached_property

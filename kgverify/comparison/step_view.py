@@ -56,6 +56,11 @@ class StepView(NamedTuple):
         """The content of the chosen resolvent; None if the choice is not the index of a resolvent."""
         return self.resolvents[self.choice].content if 0 <= self.choice < len(self.resolvents) else None
 
+    def without_stopping(self) -> "StepView":
+        """Return the step without STOP among its resolvents; FALSE marks a list that held nothing else."""
+        left = tuple(r for r in self.resolvents if r.kind != GoalKind.STOP)
+        return self._replace(resolvents=left) if left or not self.resolvents else self._replace(resolvents=(_DEAD_END,))
+
     @property
     def outputs(self) -> StageOutputs:
         """The stage outputs that the step itself shows; those of stages before `limit` are shown after the limits apply."""
@@ -73,6 +78,8 @@ class StepView(NamedTuple):
             Stage.FINISH: self.outcome,
         }
 
+
+_DEAD_END: Final = ResolventView(GoalKind.FALSE, (), Origin.NONE, 0, 0.0)
 
 LISTING_STAGES: Final = STEP_STAGES[STEP_STAGES.index(Stage.RESOLVE) : STEP_STAGES.index(Stage.LIMIT)]
 """The stages that list resolvents, without the counts of `limit`."""

@@ -14,6 +14,8 @@ from kgverify.comparison.step_view import StepReader
 from kgverify.program.atoms import Goal
 from kgverify.program.fact_index import Ids
 from kgverify.program.outcomes import Outcome
+from kgverify.ranking.rank import find_truth
+from kgverify.ranking.rules import find_known
 from kgverify.trace.model.columns import Candidates
 from kgverify.trace.model.header import EngineInfo
 
@@ -63,6 +65,7 @@ class Candidate(NamedTuple):
     rows_left: the number of candidates after it in the run
     turn:   its turn in the slots of the batch; None if the engine does not declare its slots
     history: the reader of earlier goals and proofs in the slots, if all slots take steps in parallel
+    splits: the splits other than train that hold it, none if it is the triple of its query; None if they are unknown
     """
 
     row: int
@@ -77,6 +80,7 @@ class Candidate(NamedTuple):
     rows_left: int
     turn: Turn | None = None
     history: "CandidateReader | None" = None
+    splits: frozenset[str] | None = None
 
     @property
     def num_in_run(self) -> int:
@@ -96,6 +100,7 @@ class CandidateReader:
     actual:    the results of the actual side; None if it has other candidates
     info:      the description of the engine under test
     read_both: a function that returns readers of all steps of both sides; None if slots have no history
+    splits:    the triples of each split other than train, int32 [n, 3]; None if they are unknown
     """
 
     expected: Candidates
@@ -103,6 +108,7 @@ class CandidateReader:
     info: EngineInfo
     inference: OriginInference | None
     read_both: Callable[[], tuple[StepReader, StepReader]] | None = None
+    splits: Mapping[str, NDArray[np.int32]] | None = None
 
     def __post_init__(self) -> None:
         self._known: dict[int, Candidate] = {}
@@ -126,8 +132,17 @@ class CandidateReader:
                 rows_left=len(c.query) - 1 - row,
                 turn=self.turns[row] if self.turns else None,
                 history=self if self.turns and self.read_both is not None and self.turns[0].tick >= 0 else None,
+                splits=None if self._held is None else frozenset(s for s, held in self._held.items() if held[row]),
             )
         return self._known[row]
+
+    @cached_property
+    def _held(self) -> dict[str, NDArray[np.bool_]] | None:
+        """The candidates that each split holds, without the triples of the queries: bool [N] each."""
+        if self.splits is None:
+            return None
+        others = ~find_truth(self.expected, None, None).mark(self.expected)
+        return {split: find_known(self.expected, triples) & others for split, triples in self.splits.items()}
 
     @cached_property
     def _places(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -145,22 +145,30 @@ def adopt(found: Found, others: Sequence[Found]) -> Found:
     One fault may show in several causes, and a cause may have too few instances to find its condition or its boundary.
     """
     for other in others:
-        if other is found or not other.is_exact or not other.condition.tests or len(other.condition.parts) > 1:
-            continue
-        for own in (found, found.start):
-            if own is None or (own.cases.unit, own.cases.wrong) != (other.cases.unit, other.cases.wrong):
-                continue
-            if np.isnan(own.table.values[0, other.condition.used]).any():
-                continue
-            moved = other.condition._replace(num_tried=len(others))
-            is_open = not (found.is_exact and found.condition.tests) or _is_bound_between(found.condition, moved)
-            if is_open and (moved.holds(own.table.values) == own.table.is_wrong).all():
-                chance = chance_for(own.table, moved)
-                if chance <= MOST_CHANCE:
-                    return own._replace(
-                        condition=moved, others=(), is_exact=True, chance=chance, start=found.start, is_adopted=True
-                    )
+        is_same = found.condition.tests == other.condition.tests
+        is_open = not (found.is_exact and found.condition.tests) or _is_bound_between(found.condition, other.condition)
+        if (is_same or is_open) and (moved := transfer(found, other, len(others) + 1)) is not None:
+            return moved
     return found
+
+
+def transfer(found: Found, other: Found, num_tried: int = 1, most: float = MOST_CHANCE) -> Found | None:
+    """Return the exact condition of another cause for the instances of this cause; None if it does not hold for them.
+
+    most: the largest chance that it holds here by coincidence
+    """
+    if not other.is_exact or not other.condition.tests or len(other.condition.parts) > 1:
+        return None
+    for own in (found, found.start):
+        if own is None or (own.cases.unit, own.cases.wrong) != (other.cases.unit, other.cases.wrong):
+            continue
+        if np.isnan(own.table.values[0, other.condition.used]).any():
+            continue
+        moved = other.condition._replace(num_tried=num_tried)
+        chance = chance_for(own.table, moved)
+        if (moved.holds(own.table.values) == own.table.is_wrong).all() and chance <= most:
+            return own._replace(condition=moved, others=(), is_exact=True, chance=chance, start=found.start)
+    return None
 
 
 def _is_bound_between(condition: Condition, other: Condition) -> bool:

@@ -3,8 +3,8 @@
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
-from itertools import compress, zip_longest
-from typing import Any, Final, NamedTuple
+from itertools import compress
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgspec
 import numpy as np
@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 from kgverify.comparison.comparable import has_steps
 from kgverify.comparison.compare import Comparer
 from kgverify.comparison.inference.infer import follows_inference
-from kgverify.comparison.locate import starts_wrong
-from kgverify.comparison.result import NO_CANDIDATE, Cause, Divergence
+from kgverify.comparison.locate import level_of_step, locate_difference, starts_wrong
+from kgverify.comparison.result import NO_CANDIDATE, PROOF_CLASSES, Cause, Divergence, Level
 from kgverify.comparison.step_view import StepReader, StepView
 from kgverify.conditions.batch import Actual, CandidateReader
-from kgverify.conditions.confirm import CONFIRMED, Tested, adopt, confirm, split
+from kgverify.conditions.confirm import CONFIRMED, Tested, adopt, confirm, split, transfer
 from kgverify.conditions.experiment import Engines, Tried
 from kgverify.conditions.features import Feature
 from kgverify.conditions.find import OF_WHOLE_STEPS, Found, find_condition, settle
@@ -25,6 +25,9 @@ from kgverify.conditions.instances import Cases, Fault, Instance, Run, SeenStep,
 from kgverify.conditions.sentence import show
 from kgverify.program.outcomes import STEP_STAGES, Stage
 from kgverify.trace.model.schema import has_goals
+
+FindSplits: TypeAlias = Callable[[], Mapping[str, NDArray[np.int32]] | None]
+"""A function that returns the triples of each split other than train, int32 [n, 3] in ids; None if they are unknown."""
 
 MOST_CANDIDATES: Final = 1_000
 """The most candidates to read for each group: candidates of a cause, and candidates without a divergence."""
@@ -34,6 +37,9 @@ MOST_READ: Final = 200
 
 MOST_STEPS: Final = 2_000
 """The most agreeing steps to compare with."""
+
+MOST_CHANCE_ALIKE: Final = 0.05
+"""The largest chance that the condition of another cause explains a lost or false proof by coincidence."""
 
 _OF_CANDIDATES: Final = (Stage.RECYCLE, Stage.CORRUPT, Stage.ADVANCE, Stage.FINISH)
 
@@ -65,6 +71,7 @@ def describe_conditions(
     replays: Replays = RECORDED,
     own: Sequence[Feature] = (),
     engines: Engines | None = None,
+    find_splits: FindSplits = lambda: None,
 ) -> tuple[tuple[Divergence, ...], tuple[Cause, ...]]:
     """Return the divergences, and the causes with their conditions. A cause with two conditions becomes two causes.
 
@@ -73,46 +80,87 @@ def describe_conditions(
     most:    the number of causes to describe, from the first
     own:     the features that the engine under test declares
     engines: both engines, for experiments; None if they are not available
+    find_splits: a function that returns the triples of the splits other than train; None if they are unknown
     """
     if not causes[:most] or not all(has_goals(source.header.level) for source in comparer.sources):
         return divergences, causes
-    reader = _Reader(causes, divergences, comparer, replays)
+    reader = _Reader(causes, divergences, comparer, replays, find_splits)
+
+    def seek(number: int) -> Found | None:
+        cause = causes[number]
+        # Scores that belong to another step are already explained.
+        is_explained = cause.situation.startswith("scores of ")
+        return None if is_explained else find_condition(cause.stage, cause.kind, reader.collect(number), tuple(own))
+
+    sought = {i: found for i in range(min(most, len(causes))) if (found := seek(i)) is not None}
+    tested: dict[int, Tested] = {}
+    for number, best in sought.items():
+        adopted = adopt(best, [found for i, found in sought.items() if i != number])
+        tested[number] = Tested(settle(adopted))
+        if engines is not None:
+            test = partial(reader.test, number, engines)
+            tested[number] = _confirm(causes[number].stage, adopted, test, reader.describe)
     described: list[Cause] = []
     numbers: dict[int, int] = {}
     others: dict[int, int] = {}
-    sought = [
-        # Scores that belong to another step are already explained.
-        None if cause.situation.startswith("scores of ") else find_condition(cause.stage, reader.collect(i), tuple(own))
-        for i, cause in enumerate(causes[:most])
-    ]
-    known = [found for found in sought if found is not None]
-    for number, (cause, best) in enumerate(zip_longest(causes, sought)):
+    for number in _join_same_faults(reader, tested, seek):
+        cause, each = _count(causes[number], reader.members[number], divergences), tested.get(number)
         stated = [(cause, reader.members[number])]
-        if best is not None:
-            best = adopt(best, known)
-            tested = Tested(settle(best))
-            if engines is not None:
-                tested = _confirm(cause.stage, best, partial(reader.test, number, engines), reader.describe)
+        if each is not None:
             # Without experiments, one condition may look like two.
-            is_certain = tested.experiment is not None and tested.experiment.verdict == CONFIRMED
-            parts = reader.divide(number, tested.found) if is_certain else None
+            is_certain = each.experiment is not None and each.experiment.verdict == CONFIRMED
+            parts = reader.divide(number, each.found) if is_certain else None
             if parts is None:
-                stated = [(_state(cause, tested), reader.members[number])]
+                stated = [(_state(cause, each), reader.members[number])]
             else:
                 others |= {i: len(described) + (i in parts[0]) for i in parts[2]}
-                both = zip(split(tested, reader.describe), parts[:2], strict=True)
-                stated = [(_state(_count(cause, members, divergences), each), members) for each, members in both]
+                both = zip(split(each, reader.describe), parts[:2], strict=True)
+                stated = [(_state(_count(cause, members, divergences), part), members) for part, members in both]
         for described_cause, members in stated:
             numbers |= dict.fromkeys(members, len(described))
             described.append(described_cause)
     if engines is not None:
         command = "kgverify shrink RUN_DIR --divergence"
         described = [msgspec.structs.replace(each, reproduce=f"{command} {each.first + 1}") for each in described]
-    numbered = tuple(
+    numbered = (
         msgspec.structs.replace(each, cause=numbers.get(i, each.cause), other_cause=others.get(i, -1))
         for i, each in enumerate(divergences)
     )
-    return numbered, tuple(described)
+    return tuple(_name_as(described[each.cause], each) if each.cause >= 0 else each for each in numbered), tuple(
+        described
+    )
+
+
+def _name_as(cause: Cause, divergence: Divergence) -> Divergence:
+    """Return a divergence with the stage of its cause, which a lost or false proof alone does not show."""
+    if divergence.stage == cause.stage:
+        return divergence
+    evidence = f"{divergence.evidence}; what is {cause.kind.value} meets the condition of this cause"
+    return msgspec.structs.replace(divergence, stage=cause.stage, evidence=evidence)
+
+
+def _join_same_faults(reader: "_Reader", tested: dict[int, Tested], seek: Callable[[int], Found | None]) -> list[int]:
+    """Join each lost or false proof to a cause that names what is lost or extra, if one condition explains both exactly.
+
+    Return the numbers of the causes that are left, each at the place of its first part.
+    """
+    places = {i: i for i in range(reader.num_causes)}
+    named = {i: each.found for i, each in tested.items() if not reader.is_of_proof(i)}
+    for number in filter(reader.is_of_proof, tested):
+        found = tested[number].found
+        other = next((i for i, each in named.items() if transfer(found, each, len(named), MOST_CHANCE_ALIKE)), None)
+        if other is None:
+            continue
+        apart = {i: reader.members[i] for i in (number, other)}
+        reader.assign({number: [], other: sorted([*apart[number], *apart[other]])})
+        again = seek(other)
+        joined = None if again is None else transfer(again, named[other])
+        if joined is None:
+            reader.assign(apart)
+            continue
+        tested[other] = tested[other]._replace(found=joined)
+        places[other] = min(places[other], places.pop(number))
+    return sorted(places, key=places.__getitem__)
 
 
 def _state(cause: Cause, tested: Tested) -> Cause:
@@ -155,9 +203,15 @@ class _Reader:
     """
 
     def __init__(
-        self, causes: tuple[Cause, ...], divergences: tuple[Divergence, ...], comparer: Comparer, replays: Replays
+        self,
+        causes: tuple[Cause, ...],
+        divergences: tuple[Divergence, ...],
+        comparer: Comparer,
+        replays: Replays,
+        find_splits: FindSplits,
     ) -> None:
         self._causes, self._divergences, self._comparer, self._replays = causes, divergences, comparer, replays
+        self._find_splits = find_splits
         self.members = defaultdict[int, list[int]](list)
         # The steps in which each candidate goes wrong.
         self._wrong = defaultdict[int, list[int]](list)
@@ -178,6 +232,21 @@ class _Reader:
         )
         self._num_candidates = comparer.sources[0].num_candidates
         self._steps: dict[int, list[SeenStep]] = {}
+
+    @property
+    def num_causes(self) -> int:
+        """The number of causes that were found at first."""
+        return len(self._causes)
+
+    def is_of_proof(self, number: int) -> bool:
+        """Return whether a cause says no more than that a proof is lost or false."""
+        return self._causes[number].kind in PROOF_CLASSES
+
+    def assign(self, members: Mapping[int, list[int]]) -> None:
+        """Change the divergences of some causes."""
+        for number, own in members.items():
+            self.members[number] = own
+            self._steps.pop(number, None)
 
     def _fault(self, number: int) -> Fault:
         cause = self._causes[number]
@@ -237,8 +306,11 @@ class _Reader:
     def test(self, number: int, engines: Engines, found: Found, seed: int) -> Tried | str:
         """Test a condition of a cause by an experiment, or return why it is not testable."""
         cause, unit = self._causes[number], found.cases.unit
+        if cause.stage == Stage.CORRUPT:
+            return "it is one of the draw of candidates"
         if unit is Unit.CANDIDATE:
-            hidden = {each.candidate for each in self._divergences if each.cause != number}
+            own = {*self.members[number]}
+            hidden = {each.candidate for i, each in enumerate(self._divergences) if i not in own}
             return engines.try_batches(found, hidden, seed)
         if cause.stage not in STEP_STAGES or cause.stage == Stage.ADVANCE:
             return "it is not one of single steps"
@@ -262,17 +334,36 @@ class _Reader:
         if number not in self._steps:
             members = [i for i in self.members[number] if self._divergences[i].step >= 0]
             is_of_step = self._causes[number].stage in (*STEP_STAGES, Stage.RECYCLE)
-            self._steps[number] = list(self._read_differing(thin(members, MOST_CANDIDATES))) if is_of_step else []
+            read = self._read_differing(
+                thin(members, MOST_CANDIDATES), follows=self._causes[number].stage == Stage.SCORE
+            )
+            self._steps[number] = list(read) if is_of_step else []
         return self._steps[number]
 
     def _collect_candidates(self, cause: Cause, members: Sequence[int]) -> Iterator[Cases]:
         found = [self._divergences[i] for i in members]
+        if cause.stage == Stage.CORRUPT:
+            yield from self._collect_drawn(found)
+            return
         if cause.stage not in _OF_CANDIDATES or any(each.expected == NO_CANDIDATE for each in found):
             return
         wrong = sorted({each.candidate for each in found if each.candidate < self._num_candidates})
         right = thin([row for row in range(self._num_paired) if row not in self._wrong], MOST_CANDIDATES)
         instances = [self._instance(row, True) for row in wrong] + [self._instance(row, False) for row in right]
         yield Cases(Unit.CANDIDATE, "wrong", "right", tuple(instances))
+
+    def _collect_drawn(self, found: Sequence[Divergence]) -> Iterator[Cases]:
+        """Yield the candidates that only the actual side has, and those that it lacks, among its others."""
+        splits, header = self._find_splits(), self._comparer.sources[1].header
+        for side, words in ((1, ("extra", "right")), (0, ("missing", "present"))):
+            only = {each.candidate for each in found if (each.expected == NO_CANDIDATE) == bool(side)}
+            wrong = {each.candidate for each in self._divergences if (each.expected == NO_CANDIDATE) == bool(side)}
+            candidates = self._comparer.read_candidates(side)
+            reader = CandidateReader(candidates, None, header.engine, self._run.inference, splits=splits)
+            right = [row for row in range(len(candidates.query)) if row not in wrong]
+            rows = [*thin(sorted(only), MOST_CANDIDATES), *thin(right, MOST_CANDIDATES)]
+            instances = (Instance(Unit.CANDIDATE, row in only, row, reader.read(row)) for row in rows)
+            yield Cases(Unit.CANDIDATE, *words, tuple(instances))
 
     def _instance(self, row: int, is_wrong: bool) -> Instance:
         return Instance(Unit.CANDIDATE, is_wrong, row, self._candidates.read(row))
@@ -309,19 +400,39 @@ class _Reader:
         rows = np.array(sorted([*thin(right, MOST_CANDIDATES), *thin(started, MOST_CANDIDATES)]), np.int64)
         if not len(rows):
             return []
-        reader, _ = self._read(rows)
+        reader, other = self._read(rows)
         places = []
         for i, row in enumerate(rows.tolist()):
             wrong = self._wrong.get(row, [])
             end = int(reader.columns.candidates.num_steps[i])
             if wrong and not self._replays.lockstep:
                 end = min(end, *wrong)
+                places += [(i, number) for number, _, level in self._follow(reader, other, i, end) if level is None]
             # The step before a wrong goal may be the one that handed it on.
             places += [(i, number) for number in range(end) if not {number, number + 1} & {*wrong}]
         return [self._see(reader, (i, int(rows[i])), number) for i, number in thin(places, MOST_STEPS)]
 
-    def _read_differing(self, members: Sequence[int]) -> Iterator[SeenStep]:
-        """Yield the steps of divergences that start from a goal of both sides, or the steps that handed on wrong goals."""
+    def _follow(
+        self, reader: StepReader, other: StepReader, i: int, first: int
+    ) -> Iterator[tuple[int, StepView, Level | None]]:
+        """Yield the steps of a candidate behind its first divergence, as long as both sides take them from the same goals.
+
+        They are as good as the steps before it. Each has its number, the actual step, and the level of its difference, which
+        is None if it agrees, and TOLERANCE if nothing but scores differs.
+        """
+        num = min(int(each.columns.candidates.num_steps[i]) for each in (reader, other))
+        for number in range(first + 1, num):
+            left, right = (each.read(each.first_step[i] + number) for each in (reader, other))
+            if left.goal != right.goal:
+                return
+            difference = locate_difference(left, right, self._comparer.names, False, self._comparer.score_tolerance)
+            yield number, right, None if difference is None else level_of_step(left, right, difference)
+
+    def _read_differing(self, members: Sequence[int], *, follows: bool = False) -> Iterator[SeenStep]:
+        """Yield the steps of divergences that start from a goal of both sides, or the steps that handed on wrong goals.
+
+        follows: whether the steps behind them from the same goals belong to them, if they differ in nothing but scores
+        """
         rows = np.array(sorted({self._divergences[i].candidate for i in members}), np.int64)
         if not len(rows) or int(rows[-1]) >= self._num_candidates:
             return
@@ -344,6 +455,10 @@ class _Reader:
                 seen = self._see(reader, at, each.step, actual, outputs)
                 if seen.expected.goal == actual.goal:
                     yield seen
+            if follows and not self._replays.lockstep:
+                for number, right, level in self._follow(reader, other, at[0], each.step):
+                    if level is Level.TOLERANCE:
+                        yield self._see(reader, at, number, right)
 
     def _actual_of(self, divergence: Divergence, row: int, reader: StepReader) -> StepView | None:
         """Return the actual step of a divergence, given the row of its candidate in `reader`; None if it is missing."""

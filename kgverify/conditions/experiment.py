@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kgverify.comparison.comparable import has_steps
-from kgverify.comparison.step_view import StepReader, content_of, plain
+from kgverify.comparison.step_view import StepReader, content_of
 from kgverify.conditions.batch import Candidate, CandidateReader
 from kgverify.conditions.features import Feature, read_values
 from kgverify.conditions.find import Found
@@ -132,8 +132,8 @@ class Engines(NamedTuple):
 
     def try_steps(self, fault: Fault, found: Found, seed: int) -> Tried | str:
         """Take steps with both engines from goals constructed for a condition."""
-        if not all(has_steps(engine.info) and engine.info.variables == "canonical" for engine in self.sides):
-            return "an engine does not take steps from given goals"
+        if not all(has_steps(engine.info) for engine in self.sides):
+            return "an engine tells no steps"
         if any(found.table.features[i].is_declared for i in found.condition.used):
             return "it tests a feature that the engine declares for its own run"
         problems = list(_construct(found, Random(seed)))
@@ -165,7 +165,7 @@ class Engines(NamedTuple):
         for i, (step, candidate, goal, visited, depth) in enumerate(problems):
             origins = step.run.infer(_as_goal(goal), candidate.atom)
             expected, actual = (reader.read(i) for reader in readers)
-            if plain(expected.goal) == plain(actual.goal) == goal:
+            if canonical(expected.goal) == canonical(actual.goal) == number_variables(goal):
                 earlier = tuple(map(_as_goal, visited))
                 steps.append(SeenStep(step.run, candidate, depth, expected, actual, origins, earlier))
         return steps
@@ -271,10 +271,17 @@ def _vary(step: SeenStep, found: Found, rng: Random) -> Iterator[_Problem]:
     facts = _choose_facts(step, found, rng)
     others = [(here, edit) for edit in _restructure(goal, facts, rng)]
     # A query that is a fact must not prove itself.
-    known = step.run.inference.clauses.fact_index
+    clauses = step.run.inference.clauses
+    queries = rng.sample(facts, min(MOST_QUERIES, len(facts)))
+    # What a query excludes shows best if it would be the last to match.
+    alike = (clauses.facts_like(_like(goal[0], query), None)[-1:] for query in queries)
+    queries += [clauses.facts[i] for each in alike for i in each]
     others += [
-        (here._replace(atom=query, is_fact=query in known), (_like(goal[0], query), query, *(goal[1:] or goal)))
-        for query in rng.sample(facts, min(MOST_QUERIES, len(facts)))
+        (
+            here._replace(atom=query, is_fact=query in clauses.fact_index),
+            (_like(goal[0], query), query, *(goal[1:] or goal)),
+        )
+        for query in dict.fromkeys(queries)
     ]
     if any(found.table.features[i].stages == {Stage.REVISIT} for i in found.condition.used):
         yield from _visit_resolvents(step, earlier)
@@ -360,20 +367,31 @@ def _choose_facts(step: SeenStep, found: Found, rng: Random) -> list[Ids]:
         every = clauses.facts
         return [(selected[0], *every[rng.randrange(len(every))][1:]) for _ in range(MOST_AT_RANDOM)] if every else []
     chosen: list[int] = []
+    singles_out = False
     tested = [found.table.features[i].of for i in found.condition.used]
     if found.cases.unit is Unit.FACT and any(Unit.STEP not in each for each in tested):
         known = [Instance(Unit.FACT, False, i, step.candidate, step, (Origin.FACT, i)) for i in indices]
-        chosen = _next_to_boundary(known, found)
+        chosen, singles_out = _next_to_boundary(known, found), _is_constant(known, found)
     num = min(MOST_AT_RANDOM, len(indices))
     spread = [i * (len(indices) - 1) // max(1, num - 1) for i in range(num)]
-    chosen += rng.sample((*spread, *rng.sample(range(len(indices)), num)), 2 * num)
+    spread = rng.sample((*spread, *rng.sample(range(len(indices)), num)), 2 * num)
     elsewhere = [
         facts[i]
-        for facts in (clauses.facts_of(rng.choice(clauses.facts)[0]) for _ in range(MOST_ELSEWHERE))
+        for predicate in (rng.choice(clauses.predicates_of_facts) for _ in range(MOST_ELSEWHERE))
+        if predicate != selected[0] and (facts := clauses.facts_of(predicate))
         for i in {0, rng.randrange(len(facts)), len(facts) - 1}
-        if facts is not indices
     ]
-    return [clauses.facts[i] for i in dict.fromkeys([*(indices[i] for i in chosen), *elsewhere])]
+    within = [indices[i] for i in (*chosen, *spread)]
+    # A condition that singles out predicates is refuted only by other predicates, which are then tried as often.
+    tried = chain.from_iterable(zip_longest(within, elsewhere)) if singles_out else (*within, *elsewhere)
+    return [clauses.facts[i] for i in dict.fromkeys(i for i in tried if i is not None)]
+
+
+def _is_constant(known: Sequence[Instance], found: Found) -> bool:
+    """Return whether a condition holds for all of some instances, or for none."""
+    values = read_values(found.table.features, known, found.condition.used)
+    held = found.condition.holds(values)
+    return bool(held.all() or not held.any())
 
 
 def _next_to_boundary(known: Sequence[Instance], found: Found) -> list[int]:

@@ -18,10 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kgverify.conditions.instances import Instance, SeenStep, Unit, Unknown, known
-from kgverify.engines.protocol import DescribedEngine
+from kgverify.engines.protocol import DescribedEngine, NumberedEngine
 from kgverify.errors import UserError
 from kgverify.program.fact_index import Ids, Key
-from kgverify.program.outcomes import GoalKind, Origin, Outcome, Side, Stage
+from kgverify.program.outcomes import DifferenceClass, GoalKind, Origin, Outcome, Side, Stage
 from kgverify.step.clauses import (
     Atoms,
     Clause,
@@ -60,6 +60,10 @@ class Scale(StrEnum):
     ID = "id"
 
 
+OF_OUTCOMES: Final = (DifferenceClass.PROOF_LOST, DifferenceClass.FALSE_PROOF, DifferenceClass.OUTCOME)
+"""The classes of differences between outcomes."""
+
+
 class Feature(NamedTuple):
     """A number that describes an instance.
 
@@ -73,6 +77,8 @@ class Feature(NamedTuple):
     stages:  the stages for which it is preferred
     is_of_match: whether it describes a clause together with a goal, and so distinguishes different goals as well
     is_of_query: whether it is the same for all candidates of a query
+    is_of_outcome: whether it is the outcome, which explains no difference of outcomes
+    first:       the stage that makes it, and so the first stage that it may explain
     """
 
     name: str
@@ -88,6 +94,8 @@ class Feature(NamedTuple):
     is_of_match: bool = False
     is_of_query: bool = False
     is_declared: bool = False
+    is_of_outcome: bool = False
+    first: Stage | None = None
 
     def cost(self, stage: str) -> float:
         """Return the feature's part of the description length of a condition, in bits."""
@@ -300,6 +308,10 @@ _VALUES: Final[dict[str, Callable[[Instance], Value]]] = {
     "is a fact of another predicate": _mistaken(lambda p, a, b: pack(32, 0, a, b)),
     "captures a variable": _changes(resolve_unrenamed),
     "needs a chain": _changes(resolve_unchained),
+    "equals another resolvent": lambda i: sum(atoms == i.kept for atoms in i.seen.kept.values()) > 1,
+    "binds the constant of id 0": lambda i: (
+        _constants(i.made.atoms).count(0) > _constants((*i.body, *i.seen.expected.goal[1:])).count(0)
+    ),
     "atoms": lambda i: len(i.kept),
     "variables": lambda i: len(_variables(i.kept)),
     "repeats an atom": lambda i: len(set(i.kept)) < len(i.kept),
@@ -355,6 +367,7 @@ _VALUES: Final[dict[str, Callable[[Instance], Value]]] = {
     "step of its chunk at the end": lambda i: i.turn.tick + i.candidate.num_steps if i.candidate.history else None,
     "meets a proof": lambda i: known(i.candidate.history).meets_proof(i.candidate.row),
     "meets an earlier goal": lambda i: known(i.candidate.history).meets_earlier_goal(i.candidate.row),
+    "is a triple of any split": lambda i: bool(known(i.candidate.splits)) or known(i.candidate.is_fact),
     "is PROVED": lambda i: i.candidate.outcome == Outcome.PROVED,
     "is FAILED": lambda i: i.candidate.outcome == Outcome.FAILED,
     "reaches max_depth": lambda i: i.candidate.outcome == Outcome.DEPTH_LIMIT,
@@ -367,7 +380,10 @@ _VALUES: Final[dict[str, Callable[[Instance], Value]]] = {
 }
 """The value of each feature in features.toml that is not just an attribute. Raises Unknown if an instance lacks it."""
 
-_NUMBERED: Final[dict[str, Callable[[int], Callable[[Instance], Value]]]] = {
+_NUMBERED: Final[dict[str, Callable[[Any], Callable[[Instance], Value]]]] = {
+    "is a triple of {each}": lambda split: (
+        lambda i: known(i.candidate.is_fact) if split == "train" else split in known(i.candidate.splits)
+    ),
     "matches in {each} bits": lambda bits: _mismatch(partial(matches_in, bits)),
     "packs like a fact in {each} bits": lambda bits: _mistaken(partial(pack, bits), bits),
     "is a fact in {each} bits": lambda bits: _mistaken(partial(cut, bits), bits),
@@ -417,12 +433,20 @@ def _read(row: dict[str, Any]) -> Iterator[Feature]:
             negative=words.get("negative", ""),
             is_of_match=row.get("is_of_match", False),
             is_of_query=row.get("is_of_query", False),
+            is_of_outcome=row.get("is_of_outcome", False),
+            first=Stage(row["first"]) if "first" in row else None,
         )
 
 
-def features_of(unit: Unit) -> tuple[Feature, ...]:
-    """Return the features of the instances of a unit."""
-    return tuple(feature for feature in read_features() if unit in feature.of)
+def features_of(unit: Unit, stage: str, kind: DifferenceClass) -> tuple[Feature, ...]:
+    """Return the features of the instances of a unit that may explain a cause, and are no consequence of it."""
+    stages = list(Stage)
+
+    def explains(feature: Feature) -> bool:
+        is_before = feature.first is None or stages.index(feature.first) <= stages.index(Stage(stage))
+        return is_before and not (feature.is_of_outcome and kind in OF_OUTCOMES and stage != Stage.RECYCLE)
+
+    return tuple(feature for feature in read_features() if unit in feature.of and explains(feature))
 
 
 def read_declared(engine: DescribedEngine, columns: Columns) -> tuple[Feature, ...]:
@@ -470,6 +494,59 @@ def _read_array(name: object, values: object, columns: Columns) -> Feature:
         value=_or_none(read),
         is_declared=True,
     )
+
+
+def read_numbers(engine: NumberedEngine) -> tuple[Feature, ...]:
+    """Return features of the numbers that an engine gives to predicates and constants, and of keys packed from them."""
+    predicates, constants = engine.numbers
+    size = int(constants.max(initial=0)) + 1
+
+    def own(atom: Ids) -> tuple[int, int, int]:
+        p, a, b = atom
+        return (
+            int(predicates[p]),
+            int(known(constants[a] if a >= 0 else None)),
+            int(known(constants[b] if b >= 0 else None)),
+        )
+
+    def pack_numbers(atom: Ids) -> int:
+        p, a, b = own(atom)
+        return (p * size + a) * size + b
+
+    clause, step = frozenset((Unit.FACT, Unit.RULE)), frozenset(Unit) - {Unit.CANDIDATE}
+    rows: tuple[tuple[str, str, frozenset[Unit], Callable[[Instance], Value]], ...] = (
+        (
+            "number of its predicate",
+            "whose predicate has the engine's number {}",
+            clause,
+            lambda i: predicates[i.head[0]],
+        ),
+        (
+            "number of its first argument",
+            "whose first argument has the engine's number {}",
+            clause,
+            lambda i: own(i.head)[1],
+        ),
+        (
+            "number of its second argument",
+            "whose second argument has the engine's number {}",
+            clause,
+            lambda i: own(i.head)[2],
+        ),
+        (
+            "key of its atom",
+            f"whose key, packed from the engine's numbers with {size:,} constants, is {{}}",
+            clause,
+            lambda i: pack_numbers(i.head),
+        ),
+        (
+            "number of the selected predicate",
+            "where the selected predicate has the engine's number {}",
+            step,
+            lambda i: predicates[i.selected[0]],
+        ),
+    )
+    return tuple(Feature(name, "", of, Scale.COUNT, phrase, _or_none(value)) for name, phrase, of, value in rows)
 
 
 def _refuse(message: str) -> UserError:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from kgverify.conditions.features import Feature, features_of, read_values
 from kgverify.conditions.instances import Cases, Instance, Unit
 from kgverify.conditions.search import MOST_CHANCE, NOTHING, Condition, Relation, Search, Term, chance_of
-from kgverify.program.outcomes import Stage
+from kgverify.program.outcomes import DifferenceClass, Stage
 
 FEWEST_ALWAYS: Final = 10
 """The number of different wrong instances, with no right one among them, needed to report that every instance is wrong."""
@@ -127,7 +127,6 @@ class Found(NamedTuple):
     is_cut:     whether the search ended before all conditions were tried
     exceptions: problems for which an experiment has shown that it does not hold
     start:      the instances of the smallest unit with a condition without tests, from which experiments may start
-    is_adopted: whether it is the condition of another cause
     """
 
     cases: Cases
@@ -140,7 +139,6 @@ class Found(NamedTuple):
     is_cut: bool = False
     exceptions: tuple[str, ...] = ()
     start: "Found | None" = None
-    is_adopted: bool = False
 
     @property
     def unstated(self) -> "Found":
@@ -148,7 +146,9 @@ class Found(NamedTuple):
         return self.start or self._replace(condition=NOTHING, others=(), is_exact=False)
 
 
-def find_condition(stage: str, every: Iterable[Cases], own: tuple[Feature, ...] = ()) -> Found | None:
+def find_condition(
+    stage: str, kind: DifferenceClass, every: Iterable[Cases], own: tuple[Feature, ...] = ()
+) -> Found | None:
     """Return the simplest condition of a cause, without tests if none is stated; None if no instance went wrong.
 
     every: the instances of each unit, the smallest unit first
@@ -163,7 +163,9 @@ def find_condition(stage: str, every: Iterable[Cases], own: tuple[Feature, ...] 
     for cases in every:
         if not any(each.is_wrong for each in cases.instances):
             continue
-        table = build_table(cases, (*features_of(cases.unit), *(each for each in own if cases.unit in each.of)))
+        table = build_table(
+            cases, (*features_of(cases.unit, stage, kind), *(each for each in own if cases.unit in each.of))
+        )
         start = start or Found(cases, table, NOTHING, (), False, 1.0)
         found, has_exact = find_in(stage, cases, table)
         if found is not None and stage in OF_WHOLE_STEPS and _is_of_steps(found):

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Final
 
 import numpy as np
@@ -12,7 +12,7 @@ from kgverify.comparison.result import Condition as ShownCondition
 from kgverify.comparison.result import Experiment, FeatureValue, TriedTest
 from kgverify.conditions.features import Feature, Scale
 from kgverify.conditions.find import AS_SHORT, Found, Table
-from kgverify.conditions.instances import Cases, Unit
+from kgverify.conditions.instances import Cases, Instance, Unit
 from kgverify.conditions.search import Condition, Relation, Search, Term, f1, list_separating
 
 MOST_TRIED: Final = 20
@@ -205,13 +205,13 @@ def _state(found: Found) -> str:
         shares = f"precision {wrong / max(1, wrong + right):.3f}, recall {wrong / num_wrong:.3f}"
         exceptions = (f"; exception: {each}" for each in _list_examples(found)[:1])
         return f"mostly {claim} ({shares}){''.join(exceptions)}"
-    alike = _describe_alike(found)
+    alike, only = _describe_alike(found), _describe_only(found)
     parts = (
         "no condition found of what goes wrong in a step, but of the steps: " * found.is_partial
         + f"in this run, {claim}",
-        "another cause has the same condition" if found.is_adopted else "",
         describe_boundary(condition.terms, table.features),
         f"on these the same as {alike}" if alike else "",
+        f"all of them {only}, so another property of it may be the reason" if only else "",
     )
     return "; ".join(filter(None, parts))
 
@@ -222,6 +222,22 @@ def _describe_alike(found: Found) -> str:
     for each in found.others:
         if each.cost <= found.condition.cost + AS_SHORT and not used & {test.feature for test in each.tests}:
             return describe_tests(each.tests, found.table.features, found.cases)
+    return ""
+
+
+def _describe_only(found: Found) -> str:
+    """Describe what all instances that went wrong have in common, and not all others: a clause, a selected atom or a query."""
+    unit = found.cases.unit
+    keys: dict[str, Callable[[Instance], Hashable]] = {
+        "with one selected atom": lambda i: i.identity if i.step is None else i.step.goal[:1],
+        "of one query": lambda i: i.candidate.query,
+    }
+    if unit in (Unit.RULE, Unit.RESOLVENT):
+        keys = {"by one clause": lambda i: i.clause, **keys}
+    for words, key in keys.items():
+        wrong = {key(each) for each in found.cases.instances if each.is_wrong}
+        if len(wrong) == 1 and any(key(each) not in wrong for each in found.cases.instances):
+            return words
     return ""
 
 

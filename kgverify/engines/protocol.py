@@ -145,6 +145,16 @@ class DescribedEngine(Engine, Protocol):
         ...
 
 
+@runtime_checkable
+class NumberedEngine(Engine, Protocol):
+    """An engine that gives numbers of its own to predicates and constants. Optional: causes may be conditions on them."""
+
+    @property
+    def numbers(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The numbers of all predicates and of all constants, in the order of their ids: int64 [P] and int64 [C]."""
+        ...
+
+
 def candidate_set(columns: Columns) -> CandidateSet:
     """Return the candidates of a trace."""
     return CandidateSet(columns.candidates.query, columns.candidates.side, columns.candidates.atom)

@@ -23,11 +23,17 @@ from kgverify.progress import Phase
 
 COMPILED: Final = "compiled"
 REFERENCE: Final = "reference"
+SEARCH: Final = "search"
+MODEL: Final = "model"
 GROUP: Final = "kgverify.engines"
 """The group of entry points through which packages add engines."""
 
-_OWN: Final = {COMPILED: "kgverify.prover.evaluator:Evaluator"}
-"""The engines of this package that are made from options. The reference prover has no options; the harness makes it."""
+_OWN: Final = {
+    COMPILED: "kgverify.prover.evaluator:Evaluator",
+    SEARCH: "kgverify.engines.search:SearchEngine",
+    MODEL: "kgverify.engines.search:ModelEngine",
+}
+"""The engines of this package. The reference prover is not among them; the harness makes it."""
 
 
 class Capability(StrEnum):

@@ -90,7 +90,7 @@ class DifferenceClass(StrEnum):
     gave different atoms; stale: a value of an earlier step; foreign: a value of another derivation; rounding: within
     the arithmetic's error; tie: a different argmax at equal scores; content: some difference, not known more exactly;
     limit: the limits dropped different resolvents; outcome, rank, metric: only this value differs; number: a score or a
-    sum beyond its tolerance; proof_lost, false_proof: TRUE on one side only; unsound: no clause of the program explains
+    sum beyond its tolerance; proof_lost, false_proof: a proof on one side only; unsound: no clause of the program explains
     a resolvent; malformed: a resolvent is not a goal; unclassified: a defect of kgverify.
     """
 

@@ -1,13 +1,14 @@
 """Known ranking rules, and the rules that explain the ranks of a trace from its own candidates."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from enum import StrEnum
-from typing import Any, NamedTuple, TypeVar
+from itertools import combinations
+from typing import Any, Final, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kgverify.program.outcomes import Outcome
+from kgverify.program.outcomes import Outcome, Side
 from kgverify.ranking.rank import RANK_TOLERANCE, Truth, count_gaps, drop_repeated, group_keys, ranking_scores
 from kgverify.trace.model.columns import Candidates, CandidateSet, Rankings
 from kgverify.trace.model.digests import candidate_keys
@@ -41,18 +42,49 @@ class Counted(StrEnum):
     FILTERED = "without known true triples"
 
 
+class Mistake(StrEnum):
+    """A common mistake in the code of a ranking; none comes first."""
+
+    NONE = ""
+    LOWEST_FIRST = "the lowest score ranks first"
+    FROM_ZERO = "each rank is one too low, as if counted from 0"
+    ONE_MORE = "each rank is one too high, as if the true triple were above itself"
+    EXCHANGED = "the ranks of the head and the tail side are exchanged"
+    TRUE_LAST = "the true triple ranks last, as if it were filtered out like a known one"
+    FEW = "only the first candidates of each ranking count"
+
+
+_OFFSETS: Final = {Mistake.FROM_ZERO: -1.0, Mistake.ONE_MORE: 1.0}
+
+
 class RankingRule(NamedTuple):
-    """A ranking rule. tolerance: the difference in nats below which two scores tie."""
+    """A ranking rule.
+
+    tolerance: the difference in nats below which two scores tie
+    splits:    the splits whose known triples are left out; empty for all known triples
+    most:      the number of candidates that count, for the mistake FEW
+    """
 
     ranked_by: RankedBy = RankedBy.PENALISED
     ties: Ties = Ties.BOUNDS
     tolerance: float = RANK_TOLERANCE
     counted: Counted = Counted.ONCE
+    splits: tuple[str, ...] = ()
+    mistake: Mistake = Mistake.NONE
+    most: int = 0
 
     def describe(self) -> str:
         """Describe the rule in words."""
         within = f" (within {self.tolerance:g} nats)" if self.tolerance else ""
-        return f"by {self.ranked_by.value}; {self.ties.value}{within}; {self.counted.value}"
+        known = f" of {' and '.join(self.splits)} alone" if self.splits else ""
+        mistake = f"; {self.mistake.value}" if self.mistake else ""
+        most = f", {self.most:,} of them" if self.most else ""
+        return f"by {self.ranked_by.value}; {self.ties.value}{within}; {self.counted.value}{known}{mistake}{most}"
+
+    @property
+    def offset(self) -> float:
+        """The number that is added to each rank by mistake."""
+        return _OFFSETS.get(self.mistake, 0.0)
 
 
 class Counts(NamedTuple):
@@ -86,6 +118,21 @@ def list_rules(
     )
 
 
+def list_mistakes(rules: Sequence[RankingRule], splits: Sequence[str], sizes: Sequence[int]) -> Iterator[RankingRule]:
+    """Yield each rule with each single mistake.
+
+    splits: the splits whose known triples a filter may leave out
+    sizes:  the numbers of candidates to which rankings may be cut
+    """
+    few = [part for num in range(1, len(splits)) for part in combinations(splits, num)]
+    for rule in rules:
+        if rule.counted is Counted.FILTERED:
+            yield from (rule._replace(splits=part) for part in few)
+        for mistake in (each for each in Mistake if each not in (Mistake.NONE, Mistake.FEW)):
+            yield rule._replace(mistake=mistake)
+        yield from (rule._replace(mistake=Mistake.FEW, most=most) for most in sizes)
+
+
 def count_above(
     candidates: Candidates,
     truth: Truth,
@@ -95,7 +142,7 @@ def count_above(
 ) -> Counts:
     """Count the candidates above the true one, and the candidates that tie with it.
 
-    known:  which candidates are known true triples, bool [N], for a rule that leaves them out
+    known:  which candidates are known true triples that the rule leaves out if it leaves out any, bool [N]
     margin: the nats added to the score of each other candidate, for each step of the longest derivation in its group
     """
     is_true = truth.mark(candidates)
@@ -109,13 +156,27 @@ def count_above(
         kept = kept[np.sort(drop_repeated(drawn))]
     # The true candidate comes first; of several, the first one.
     rows = kept[np.lexsort((~is_true[kept], key[kept]))]
+    if rule.mistake is Mistake.FEW:
+        _, first, num = np.unique(key[rows], return_index=True, return_counts=True)
+        rows = rows[np.arange(len(rows)) - np.repeat(first, num) < rule.most]
     groups, first, num = np.unique(key[rows], return_index=True, return_counts=True)
     scores = _scores(candidates, rule.ranked_by)[rows]
+    if rule.mistake is Mistake.LOWEST_FIRST:
+        scores = -scores
     gap = scores - np.repeat(scores[first], num)
+    if rule.mistake is Mistake.TRUE_LAST:
+        gap = np.where(is_true[rows], gap, np.inf)
     if margin and len(rows):
         longest = np.maximum.reduceat(candidates.num_steps[rows].astype(np.int64), first)
         gap += margin * np.repeat(longest.clip(min=1), num)
-    return Counts(groups, num, *count_gaps(gap, np.append(first, len(rows)), rule.tolerance))
+    counts = Counts(groups, num, *count_gaps(gap, np.append(first, len(rows)), rule.tolerance))
+    if rule.mistake is not Mistake.EXCHANGED:
+        return counts
+    query, side = np.divmod(groups, 4)
+    # A side of a query without its other side has nothing to be exchanged with.
+    exchanged = query * 4 + np.where(side < Side.NONE, Side.TAIL - side, side)
+    counts = counts._replace(key=exchanged)
+    return take_rows(counts, np.argsort(exchanged, kind="stable"))
 
 
 def _scores(candidates: Candidates, ranked_by: RankedBy) -> NDArray[np.float64]:
@@ -127,8 +188,11 @@ def _scores(candidates: Candidates, ranked_by: RankedBy) -> NDArray[np.float64]:
     return is_proved.astype(np.float64)
 
 
-def give_ranks(counts: Counts, ties: Ties) -> Ranks:
-    """Return the ranks by a tie rule. For random ties, the reciprocal of a rank is the mean over all possible ranks."""
+def give_ranks(counts: Counts, ties: Ties, offset: float = 0.0) -> Ranks:
+    """Return the ranks by a tie rule, plus an offset.
+
+    For random ties, the reciprocal of a rank is the mean over all possible ranks.
+    """
     optimistic = 1.0 + counts.above.astype(np.float64)
     pessimistic = optimistic + counts.tied.astype(np.float64)
     if ties is Ties.REALISTIC:
@@ -142,7 +206,7 @@ def give_ranks(counts: Counts, ties: Ties) -> Ranks:
         harmonic = np.concatenate(([0.0], np.cumsum(1 / np.arange(1, most))))
         reciprocal = harmonic[counts.above + counts.tied + 1] - harmonic[counts.above]
         optimistic = pessimistic = ((counts.tied + 1) / reciprocal).astype(np.float64)
-    return Ranks(counts.key, counts.num_ranked, optimistic, pessimistic.copy())
+    return Ranks(counts.key, counts.num_ranked, optimistic + offset, pessimistic + offset)
 
 
 def ranks_of(rankings: Rankings) -> Ranks:
@@ -151,17 +215,19 @@ def ranks_of(rankings: Rankings) -> Ranks:
     return Ranks(key, rankings.num_ranked[rows].astype(np.int64), rankings.optimistic[rows], rankings.pessimistic[rows])
 
 
-def find_unexplained(low: Counts, high: Counts, ties: Ties, recorded: Ranks) -> NDArray[np.int64]:
+def find_unexplained(low: Counts, high: Counts, rule: RankingRule, recorded: Ranks) -> NDArray[np.int64]:
     """Return the ascending keys of the groups whose recorded ranks differ from a rule's.
 
     low, high: the counts of the candidates with the margin subtracted from and added to their scores; equal without a margin
 
     Groups without ranks, or without a true candidate, are not judged.
     """
+    ties = rule.ties
     key, ours, theirs = np.intersect1d(low.key, recorded.key, assume_unique=True, return_indices=True)
     least, most, found = take_rows(low, ours), take_rows(high, ours), take_rows(recorded, theirs)
     is_whole = found.optimistic == found.pessimistic
-    first, last = (give_ranks(each, Ties.BOUNDS if ties is Ties.RANDOM else ties) for each in (least, most))
+    bounds = Ties.BOUNDS if ties is Ties.RANDOM else ties
+    first, last = (give_ranks(each, bounds, rule.offset) for each in (least, most))
     if ties is Ties.RANDOM:
         fits = is_whole & (found.optimistic == np.floor(found.optimistic))
         fits &= (found.optimistic >= first.optimistic) & (found.pessimistic <= last.pessimistic)
@@ -190,7 +256,7 @@ class RuleRanker:
         self._fixed = take_rows(recorded, ~np.isin(recorded.key, own.key))
         _, ours, theirs = np.intersect1d(own.key, recorded.key, assume_unique=True, return_indices=True)
         self._own, self._recorded = take_rows(own, ours), take_rows(recorded, theirs)
-        computed = give_ranks(self._own, rule.ties)
+        computed = give_ranks(self._own, rule.ties, rule.offset)
         self._offsets = [then - now for then, now in zip(self._recorded[2:], computed[2:], strict=True)]
 
     @property
@@ -204,13 +270,14 @@ class RuleRanker:
         """Rank the trace's own candidates, or others."""
         counts = self._count(candidates)
         counts = take_rows(counts, ~np.isin(counts.key, self._unranked))
-        ranks = give_ranks(counts, self._rule.ties)
+        ranks = give_ranks(counts, self._rule.ties, self._rule.offset)
         _, new, own = np.intersect1d(counts.key, self._own.key, assume_unique=True, return_indices=True)
         now, then = take_rows(counts, new), take_rows(self._own, own)
         is_same = (now.num_ranked == then.num_ranked) & (now.above == then.above) & (now.tied == then.tied)
         is_random = self._rule.ties is Ties.RANDOM
         for column, offset, recorded in zip(ranks[2:], self._offsets, self._recorded[2:], strict=True):
-            moved = column[new] if is_random else np.clip(column[new] + offset[own], 1.0, now.num_ranked)
+            bounds = 1.0 + min(0.0, self._rule.offset), now.num_ranked + max(0.0, self._rule.offset)
+            moved = column[new] if is_random else np.clip(column[new] + offset[own], *bounds)
             column[new] = np.where(is_same, recorded[own], moved)
         fixed = take_rows(self._fixed, ~np.isin(self._fixed.key, counts.key))
         key, *others = (np.concatenate(pair) for pair in zip(ranks, fixed, strict=True))

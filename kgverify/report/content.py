@@ -144,8 +144,7 @@ class ReportContent(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return copied
 
 
-def find_first(comparison: Comparison, causes: tuple[Cause, ...]) -> Divergence | None:
+def find_first(comparison: Comparison) -> Divergence | None:
     """Return the divergence to show first: the first lost or false proof, else the first of all divergences."""
-    if causes and causes[0].kind in PROOF_CLASSES:
-        return comparison.divergences[causes[0].first]
-    return comparison.divergences[0] if comparison.divergences else None
+    of_proof = (each for each in comparison.divergences if each.kind in PROOF_CLASSES)
+    return next(of_proof, comparison.divergences[0] if comparison.divergences else None)

@@ -169,7 +169,7 @@ def describe_loss(report: ReportContent) -> str:
     lost = attribution.expected - attribution.actual
     whole = f"{attribution.expected:.4f} expected, {attribution.actual:.4f} actual"
     shares = sorted(attribution.shares, key=lambda share: -abs(share.share))[:3]
-    parts = [f"{cause_label(report, share.cause)} explains {share.share:.4f}" for share in shares if share.share]
+    parts = [f"{name_cause(report, share.cause)} explains {share.share:.4f}" for share in shares if share.share]
     return f"{whole}: {', '.join(parts) or 'no cause explains anything'} of the {lost:.4f} lost"
 
 
@@ -217,6 +217,15 @@ def cause_label(report: ReportContent, cause: int) -> str:
         return "rounding at near-ties"
     found = report.causes[cause]
     return make_visible(f"{found.stage} ({', '.join(filter(None, (found.kind.value, clip(found.situation))))})")
+
+
+def name_cause(report: ReportContent, cause: int, *, is_short: bool = False) -> str:
+    """Return the label of a cause, or only its stage, with its number if other causes have the same stage."""
+    if not 0 <= cause < len(report.causes):
+        return "rounding" if is_short else cause_label(report, cause)
+    stages = [each.stage for each in report.causes]
+    name = stages[cause] if is_short else cause_label(report, cause)
+    return name if stages.count(stages[cause]) == 1 else f"#{cause + 1} {name}"
 
 
 def shares_of(report: ReportContent) -> dict[int, Share]:

@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from kgverify.engines.load_engine import SIGNATURE, load_factory
 from kgverify.engines.protocol import Engine, Positions, Sizes
-from kgverify.engines.table import COMPILED, REFERENCE, Capability, EngineMaker, find_entry, make_entry
+from kgverify.engines.table import COMPILED, MODEL, REFERENCE, SEARCH, Capability, EngineMaker, find_entry, make_entry
 from kgverify.errors import UserError
 from kgverify.files.code_identity import Code
 from kgverify.program.limits import OURS, Dialect
@@ -85,8 +85,8 @@ class EngineSpec:
 
     @property
     def is_own(self) -> bool:
-        """True for an engine of kgverify, which follows its semantics."""
-        return self.name in (COMPILED, REFERENCE)
+        """True for an engine of kgverify."""
+        return self.name in (COMPILED, REFERENCE, SEARCH, MODEL)
 
 
 EAGER: Final = EngineSpec()
@@ -163,9 +163,9 @@ def name_engine(engine: AnyEngine) -> str:
 
 
 def follows_semantics(engine: AnyEngine) -> bool:
-    """Return whether an engine is one of kgverify's and so follows its semantics exactly."""
+    """Return whether an engine is one of kgverify's that take the steps of its semantics."""
     spec = EngineSpec(engine) if isinstance(engine, str) else engine
-    return spec.is_own if isinstance(spec, EngineSpec) else False
+    return isinstance(spec, EngineSpec) and spec.name in (COMPILED, REFERENCE)
 
 
 def find_dialect(engine: object) -> Dialect:
@@ -174,7 +174,7 @@ def find_dialect(engine: object) -> Dialect:
     An engine given by name is loaded, unless it is one of kgverify's. UserError if it cannot be loaded.
     """
     name = engine if isinstance(engine, str) else engine.name if isinstance(engine, EngineSpec) else ""
-    made = load_factory(name, "--engine") if name and name not in (COMPILED, REFERENCE) else engine
+    made = load_factory(name, "--engine") if name and not EngineSpec(name).is_own else engine
     declared = getattr(made, "dialect", None)
     return declared if isinstance(declared, Dialect) else OURS
 

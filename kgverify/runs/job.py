@@ -10,11 +10,12 @@ import msgspec
 
 from kgverify.arguments import check_fields
 from kgverify.comparison.equality import DEFAULT_EQUALITY, Equality
+from kgverify.engines.adapters.outcome import OUTCOMES
 from kgverify.engines.load_engine import load_factory
 from kgverify.engines.plain.choice import PLAIN as PLAIN_MODE
 from kgverify.engines.policy import SHORTEST, Policy
 from kgverify.engines.protocol import Engine
-from kgverify.engines.table import COMPILED, REFERENCE, EngineMaker
+from kgverify.engines.table import COMPILED, REFERENCE, SEARCH, EngineMaker
 from kgverify.errors import UserError
 from kgverify.files.reading import STANDARD_INPUT
 from kgverify.files.remote import names_url
@@ -152,10 +153,10 @@ EngineLike: TypeAlias = str | EngineSpec | EngineMaker | Reference | Callable[..
 
 @dataclass(frozen=True)
 class Engines:
-    """The engine under test, and the engine to compare it with."""
+    """The engine under test, and the engine to compare it with; None for the one that fits the engine under test."""
 
     engine: EngineLike = COMPILED
-    reference: EngineLike = REFERENCE
+    reference: EngineLike | None = None
 
 
 @dataclass(frozen=True)
@@ -212,6 +213,11 @@ def job_of(run: Run, engines: Engines, equality: Equality = DEFAULT_EQUALITY) ->
     return Job(Source(run.graph), queries, engines, Proofs(run.limits, run.policy), equality)
 
 
+def fit_reference(info: EngineInfo) -> str:
+    """Return the reference of an engine for which the user names none: `search` if it tells only outcomes."""
+    return SEARCH if info.mode == OUTCOMES else REFERENCE
+
+
 class _WrittenJob(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A job as plain values. The name of an engine made in Python is empty."""
 
@@ -231,7 +237,7 @@ def encode_job(job: Job) -> dict[str, Any]:
         graph.loaded or GraphFiles(graph.name),
         job.queries,
         write_down(job.engines.engine, default=""),
-        write_down(job.engines.reference, default=""),
+        write_down(job.engines.reference or REFERENCE, default=""),
         job.proofs.limits or Limits(),
         policy if isinstance(policy, str) else policy.name,
         job.equality,

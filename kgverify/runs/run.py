@@ -11,6 +11,8 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from kgverify.comparison.align import settle_undecided
+from kgverify.comparison.comparable import MemorySource
 from kgverify.engines.policy import POLICY_NAMES, SHORTEST, Policy, make_two_tower, read_policy
 from kgverify.engines.protocol import Engine, Workload
 from kgverify.engines.table import EngineMaker
@@ -133,6 +135,7 @@ def rank_alike(run: Run, pipelines: Sequence[Pipeline], traces: Sequence[Trace])
     """Rank the traces of two sides by data that both have: only by outcomes if one side has no scores."""
     if all(SCORE_SUMS in trace.fields for trace in traces):
         return tuple(traces)
+    traces = [source.shell() for source in settle_undecided((MemorySource(traces[0]), MemorySource(traces[1])))]
     ranked = []
     for pipeline, trace in zip(pipelines, traces, strict=True):
         candidates = trace.columns.candidates

@@ -1,6 +1,8 @@
 """A resolution step in plain Python, written from the semantics and independent of both provers."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import copy
+from functools import cached_property
 from typing import Any, TypeAlias, TypeVar
 
 from kgverify.program.atoms import Term, Variable, is_variable
@@ -22,8 +24,7 @@ class Clauses:
     """
 
     def __init__(self, program: Program, *, exclude_query: bool, dialect: Dialect = OURS) -> None:
-        self.exclude_query = exclude_query and dialect.exclusion != "never"
-        self._dialect = dialect
+        self._excludes_query, self._dialect = exclude_query, dialect
         self.fact_index = FactIndex(program.facts)
         self.facts = self.fact_index.facts
         self.rules: list[tuple[Ids, Atoms]] = [
@@ -34,6 +35,17 @@ class Clauses:
         for i, (head, _) in enumerate(self.rules):
             self._rules_of.setdefault(head[0], []).append(i)
         self._facts_of: dict[int, Sequence[int]] = {}
+
+    @property
+    def exclude_query(self) -> bool:
+        """True if a derivation may not use its query as a fact."""
+        return self._excludes_query and self._dialect.exclusion != "never"
+
+    def in_dialect(self, dialect: Dialect) -> "Clauses":
+        """Return the same clauses in another dialect."""
+        other = copy(self)
+        other._dialect = dialect
+        return other
 
     @property
     def prunes(self) -> bool:
@@ -84,6 +96,11 @@ class Clauses:
     def rules_of(self, predicate: int) -> Sequence[int]:
         """Return the rules whose heads have a predicate."""
         return self._rules_of.get(predicate, ())
+
+    @cached_property
+    def predicates_of_facts(self) -> list[int]:
+        """The predicates that have facts, ascending."""
+        return sorted({predicate for predicate, _, _ in self.facts})
 
     def facts_of(self, predicate: int) -> Sequence[int]:
         """Return the facts of a predicate, ascending."""

@@ -11,6 +11,7 @@ from functools import cache
 from typing import Any, Final
 
 import numpy as np
+from msgspec.structs import replace
 
 from kgverify.comparison.align import align_candidates
 from kgverify.comparison.rankings import RankCandidates, mean_reciprocal_rank
@@ -52,6 +53,28 @@ def attribute_loss(
         error=error,
         basis=basis,
     )
+
+
+def order_by_loss(
+    divergences: tuple[Divergence, ...], causes: tuple[Cause, ...], attribution: Attribution
+) -> tuple[tuple[Divergence, ...], tuple[Cause, ...], Attribution]:
+    """Return divergences, causes and shares with the causes in the order of the loss that each explains, the largest first."""
+    share_of = {each.cause: each.share for each in attribution.shares}
+    order = sorted(range(len(causes)), key=lambda i: -share_of.get(i, 0.0))
+    place = {old: new for new, old in enumerate(order)}
+    moved = tuple(
+        replace(
+            each, cause=place.get(each.cause, each.cause), other_cause=place.get(each.other_cause, each.other_cause)
+        )
+        for each in divergences
+    )
+    shares = tuple(
+        sorted(
+            (replace(each, cause=place.get(each.cause, each.cause)) for each in attribution.shares),
+            key=lambda each: (each.cause < 0, each.cause),
+        )
+    )
+    return moved, tuple(causes[i] for i in order), replace(attribution, shares=shares)
 
 
 class _Counterfactuals:

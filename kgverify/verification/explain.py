@@ -18,7 +18,7 @@ from kgverify.engines.protocol import DescribedEngine, candidate_set
 from kgverify.runs.run import Pipeline, Run, build_trace
 from kgverify.trace.model.columns import select_candidates
 from kgverify.trace.model.trace import Trace
-from kgverify.verification.attribute import attribute_loss
+from kgverify.verification.attribute import attribute_loss, order_by_loss
 from kgverify.verification.lockstep import Compared, Task
 from kgverify.verification.planted_changes import check_attribution
 from kgverify.verification.replay import Explainer, Replayed
@@ -55,15 +55,18 @@ def explain(
         task.effort.explained,
         replays=Replays(compared.views, [each.outputs for each in replayed], lockstep),
         own=declared,
+        find_splits=lambda: {
+            split: task.run.graph.queries(split) for split in ("valid", "test") if len(getattr(task.run.graph, split))
+        },
         engines=Engines(task.engines, partial(rerun, task.run, *task.pipelines, expected, comparer)),
     )
-    comparison = msgspec.structs.replace(comparison, divergences=divergences)
     if lockstep or not causes or expected.rankings is None or actual.rankings is None:
-        return comparison, causes, None
+        return msgspec.structs.replace(comparison, divergences=divergences), causes, None
     with task.phase("splitting the loss over the causes", 0):
         found = attribute_loss(compared.traces, divergences, causes, task.ranks, effort=task.effort)
     check_attribution(found, expected, actual)
-    return comparison, causes, found
+    divergences, causes, found = order_by_loss(divergences, causes, found)
+    return msgspec.structs.replace(comparison, divergences=divergences), causes, found
 
 
 def rerun(

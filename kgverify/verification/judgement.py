@@ -9,8 +9,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from kgverify.comparison.comparable import StepSource
+from kgverify.comparison.comparable import StepSource, searches
 from kgverify.comparison.compare import Comparer
+from kgverify.comparison.equality import Equality
 from kgverify.comparison.exercise.count import count_exercise
 from kgverify.comparison.exercise.exercise import Exercised, Minimum, explain_missing
 from kgverify.comparison.result import DIGEST, Cause, Comparison, Coverage, Verdict
@@ -132,6 +133,42 @@ def describe_idle(expected: Sequence[str], actual: Sequence[str]) -> list[str]:
     ]
 
 
+def require_shown(equality: Equality, expected: EngineInfo) -> Minimum:
+    """Return the exercise that AGREE requires: by default, only proofs if the expected engine searched."""
+    if equality.minimum is not None or not searches(expected):
+        return equality.required
+    return {name: number for name, number in equality.required.items() if name == "proved"}
+
+
+def judge_search(comparison: Comparison, recorded: StepSource, compared: StepSource) -> Comparison:
+    """Add what the expected side left undecided, if it searched. AGREE becomes INCONCLUSIVE if it decided no proof."""
+    if not searches(recorded.header.engine):
+        return comparison
+    rows = np.arange(recorded.num_candidates)
+    found, settled = (side.gather_column("outcome", rows) for side in (recorded, compared))
+    num_open = int((found == Outcome.OPEN).sum())
+    num_deep = int(((found == Outcome.DEPTH_LIMIT) & (settled != Outcome.PROVED)).sum())
+    undecided = [
+        f"{num:,} {what}"
+        for num, what in (
+            (num_deep, f"follow only by proofs of more than max_depth ({recorded.header.limits.max_depth}) clauses"),
+            (num_open, "were not decided before the search's budget of work ended"),
+        )
+        if num
+    ]
+    name = recorded.header.engine.name
+    notes = [f"the expected side is the reference {name}: any proof counts, not only that on the path of the policy"]
+    if undecided:
+        notes.append(
+            f"undecided, counted apart and no divergence: {' and '.join(undecided)}, of {len(rows):,} candidates"
+        )
+    comparison = msgspec.structs.replace(comparison, notes=(*comparison.notes, *notes))
+    if comparison.verdict is not Verdict.AGREE or not num_open or (found == Outcome.PROVED).any():
+        return comparison
+    reasons = (*comparison.reasons, f"{name} found no proof before its budget of work ended")
+    return msgspec.structs.replace(comparison, verdict=Verdict.INCONCLUSIVE, reasons=reasons)
+
+
 class Explained(NamedTuple):
     """Two compared sides whose divergences have causes.
 
@@ -171,7 +208,7 @@ def judge(
     codes = [source.gather_column("outcome", np.arange(source.num_candidates)) for source in found.sources]
     outcomes = Outcomes(*map(count_outcomes, codes))
     comparison, exercised = judge_exercise(found.comparison, found.recorded, outcomes, minimum)
-    comparison = withhold(comparison)
+    comparison = withhold(judge_search(comparison, found.recorded[0], found.sources[0]))
     metrics = _compute_metrics(*(side.rankings for side in found.ranked))
     check_numbers(outcomes, metrics, codes, [side.rankings for side in found.ranked])
     rounding = (*describe_rounding(comparison), *name_way_out(whole, comparison))
@@ -184,7 +221,7 @@ def judge(
     return Report(
         **msgspec.structs.asdict(comparison),
         metrics=metrics,
-        first_cause=find_first(comparison, causes),
+        first_cause=find_first(comparison),
         run=headers[0].run,
         limits=headers[0].limits,
         policy=headers[0].policy,

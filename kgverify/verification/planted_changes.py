@@ -17,6 +17,7 @@ from kgverify.comparison.rankings import RankCandidates, compare_rankings, mean_
 from kgverify.comparison.result import (
     DIGEST,
     NO_CANDIDATE,
+    PROOF_CLASSES,
     Attribution,
     Cause,
     Comparison,
@@ -94,7 +95,9 @@ def check_causes(comparison: Comparison, causes: Sequence[Cause]) -> None:
         )
         listed = cause.num_divergences, cause.num_candidates, cause.num_queries, cause.num_later
         require(counted == listed, f"a cause counts {listed}, and its divergences {counted}")
-        is_one = {(each.stage, each.kind) for each in of_cause} == {(cause.stage, cause.kind)}
+        # A lost or false proof is what a fault did.
+        own = {(each.stage, cause.kind if each.kind in PROOF_CLASSES else each.kind) for each in of_cause}
+        is_one = own == {(cause.stage, cause.kind)}
         require(is_one and comparison.divergences[cause.first] is of_cause[0], "a cause is not that of its divergences")
 
 

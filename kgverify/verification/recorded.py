@@ -1,8 +1,9 @@
 """The comparison of two recorded traces: no engine runs, and traces on disk stay there."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Sequence
 from functools import cached_property, partial
 from pathlib import Path
+from typing import Final
 
 import msgspec
 import numpy as np
@@ -14,20 +15,24 @@ from kgverify.comparison.compare import KEPT, Comparer, Options
 from kgverify.comparison.equality import DEFAULT_EQUALITY, Equality
 from kgverify.comparison.exercise.exercise import Minimum
 from kgverify.comparison.inference.infer import name_in_dialect
+from kgverify.comparison.inference.other_dialect import RecordedStep, find_fitting
 from kgverify.comparison.modulo import DUPLICATES
 from kgverify.comparison.rankings import NO_ROWS, compare_rankings
 from kgverify.comparison.recorded.evidence import withhold_agreement
-from kgverify.comparison.result import Comparison, Verdict
+from kgverify.comparison.result import Comparison, Divergence, Verdict
+from kgverify.comparison.step_view import StepReader
 from kgverify.conditions.describe import describe_conditions
+from kgverify.program.outcomes import STEP_STAGES
 from kgverify.progress import Progress, no_progress
 from kgverify.report.content import Determinism
 from kgverify.report.report import Report
 from kgverify.trace.model.schema import has_goals
 from kgverify.trace.model.trace import Trace
 from kgverify.trace.read.trace_file import TraceFile, read_trace
-from kgverify.verification.judgement import FULL, Effort, Explained, judge
+from kgverify.verification.attribute import order_by_loss
+from kgverify.verification.judgement import FULL, Effort, Explained, judge, require_shown
 from kgverify.verification.rebuild import Rebuilder
-from kgverify.verification.recorded_ranks import judge_ranks, recognise_ranks, split_recorded_loss
+from kgverify.verification.recorded_ranks import find_splits, judge_ranks, recognise_ranks, split_recorded_loss
 from kgverify.verification.rounding import bound_recorded
 
 
@@ -66,6 +71,14 @@ def _read_whole(source: StepSource) -> Trace:
     return source.trace if isinstance(source.trace, Trace) else read_trace(source.trace.path)
 
 
+MOST_FITTING: Final = 3
+"""The most dialects to name."""
+
+MOST_READ: Final = 40
+MOST_STEPS: Final = 200
+"""The most candidates and steps to read when another dialect is sought; those that differ come first."""
+
+
 def compare_recorded(
     expected: str | Path | TraceFile | Trace,
     actual: str | Path | TraceFile | Trace,
@@ -73,10 +86,13 @@ def compare_recorded(
     verifies_content: bool | None = None,
     equality: Equality = DEFAULT_EQUALITY,
     progress: Progress = no_progress,
+    is_retaken: bool = False,
 ) -> RecordedComparison:
     """Compare two recorded traces block by block, without an engine, and without loading whole traces. See `Options`.
 
     Compact traces that differ are compared goal by goal if their clauses imply the recorded goals.
+
+    is_retaken: whether the expected steps were taken from the goals of the actual trace
     """
     options = Options(
         verifies_content=verifies_content,
@@ -91,10 +107,12 @@ def compare_recorded(
     if tolerance is not None:
         comparer = Comparer(expected, actual, options._replace(tolerance=tolerance))
         comparer.compare()
-    return RecordedComparison(judge_recorded(comparer, equality.required), comparer.sources, comparer.rebuilds)
+    minimum = require_shown(equality, comparer.recorded[0].header.engine)
+    report = judge_recorded(comparer, minimum, is_retaken=is_retaken)
+    return RecordedComparison(report, comparer.sources, comparer.rebuilds)
 
 
-def judge_recorded(comparer: Comparer, minimum: Minimum, *, effort: Effort = FULL) -> Report:
+def judge_recorded(comparer: Comparer, minimum: Minimum, *, effort: Effort = FULL, is_retaken: bool = False) -> Report:
     """Return the report of two compared recorded traces."""
     compared = _admit_unfollowed(comparer.comparison)
     repeating = comparer.benign.candidates(DUPLICATES)
@@ -106,20 +124,55 @@ def judge_recorded(comparer: Comparer, minimum: Minimum, *, effort: Effort = FUL
     findings = (*comparer.findings, *(judge_ranks(classify(each, nothing), ranked) for each in of_ranking))
     dialect = comparer.sources[0].header.limits.dialect
     divergences, causes = group_causes(*name_in_dialect(comparison.divergences, findings, dialect))
-    divergences, causes = describe_conditions(causes, divergences, comparer, effort.explained)
-    comparison = msgspec.structs.replace(comparison, divergences=divergences)
+    divergences, causes = describe_conditions(
+        causes, divergences, comparer, effort.explained, find_splits=lambda: find_splits(comparer.expected) or None
+    )
     sides = ranked.traces if ranked is not None else comparer.sources
     attribution, notes = split_recorded_loss(ranked, divergences, causes, effort)
+    if attribution is not None:
+        divergences, causes, attribution = order_by_loss(divergences, causes, attribution)
+    comparison = msgspec.structs.replace(comparison, divergences=divergences)
+    notes = (*notes, *_note_dialects(comparer, divergences))
     return judge(
         Explained(comparison, causes, (comparer,), comparer.recorded, comparer.sources, sides),
         minimum,
         determinism=Determinism(),
         lockstep=False,
-        withhold=partial(withhold_agreement, comparer=comparer),
+        withhold=partial(withhold_agreement, comparer=comparer, is_retaken=is_retaken),
         notes=notes,
         attribution=attribution,
         ranking_rules=ranked.rules if ranked is not None else None,
     )
+
+
+def _note_dialects(comparer: Comparer, divergences: Sequence[Divergence]) -> Iterator[str]:
+    """Yield a note if the actual steps fit a dialect that differs from the declared one in a single switch."""
+    inference, wrong = comparer.program.origins, [each for each in divergences if each.stage in STEP_STAGES]
+    if inference is None or not wrong or not has_goals(comparer.sources[1].header.level):
+        return
+    differing = dict.fromkeys(each.candidate for each in wrong if each.step >= 0)
+    rows = np.array([*differing, *(row for row in range(MOST_READ) if row not in differing)][:MOST_READ], np.int64)
+    pair = comparer.pair_of(rows[np.isin(rows, comparer.paired_rows)])
+    reader = StepReader(pair.actual.columns)
+    places = [(i, j) for i, num in enumerate(pair.actual.columns.candidates.num_steps.tolist()) for j in range(num)]
+    queries = pair.actual.columns.candidates.atom.tolist()
+    steps = [
+        RecordedStep(reader.read(reader.first_step[i] + j), reader.read_earlier(i, j), tuple(queries[i]))
+        for i, j in places[:MOST_STEPS]
+    ]
+    fitting = find_fitting(
+        inference.clauses,
+        comparer.sources[0].header.limits.with_defaults(),
+        steps,
+        has_origins=comparer.has_origins,
+        has_counts="steps.dropped_resolvents" not in comparer.not_compared,
+    )
+    if fitting:
+        more = [f"{len(fitting) - MOST_FITTING} others"] * (len(fitting) > MOST_FITTING)
+        yield (
+            f"all {len(steps):,} actual steps that were read fit a dialect that differs in one switch:"
+            f" {' or '.join([*fitting[:MOST_FITTING], *more])} (--limits dialect=FILE declares it)"
+        )
 
 
 def _compare_recorded_rankings(

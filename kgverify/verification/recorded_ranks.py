@@ -22,15 +22,18 @@ from kgverify.ranking.rank import NO_TRUTH, find_truth
 from kgverify.ranking.rules import (
     Counted,
     Counts,
+    Mistake,
     RankedBy,
     RankingRule,
     Ranks,
     RuleRanker,
+    Ties,
     count_above,
     find_known,
     find_unexplained,
     give_ranks,
     has_repeated,
+    list_mistakes,
     list_rules,
     ranks_of,
 )
@@ -43,6 +46,9 @@ from kgverify.verification.planted_changes import check_attribution
 _OWN: Final = RankingRule()
 UNKNOWN_RULE_CONFIDENCE: Final = 0.6
 """The confidence in a fault of `rank` if no known rule explains the ranks of a side."""
+
+FEWEST_BY_MISTAKE: Final = 3
+"""The fewest ranks that no correct rule explains, for a mistake to be sought: it may explain fewer by coincidence."""
 
 _NAMES: Final = {"candidates.log_probability": "log-probabilities", "candidates.outcome": "outcomes"}
 _READ: Final = {
@@ -108,7 +114,7 @@ class _Recognition:
         for side in sorted((0, 1), key=lambda side: labels[side] is None):
             self._truth = self._truth.join(find_truth(self._candidates[side], labels[side], traces[side].rankings))
         facts = [trace.facts for trace in traces if trace.facts is not None]
-        self._splits = _find_splits(traces[0])
+        self._splits = find_splits(traces[0])
         known = np.concatenate((*facts, self._truth.atom, *self._splits.values())).astype(np.int32)
         self._is_other = [~self._truth.mark(each) for each in self._candidates]
         self._num_known = [
@@ -119,7 +125,8 @@ class _Recognition:
         extra = [each.atom[rows] for each, rows in zip(self._candidates, self._is_extra, strict=True)]
         # Known triples of splits that no trace holds may be scored, but left out of the ranking.
         self._known = np.concatenate((known, *extra)).astype(np.int32)
-        self._is_known = [find_known(each, self._known) for each in self._candidates]
+        # The facts of the program are those of train.
+        self._of_split = {**({"train": np.concatenate(facts)} if facts else {}), **self._splits}
         self._counts: dict[tuple[Any, ...], Counts] = {}
 
     def judge(self, comparison: Comparison) -> RecordedRanks:
@@ -143,11 +150,11 @@ class _Recognition:
         if lacking:
             return replace(found, reason=lacking)
         ranks = [
-            recorded or give_ranks(self._count(side, rule), rule.ties)
+            recorded or give_ranks(self._count(side, rule), rule.ties, rule.offset)
             for side, (rule, recorded) in enumerate(zip(chosen, self._recorded, strict=True))
         ]
         rankers = [
-            RuleRanker(rule, self._truth, candidates, each, self._known)
+            RuleRanker(rule, self._truth, candidates, each, self._known_to(rule))
             for rule, candidates, each in zip(chosen, self._candidates, ranks, strict=True)
         ]
         expected, actual = (
@@ -186,17 +193,34 @@ class _Recognition:
             [trace.header.run.rank_tolerance for trace in self._traces] + [0.0],
             counted,
         )
-        return {rule: len(self._find_unexplained(side, rule, recorded)) for rule in rules}
+        found = {rule: len(self._find_unexplained(side, rule, recorded)) for rule in rules}
+        if not found or min(found.values()) < FEWEST_BY_MISTAKE:
+            return found
+        # Rankings that were cut are equally long, except for those that were shorter anyway.
+        mistakes = list_mistakes(rules, sorted(self._of_split), [int(recorded.num_ranked.max())])
+        # A mistake that does not explain every rank is no better than an unknown rule.
+        every = (rule for rule in mistakes if np.isin(recorded.key, self._count(side, rule).key).all())
+        return found | {rule: 0 for rule in every if not len(self._find_unexplained(side, rule, recorded))}
 
     def _find_unexplained(self, side: int, rule: RankingRule, recorded: Ranks) -> NDArray[np.int64]:
         low, high = (self._count(side, rule, margin) for margin in (-self._margin, self._margin))
-        return find_unexplained(low, high, rule.ties, recorded)
+        return find_unexplained(low, high, rule, recorded)
 
     def _count(self, side: int, rule: RankingRule, margin: float = 0.0) -> Counts:
-        key = side, rule.ranked_by, rule.tolerance, rule.counted, margin
+        mistake = Mistake.NONE if rule.offset else rule.mistake
+        key = rule._replace(ties=Ties.BOUNDS, mistake=mistake), side, margin
         if key not in self._counts:
-            self._counts[key] = count_above(self._candidates[side], self._truth, rule, self._is_known[side], margin)
+            candidates, known = self._candidates[side], None
+            if rule.counted is Counted.FILTERED:
+                known = find_known(candidates, self._known_to(rule))
+            self._counts[key] = count_above(candidates, self._truth, rule, known, margin)
         return self._counts[key]
+
+    def _known_to(self, rule: RankingRule) -> NDArray[np.int32]:
+        """Return the known triples that a rule leaves out if it leaves out any: int32 [n, 3]."""
+        if not rule.splits:
+            return self._known
+        return np.concatenate([self._of_split[split] for split in rule.splits]).astype(np.int32)
 
     def _choose(self, unexplained: list[dict[RankingRule, int]]) -> tuple[RankingRule, RankingRule]:
         """Return the rule of each side: the simplest that explains all its ranks, or else the closest.
@@ -209,6 +233,8 @@ class _Recognition:
             if self._recorded[side] is None:
                 others = options[1 - side]
                 options[side] = [_OWN] if _OWN in others else others
+        # A rule with a mistake is the last resort.
+        options[0] = [rule for rule in options[0] if not rule.mistake and not rule.splits] or options[0]
         expected = options[0][0]
         actual = min(options[1], key=lambda rule: sum(a != b for a, b in zip(rule, expected, strict=True)))
         if Counted.FILTERED in actual and (filtered := expected._replace(counted=Counted.FILTERED)) in options[0]:
@@ -288,8 +314,8 @@ class _Recognition:
         return sum(key in touched or any(each.get(key) != rows[0].get(key) for each in rows) for key in every)
 
 
-def _find_splits(trace: Trace) -> dict[str, NDArray[np.int32]]:
-    """Return the triples of the splits valid and test in the ids of a trace, if its graph is found."""
+def find_splits(trace: Trace) -> dict[str, NDArray[np.int32]]:
+    """Return the triples of the splits valid and test in the ids of a trace, if its graph is found: int32 [n, 3] each."""
     graph = find_graph(trace.header.run.graph, trace.header.program_sha256)
     if graph is None:
         return {}

@@ -8,21 +8,23 @@ from typing import Final, NamedTuple
 import msgspec
 import numpy as np
 
-from kgverify.comparison.comparable import MemorySource, StepSource, has_steps
+from kgverify.comparison.align import align_candidates
+from kgverify.comparison.comparable import MemorySource, StepSource, has_steps, searches
 from kgverify.comparison.compare import Comparer, Options
 from kgverify.comparison.equality import DEFAULT_EQUALITY, Equality
 from kgverify.comparison.rankings import compare_rankings
 from kgverify.comparison.result import ROLES, SCORES_BEFORE, Attribution, Cause, Comparison, Verdict
-from kgverify.engines.protocol import DescribedEngine, Engine, ExplainedEngine, candidate_set
+from kgverify.engines.protocol import DescribedEngine, Engine, ExplainedEngine, NumberedEngine, candidate_set
+from kgverify.program.outcomes import Outcome
 from kgverify.progress import Phase, Progress, silent_phase
 from kgverify.ranking.rank import describe_hits
 from kgverify.report.content import Determinism
 from kgverify.report.report import Report
-from kgverify.runs.run import Pipeline, Run, build_trace, describe_ranking, rank_alike
+from kgverify.runs.run import Pipeline, Run, build_trace, describe_ranking, rank_alike, reference_pipeline
 from kgverify.trace.model.columns import CandidateSet, Columns, are_equal, select_candidates
 from kgverify.trace.model.score_tolerance import OWN_ENGINES, find_float_type, name_float32
 from kgverify.trace.model.trace import Trace
-from kgverify.verification.judgement import FULL, Effort, Explained, describe_same, judge
+from kgverify.verification.judgement import FULL, Effort, Explained, describe_same, judge, require_shown
 from kgverify.verification.lockstep import Compared, Task, compare, describe_lockstep
 from kgverify.verification.rounding import CompilationLog, EngineRun, measure_tolerance
 
@@ -165,7 +167,7 @@ def verify(
     comparison = _judge_repeated(comparison, causes, repetition)
     report = judge(
         Explained(comparison, causes, compared.parts, _sources(traces), _sources(compared.traces), compared.traces),
-        equality.required,
+        require_shown(equality, traces[0].header.engine),
         withhold=partial(_note_same, traces=traces),
         notes=_describe(task, compared, comparison, hidden),
         later_notes=compilations.describe(),
@@ -185,11 +187,13 @@ def _run_both(
     """Run both engines, and prove a sample of their candidates again; also return the features declared by the actual one."""
     sides = [_run_pipeline(run, *each, phase, compilations) for each in zip(pipelines, ROLES, strict=True)]
     declared: tuple[Feature, ...] = ()
-    if isinstance(pipelines[1].engine, DescribedEngine):
-        from kgverify.conditions.features import read_declared
+    engine = pipelines[1].engine
+    if isinstance(engine, (DescribedEngine, NumberedEngine)):
+        from kgverify.conditions.features import read_declared, read_numbers
 
         # Features describe the columns that the engine returned last.
-        declared = read_declared(pipelines[1].engine, sides[1].trace.columns)
+        declared = read_declared(engine, sides[1].trace.columns) if isinstance(engine, DescribedEngine) else ()
+        declared += read_numbers(engine) if isinstance(engine, NumberedEngine) else ()
     for i, side in enumerate(sides if repeats else ()):
         title = _title(side.engine, side.role)
         with phase(f"{title}, again", 0) as progress, compilations.of(title, "the second run"):
@@ -265,7 +269,34 @@ def _describe(task: Task, compared: Compared, comparison: Comparison, hidden: Se
     if hidden:
         limits = (f"not compared in lockstep, but as each engine ran: {' and '.join(hidden)} does not show its steps",)
     hits = describe_hits(rankings.num_ranked) if rankings is not None else ()
-    return [*task.run.graph.choices, *hits, *describe_ranking(compared.traces), *limits]
+    path = _describe_path(task.run, compared.traces)
+    return [*task.run.graph.choices, *hits, *describe_ranking(compared.traces), *limits, *path]
+
+
+def _describe_path(run: Run, traces: Sequence[Trace]) -> list[str]:
+    """Return a note on the proofs of a searching reference that the path of the policy misses; the lost proofs come first."""
+    if not searches(traces[0].header.engine):
+        return []
+    expected, actual = (trace.columns.candidates for trace in traces)
+    proved = np.flatnonzero(expected.outcome == Outcome.PROVED)
+    is_kept = np.zeros(len(expected.query), np.bool_)
+    pairs = align_candidates(CandidateSet(*expected[:3]), CandidateSet(*actual[:3]))
+    is_kept[pairs.expected] = actual.outcome[pairs.actual] == Outcome.PROVED
+    rows = proved[np.argsort(is_kept[proved], kind="stable")][:MAX_SAMPLE]
+    on_path = reference_pipeline(run).engine.prove(CandidateSet(*expected[:3]).take(rows)).candidates.outcome
+    is_missed = on_path != Outcome.PROVED
+    notes = []
+    for is_of_both in (True, False):
+        among = is_kept[rows] == is_of_both
+        num, missed = int(among.sum()), int((is_missed & among).sum())
+        if missed and is_of_both:
+            notes.append(
+                f"counted apart, no divergence: the path of the policy misses {missed:,} of {num:,} proofs of both"
+            )
+        elif missed:
+            words = f"the path of the policy misses {missed:,} of {num:,} lost proofs, too"
+            notes.append(f"{words}: if the engine follows this path, name --reference reference")
+    return notes
 
 
 def _find_hidden(pipelines: Sequence[Pipeline]) -> tuple[str, ...]:

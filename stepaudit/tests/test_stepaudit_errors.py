@@ -9,13 +9,19 @@ from torch import Tensor
 from stepaudit import UserError, audit_step
 
 
+@pytest.fixture(autouse=True)
+def _compiler_stays_cold(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mistake is found without the compiler, which takes seconds to warm up."""
+    monkeypatch.setattr("stepaudit.audited_step.warm_up_compiler", lambda: None)
+
+
 def raising_step(values: Tensor) -> Tensor:
     return values @ values.view(2, 2)
 
 
 def test_inputs_other_than_a_tuple_are_reported():
     with pytest.raises(UserError, match="expected a tuple of arguments"):
-        audit_step(lambda values: values, lambda: torch.ones(2))
+        audit_step(lambda values: values, lambda: torch.ones(2), rungs=())
 
 
 def test_an_unknown_mode_is_reported():
@@ -24,7 +30,7 @@ def test_an_unknown_mode_is_reported():
 
 
 def test_a_step_that_raises_without_the_compiler_is_reported_with_its_line():
-    with pytest.raises(UserError, match=r"test_stepaudit_errors\.py:13: raising_step raises"):
+    with pytest.raises(UserError, match=r"test_stepaudit_errors\.py:19: raising_step raises"):
         audit_step(raising_step, lambda: (torch.ones(4),), rungs=())
 
 

@@ -37,6 +37,7 @@ def never_return(values: Tensor) -> Tensor:
     return values + 1
 
 
+@pytest.mark.deep
 def test_compiled_code_that_aborts_is_a_finding_with_its_signal_and_line() -> None:
     report = audit_step(abort, make, calls=1, rungs=("backend-eager",), seconds=0)
     (found,) = report.findings
@@ -55,7 +56,7 @@ def test_compiled_code_that_never_returns_is_a_finding() -> None:
 
 def test_a_step_that_ends_the_process_in_eager_is_bad_input() -> None:
     with pytest.raises(UserError, match="ends the process without the compiler: exit code 0"):
-        audit_step(leave, make, calls=1)
+        audit_step(leave, make, calls=1, rungs=("backend-eager",), seconds=0)
 
 
 @pytest.mark.parametrize(

@@ -16,12 +16,17 @@ from stepaudit.audited_function import Subject, make_subject
 from stepaudit.ladder.climb import Climb, Judge, climb
 from stepaudit.ladder.culprit import LINE, PASS, Item, _search_group, find_culprit
 from stepaudit.ladder.minimal_graph import find_minimal_graph
-from stepaudit.ladder.observation import compare_observations, observe
+from stepaudit.ladder.observation import Observation, compare_observations, observe
 from stepaudit.ladder.reproducer import Bundle, NotStandalone, write_reproducer
+from stepaudit.ladder.rounding import excuse
 from stepaudit.ladder.values_audit import audit_values
+from stepaudit.minimize import minimize
 from stepaudit.options import RUNG_NAMES, RUNGS, USUALLY, AuditOptions, Rung
+from stepaudit.properties.compiled_run import CompiledRun
+from stepaudit.properties.syncs import find_syncs, watch_eager_reads
 from stepaudit.report import ReportBuilder
 from stepaudit.source_lines import find_return
+from stepaudit.values import describe_difference
 
 BY_NAME = {rung.name: rung for rung in RUNGS}
 BELOW_INDUCTOR = RUNG_NAMES[:3]
@@ -48,7 +53,7 @@ def draw_rows(call: int) -> tuple[Tensor, Tensor]:
 
 @pytest.mark.deep
 def test_a_sound_function_agrees_on_every_rung() -> None:
-    report = audit(Subject("count", count_rows, draw_rows, calls=2))
+    report = audit(Subject("count", count_rows, draw_rows, calls=1))
     assert report.verdict is Verdict.AGREE
     assert [row["name"] for row in report.sections["rungs"].rows] == [
         rung.name for rung in RUNGS[1:] if rung.name != "reduce-overhead" or torch.cuda.is_available()
@@ -170,6 +175,7 @@ def test_a_function_that_differs_from_itself_is_inconclusive() -> None:
     assert "rungs" not in report.sections
 
 
+@pytest.mark.deep
 def test_a_function_that_fails_in_eager_is_reported_with_its_error() -> None:
     with pytest.raises(UserError, match="already fails in eager: RuntimeError"):
         climb(make_subject("product", torch.mm, lambda: (torch.zeros(2, 3), torch.zeros(2, 3))))
@@ -205,6 +211,36 @@ def test_whole_numbers_have_to_be_equal_and_others_near() -> None:
     assert list(compare_observations(given(torch.tensor([1])), given(torch.tensor([1.0]))))
 
 
+def test_a_tensor_that_requires_no_gradient_any_more_differs() -> None:
+    one = torch.ones(2)
+    assert describe_difference(one.clone().requires_grad_(), one) == "expected requires_grad True, found False"
+
+
+def test_a_wrong_element_beside_a_rounded_one_is_no_rounding() -> None:
+    def given(*values: float) -> Observation:
+        return observe(lambda x: x, (torch.tensor(values),))
+
+    expected, shadow, other = given(1.0, 1.0), given(1.01, 1.0), given(1.01, 1.0)
+    for actual, is_excused in (((1.01, 1.0), True), ((1.0, 1.5), False), ((1.01, 1.5), False)):
+        (deviation, *_) = compare_observations(expected, given(*actual))
+        assert bool(excuse(deviation, expected, given(*actual), shadow, [other])) == is_excused
+
+
+def test_no_single_item_of_a_minimal_list_can_be_removed() -> None:
+    assert minimize(range(4), lambda kept: 2 in kept and (1 in kept or 3 not in kept)) == (2,)
+
+
+def test_the_waits_of_different_calls_at_a_line_are_those_of_one_call() -> None:
+    def step(x: Tensor) -> Tensor:
+        return x * float(x.sum())
+
+    run = CompiledRun(Subject("step", step, lambda call: (torch.ones(2),), calls=3), USUALLY, ReportBuilder())
+    watch_eager_reads(run)
+    find_syncs(run)
+    (found,) = run.report.build("step", {}, is_conclusive=True).findings
+    assert " times in a call" not in found.finding
+
+
 def test_a_value_without_source_is_named() -> None:
     held = object()
 
@@ -215,6 +251,7 @@ def test_a_value_without_source_is_named() -> None:
         Bundle().hold(function, (torch.zeros(1),))
 
 
+@pytest.mark.deep
 def test_a_custom_rung_can_be_climbed() -> None:
     def negate(graph: torch.fx.GraphModule, inputs: list[Tensor]) -> object:
         return lambda *arguments: [-each for each in graph(*arguments)]
@@ -233,6 +270,7 @@ def double_array(values: Tensor) -> object:
     return values.numpy() * 2
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(
     ("function", "arguments"),
     [

@@ -15,26 +15,13 @@ from typing import Any, NamedTuple
 
 import msgspec
 from invoked_commands import Invoked, invoke
+from lossy_graph import lossy_graph
 
-from kgverify import (
-    EngineInfo,
-    EngineSpec,
-    Equality,
-    Evaluator,
-    KnowledgeGraph,
-    NamedAtom,
-    NamedRule,
-    Problem,
-    Report,
-    Reproducer,
-    record,
-    verify,
-)  # fmt: skip
+import kgverify as kv
 from kgverify.cli.command_line import list_commands, list_options, make_app
 from kgverify.cli.entries import ENTRIES
 from kgverify.dialects import ReferenceEngine
 from kgverify.laws import render_reproducer
-from kgverify.program.atoms import Variable
 from kgverify.report.render.formats import FORMATS
 from kgverify.testing.checking.failure import Signature
 
@@ -74,7 +61,8 @@ def is_ignorable(character: str) -> bool:
 
 def parse_command(line: str) -> str:
     """Return the runner command of a line of a log; empty for any other line."""
-    line = "".join(" " if each.isspace() else each for each in line if each.isspace() or not is_ignorable(each))
+    odd = {each: " " if each.isspace() else "" for each in {*line} if each.isspace() or is_ignorable(each)}
+    line = line.translate(str.maketrans(odd))
     trimmed = line.lstrip()
     if trimmed.startswith("::"):
         end = trimmed.find("::", 2)
@@ -94,7 +82,9 @@ _STYLES = re.compile(rf"\x1b\[{_STYLE}(?:;{_STYLE})*m|\r?\x1b\[(?:2K|1A)|\x1b\[\
 
 def find_hidden(output: str) -> list[str]:
     """Return the characters of an output that have no glyph, but newlines and kgverify's own styles."""
-    return [f"U+{ord(each):04X}" for each in _STYLES.sub("", output) if each != "\n" and is_ignorable(each)]
+    output = _STYLES.sub("", output)
+    hidden = {each for each in {*output} if each != "\n" and is_ignorable(each)}
+    return [f"U+{ord(each):04X}" for each in output if each in hidden]
 
 
 class Finding(NamedTuple):
@@ -148,28 +138,23 @@ def put_before(value: Any, name: str) -> Any:
 
 def write_run(name: str, folder: Path) -> None:
     """Write the files that the commands read: a run, a trace, reproducers, a graph and lines, with a name in every text."""
-    edge, last, query, start, end = (f"{name}_{each}" for each in ("edge", "last", "query", "start", "end"))
-    others = [f"{name}_{i}" for i in range(60)]
-    edges = [NamedAtom(edge, start, each) for each in others]
-    train = (*edges, *(NamedAtom(last, each, end) for each in others[52:]))
-    x, y, z = map(Variable, "XYZ")
-    rule = NamedRule(NamedAtom(query, x, y), (NamedAtom(edge, x, z), NamedAtom(last, z, y)))
-    graph = KnowledgeGraph(name, train=train, test=(NamedAtom(query, start, end),), rules=(rule,))
-    engine = Evaluator(faults="fact-cap", mode="eager", device="cpu", slots=32)
-    size, equality = {"queries": 1, "corruptions": 3}, Equality(determinism=False)
-    report = verify(graph, engine, **size, equality=equality, save=folder / "run")
+    predicates, ends = ([f"{name}_{each}" for each in words.split()] for words in ("edge last query", "start end"))
+    graph = lossy_graph(name, predicates=predicates, ends=ends, middle=[f"{name}_{i}" for i in range(60)])
+    engine = kv.Evaluator(faults="fact-cap", mode="eager", device="cpu", slots=32)
+    size, equality = {"queries": 1, "corruptions": 3}, kv.Equality(determinism=False)
+    report = kv.verify(graph, engine, **size, equality=equality, save=folder / "run")
     plain = msgspec.to_builtins(report)
     content = put_before(plain, name) | {"format": plain["format"]}
     texts = {"notes": [name, f"x {name}"], "reasons": [name, f"x {name}"], "reasons_of_actual": [name], "command": name}
-    msgspec.convert(content | texts, Report).to_json(folder / "run" / "report.json")
+    msgspec.convert(content | texts, kv.Report).to_json(folder / "run" / "report.json")
 
     class Named(ReferenceEngine):
-        info = EngineInfo(name)
+        info = kv.EngineInfo(name)
 
-    record(graph, folder / "trace.h5", Named, **size)
-    fact = NamedAtom(f"{name}p", f"{name}c", f"{name}d")
-    found = Reproducer(
-        problem=Problem(facts=(fact,), queries=(fact,)),
+    kv.record(graph, folder / "trace.h5", Named, **size)
+    fact = kv.NamedAtom(f"{name}p", f"{name}c", f"{name}d")
+    found = kv.Reproducer(
+        problem=kv.Problem(facts=(fact,), queries=(fact,)),
         signature=Signature("match_facts", name, "missing", name),
         candidate=name,
         step=0,
@@ -177,10 +162,10 @@ def write_run(name: str, folder: Path) -> None:
         actual=(name,),
         message=f"{name} and {name}",
         neighbour=name,
-        engine=EngineSpec("compiled"),
+        engine=kv.EngineSpec("compiled"),
         notes=(name,),
     )
-    other = replace(found, engine=EngineSpec(f"no_such_module:{name}"))
+    other = replace(found, engine=kv.EngineSpec(f"no_such_module:{name}"))
     (folder / "graph").mkdir()
     for file, text in {
         "found.kg": render_reproducer(found),

@@ -41,13 +41,11 @@ def test_a_difference_counts_by_the_declared_precision(audit, change: str, optio
     assert done.exit_code == code, done.output
 
 
-def test_a_tolerance_cannot_be_exact(audit) -> None:
+def test_a_tolerance_cannot_be_exact_and_without_stepaudit_the_error_says_how_to_install_it(
+    audit, monkeypatch: pytest.MonkeyPatch
+) -> None:
     done = audit("0", "--exact --tolerance 1")
-    assert done.exit_code == 2
-    assert "cannot be combined with exact" in done.stderr
-
-
-def test_without_stepaudit_the_error_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert (done.exit_code, "cannot be combined with exact" in done.stderr) == (2, True)
     monkeypatch.setitem(sys.modules, "stepaudit", None)
     done = invoke("audit step step.py:step --inputs step.py:make")
     assert done.exit_code == 2

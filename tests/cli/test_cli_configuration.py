@@ -105,23 +105,24 @@ def install(shell: str, folder: Path) -> Path:
     return script
 
 
-@pytest.mark.parametrize("shell", ["bash", pytest.param("zsh", marks=pytest.mark.deep)])
-def test_each_shell_completes_commands_options_and_values(command, shell: str, tmp_path: Path):
-    script = install(shell, tmp_path).read_text()
-    catalogue = command("diff", "--fault", "list")
-    assert catalogue.exit_code == 0
-    faults = re.findall(r"^│ ([a-z][\w-]*) +│", catalogue.stdout, re.MULTILINE)
+@pytest.mark.deep
+def test_zsh_completes_commands_options_and_values(command, tmp_path: Path):
+    script = install("zsh", tmp_path).read_text()
+    faults = re.findall(r"^│ ([a-z][\w-]*) +│", command("diff", "--fault", "list").stdout, re.MULTILINE)
     assert "fact-cap" in faults
     for word in ("evaluate", "corruptions", "max-autotune", "digests", "tiny", *faults):
         assert word in script, word
 
 
-def test_bash_completes_the_names_of_engines_graphs_policies_and_faults(tmp_path: Path):
+def test_bash_completes_commands_options_and_values(tmp_path: Path):
     script = install("bash", tmp_path)
     for typed, completed in {
+        "evalu": "evaluate",
+        "diff --corrup": "--corruptions",
         "diff --engine ref": "reference",
         "diff --graph cou": "countries",
         "record --reference comp": "compiled",
+        "record --level dig": "digests",
         "evaluate --policy two": "two_tower",
         "diff --fault fact-c": "fact-cap",
     }.items():

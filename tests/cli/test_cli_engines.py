@@ -4,36 +4,14 @@ import shutil
 from pathlib import Path
 
 import pytest
-import two_engines
 from invoked_commands import SMALL, invoke
 from warm_commands import run_shell
 
 import kgverify as kv
-from kgverify.laws import LAWS
 
 ENGINES = Path(__file__).with_name("two_engines.py")
-EAGER = "--engine reference --reference compiled --mode eager"
-
-# The options of each pair that agrees, and of one that diverges.
-PAIRS = {
-    "swapped": (EAGER, f"{EAGER} --fault fact-cap"),
-    "foreign against ours": ("--engine two_engines:Fast", "--engine two_engines.py:Capped"),
-    "ours against foreign": (
-        "--engine compiled --reference two_engines:Slow --mode eager",
-        "--reference two_engines:Slow --mode eager --fault fact-cap",
-    ),
-    "foreign against foreign": (
-        "--engine two_engines:Fast --reference two_engines.py:Slow",
-        "--engine two_engines:Capped --reference two_engines:Slow",
-    ),
-}
-# A pairwise choice: each command once, each pair once; whether it diverges.
-CASES = (
-    ("diff --queries 1 --corruptions 2 --lockstep", "ours against foreign", True),
-    ("fuzz --examples 48 --jobs 2 --corpus corpus", "foreign against foreign", True),
-    ("bench --queries 1 --corruptions 2 --seconds 0", "foreign against ours", False),
-    ("evaluate --queries 1 --corruptions 2 --check 8", "swapped", False),
-)
+OURS = "--engine compiled --reference two_engines:Slow --mode eager"
+THEIRS = "--engine two_engines:Fast --reference two_engines.py:Slow"
 
 
 @pytest.fixture
@@ -44,16 +22,24 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.deep
-@pytest.mark.parametrize(("line", "pair", "is_wrong"), CASES)
-def test_each_command_takes_each_pair(folder: Path, line: str, pair: str, is_wrong: bool):
-    done = run_shell(f"kgverify {line} {PAIRS[pair][is_wrong]}", folder)
-    assert done.returncode == int(is_wrong), done.stdout + done.stderr
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [
+        (f"diff --queries 1 --corruptions 2 --lockstep {OURS} --fault fact-cap", 1),
+        (f"fuzz --examples 48 --jobs 2 --corpus corpus {THEIRS.replace('Fast', 'Capped')}", 1),
+        ("bench --queries 1 --corruptions 2 --seconds 0 --engine two_engines:Fast", 0),
+        ("evaluate --queries 1 --corruptions 2 --check 8 --engine reference --reference compiled --mode eager", 0),
+    ],
+)
+def test_each_command_takes_each_pair(folder: Path, line: str, code: int):
+    done = run_shell(f"kgverify {line}", folder)
+    assert done.returncode == code, done.stdout + done.stderr
 
 
 @pytest.mark.deep
 def test_a_divergence_of_a_pair_is_shrunk_and_replayed_on_the_same_pair(folder: Path):
     done = run_shell(
-        f"kgverify diff {' '.join(SMALL)} --save run {PAIRS['ours against foreign'][1]} || test $? -eq 1;"
+        f"kgverify diff {' '.join(SMALL)} --save run {OURS} --fault fact-cap || test $? -eq 1;"
         " kgverify shrink run -o small.kg --pytest test_small.py --trust; kgverify replay small.kg --trust",
         folder,
     )
@@ -70,14 +56,10 @@ def test_a_divergence_of_a_pair_is_shrunk_and_replayed_on_the_same_pair(folder: 
 @pytest.mark.deep
 def test_a_campaign_resumes_with_the_same_pair_alone(folder: Path):
     fuzz = "kgverify fuzz --examples 32 --jobs 1 --corpus corpus"
-    first, other = PAIRS["foreign against foreign"][0], "--engine two_engines:Fast"
-    done = run_shell(f"{fuzz} {first}; {fuzz} {first}; {fuzz} {other}", folder)
+    done = run_shell(f"{fuzz} {THEIRS}; {fuzz} {THEIRS}; {fuzz} --engine two_engines:Fast", folder)
     assert done.returncode == 0, done.stderr
-    assert [line for line in done.stdout.splitlines() if line.startswith("NOTHING NEW")] == [
-        "NOTHING NEW   32 problems",
-        "NOTHING NEW   32 problems, 32 of them earlier",
-        "NOTHING NEW   32 problems",
-    ]
+    found = [line.partition("32 problems")[2] for line in done.stdout.splitlines() if line.startswith("NOTHING NEW")]
+    assert found == ["", ", 32 of them earlier", ""]
     assert done.stdout.count("reference   two_engines.py:Slow") == 2
 
 
@@ -90,22 +72,6 @@ def test_a_crash_of_the_reference_is_attributed_to_the_reference(command, folder
     assert stopped.exit_code == 2
     failed = "--reference two_engines:CrashesOnRules: its `prove` failed: ValueError: rules are not supported"
     assert failed in stopped.stderr
-
-
-@pytest.mark.deep
-def test_provers_of_another_semantics_are_judged_by_each_other_and_not_by_kgverifys():
-    ours = kv.check_engine(two_engines.PrunesNothing, examples=24)
-    theirs = kv.check_engine(two_engines.PrunesNothing, reference=two_engines.KeepsFacts, examples=24)
-    assert not ours.is_conforming
-    assert theirs.is_conforming, str(theirs)
-    assert {"alone", "repetition", "reported-once"} < set(theirs.laws)
-    assert {"made-by-clause", "sound", "score-formula", "ranks"} < set(theirs.left_out)
-    assert set(theirs.laws) | set(theirs.left_out) == set(LAWS)
-    first, second, *_ = str(theirs).splitlines()
-    assert "KeepsFacts" in first
-    assert second.startswith("laws not checked, since the semantics of the reference are unknown: ")
-    with pytest.raises(AssertionError, match="does not agree: compared with KeepsFacts"):
-        kv.assert_equivalent(two_engines.Slow, reference=two_engines.KeepsFacts, examples=24)
 
 
 HEAD = "import sys\nfrom kgverify.dialects import ReferenceEngine as Base\n"
@@ -194,14 +160,11 @@ def test_no_command_succeeds_with_a_broken_engine(tmp_path: Path, number: int, w
 
 @pytest.mark.deep
 @pytest.mark.parametrize(("number", "option"), [(10, "--engine"), (17, "--engine"), (20, "--reference")])
-def test_in_a_campaign_a_broken_engine_is_an_error_or_a_divergence_but_no_success(
-    tmp_path: Path, number: int, option: str
-):
+def test_in_a_campaign_a_broken_engine_is_an_error_or_a_divergence(tmp_path: Path, number: int, option: str):
     name, _ = write_broken(tmp_path, number)
     found = invoke(["fuzz", "--examples", 4, "--lockstep", "--jobs", 1, option, name], tmp_path)
-    assert found.exit_code in (1, 2), found.output
+    assert found.exit_code == 1 or (found.exit_code == 2 and "\nfix: " in found.stderr), found.output
     assert "Traceback" not in found.stderr
-    assert found.exit_code == 1 or "\nfix: " in found.stderr
 
 
 def test_the_functions_of_python_raise_the_same_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -214,7 +177,6 @@ def test_the_functions_of_python_raise_the_same_errors(tmp_path: Path, monkeypat
         lambda: kv.verify("countries", raises, queries=1, corruptions=1),
         lambda: kv.verify("countries", "reference", reference=raises, queries=1, corruptions=1),
         lambda: kv.check_engine(raises),
-        lambda: kv.assert_equivalent("reference", reference=raises),
         lambda: kv.record("countries", "x.h5", raises),
     ):
         with pytest.raises(kv.UserError, match="making the engine failed: OSError: no weights"):

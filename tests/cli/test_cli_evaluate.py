@@ -37,7 +37,7 @@ def test_json_on_standard_output_is_alone_there(command):
     assert "check         none" in finished.stderr
 
 
-@pytest.mark.parametrize("option", [[], ["--rank-only"]])
+@pytest.mark.parametrize("option", [["--rank-only"], pytest.param([], marks=pytest.mark.deep)])
 def test_a_fault_exits_with_1_and_says_how_to_find_the_step(command, option: list[str]):
     finished = command("evaluate", *FEW, *option, "--fault", "fact-cap")
     assert finished.exit_code == 1

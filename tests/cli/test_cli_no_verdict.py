@@ -53,6 +53,22 @@ def run(words: str, folder: Path, **environment: str) -> subprocess.CompletedPro
     )
 
 
+MAIN = "from kgverify.cli import main; main()"
+
+
+def start(script: str, words: str, folder: Path, **environment: str) -> subprocess.Popen[str]:
+    """Run `kgverify` by a script in a new session."""
+    return subprocess.Popen(
+        [sys.executable, "-c", script, *words.split()],
+        cwd=folder,
+        env=os.environ | environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
 @pytest.mark.parametrize(
     ("what", "where", "command", "code", "said"),
     [
@@ -107,12 +123,6 @@ def test_a_result_that_cannot_be_written_has_its_own_exit_code(tmp_path: Path, p
 @pytest.mark.parametrize(
     ("package", "code", "words", "said"),
     [
-        (
-            "torch",
-            'raise ModuleNotFoundError("No module named \'torch\'", name="torch")',
-            "diff --queries 1 --mode eager",
-            "torch, which is not installed\nfix: pip install 'kgverify[compiled]'",
-        ),
         ("torch", 'raise OSError("libcudart.so")', "fuzz --examples 4 --jobs 1", "torch cannot be imported: "),
         ("h5py", 'raise ImportError("libhdf5.so", name="h5py._errors")', "replay x", "h5py cannot be imported: "),
     ],
@@ -141,14 +151,8 @@ def test_ctrl_c_while_packages_are_imported_prints_one_line(tmp_path: Path):
         "            pathlib.Path('begun').touch()\n"
         "sys.meta_path.insert(0, Watch())\n"
     )
-    process = subprocess.Popen(
-        [sys.executable, "-m", "kgverify", "diff", "--engine", "reference", "--queries", "24", "--corruptions", "all"],
-        cwd=tmp_path,
-        env=dict(os.environ, PYTHONPATH=os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    process = start(MAIN, "diff --engine reference --queries 24 --corruptions all", tmp_path, PYTHONPATH=path)
     while not (tmp_path / "begun").exists() and process.poll() is None:
         time.sleep(0.01)
     time.sleep(0.2)
@@ -157,71 +161,54 @@ def test_ctrl_c_while_packages_are_imported_prints_one_line(tmp_path: Path):
     assert (process.returncode, out, err) == (130, "", "interrupted\n")
 
 
-# A command, the file that shows that work is on disk, what is said of it, and what the resumed command says.
-INTERRUPTED = {
-    "record": (
+# A command, the signal, its exit code, the file that shows that work is on disk, what is said of it, and how it resumes.
+INTERRUPTED = [
+    (
         "record --engine reference --corruptions all --shard-steps 50 -o run.h5",
-        "run.h5.partial/manifest.json",
+        (signal.SIGTERM, 143, "run.h5.partial/manifest.json"),
         r"[1-9][\d,]* candidates with [\d,]+ steps are safe in run\.h5\.partial\n"
-        r"resume with: kgverify record [^\n]* --resume\n",
+        r"resume with: kgverify record [^\n]* --resume\n(?s:.*)ended by SIGTERM\n$",
         "of them from before",
     ),
-    "evaluate": (
+    (
         "evaluate --engine reference --part-size 20 --corruptions 20 --check 9 --minimum none --save run",
-        "run/part-000000.npz",
+        (signal.SIGINT, 130, "run/part-000000.npz"),
         r"stopping after the current part[^§]*\d+ of \d+ parts are done; resume with: kgverify evaluate --engine ",
         "were finished before",
     ),
-    "fuzz": (
+    (
         "fuzz --examples 1024 --jobs 1 --corpus corpus --engine reference --minimum none",
-        "corpus/*.jsonl",
+        (signal.SIGINT, 130, "corpus/*.jsonl"),
         r"to resume, run:\nkgverify fuzz --examples 1024",
         " of them earlier",
     ),
-}
+]
+# Blocks of 2,048 problems take long to end.
+SMALL_BLOCKS = f"from kgverify.testing.campaigns import campaign; campaign.BLOCK_SIZE = 128; {MAIN}"
 
 
 @pytest.mark.deep
 @pytest.mark.usefixtures("heeds_signals")
-@pytest.mark.parametrize(
-    ("name", "number", "code", "last"),
-    [
-        ("record", signal.SIGTERM, 143, "ended by SIGTERM"),
-        ("evaluate", signal.SIGINT, 130, ""),
-        ("fuzz", signal.SIGINT, 130, ""),
-    ],
-)
+@pytest.mark.parametrize(("line", "signalled", "said", "again"), INTERRUPTED)
 def test_an_interrupted_command_reports_what_is_safe_and_resumes(
-    tmp_path: Path, name: str, number: int, code: int, last: str
+    tmp_path: Path, line: str, signalled: tuple[int, int, str], said: str, again: str
 ):
-    line, written, said, again = INTERRUPTED[name]
-    # Blocks of 2,048 problems take long to end.
-    script = "from kgverify.cli import main; from kgverify.testing.campaigns import campaign; campaign.BLOCK_SIZE = 128; main()"
-    start = [sys.executable, "-c", script, *line.split()]
-    process = subprocess.Popen(
-        start,
-        cwd=tmp_path,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-
-    def is_under_way() -> bool:
+    number, code, written = signalled
+    process = start(SMALL_BLOCKS, line, tmp_path)
+    num_lines = 2 if written.endswith("jsonl") else 0
+    while process.poll() is None:
         found = [*tmp_path.glob(written)]
-        return bool(found) and (name != "fuzz" or found[0].read_bytes().count(b"\n") > 1)
-
-    while not is_under_way() and process.poll() is None:
+        if found and found[0].read_bytes().count(b"\n") >= num_lines:
+            break
         time.sleep(0.01)
     os.killpg(process.pid, number)
     out, err = process.communicate(timeout=300)
     assert process.returncode == code, out + err
-    assert (out == "") == (name != "fuzz")
+    assert (out == "") == (not num_lines)
     assert re.search(said, err), err
-    assert err.endswith(f"{last}\n")
+    assert err.endswith("\n")
     assert "Traceback" not in err
     assert not [*tmp_path.rglob("*.tmp")]
-    start += ["--resume"] if name == "record" else []
-    resumed = subprocess.run(start, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert resumed.returncode == 0, resumed.stderr
-    assert again in resumed.stdout
+    resumed = start(SMALL_BLOCKS, f"{line}{' --resume' * ('partial' in written)}", tmp_path)
+    out, err = resumed.communicate(timeout=300)
+    assert (resumed.returncode, again in out) == (0, True), err

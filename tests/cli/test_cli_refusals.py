@@ -10,7 +10,6 @@ ENGINES = Path(__file__).with_name("two_engines.py")
 
 # A command line, the place that the error names, and words of the message or the fix.
 REFUSED = [
-    ("nonsense", "nonsense", "--help"),
     ("diff --graph countris", "countris", "did you mean 'countries'?"),
     ("diff --rules none.pl", "none.pl", ""),
     ("diff --policy shortst", "--policy", "did you mean 'shortest'?"),
@@ -22,26 +21,20 @@ REFUSED = [
     ("diff --corruptions foo", "--corruptions", "all"),
     ("diff --corruptions -2", "--corruptions", "0 or more"),
     (f"diff --corruptions {10**400}", "--corruptions", "at most 2,147,483,647 corruptions, found more"),
-    ("diff --queries 0", "--queries", "1 or more"),
-    ("diff --queries -1", "--queries", "1 or more"),
     ("diff --queries nan", "--queries", ""),
     (f"diff --queries {10**20}", "--queries", "at most 2,147,483,647 queries, found more"),
     (f"diff --jobs {10**20}", "--jobs", ""),
     ("diff --seed -1 --policy two_tower", "--seed", ""),
     ("diff --split tset", "--split", "did you mean 'test'?"),
     ("diff --limits max_depth=0", "--limits max_depth", "from 1 to"),
-    ("diff --limits max_atoms=99", "--limits max_atoms", "from 1 to"),
     ("diff one.h5", "one.h5", "kgverify diff EXPECTED.h5 ACTUAL.h5"),
     ("diff one.h5 two.h5", "one.h5", "check the path"),
-    ("diff one.h5 two.h5 --lockstep", "--lockstep", "leave"),
     ("diff one.h5 two.h5 --fault fact-cap", "--fault", "leave"),
     ("diff one.h5 two.h5 --jobs 2", "--jobs", "leave it out"),
     ("diff one.h5 two.h5 --engine two_engines:Fast", "--engine", ""),
     ("diff --jobs 2 --scheduler tcp://127.0.0.1:1", "--scheduler", "one of the two"),
     ("diff --engine two_engines:Fast --mode eager", "--mode", ""),
     ("diff --engine two_engines:Fast --fault fact-cap", "--fault", ""),
-    ("diff --engine two_engines:Fast --device cpu", "--device", ""),
-    ("diff --engine two_engines:Fast --slots 4", "--slots", ""),
     ("diff --engine two_engines:Fast --precision bf16", "--precision", ""),
     ("diff --engine two_engines:Fast --reference two_engines:Slow --jobs 2", "--jobs", ""),
     # Of two mistakes, the one about the output is found first.
@@ -53,12 +46,10 @@ REFUSED = [
     ("record --engine compiled --jobs 2 -o x.h5", "--jobs", "leave it out"),
     ("record --engine referenc -o x.h5", "--engine", "did you mean 'reference'?"),
     ("record --engine none.py:Engine -o x.h5", "--engine", "check the path"),
-    ("record --engine reference --fault fact-cap -o x.h5", "--fault", "--engine compiled"),
     ("record --engine reference -o none/x.h5", "none/x.h5", "create none first"),
     ("record --engine reference --graph nowhere -o x.h5 --json none/x.json", "none/x.json", "cannot be written"),
     ("record --engine reference --split vaild -o x.h5", "--split", "did you mean 'valid'?"),
     ("record --engine reference --level depe -o x.h5", "--level", "deep"),
-    ("record --engine reference -o trace.h5", "trace.h5", "exists already"),
     ("record --engine two_engines:Fast --mode eager -o x.h5", "--mode", ""),
     ("record --engine two_engines:Fast --reference two_engines:Slow -o x.h5", "--reference", ""),
     ("train --epochs -1 -o x.safetensors", "", "--epochs"),
@@ -67,26 +58,18 @@ REFUSED = [
     ("evaluate --rank-only --fault no-push-down", "--rank-only", "leave --rank-only out"),
     ("evaluate --memory lots", "--memory", "8GiB"),
     ("evaluate --memory 1KiB --mode eager", "--memory", "more memory"),
-    ("evaluate --memory 0", "--memory", ""),
     ("evaluate --memory '8 apples'", "--memory", ""),
     ("evaluate --precision fp8", "--precision", "float32"),
-    ("evaluate --corruptions -2", "--corruptions", "all"),
-    ("evaluate --slots 0 --mode eager", "--slots", "slots >= 1"),
     ("evaluate --save /dev/null/run", "/dev/null/run", "a folder"),
-    ("evaluate --graph countris", "countris", "did you mean 'countries'?"),
     ("evaluate --engine two_engines:Fast --memory 1GiB", "--memory", ""),
     ("evaluate --engine two_engines:Fast --rank-only", "--rank-only", ""),
     ("bench --size smal", "--size", "did you mean 'small'"),
     ("bench --modes fussed", "--modes", "did you mean 'fused'"),
-    ("bench --modes native --fault fact-cap", "--modes native", ""),
-    ("bench --fault fact-cup", "--fault", "fact-cap"),
-    ("bench --json no/such/folder.json", "no/such/folder.json", "cannot be written"),
     ("bench --engine reference --modes eager", "--modes", "are of the compiled evaluator"),
     ("bench --engine reference --precision bf16", "--precision", "is an option of the compiled evaluator"),
     ("bench --engine two_engines:Fast --fault fact-cap", "--fault", ""),
     ("fuzz --mode fast", "--mode", "unknown value 'fast'"),
     ("fuzz --fault nothing", "--fault", "unknown value 'nothing'"),
-    ("fuzz --engine nothing", "--engine", "cannot make the engine 'nothing'"),
     ("fuzz --engine m:f --fault fact-cap", "--fault", "planted in the compiled evaluator"),
     ("fuzz --engine two_engines:Fast --mode fused", "--mode", ""),
     ("fuzz --time soon", "--time", "expected a time, found 'soon'"),
@@ -94,29 +77,22 @@ REFUSED = [
     ("fuzz --time 1.5h", "--time", "expected a time"),
     ("fuzz --time 1m1h", "--time", "expected a time"),
     ("fuzz --known nothing.toml", "nothing.toml", "cannot be read"),
-    ("fuzz --scope everything", "--scope", "unknown value 'everything'"),
     ("fuzz --scope tiny --time 5s", "--scope", "a scope has no budget"),
-    ("fuzz --json no/such/folder/x.json", "no/such/folder/x.json", "cannot be written"),
-    ("show none.h5", "none.h5", "check the path"),
     ("show none.h5 --step 1", "--step", "--candidate"),
     ("show text", "text", ""),
-    ("show trace.h5 --candidate 6", "", "expected a candidate from 0 to 5, found 6"),
     ("show trace.h5 --candidate 0 --step -1", "", "found -1"),
     ("show trace.h5 --divergence 1", "--divergence", "a trace has no divergences"),
     ("show compact.h5 --candidate 0 --step 0", "", "keeps no goals"),
     ("show empty", "empty", "holds neither report.json of a saved run nor manifest.json of a trace"),
     ("show broken", "broken/report.json", ""),
     ("show run --divergence 0", "--divergence", "expected a divergence from 1 to 5, found 0"),
-    ("show run --divergence 6", "--divergence", "found 6"),
     ("show run --candidate 0", "run", "expected.h5"),
     ("show run --json -", "--json", "--divergence N"),
     ("show agrees", "agrees", "no divergences to step through: AGREE"),
     ("shrink none", "none/report.json", "--save"),
-    ("shrink agrees", "--divergence", "shrink a run that diverges"),
     ("shrink run --divergence 99999", "--divergence", "there is no divergence 99999"),
     ("shrink run --graph no-such-graph", "no-such-graph", "no such graph"),
     ("shrink run --graph random:1", "--graph", "holds other facts or rules"),
-    ("shrink run --engine nothing", "--engine", "cannot make the engine 'nothing'"),
     ("shrink run -o no/such/folder/x.kg", "no/such/folder/x.kg", "cannot be written"),
     ("shrink run --calls 0", "", "no part of the graph was found"),
     ("shrink theirs", "", "--engine MODULE:FUNCTION"),
@@ -124,16 +100,13 @@ REFUSED = [
     ("replay trace.h5 --json -", "--json", "replay has no result as JSON"),
     ("report run --html no/x.html", "no/x.html", "give a path in a folder that exists"),
     ("report run --markdown - --json -", "", "only one format"),
-    ("report run run", "", "2 runs make an index page"),
     ("report run run --html x.html --junit x.xml", "", "2 runs make an index page"),
-    ("trace convert digests.h5 x.h5 --level steps", "", "cannot be restored"),
     ("trace convert trace.h5 digests.h5", "digests.h5", "--overwrite"),
     ("trace convert trace.h5 x.h5 --level step", "--level", "steps"),
     ("trace export trace.h5 --candidates 0,99 --to a.jsonl", "--candidates", "expected candidates from 0 to"),
     ("trace export trace.h5 --candidates 2- --to a.jsonl", "--candidates", "numbers and ranges"),
     ("trace export trace.h5 --candidates '' --to a.jsonl", "--candidates", "numbers and ranges"),
     ("trace export trace.h5 --candidates 3-1 --to a.jsonl", "--candidates", "expected candidates"),
-    ("trace export trace.h5 --to a.xls", "a.xls", "unknown format"),
     ("trace export trace.h5 --to no/folder/a.csv", "no/folder/a.csv", "cannot be written"),
     ("audit step x.py:step --inputs x.py:make", "FILE.py:FUNCTION", "no such file"),
 ]
@@ -177,19 +150,14 @@ def test_a_mistake_is_reported_with_its_location_and_its_fix(folder: Path, words
     assert [path for path in sorted(folder.rglob("*")) if "__pycache__" not in path.parts] == before
 
 
-@pytest.mark.parametrize("words", ["diff --nonsense", "diff --queries many", "report", ""])
-def test_what_is_no_command_line_exits_with_2(words: str):
-    done = invoke(words)
+@pytest.mark.parametrize("words", ["diff --nonsense", "diff --queries many", "report", "", "trace", "audit"])
+def test_what_is_no_command_line_exits_with_2_and_a_group_prints_whole_summaries(words: str):
+    done = invoke(words, COLUMNS="120")
     assert done.exit_code == 2
     assert "Traceback" not in done.stderr
-    assert done.output
-
-
-@pytest.mark.parametrize("group", ["", "trace", "audit"])
-def test_a_group_without_a_command_prints_its_help_with_whole_summaries(group: str):
-    done = invoke(group, COLUMNS="120")
-    assert done.exit_code == 2
     lines = done.output.splitlines()
-    assert lines[0].startswith(f"Usage: kgverify {group}".strip())
-    assert "COMMAND" in lines[0]
-    assert [line for line in lines[1:] if line.endswith("...")] == []
+    assert lines
+    if words in ("", "trace", "audit"):
+        assert lines[0].startswith(f"Usage: kgverify {words}".strip())
+        assert "COMMAND" in lines[0]
+        assert [line for line in lines[1:] if line.endswith("...")] == []

@@ -11,23 +11,15 @@ from invoked_commands import EAGER, SMALL, invoke
 import kgverify as kv
 
 ENGINES = Path(__file__).with_name("two_engines.py").read_text()
-STRANGE = """from pathlib import Path
-
+STRANGE = """
+from pathlib import Path
 from two_engines import Capped, Slow
-
 with Path("imported").open("a") as file:
     file.write("x")
 """
-REPRODUCER = """% kgverify reproducer 1
-
-p(a, b).
-p(b, c).
-q(X, Y) :- p(X, Y).
-?- q(a, b).
-
-class: missing
-{}: {}
-"""
+REPRODUCER = (
+    "% kgverify reproducer 1\n\np(a, b).\np(b, c).\nq(X, Y) :- p(X, Y).\n?- q(a, b).\n\nclass: missing\n{}: {}\n"
+)
 
 
 @pytest.fixture(scope="module")
@@ -53,13 +45,9 @@ def test_a_saved_run_becomes_a_reproducer_and_a_test(command, reproducer: Path, 
     again = command("replay", reproducer)
     assert again.exit_code == 1
     assert "still, and in the same way" in again.stdout
-    assert (
-        command("replay", reproducer, "-q").stdout
-        == again.stdout[again.stdout.index("DIVERGE") :].split("\n")[0] + "\n"
-    )
+    assert f"\n{command('replay', reproducer, '-q').stdout}" in f"\n{again.stdout}"
     made = kv.replay(reproducer)
-    assert made.is_same
-    assert made.reproducer.problem.size == 1
+    assert (made.is_same, made.reproducer.problem.size) == (True, 1)
     pair = command("replay", reproducer.with_name("divergence-1.agrees.kg"))
     assert (pair.exit_code, "AGREE" in pair.stdout) == (0, True)
     fixed = command("replay", reproducer, "--engine", "compiled", "--pytest", tmp_path / "test_fixed.py")
@@ -111,12 +99,7 @@ def num_imports() -> int:
 
 
 @pytest.mark.parametrize(
-    ("side", "name"),
-    [
-        ("engine", "strange_engine:Slow"),
-        ("reference", "strange_engine.py:Slow"),
-        ("engine", "./strange_engine.py:Slow"),
-    ],
+    ("side", "name"), [("engine", "strange_engine:Slow"), ("reference", "./strange_engine.py:Slow")]
 )
 def test_a_reproducer_imports_what_it_names_only_if_the_user_asks_for_it(command, strange: Path, side: str, name: str):
     Path("x.kg").write_text(REPRODUCER.format(side, name))
@@ -142,10 +125,10 @@ def test_naming_an_engine_for_one_side_allows_the_file_the_same_engine_for_the_o
     assert command("replay", "x.kg", "--engine", "strange_engine:Slow").exit_code == 0
 
 
-@pytest.mark.parametrize("name", ["compiled", "reference"])
-def test_kgverifys_own_engines_need_no_trust(command, strange: Path, name: str):
-    Path("x.kg").write_text(REPRODUCER.format("engine", name))
-    assert command("replay", "x.kg").exit_code == 0
+def test_kgverifys_own_engines_need_no_trust(command, strange: Path):
+    for name in ("compiled", "reference"):
+        Path("x.kg").write_text(REPRODUCER.format("engine", name))
+        assert command("replay", "x.kg").exit_code == 0
 
 
 @pytest.mark.parametrize("side", ["engine", "reference"])
@@ -172,10 +155,8 @@ def test_a_saved_run_imports_what_it_names_only_if_the_user_asks_for_it(
 def test_a_test_holds_no_code_of_the_reproducer(command, strange: Path):
     """Every text of a reproducer stands in strings of the generated file."""
     evil = '"""\\nraise SystemExit("run")\\n"""'
-    text = REPRODUCER.format("note", evil).replace(
-        "class: missing", f"class: missing\nsituation: {evil}\nstage: {evil}"
-    )
-    Path("x.kg").write_text(text)
+    text = REPRODUCER.format("note", evil)
+    Path("x.kg").write_text(text.replace("missing", f"missing\nsituation: {evil}\nstage: {evil}"))
     assert command("replay", "x.kg", "--engine", "reference", "--pytest", "test_x.py").exit_code == 0
     names: dict[str, object] = {}
     exec(compile(Path("test_x.py").read_text(), "test_x.py", "exec"), names)

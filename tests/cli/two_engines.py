@@ -48,20 +48,6 @@ class Capped(Fast):
         return super().clauses_for(goal, excluded)[:2]
 
 
-class PrunesNothing(Slow):
-    """Leaves known facts in goals, which kgverify's semantics deletes: another semantics, or a fault."""
-
-    def prune(self, resolvents, excluded):
-        return resolvents
-
-
-class KeepsFacts(Fast):
-    """The same semantics as `PrunesNothing`."""
-
-    def prune(self, resolvents, excluded):
-        return list(resolvents)
-
-
 class CrashesOnRules(Slow):
     """A reference that fails on problems with rules."""
 

@@ -163,14 +163,6 @@ def without_resolvent(trace: Trace, row: int, place: int = -1) -> Trace:
     return with_resolvents(trace, np.delete(np.arange(starts[-1]), gone), counts)
 
 
-def without_last_step(trace: Trace, candidate: int) -> Trace:
-    num_steps = trace.columns.candidates.num_steps.copy()
-    kept = np.delete(np.arange(num_steps.sum()), starts_of(num_steps)[candidate + 1] - 1)
-    alone = select_candidates(lockstep_columns(trace.columns), kept)
-    num_steps[candidate] -= 1
-    return with_columns(trace, alone._replace(candidates=trace.columns.candidates._replace(num_steps=num_steps)))
-
-
 def place_of_step(trace: Trace, row: int) -> tuple[int, int]:
     """The candidate and the step number of a row of the step columns."""
     starts = starts_of(trace.columns.candidates.num_steps)

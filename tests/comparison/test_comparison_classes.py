@@ -7,7 +7,7 @@ import pytest
 from comparison_traces import small_trace
 
 from kgverify import Divergence
-from kgverify.comparison.classify import Surroundings, classify, group_causes
+from kgverify.comparison.classify import Surroundings, classify
 from kgverify.comparison.locate import locate_difference
 from kgverify.comparison.step_view import Names, ResolventView, StepView
 from kgverify.program.atoms import Atom
@@ -192,39 +192,6 @@ def test_a_situation_is_stated_with_the_class():
 # fmt: on
 
 
-@pytest.mark.parametrize(
-    ("expected", "actual", "stage", "num_shown"),
-    [
-        (step(A, B), step(A), "match_facts", (1, 0)),
-        (step(A), step(C, A), "match_rules", (0, 1)),
-        (step(A, A, B), step(A, A, B), None, None),
-        (step(A), step(A, A, A), "match_facts", (0, 2)),
-        # FALSE stands for a dead end, and tells nothing beside other resolvents.
-        (step(FALSE), step(), "close", (1, 0)),
-        (step(A), step(FALSE), "match_facts", (1, 0)),
-        (step(FALSE), step(A), "match_facts", (0, 1)),
-        (step(A, B), step(A, dropped=(1, 0)), "limit", None),
-        (step(A, dropped=(0, 1)), step(A, B), "limit", None),
-        (step(A, B, dropped=(1, 1)), step(A, dropped=(1, 1)), "match_facts", None),
-        (step(A, B, dropped=(1, 0)), step(A, dropped=(1, 2)), "match_facts", None),
-        (step(A, dropped=(1, 0)), step(B, dropped=(1, 0)), "match_facts", None),
-        (step(A, B), step(B, A), "resolve", None),
-        (step(A), step(A._replace(origin=6)), "match_facts", None),
-        (step(resolvent(*NAMED, (0, 4, 4))), step(resolvent((0, -2, 4), (0, 4, 4))), "rename", None),
-        (step(resolvent((0, -1, -1))), step(resolvent((0, -1, -2))), "resolve", None),
-        (step(resolvent(*THREE)), step(resolvent((0, 3, 4), (0, 5, 5))), "prune", None),
-        (step(resolvent(*ONE)), step(resolvent(*TWO)), "prune", None),
-        (step(resolvent(*TWO)), step(resolvent(*TWO[::-1])), "resolve", None),
-        (step(resolvent(*TWO)), step(resolvent((0, -1, -1))), "resolve", None),
-    ],
-)
-def test_the_stage_of_a_difference_is_read_off_two_steps(expected: Any, actual: Any, stage: Any, num_shown: Any):
-    found = locate_difference(expected, actual, Names(small_trace()), False, 0.0)
-    assert (found and found.stage) == stage
-    for shown, num in zip((found.expected, found.actual) if num_shown else (), num_shown or (), strict=True):
-        assert len(shown) == num if num else shown == ["nothing more"]
-
-
 @pytest.mark.parametrize(("is_first", "stage"), [(True, "recycle"), (False, "advance")])
 def test_another_goal_is_a_fault_of_the_step_before_or_of_the_slot(is_first: bool, stage: str):
     for actual, field in ((step(A, goal=(*GOAL, *GOAL)), "steps.goal_atoms"), (step(A, depth=2), "steps.depth")):
@@ -238,16 +205,3 @@ def test_at_most_twelve_items_are_shown():
         found = locate_difference(step(B, *many[:num]), step(B), Names(small_trace()), False, 0.0)
         assert len(found.expected) == min(num, 13)
         assert num == 12 or found.expected[12] == f"... and {num - 12} more"
-
-
-def test_divergences_of_one_signature_are_one_cause_the_largest_first():
-    stages = ("rename", "close", "prune", "close", "prune", "limit", "prune")
-    members = tuple(divergence(each, candidate=i % 6, query=i, later_steps=2) for i, each in enumerate(stages))
-    findings = tuple(classify(each, Surroundings(step(A), step(B))) for each in members)
-    numbered, causes = group_causes(members, findings)
-    found = [
-        (cause.stage, cause.num_candidates, cause.num_divergences, cause.num_later, cause.first) for cause in causes
-    ]
-    assert found == [("prune", 3, 3, 6, 2), ("close", 2, 2, 4, 1), ("rename", 1, 1, 2, 0), ("limit", 1, 1, 2, 5)]
-    assert [each.cause for each in numbered] == [2, 1, 0, 1, 0, 3, 0]
-    assert all(each.evidence for each in numbered)

@@ -9,15 +9,11 @@ import numpy as np
 import pytest
 from comparison_traces import (
     ORIGINS,
-    column_of,
     compare,
-    first_step_with,
     renumbered,
     small_trace,
-    starts_of,
     with_element,
     with_header,
-    with_score_error,
     without_columns,
 )
 from trace_changes import store
@@ -81,39 +77,6 @@ def test_scores_and_origins_are_compared_where_both_have_them(lower: Lower, name
     comparison = compare(lower(full, "digests"), changed)
     assert comparison.verdict is Verdict.AGREE
     assert name in comparison.coverage.not_compared
-
-
-def near_tie(gap: float) -> tuple[Trace, Trace]:
-    """Two traces whose last step of a candidate chooses otherwise, at this gap of the scores, with an error bound 0.01."""
-    full = small_trace()
-    row = first_step_with(full, 3)
-    first, choice = int(starts_of(column_of(full, "steps.num_resolvents"))[row]), int(full.columns.steps.choice[row])
-    other = (choice + 1) % 3
-    highest = column_of(full, "resolvents.score")[first + choice]
-    scored = with_element(full, "resolvents.score", first + other, lambda _: highest - gap)
-    expected = with_score_error(scored, 0.01)
-    actual = with_element(expected, "steps.choice", row, lambda _: other)
-    if gap < 0.02:
-        # By its own scores, which are as good, the other choice is the first of the highest.
-        actual = with_element(actual, "resolvents.score", first + other, lambda _: highest + 0.001)
-    return expected, actual
-
-
-@pytest.mark.parametrize("level", LOW)
-def test_a_near_tie_is_distinguished_from_a_divergence_by_the_trace_with_goals(lower: Lower, level: str):
-    for gap, verdict, num_ties in ((0.015, Verdict.AGREE, 1), (0.5, Verdict.DIVERGE, 0)):
-        expected, actual = near_tie(gap)
-        for pair in ((lower(expected, level), actual), (expected, lower(actual, level))):
-            comparison = compare(*pair)
-            assert (comparison.verdict, len(comparison.near_ties)) == (verdict, num_ties)
-            assert all(tie.gap <= tie.bound for tie in comparison.near_ties)
-
-
-def test_digests_alone_do_not_decide_where_scores_have_an_error_bound(lower: Lower):
-    comparison = compare(*(lower(each, "digests") for each in near_tie(0.015)))
-    assert comparison.verdict is Verdict.INCONCLUSIVE
-    assert "error bound" in comparison.reasons[0]
-    assert len(comparison.divergences) == 1
 
 
 def test_the_trace_with_goals_takes_the_other_one_s_numbers(lower: Lower):

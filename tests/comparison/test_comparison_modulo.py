@@ -4,7 +4,6 @@ from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
-import msgspec
 import numpy as np
 import pytest
 from comparison_traces import (
@@ -28,7 +27,6 @@ from trace_changes import random_problems, store
 
 import kgverify as kv
 from kgverify import Equality, Trace, UserError, Verdict
-from kgverify.dialects import ReferenceEngine
 
 SINGLE = ("names", "order", "duplicates")
 EVERY = "names,order,duplicates"
@@ -231,32 +229,3 @@ def test_random_problems_give_no_false_alarm_and_faults_are_found_in_twins_as_wi
             assert places[0] == places[1]
             num_found += len(places[0])
     assert num_found
-
-
-class TwinEngine(ReferenceEngine):
-    """An engine that differs from the reference in names and in order alone, and shows no stages."""
-
-    probe = None
-
-    @property
-    def info(self) -> kv.EngineInfo:
-        return msgspec.structs.replace(super().info, name="twin", variables="own")
-
-    def prove(self, *arguments):
-        columns = super().prove(*arguments)
-        return twin(with_columns(small_trace(), columns), 1).columns
-
-    def step(self, positions):
-        columns = super().step(positions)
-        return twin(with_columns(small_trace(), columns), 2).columns
-
-
-@pytest.mark.parametrize("lockstep", [False, True])
-def test_an_engine_of_its_own_names_and_order_is_judged_by_the_rest(lockstep: bool):
-    equality = Equality(lockstep=lockstep, modulo="names,order")
-    report = kv.verify("countries", TwinEngine, queries=1, corruptions=2, equality=equality)
-    assert report.verdict is Verdict.AGREE, report
-    assert [each.kind for each in report.benign] == ["names", "order"]
-    text = str(report)
-    assert "equal up to names of variables and the order of resolvents" in text
-    assert text.index("benign differences") > text.index("self-test")

@@ -123,6 +123,7 @@ CONTRADICTIONS = [
         lambda t: with_element(t, "steps.depth", last_step_of_three(t), lambda depth: depth - 1),
     ),
     ("deeper than max_depth", lambda t: with_header(t, limits=Limits(max_depth=3))),
+    ("deeper than max_depth", lambda t: with_header(t, limits=Limits(max_depth=int(t.columns.steps.depth.max())))),
     ("DEPTH_LIMIT, or do not", lambda t: with_header(t, limits=Limits(max_depth=19))),
     ("more than max_atoms 1", lambda t: with_header(t, limits=Limits(max_atoms=1))),
     ("more than max_resolvents 2", lambda t: with_header(t, limits=Limits(max_resolvents=2))),
@@ -247,19 +248,35 @@ def test_a_large_trace_is_checked_in_samples_and_at_the_ends_of_every_file(tmp_p
     assert any(note.startswith("checked in the") for note in report.notes)
 
 
-@pytest.mark.parametrize("limits", [{"max_resolvents": 3}, {"max_atoms": 2}], ids=str)
-def test_a_limit_is_named_where_no_clauses_and_no_counts_were_recorded(limits: dict[str, int], tmp_path: Path):
-    paths = [tmp_path / name for name in "ab"]
-    for path, wanted in zip(paths, ({}, limits), strict=True):
-        kv.record("countries", path, "reference", queries=2, corruptions=5, limits=Limits(**wanted))
-    hidden = (*ORIGINS, "steps.dropped_atoms", "steps.dropped_resolvents")
-    expected, actual = (without_columns(kv.open_trace(path).load(), *hidden) for path in paths)
-    report = judge(expected, actual)
-    assert {each.stage for each in report.divergences if each.step >= 0} == {"limit"}
+TIGHT = Limits(max_depth=5, max_atoms=3, max_resolvents=4)
+FAULTS = (
+    "rule-cap",
+    "last-fact-lost",
+    "rest-not-substituted",
+    "offset-renaming",
+    "truncated-goals",
+)
 
 
-@pytest.mark.parametrize(("wanted", "kind"), [(0, "missing"), (1, "proof_lost")])
-def test_an_empty_list_without_origins_is_explained_by_contents(wanted: int, kind: str):
+@pytest.mark.sample(2)
+@pytest.mark.parametrize("fault", FAULTS)
+def test_the_evidence_of_each_divergence_is_that_of_its_candidate_compared_alone(fault: str, tmp_path: Path):
+    paths = [tmp_path / name for name in ("reference.h5", "faulty.h5")]
+    for path, engine in zip(paths, ("reference", kv.Evaluator(mode="eager", device="cpu", faults=fault)), strict=True):
+        kv.record("random:4", path, engine, queries=6, corruptions=3, limits=TIGHT)
+    sides = [kv.open_trace(path).load() for path in paths]
+    found = [each for each in judge(*sides).divergences if each.stage != "rank"]
+    assert found
+    for each in found[:12]:
+        alone = [replace(with_candidates(side, [each.candidate]), rankings=None) for side in sides]
+        first = judge(*alone).divergences[0]
+        # What a fault of one stage explains depends on the other candidates.
+        evidence, own = (found.evidence.partition("; a fault")[0] for found in (each, first))
+        assert (own, first.step, first.expected, first.actual) == (evidence, each.step, each.expected, each.actual)
+
+
+@pytest.mark.parametrize(("wanted", "stage", "kind"), [(0, "match_", "missing"), (1, "close", "proof_lost")])
+def test_an_empty_list_without_origins_is_explained_by_contents(wanted: int, stage: str, kind: str):
     """A step whose first resolvent is a goal or a proof ends with FALSE."""
     trace = without_columns(shallow_trace(), *ORIGINS)
     resolvents, counts = trace.columns.resolvents, column_of(trace, "steps.num_resolvents").astype(np.int64)
@@ -278,4 +295,5 @@ def test_an_empty_list_without_origins_is_explained_by_contents(wanted: int, kin
         ended, ended.columns._replace(resolvents=made._replace(kind=kinds, num_atoms=num_atoms, atoms=atoms))
     )
     found = judge(trace, ended).divergences[0]
-    assert (found.stage[:6], found.kind) == ("match_", kind)
+    assert found.stage.startswith(stage)
+    assert found.kind == kind

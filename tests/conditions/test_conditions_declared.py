@@ -7,6 +7,8 @@ import pytest
 
 import kgverify as kv
 
+pytestmark = pytest.mark.usefixtures("experiments")
+
 
 class Lanes(kv.StagedEngine):
     """An engine that loses the rules of every step in lane 2 of 3."""

@@ -7,6 +7,9 @@ import pytest
 
 from kgverify.conditions.features import Feature, Scale
 from kgverify.conditions.search import Relation, Search, Term, chance_of
+from kgverify.conditions.sentence import describe_boundary
+
+pytestmark = pytest.mark.usefixtures("experiments")
 
 
 def feature(name: str, scale: Scale = Scale.COUNT, unit: str = "") -> Feature:
@@ -93,6 +96,12 @@ def test_a_bound_names_the_nearest_value_on_its_other_side():
     values = values[(values[:, 0] < 44) | (values[:, 0] > 52)]
     (best,), *_ = find(values, values[:, 0] >= 50)
     assert (best.value, best.beyond) == (53, 43)
+
+
+@pytest.mark.parametrize(("beyond", "named"), [(200, "2^8 = 256"), (255, "2^8 = 256"), (256, ""), (300, "")])
+def test_a_power_of_two_is_pointed_out_only_if_the_bound_may_be_it(beyond: int, named: str):
+    text = describe_boundary([Term(0, Relation.AT_LEAST, 400, beyond=beyond)], FEATURES)
+    assert text.partition("such as ")[2].partition(":")[0] == named
 
 
 def test_instances_that_are_alike_and_differ_in_class_have_no_exact_condition():

@@ -4,21 +4,23 @@ import random
 from functools import partial
 from itertools import combinations
 from pathlib import Path
+from typing import get_args
 
 import msgspec
 import numpy as np
 import pytest
 import slow
-from second_engine import SecondEngine
+from second_engine import SecondEngine, exclude_positives
+from textbook import Textbook
 
+import kgreference
 import kgverify as kv
 from kgverify.dialects import Dialect, Proposal, ReferenceEngine, propose_dialect, read_dialect
-from kgverify.engines.protocol import take_position
-from kgverify.program.limits import FILTERS, VALUES
-from kgverify.runs.run import reference_pipeline
-from kgverify.trace.model.columns import Rankings, concatenate
+from kgverify.testing.dialects.experiments import list_experiments, predict, vary
+from kgverify.testing.dialects.propose import Hypotheses, _Asked
 
-OURS = Dialect()
+FILTERS = tuple(map(str, kgreference.Filter))
+VALUES = {name: get_args(kind) or (False, True) for name, kind in Dialect.__annotations__.items() if name != "filters"}
 BATCHED = Dialect(
     unification="one_pass",
     filters=("prune", "close", "max_resolvents", "revisit", "max_atoms"),
@@ -26,34 +28,6 @@ BATCHED = Dialect(
     exempts_terminal=True,
     stopping="where_no_terminal",
 )
-
-
-@kv.engine_of
-def Staged(goal, clauses):
-    """An engine in kgverify's own stages, with a unification of its own."""
-    for clause in clauses:
-        head, *body = [(p, *(a if a >= 0 else a - 1000 for a in terms)) for p, *terms in (clause.head, *clause.body)]
-        bound = unify(goal[0], head)
-        if bound is not None:
-            yield clause, [bind(atom, bound) for atom in (*body, *goal[1:])]
-
-
-def unify(goal, head):
-    bound: dict[int, int] = {}
-    for i in (1, 2):
-        left, right = bind(goal, bound)[i], bind(head, bound)[i]
-        if left != right and min(left, right) >= 0:
-            return None
-        if left != right:
-            bound[min(left, right)] = max(left, right)
-    return bound
-
-
-def bind(atom, bound):
-    terms = atom[1:]
-    while any(term in bound for term in terms):
-        terms = tuple(bound.get(term, term) for term in terms)
-    return atom[0], *terms
 
 
 class BlackBox(kv.OutcomeEngine):
@@ -71,50 +45,19 @@ class BlackBox(kv.OutcomeEngine):
         return self._proved.tolist()
 
 
-def exclude_positives(run, sizes):
-    """Make an engine that excludes the query of a test triple alone, which the run names."""
-    positives = {tuple(row) for row in run.triples.tolist()}
-    barred, free = (
-        ReferenceEngine(
-            run.graph.program,
-            msgspec.structs.replace(run.limits, exclude_query=each and run.limits.exclude_query, dialect=OURS),
-            run.policy,
-        )
-        for each in (True, False)
-    )
+class Ranked(ReferenceEngine):
+    """The reference with a ranking of its own."""
 
-    class Divided:
-        info = barred.info
+    ranking = Dialect()
+    draw_rank = random.Random(0).randint
 
-        def choose(self, candidates):
-            rows = zip(candidates.side.tolist(), candidates.atom.tolist(), strict=True)
-            # What stands outside of a ranking is no corruption.
-            return [barred if side == 2 or tuple(atom) in positives else free for side, atom in rows]
-
-        def prove(self, candidates, progress=lambda num: None):
-            chosen = enumerate(self.choose(candidates))
-            return concatenate([engine.prove(candidates.take(slice(i, i + 1))) for i, engine in chosen])
-
-        def step(self, positions):
-            chosen = enumerate(self.choose(positions.candidates))
-            return concatenate([engine.step(take_position(positions, i)) for i, engine in chosen])
-
-    return reference_pipeline(run)._replace(engine=Divided())
-
-
-def rank_by(run, sizes, *, dialect):
-    """Make the reference with a ranking of its own."""
-    draw = random.Random(0)
-
-    def rank(candidates, triples, tolerance):
+    def rank(self, candidates, triples, tolerance):
         is_proved = candidates.outcome == 1
-        scores = candidates.log_probability - 100 * ~is_proved * (dialect.unproved == "subtract_100")
+        scores = candidates.log_probability - 100 * ~is_proved * (self.ranking.unproved == "subtract_100")
         above, tied = (scores > scores[0]).sum(), (scores == scores[0]).sum() - 1
-        place = {"optimistic": 0, "realistic": tied / 2, "pessimistic": tied, "random": draw.randint(0, tied)}
-        ranks = np.array([1.0 + above + place[dialect.ties]])
-        return Rankings(candidates.query[:1], candidates.side[:1], np.array([len(scores)], np.uint32), ranks, ranks)
-
-    return reference_pipeline(run)._replace(rank=rank)
+        ties = {"optimistic": 0, "realistic": tied / 2, "pessimistic": tied, "random": self.draw_rank(0, tied)}
+        ranks = np.array([1.0 + above + ties[self.ranking.ties]])
+        return kv.Rankings(candidates.query[:1], candidates.side[:1], np.array([len(scores)], np.uint32), ranks, ranks)
 
 
 def draw_dialect(rng: random.Random) -> Dialect:
@@ -174,14 +117,13 @@ def test_the_dialect_of_a_random_engine_is_found(seed: int):
 )
 def test_the_ranking_of_an_engine_is_found(switch: str, value: str):
     dialect = Dialect(**{switch: value})
-    found = judge(dialect, propose_dialect(partial(rank_by, dialect=dialect), examples=0))
+    found = judge(dialect, propose_dialect(type("Ranked", (Ranked,), {"ranking": dialect}), examples=0))
     assert (found["unproved"], found["ties"]) == ("right", "right")
 
 
 @pytest.mark.deep
 def test_an_engine_that_excludes_only_positive_queries_is_found():
-    dialect = Dialect(exclusion="positives_only")
-    found = judge(dialect, propose_dialect(exclude_positives, examples=0))
+    found = judge(Dialect(exclusion="positives_only"), propose_dialect(exclude_positives, examples=0))
     assert not set(found.values()) - {"right", "undecided"}
     assert found["exclusion"] == "right"
 
@@ -207,7 +149,7 @@ def test_an_engine_that_returns_to_other_choices_is_named():
 
 
 def test_an_accidental_answer_does_not_decide():
-    class Slips(Staged):
+    class Slips(Textbook):
         def close(self, resolvents):
             # One of three programs swaps the arguments.
             is_odd = self.program.symbols.constants[:2] == ("b", "a")
@@ -219,7 +161,7 @@ def test_an_accidental_answer_does_not_decide():
 
 
 def test_an_order_that_no_dialect_has_is_named():
-    class Sorted(Staged):
+    class Sorted(Textbook):
         def limit(self, resolvents):
             taken = super().limit(resolvents)
             return taken._replace(
@@ -234,7 +176,7 @@ def test_an_order_that_no_dialect_has_is_named():
 
 
 def test_an_engine_that_fails_decides_nothing_where_it_fails():
-    class Limited(Staged):
+    class Limited(Textbook):
         def clauses_for(self, goal, excluded):
             if self.limits.max_atoms < 6:
                 raise ValueError("goals have six atoms")
@@ -258,7 +200,7 @@ def test_an_engine_that_answers_nothing_is_refused():
 
 @pytest.mark.deep
 def test_a_difference_in_the_proposed_dialect_is_reported():
-    class LosesFacts(Staged):
+    class LosesFacts(Textbook):
         def clauses_for(self, goal, excluded):
             clauses = super().clauses_for(goal, excluded)
             return [each for each in clauses if each.body] + [each for each in clauses if not each.body][:3]
@@ -276,3 +218,18 @@ def test_the_proposal_is_written_with_what_is_undecided(tmp_path: Path):
     text = (tmp_path / "slow.toml").read_text()
     assert "agrees with the reference in this dialect on 5 generated problems" in text
     assert "# undecided: exempts_terminal: no derivation shows a difference" in text
+
+
+def test_half_of_the_answers_decide_nothing_and_the_counts_of_every_answer_must_fit():
+    experiment = next(each for each in list_experiments("STEPS") if predict(each, Dialect(filters=())).counts)
+    variants = [*vary(experiment)[:2]]
+    hypotheses = Hypotheses()
+    hypotheses.distinguish(experiment.uses)
+    before = list(hypotheses.dialects)
+    answers = [predict(each, before[0]) for each in variants]
+    slip = answers[1]._replace(lines=("nothing",))
+    assert hypotheses.keep(_Asked(experiment, variants, [answers[0], slip], ""), is_ordered=True) == 1
+    assert hypotheses.dialects == before
+    for counts, fits in ((answers[1].counts, True), ((9, 9), False)):
+        asked = _Asked(experiment, variants, [answers[0], answers[1]._replace(counts=counts)], "")
+        assert asked.fits_counts(before[0]) is fits

@@ -192,7 +192,7 @@ def test_the_first_command_of_the_readme_sets_everything_up_and_ends_in_agreemen
     assert main_job.startswith(SET_UP)
     assert tests.startswith(SET_UP)
     command = main_job.rsplit(" && ", 1)[1].removeprefix(".venv/bin/")
-    result = run_shell(f"{command.strip()} --mode eager", tmp_path, is_warm=False)
+    result = run_shell(command, tmp_path, is_warm=False)
     assert result.returncode == 0, result.stderr
     assert result.stdout.startswith("AGREE   1,120 candidates")
     # `.ci/run` takes the line of the tests from the README.

@@ -155,8 +155,7 @@ class OnlyDlpack:
     """An array that knows nothing but DLPack, as those of JAX."""
 
     def __init__(self, array):
-        self.__dlpack__, self.__dlpack_device__ = array.__dlpack__, array.__dlpack_device__
-        self._size = len(array)
+        self.__dlpack__, self.__dlpack_device__, self._size = array.__dlpack__, array.__dlpack_device__, len(array)
 
     def __len__(self):
         return self._size
@@ -164,12 +163,9 @@ class OnlyDlpack:
 
 @pytest.mark.parametrize("arrays", ["torch", "numpy", OnlyDlpack])
 def test_arrays_of_any_library_are_read(arrays):
-    def expand(self, states, next_variable, excluded):
-        wrap = {"torch": torch.from_numpy, "numpy": np.asarray}.get(str(arrays), OnlyDlpack)
-        return wrap(np.array([STOPS] * len(states))), wrap(np.ones(len(states), np.int64)), next_variable
-
-    columns = make(expand, arrays=arrays).prove(QUERY)
-    assert resolvents(columns) == [("FALSE", [])]
+    wrap = {"torch": torch.from_numpy, "numpy": np.asarray, OnlyDlpack: OnlyDlpack}[arrays]
+    result = wrap(np.array([STOPS])), wrap(np.ones(1, np.int64)), wrap(np.ones(1, np.int64))
+    assert resolvents(make(lambda self, *_: result, arrays=arrays).prove(QUERY)) == [("FALSE", [])]
 
 
 ROW = np.zeros((1, 1, 1, 3), np.int64)
@@ -210,7 +206,7 @@ def test_scores_and_choices_of_the_engine_are_recorded_and_followed():
     scores = np.array([0.5, 2.0, 1.0])
     assert columns.candidates.log_probability[0] == pytest.approx(2.0 - np.log(np.exp(scores).sum()))
 
-    engine, calls = scripted((goals, 3, 9, [0.5, np.nan, 1.0], 1), (STOPS, 1, 9, [0.0], 0))
+    engine, _ = scripted((goals, 3, 9, [0.5, np.nan, 1.0], 1), (STOPS, 1, 9, [0.0], 0))
     columns = engine.prove(QUERY)
     assert np.isnan(columns.resolvents.score[1])
     assert columns.steps.choice.tolist() == [1, 0]
@@ -218,10 +214,7 @@ def test_scores_and_choices_of_the_engine_are_recorded_and_followed():
     assert engine.info.mode == "numpy"
     engine, _ = scripted((goals, 3, 9, [0.5, np.nan, 1.0]), (STOPS, 1, 9, [0.0]))
     assert engine.prove(QUERY).steps.choice.tolist() == [2, 0], "NaN is the lowest score"
-
-
-def test_scores_that_are_given_in_some_calls_only_are_refused():
-    engine, _ = scripted(([[[2, 1, 2]]], 1, 9, [0.5]), (STOPS,))
+    engine, _ = scripted((goals, 3, 9, [0.5, 2.0, 1.0]), (STOPS,))
     with pytest.raises(UserError, match="scores given in some calls only"):
         engine.prove(QUERY)
 
@@ -249,25 +242,13 @@ def test_the_engine_may_choose_without_scores_and_end_a_derivation(predicate, mo
 
 def test_the_environment_rejects_what_is_too_long_or_was_visited():
     long = [[[2, 1, 1]] * 3, [OWN_QUERY, OWN_QUERY, [0, 0, 0]], [[2, 1, 1], [2, 2, 2], [0, 0, 0]]]
-    results = {}
-    for memory in ("none", "sets", "goals"):
-        engine, _ = scripted((long,), max_atoms=2, memory=memory, max_depth=1)
-        results[memory] = [atoms for _, atoms in resolvents(engine.prove(QUERY))]
     query, other = [0, 0, 1], [[1, 0, 0], [1, 1, 1]]
-    assert results == {"none": [[query, query], other], "sets": [other], "goals": [[query, query], other]}
+    expected = {"none": [[query, query], other], "sets": [other], "goals": [[query, query], other]}
+    for memory, found in expected.items():
+        engine, _ = scripted((long,), max_atoms=2, memory=memory, max_depth=1)
+        assert [atoms for _, atoms in resolvents(engine.prove(QUERY))] == found
     engine, _ = scripted((long[:2],), max_atoms=2, memory="sets", max_depth=1)
     assert resolvents(engine.prove(QUERY)) == [("FALSE", [])]
-
-
-def test_the_memory_of_a_given_position_is_that_of_its_derivation():
-    engine, _ = scripted(([[[2, 1, 1]]],), ([[OWN_QUERY]],), memory="sets")
-    columns = engine.prove(QUERY)
-    assert [kind for kind, _ in resolvents(columns)] == ["GOAL", "FALSE"]
-    positions = positions_of(columns)
-    returning = make(
-        lambda self, states, free, excluded: (states[:, None, :1] * 0 + OWN_QUERY, 1 + 0 * free, free), memory="sets"
-    )
-    assert [kind for kind, _ in resolvents(returning.step(positions))] == ["FALSE", "FALSE"]
 
 
 def wanderer(given, **options):

@@ -72,10 +72,9 @@ class Evaluated(NamedTuple):
 
 
 class FormulaEngine:
-    """The engine. It keeps the candidates of each call, and the closeness of their choices.
+    """The engine, which stops derivations below their floors, if it takes them, and raises these by some nats, wrongly.
 
-    takes_floors: whether derivations below their floors are stopped
-    raised:       by how many nats the floors are raised, which is wrong
+    It keeps the candidates of each call, their outcomes, and the closeness of their choices.
     """
 
     info = kv.EngineInfo("formula", device="cpu")

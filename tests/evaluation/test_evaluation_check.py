@@ -20,14 +20,13 @@ import kgreference
 import kgverify as kv
 from kgverify.dialects import ReferenceEngine
 from kgverify.engines.reference.engine import build_reference_program
-from kgverify.evaluation import closure, judge, rank_only
+from kgverify.evaluation import closure, judge
 from kgverify.evaluation.closure import check_model
 from kgverify.evaluation.evaluate import EvaluationResult, EvaluationSettings, evaluate
 from kgverify.evaluation.judge import choose_single, hash_results, judge_sample, report_evaluation
 from kgverify.evaluation.parts import PartResult, join_results
 from kgverify.laws import draw_problems
 from kgverify.program.program import Program
-from kgverify.prover.program.least_model import LeastModel
 from kgverify.ranking import draw
 from kgverify.runs.run import Pipeline, Run, reference_pipeline
 
@@ -62,9 +61,8 @@ def test_a_wrong_candidate_is_named_with_both_endings(most: int, monkeypatch: py
     symbols = kv.load_graph("countries").program.symbols
     predicate, first, second = Wrong.atom
     name = f"{symbols.predicates[predicate]}({symbols.constants[first]}, {symbols.constants[second]})"
-    of_candidates = [each for each in report.check.differences if each.expected.endswith("nats")]
-    assert of_candidates
-    assert {(each.atom, each.expected != each.actual) for each in of_candidates} == {(name, True)}
+    found = [each for each in report.check.differences if each.expected.endswith("nats")]
+    assert {(each.atom, each.expected != each.actual) for each in found} == {(name, True)}
 
 
 @needs_compiler
@@ -102,19 +100,17 @@ def test_a_derivation_that_differs_within_the_accepted_error_is_a_near_tie(
 
 
 @needs_compiler
-@pytest.mark.parametrize("ranks_alone", [False, True])
-@pytest.mark.parametrize("corruptions", [9, "all"])
+@pytest.mark.parametrize(("corruptions", "ranks_alone"), [(9, False), ("all", True)])
 def test_a_small_evaluation_is_checked_whole(corruptions: int | str, ranks_alone: bool) -> None:
     options = kv.EvaluationOptions(rank_only=ranks_alone)
     report = kv.evaluate("countries", NATIVE, queries=4, corruptions=corruptions, options=options)
-    check = report.check
-    assert check is not None
     assert report.is_sound
-    assert (check.rankings.num_checked, check.rankings.num_equal, check.rankings.num_near_ties) == (8, 8, 0)
-    assert (check.rankings.strength.chance, check.rankings.strength.share) == (1.0, 1 / 8)
-    assert (check.model is not None) == ranks_alone
-    if check.model is not None:
-        assert (check.model.num_missing, check.model.num_unsupported, check.model.is_complete) == (0, 0, True)
+    assert report.check is not None
+    rankings, model = report.check.rankings, report.check.model
+    assert (rankings.num_checked, rankings.num_equal, rankings.num_near_ties) == (8, 8, 0)
+    assert (rankings.strength.chance, rankings.strength.share) == (1.0, 1 / 8)
+    assert (model is not None) == ranks_alone
+    assert model is None or (model.num_missing, model.num_unsupported, model.is_complete) == (0, 0, True)
 
 
 @pytest.mark.deep
@@ -146,22 +142,16 @@ def test_scores_that_are_not_finite_are_refused() -> None:
 @needs_data
 @pytest.mark.parametrize("corruptions", [20, "all"])
 def test_an_atom_that_the_least_model_lacks_is_found(monkeypatch: pytest.MonkeyPatch, corruptions: int | str) -> None:
-    class Lacking(LeastModel):
-        """The facts, without conclusions."""
-
-        def _apply(self, rules: Any) -> bool:
-            return False
-
-    monkeypatch.setattr(rank_only, "build_model", lambda run, device, *_: Lacking(run.graph.program, device=device))
-    options = kv.EvaluationOptions(rank_only=True)
-    limits = kv.Limits(max_depth=6)
-    report = kv.evaluate("countries_s3", NATIVE, queries=2, corruptions=corruptions, limits=limits, options=options)
+    # The model is the facts, without conclusions.
+    monkeypatch.setattr("kgverify.prover.program.least_model.LeastModel._apply", lambda model, rules: False)
+    run: dict[str, Any] = {"queries": 2, "corruptions": corruptions, "limits": kv.Limits(max_depth=6)}
+    report = kv.evaluate("countries_s3", NATIVE, **run, options=kv.EvaluationOptions(rank_only=True))
     assert not report.is_sound
     assert report.check is not None
     assert report.check.model is not None
     assert report.check.model.num_missing > 0
-    assert report.check.differences[0].actual == "not in the least model"
-    assert report.check.differences[0].expected.startswith("proved")
+    first = report.check.differences[0]
+    assert (first.actual, first.expected[:6]) == ("not in the least model", "proved")
 
 
 # Altered results.
@@ -190,67 +180,51 @@ def alter(result: EvaluationResult, change: Callable[[PartResult], PartResult]) 
     return replace(result, results={**result.results, last: change(result.results[last])})
 
 
-def alter_column(name: str, change: Callable[[Any], Any]) -> Callable[[PartResult], PartResult]:
-    """Change the last value of a column."""
-
-    def apply(part: PartResult) -> PartResult:
-        column = getattr(part, name).copy()
-        column[-1] = change(column[-1])
-        return part._replace(**{name: column})
-
-    return apply
-
-
-def alter_sample(name: str, change: Callable[[Any], Any]) -> Callable[[PartResult], PartResult]:
-    def apply(part: PartResult) -> PartResult:
-        candidates = part.sample.candidates
-        column = change(getattr(candidates, name))
-        return part._replace(sample=part.sample._replace(candidates=candidates._replace(**{name: column})))
-
-    return apply
+def alter_last(column: NDArray[Any], change: Callable[[Any], Any]) -> NDArray[Any]:
+    changed = column.copy()
+    changed[-1] = change(changed[-1])
+    return changed
 
 
 @pytest.mark.parametrize(
-    ("name", "change"),
+    ("name", "change", "is_ranking"),
     [
-        ("optimistic", lambda rank: rank + 1),
-        ("pessimistic", lambda rank: rank + 1),
-        ("num_ranked", lambda num: num + 1),
-        ("drawn", lambda hashed: hashed ^ np.uint64(1)),
-        ("outcome", lambda outcome: outcome % 3 + 1),
-        ("log_probability", lambda value: value - 1e-3),
-        ("num_outcomes", lambda counts: np.roll(counts, 1)),
-        ("num_limited", lambda num: num + 1),
+        ("optimistic", lambda rank: rank + 1, True),
+        ("pessimistic", lambda rank: rank + 1, True),
+        ("num_ranked", lambda num: num + 1, True),
+        ("drawn", lambda hashed: hashed ^ np.uint64(1), True),
+        ("outcome", lambda outcome: outcome % 3 + 1, True),
+        ("log_probability", lambda value: value - 1e-3, True),
+        ("num_outcomes", lambda counts: np.roll(counts, 1), True),
+        ("num_outcomes", lambda counts: counts[[0, 1, 3, 2]], True),
+        ("num_limited", lambda num: num + 1, True),
+        ("outcome", lambda column: (column % 3 + 1).astype(np.int8), False),
+        ("is_limited", lambda column: 1 - column, False),
+        ("log_probability", lambda column: column - 1e-3, False),
     ],
 )
-def test_a_wrong_value_of_one_ranking_is_found(
-    run: Run, pipeline: Pipeline, result: EvaluationResult, name: str, change: Callable[[Any], Any]
+def test_a_wrong_value_of_a_ranking_or_of_the_sampled_candidates_is_found(
+    run: Run, pipeline: Pipeline, result: EvaluationResult, name: str, change: Callable[[Any], Any], is_ranking: bool
 ) -> None:
-    altered = alter(result, alter_column(name, change))
-    assert hash_results(altered) != hash_results(result)
+    def apply(part: PartResult) -> PartResult:
+        if is_ranking:
+            return part._replace(**{name: alter_last(getattr(part, name), change)})
+        candidates = part.sample.candidates
+        candidates = candidates._replace(**{name: change(getattr(candidates, name))})
+        return part._replace(sample=part.sample._replace(candidates=candidates))
+
+    altered = alter(result, apply)
     report = report_evaluation(run, altered, pipeline)
     assert not report.is_sound
-    assert report.check is not None
-    assert (report.check.rankings.num_equal, report.check.rankings.num_near_ties) == (7, 0)
-    assert report.check.differences[-1].query == 3
-
-
-@pytest.mark.parametrize(
-    ("name", "change"),
-    [
-        ("outcome", lambda column: (column % 3 + 1).astype(np.int8)),
-        ("is_limited", lambda column: 1 - column),
-        ("log_probability", lambda column: column - 1e-3),
-    ],
-)
-def test_a_wrong_ending_of_a_sampled_candidate_is_found(
-    run: Run, pipeline: Pipeline, result: EvaluationResult, name: str, change: Callable[[Any], Any]
-) -> None:
-    report = report_evaluation(run, alter(result, alter_sample(name, change)), pipeline)
-    assert not report.is_sound
-    assert report.check is not None
-    assert report.check.num_equal < report.check.num_checked
-    assert report.check.rankings.num_equal == 8
+    check = report.check
+    assert check is not None
+    if is_ranking:
+        assert hash_results(altered) != hash_results(result)
+        assert (check.rankings.num_equal, check.rankings.num_near_ties) == (7, 0)
+        assert check.differences[-1].query == 3
+    else:
+        assert check.num_equal < check.num_checked
+        assert check.rankings.num_equal == 8
 
 
 def test_a_lost_query_is_found(run: Run, pipeline: Pipeline, result: EvaluationResult) -> None:
@@ -263,17 +237,15 @@ def test_a_lost_query_is_found(run: Run, pipeline: Pipeline, result: EvaluationR
 
 
 def test_figures_that_do_not_follow_from_the_rankings_are_found(
-    run: Run, pipeline: Pipeline, result: EvaluationResult, monkeypatch: pytest.MonkeyPatch
+    run: Run, pipeline: Pipeline, result: EvaluationResult
 ) -> None:
-    right = judge.compute_metrics
-    with monkeypatch.context() as patch:
-        patch.setattr(judge, "compute_metrics", lambda rankings: right(rankings) | {"both.realistic.hits_at_3": 0.25})
-        report = report_evaluation(run, result, pipeline)
-    assert not report.is_sound
-    assert report.wrong_figures[0].startswith("both.realistic.hits_at_3 is 0.25, by the reference ")
     report, results = report_evaluation(run, result, pipeline), join_results(result.results.values())
-    assert not judge.find_wrong_figures(run, results, report, report.metrics)
-    names = (
+
+    def find(changed: Any = report, ranked: Any = results) -> list[str]:
+        return [*judge.find_wrong_figures(run, ranked, changed, report.metrics)]
+
+    assert not find()
+    names = [
         "num_candidates",
         "num_limited",
         "num_left_out",
@@ -281,18 +253,18 @@ def test_figures_that_do_not_follow_from_the_rankings_are_found(
         "num_rankings",
         "num_choices",
         "num_rescored",
-    )
+    ]
     changes: list[dict[str, Any]] = [{name: getattr(report, name) + 1} for name in names]
     changes.append({"smallest_gap": (report.smallest_gap or 0.0) + 1})
     for name in ("metrics", "outcomes", "true_outcomes"):
         values = getattr(report, name)
         changes += [{name: values | {key: value + 1}} for key, value in values.items()]
     for change in changes:
-        assert judge.find_wrong_figures(run, results, msgspec.structs.replace(report, **change), report.metrics), change
+        assert find(msgspec.structs.replace(report, **change)), change
     for name, row, value in (("query", 0, 9), ("side", -1, 0), ("optimistic", 0, 0.5), ("pessimistic", -1, 99.0)):
         column = getattr(results, name).copy()
         column[row] = value
-        assert judge.find_wrong_figures(run, results._replace(**{name: column}), report, report.metrics), name
+        assert find(ranked=results._replace(**{name: column})), name
 
 
 @pytest.mark.parametrize("bits", [32, 8])
@@ -357,10 +329,9 @@ def test_chance_and_share_are_those_of_the_hardest_spread(strata: list[tuple[int
 
 
 def test_the_strength_of_samples_of_everything_and_of_nothing() -> None:
-    assert judge_sample([(10**9, 459)]).chance == pytest.approx(0.99, abs=1e-3)
-    assert judge_sample([(10**9, 459)]).share == pytest.approx(0.01, abs=1e-4)
-    found = [judge_sample(strata) for strata in ([], [(100, 0)])]
-    assert [(each.chance, each.share) for each in found] == [(1.0, 0.0), (0.0, 1.0)]
+    for strata, strength in (([(10**9, 459)], (0.99, 0.01)), ([], (1, 0)), ([(100, 0)], (0, 1))):
+        found = judge_sample(strata)
+        assert (found.chance, found.share) == pytest.approx(strength, abs=1e-3)
 
 
 # The least model.
@@ -379,7 +350,7 @@ def test_an_atom_that_the_model_lacks_or_has_without_a_reason_is_found(
 ) -> None:
     monkeypatch.setattr(closure, "_CHUNK", chunk)
     num_removed = num_added = 0
-    for each in islice(draw_problems(7), 30):
+    for each in islice(draw_problems(7), 12):
         program = Program.from_names(each.facts, each.rules, (*each.queries, *each.unranked))
         keys, size = find_keys(program), max(1, len(program.symbols.constants))
         split = partial(lambda key, size: [key // size**2, key // size % size, key % size], size=size)
@@ -396,8 +367,8 @@ def test_an_atom_that_the_model_lacks_or_has_without_a_reason_is_found(
         for added in [int(key) for key in others if key // size**2 not in heads][:1]:
             assert split(added) in check_model(program, np.append(keys, added)).unsupported.tolist()
             num_added += 1
-    assert num_removed > 80
-    assert num_added > 5
+    assert num_removed > 30
+    assert num_added > 1
 
 
 def test_a_model_that_is_too_large_is_not_called_closed() -> None:

@@ -149,9 +149,8 @@ def test_a_damaged_part_is_repeated_with_a_warning(folder: Path, damage: Callabl
 
 def test_exchanged_parts_are_repeated(folder: Path) -> None:
     whole = read_files(folder)
-    names = ["part-000000.npz", "part-000003.npz"]
-    for name, other in zip(names, names[::-1], strict=True):
-        (folder / name).write_bytes(whole[other])
+    (folder / "part-000000.npz").write_bytes(whole["part-000003.npz"])
+    (folder / "part-000003.npz").write_bytes(whole["part-000000.npz"])
     report, warnings = resume(folder)
     assert (report.num_parts_resumed, len(warnings)) == (4, 2)
     assert read_files(folder) == whole
@@ -167,46 +166,44 @@ class Other(ReferenceEngine):
 
 
 @pytest.mark.parametrize(
-    ("changes", "differences"),
+    ("changes", "difference"),
     [
-        ({"seed": 1, "limits": kv.Limits(max_depth=5)}, ["seed is 0 there and 1 here", "max_depth is 20 there and 5"]),
-        ({"queries": 1}, ["num_queries"]),
-        ({"corruptions": 2}, ["num_corruptions is 1 there and 2 here"]),
-        ({"seed": 2**32}, ["seed"]),
-        ({"queries": kv.Queries(2, corruptions=1, split="valid")}, ["split"]),
-        ({"policy": "two_tower"}, ["policy"]),
-        ({"limits": kv.Limits(max_atoms=3)}, ["max_atoms"]),
-        ({"limits": kv.Limits(max_resolvents=9)}, ["max_resolvents"]),
-        ({"limits": kv.Limits(exclude_query=False)}, ["exclude_query"]),
-        ({"engine": Other}, ["engine"]),
-        ({"part_size": 4}, ["part_size"]),
-        ({"test.txt": "a\tq\tc\nb\tq\tb\n"}, []),
-        ({"valid.txt": "b\tq\tc\n"}, []),
-        ({"train.txt": FACTS.replace("c\tq\ta", "c\tq\tb")}, []),
-        ({"rules.pl": RULES.splitlines()[0]}, []),
+        ({"seed": 1}, "seed is 0 there and 1 here"),
+        ({"limits": kv.Limits(max_depth=5)}, "max_depth is 20 there and 5"),
+        ({"queries": 1}, "num_queries"),
+        ({"corruptions": 2}, "num_corruptions is 1 there and 2 here"),
+        ({"seed": 2**32}, "seed"),
+        ({"queries": kv.Queries(2, corruptions=1, split="valid"), "corruptions": None}, "split"),
+        ({"policy": "two_tower"}, "policy"),
+        ({"limits": kv.Limits(max_atoms=3)}, "max_atoms"),
+        ({"limits": kv.Limits(max_resolvents=9)}, "max_resolvents"),
+        ({"limits": kv.Limits(exclude_query=False)}, "exclude_query"),
+        ({"engine": Other}, "engine"),
+        ({"options": replace(OPTIONS, part_size=4)}, "part_size"),
+        ({"test.txt": "a\tq\tc\nb\tq\tb\n"}, ""),
+        ({"valid.txt": "b\tq\tc\n"}, ""),
+        ({"train.txt": FACTS.replace("c\tq\ta", "c\tq\tb")}, ""),
+        ({"rules.pl": RULES.splitlines()[0]}, ""),
     ],
 )
 def test_every_property_of_an_evaluation_belongs_to_its_folder(
-    tmp_path: Path, changes: dict[str, Any], differences: list[str]
+    tmp_path: Path, changes: dict[str, Any], difference: str
 ) -> None:
-    def evaluate_files(given: dict[str, Any]) -> None:
+    usual = {"engine": "reference", "queries": 2, "corruptions": 1, "options": OPTIONS}
+
+    def evaluate_files(changes: dict[str, Any]) -> None:
+        given = usual | {"save": tmp_path / "run"} | changes
         (tmp_path / "graph").mkdir(exist_ok=True)
         for name, text in FILES.items():
             (tmp_path / "graph" / name).write_text(given.pop(name, text))
-        options = replace(OPTIONS, part_size=given.pop("part_size", 30))
-        given.setdefault("engine", "reference")
-        queries = given.pop("queries", 2)
-        if isinstance(queries, int):
-            given.setdefault("corruptions", 1)
-        kv.evaluate(tmp_path / "graph", queries=queries, options=options, save=tmp_path / "run", **given)
+        kv.evaluate(tmp_path / "graph", **given)
 
     evaluate_files({})
     before = read_files(tmp_path / "run")
     with pytest.raises(kv.UserError) as caught:
-        evaluate_files(dict(changes))
+        evaluate_files(changes)
     assert "another --save folder" in caught.value.fix
-    for words in differences:
-        assert words in caught.value.message
+    assert difference in caught.value.message
     assert read_files(tmp_path / "run") == before
 
 
@@ -214,11 +211,13 @@ def test_every_property_of_an_evaluation_belongs_to_its_folder(
 def test_faults_precisions_and_ranks_alone_belong_to_the_folder(tmp_path: Path) -> None:
     native = kv.Evaluator(mode="native")
     evaluate(tmp_path / "run", native)
-    with pytest.raises(kv.UserError, match="rank_only is False there and True here"):
-        evaluate(tmp_path / "run", native, replace(OPTIONS, rank_only=True))
-    for change, difference in (({"mode": "eager", "device": "cpu"}, "mode"), ({"faults": "last-fact-lost"}, "faults")):
+    for engine, rank_only, difference in (
+        (native, True, "rank_only is False there and True here"),
+        (kv.Evaluator(mode="eager", device="cpu"), False, "mode"),
+        (kv.Evaluator(faults="last-fact-lost"), False, "faults"),
+    ):
         with pytest.raises(kv.UserError, match=difference):
-            evaluate(tmp_path / "run", kv.Evaluator(**change))
+            evaluate(tmp_path / "run", engine, replace(OPTIONS, rank_only=rank_only))
 
 
 @pytest.mark.parametrize(("name", "content"), [("notes.txt", "mine"), ("run.json", "{}")])
@@ -261,10 +260,18 @@ def bucket(store: Any) -> Callable[[], dict[str, bytes]]:
 
 
 @pytest.mark.parametrize("url", [URL, Path(URL)])
-def test_an_evaluation_has_the_same_files_at_a_url(bucket: Any, folder: Path, url: str | Path) -> None:
-    report = evaluate(url)
-    assert report.num_parts_resumed == 0
-    assert bucket() == read_files(folder)
+def test_an_evaluation_has_the_same_files_at_a_url_and_the_same_refusals(
+    store: Any, bucket: Any, folder: Path, url: str | Path
+) -> None:
+    store.pipe_file("/bucket/run/notes.txt", b"mine")
+    with pytest.raises(kv.UserError, match=r"no run\.json"):
+        evaluate(url)
+    assert bucket() == {"notes.txt": b"mine"}
+    store.rm_file("/bucket/run/notes.txt")
+    assert evaluate(url).num_parts_resumed == 0
+    with pytest.raises(kv.UserError, match="seed is 0 there and 1 here") as caught:
+        evaluate(url, seed=1)
+    assert (caught.value.where, bucket()) == (URL, read_files(folder))
 
 
 def test_missing_and_damaged_objects_are_repeated(store: Any, bucket: Any) -> None:
@@ -276,19 +283,6 @@ def test_missing_and_damaged_objects_are_repeated(store: Any, bucket: Any) -> No
     assert (again.num_parts_resumed, again.metrics) == (4, first.metrics)
     assert [warning.partition(" ")[0] for warning in warnings] == [f"{URL}/part-000001.npz"]
     assert bucket() == before
-
-
-def test_a_url_of_another_evaluation_or_with_other_objects_is_refused(store: Any, bucket: Any) -> None:
-    store.pipe_file("/bucket/run/notes.txt", b"mine")
-    with pytest.raises(kv.UserError, match=r"no run\.json"):
-        evaluate(URL)
-    assert bucket() == {"notes.txt": b"mine"}
-    store.rm_file("/bucket/run/notes.txt")
-    evaluate(URL)
-    before = bucket()
-    with pytest.raises(kv.UserError, match="seed is 0 there and 1 here") as caught:
-        evaluate(URL, seed=1)
-    assert (caught.value.where, bucket()) == (URL, before)
 
 
 def test_a_store_that_refuses_writing_is_found_before_the_work(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,15 +2,13 @@
 
 from collections import Counter
 from concurrent.futures import Future
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from formula_engine import FormulaEngine, list_groups, make_pipeline, make_run
-from numpy.typing import NDArray
-from run_engines import countries_run, needs_compiler
+from run_engines import needs_compiler
 
 import kgreference
 import kgverify as kv
@@ -21,12 +19,11 @@ from kgverify.evaluation.evaluate import EvaluationSettings, evaluate
 from kgverify.evaluation.parts import SALT, SAMPLED, PartResult, join_results, list_columns
 from kgverify.evaluation.rank_only import AllCorruptions, RankOnly, build_model, build_rank_only
 from kgverify.progress import no_progress
-from kgverify.prover.native.engine import NativeEngine
-from kgverify.ranking.draw import ALL, draw_candidates
+from kgverify.ranking.draw import ALL
 from kgverify.runs.run import Run, plan_parts
-from kgverify.trace.model.columns import starts_of
 
 FEW = 3
+NATIVE = kv.Evaluator(mode="native")
 BLOCK_SIZE = 58
 """The corruptions that are proved at once for ranks alone: those of four or five kinds."""
 
@@ -100,7 +97,21 @@ def test_every_value_is_that_of_a_loop_over_single_candidates(
     assert ranks_alone or sum(choices) == num_all
     for part in plan_parts(run, "cpu", 500).parts:
         assert part.num_candidates == result.num_ranked[np.isin(result.query, part.queries)].sum()
+    if ranks_alone and num_corruptions == ALL and part_size > 500:
+        assert_proved_once(engine)
     assert_sample(run, result, of_group, is_whole=not ranks_alone and part_size > 500)
+
+
+def assert_proved_once(engine: FormulaEngine) -> None:
+    """Fail if a candidate is proved twice, unless it was stopped. What follows is proved to its end."""
+    asked = np.concatenate([np.column_stack(each[1:]) for each in engine.asked]).tolist()
+    ended: dict[tuple[int, ...], list[int]] = {}
+    for row, outcome in zip(map(tuple, asked), np.concatenate(engine.ends).tolist(), strict=True):
+        ended.setdefault(row, []).append(outcome)
+    for row, found in ended.items():
+        assert row[1:] not in engine.model or found[-1] != STOPPED
+        assert STOPPED in found[:-1] or len(found) == 1 or len(set(found)) == 1
+    assert any(STOPPED in found for found in ended.values()) == engine.takes_floors
 
 
 def assert_sample(run: Run, result: PartResult, of_group: dict[Any, Any], *, is_whole: bool) -> None:
@@ -130,27 +141,6 @@ def assert_sample(run: Run, result: PartResult, of_group: dict[Any, Any], *, is_
             for atom in [*ends][1:]
         )
         assert sorted(sample.priority[~sample.is_true].tolist()) == lowest[:SAMPLED]
-
-
-def test_no_candidate_is_proved_twice_unless_it_was_stopped() -> None:
-    run = make_run(ALL)
-    for takes_floors in (False, True):
-        engine = FormulaEngine(run.graph, takes_floors=takes_floors)
-        evaluate_formula(run, engine, ranks_alone=True)
-        rows, outcomes = (
-            np.concatenate([np.column_stack(each[1:]) for each in engine.asked]),
-            np.concatenate(engine.ends),
-        )
-        ended: dict[bytes, list[int]] = {}
-        for row, outcome in zip(rows.astype(np.int64), outcomes.tolist(), strict=True):
-            ended.setdefault(row.tobytes(), []).append(outcome)
-        model = engine.model
-        for key, found in ended.items():
-            atom = tuple(np.frombuffer(key, np.int64)[1:].tolist())
-            # What follows is proved to its end.
-            assert atom not in model or found[-1] != STOPPED
-            assert STOPPED in found[:-1] or len(found) == 1 or len(set(found)) == 1
-        assert (STOPPED in outcomes) == takes_floors
 
 
 def test_no_result_depends_on_the_time_that_the_least_model_takes() -> None:
@@ -235,74 +225,22 @@ def test_running_out_of_memory_names_the_options_that_need_less(ranks_alone: boo
     run = make_run(FEW)
     with pytest.raises(kv.UserError, match=r"16 slots \(CUDA out of memory\. Tried to allocate 9\.50 GiB\)") as caught:
         evaluate_formula(run, Failing(run.graph), ranks_alone=ranks_alone)
-    assert caught.value.where == "memory"
-    assert "fewer slots" in caught.value.fix
-
-
-# Floors of the native evaluator.
-
-
-def stop_by_steps(columns: kv.Columns, floor: NDArray[np.float64]) -> tuple[NDArray[Any], ...]:
-    """Add up the recorded scores of each derivation, as far as it is above its floor; return its end."""
-    steps, starts = columns.steps, starts_of(columns.steps.num_resolvents.astype(np.int64))
-    first = starts_of(columns.candidates.num_steps.astype(np.int64)).tolist()
-    rows = []
-    for i, lowest in enumerate(floor.tolist()):
-        total, is_limited = 0.0, False
-        for step in range(first[i], first[i + 1]):
-            scores = columns.resolvents.score[starts[step] : starts[step + 1]].astype(np.float64)
-            total -= float(np.log(np.exp(scores - scores[steps.choice[step]]).sum()))
-            is_limited |= bool(steps.dropped_atoms[step] or steps.dropped_resolvents[step])
-            outcome = int(steps.outcome[step])
-            if outcome == 0 and total < lowest:
-                outcome = STOPPED
-                break
-        rows.append((outcome, is_limited, total, step - first[i] + 1))
-    return tuple(map(np.array, zip(*rows, strict=True)))
-
-
-@needs_compiler
-@pytest.mark.parametrize("policy", ["shortest", "two_tower"])
-def test_the_native_evaluator_stops_where_the_recorded_steps_fall_below_the_floor(policy: str) -> None:
-    run = replace(countries_run(policy, num_queries=4), limits=kv.Limits(max_depth=6, max_resolvents=9))
-    engine = NativeEngine(run.graph.program, run.limits, run.policy, threads=2)
-    candidates = draw_candidates(run.graph, "test", range(4), 60, seed=0)
-    columns = engine.prove(candidates)
-    floor = -np.random.default_rng(0).exponential(5, len(candidates.query))
-    floor[::7] = -np.inf
-    outcome, is_limited, log_probability, num_steps = stop_by_steps(columns, floor)
-    found = engine.evaluate(candidates, floor=floor, has_digests=True)
-    np.testing.assert_array_equal(found.results.outcome, outcome)
-    np.testing.assert_array_equal(found.results.is_limited, is_limited)
-    np.testing.assert_allclose(found.results.log_probability, log_probability, rtol=0, atol=1e-9)
-    np.testing.assert_array_equal(found.digests.num_steps, num_steps)
-    assert {*outcome.tolist()} == {1, 2, 3, STOPPED}
-    assert not (outcome == STOPPED)[::7].any()
-    assert (num_steps < columns.candidates.num_steps).any()
-    # Floors that nothing is below change nothing.
-    whole = engine.evaluate(candidates)
-    same = engine.evaluate(candidates, floor=np.full(len(candidates.query), -np.inf))
-    for left, right in zip(same.results, whole.results, strict=True):
-        np.testing.assert_array_equal(left, right)
+    assert (caught.value.where, "fewer slots" in caught.value.fix) == ("memory", True)
 
 
 @needs_compiler
 def test_a_floor_that_is_too_high_is_found_by_the_check(monkeypatch: pytest.MonkeyPatch) -> None:
     options = kv.EvaluationOptions(rank_only=True, check=4000)
-    run: dict[str, Any] = {"queries": 8, "corruptions": "all", "limits": kv.Limits(max_depth=3)}
-    assert kv.evaluate("countries", kv.Evaluator(mode="native"), options=options, **run).is_sound
+    run: dict[str, Any] = {"queries": 8, "corruptions": "all", "limits": kv.Limits(max_depth=3), "options": options}
+    assert kv.evaluate("countries", NATIVE, **run).is_sound
     monkeypatch.setattr(rank_only, "MARGIN", -2.0)
-    assert not kv.evaluate("countries", kv.Evaluator(mode="native"), options=options, **run).is_sound
+    assert not kv.evaluate("countries", NATIVE, **run).is_sound
 
 
 @needs_compiler
-@pytest.mark.parametrize("corruptions", [9, "all"])
-def test_a_least_model_that_costs_more_than_it_saves_is_given_up(
-    monkeypatch: pytest.MonkeyPatch, corruptions: int | str
-) -> None:
+def test_a_least_model_that_costs_more_than_it_saves_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rank_only, "choose_most_work", lambda run, device: 1)
     options = kv.EvaluationOptions(rank_only=True)
-    engine = kv.Evaluator(mode="native")
-    report = kv.evaluate("countries", engine, queries=4, corruptions=corruptions, options=options)
-    assert report.is_sound
-    assert report.num_left_out == 0
+    for corruptions in (9, "all"):
+        report = kv.evaluate("countries", NATIVE, queries=4, corruptions=corruptions, options=options)
+        assert (report.is_sound, report.num_left_out) == (True, 0)

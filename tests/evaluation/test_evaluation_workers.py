@@ -3,28 +3,22 @@
 import os
 import subprocess
 import threading
-import time
 from collections import Counter
-from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
-import msgspec
 import pytest
 from run_engines import countries_run, needs_compiler
 
-import kgverify as kv
 from kgverify.errors import InternalError
 from kgverify.evaluation import evaluate as evaluate_module
-from kgverify.evaluation import parts, rank_only
+from kgverify.evaluation import rank_only
 from kgverify.evaluation.evaluate import EvaluationResult, EvaluationSettings, evaluate
 from kgverify.evaluation.parts import hash_result, join_shares, pack_result, unpack_result
-from kgverify.evaluation.proving import UNITS, ProcessGroup, Share, do_piece
-from kgverify.progress import Progress
+from kgverify.evaluation.proving import ProcessGroup, do_piece
 from kgverify.prover.native.engine import NativeEngine
 from kgverify.ranking.draw import ALL, draw_candidates
 from kgverify.ranking.rank import rank_candidates
@@ -38,11 +32,6 @@ RUN = countries_run(num_queries=6, num_corruptions=2)
 def hashes(found: EvaluationResult | None) -> dict[int, str]:
     assert found is not None
     return {number: hash_result(result, "") for number, result in found.results.items()}
-
-
-@pytest.fixture(scope="module")
-def alone() -> dict[int, str]:
-    return hashes(evaluate(RUN, reference_pipeline(RUN), EvaluationSettings(part_size=6)))
 
 
 class Threads(Workers, ThreadPoolExecutor):
@@ -61,40 +50,11 @@ class Threads(Workers, ThreadPoolExecutor):
         return super().submit(function, *arguments, **options)
 
 
-def evaluate_by_threads(
-    folder: Path | None = None, run: Run = RUN, make: Any = reference_pipeline, **options: Any
-) -> Any:
+def evaluate_by_threads(folder: Path | None = None, run: Run = RUN, **options: Any) -> Any:
     with Threads(4) as workers:
-        given = {"workers": workers, "make": partial(make, run), "part_size": 6} | options
-        found = evaluate(run, make(run), EvaluationSettings(folder=folder, **given))
+        given = {"workers": workers, "make": partial(reference_pipeline, run), "part_size": 6} | options
+        found = evaluate(run, reference_pipeline(run), EvaluationSettings(folder=folder, **given))
     return found, workers.calls
-
-
-def test_several_parts_are_stored_at_the_same_time_and_none_is_read_twice(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, alone: dict[int, str]
-) -> None:
-    together, write, read = threading.Barrier(4), parts.write_part, parts.read_part
-    first, names = iter(range(4)), []
-
-    def write_together(*arguments: Any) -> None:
-        if next(first, None) is not None:
-            # None of the first four is written before all four are about to be; one at a time would end with an error.
-            together.wait(timeout=20)
-        write(*arguments)
-
-    def count(path: Path, *arguments: Any) -> Any:
-        names.append(path.name)
-        return read(path, *arguments)
-
-    monkeypatch.setattr(parts, "write_part", write_together)
-    found, _ = evaluate_by_threads(tmp_path / "run")
-    assert hashes(found) == alone
-    assert len(list((tmp_path / "run").glob("part-*"))) == 6
-    (tmp_path / "run" / "part-000002.npz").unlink()
-    monkeypatch.setattr(parts, "read_part", count)
-    again, _ = evaluate_by_threads(tmp_path / "run")
-    assert (len(again.results), again.num_resumed) == (6, 5)
-    assert sorted(names) == [f"part-{number:06d}.npz" for number in (0, 1, 3, 4, 5)]
 
 
 def test_results_that_arrived_before_a_stop_are_stored(tmp_path: Path) -> None:
@@ -111,54 +71,27 @@ def test_results_that_arrived_before_a_stop_are_stored(tmp_path: Path) -> None:
     assert not again.missing
 
 
-def make_slotted(run: Run) -> Pipeline:
-    """The reference, which calls itself an engine with slots."""
-    pipeline = reference_pipeline(run)
-
-    class Slotted:
-        prove = staticmethod(pipeline.engine.prove)
-        info = msgspec.structs.replace(pipeline.engine.info, layout={"slots": 8})
-
-    return pipeline._replace(engine=cast(kv.Engine, Slotted()))
-
-
 @pytest.mark.parametrize("part_size", [None, 100])
-def test_the_last_parts_are_cut_into_pieces_unless_the_engine_has_slots(part_size: int | None) -> None:
+def test_the_last_parts_are_cut_into_pieces(part_size: int | None) -> None:
     run = countries_run(num_queries=12, num_corruptions=50)
     found, calls = evaluate_by_threads(run=run, part_size=part_size)
     assert hashes(found) == hashes(evaluate(run, reference_pipeline(run), EvaluationSettings(part_size=part_size)))
     num_parts, sizes = len(found.plan.parts), [num for name, num in calls if name == "do_piece"]
     assert len(calls) - len(sizes) == max(0, num_parts - 8)
-    if part_size is None:
-        # The only part occupies all four.
-        assert (num_parts, len(sizes)) == (1, 16)
+    # An only part occupies all four.
+    assert part_size or (num_parts, len(sizes)) == (1, 16)
     assert min(sizes) >= 32
     assert sum(sizes) == sum(part.num_candidates for part in found.plan.parts[-8:])
-    found, calls = evaluate_by_threads(run=run, make=make_slotted, part_size=part_size)
-    assert [name for name, _ in calls] == ["do_part"] * len(found.plan.parts)
 
 
-def test_a_stopped_evaluation_counts_what_it_finished_and_each_candidate_is_progress_once() -> None:
-    turns, began = iter((False, True, True, True, True)), time.monotonic()
+def test_a_stopped_evaluation_counts_what_it_finished() -> None:
+    turns = iter((False, True, True, True, True))
     settings = EvaluationSettings(part_size=6, should_stop=lambda: next(turns))
     stopped = evaluate(RUN, reference_pipeline(RUN), settings)
     assert stopped is not None
     assert stopped.missing
     finished = [part for part in stopped.plan.parts if part.number in stopped.results]
     assert stopped.num_candidates == sum(part.num_candidates for part in finished) > 0
-    assert 0 <= stopped.warm_up_seconds <= stopped.warm_up_seconds + stopped.seconds <= time.monotonic() - began
-    reported: list[int] = []
-    totals: list[int] = []
-
-    @contextmanager
-    def phase(title: str, total: int) -> Iterator[Progress]:
-        totals.append(total)
-        yield reported.append
-
-    found = evaluate(RUN, reference_pipeline(RUN), EvaluationSettings(part_size=6, phase=phase))
-    assert found is not None
-    assert totals == [sum(part.num_candidates for part in found.plan.parts)] == [sum(reported)]
-    assert min(reported) >= 0
 
 
 # Several processes.
@@ -269,15 +202,3 @@ def test_a_process_has_left_when_it_says_so_or_is_gone() -> None:
     del numbers["process 1"], numbers["left 1"]
     stops[0] = True
     assert worker._has_left(1)
-
-
-@pytest.mark.parametrize("num", [0, 1, UNITS, 2 * UNITS + 1, 100])
-def test_every_unit_is_taken_once(num: int) -> None:
-    board = Board()
-    groups = [*(ThreadGroup(board, index, 3) for index in range(3))], [ProcessGroup()]
-    for group in groups:
-        shares, taken = [Share(each, 0) for each in group], []
-        while any(more := [share.take("units", num) for share in shares]):
-            taken += [each for each in more if each]
-        assert [unit for each in taken for unit in each] == list(range(num))
-        assert len(group) == 1 or {len(each) for each in taken} <= set(range(1, UNITS + 1))

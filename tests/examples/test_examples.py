@@ -30,7 +30,7 @@ EXAMPLES = ROOT / "examples"
 
 
 def test_the_padded_engine_agrees_with_its_twin_on_a_graph() -> None:
-    report = kv.verify("countries", engine=Fast, reference=Slow, queries=2, corruptions=3)
+    report = kv.verify("countries", engine=Fast, reference=Slow, queries=1, corruptions=3)
     assert report.verdict is kv.Verdict.AGREE, str(report)
     assert {"resolvents.origin", "steps.dropped_atoms"} <= set(report.coverage.not_compared)
     assert "Fast (torch, choices by kgverify, cpu, float64)" in " ".join(str(report).split())
@@ -47,14 +47,14 @@ def test_the_readme_of_the_padded_engine_shows_what_its_code_prints(capsys: pyte
 
 @pytest.mark.deep
 def test_the_padded_engine_agrees_on_generated_problems() -> None:
-    kv.assert_equivalent(Fast, reference=Slow, examples=60, minimum="none")
+    kv.assert_equivalent(Fast, reference=Slow, examples=30, minimum="none")
 
 
-@pytest.mark.deep
+@pytest.mark.sample(0, deep=1)
 @pytest.mark.parametrize("fault", padded_faults.FAULTS, ids=lambda fault: fault.__name__)
 def test_a_fault_of_the_padded_engine_is_found(fault: type) -> None:
     with pytest.raises(AssertionError, match="does not agree"):
-        kv.assert_equivalent(padded_faults.plant(fault), reference=Slow, examples=64, seconds=20)
+        kv.assert_equivalent(padded_faults.plant(fault), reference=Slow, examples=16)
 
 
 # The prover in C.
@@ -91,18 +91,23 @@ def test_the_commands_for_the_prover_in_c_find_its_fault_and_nothing_else(tmp_pa
     ("package", "module"),
     [("problog", "problog"), ("pydatalog", "pyDatalog"), ("minikanren", "kanren"), ("pytholog", "pytholog")],
 )
-def test_the_adapters_of_other_provers_answer_as_the_judges_do_but_for_pytholog(package: str, module: str) -> None:
+def test_the_adapters_of_other_provers_answer_as_the_judges_do_but_for_pytholog(
+    package: str, module: str, tmp_path: Path
+) -> None:
     if importlib.util.find_spec(module) is None:
         pytest.skip(f"{module} is not installed")
     num_programs = 5 if package == "pydatalog" else 60  # each that hangs takes seconds
     command = [sys.executable, "-m", "benchmarks", "provers", package, "--programs", str(num_programs)]
+    command += ["--output", str(tmp_path / "results.json")]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
     assert done.returncode == 0, done.stderr
-    counts = Counter(json.loads(done.stdout))
+    ((entry,),) = [json.loads((tmp_path / "results.json").read_text())["entries"].values()]
+    (table,) = entry["tables"]
+    counts = Counter({name: int(cell) for name, cell in zip(table["columns"][1:], table["rows"][0][1:], strict=True)})
     assert counts["programs"] == num_programs
     assert counts["problems"] > 4 * num_programs
     assert (counts["differs"] > 50) == (package == "pytholog")
-    assert package != "minikanren" or set(counts) == {"package", "seed", "programs", "problems"}
+    assert package != "minikanren" or set(+counts) == {"programs", "problems"}
 
 
 # Steps that a foreign engine recorded.
@@ -137,7 +142,7 @@ def test_the_records_of_a_foreign_engine_are_compared_and_its_cap_is_found(tmp_p
     assert explained.exit_code == 0
     # The engine matches 50 facts; the records hold none at positions 19 to 52.
     sentence = (
-        "in this run, the facts at position 53 or later (from 0) in their predicate's segment are missing: 1,079 of 1,079"
+        "in this run, the facts at position 53 or later (from 0) in their predicate's segment are missing: 1,117 of 1,117"
         ' missing, 0 of 4 present; the true bound of "position in its predicate\'s segment" may be any'
         " from 20 to 53: nothing between 19 and 53 was seen"
     )

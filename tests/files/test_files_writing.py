@@ -13,18 +13,7 @@ import pytest
 
 from kgverify import UserError
 from kgverify.files import writing
-from kgverify.files.writing import (
-    append_to_file,
-    check_folder,
-    check_writable,
-    make_folders,
-    open_in_place,
-    renamed_into,
-    replaced,
-    staging_folder,
-    temporary_folder,
-    write_file,
-)
+from kgverify.files.writing import append_to_file, check_writable, make_folders, renamed_into, replaced, write_file
 
 
 @contextmanager
@@ -55,11 +44,12 @@ def fill(path: Path) -> None:
         temporary.write_text("new")
 
 
+def append(path: Path) -> None:
+    append_to_file(path, b"new" * 3000)
+
+
 WRITERS = [lambda path: write_file(path, "new"), lambda path: write_file(path, b"new", is_durable=True), fill]
 of_every_writer = pytest.mark.parametrize("write", WRITERS)
-of_every_access = pytest.mark.parametrize(
-    "write", [*WRITERS, lambda path: append_to_file(path, b"new"), check_writable]
-)
 
 
 @of_every_writer
@@ -73,16 +63,7 @@ def test_a_file_is_replaced_keeps_its_permissions_and_leaves_its_other_name_alon
     assert names(output.parent) == ["link", "old"]
 
 
-def test_a_new_file_has_ordinary_permissions(tmp_path: Path):
-    before = os.umask(0o027)
-    try:
-        write_file(tmp_path / "new", "")
-    finally:
-        os.umask(before)
-    assert stat.S_IMODE((tmp_path / "new").stat().st_mode) == 0o640
-
-
-@of_every_access
+@pytest.mark.parametrize("write", [*WRITERS, append, check_writable])
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
@@ -106,13 +87,10 @@ def test_a_path_that_cannot_be_written_is_explained_and_no_link_is_followed(
     assert names(output.parent) == before
 
 
-@pytest.mark.parametrize(
-    "write", [lambda path: append_to_file(path, b"x"), lambda path: open_in_place(path, os.O_RDWR)]
-)
-def test_a_hard_link_is_not_changed_in_place(output: Path, write):
+def test_a_file_with_a_second_name_is_not_appended_to(output: Path):
     os.link(output, output.with_name("link"))
     with pytest.raises(UserError, match="has a second name"):
-        write(output.with_name("link"))
+        append(output.with_name("link"))
     assert output.read_text() == "old"
 
 
@@ -156,19 +134,15 @@ def test_a_disk_that_fails_leaves_the_old_file_and_nothing_else(output: Path, mo
     assert names(output.parent) == ["old"]
 
 
-@pytest.mark.parametrize("write", [lambda p: write_file(p, bytes(9000)), lambda p: append_to_file(p, bytes(9000))])
-def test_a_file_that_grows_beyond_a_limit_stays_as_it_was(output: Path, write):
+@pytest.mark.parametrize("write", [lambda path: write_file(path, bytes(9000)), append])
+def test_a_file_that_grows_beyond_a_limit_or_may_not_be_written_stays_as_it_was(output: Path, write, monkeypatch):
     with longest_file(4096), pytest.raises(UserError, match="File too large"):
         write(output)
-    assert output.read_text() == "old"
-    assert names(output.parent) == ["old"]
-
-
-def test_a_file_that_may_not_be_written_is_not_replaced(output: Path, monkeypatch):
     monkeypatch.setattr(os, "access", lambda *arguments, **options: False)
     with pytest.raises(UserError, match="Permission denied"):
         write_file(output, "new")
     assert output.read_text() == "old"
+    assert names(output.parent) == ["old"]
 
 
 def test_temporary_names_cannot_be_guessed_and_are_deleted_after_errors_and_by_the_next_writer(output: Path):
@@ -192,7 +166,18 @@ def test_temporary_names_cannot_be_guessed_and_are_deleted_after_errors_and_by_t
     assert names(output.parent) == sorted([found[0].replace("old", "other"), "old"])
 
 
-def test_devices_and_pipes_are_written_to(tmp_path: Path):
+def test_a_temporary_name_that_somebody_planted_is_not_written_through(output: Path, monkeypatch):
+    monkeypatch.setattr("secrets.token_hex", lambda num_bytes=8: "00" * num_bytes)
+    with renamed_into(output) as temporary:
+        pass
+    temporary.symlink_to("victim")
+    with pytest.raises(UserError, match="exists"):
+        write_file(output, "new")
+    assert not (output.parent / "victim").exists()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="these names are Linux's")
+def test_devices_pipes_and_descriptors_by_name_are_written_to(tmp_path: Path):
     write_file("/dev/null", "x")
     with pytest.raises(UserError, match="No space left on device\n"):
         write_file("/dev/full", "x")
@@ -206,10 +191,6 @@ def test_devices_and_pipes_are_written_to(tmp_path: Path):
     assert os.read(reader, 9) == b"x"
     os.close(reader)
     assert stat.S_ISFIFO((tmp_path / "pipe").stat().st_mode)
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="names of descriptors")
-def test_a_descriptor_by_name_is_written_where_it_stands(tmp_path: Path):
     with (tmp_path / "file").open("wb") as file:
         file.write(b"before ")
         file.flush()
@@ -218,19 +199,19 @@ def test_a_descriptor_by_name_is_written_where_it_stands(tmp_path: Path):
     assert (tmp_path / "file").read_text() == "before now after"
 
 
-def test_checks_and_temporary_folders_leave_nothing_and_full_ones_are_explained(tmp_path: Path):
-    def fill_up(number: int) -> None:
-        with temporary_folder("kgverify-", str(tmp_path)):
-            raise OSError(number, os.strerror(number))
-
+def test_new_files_have_ordinary_permissions_and_checks_and_temporary_folders_leave_nothing(tmp_path: Path):
     check_writable(tmp_path / "new")
-    check_folder(tmp_path / "a" / "b")
-    assert names(tmp_path) == []
-    with pytest.raises(UserError, match="temporary files cannot be written: No space left"):
-        fill_up(errno.ENOSPC)
-    with pytest.raises(OSError, match="Connection refused"):
-        fill_up(errno.ECONNREFUSED)
+    writing.check_folder(tmp_path / "a" / "b")
+    for number, error, match in ((errno.ENOSPC, UserError, "No space left"), (errno.ECONNREFUSED, OSError, "refused")):
+        with pytest.raises(error, match=match), writing.temporary_folder("kgverify-", str(tmp_path)):
+            raise OSError(number, os.strerror(number))
     (tmp_path / ".kgverify-staged-of-a-killed-process").mkdir()
-    with staging_folder(tmp_path) as staged:
+    with writing.staging_folder(tmp_path) as staged:
         assert names(tmp_path) == [staged.name]
     assert names(tmp_path) == []
+    before = os.umask(0o027)
+    try:
+        write_file(tmp_path / "new", "")
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "new").stat().st_mode) == 0o640

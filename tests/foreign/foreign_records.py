@@ -18,10 +18,10 @@ from foreign_folder import FOLDER
 from foreign_folder import needs_records as needs_records
 
 import kgverify as kv
+from kgverify import Clauses, Storage
 from kgverify.dialects import Dialect
 from kgverify.kinds import KNOWLEDGE_GRAPH
 from kgverify.trace.model.columns import select_candidates
-from kgverify.trace.write.writer import Clauses, Storage
 
 EXPAND = Dialect(unification="one_pass", filters=("prune", "close", "max_resolvents"))
 """The dialect of what the engines record: the environment around them drops visited and long states later."""
@@ -144,7 +144,9 @@ def truth_of(graph: str, engine: str) -> Iterator[tuple[int, set[str]]]:
         has_proof = [any(row[0] == program["true"] for each in side for row in each) for side in (expected, actual)]
         state = sides[0].states[i]
         if has_proof[0] != has_proof[1]:
-            yield i, {f"close {'proof_lost' if has_proof[0] else 'false_proof'}"}
+            # A single step does not show what lost its proof; the facts that other steps lack may.
+            kind = "proof_lost" if has_proof[0] else "false_proof"
+            yield i, {f"close {kind}", f"match_facts {kind}"}
         elif has_proof[1] and any(len(each) > 1 for each in actual):
             yield i, {"close malformed", "prune malformed"}
         elif lists[0] == lists[1]:

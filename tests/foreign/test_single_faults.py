@@ -18,18 +18,17 @@ NO_PRUNING = Dialect(filters=("revisit", "close", "max_atoms", "max_resolvents")
 DIALECTS = (OURS, NO_MEMORY, SETS, CLOSED_LAST, NO_PRUNING)
 
 
+def keep(matches, count):
+    return Matches(*(column[:count] for column in matches))
+
+
 def first_facts(situation, selected):
-    """Match the first three facts alone."""
-    return Matches(
-        *(each[:3] if isinstance(each, (list, tuple)) else each for each in match_facts(situation, selected))
-    )
+    return keep(match_facts(situation, selected), 3)
 
 
 def no_last_rule(situation, selected):
-    """Lose the last rule of several."""
     found = match_rules(situation, selected)
-    num = max(1, len(found.origins) - 1)
-    return Matches(*(each[:num] for each in found))
+    return keep(found, max(1, len(found.origins) - 1))
 
 
 def reverse_bodies(situation, rules, facts):
@@ -37,50 +36,40 @@ def reverse_bodies(situation, rules, facts):
     return [r._replace(atoms=r.atoms[::-1]) if len(r.atoms) > 2 else r for r in resolve(situation, rules, facts)]
 
 
-def select_second(situation):
-    """Select the second atom, if there is one."""
-    return _with_second_first(situation).goal[0]
-
-
-def resolve_second(situation, rules, facts):
-    return resolve(_with_second_first(situation), rules, facts)
-
-
-def _with_second_first(situation):
+def with_second_first(situation):
     goal = situation.goal
     return situation._replace(goal=(*goal[1:2], goal[0], *goal[2:]))
 
 
-def prune_nothing(situation, resolvents):
+SELECT_SECOND = {
+    "select": lambda situation: with_second_first(situation).goal[0],
+    "resolve": lambda situation, rules, facts: resolve(with_second_first(situation), rules, facts),
+}
+
+
+def keep_all(situation, resolvents):
     return list(resolvents)
 
 
 def keep_beside_proof(situation, resolvents):
-    """Leave the others beside a proof."""
     return list(resolvents) or close(situation, resolvents)
 
 
 def read_empty_as_proof(situation, resolvents):
-    """Take an empty list for a proof."""
-    closed = close(situation, resolvents)
-    return [r._replace(kind=Kind.TRUE) if r.kind is Kind.FALSE else r for r in closed]
+    return [r._replace(kind=Kind.TRUE) if r.kind is Kind.FALSE else r for r in close(situation, resolvents)]
 
 
 def keep_last(situation, resolvents):
     return list(resolvents[-situation.limits.max_resolvents :])
 
 
-def forget(situation, resolvents):
-    return list(resolvents)
-
-
 FAULTS = {
-    "select": ({"select": select_second, "resolve": resolve_second}, (OURS, NO_PRUNING)),
+    "select": (SELECT_SECOND, (OURS, NO_PRUNING)),
     "match_facts": ({"match_facts": first_facts}, DIALECTS),
     "match_rules": ({"match_rules": no_last_rule}, DIALECTS),
     "resolve": ({"resolve": reverse_bodies}, (NO_MEMORY, SETS, NO_PRUNING)),
-    "prune": ({"prune": prune_nothing}, (OURS, NO_MEMORY, SETS, CLOSED_LAST)),
-    "revisit": ({"revisit": forget}, (OURS, SETS, CLOSED_LAST)),
+    "prune": ({"prune": keep_all}, (OURS, NO_MEMORY, SETS, CLOSED_LAST)),
+    "revisit": ({"revisit": keep_all}, (OURS, SETS, CLOSED_LAST)),
     "close": ({"close": keep_beside_proof}, (OURS, NO_MEMORY, SETS)),
     "limit": ({"limit_resolvents": keep_last}, (OURS, NO_MEMORY, CLOSED_LAST)),
 }
@@ -112,7 +101,7 @@ def test_the_stage_of_a_single_fault_is_named_in_any_dialect(tmp_path, stage, st
 def test_recorded_stages_are_compared_in_the_order_of_the_dialect(tmp_path):
     dialect = Dialect(filters=("revisit", "prune", "close", "max_atoms", "max_resolvents"))
     paths = []
-    for name, stages in (("right", {}), ("wrong", {"revisit": forget})):
+    for name, stages in (("right", {}), ("wrong", {"revisit": keep_all})):
         paths.append(record(tmp_path / name, stages, dialect, level="deep"))
     report = kv.compare(*paths)
     # Pruning gets what `revisit` should have dropped.

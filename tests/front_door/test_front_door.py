@@ -80,7 +80,7 @@ def test_a_name_is_documented_with_an_example_and_the_types_of_its_signature_can
                 assert getattr(kv, kind.__name__) is kind, (signature.__qualname__, kind)
 
 
-@pytest.mark.sample(8, deep=12)
+@pytest.mark.sample(4, deep=8)
 @pytest.mark.parametrize("name", kv.__all__)
 def test_the_example_of_a_name_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)

@@ -9,7 +9,7 @@ name fixes.
 import hashlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 FOLDER: Final = Path(__file__).resolve().parents[2] / "kgverify" / "graphs" / "embedded" / "countries"
 NUM_HELD_OUT: Final = 24
@@ -21,37 +21,22 @@ r3:1:locatedInCS(X,Y), locatedInSR(Y,Z) -> locatedInCR(X,Z)
 """
 
 
-class Table(NamedTuple):
-    """The content of `countries.tsv`.
-
-    regions:    the region of each subregion
-    subregions: the subregion of each country
-    neighbours: the land neighbours of each country, possibly none
-    """
-
-    regions: dict[str, str]
-    subregions: dict[str, str]
-    neighbours: dict[str, tuple[str, ...]]
+Table = tuple[dict[str, str], dict[str, str], dict[str, tuple[str, ...]]]
+"""The region of each subregion, the subregion of each country, and the land neighbours of each country."""
 
 
 def parse_table(text: str) -> Table:
-    """Parse the table in lines of two and of three fields, separated by tabs. ValueError if the lines disagree."""
-    table = Table({}, {}, {})
+    """Parse the table in lines of two and of three fields, separated by tabs. ValueError if a border is in one row only."""
+    regions, subregions, neighbours = table = ({}, {}, {})
     for line in text.splitlines():
-        if line.startswith("#"):
-            continue
-        name, larger, *neighbours = line.split("\t")
-        if neighbours:
-            table.subregions[name] = larger
-            table.neighbours[name] = () if neighbours == ["-"] else tuple(neighbours[0].split(" "))
-        else:
-            table.regions[name] = larger
-    for country, others in table.neighbours.items():
-        if table.subregions[country] not in table.regions:
-            raise ValueError(f"{country}: unknown subregion {table.subregions[country]}")
-        for other in others:
-            if country not in table.neighbours.get(other, ()):
-                raise ValueError(f"the border of {country} and {other} is not in both rows")
+        if not line.startswith("#"):
+            name, larger, *others = line.split("\t")
+            (subregions if others else regions)[name] = larger
+            if others:
+                neighbours[name] = () if others == ["-"] else tuple(others[0].split(" "))
+    for country, others in neighbours.items():
+        if any(country not in neighbours[other] for other in others):
+            raise ValueError(f"a border of {country} is not in both rows")
     return table
 
 
@@ -97,12 +82,6 @@ def render_countries(text: str) -> dict[str, str]:
     }
 
 
-def main() -> None:
-    """Write the files of the graph next to their table."""
-    table = (FOLDER / "countries.tsv").read_text(encoding="utf-8")
-    for name, text in render_countries(table).items():
-        (FOLDER / name).write_text(text, encoding="utf-8", newline="\n")
-
-
 if __name__ == "__main__":
-    main()
+    for name, text in render_countries((FOLDER / "countries.tsv").read_text(encoding="utf-8")).items():
+        (FOLDER / name).write_text(text, encoding="utf-8", newline="\n")

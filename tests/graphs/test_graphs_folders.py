@@ -2,7 +2,6 @@
 
 import gzip
 import hashlib
-import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +15,7 @@ from hypothesis import strategies as st
 from render_graphs import render_domains
 
 import kgverify as kv
+from kgverify.graphs.load import find_graph
 
 
 @pytest.fixture
@@ -43,12 +43,8 @@ def test_a_folder_is_loaded_with_everything_in_it(work: Path) -> None:
         "domain2constants.txt": "d a c d e",
     }
     graph = kv.load_graph(write(work / "toy", files))
-    assert (graph.name, graph.train, graph.valid, graph.test) == (
-        "toy",
-        (("b", "a", "c"),),
-        (("b", "a", "d"),),
-        (("b", "c", "e"),),
-    )
+    assert (graph.name, *graph.train) == ("toy", ("b", "a", "c"))
+    assert (*graph.valid, *graph.test) == (("b", "a", "d"), ("b", "c", "e"))
     assert list(map(render_rule, graph.rules)) == ["b(Y,X) <- b(X,Y)"]
     assert graph.domains == {"d": ("a", "c", "d", "e")}
     assert (graph.facts_file, list(graph.fact_lines)) == ("train.txt", [1])
@@ -101,6 +97,7 @@ def test_facts_may_be_in_several_files(work: Path) -> None:
     assert [atom.predicate for atom in both.train] == ["friend", "parent"]
     assert [file.name for file in both.files] == ["train.txt", "graph.txt", "test"]
     assert len(both.program.facts) == 2
+    assert (both.facts_file, list(both.fact_lines)) == ("", [])
 
 
 def test_a_name_is_embedded_then_in_the_data_folder_then_in_the_current_one(
@@ -120,6 +117,12 @@ def test_a_name_is_embedded_then_in_the_data_folder_then_in_the_current_one(
     assert len(kv.load_graph("countries").train) == 1
     monkeypatch.chdir(work.parent / "toy")
     assert kv.load_graph("../toy").name == kv.load_graph(Path()).name == "toy"
+
+
+def test_the_graph_of_a_program_is_found_by_its_name_only_if_the_program_is_the_same() -> None:
+    found = find_graph("countries", kv.load_graph("countries").program.sha256)
+    assert found is not None
+    assert (found.name, find_graph("countries", "0" * 64)) == ("countries", None)
 
 
 def test_a_graph_that_is_not_found_is_refused_with_those_that_are(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,8 +167,6 @@ def test_files_that_are_missing_or_too_many_are_refused(work: Path) -> None:
     )
 
 
-# Ids and dictionaries.
-
 IDS = {"entity2id.txt": "2\nnew york\t0\nb\t1\n", "relation2id.txt": "1\nr\t0\n"}
 
 
@@ -188,18 +189,15 @@ def test_ids_without_names_and_wrong_counts_are_refused(text: str, line: int) ->
 
 def test_ids_need_one_name_each_and_are_no_names() -> None:
     twice = refuse(IDS | {"train2id.txt": "1\n0 1 0\n", "entity2id.txt": "2\na\t0\na\t1\n"})
-    assert twice.where == "entity2id.txt:3"
-    assert "'a' of line 2" in twice.message
+    assert (twice.where, "'a' of line 2" in twice.message) == ("entity2id.txt:3", True)
     assert "train2id.txt" in refuse(IDS | {"train.txt": "0 1 0\n1 2 0\n"}).fix
 
 
 def test_ids_that_fit_two_orders_are_a_warning() -> None:
     names = {"entity2id.txt": "a\t0\nb\t1\nc\t2\n", "relation2id.txt": "r\t0\ns\t1\n"}
     doubt = "train2id.txt:2: read as head, tail, relation; by their ids, the columns may also be head, relation, tail"
-    assert doubt in read(names | {"train2id.txt": "2\n0 1 0\n1 0 1\n"}).warnings
-    assert not any(
-        "by their ids" in warning for warning in read(names | {"train2id.txt": "2\n0 1 0\n1 2 1\n"}).warnings
-    )
+    for last, is_doubted in (("1 0 1", True), ("1 2 1", False)):
+        assert (doubt in read(names | {"train2id.txt": f"2\n0 1 0\n{last}\n"}).warnings) == is_doubted
 
 
 def make_factory(*triples: tuple[int, int, int]) -> SimpleNamespace:
@@ -229,8 +227,6 @@ def test_a_dataset_of_pykeen_is_the_same_in_memory_and_saved(tmp_path: Path) -> 
     assert {str(atom.first) for atom in saved.train} == {"new york", 'say "hi"'}
     assert saved.warnings == ()
 
-
-# Domains.
 
 NAMES = st.text(st.characters(exclude_characters="\t\n\r\0", exclude_categories=["Cs"]), min_size=1)
 
@@ -281,9 +277,6 @@ def test_domains_with_any_names_survive(domains: dict[str, tuple[str, ...]]) -> 
     assert read_domains(render_domains(domains)) == domains
 
 
-# Doubts about the whole.
-
-
 @pytest.mark.parametrize(
     ("files", "expected"),
     [
@@ -325,19 +318,6 @@ def test_names_that_look_the_same_are_a_warning() -> None:
         assert ascii(name) in found
 
 
-def test_the_page_about_graphs_shows_what_happens(work: Path) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "graphs.md").read_text(encoding="utf-8")
-    (block,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    names: dict[str, Any] = {}
-    exec(compile(block, "graphs.md", "exec"), names)
-    graph, same = names["graph"], names["same"]
-    assert graph.warnings == same.warnings == ("train.csv:1: the header row 'source,label,target' skipped",)
-    assert (graph.train, graph.test, graph.rules) == (same.train, same.test, same.rules)
-
-
-# Random graphs.
-
-
 def test_a_seed_gives_the_same_graph_and_another_seed_another() -> None:
     graph = kv.load_graph("random:3")
     assert graph.name == "random:3"
@@ -353,9 +333,6 @@ def test_some_candidates_of_a_random_graph_are_proved_and_others_not(tmp_path: P
 
 
 @pytest.mark.parametrize("spec", ["random:", "random:x", "random:-1"])
-def test_an_invalid_seed_is_refused(spec: str) -> None:
+def test_an_invalid_seed_is_refused_and_a_random_graph_takes_no_files(spec: str, tmp_path: Path) -> None:
     assert "expected a seed" in fail(spec)[1]
-
-
-def test_a_random_graph_takes_no_files(tmp_path: Path) -> None:
     assert "includes its own rules" in fail("random:1", rules=tmp_path / "rules.pl")[1]

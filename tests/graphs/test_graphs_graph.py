@@ -62,32 +62,24 @@ def test_a_split_that_is_missing_or_unknown_is_refused(split: str, message: str,
 def test_an_argument_ranges_over_all_domains_that_it_touches_and_over_everything_beside_them() -> None:
     every = ["paris", "france", "lyon", "bonn", "germany"]
     cities, countries = "cities paris lyon bonn bern\n", "countries germany france\n"
-    cases = [
+    west, both = "west paris lyon brest\neast bonn jena\nsouth rome\n", f"{cities}{countries}more oslo\n"
+    for domains, predicate, side, expected in (
         ("", "in", kv.Side.TAIL, every),
-        (f"{cities}{countries}more oslo\n", "in", kv.Side.HEAD, ["paris", "lyon", "bonn", "bern"]),
-        (f"{cities}{countries}more oslo\n", "in", kv.Side.TAIL, ["france", "germany"]),
-        (f"{cities}{countries}more oslo\n", "near", kv.Side.TAIL, ["paris", "lyon", "bonn", "bern"]),
-        (
-            "west paris lyon brest\neast bonn jena\nsouth rome\n",
-            "in",
-            kv.Side.HEAD,
-            ["paris", "lyon", "bonn", "brest", "jena"],
-        ),
+        (both, "in", kv.Side.HEAD, ["paris", "lyon", "bonn", "bern"]),
+        (both, "in", kv.Side.TAIL, ["france", "germany"]),
+        (both, "near", kv.Side.TAIL, ["paris", "lyon", "bonn", "bern"]),
+        (west, "in", kv.Side.HEAD, ["paris", "lyon", "bonn", "brest", "jena"]),
         # One entity that is in no domain frees the argument.
         (f"cities paris lyon\n{countries}", "in", kv.Side.HEAD, every),
         (f"cities paris lyon\n{countries}", "near", kv.Side.HEAD, ["paris", "lyon"]),
-    ]
-    for domains, predicate, side, expected in cases:
+    ):
         assert list_domain(build(domains), predicate, side) == expected
 
 
-def test_an_invalid_side_is_a_value_error() -> None:
-    with pytest.raises(ValueError, match=r"expected Side.HEAD or Side.TAIL, found <Side.NONE: 2>"):
-        build().argument_domain(0, kv.Side.NONE)
-
-
-def test_the_arrays_of_a_graph_cannot_be_written() -> None:
+def test_an_invalid_side_is_a_value_error_and_arrays_cannot_be_written() -> None:
     graph = build("cities paris")
+    with pytest.raises(ValueError, match=r"expected Side.HEAD or Side.TAIL, found <Side.NONE: 2>"):
+        graph.argument_domain(0, kv.Side.NONE)
     for array in (graph.queries("test"), graph.known_triples, graph.argument_domain(0, kv.Side.HEAD)):
         with pytest.raises(ValueError, match="read-only"):
             array[0] = 0

@@ -44,34 +44,25 @@ def test_facts_are_read_quickly_in_several_chunks(monkeypatch: pytest.MonkeyPatc
         found = parse_plain_facts("\n".join(line.format(i) for i in range(30)).encode())
         assert found is not None
         assert [tuple(atom) for atom in found.atoms] == [(f"r{i}", "a", f"b{i}") for i in range(30)]
-    for text in (b"r(a,b).\nr(a,).\n", b"r(a,b).\nr(a,b)\n", b"r(a\0,b).\n", b""):
+    for text in (b"r(a,b).\nr(a,).\n", b"r(a,b).\nr(a,b)\n", b"r(a\0,b).\n", b"r(a,b)c.\n", b""):
         assert parse_plain_facts(text) is None
 
 
 SIGNS = [
+    *"aX1:-.(),'\"\\%#/~?<>=;! \t\u00a0é_",
     "p",
     "q r",
-    "a",
-    "X",
     "0.9",
-    "1",
     "::",
-    ":",
-    "-",
-    ".",
-    "(",
-    ")",
-    ",",
-    "'",
-    '"',
-    "\\",
-    "%",
-    "#",
     "/*",
     "*/",
-    "/",
+    "not ",
+    "?-",
+    ":-",
+    "->",
+    "<=",
+    "  ",
 ]
-SIGNS += ["not ", "~", "?-", "?", ":-", "->", "<=", "<", ">", "=", ";", "!", " ", "  ", "\t", "\u00a0", "é", "_"]
 TERMS = st.lists(st.sampled_from(SIGNS), min_size=1, max_size=3).map("".join)
 ATOMS = st.builds("{}({},{})".format, TERMS, TERMS, TERMS)
 ENDS = st.sampled_from(["", ".", ". ", " . "])

@@ -9,16 +9,14 @@ from typing import Any, Final
 
 import numpy as np
 from pairs import Known, at_level, take
+from problem_text import graph_of
 
-from kgverify import Engine, EngineInfo, KnowledgeGraph, Limits, Stage
-from kgverify.engines.protocol import Positions
-from kgverify.program.atoms import NamedAtom, Variable
+from kgverify import CandidateSet, Columns, EngineInfo, Limits, Positions, Stage, StageOutputs
+from kgverify.dialects import ReferenceEngine
 from kgverify.program.outcomes import Outcome
-from kgverify.program.program import NamedRule
-from kgverify.progress import Progress, no_progress
 from kgverify.runs.run import Pipeline, Run, build_trace, reference_pipeline
-from kgverify.trace.model.columns import CandidateSet, Columns, StageItems, starts_of
-from kgverify.trace.model.stage_items import StageOutputs, StageReader, encode_stage_outputs
+from kgverify.trace.model.columns import StageItems, starts_of
+from kgverify.trace.model.stage_items import StageReader, encode_stage_outputs
 from kgverify.verification.record import prove_deep
 
 Change = Callable[[Columns], Columns]
@@ -26,75 +24,47 @@ Change = Callable[[Columns], Columns]
 _ERROR: Final = 1e-3
 
 
-class _WrongEngine:
-    """An engine that changes what another one proves, and the steps it takes; and shows stages that a change spoils."""
+class _WrongEngine(ReferenceEngine):
+    """The reference, which changes what it proves, the steps it takes, and the stages it shows."""
 
-    def __init__(self, engine: Any, prove: Change, step: Change, probe: Callable[[StageOutputs], StageOutputs]) -> None:
-        self._engine: Any = engine
-        self._prove, self._step, self._probe = prove, step, probe
+    def __init__(self, run: Run, prove: Change, step: Change, probe: Callable[[StageOutputs], StageOutputs]) -> None:
+        super().__init__(run.graph.program, run.limits, run.policy)
+        self._changes = prove, step, probe
 
     @property
     def info(self) -> EngineInfo:
-        """The description of the engine."""
         return EngineInfo("known", score_error=_ERROR)
 
-    def prove(self, candidates: CandidateSet, progress: Progress = no_progress) -> Columns:
-        """Prove candidates, and change the result."""
-        return self._prove(self._engine.prove(candidates, progress))
+    def prove(self, candidates: CandidateSet, progress: Any = None) -> Columns:
+        return self._changes[0](super().prove(candidates))
 
     def step(self, positions: Positions) -> Columns:
-        """Take steps, and change the result."""
-        return self._step(self._engine.step(positions))
+        return self._changes[1](super().step(positions))
 
     def probe(self, position: Positions) -> StageOutputs:
-        """Show the stages of a step, and change the result."""
-        return self._probe(self._engine.probe(position))
+        return self._changes[2](super().probe(position))
 
 
 def _known_run() -> Run:
-    x, y, z = (Variable(name) for name in "XYZ")
-    facts = [
-        ("p", "a", "b"),
-        ("p", "b", "c"),
-        ("p", "c", "d"),
-        ("p", "a", "d"),
-        ("q", "b", "a"),
-        ("q", "d", "b"),
-        ("p", "d", "a"),
-    ]
-    rules = (
-        NamedRule(NamedAtom("q", x, y), (NamedAtom("p", y, x),)),
-        NamedRule(NamedAtom("q", x, z), (NamedAtom("p", x, y), NamedAtom("p", y, z))),
-        NamedRule(NamedAtom("q", x, y), (NamedAtom("q", y, x),)),
-        NamedRule(NamedAtom("q", x, z), (NamedAtom("q", x, y), NamedAtom("p", y, z))),
+    graph = graph_of(
+        "p(a, b); p(b, c); p(c, d); p(a, d); q(b, a); q(d, b); p(d, a);"
+        "q(X, Y) <- p(Y, X); q(X, Z) <- p(X, Y), p(Y, Z); q(X, Y) <- q(Y, X); q(X, Z) <- q(X, Y), p(Y, Z);"
+        "! q(a, c); ! q(c, b); ! q(d, a)",
+        "known",
     )
-    test = tuple(NamedAtom(*names) for names in (("q", "a", "c"), ("q", "c", "b"), ("q", "d", "a")))
-    graph = KnowledgeGraph("known", tuple(NamedAtom(*names) for names in facts), (), test, rules)
     return Run(graph, Limits(max_depth=5, max_atoms=3, max_resolvents=6), num_queries=3, num_corruptions=2)
 
 
 def _long_run(limits: Limits, *, has_base: bool = False, split: str = "test") -> Run:
     """Return a run of derivations of one to five steps, which fail, reach the depth limit or, with a base, prove something."""
-    x, y, z = (Variable(name) for name in "XYZ")
     pairs = {"q": "ab ea ff ge", "p": "aa ab ac ae cb da dd df ea eb ge"}
-    facts = tuple(NamedAtom(name, *pair) for name, listed in pairs.items() for pair in listed.split())
-
-    def rule(clause_head: NamedAtom, *body: NamedAtom) -> NamedRule:
-        return NamedRule(clause_head, body)
-
-    def s(first: Variable, second: Variable) -> NamedAtom:
-        return NamedAtom("s", first, second)
-
-    rules = [rule(s(x, y), NamedAtom("q", x, y))] * has_base
-    rules += [
-        rule(s(x, y), NamedAtom("p", x, z), s(z, y)),
-        rule(s(x, y), NamedAtom("q", x, z), s(z, y)),
-        rule(s(x, x), NamedAtom("p", x, z), NamedAtom("q", z, x)),
-        rule(s(x, y), NamedAtom("p", y, z), s(y, z)),
-        rule(NamedAtom("q", x, y), NamedAtom("p", x, z), NamedAtom("p", z, y), NamedAtom("q", y, x)),
-    ]
-    test = tuple(NamedAtom("s", *pair) for pair in ("ee", "da", "ba"))
-    graph = KnowledgeGraph("known", facts, (), test, tuple(rules))
+    facts = "; ".join(f"{name}({pair[0]}, {pair[1]})" for name, listed in pairs.items() for pair in listed.split())
+    base = "s(X, Y) <- q(X, Y); " * has_base
+    graph = graph_of(
+        f"{facts}; {base} s(X, Y) <- p(X, Z), s(Z, Y); s(X, Y) <- q(X, Z), s(Z, Y); s(X, X) <- p(X, Z), q(Z, X);"
+        "s(X, Y) <- p(Y, Z), s(Y, Z); q(X, Y) <- p(X, Z), p(Z, Y), q(Y, X); ! s(e, e); ! s(d, a); ! s(b, a)",
+        "known",
+    )
     return Run(graph, limits, num_queries=3, num_corruptions=2, split=split)
 
 
@@ -225,8 +195,7 @@ def known_runs() -> Iterator[tuple[str, Run, Pipeline, Pipeline, dict[str, Any]]
     right = reference_pipeline(run)
 
     def wrong(prove: Change, step: Change, probe: Any = _same) -> Pipeline:
-        engine: Engine = _WrongEngine(right.engine, prove, step, probe)
-        return right._replace(engine=engine)
+        return right._replace(engine=_WrongEngine(run, prove, step, probe))
 
     def goals(columns: Columns) -> Columns:
         atoms = columns.steps.goal_atoms.copy()

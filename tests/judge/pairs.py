@@ -9,24 +9,27 @@ from typing import Any, Final, NamedTuple
 import msgspec
 import numpy as np
 
-from kgverify import EngineInfo, Limits
-from kgverify.kinds import KNOWLEDGE_GRAPH
-from kgverify.program.atoms import Atom
-from kgverify.program.program import Program, Rule, Symbols
-from kgverify.trace.model.columns import (
+from kgverify import (
     Candidates,
     Columns,
-    Digests,
+    EngineInfo,
+    Header,
+    Limits,
+    PolicyInfo,
+    Program,
     Rankings,
-    Resolvents,
-    Steps,
-    no_stage_items,
-    select_candidates,
+    Rule,
+    RunInfo,
+    Symbols,
+    Trace,
+    TraceLevel,
 )
+from kgverify.kinds import KNOWLEDGE_GRAPH
+from kgverify.program.atoms import Atom
+from kgverify.trace.model.columns import Digests, Resolvents, Steps, no_stage_items, select_candidates
 from kgverify.trace.model.digests import compute_digests
-from kgverify.trace.model.header import ClauseTexts, Header, PolicyInfo, RunInfo
-from kgverify.trace.model.schema import TraceLevel, has_goals
-from kgverify.trace.model.trace import Trace
+from kgverify.trace.model.header import ClauseTexts
+from kgverify.trace.model.schema import has_goals
 
 ERROR: Final = 2.0**-10
 """The error of scores that half of the pairs declare, in nats."""

@@ -1,46 +1,30 @@
 """Figures worked out by hand: shares of the loss, recorded ranks, true triples, tolerances, numbers of variables."""
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 import msgspec
 import numpy as np
 import pytest
 
-from kgverify import EngineInfo, Stage
-from kgverify.comparison.result import NO_CANDIDATE, Attribution, Cause, Divergence, Level
+from kgverify import Candidates, Divergence, EngineInfo, PolicyInfo, Rankings, Stage
+from kgverify.comparison.result import NO_CANDIDATE, Attribution, Cause, Level
 from kgverify.program.outcomes import DifferenceClass, Outcome
 from kgverify.ranking.rank import find_truth
 from kgverify.ranking.rules import RankingRule, Ties, count_above, give_ranks
-from kgverify.trace.model.columns import Candidates, Rankings
 from kgverify.trace.model.digests import renumber
-from kgverify.trace.model.header import PolicyInfo
 from kgverify.trace.model.score_tolerance import accept_score_error, judge_tolerance, name_precision
 from kgverify.verification.attribute import attribute_loss
 
-_CAUSE: Final = Cause(
-    stage=Stage.MATCH_FACTS.value,
-    kind=DifferenceClass.MISSING,
-    situation="",
-    num_candidates=1,
-    num_queries=1,
-    num_divergences=1,
-    num_later=0,
-    first=0,
-)
-_DIVERGENCE: Final = Divergence(
-    candidate=0,
-    atom="",
-    query=0,
-    side="head",
-    step=0,
-    stage=Stage.MATCH_FACTS.value,
-    field="resolvents.atoms",
-    level=Level.CHOICE,
-    expected=0,
-    actual=1,
-    kind=DifferenceClass.MISSING,
-)
+_COUNTS: Final = dict.fromkeys(("num_candidates", "num_queries", "num_divergences"), 1)
+_CAUSE: Final = Cause(stage="match_facts", kind=DifferenceClass.MISSING, situation="", num_later=0, first=0, **_COUNTS)
+_PLACE: Final = {"atom": "", "query": 0, "side": "head", "step": 0, "stage": "match_facts", "field": "resolvents.atoms"}
+
+
+def _divergence(candidate: int, cause: int, other: int = -1, expected: object = 0) -> Divergence:
+    found = {"kind": DifferenceClass.MISSING, "level": Level.CHOICE, "expected": expected, "actual": 1}
+    return Divergence(candidate=candidate, cause=cause, other_cause=other, **_PLACE, **found)
 
 
 class _Run(NamedTuple):
@@ -62,15 +46,10 @@ def _candidates(entities: list[int], log_probability: list[float], query: list[i
     return Candidates(of_query, zeros.astype(np.int8), atom, zeros, outcome, zeros.astype(np.uint8), sums)
 
 
-def _rank_first(candidates: Candidates) -> Rankings:
+def _rank_first(candidates: Candidates, lower: int = 0) -> Rankings:
     """Rank the first candidate, as functions do that rely on the order in which candidates are drawn."""
-    rank = np.array([1.0 + (candidates.log_probability > candidates.log_probability[0]).sum()])
+    rank = np.array([1.0 + lower + (candidates.log_probability > candidates.log_probability[0]).sum()])
     return Rankings(candidates.query[:1], candidates.side[:1], np.array([1], np.uint32), rank, rank)
-
-
-def _rank_lower(candidates: Candidates) -> Rankings:
-    ranked = _rank_first(candidates)
-    return ranked._replace(optimistic=ranked.optimistic + 1, pessimistic=ranked.pessimistic + 1)
 
 
 def _attribute(
@@ -93,22 +72,18 @@ def _of_shares() -> Iterator[tuple[str, object, object]]:
     too low: 1/4 with nothing repaired, 1/5, 1/2, 1/3 with one cause, 1/3 (both draws), 1/4, 1 with two, 1/2 with all.
     """
 
-    def divergence(candidate: int, cause: int, other: int = -1, expected: object = 0) -> Divergence:
-        changes = {"candidate": candidate, "cause": cause, "other_cause": other, "expected": expected}
-        return msgspec.structs.replace(_DIVERGENCE, **changes)
-
     right, wrong = _candidates([9, 1, 2, 3], [0, -1, -2, -3]), _candidates([9, 1, 2, 3], [-2.5, -1, -2, -0.5])
-    found = _attribute(right, wrong, [_CAUSE, _CAUSE], divergence(0, 0, 1), divergence(3, 1))
+    found = _attribute(right, wrong, [_CAUSE, _CAUSE], _divergence(0, 0, 1), _divergence(3, 1))
     yield "two causes of one candidate", _rounded(found), [1.0, 0.25, 1 / 3, 0.25, 5 / 12, 1 / 3]
     right, wrong = _candidates([9, 1, 2], [0, -1, 1]), _candidates([9, 1, 4, 5], [0, -1, 2, 3])
     found = _attribute(
         right,
         wrong,
         [_CAUSE, _CAUSE, msgspec.structs.replace(_CAUSE, stage=Stage.RANK.value)],
-        divergence(2, 0),
-        divergence(2, 1, expected=NO_CANDIDATE),
-        divergence(3, 1, expected=NO_CANDIDATE),
-        actual_rank=_rank_lower,
+        _divergence(2, 0),
+        _divergence(2, 1, expected=NO_CANDIDATE),
+        _divergence(3, 1, expected=NO_CANDIDATE),
+        actual_rank=partial(_rank_first, lower=1),
     )
     yield "other candidates and ranks", _rounded(found), [0.5, 0.25, -0.225, 0.2, 0.3, 0.5, 0.175, 1 / 3]
 

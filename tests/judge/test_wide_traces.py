@@ -1,4 +1,8 @@
-"""Traces with counts and values beyond what 8, 16 and 32 bits hold are read as they were written, in every way."""
+"""Traces with counts and values beyond what 8, 16 and 32 bits hold are read as they were written, in every way.
+
+The columns of a candidate follow from its number alone, by a formula. So the same formula gives what any range, selection or
+order of candidates must be, without the code that joins, selects and reads columns.
+"""
 
 from collections.abc import Iterable
 from itertools import pairwise
@@ -7,16 +11,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from trace_formula import LARGE, LONG, NUM_STEPS, make_columns, make_steps
+from numpy.typing import NDArray
 
 import kgverify as kv
-from kgverify.program.program import Symbols
-from kgverify.trace.model.columns import Rankings
+from kgverify import Candidates, Clauses, Columns, Header, PolicyInfo, Rankings, Storage, Symbols, TraceFile
+from kgverify.trace.model.columns import Resolvents, Steps
 from kgverify.trace.model.digests import compute_digests, compute_sequence, root_digest
-from kgverify.trace.model.header import Header, PolicyInfo
 from kgverify.trace.read.data_file import BLOCK_STEPS
-from kgverify.trace.read.trace_file import TraceFile
-from kgverify.trace.write.writer import Clauses, Storage
 
 SYMBOLS = Symbols(("p", "q"), ("a", "b", "c"))
 FACTS = np.array([[i % 2, i % 3, 2] for i in range(24)], np.int32)
@@ -28,6 +29,80 @@ RANKINGS = Rankings(
     np.array([1.0, 65_537.0]),
     np.array([2.5, 70_000.0]),
 )
+NUM_STEPS = np.array([2, 0, 300, 1, 3, 70, 1, 5, BLOCK_STEPS + 100, 1, 2, 0, 4])
+"""The steps of each candidate: more than a byte counts, more than one block has, and none."""
+LONG = 2
+"""A candidate of more steps than a byte counts."""
+LARGE = 8
+"""A candidate of more steps than one block has."""
+_WIDE = 5
+"""A candidate whose first step has more resolvents than 16 bits count, and a goal of more atoms than a byte counts."""
+_NUM_WIDE = (1 << 16) + 3
+MOST = 1 << 31
+"""The values from 0 on that a number of 32 bits has."""
+_UINT32 = 1 << 32
+
+
+def make_columns(numbers: Iterable[int]) -> Columns:
+    """Return the columns of the candidates with these numbers, in this order."""
+    of = np.fromiter(numbers, np.int64)
+    candidates = Candidates(
+        query=(of * 400_000_009 % MOST).astype(np.int32),
+        side=(of % 3).astype(np.int8),
+        atom=np.column_stack((of % 5, of * 100_000_007 % MOST, -1 - of)).astype(np.int32),
+        num_steps=NUM_STEPS[of].astype(np.uint32),
+        outcome=(of % 4).astype(np.int8),
+        is_limited=(of // 4 % 2).astype(np.uint8),
+        log_probability=of / -3,
+    )
+    return Columns(candidates, *make_steps(*_expand(of, NUM_STEPS[of])))
+
+
+def make_steps(candidate: NDArray[np.int64], step: NDArray[np.int64]) -> tuple[Steps, Resolvents]:
+    """Return steps by their candidate and their place in it, with their resolvents."""
+    key = candidate * 20_011 + step
+    is_wide = (candidate == _WIDE) & (step == 0)
+    num_atoms = np.where(is_wide, 300, 1 + key % 2)
+    num_resolvents = np.where(is_wide, _NUM_WIDE, key % 3)
+    owner, ordinal = _expand(key, num_resolvents)
+    row = owner * 70_001 + ordinal
+    kind = np.where(ordinal < 3, row % 3, 1)
+    origin_kind = row // 3 % 3
+    num_made = np.where(kind == 0, 1 + row % 2, 0)
+    return (
+        Steps(
+            depth=(step % (1 << 16)).astype(np.uint16),
+            num_atoms=num_atoms.astype(np.uint16),
+            num_resolvents=num_resolvents.astype(np.uint32),
+            dropped_atoms=(key * 2_654_435_761 % _UINT32).astype(np.uint32),
+            dropped_resolvents=(key // 3 * 40_503 % _UINT32).astype(np.uint32),
+            choice=(key * 7_919 % MOST).astype(np.int32),
+            outcome=(key // 2 % 4).astype(np.int8),
+            goal_atoms=_make_atoms(key, num_atoms),
+        ),
+        Resolvents(
+            kind=kind.astype(np.uint8),
+            num_atoms=num_made.astype(np.uint16),
+            origin_kind=origin_kind.astype(np.uint8),
+            origin=np.where(origin_kind == 0, 0, row * 16_807 % len(FACTS)).astype(np.int32),
+            score=(row % 1_000_003 / -7),
+            atoms=_make_atoms(row, num_made),
+        ),
+    )
+
+
+def _expand(keys: NDArray[np.int64], counts: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return for each of the rows that counts count its key, and its place among those of that key."""
+    ends = counts.cumsum()
+    return np.repeat(keys, counts), np.arange(counts.sum()) - np.repeat(ends - counts, counts)
+
+
+def _make_atoms(keys: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.int32]:
+    owner, ordinal = _expand(keys, counts)
+    number = owner * 3 + ordinal
+    return np.column_stack((number % 3, number * 1_000_003 % MOST, -1 - number % 70_001)).astype(np.int32)
+
+
 NUMBERS = [0, 1, LONG, 3, 5, 6, 7, 4, 10, LARGE, 9, 11, 12]
 """The numbers of the candidates, from which every column follows."""
 BATCHES = ((0, 3), (3, 4), (4, 5), (5, 6), (6, 8), (8, 9), (9, 11), (11, 13))
@@ -36,7 +111,7 @@ STARTS = [0, 5, 11, 13]
 
 
 def columns_of(rows: Iterable[int]) -> Any:
-    return make_columns([NUMBERS[row] for row in rows], num_clauses=len(FACTS))
+    return make_columns([NUMBERS[row] for row in rows])
 
 
 def assert_same(found: Iterable[Any], expected: Iterable[Any]) -> None:
@@ -106,8 +181,8 @@ def test_each_element_belongs_to_its_candidate_and_each_last_step_is_read(file: 
         last = int(NUM_STEPS[number]) - 1
         if last >= 0:
             step, digests = file.read_step(row, last)
-            known = make_steps(np.array([number]), np.array([last]), num_clauses=len(FACTS))
-            assert_same(step[:3], [columns.candidates, *known[1:3]])
+            known = make_steps(np.array([number]), np.array([last]))
+            assert_same(step[:3], [columns.candidates, *known])
             assert digests["sequence"].tolist() == own[last:].tolist()
 
 

@@ -1,23 +1,23 @@
 """The laws: no false alarm on engines without a fault, an alarm on engines with one, in readable reports."""
 
-from itertools import islice, permutations
+from itertools import islice, permutations, product
+from typing import get_args
 
+import numpy as np
 import pytest
 from fault_search import find_breakers
 from problem_text import problem_of
 
-from kgreference import least_model
-from kgverify import Limits, PolicySpec, UserError
-from kgverify.dialects import Dialect
-from kgverify.engines.reference.engine import build_reference_program
+import kgreference
+from kgverify import KnowledgeGraph, Limits, PolicySpec, UserError
+from kgverify.dialects import Dialect, ReferenceEngine
 from kgverify.laws import LAWS, check_laws, compiled_maker, draw_problems, find_law
 from kgverify.laws.statements.clause_laws import Model
-from kgverify.program.limits import OURS, VALUES
-from kgverify.runs.run import reference_pipeline
-from kgverify.step.clauses import Clauses
-from kgverify.testing.problems.merge import merge
+from kgverify.ranking.draw import draw_candidates
+from kgverify.runs.engine_makers import as_maker
 
-EVERY = list(LAWS.values())
+EVERY, OURS = list(LAWS.values()), Dialect()
+VALUES = {name: get_args(kind) or (False, True) for name, kind in Dialect.__annotations__.items() if name != "filters"}
 
 CAUGHT_BY = {
     "rule-cap": "rule-order",
@@ -83,7 +83,7 @@ def test_an_exception_is_reported_for_the_problem_that_causes_it():
     def make(run, sizes):
         if any(name.endswith("poison") for name in run.graph.program.symbols.constants):
             raise ZeroDivisionError("poison")
-        return reference_pipeline(run)
+        return compiled_maker()(run, sizes)
 
     problems = list(islice(draw_problems(0), 6))
     poisoned = problem_of("! p(a, poison)", limits=problems[0].limits)
@@ -109,7 +109,7 @@ def test_every_law_holds_in_our_dialect_and_some_are_left_out_of_others():
 
 def test_each_presumption_fails_in_some_dialect():
     dialects = [
-        *(Dialect(**{name: value}) for name, values in VALUES.items() for value in values),
+        *(Dialect(**{name: each}) for name, values in VALUES.items() for each in values),
         *(Dialect(filters=each) for each in permutations(OURS.filters)),
         Dialect(filters=()),
         Dialect(memory="none"),
@@ -123,22 +123,18 @@ def test_each_presumption_fails_in_some_dialect():
 def test_the_model_is_the_references():
     num_atoms = 0
     for problem in islice(draw_problems(3), 80):
-        program = merge([problem]).graph.program
-        if len(program.symbols.constants) > 12:
+        program = KnowledgeGraph("drawn", train=problem.facts, test=problem.queries, rules=problem.rules).program
+        facts = [tuple(fact) for fact in program.facts.tolist()]
+        rules = [kgreference.Rule(tuple(rule.clause_head), tuple(map(tuple, rule.body))) for rule in program.rules]
+        numbers = range(len(program.symbols.constants))
+        if len(numbers) > 12:
             continue
-        clauses = Clauses(program, exclude_query=False)
-        num = len(program.symbols.constants)
-        model = Model(clauses.facts, clauses.rules, range(num))
-        expected = {tuple(atom) for atom in least_model(build_reference_program(program))}
-        found = {
-            (p, a, b)
-            for p in range(len(program.symbols.predicates))
-            for a in range(num)
-            for b in range(num)
-            if model.has_instance((p, a, b))
-        }
-        assert found == expected
-        num_atoms += len(found)
+        model = Model(facts, rules, numbers)
+        atoms = product(range(len(program.symbols.predicates)), numbers, numbers)
+        names = program.symbols.predicates, program.symbols.constants
+        expected = kgreference.least_model(kgreference.Program(*names, facts, rules))
+        assert {atom for atom in atoms if model.has_instance(atom)} == set(expected)
+        num_atoms += len(expected)
     assert num_atoms > 1000
 
 
@@ -152,3 +148,23 @@ def test_laws_judge_two_tower_too():
     assert check_laws(compiled_maker(), [problem], EVERY) == []
     broken = check_laws(compiled_maker(faults=["stale-weights"]), [problem], [find_law("score-formula")])
     assert [each.stage for each in broken] == ["score"]
+
+
+def test_a_draw_with_one_corruption_twice_in_place_of_another_breaks_its_law():
+    class Repeats(ReferenceEngine):
+        def draw(self, *arguments):
+            drawn = draw_candidates(*arguments)
+            is_last = np.append((drawn.side[1:] != drawn.side[:-1]) | (drawn.query[1:] != drawn.query[:-1]), True)
+            return drawn.take(np.arange(len(is_last)) - is_last)
+
+    problem = problem_of("p(a, b); p(c, d); p(e, f); ! p(a, d)", num_corruptions=3)
+    for engine, num in ((ReferenceEngine, 0), (Repeats, 1)):
+        found = check_laws(as_maker(engine), [problem], [find_law("filtered-draw")])
+        assert [each.expected for each in found] == ["each corruption once, in the order of ids"] * num
+
+
+def test_a_right_derivation_is_limited_if_it_has_too_many_resolvents():
+    problem = problem_of(
+        "p(a, b); p(a, c); p(b, a); q(X, Z) <- p(X, Y), q(Y, Z); ? q(a, X)", limits=Limits(max_resolvents=1)
+    )
+    assert check_laws(as_maker(ReferenceEngine), [problem], [find_law("limited-mark")]) == []

@@ -3,33 +3,17 @@
 from itertools import islice
 from typing import ClassVar
 
+import numpy as np
 import pytest
 from problem_text import problem_of
+from textbook import Textbook
 
+import kgverify as kv
 from kgverify import Resolvent, Stage, StagedEngine, StepwiseEngine, check_engine, engine_of
-from kgverify.engines.protocol import positions_of, take_position
 from kgverify.laws import draw_problems
-from kgverify.program.outcomes import STEP_STAGES, Origin
-from kgverify.runs.run import reference_pipeline
-from kgverify.step.clauses import resolve
-from kgverify.testing.problems.merge import merge
 
 PROBLEMS = list(islice(draw_problems(7), 96))
 """A fifth of them have a policy that these engines do not know."""
-
-
-class Textbook(StagedEngine):
-    """Resolves as the laws do, and leaves the rest to the class."""
-
-    def resolve(self, goal, excluded):
-        for clause in self.clauses_for(goal, excluded):
-            shift = min(0, *(term for _, *terms in goal for term in terms))
-            head, *body = [
-                (p, *(t if t >= 0 else t + shift for t in terms)) for p, *terms in (clause.head, *clause.body)
-            ]
-            atoms = resolve(goal, head, tuple(body))
-            if atoms is not None:
-                yield clause, atoms
 
 
 def prune_the_query(engine, resolvents, excluded):
@@ -55,7 +39,7 @@ def test_an_engine_of_one_stage_conforms():
     assert report.num_problems > 60 < report.num_problems + report.num_skipped == 96
 
 
-@pytest.mark.deep
+@pytest.mark.sample(0, deep=1)
 @pytest.mark.parametrize(
     ("stage", "wrong"),
     [
@@ -72,23 +56,27 @@ def test_a_mistake_in_a_stage_is_attributed_to_this_stage(stage, wrong):
     assert report.problem.size <= 5
 
 
-def test_all_stages_are_shown_but_the_choice_of_an_atom():
-    merged = merge([next(each for each in PROBLEMS if each.policy.name == "shortest" and each.unranked)])
-    run = merged.run
-    reference = reference_pipeline(run).engine
-    position = take_position(positions_of(reference.prove(merged.unranked)), 0)
-    expected = reference.probe(position)
-    engine = Textbook(run.graph.program, run.limits, run.policy)
-    assert {stage: expected[stage] for stage in STEP_STAGES if stage is not Stage.SELECT} == engine.probe(position)
-    # What stands beside TRUE is not scored.
-    engine = type("GoesOn", (Textbook,), {"close": close_and_go_on})(run.graph.program, run.limits, run.policy)
+def test_all_stages_are_shown_but_the_choice_of_an_atom(tmp_path):
+    sizes = {"queries": 2, "corruptions": 3, "options": kv.RecordingOptions(level="deep")}
+    paths = [tmp_path / name for name in ("reference.h5", "textbook.h5")]
+    for path, engine in zip(paths, ("reference", Textbook), strict=True):
+        kv.record("countries", path, engine, **sizes)
+    report = kv.compare(*paths)
+    assert report.verdict is kv.Verdict.AGREE
+    shown = [{*np.unique(kv.open_trace(path).load().columns.stages.stage).tolist()} for path in paths]
+    assert shown[0] - shown[1] == {[*Stage].index(Stage.SELECT)}
+
+
+def test_what_stands_beside_true_is_not_scored_and_a_method_is_required():
+    run = kv.load_graph("countries").program, kv.Limits(), kv.Policy("shortest")
+    engine = type("GoesOn", (Textbook,), {"close": close_and_go_on})(*run)
     engine.resolve = lambda *_: []
-    engine.prune = lambda *_: [Resolvent((), Origin.FACT, 0), Resolvent(((0, 0, 0),) * 2, Origin.RULE, 0)]
+    engine.prune = lambda *_: [Resolvent((), 2, 0), Resolvent(((0, 0, 0),) * 2, 1, 0)]
     taken = engine.take_step((0, 0, 0), [((0, 0, 1),)])
     assert [(each.kind, each.score) for each in taken.resolvents] == [(1, 0.0), (0, 0.0)]
     for base in (StagedEngine, StepwiseEngine):
         with pytest.raises(NotImplementedError):
-            base(run.graph.program, run.limits, run.policy).take_step((0, 0, 0), [((0, 0, 0),)])
+            base(*run).take_step((0, 0, 0), [((0, 0, 0),)])
 
 
 class Batched(StepwiseEngine):

@@ -14,25 +14,13 @@ import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 from semantic_edits import ROOT, SemanticEdit, Sources, read_lists
 
 NUM_PROGRAMS: Final = 1200
 """Generated programs on which a mutant is tried."""
 MOST_SECONDS: Final = 300
-
-
-class Trial(NamedTuple):
-    """The judge that found a mutant, with its first finding; ``timed_out`` where they did not end."""
-
-    found: dict[str, str]
-    timed_out: bool = False
-
-    @property
-    def is_caught(self) -> bool:
-        """True if anything was noticed."""
-        return bool(self.found) or self.timed_out
 
 
 def read_mutants() -> list[SemanticEdit]:
@@ -45,8 +33,11 @@ def _sources() -> Sources:
     return Sources()
 
 
-def judge_reference(mutant: SemanticEdit | None, kept: Path, num: int = NUM_PROGRAMS) -> Trial:
-    """Run the judges on a copy of the reference with an edit (None: as it is); Prolog's answers are kept in a folder."""
+def judge_reference(mutant: SemanticEdit | None, kept: Path, num: int = NUM_PROGRAMS) -> list[str]:
+    """Return the judges that find an edit in a copy of the reference (None: as it is), or "time" if they do not end.
+
+    Prolog's answers are kept in a folder.
+    """
     with tempfile.TemporaryDirectory(prefix="kgreference-") as name:
         copy = Path(name)
         shutil.copytree(ROOT / "reference", copy / "reference", ignore=shutil.ignore_patterns("__pycache__"))
@@ -66,11 +57,11 @@ def judge_reference(mutant: SemanticEdit | None, kept: Path, num: int = NUM_PROG
                 check=False,
             )
         except subprocess.TimeoutExpired:
-            return Trial({}, timed_out=True)
+            return ["time"]
     if ended.returncode not in (0, 1) or "Traceback" in ended.stderr:
         raise RuntimeError(f"the judges broke: {ended.stderr}")
     results = [json.loads(line) for line in ended.stdout.splitlines()]
-    return Trial({result["judge"]: result["first"] for result in results if result["wrong"]})
+    return [result["judge"] for result in results if result["wrong"]]
 
 
 def main() -> int:
@@ -83,10 +74,9 @@ def main() -> int:
     num_caught = 0
     with tempfile.TemporaryDirectory() as kept, ThreadPoolExecutor(arguments.jobs) as pool:
         trials = pool.map(lambda mutant: judge_reference(mutant, Path(kept), arguments.num), mutants)
-        for mutant, trial in zip(mutants, trials, strict=True):
-            num_caught += trial.is_caught
-            by = "time" if trial.timed_out else ", ".join(trial.found) or "NOT FOUND"
-            print(f"{by}: {mutant}", flush=True)
+        for mutant, found_by in zip(mutants, trials, strict=True):
+            num_caught += bool(found_by)
+            print(f"{', '.join(found_by) or 'NOT FOUND'}: {mutant}", flush=True)
     print(f"{num_caught} of {len(mutants)} caught")
     return 0 if num_caught == len(mutants) else 1
 

@@ -4,6 +4,7 @@ An entry of `semantic/*.toml` names a function (`function`, `Class.method`, a cl
 in Python, `find` and `replace`. A pattern is an expression or some statements. It is compared as a syntax tree: local
 names in it stand for any local names of the function, consistently; everything else is compared exactly; a statement
 `...` stands for any statements. An entry without a function is text of the C++ sources, in any layout.
+An edited module is written anew from its tree, without comments.
 """
 
 import ast
@@ -13,7 +14,7 @@ import hashlib
 import re
 import tomllib
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -79,6 +80,7 @@ class Definition:
     """A function, class or constant, with the names of its module and of Python, which stand for themselves in patterns."""
 
     path: Path
+    tree: ast.Module
     node: ast.stmt
     exact: frozenset[str]
 
@@ -184,9 +186,7 @@ class Sources:
         unknown = _names_of(wrong) - definition.exact - definition.local - set(place.names)
         if unknown:
             raise EditError(f"the replacement has unknown names: {', '.join(sorted(unknown))}")
-        # The edit is made in a tree of its own.
-        fresh = replace(definition, node=copy.deepcopy(definition.node))
-        return Planted(definition.path, _edited_text(fresh, next(_places(find, fresh)), wrong))
+        return Planted(definition.path, _edited_text(definition, place, wrong))
 
 
 def read_definitions(path: Path) -> Iterator[tuple[str, Definition]]:
@@ -194,7 +194,7 @@ def read_definitions(path: Path) -> Iterator[tuple[str, Definition]]:
     tree = ast.parse(path.read_text(encoding="utf-8"))
     exact = _BUILTINS | _module_names(tree)
     for name, node in _definitions(tree.body, ""):
-        yield name, Definition(path, node, exact)
+        yield name, Definition(path, tree, node, exact)
 
 
 def _only(found: list[Any], where: str) -> Any:
@@ -296,7 +296,8 @@ class _Matcher:
                         yield fit[0], fit[1]
         elif isinstance(pattern, ast.AST):
             if type(pattern) is type(node):
-                yield from self._match_fields(pattern, node, list(pattern._fields), names, captured)
+                fields = [each for each in pattern._fields if each not in _IGNORED_FIELDS]
+                yield from self._match_fields(pattern, node, fields, names, captured)
         elif type(pattern) is type(node) and pattern == node:
             yield names, captured
 
@@ -323,15 +324,13 @@ class _Matcher:
             return
         field, *rest = fields
         left, right = getattr(pattern, field, None), getattr(node, field, None)
-        if field in _IGNORED_FIELDS:
-            yield from self._match_fields(pattern, node, rest, names, captured)
-        elif (type(pattern), field) in _NAME_FIELDS and isinstance(left, str) and isinstance(right, str):
+        if (type(pattern), field) in _NAME_FIELDS and isinstance(left, str) and isinstance(right, str):
             bound = self._bind(left, right, names)
-            if bound is not None:
-                yield from self._match_fields(pattern, node, rest, bound, captured)
+            fits = iter([] if bound is None else [(bound, captured)])
         else:
-            for fit in self.match(left, right, names, captured):
-                yield from self._match_fields(pattern, node, rest, *fit)
+            fits = self.match(left, right, names, captured)
+        for fit in fits:
+            yield from self._match_fields(pattern, node, rest, *fit)
 
     def _bind(self, left: str, right: str, names: dict[str, str]) -> dict[str, str] | None:
         if right not in self._local:
@@ -344,37 +343,27 @@ class _Matcher:
 
 
 def _edited_text(definition: Definition, place: Place, wrong: ast.expr | list[ast.stmt]) -> str:
-    """Return the source of the file with the place replaced. EditError if nothing changes."""
-    parent, field, index, length = place[:4]
-    nodes = getattr(parent, field)
-    old = [nodes] if index is None else nodes[index : index + length]
-    new = _fill(copy.deepcopy(wrong), place)
-    if list(map(ast.dump, old)) == list(map(ast.dump, new if isinstance(new, list) else [new])):
-        raise EditError("changes nothing")
-    if isinstance(new, list):
-        assert index is not None
-        span = _lines_of(nodes[index : index + length])
-        nodes[index : index + length] = new
-        if not nodes:
-            nodes.append(ast.Pass())
-            new = nodes[:]
-        if isinstance(parent, ast.If) and field == "orelse":
-            # The statement of an `elif` has no line of its own: the `if` is written anew.
-            new = [_statement(definition.node, parent)]
-            span = _lines_of(new)
+    """Return the source of the module with the place replaced. EditError if nothing changes."""
+    tree, node, parent = copy.deepcopy((definition.tree, definition.node, place.parent))
+    old = ast.dump(tree)
+    value, new = getattr(parent, place.field), _fill(copy.deepcopy(wrong), place)
+    if place.index is None:
+        setattr(parent, place.field, new)
     else:
-        if index is None:
-            setattr(parent, field, new)
-        else:
-            nodes[index] = new
-        statement = _statement(definition.node, parent)
-        span, new = _lines_of([statement]), [statement]
-    lines = definition.path.read_text(encoding="utf-8").splitlines(keepends=True)
-    first = lines[span[0] - 1]
-    depth = (len(first) - len(first.lstrip())) // 4
-    changed = "".join(lines[: span[0] - 1]) + _unparse(new, depth) + "".join(lines[span[1] :])
-    compile(changed, str(definition.path), "exec", ast.PyCF_ONLY_AST)
-    return changed
+        value[place.index : place.index + place.length] = new if isinstance(new, list) else [new]
+        if not value and place.field == "body":
+            value.append(ast.Pass())
+    if isinstance(parent, ast.Module):
+        # The place is the whole definition.
+        values = [each for outer in ast.walk(tree) for _, each in ast.iter_fields(outer)]
+        (body,) = (each for each in values if isinstance(each, list) and node in each)
+        index = body.index(node)
+        body[index : index + 1] = parent.body
+    if ast.dump(tree) == old:
+        raise EditError("changes nothing")
+    text = ast.unparse(ast.fix_missing_locations(tree)) + "\n"
+    compile(text, str(definition.path), "exec", ast.PyCF_ONLY_AST)
+    return text
 
 
 def _fill(new: Any, place: Place) -> Any:
@@ -395,41 +384,3 @@ def _fill(new: Any, place: Place) -> Any:
         return node
 
     return fill_list(new) if isinstance(new, list) else fill(new)
-
-
-def _statement(definition: ast.stmt, part: ast.AST) -> ast.stmt:
-    """Return the innermost statement around a part. An `elif` belongs to its `if`."""
-    path = _path_to(definition, part)
-    return next(node for node in reversed(path) if isinstance(node, ast.stmt) and not _is_elif(node, path))
-
-
-def _path_to(node: ast.AST, part: ast.AST) -> list[ast.AST]:
-    if node is part:
-        return [node]
-    for child in ast.iter_child_nodes(node):
-        path = _path_to(child, part)
-        if path:
-            return [node, *path]
-    return []
-
-
-def _is_elif(node: ast.stmt, path: list[ast.AST]) -> bool:
-    index = path.index(node)
-    above = path[index - 1] if index else None
-    return isinstance(node, ast.If) and isinstance(above, ast.If) and above.orelse == [node]
-
-
-def _lines_of(statements: list[ast.stmt]) -> tuple[int, int]:
-    first, last = statements[0], statements[-1]
-    begin = min([first.lineno, *(each.lineno for each in getattr(first, "decorator_list", []))])
-    assert last.end_lineno is not None
-    return begin, last.end_lineno
-
-
-def _unparse(statements: list[ast.stmt], depth: int) -> str:
-    """Return the text of statements at a depth of indentation; lines within texts stay as they are."""
-    body = statements
-    for _ in range(depth):
-        body = [ast.If(ast.Constant(True), body, [])]
-    text = ast.unparse(ast.fix_missing_locations(ast.Module(body, [])))
-    return "".join(f"{line}\n" for line in text.split("\n")[depth:])

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from kgverify.program import atom_table
 from kgverify.program.atom_table import AtomTable, is_numbered, order_numbers, sort_rows
-from kgverify.program.atoms import NamedAtom, Variable
+from kgverify.program.atoms import NamedAtom
 
 NAMES = st.sampled_from("abcdefg")
 ATOMS = st.lists(st.builds(NamedAtom, NAMES, NAMES, NAMES), max_size=12).map(tuple)
@@ -37,11 +37,6 @@ def test_a_table_reads_and_counts_like_the_tuple_of_its_atoms(
     assert table.has_common_arguments() == (not names[1].isdisjoint(names[2]))
     ids = dict(zip("gfedc", range(5), strict=True))
     assert table.encode(ids, ids).tolist() == [[ids.get(str(name), -1) for name in atom] for atom in atoms]
-
-
-def test_an_atom_with_a_variable_has_no_place_in_a_table() -> None:
-    with pytest.raises(KeyError):
-        AtomTable.of((NamedAtom("r", "a", Variable("X")),))
 
 
 @pytest.mark.parametrize(("most", "part"), [(0, 1 << 16), (3, 1), (1 << 17, 7), ((1 << 31) - 1, 1 << 16)])

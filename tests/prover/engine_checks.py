@@ -97,9 +97,10 @@ def assert_same(expected: Any, actual: Any, score_error: float = 0.0) -> None:
 
 
 def try_few_clauses_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let warps have four lanes, slots of five clauses count as heavy, and of thirteen as the heaviest."""
+    """Let warps have four lanes, slots of five clauses count as heavy, of thirteen as the heaviest; measure errors on 8 goals."""
     from kgverify.prover.fused import record, ticks
 
+    monkeypatch.setattr(ticks, "sample_size", lambda _: 8)
     monkeypatch.setattr(ticks, "_WARP", 4)
     monkeypatch.setattr(ticks, "_LIGHT", ticks._Trying(4, 4, 1, 32, 1, 64))
     monkeypatch.setattr(ticks, "_HEAVY", ticks._Trying(12, 8, 1, 2, 1, 64))

@@ -151,14 +151,6 @@ def test_every_policy_has_scores_and_may_be_read_only() -> None:
     eager(program, LIMITS, policy)
 
 
-def test_the_memory_budget_counts_two_buffers_of_goals_visited_and_of_clauses_kept() -> None:
-    # Two of 12 bytes an atom, for 6 atoms of 20 goals and the current one, and of 8 bytes a clause, for 120 and a sink.
-    most = (8 << 30) // (2 * (12 * 6 * (20 + 1) + 8 * (120 + 1)))
-    assert choose_layout(Limits(), slots=most).slots == most
-    with pytest.raises(UserError, match="more than 8 GiB"):
-        choose_layout(Limits(), slots=most + 1)
-
-
 @pytest.mark.parametrize("has_compiler", [False, True])
 @pytest.mark.parametrize("is_turned_off", [False, True])
 def test_each_mode_is_chosen_or_refused(

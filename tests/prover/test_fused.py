@@ -225,7 +225,7 @@ def _count_symbols(atoms: list[list[int]]) -> Counter[tuple[str, int]]:
     return Counter({symbol: num for symbol, num in count.items() if num})
 
 
-@pytest.mark.parametrize("size", [4, 32])
+@pytest.mark.parametrize("size", [4, pytest.param(32, marks=pytest.mark.deep)])
 def test_choices_are_close_that_another_resolvent_could_win(size: int) -> None:
     margin, slots = 0.25, 160
     rng = np.random.default_rng(size)

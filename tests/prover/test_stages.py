@@ -1,6 +1,5 @@
-"""Single stages and tables on small tensors: the places where batched provers have gone wrong before."""
+"""Stages and tables at sizes that no small problem reaches: collisions of hashes, wide keys, large pools, close scores."""
 
-import math
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -19,28 +18,23 @@ from kgverify.prover.stages import match, resolve
 from kgverify.prover.stages.choose import (
     Parameters,
     Rescoring,
-    advance,
     build_parameters,
-    choose,
     rescore,
-    score_shortest,
 )
 from kgverify.prover.stages.recycle import recycle
 from kgverify.prover.state import (
     DEPTH_LIMIT,
     FAILED,
-    FALSE,
     GOAL,
     NO_CANDIDATE,
     OPEN,
     PAD,
     PROVED,
     TRUE,
-    Items,
     Layout,
     Rows,
 )
-from kgverify.prover.tick.tick import derivations_at, empty_derivations, empty_pool, empty_work
+from kgverify.prover.tick.tick import derivations_at, empty_derivations, empty_pool
 
 A, X, Y, Z = 4, -1, -2, -3
 a, b, c, d = range(4)
@@ -66,40 +60,6 @@ def goal(*atoms: Triple) -> Tensor:
     return ints([[*atoms, *[(PAD, PAD, PAD)] * (A - len(atoms))]])
 
 
-def one_item(clause: int, is_rule: bool, selected: Triple, query: Triple = (r, a, a)) -> Items:
-    return Items(
-        slot=torch.zeros(1, dtype=torch.int64),
-        is_live=torch.ones(1, dtype=torch.bool),
-        is_rule=torch.tensor([is_rule]),
-        clause=torch.tensor([clause]),
-        selected=ints([selected]),
-        query=ints([query]),
-    )
-
-
-def resolve_rule(tables: Tables, rule: int, *atoms: Triple) -> list[tuple[int, ...]] | None:
-    """Return the resolvent of a goal with a rule; None if the head does not unify."""
-    items = one_item(rule, True, atoms[0])
-    head = match.clause_heads(tables, items, 2 * A)
-    if not match.match_rules(tables, items, head).item():
-        return None
-    resolvent = resolve.resolve(tables, items, head, goal(*atoms), 2 * A)
-    renamed = resolve.rename(resolve.left_align(resolvent, resolvent[..., 0] != PAD))
-    return [tuple(row) for row in renamed[0].tolist() if row[0] != PAD]
-
-
-def test_a_resolvent_renames_the_rule_apart_and_binds_the_rest_of_the_goal(tables: Tables) -> None:
-    assert resolve_rule(tables, 2, (q, X, Y), (p, X, Y)) == [(q, X, Y), (p, Y, X)]
-    assert resolve_rule(tables, 1, (r, X, Y), (p, Y, Z)) == [(q, X, Y), (p, X, Z)]
-    assert resolve_rule(tables, 1, (r, a, Y), (p, Y, X)) == [(q, a, X), (p, a, Y)]
-    assert resolve_rule(tables, 1, (r, a, b)) is None
-    # Rule 0 has its own Z, whatever the goal's variables are called.
-    assert resolve_rule(tables, 0, (r, X, Y), (p, Z, X)) == [(p, X, Y), (q, Y, Z), (p, -4, X)]
-    everything = tuple((p, -1 - 2 * i, -2 - 2 * i) for i in range(1, A))
-    found = resolve_rule(tables, 0, (r, X, Y), *everything)
-    assert len({argument for atom in found for argument in atom[1:]}) == 2 * A + 1
-
-
 def test_the_index_finds_every_fact_that_unifies(tables: Tables) -> None:
     facts = program_of(FACTS, RULES).facts.tolist()
     selected = [(s, f, t) for s in (p, q, r) for f in (X, a, b, c, d) for t in (Y, a, b, c, d)] + [(p, X, X)]
@@ -109,26 +69,6 @@ def test_the_index_finds_every_fact_that_unifies(tables: Tables) -> None:
         rows = torch.arange(begin, begin + num)
         found = (tables.facts_by_second[rows] if segments.by_second[i] else rows).tolist()
         assert found == [k for k, (fp, ff, ft) in enumerate(facts) if fp == s and f in (ff, X) and t in (ft, X, Y)]
-
-
-def test_a_window_is_shared_in_the_order_of_the_slots() -> None:
-    row, ordinal, is_live, held = match.expand(torch.tensor([0, 3, 0, 4]), 5)
-    assert row[is_live].tolist() == [1, 1, 1, 3, 3]
-    assert ordinal[is_live].tolist() == [0, 1, 2, 0, 1]
-    assert held.tolist() == [0, 3, 0, 2]
-    *_, is_live, held = match.expand(torch.tensor([0, 0]), 5)
-    assert (is_live.any(), held.tolist()) == (False, [0, 0])
-
-
-def test_the_excluded_atom_serves_neither_in_matching_nor_in_pruning(tables: Tables) -> None:
-    def matches(query: Triple, excludes: bool) -> bool:
-        items = one_item(0, False, (p, a, X), query)
-        return bool(match.match_facts(tables, items, match.clause_heads(tables, items, 2 * A), excludes).item())
-
-    assert [matches((p, a, b), excludes) for excludes in (False, True)] == [True, False]
-    assert matches((p, a, X), True), "a query with variables excludes nothing"
-    atoms, excluded = goal((p, a, b), (p, a, c)), ints([(p, a, b)])
-    assert [resolve.prune(tables, atoms, excluded, excludes)[1].tolist() for excludes in (True, False)] == [[1], [0]]
 
 
 def test_no_two_atoms_share_a_key() -> None:
@@ -164,79 +104,6 @@ def test_a_goal_is_revisited_only_if_all_atoms_agree_in_order(tables: Tables) ->
     assert revisits(first, first, depth=0, tables=colliding)
     for other in (goal((p, a, X), (q, X, c)), goal((p, a, X))):
         assert not revisits(other, first, depth=0, tables=colliding)
-
-
-def test_rows_beyond_the_limit_and_without_a_survivor_have_no_place() -> None:
-    """At most 2 atoms and 3 resolvents, for three slots; the second slot has kept 2 before, the third one none."""
-    slot = torch.tensor([0] * 4 + [1] * 5 + [2])
-    survives = torch.tensor([False, True, False, True] + [True] * 6)
-    num_atoms = torch.tensor([1, 1, 9, 2, 1, 3, 1, 1, 1, 1])
-    layout, held = LAYOUT._replace(slots=3), torch.bincount(slot)
-    items = one_item(0, True, (p, X, Y))._replace(slot=slot, is_live=torch.ones(len(slot), dtype=torch.bool))
-    work = empty_work(layout, CPU)._replace(num_kept=torch.tensor([0, 2, 0]))
-    placement = resolve.limit(survives, num_atoms, items, held, work, 2, 3)
-    assert placement.is_kept.nonzero()[:, 0].tolist() == [1, 3, 4, 9]
-    assert placement.row[placement.is_kept].tolist() == [0, 1, 2, 0]
-    assert placement.num_kept.tolist() == [2, 1, 1]
-    assert placement.dropped_atoms.tolist() == [0, 1, 0]
-    assert placement.dropped_resolvents.tolist() == [0, 3, 0]
-
-
-def test_the_lowest_index_of_equal_scores_is_chosen_and_a_terminal_with_certainty() -> None:
-    goals = torch.cat((goal((p, a, b)), goal((p, X, X)), goal((p, X, Y), (q, Y, Z)), goal(*[(p, a, a)] * A)))
-    assert score_shortest((), goals, goals, torch.zeros(4)).tolist() == [-1, -1 - 1 / 64, -2 - 3 / 64, -A]
-    score = torch.tensor([[-2.0, -1, -1, FREE], [-1, -1, FREE, FREE], [-3, -2, -4, -2], *[[0, FREE, FREE, FREE]] * 2])
-    choices = choose(ints([GOAL] * 3 + [TRUE, FALSE]), torch.tensor([3, 2, 4, 1, 1]), score)
-    assert choices.choice.tolist() == [1, 0, 1, 0, 0]
-    assert choices.log_probability[1].item() == pytest.approx(-math.log(2), abs=1e-12)
-    assert choices.log_probability[3:].tolist() == [0, 0]
-
-
-def test_a_chosen_true_has_no_atoms_and_a_slot_that_waits_keeps_its_goal() -> None:
-    derivations = empty_derivations(LAYOUT, 3, CPU)._replace(goal=goal((p, a, b)).repeat(2, 1, 1))
-    leftovers = goal((q, b, c)).repeat(3, 1, 1)
-    rows = Rows(torch.zeros(3, dtype=torch.int64), torch.ones(3, dtype=torch.bool), leftovers, torch.tensor([0, 0]))
-    choices = choose(ints([TRUE, GOAL]), torch.tensor([1, 1]), torch.tensor([[0.0, FREE, FREE]] * 2))
-    after = advance(derivations, empty_work(LAYOUT, CPU), rows, choices, torch.tensor([True, False]))
-    assert after.goal.tolist() == torch.cat((goal(), goal((p, a, b)))).tolist()
-    assert after.depth.tolist() == [1, 0]
-
-
-def test_a_slot_with_nothing_to_report_overwrites_no_result() -> None:
-    outcome, log_probability = ints([PROVED, OPEN, OPEN, OPEN]), torch.tensor([-1.5, 0, 0, 0], dtype=torch.float64)
-    size = torch.tensor(3)
-    pool = empty_pool(LAYOUT, CPU)._replace(
-        size=size, next_index=size, outcome=outcome, log_probability=log_probability
-    )
-    derivations = empty_derivations(LAYOUT, 3, CPU)._replace(
-        pool_index=torch.tensor([NO_CANDIDATE, 2]),
-        outcome=ints([FAILED, FAILED]),
-        log_probability=torch.tensor([-9.0, -2.5], dtype=torch.float64),
-    )
-    pool, derivations = recycle(pool, derivations)
-    assert pool.outcome.tolist() == [PROVED, OPEN, FAILED, OPEN]
-    assert pool.log_probability.tolist() == [-1.5, 0, -2.5, 0]
-    assert derivations.pool_index.tolist() == [NO_CANDIDATE, NO_CANDIDATE]
-
-
-def test_a_renewed_slot_keeps_nothing_of_the_candidate_before() -> None:
-    pool = empty_pool(LAYOUT, CPU)._replace(
-        query=ints([[p, a, b], [q, -3, c], [0, 0, 0], [0, 0, 0]]), size=torch.tensor(2), next_index=torch.tensor(1)
-    )
-    derivations = empty_derivations(LAYOUT, 3, CPU)._replace(
-        pool_index=torch.tensor([0, NO_CANDIDATE]),
-        goal=goal((r, a, X), (r, X, b)).repeat(2, 1, 1),
-        depth=ints([3, 0]),
-        is_limited=torch.tensor([True, True]),
-        log_probability=torch.tensor([-4.0, -4.0], dtype=torch.float64),
-    )
-    pool, new = recycle(pool, derivations)
-    start = goal((q, X, c))[0].tolist()
-    assert new.pool_index.tolist() == [1, NO_CANDIDATE]
-    assert (new.goal[0].tolist(), new.visited[0, 0].tolist(), new.query[0].tolist()) == (start, start, [q, -3, c])
-    assert (new.depth[0], new.outcome[0], new.is_limited[0], new.log_probability[0]) == (0, OPEN, False, 0)
-    assert pool.outcome.tolist() == [PROVED, OPEN, OPEN, OPEN]
-    assert pool.is_limited.tolist() == [True, False, False, False]
 
 
 def test_candidates_beyond_16_bits_are_recycled() -> None:

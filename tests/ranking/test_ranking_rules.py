@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 from ranking_graphs import make_graph
 
+import kgreference
 from kgverify.program.outcomes import Outcome
 from kgverify.ranking.draw import BOTH_SIDES, draw_candidates
-from kgverify.ranking.rank import find_truth, rank_candidates
+from kgverify.ranking.rank import Truth, describe_hits, find_truth, rank_candidates
 from kgverify.ranking.rules import (
     Counted,
     RankedBy,
@@ -62,15 +63,13 @@ def ranks_by(rule, candidates, truth, known, seed=0):
             scores.append((atoms[i], value))
         own = next(value for atom, value in scores if atom == true)
         scores.remove((true, own))
-        gaps = [value - own for _, value in scores]
-        tied = sum(abs(gap) < rule.tolerance or gap == 0 for gap in gaps)
-        low = 1 + sum(gap > 0 and not abs(gap) < rule.tolerance for gap in gaps)
+        low, middle, high = kgreference.rank(own, [value for _, value in scores], rule.tolerance)
         low, high = {
-            Ties.BOUNDS: (low, low + tied),
-            Ties.REALISTIC: (low + tied / 2,) * 2,
+            Ties.BOUNDS: (low, high),
+            Ties.REALISTIC: (middle, middle),
             Ties.OPTIMISTIC: (low, low),
-            Ties.PESSIMISTIC: (low + tied,) * 2,
-            Ties.RANDOM: (int(rng.integers(low, low + tied + 1)),) * 2,
+            Ties.PESSIMISTIC: (high, high),
+            Ties.RANDOM: (int(rng.integers(low, high + 1)),) * 2,
         }[rule.ties]
         rows.append((query, side, len(scores) + 1, low, high))
     dtypes = np.int32, np.int8, np.uint32, np.float64, np.float64
@@ -79,7 +78,7 @@ def ranks_by(rule, candidates, truth, known, seed=0):
 
 def explains(rule, candidates, truth, known, rankings):
     counts = count_above(candidates, truth, rule, find_known(candidates, known))
-    return not len(find_unexplained(counts, counts, rule.ties, ranks_of(rankings)))
+    return not len(find_unexplained(counts, counts, rule, ranks_of(rankings)))
 
 
 def find_fitting(candidates, truth, known, rankings):
@@ -149,3 +148,37 @@ def test_the_true_triples_are_found_where_the_candidates_show_them():
     mixed = tail.take(np.random.default_rng(1).permutation(len(tail.query)))
     unsure = find_truth(mixed, None, rankings)
     assert np.array_equal(unsure.atom, triples[unsure.key // 4])
+
+
+ATOMS = np.array([[0, 5, 4], [1, 5, 4], [0, 5, 6], [0, 5, 7]], np.int32)
+"""A true triple, the same arguments of another predicate, and two corruptions."""
+
+
+def test_a_true_triple_has_the_predicate_as_well_as_the_arguments():
+    tails = CandidateSet(np.zeros(2, np.int32), np.full(2, 1, np.int8), ATOMS[:2])
+    assert Truth(np.array([1]), ATOMS[:1]).mark(tails).tolist() == [True, False]
+
+
+def test_the_only_candidate_is_the_true_one_only_if_it_is_ranked():
+    tails = CandidateSet(np.arange(2, dtype=np.int32), np.full(2, 1, np.int8), ATOMS[[0, 2]])
+    ranks = np.ones(1)
+    first = Rankings(np.zeros(1, np.int32), np.full(1, 1, np.int8), np.ones(1, np.uint32), ranks, ranks)
+    assert find_truth(tails, None, first).key.tolist() == [1]
+
+
+def test_a_rank_of_random_ties_is_kept_only_if_the_number_of_ties_is_the_same():
+    rule = next(each for each in RULES if each.ties is Ties.RANDOM and each.counted is not Counted.FILTERED)
+    columns = np.zeros(4, np.int32), np.full(4, 1, np.int8), ATOMS, np.ones(4, np.uint32), np.ones(4, np.int8)
+    one, two = (Candidates(*columns, np.zeros(4, np.uint8), np.array([0.0, 0, low, -9])) for low in (-9, 0))
+    ranks = np.full(1, 2.0)
+    recorded = Rankings(np.zeros(1, np.int32), np.full(1, 1, np.int8), np.full(1, 4, np.uint32), ranks, ranks)
+    ranker = RuleRanker(rule, Truth(np.array([1]), ATOMS[:1]), one, ranks_of(recorded), NOTHING)
+    assert ranker(one).optimistic.tolist() == [2.0]
+    # With two ties, the ranks 1, 2 and 3 are possible: their harmonic mean.
+    assert ranker(two).optimistic.tolist() == pytest.approx([3 / (1 + 1 / 2 + 1 / 3)])
+
+
+def test_rankings_that_are_hits_whatever_their_scores_are_counted():
+    assert describe_hits(np.array([10, 11])) == [
+        "1 of 2 rankings has 10 candidates or fewer: each is a hit at 10, whatever its scores"
+    ]

@@ -6,7 +6,19 @@ from collections.abc import Iterator
 
 from judges.cases import Case
 
-from kgreference import Atom, Program, Rule, Variable, canonical, variable
+from kgreference import (
+    OURS,
+    Atom,
+    Limits,
+    Program,
+    Rule,
+    Shortest,
+    Situation,
+    Variable,
+    canonical,
+    find_excluded,
+    variable,
+)
 from kgverify.laws import draw_problems
 
 ATOM = re.compile(r"\s*(\w+)\(\s*([^,()]+?)\s*,\s*([^,()]+?)\s*\)")
@@ -53,6 +65,12 @@ def text_of(program, goal):
         return program.constants[term] if term >= 0 else f"X{-1 - term}"
 
     return ", ".join(f"{program.predicates[p]}({name(first)}, {name(second)})" for p, first, second in goal)
+
+
+def situation_of(program, goal, query=(0, -1, -2), visited=(), depth=0, policy=None, dialect=OURS, **limits):
+    """A situation before a step. The query has variables unless one is given, and so excludes nothing."""
+    excluded = find_excluded(dialect, Limits(**limits), query, is_positive=True)
+    return Situation(dialect, program, Limits(**limits), policy or Shortest(), excluded, goal, depth, set(visited))
 
 
 def random_atom(rng: random.Random, num_predicates: int, terms: list[int]) -> Atom:

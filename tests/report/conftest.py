@@ -19,7 +19,9 @@ def agreeing(tmp_path_factory: pytest.TempPathFactory) -> SavedRun:
 
 @pytest.fixture(scope="package")
 def in_lockstep(tmp_path_factory: pytest.TempPathFactory) -> SavedRun:
-    return save_run(tmp_path_factory.mktemp("runs") / "in_lockstep", fault="fact-cap", is_lockstep=True)
+    return save_run(
+        tmp_path_factory.mktemp("runs") / "in_lockstep", fault="fact-cap", is_lockstep=True, queries=2, corruptions=5
+    )
 
 
 @pytest.fixture(scope="package")

@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 
 import msgspec
 from invoked_commands import invoke
+from lossy_graph import lossy_graph
 
 import kgverify as kv
-from kgverify.program.atoms import Variable
 
 HOSTILE = (
     "<script>alert(1)</script>",
@@ -58,17 +58,9 @@ def save_run(
 
 
 def hostile_graph() -> kv.KnowledgeGraph:
-    """`fact-cap` loses the one fact that proves the query; every name that is lost with it is hostile."""
-    start, end = HOSTILE[0], HOSTILE[1]
-    others = [HOSTILE[i - 50] if i >= 50 else f"m{i}" for i in range(60)]
-    edges = [kv.NamedAtom(HOSTILE[2], start, each) for each in others]
-    last = [kv.NamedAtom(HOSTILE[3], each, end) for each in others[52:]]
-    x, y, z = map(Variable, "XYZ")
-    rule = kv.NamedRule(
-        kv.NamedAtom(HOSTILE[4], x, y), (kv.NamedAtom(HOSTILE[2], x, z), kv.NamedAtom(HOSTILE[3], z, y))
-    )
-    query = kv.NamedAtom(HOSTILE[4], start, end)
-    return kv.KnowledgeGraph(HOSTILE[0], train=(*edges, *last), test=(query,), rules=(rule,))
+    """The graph of `lossy_graph` with hostile names."""
+    middle = [HOSTILE[i - 50] if i >= 50 else f"m{i}" for i in range(60)]
+    return lossy_graph(HOSTILE[0], predicates=HOSTILE[2:5], ends=HOSTILE[:2], middle=middle)
 
 
 def change(struct: Any, **fields: Any) -> Any:

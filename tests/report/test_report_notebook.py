@@ -13,8 +13,6 @@ from report_runs import HOSTILE
 
 import kgverify as kv
 
-TABLES = ("candidates", "steps", "resolvents", "rankings")
-
 
 class Parsed(HTMLParser):
     """The elements of a page, with the text and the styles in them."""
@@ -97,25 +95,18 @@ def test_an_opened_trace_pickles_and_is_opened_again(tmp_path, monkeypatch, shar
         pickle.loads(content)
 
 
-@pytest.mark.parametrize("table", TABLES)
-def test_both_data_frames_have_the_rows_of_the_table(recorded, table):
+def test_both_data_frames_have_the_rows_of_each_table(recorded):
     trace = kv.open_trace(recorded)
-    pandas, polars = trace.to_pandas(table), trace.to_polars(table)
-    rows = polars.to_dicts()
-    assert pandas.to_dict("records") == rows
-    assert set(trace.to_pandas(table, candidates="1-2").get("candidate", [1, 2])) == {1, 2}
     columns = trace.load().columns
-    lengths = {
-        "candidates": trace.num_candidates,
-        "steps": trace.num_steps,
-        "resolvents": len(columns.resolvents.kind),
-        "rankings": 2,
-    }
-    assert len(rows) == lengths[table]
-    if table == "candidates":
-        assert np.array_equal(pandas["num_steps"], columns.candidates.num_steps)
-    if table == "resolvents":
-        assert pandas.groupby(["candidate", "step"])["is_chosen"].sum().isin([0, 1]).all()
+    lengths = {"candidates": trace.num_candidates, "steps": trace.num_steps, "rankings": 2}
+    frames = {}
+    for table in (*lengths, "resolvents"):
+        frames[table] = frame = trace.to_pandas(table)
+        assert frame.to_dict("records") == trace.to_polars(table).to_dicts()
+        assert len(frame) == lengths.get(table, len(columns.resolvents.kind))
+        assert set(trace.to_pandas(table, candidates="1-2").get("candidate", [1, 2])) == {1, 2}
+    assert np.array_equal(frames["candidates"]["num_steps"], columns.candidates.num_steps)
+    assert frames["resolvents"].groupby(["candidate", "step"])["is_chosen"].sum().isin([0, 1]).all()
 
 
 def test_what_a_trace_has_not_is_an_error_with_a_fix(recorded, monkeypatch):
@@ -126,9 +117,10 @@ def test_what_a_trace_has_not_is_an_error_with_a_fix(recorded, monkeypatch):
             with pytest.raises(kv.UserError, match=f"{package}, which is not installed") as caught:
                 getattr(trace, f"to_{package}")()
             assert caught.value.fix == f"pip install 'kgverify[{package}]'"
-    with pytest.raises(kv.UserError, match="did you mean 'resolvents'"):
-        trace.to_pandas("resolvent")
-    with pytest.raises(kv.UserError, match="expected candidates from 0 to"):
-        trace.to_pandas(candidates="999")
-    with pytest.raises(kv.UserError, match="expected a candidate from 0 to"):
-        trace.candidate(999)
+    for call, match in (
+        (lambda: trace.to_pandas("resolvent"), "did you mean 'resolvents'"),
+        (lambda: trace.to_pandas(candidates="999"), "expected candidates from 0 to"),
+        (lambda: trace.candidate(999), "expected a candidate from 0 to"),
+    ):
+        with pytest.raises(kv.UserError, match=match):
+            call()

@@ -26,13 +26,12 @@ def of_phase(timeline: dict, phase: str, category: str = "") -> list[dict]:
 
 
 def check_nesting(slices: list[dict]) -> None:
-    """Fail unless the slices of one thread follow each other or lie inside each other, an outer one before its inner ones."""
+    """Fail unless slices of a thread follow each other or lie inside each other, an outer one before its inner ones."""
     open_until: list[int] = []
     for each in sorted(slices, key=lambda each: each["ts"]):
-        while open_until and open_until[-1] <= each["ts"]:
-            open_until.pop()
-        assert not open_until or each["ts"] + each["dur"] <= open_until[-1]
+        open_until = [end for end in open_until if end > each["ts"]]
         open_until.append(each["ts"] + each["dur"])
+        assert open_until == sorted(open_until, reverse=True)
         assert len(open_until) <= 2
 
 
@@ -64,10 +63,8 @@ def test_all_derivations_steps_and_divergences_are_drawn(any_run: SavedRun):
         assert {mark["pid"] for mark in marks} == {min(each["pid"] for each in timeline["traceEvents"])}
         return
     steps, derivations = of_phase(timeline, "X", "step"), of_phase(timeline, "X", "derivation")
-    assert sorted(Counter(each["pid"] for each in steps).items()) == [
-        (pid, len(trace.columns.steps.depth))
-        for pid, trace in zip(sorted({s["pid"] for s in steps}), traces, strict=True)
-    ]
+    num_steps = Counter(each["pid"] for each in steps)
+    assert [num_steps[pid] for pid in sorted(num_steps)] == [len(trace.columns.steps.depth) for trace in traces]
     assert len(derivations) == sum(len(trace.columns.candidates.query) for trace in traces)
     assert len(marks) == 2 * len(report.divergences)
     begins = {(each["pid"], each["args"]["candidate"]): (each["tid"], each["ts"]) for each in derivations}

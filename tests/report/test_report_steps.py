@@ -1,273 +1,219 @@
 """A step of both sides: derivations and stages side by side, proof trees, and what a trace does not hold."""
 
+import json
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import product
-from types import SimpleNamespace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from invoked_commands import invoke
 from report_runs import SavedRun, change
 
 import kgverify as kv
-from kgverify.comparison.compare import Comparer
-from kgverify.comparison.step_view import Names, ResolventView, StepView
-from kgverify.program.atoms import Atom, encode_variable
-from kgverify.program.outcomes import GoalKind, Origin, Outcome
-from kgverify.report import step_document
-from kgverify.report.proof_tree import build_tree, read_bodies
-from kgverify.report.step_document import MOST_PAIRS, Derivation, DerivationReader, walk_stages
-from kgverify.trace.model.columns import select_candidates
-from kgverify.trace.model.digests import compute_digests
+from kgverify.dialects import ReferenceEngine
 
-RULE = "locatedInCR(X, Z) <- neighborOf(X, Y), locatedInCR(Y, Z)"
+RUN = {"queries": 1, "corruptions": 2}
+OVERWRITE = kv.RecordingOptions(overwrite=True)
+ORIGINS = ("resolvents.origin", "resolvents.origin_kind")
+RULE = "locatedInCR(X, Z) <- neighborOf(X, Y), locatedInCR(Y, Z) [rules.txt:1]"
+
+Edit = Callable[[kv.Columns], kv.Columns]
 
 
-def reader_of(run: SavedRun, *, is_stepped: bool = True) -> DerivationReader:
-    report, traces = run.report, run.report.traces
-    stepped = traces.stepped if is_stepped else None
-    return DerivationReader(
-        traces.expected, traces.actual, report.divergences, lockstep=report.lockstep, stepped=stepped
-    )
+def show(folder: Path, number: int = 1) -> dict[str, Any]:
+    """Return the step of a divergence as `kgverify show` writes it."""
+    return json.loads(invoke(["show", folder, "--divergence", number, "--json", "-"], COLUMNS="120").stdout)
 
 
-def with_column(trace: kv.Trace, level: str, field: str, edit) -> kv.Trace:
-    """Return a trace with one column edited."""
-    rows = getattr(trace.columns, level)
-    values = getattr(rows, field).copy()
-    edit(values)
-    columns = trace.columns._replace(**{level: rows._replace(**{field: values})})
-    return replace(trace, columns=columns, digests=compute_digests(columns))
+def type_keys(folder: Path, *keys: str) -> list[str]:
+    """Return the first view of `kgverify show`, and the one after each key."""
+    return invoke(["show", folder], typed="\n".join([*keys, ""]), COLUMNS="150").stdout.split("\n> ")
 
 
-def first_of_change(trace: kv.Trace, level: str, field: str, edit) -> tuple[DerivationReader, kv.Divergence]:
-    """Return a reader and the first divergence of a trace from itself with one column edited."""
-    changed = with_column(trace, level, field, edit)
-    found = Comparer(trace, changed).compare().divergences
-    return DerivationReader(trace, changed, found), found[0]
+def culprits(shown: dict[str, Any]) -> list[str]:
+    return [line["stage"] for line in shown["stages"] if line["is_culprit"]]
 
 
-def walk(reader: DerivationReader, first: kv.Divergence) -> dict[str, tuple[str, bool, str]]:
-    """Return the mark, whether it is the culprit, and the note of each stage."""
-    lines = walk_stages(reader, first.candidate, first.step, first)
-    return {line.stage: (line.mark.value, line.is_culprit, line.note) for line in lines}
+def add(level: str, field: str, index: int, value: Any) -> Edit:
+    """Add to one value of a column."""
 
-
-def add(index: int, value: float):
-    def edit(values):
+    def edit(columns: kv.Columns) -> kv.Columns:
+        rows = getattr(columns, level)
+        values = getattr(rows, field).copy()
         values[index] += value
+        return columns._replace(**{level: rows._replace(**{field: values})})
 
     return edit
 
 
+def take(*places: int) -> Edit:
+    """Replace the three resolvents of the first step by the ones at some places."""
+
+    def edit(columns: kv.Columns) -> kv.Columns:
+        old, num_resolvents = columns.resolvents, columns.steps.num_resolvents.copy()
+        assert num_resolvents[0] == 3
+        rows = [*places, *range(3, len(old.kind))]
+        atoms = np.split(old.atoms, np.cumsum(old.num_atoms)[:-1])
+        taken = {name: getattr(old, name)[rows] for name in old._fields if name != "atoms"}
+        resolvents = old._replace(**taken, atoms=np.concatenate([atoms[row] for row in rows]))
+        num_resolvents[0] = len(places)
+        return columns._replace(steps=columns.steps._replace(num_resolvents=num_resolvents), resolvents=resolvents)
+
+    return edit
+
+
+@pytest.fixture
+def save_edited(tmp_path: Path) -> Callable[..., Path]:
+    """A function that saves a comparison of the reference with itself, edited, and without some fields of the traces."""
+
+    def save(edit: Edit = lambda columns: columns, lost: Sequence[str] = ()) -> Path:
+        class Edited(ReferenceEngine):
+            def prove(self, *given: Any) -> kv.Columns:
+                return edit(super().prove(*given))
+
+        traces = []
+        for name, engine in (("a.h5", "reference"), ("b.h5", Edited)):
+            kv.record("countries", tmp_path / name, engine, **RUN, options=OVERWRITE)
+            traces.append(kv.open_trace(tmp_path / name).load())
+        traces[1] = replace(traces[1], fields=traces[1].fields - {*lost})
+        kv.compare(*traces, save=tmp_path / "run")
+        return tmp_path / "run"
+
+    return save
+
+
 def test_of_many_resolvents_the_culprit_and_the_chosen_stay(hostile: SavedRun):
-    pairs = reader_of(hostile).read(hostile.report.divergences[0]).pairs
-    shown = [pair for pair in pairs if pair.mark != "hidden"]
-    assert len(shown) == MOST_PAIRS
-    assert any(pair.is_culprit for pair in shown)
-    assert sum(line.is_chosen for pair in shown for line in pair[1:3] if line) == 2
-    assert sum(pair.num_hidden for pair in pairs) > 0
+    derivation = show(hostile.folder)["derivation"]
+    pairs = derivation["pairs"]
+    shown = [pair for pair in pairs if pair["mark"] != "hidden"]
+    assert len(shown) == 40
+    assert any(pair["is_culprit"] for pair in shown)
+    lines = [pair[side] for pair in shown for side in ("expected", "actual") if pair[side]]
+    assert sum(line["is_chosen"] for line in lines) == 2
+    # No resolvent is on both sides, so that each line differs.
+    (num,) = (fact for fact in derivation["facts"] if fact["name"] == "resolvents")
+    num_lines = int(num["expected"]) + int(num["actual"])
+    assert len(shown) + sum(pair["num_hidden"] for pair in pairs) == num_lines
+    assert sum(pair["mark"] != "same" for pair in shown) + sum(pair["num_differing"] for pair in pairs) == num_lines
 
 
 def test_in_lockstep_the_saved_steps_show_both_sides_of_every_divergence(in_lockstep: SavedRun):
-    reader = reader_of(in_lockstep)
-    assert len(in_lockstep.report.divergences) > 100
-    for each in in_lockstep.report.divergences:
-        found = reader.read(each)
-        assert found.note == ""
-        assert not any(atoms.differs for atoms in found.goals)
-        assert "missing" in {pair.mark for pair in found.pairs} or any(pair.num_differing for pair in found.pairs)
-        assert [pair.is_culprit for pair in found.pairs].count(True) == 1
-        expected, actual = reader.trees(each)
-        assert (bool(expected), actual) == (True, ())
-
-
-def test_a_step_that_the_engine_did_not_return_is_reported(in_lockstep: SavedRun):
-    """The steps are paired by what they are steps of, so that one lost step does not shift the others."""
-    traces = in_lockstep.report.traces
-    first = in_lockstep.report.divergences[0]
-    num_steps = traces.expected.columns.candidates.num_steps
-    lost = sum(num_steps[: first.candidate]) + first.step
-    columns = traces.stepped.columns
-    columns = select_candidates(columns, np.delete(np.arange(len(columns.candidates.query)), lost))
-    stepped = replace(traces.stepped, columns=columns, digests=compute_digests(columns))
-    others = [each for each in in_lockstep.report.divergences if each.candidate != first.candidate]
-    reader = DerivationReader(traces.expected, traces.actual, others, lockstep=True, stepped=stepped)
-    assert all(not reader.read(each).note for each in others)
-    notes = [reader.read_step(first.candidate, step).note for step in range(num_steps[first.candidate])]
-    assert notes.count("The actual side has no such step.") == 1
+    num = len(in_lockstep.report.divergences)
+    assert num > 40
+    for number in range(1, num, num // 9):
+        found = show(in_lockstep.folder, number)["derivation"]
+        assert found["note"] == ""
+        assert all(atoms["expected"] == atoms["actual"] for atoms in found["goals"])
+        assert any(pair["mark"] == "missing" or pair["num_differing"] for pair in found["pairs"])
+        assert [pair["is_culprit"] for pair in found["pairs"]].count(True) == 1
 
 
 @pytest.mark.parametrize(
-    ("level", "field", "edit", "culprit", "place"),
+    ("edit", "culprit", "place"),
     [
-        ("steps", "outcome", add(0, 1), "finish", 5),
-        ("steps", "dropped_atoms", add(0, 5), "limit", 2),
-        ("resolvents", "score", add(0, 99.0), "score", "score"),
-        ("resolvents", "origin", add(0, 2), "match_rules", "missing"),
-        ("resolvents", "atoms", lambda values: values[0].__setitem__(1, 3), "", "changed"),
-        ("steps", "goal_atoms", lambda values: values[1].__setitem__(1, not values[1][1]), "(input)", "goal"),
+        (add("steps", "outcome", 0, 1), "finish", 5),
+        (add("steps", "choice", 0, 1), "choose", 4),
+        (add("steps", "dropped_atoms", 0, 5), "limit", 2),
+        (add("steps", "goal_atoms", 1, (0, 1, 0)), "(input)", "goal"),
+        (add("resolvents", "score", 0, 99.0), "score", "score"),
+        (add("resolvents", "origin", 0, 2), "match_rules", "missing"),
+        (add("resolvents", "atoms", 0, (0, 1, 0)), "resolve", "changed"),
     ],
 )
-def test_what_is_read_off_two_traces_has_its_stage_and_the_arrow(
-    agreeing: SavedRun, level: str, field: str, edit, culprit: str, place: int | str
-):
-    reader, first = first_of_change(agreeing.report.traces.expected, level, field, edit)
-    lines = walk(reader, first)
-    stages = [*lines]
-    found = [stage for stage, (_, is_culprit, _) in lines.items() if is_culprit]
-    assert found == [culprit] if culprit else len(found) == 1
-    index = stages.index(found[0])
-    assert {mark for mark, *_ in [*lines.values()][:index]} <= {"agrees", "not held"}
-    assert "differs" not in {mark for mark, *_ in [*lines.values()][index + 1 :]}
-    shown: Derivation = reader.read(first)
+def test_what_is_read_off_two_traces_has_its_stage_and_the_arrow(save_edited, edit: Edit, culprit: str, place):
+    shown = show(save_edited(edit))
+    stages = {line["stage"]: line for line in shown["stages"]}
+    assert culprits(shown) == [culprit]
+    index = [*stages].index(culprit)
+    marks = [line["mark"] for line in stages.values()]
+    assert {*marks[:index]} <= {"agrees", "not held"}
+    assert "differs" not in marks[index + 1 :]
+    derivation = shown["derivation"]
     if isinstance(place, int):
-        assert [fact.is_culprit for fact in shown.facts].index(True) == place
+        assert [fact["is_culprit"] for fact in derivation["facts"]].index(True) == place
     elif place == "goal":
-        assert shown.goal_is_culprit
-        assert shown.goals[0].differs
-        assert lines["(input)"][2].startswith("the output of advance in the step before")
+        assert derivation["goal_is_culprit"]
+        first, second = derivation["goals"]
+        assert (first["expected"] != first["actual"], second["expected"]) == (True, second["actual"])
+        assert stages["(input)"]["note"].startswith("the output of advance in the step before")
     else:
-        (pair,) = [pair for pair in shown.pairs if pair.is_culprit]
-        assert pair.mark == place
+        assert [pair["mark"] for pair in derivation["pairs"] if pair["is_culprit"]] == [place]
 
 
-def test_another_choice_is_the_choice_and_the_next_goal_follows(agreeing: SavedRun):
-    trace = agreeing.report.traces.expected
-    many = int(np.argmax(trace.columns.steps.num_resolvents))
-
-    def edit(values):
-        values[many] = (values[many] + 1) % 2
-
-    reader, first = first_of_change(trace, "steps", "choice", edit)
-    assert [stage for stage, line in walk(reader, first).items() if line[1]] == ["choose"]
-    assert [fact.is_culprit for fact in reader.read(first).facts].index(True) == 4
-    at_choice, behind = (reader.sides(first.candidate, first.step + i)[2] for i in (0, 1))
-    assert (at_choice, behind) == (True, False)
+def test_behind_another_choice_differences_are_consequences(save_edited):
+    at_choice, behind = type_keys(save_edited(add("steps", "choice", 0, 1)), "f")
+    assert "diverged before this step" not in at_choice
+    assert "The two derivations diverged before this step: differences here are consequences." in behind
 
 
-def test_a_step_that_agrees_agrees_in_every_stage_that_is_held(agreeing: SavedRun):
-    traces = agreeing.report.traces
-    lacking = {"resolvents.score", "resolvents.origin", "resolvents.origin_kind", "steps.dropped_atoms"}
-    for lost, not_held in (
-        (set(), {"select", "prune", "revisit"}),
-        (lacking, {"select", "prune", "revisit", "match_rules", "match_facts", "limit", "score"}),
-    ):
-        actual = replace(traces.actual, fields=traces.actual.fields - lost)
-        lines = walk_stages(DerivationReader(traces.expected, actual), 0, 0, None)
-        assert {line.stage for line in lines if line.mark.value == "not held"} >= not_held
-        assert {line.mark.value for line in lines} == {"agrees", "not held"}
-        assert next(line for line in lines if line.stage == "choose").mark.value == "agrees"
+@pytest.mark.parametrize(
+    ("places", "marks"),
+    [
+        ((0, 0, 1, 2), ["same", "extra", "same", "same"]),
+        ((0, 2), ["same", "missing", "same"]),
+        ((1, 0, 2), ["moved", "same", "moved", "same"]),
+    ],
+)
+def test_resolvents_are_aligned_and_an_extra_one_of_equal_ones_has_not_moved(save_edited, places, marks: list[str]):
+    found = show(save_edited(take(*places)))["derivation"]["pairs"]
+    assert sorted(pair["mark"] for pair in found) == sorted(marks)
+
+
+@pytest.mark.parametrize(("change", "texts"), [(-1e-7, ["-1.0", "-1.0000001"]), (-0.25, ["-1", "-1.25"])])
+def test_scores_that_look_alike_and_differ_are_written_out(save_edited, change: float, texts: list[str]):
+    (pair,) = (
+        p for p in show(save_edited(add("resolvents", "score", 3, change)))["derivation"]["pairs"] if p["is_culprit"]
+    )
+    assert (pair["mark"], [pair[side]["score"] for side in ("expected", "actual")]) == ("score", texts)
+
+
+def test_a_step_that_agrees_agrees_in_every_stage_that_both_traces_hold(save_edited):
+    not_held = {"select", "prune", "revisit"}
+    for lost in ((), (*ORIGINS, "steps.dropped_atoms", "steps.dropped_resolvents")):
+        _, before = type_keys(save_edited(add("steps", "outcome", 1, 1), lost), "b")
+        lines = [line.split() for line in before[before.index("stage by stage") :].splitlines()[1:] if line.strip()]
+        marks = {line[0]: line[1] for line in lines}
+        assert set(marks.values()) == {"agrees", "not"}
+        assert {stage for stage, mark in marks.items() if mark == "not"} >= not_held
+        assert marks["choose"] == "agrees"
+        not_held |= {"match_rules", "match_facts", "limit"}
 
 
 def test_what_ran_beside_a_step_stands_after_its_stages(faulty: SavedRun):
     first = change(faulty.report.divergences[0], stage="recycle", field="resolvents.atoms", is_replayed=True)
-    lines = walk(reader_of(faulty), first)
-    assert [*lines][-1] == "recycle"
-    assert lines["recycle"][1]
-    assert "the steps that run beside it" in lines["recycle"][2]
-    assert "differs" not in [mark for mark, *_ in lines.values()][:-1]
-    absent = change(first, step=2, field="candidates.num_steps")
-    assert [*walk(reader_of(faulty), absent)] == ["recycle"]
-
-
-def make_side(*predicates: int, resolvents: tuple[ResolventView, ...] = ()) -> step_document.SideStep:
-    names = SimpleNamespace(
-        atom=lambda atom: f"p{atom[0]}",
-        goal=lambda atoms, kind=0: " ".join(f"p{atom[0]}" for atom in atoms),
-        clause=lambda kind, index: "",
-    )
-    fields = {"goal": tuple(Atom(each, -1, -2) for each in predicates), "resolvents": resolvents, "choice": -1}
-    view = StepView(**{name: fields.get(name, 0) for name in StepView._fields})
-    return step_document.SideStep(view, names, {"resolvents.score"}, dict)
-
-
-def resolvent(predicate: int, score: float = 0.0) -> ResolventView:
-    return ResolventView(int(GoalKind.GOAL), (Atom(predicate, -1, -2),), int(Origin.RULE), predicate, score)
-
-
-def test_goals_side_by_side_keep_the_atoms_of_both_in_order():
-    goals = [each for num in range(4) for each in product(range(2), repeat=num)]
-    for left, right in product(goals, repeat=2):
-        pairs = list(step_document._align_goals(make_side(*left), make_side(*right)))
-        assert [pair[0] for pair in pairs if pair[0] is not None] == [f"p{each}" for each in left]
-        assert [pair[1] for pair in pairs if pair[1] is not None] == [f"p{each}" for each in right]
-        if left == right:
-            assert all(pair[0] == pair[1] for pair in pairs)
-
-
-def test_nothing_is_missing_on_a_side_that_is_not_shown():
-    shown = make_side(1, resolvents=(resolvent(1), resolvent(2)))
-    for other in (make_side(1), None):
-        for pair, mark in (((shown, other), "missing"), ((other, shown), "extra")):
-            found = step_document._align_resolvents(*pair, 0.0)
-            assert [each.mark for each in found] == [mark if other else "same"] * 2
-
-
-@pytest.mark.parametrize(
-    ("left", "right", "marks"),
-    [
-        ((1,), (1, 1), ["same", "extra"]),
-        ((1, 1), (1,), ["same", "missing"]),
-        ((1, 2), (2, 1), ["moved", "moved", "same"]),
-    ],
-)
-def test_an_extra_one_of_equal_resolvents_has_not_moved(
-    left: tuple[int, ...], right: tuple[int, ...], marks: list[str]
-):
-    sides = (make_side(1, resolvents=tuple(map(resolvent, each))) for each in (left, right))
-    assert sorted(pair.mark for pair in step_document._align_resolvents(*sides, 0.0)) == sorted(marks)
-
-
-@pytest.mark.parametrize(
-    ("score", "texts"), [(-1.0000001, ["-1.0", "-1.0000001"]), (-1.25, ["-1", "-1.25"]), (-1.0, ["-1", "-1"])]
-)
-def test_scores_that_look_alike_and_differ_are_written_out(score: float, texts: list[str]):
-    steps = [make_side(1, resolvents=(resolvent(1, each),)) for each in (-1.0, score)]
-    (pair,) = step_document._align_resolvents(*steps, 0.0)
-    assert pair.mark == ("same" if score == -1.0 else "score")
-    assert [line.score for line in pair[1:3]] == texts
+    for each, stages in ((first, 15), (change(first, step=2, field="candidates.num_steps"), 1)):
+        report = change(faulty.report, first_cause=each, divergences=(each, *faulty.report.divergences[1:]))
+        shown = show(faulty.with_report(report))
+        assert culprits(shown) == ["recycle"]
+        assert len(shown["stages"]) == stages
+        assert shown["stages"][-1]["stage"] == "recycle"
+        assert stages == 1 or "the steps that run beside it" in shown["stages"][-1]["note"]
+        assert "differs" not in [line["mark"] for line in shown["stages"][:-1]]
 
 
 def test_the_atoms_of_a_clause_are_below_the_atom_that_it_resolved(faulty: SavedRun):
-    expected, actual = (
-        [(line.depth, line.atom, line.clause.split(" [")[0], line.step, line.note) for line in tree]
-        for tree in reader_of(faulty).trees(faulty.report.divergences[0])
-    )
-    assert expected == [
-        (0, "locatedInCR(armenia, asia)", RULE, 0, ""),
-        (1, "neighborOf(armenia, X0)", "fact neighborOf(armenia, iran)", 1, ""),
-        (1, "locatedInCR(iran, asia)", RULE, 2, ""),
-        (2, "neighborOf(iran, X0)", "fact neighborOf(iran, pakistan)", 3, ""),
-        (2, "locatedInCR(pakistan, asia)", "", -1, "a fact"),
-    ]
-    assert actual[1:] == [
-        (1, "neighborOf(armenia, X0)", "", 1, "no clause"),
-        (1, "locatedInCR(X0, asia)", "", -1, "open"),
+    _, view = type_keys(faulty.folder, "t")
+    assert [line.rstrip()[4:] for line in view.splitlines() if line.startswith("    ")] == [
+        f"step 0  locatedInCR(armenia, asia)   by {RULE}",
+        "step 1    neighborOf(armenia, X0)   by fact neighborOf(armenia, iran) [train.txt:382]",
+        f"step 2    locatedInCR(iran, asia)   by {RULE}",
+        "step 3      neighborOf(iran, X0)   by fact neighborOf(iran, pakistan) [train.txt:625]",
+        "a fact      locatedInCR(pakistan, asia)",
+        f"step 0  locatedInCR(armenia, asia)   by {RULE}",
+        "step 1    neighborOf(armenia, X0)   no clause",
+        "open      locatedInCR(X0, asia)",
     ]
 
 
-def step_of(goal: tuple[Atom, ...], rule: int, after: tuple[Atom, ...]) -> StepView:
-    kind = GoalKind.GOAL if after else GoalKind.TRUE
-    return StepView(0, goal, (ResolventView(kind, after, Origin.RULE, rule, 0.0),), 0, 0, 0, Outcome.OPEN)
-
-
-def test_what_the_steps_do_not_determine_has_no_tree(faulty: SavedRun):
-    trace = faulty.report.traces.expected
-    names, bodies = Names(trace), read_bodies(trace)
-    rule = next(i for i, body in enumerate(bodies) if len(body) == 2)
-    x, y = (encode_variable(i) for i in range(2))
-    first, second = (trace.symbols.predicates.index(name) for name in bodies[rule])
-    query, left, right = Atom(second, 0, 1), Atom(first, 0, x), Atom(second, x, 1)
-    lines = build_tree([step_of((query,), rule, (left, right))], names, bodies)
-    # The atoms that no step selected are those of the last resolvent.
-    assert [(line.depth, line.atom) for line in lines[1:]] == [(1, names.atom(left)), (1, names.atom(right))]
-    for steps, known in (
-        ([], bodies),
-        # Without rules, after a rule with one atom, and after a step whose goal is not the resolvent before it.
-        ([step_of((query,), rule, (left, right))], []),
-        ([step_of((query,), 0, (left,))], [bodies[rule][:1]]),
-        ([step_of((query,), rule, (left, right)), step_of((left,), rule, ())], bodies),
-        # Of two equal atoms, pruning may have left either.
-        ([step_of((query,), 0, (left, Atom(second, x, y)))], [(*bodies[rule], bodies[rule][1])]),
-    ):
-        assert build_tree(steps, names, known) == ()
+@pytest.mark.parametrize(
+    ("edit", "lost", "text"),
+    [
+        # A rule with another number of atoms.
+        (add("resolvents", "origin", 0, 1), (), "  actual\n    not determined by the steps that the trace contains\n"),
+        (add("steps", "outcome", 0, 1), ORIGINS, "a tree would show no more than the steps"),
+    ],
+)
+def test_what_the_steps_do_not_determine_has_no_tree(save_edited, edit: Edit, lost: tuple[str, ...], text: str):
+    assert text in type_keys(save_edited(edit, lost), "t")[1]

@@ -19,21 +19,18 @@ def identify(folder: Path, source: str) -> dict[str, str]:
     return identify_engines([f"{folder / 'probe.py'}:engine"])
 
 
+PATHS = "from pathlib import Path\nP = Path(__file__).with_name('known.json')\n"
+
+
 @pytest.mark.parametrize(
     ("source", "name"),
     [
         ("import json\nKNOWN = json.load(open('known.json'))", "known.json"),
         ("from pathlib import Path\nHERE = Path(__file__).parent\nK = (HERE / 'known.json').read_text()", "known.json"),
-        (
-            "from pathlib import Path\nP = Path(__file__).with_name('known.json')\ndef f(): return P.read_bytes()",
-            "known.json",
-        ),
-        ("from pathlib import Path\nK = Path(__file__).with_name('known' + '.json').read_text()", "known.json"),
-        ("from pathlib import Path\nK = Path(__file__).with_name('known.json').exists()", "known.json"),
-        (
-            "import os\nHERE = os.path.dirname(__file__)\nK = open(os.path.join(HERE, 'known.json')).read()",
-            "known.json",
-        ),
+        (PATHS + "def f(): return P.read_bytes()", "known.json"),
+        (PATHS.replace("known.json", "known' + '.json") + "K = P.read_text()", "known.json"),
+        (PATHS + "K = P.exists()", "known.json"),
+        ("import os\nP = os.path.dirname(__file__)\nK = open(os.path.join(P, 'known.json')).read()", "known.json"),
         ("import os\nBUG = os.environ.get('MY_' + 'BUG')", "$MY_BUG"),
         ("from os import environ as e\nBUG = 'MY_BUG' in e and e['MY_BUG']", "$MY_BUG"),
         ("", "$PYTHONHASHSEED"),
@@ -131,8 +128,6 @@ def test_installed_packages_are_known_by_their_versions_and_own_modules_by_their
     assert {*identify(tmp_path, "import pack")} == {"probe.py", "pack/__init__.py", "pack/requests.py"}
 
 
-# Changes that the user accepts.
-
 SMALL: dict[str, Any] = {"queries": 2, "corruptions": 3}
 EVALUATION = kv.EvaluationOptions(part_size=4, check=8, minimum="none")
 CHANGE = "helper.py changed: absent there, 2 here"
@@ -197,9 +192,9 @@ def test_a_campaign_tries_again_what_other_code_tried_and_notes_it(
     tmp_path: Path, edit_helper: Callable[[], None]
 ) -> None:
     pytest.importorskip("kgverify.prover.engine")
-    given: dict[str, Any] = {"examples": 10, "corpus": tmp_path / "corpus", "options": kv.FuzzOptions(minimum="none")}
+    given: dict[str, Any] = {"examples": 4, "corpus": tmp_path / "corpus", "options": kv.FuzzOptions(minimum="none")}
     kv.fuzz("reference", **given)
-    assert kv.fuzz("reference", **given).num_resumed == 10
+    assert kv.fuzz("reference", **given).num_resumed == 4
     edit_helper()
     anew = kv.fuzz("reference", **given)
     assert anew.num_resumed == 0

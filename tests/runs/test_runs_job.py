@@ -1,7 +1,5 @@
-"""A saved run contains its job, from which it is made again; the parts of a run, and the start of its workers."""
+"""A saved run contains its job, from which it is made again."""
 
-import signal
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +9,6 @@ import pytest
 import kgverify as kv
 from kgverify.runs.engine_makers import EngineSpec
 from kgverify.runs.job import encode_job, load_run_graph, read_job
-from kgverify.runs.pool import _start_process
 
 
 def read_written(report: Any, job: kv.Job) -> Any:
@@ -27,19 +24,19 @@ def report() -> Any:
 
 def test_a_report_contains_the_whole_job() -> None:
     pytest.importorskip("kgverify.prover.engine")
-    queries = kv.Queries(1, corruptions=2, split="valid", seed=3)
-    limits = kv.Limits(max_depth=3)
-    equality = kv.Equality(lockstep=True, score_error="float16", modulo="names,order", minimum={"proved": 0})
-    given: dict[str, Any] = {"queries": queries, "limits": limits, "equality": equality}
+    given: dict[str, Any] = {
+        "queries": kv.Queries(1, corruptions=2, split="valid", seed=3),
+        "limits": kv.Limits(max_depth=3),
+        "equality": kv.Equality(lockstep=True, score_error="float16", modulo="names,order", minimum={"proved": 0}),
+    }
     engine = kv.Evaluator(mode="eager", device="cpu", slots=16, faults="last-fact-lost")
     report = kv.verify("countries", engine, reference=kv.Reference(), **given)
     job = read_job(msgspec.json.decode(msgspec.json.encode(report), type=type(report)))
-    assert job.engines == kv.Engines(
-        EngineSpec(mode="eager", device="cpu", faults=("last-fact-lost",)), EngineSpec("reference")
-    )
-    assert (job.queries, job.proofs, job.equality) == (queries, kv.Proofs(limits, "shortest"), equality)
-    again = {"queries": job.queries, "limits": job.proofs.limits, "equality": job.equality}
-    assert kv.verify(job.source.graph.spec, "reference", **again).run == report.run
+    expected = EngineSpec(mode="eager", device="cpu", faults=("last-fact-lost",))
+    assert job.engines == kv.Engines(expected, EngineSpec("reference"))
+    assert job.proofs == kv.Proofs(given["limits"], "shortest")
+    assert {"queries": job.queries, "limits": job.proofs.limits, "equality": job.equality} == given
+    assert kv.verify(job.source.graph.spec, "reference", **given).run == report.run
 
 
 def test_a_job_reads_the_files_of_its_graph_again(report: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,28 +85,3 @@ def test_an_altered_job_and_a_graph_that_this_machine_does_not_have_are_refused(
     altered = msgspec.structs.replace(report, job={**report.job, **changes})
     with pytest.raises(kv.UserError, match=message):
         load_run_graph(altered) if "graph" in changes else read_job(altered)
-
-
-class Noting:
-    """An executor that notes what becomes of an interrupt while processes start."""
-
-    def __init__(self) -> None:
-        self.seen: list[tuple[Any, bool]] = []
-
-    def submit(self, work: Any) -> None:
-        is_blocked = signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, [])
-        self.seen.append((signal.getsignal(signal.SIGINT), is_blocked))
-
-
-def test_processes_are_started_without_interrupts() -> None:
-    before, executor = signal.getsignal(signal.SIGINT), Noting()
-    _start_process(executor)  # type: ignore[arg-type]
-    assert executor.seen == [(signal.SIG_IGN, False)]
-    assert signal.getsignal(signal.SIGINT) is before
-    executor = Noting()
-    thread = threading.Thread(target=_start_process, args=(executor,))
-    thread.start()
-    thread.join()
-    assert executor.seen == [(before, True)]
-    assert signal.getsignal(signal.SIGINT) is before
-    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, [])

@@ -4,12 +4,10 @@ import io
 import json
 import pickle
 import shutil
-import subprocess
 import zipfile
 from dataclasses import replace
 from pathlib import Path
 
-import h5py
 import msgspec
 import numpy as np
 
@@ -19,8 +17,6 @@ from kgverify.runs.ledger import Ledger
 from kgverify.testing.campaigns.result import Block, Identity
 from kgverify.trace.read.trace_file import read_trace
 from kgverify.trace.write.writer import write_again
-
-UNKNOWN_FILTER = 32013
 
 REPRODUCER = """% kgverify reproducer 1
 
@@ -63,7 +59,6 @@ class Folder:
         self._write_modules()
         self.contents = self._make_contents()
         self.of_kind = self._make_named()
-        self._build_plugin()
 
     def _write_modules(self) -> None:
         for name in MODULES:
@@ -122,8 +117,7 @@ class Folder:
             shutil.copytree(saved, path / f"run-{side}")
             (path / f"run-{side}" / "report.json").write_text(json.dumps(named))
             found["run"].append(f"run-{side}")
-        found["filtered"] = [self._write_filtered(saved / "expected.h5")]
-        found["trace"] = ["run/expected.h5", "run/actual.h5", *found["filtered"]]
+        found["trace"] = ["run/expected.h5", "run/actual.h5"]
         corpus = path / "corpus"
         corpus.mkdir()
         for file in path.glob("*-*.kg"):
@@ -140,35 +134,6 @@ class Folder:
         (path / "steps.jsonl").write_text(f"{line}\n")
         found["lines"] = ["steps.jsonl"]
         return found
-
-    def _write_filtered(self, trace: Path) -> str:
-        """Write a trace with a dataset whose filter HDF5 would load from a plugin, and return its name."""
-        target = self.path / "filtered.h5"
-        shutil.copy(trace, target)
-        with h5py.File(target, "r+") as file:
-            name = "steps/num_atoms"
-            data = file[name][:]
-            del file[name]
-            made = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
-            made.set_chunk(data.shape)
-            made.set_filter(UNKNOWN_FILTER, h5py.h5z.FLAG_OPTIONAL, ())
-            kind, space = h5py.h5t.py_create(data.dtype, logical=True), h5py.h5s.create_simple(data.shape)
-            dataset = h5py.h5d.create(file.id, name.encode(), kind, space, made)
-            dataset.write_direct_chunk((0,) * data.ndim, data.tobytes())
-        return target.name
-
-    def _build_plugin(self) -> None:
-        """Build a plugin of HDF5 that leaves the mark when it is loaded, if there is a compiler."""
-        folder = self.path / "plugins"
-        folder.mkdir()
-        compiler = shutil.which("cc") or shutil.which("gcc")
-        if compiler is not None:
-            source = folder / "evil.c"
-            source.write_text(
-                "#include <stdio.h>\n__attribute__((constructor)) static void run(void)"
-                f' {{ FILE *file = fopen("{self.mark}", "a"); fputs("plugin ", file); fclose(file); }}\n'
-            )
-            subprocess.run([compiler, "-shared", "-fPIC", "-o", folder / "libh5evil.so", source], check=True)
 
     def write_contents(self) -> tuple[list[str], list[str]]:
         """Write each content as a file, and as folders whose files have the names that kgverify looks for."""

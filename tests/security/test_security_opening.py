@@ -60,7 +60,6 @@ KIND_OF = {
     ("trace import", "source"): "lines",
     **{(name, "path"): "trace" for name in ("trace export", "trace check", "trace repair")},
     ("trace convert", "source"): "trace",
-    ("diff", "expected"): "filtered",
     ("trace join", "like"): "trace",
 }
 """The files, besides those of every kind, that a parameter takes and that name code."""
@@ -129,24 +128,19 @@ def folder(tmp_path_factory):
 
 def python(*words: str, cwd: Path = ROOT, **options: Any) -> subprocess.CompletedProcess[str]:
     path = os.pathsep.join(map(str, (ROOT, ROOT / "reference", *sys.path[1:])))
-    environment = {**os.environ, "PYTHONPATH": path, **options.pop("environment", {})}
-    command = [sys.executable, *words]
-    return subprocess.run(
-        command, capture_output=True, text=True, check=False, cwd=cwd, env=environment, timeout=300, **options
-    )
+    options |= {"cwd": cwd, "env": {**os.environ, "PYTHONPATH": path}}
+    return subprocess.run([sys.executable, *words], capture_output=True, text=True, check=False, timeout=300, **options)
 
 
 def open_all(folder: Folder, commands: list[list[str]]) -> dict[str, Any]:
-    environment = {"HDF5_PLUGIN_PATH": str(folder.path / "plugins")}
-    done = python(str(HERE / "opening.py"), str(folder.path), input=json.dumps(commands), environment=environment)
+    done = python(str(HERE / "opening.py"), str(folder.path), input=json.dumps(commands))
     assert done.returncode == 0, done.stderr[-3000:]
     found: dict[str, Any] = json.loads(done.stdout)
     return found
 
 
 def test_every_command_is_tried():
-    functions = dict(walk())
-    names = set(functions)
+    names = {name for name, _ in walk()}
     assert names == set(BASE), "say in BASE of tests/security/test_security_opening.py how a new command ends soon"
     parameters = {(name, parameter) for name, function in walk() for parameter, _ in file_parameters(function)}
     assert set(KIND_OF) <= parameters
@@ -164,14 +158,10 @@ def test_no_command_runs_code_of_a_strangers_folder(folder, is_whole):
     assert found["seen"] == []
     bugs = {words: each for words, each in found["codes"].items() if each[0] not in (0, 1, 2, 3)}
     assert not bugs
-    for file in folder.of_kind["reproducer"]:
-        code, text = found["codes"][f"replay {file}"]
-        assert code == 2
-        assert "names the engine" in text
-    for run in folder.of_kind["run"]:
-        code, text = found["codes"][f"shrink {run} --calls 0"]
-        assert code == 2
-        assert "names the engine" in text
+    named = [f"replay {file}" for file in folder.of_kind["reproducer"]]
+    for words in (*named, *(f"shrink {run} --calls 0" for run in folder.of_kind["run"])):
+        code, text = found["codes"][words]
+        assert (code, "names the engine" in text) == (2, True)
 
 
 @pytest.mark.deep

@@ -5,6 +5,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import NamedTuple
 
+from kgverify import Problem
 from kgverify.laws import Law, compiled_maker, draw_problems
 from kgverify.laws.law import find_violations
 from kgverify.runs.engine_makers import MakePipeline
@@ -22,11 +23,7 @@ REPLICAS = ("made-by-clause", "complete-step", "score-formula")
 
 
 class Search(NamedTuple):
-    """The result of a search.
-
-    examples: problems up to the first that fails, that one included; all that were tried if none fails
-    failure:  the confirmed failure of that problem; None if none fails
-    """
+    """The number of problems up to the first that fails, or of all, and its confirmed failure; None if none fails."""
 
     examples: int
     failure: Failure | None
@@ -92,3 +89,10 @@ def find_breakers(
                 found[violation.law] = min(number, found.get(violation.law, number))
         done, size = done + len(problems), min(2 * size, LARGEST_ROUND)
     return found
+
+
+def failure_of(problem: Problem, fault: str = "last-fact-lost") -> Failure:
+    """Return the failure of a problem that a faulty evaluator shows."""
+    failure = Checker(compiled_maker(faults=[fault])).judge(problem)
+    assert failure is not None
+    return failure

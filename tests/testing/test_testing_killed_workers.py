@@ -7,17 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from problem_text import problem_of
 
 import kgverify as kv
 from kgverify import UserError
-from kgverify.runs import pool
-from kgverify.runs.engine_makers import PLAIN
 from kgverify.runs.pool import Processes, do_all
-from kgverify.testing.campaigns import campaign as campaigns
-from kgverify.testing.campaigns.campaign import try_block
-from kgverify.testing.campaigns.result import Identity
-from kgverify.testing.checking.check import Checker
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="signals are another thing there")
 
@@ -40,7 +33,6 @@ class Interrupts(ReferenceEngine):
     def prove(self, candidates, *rest):
         raise KeyboardInterrupt
 """
-WORK = Identity(engine=PLAIN, reference=PLAIN, lockstep=False, seed=0, block_size=32)
 
 
 @pytest.fixture(autouse=True)
@@ -49,16 +41,8 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr(campaigns, "BLOCK_SIZE", 64)
-    monkeypatch.setattr(campaigns._Run, "shrink_found", lambda *given: None)
-
-
-@pytest.fixture
-def runs(monkeypatch) -> list[tuple[int, ...]]:
-    """Return the list of the groups of problems that are run from now on, without running them."""
-    found: list[tuple[int, ...]] = []
-    monkeypatch.setattr(Checker, "find_suspects", lambda checker, batch: found.append(batch.indices) or [])
-    return found
+    monkeypatch.setattr("kgverify.testing.campaigns.campaign.BLOCK_SIZE", 64)
+    monkeypatch.setattr("kgverify.testing.campaigns.campaign._Run.shrink_found", lambda *given: None)
 
 
 def kill_every(seconds: float, killed: list[int], most: int) -> Callable[[kv.Tally], None]:
@@ -110,7 +94,7 @@ def test_a_keyboard_interrupt_that_an_engine_raises_in_a_process_is_its_crash():
 
 @pytest.mark.deep
 def test_processes_killed_while_they_start_end_a_campaign_that_says_how_far_it_came(tmp_path: Path, monkeypatch):
-    monkeypatch.setattr(campaigns, "MOST_LOST", 3)
+    monkeypatch.setattr("kgverify.testing.campaigns.campaign.MOST_LOST", 3)
     kv.fuzz("reference", examples=64, jobs=2, corpus=tmp_path / "corpus")
     # From now on a process takes longer to start than kills are apart.
     (tmp_path / "sitecustomize.py").write_text("import time\ntime.sleep(4.0)\n")
@@ -143,43 +127,9 @@ def test_a_call_whose_process_is_killed_is_repeated_and_its_neighbours_go_on(tmp
 
 @pytest.mark.deep
 def test_a_call_that_always_ends_its_process_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(pool, "MOST_REPEATS", 3)
+    monkeypatch.setattr("kgverify.runs.pool.MOST_REPEATS", 3)
     with Processes(1) as workers:
         with pytest.raises(UserError, match=r"died 3 times before its work was done \(SIGKILL\)"):
             list(do_all(workers, [(0, exec, ("import os; os.kill(os.getpid(), 9)",))]))
         with pytest.raises(UserError, match=r"a worker died before its work was done \(SIGSEGV\)"):
             list(do_all(workers, [(0, exec, (end_once(tmp_path / "x", "signal.SIGSEGV"),))]))
-
-
-def test_problems_that_ended_a_process_are_run_in_halves_and_not_alone(runs):
-    try_block(WORK, 0, 16)
-    whole = max(runs, key=len)
-    first, second = whole[: len(whole) // 2], whole[len(whole) // 2 :]
-    runs.clear()
-    # The last problem runs alone.
-    block = try_block(WORK, 0, 16, (whole, first, (15,)))
-    assert second in runs
-    assert {whole, first, (15,)}.isdisjoint(runs)
-    assert [(each.signature.kind, each.count) for each in block.sightings] == [("death", 2)]
-
-
-def test_groups_are_halved_until_their_parts_did_not_end_a_process_and_the_smallest_are_blamed():
-    deaths = {(1, 2), (3,), (4, 5, 6, 7), (6, 7)}
-    assert list(campaigns._halve([[1, 2], [3], [4, 5, 6, 7], [8, 9]], deaths)) == [
-        [1],
-        [2],
-        [3],
-        [4, 5],
-        [6],
-        [7],
-        [8, 9],
-    ]
-    groups = [(1, 2, 3), (1, 2), (4,), (4, 5), (2, 3)]
-    assert campaigns._find_smallest(groups) == [(4,), (1, 2), (2, 3)]
-
-
-def test_another_problem_comes_last_in_the_run_of_each_block_one_with_two_variables_if_there_is_one():
-    half, both = problem_of("? p(a, Y)"), problem_of("? p(X, Y)")
-    for number in range(2):
-        assert campaigns._end_with_open_query([0, 1], [both, half], number) == [1, 0]
-        assert campaigns._end_with_open_query([0, 1], [half, half], number) == [1 - number, number]

@@ -1,13 +1,12 @@
 """Reproducers: text that reads back as itself, mistakes reported with their line, replays, and generated tests."""
 
-import subprocess
-import sys
 from dataclasses import replace
 
 import pytest
+from fault_search import failure_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from problem_text import failure_of, problem_of
+from problem_text import problem_of
 
 import kgverify as kv
 from kgverify import (
@@ -30,10 +29,8 @@ from kgverify.testing.checking.check import Checker
 from kgverify.testing.checking.failure import Failure, Signature
 from kgverify.testing.problems.decode import SIZE, decode_problem
 from kgverify.testing.reproducers.text_format import (
-    escape_line,
     make_reproducer,
     parse_reproducer,
-    unescape,
     write_reproducer,
     write_test,
 )
@@ -41,7 +38,7 @@ from kgverify.testing.shrinking.shrink import shrink
 
 X, Y = Variable("X"), Variable("Y")
 SIGNATURE = Signature("match_facts", "stage.match_facts", "missing", "a repeated variable is selected")
-LAST_LOST, EAGER = EngineSpec(faults=("last-fact-lost",)), EngineSpec()
+LAST_LOST = EngineSpec(faults=("last-fact-lost",))
 QUIRKS = ["a", "X", "_", "ranked", "it's", "a\\b", "a\nb", "\u2028", '"""', "\ud800", "%", "note: 1", "é", ""]
 
 names = st.text(max_size=6) | st.sampled_from(QUIRKS)
@@ -69,12 +66,6 @@ def problems(draw):
         sizes=Sizes(3, 1, 2, 4, 5, 6),
         spread=draw(st.sampled_from([Spread(), Spread(254, 1, 2)])),
     )
-
-
-@pytest.mark.parametrize("text", [" ", "  ", " a ", "a", "", "\\ ", "a\u00a0"])
-def test_blanks_at_the_ends_of_a_value_are_kept(text: str):
-    assert unescape(escape_line(text)) == text
-    assert escape_line(text) == escape_line(text).strip()
 
 
 @settings(max_examples=60, deadline=None)
@@ -201,11 +192,9 @@ def make(program, limits, policy):
 """
 
 
-@pytest.mark.deep
 def test_a_crash_of_a_third_party_engine_becomes_a_test_that_passes_when_it_is_repaired(tmp_path, monkeypatch):
-    engine, test = tmp_path / "toy_engine.py", tmp_path / "test_toy.py"
-    engine.write_text(TOY)
-    monkeypatch.chdir(tmp_path)
+    test = tmp_path / "test_toy.py"
+    (tmp_path / "toy_engine.py").write_text(TOY)
     monkeypatch.syspath_prepend(str(tmp_path))
     problem = problem_of("p(a, b); p(X, Y) <- q(X, Y), p(X, X); q(X, Y) <- r(X, X), p(Y, X); ? p(a, b); ? q(a, X)")
     checker = Checker(find_maker("toy_engine:make"))
@@ -216,18 +205,11 @@ def test_a_crash_of_a_third_party_engine_becomes_a_test_that_passes_when_it_is_r
     assert parse_reproducer(render_reproducer(made)) == made
     assert "no room for p(X, X)" in str(kv.replay(made, trust=True))
     assert write_test(made, test).fails
-    command = [sys.executable, "-B", "-m", "pytest", "-q", "-p", "no:cacheprovider", str(test)]
-    before = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-    assert before.returncode == 1
-    assert "no room for p(X, X)" in before.stdout
-    engine.write_text(TOY.replace("IS_REPAIRED = False", "IS_REPAIRED = True "))
-    after = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-    assert after.returncode == 0, after.stdout
+    monkeypatch.setattr("toy_engine.IS_REPAIRED", True)
+    assert write_test(made, test) == (False, "both sides agree")
 
 
-def test_a_test_that_does_not_fail_is_reported(reproducer, tmp_path):
-    first = write_test(reproducer.with_engine(EAGER), tmp_path / "test_it.py")
-    assert first == (False, "both sides agree")
+def test_a_test_that_pytest_does_not_collect_or_that_cannot_be_written_is_refused(reproducer, tmp_path):
     with pytest.raises(UserError, match="pytest does not collect"):
         write_test(reproducer, tmp_path / "it.py")
     with pytest.raises(UserError, match="cannot be written"):

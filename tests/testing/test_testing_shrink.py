@@ -6,26 +6,23 @@ Most problems here fail by a rule of their text, without an engine. So passes of
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import cache
 from itertools import islice
 from typing import Any
 
 import pytest
 from fault_search import ProblemStream
-from problem_text import atoms_of, failure_of, problem_of
+from problem_text import atoms_of, problem_of
 
-from kgverify import Limits, PolicySpec, Problem, Sizes, Spread, UserError
+from kgverify import Limits, PolicySpec, Problem, Sizes, Spread
 from kgverify.laws import compiled_maker, draw_problems
 from kgverify.program.atoms import Variable
 from kgverify.testing.checking.check import Checker
-from kgverify.testing.checking.failure import CRASH, Failure, Signature, fails_same_way
+from kgverify.testing.checking.failure import CRASH, Failure, Signature
 from kgverify.testing.problems.merge import merge
 from kgverify.testing.shrinking.shrink import (
     Budget,
     Oracle,
-    drop_queries,
     find_neighbour,
-    lower_limits,
     shrink,
     shrink_with,
 )
@@ -98,19 +95,12 @@ def num_predicates(problem: Problem) -> int:
             "",
             r"the query p\(\w, \w\) instead of .*",
         ),
-        (IN_STEP, lambda p: bool(p.queries) and p.num_corruptions not in (0, 1), r"\? p\(a, a\)   \(2 .*", ""),
         (IN_STEP, lambda p: bool(p.queries) and p.num_corruptions != 0, r"\? p\(a, a\)   \(1 .*", ""),
         (
             IN_STEP,
             lambda p: p.policy.name != "shortest" and bool(p.facts),
             r"p\(a, a\)\..*policy two_tower.*",
             r"without the fact p\(a, a\)",
-        ),
-        (
-            IN_STEP,
-            lambda p: p.policy.seed > 0 and bool(p.rules),
-            r"p\(X, \w\) <- p\(\w, \w\)\..*policy two_tower.*",
-            "without the rule .*",
         ),
         (IN_STEP, lambda p: sum(p.spread[:2]) > 100, "", "unused constants: 100 instead of 101"),
         (IN_BATCH, lambda p: p.sizes.slots > 1 and len(p.unranked) > 1, r"\? p\(.*\? p\(.*", "without the query .*"),
@@ -183,18 +173,11 @@ def limited(**limits: Any) -> Problem:
     ("problem", "fails", "change"),
     [
         (limited(max_depth=3), lambda p: p.limits.max_depth <= 3, "max_depth is 4 instead of 3"),
-        (limited(max_depth=3), lambda p: p.limits.max_depth >= 3, "max_depth is 2 instead of 3"),
-        (limited(max_atoms=1), lambda p: p.limits.max_atoms == 1, "max_atoms is 2 instead of 1"),
         (limited(max_resolvents=2), lambda p: p.limits.max_resolvents > 1, "max_resolvents is 1 instead of 2"),
         (
             limited(exclude_query=False),
             lambda p: not p.limits.exclude_query,
             "the query may not serve as a fact in its own derivation",
-        ),
-        (
-            replace(ONE, spread=Spread(7, 0, 2)),
-            lambda p: p.spread.after == 2,
-            "unused symbols come after 1 instead of 2",
         ),
         (replace(ONE, spread=Spread(7, 0, 2)), lambda p: p.spread.constants <= 7, "unused constants: 8 instead of 7"),
         (
@@ -226,7 +209,6 @@ def limited(**limits: Any) -> Problem:
             "the query p(c0, b) instead of p(a, b)",
         ),
         (RULED, lambda p: not p.rules or len(p.rules[0].body) > 1, f"without q(X, Y) in the rule {RULE}"),
-        (RULED, lambda p: not p.rules or p.rules[0].body != RULE.body[:1], f"without r(Y, Y) in the rule {RULE}"),
         (
             RULED,
             lambda p: not p.rules or p.rules[0].clause_head == RULE.clause_head or len(p.rules[0].body) < 2,
@@ -253,72 +235,24 @@ def test_an_element_that_matters_is_the_difference(problem: Problem, fails: Fail
     assert found.change == change
 
 
-def test_limits_are_lowered_and_what_is_not_drawn_gets_no_seed():
-    lowered = lower_limits(limited(max_depth=17), RuledOracle(IN_STEP, lambda each: each.limits.max_depth >= 4))
-    assert lowered.limits.max_depth == 4
-    unranked = replace(ONE, num_corruptions=3, seed=5)
-    assert drop_queries(unranked, RuledOracle(IN_STEP, lambda each: True)) == replace(
-        unranked, num_corruptions=0, seed=0
-    )
-    # A ranking that needs its corruptions keeps their seed.
-    ranked = problem_of("! p(a, b)", num_corruptions=3, seed=5)
-    oracle = RuledOracle(IN_STEP, lambda each: bool(each.queries) and (each.num_corruptions == 3 or each.seed == 0))
-    assert drop_queries(ranked, oracle) == ranked
-
-
-@pytest.fixture(scope="module")
-def shrunk_of():
-    """Return a function that shrinks the first failure of each fault once."""
-    stream = ProblemStream(seed=0)
-
-    @cache
-    def find(name: str):
-        failure = stream.search_fault(name).failure
-        return failure, shrink(failure, Checker(compiled_maker(faults=[name])), Budget(seconds=300))
-
-    return find
+STREAM = ProblemStream(seed=0)
 
 
 @pytest.mark.deep
-@pytest.mark.parametrize(
-    ("name", "size"),
-    [("last-fact-lost", 1), ("fact-cap", 51), ("scatter-collision", 4), ("sticky-outcome", 1), ("optimistic-ties", 0)],
-)
-def test_a_fault_shrinks_to_little_that_fails_alone_in_the_same_way(shrunk_of, name, size):
-    failure, shrunk = shrunk_of(name)
-    make = compiled_maker(faults=[name])
-    assert shrunk.is_finished
+@pytest.mark.parametrize(("name", "size"), [("last-fact-lost", 1), ("scatter-collision", 4), ("optimistic-ties", 0)])
+def test_a_fault_shrinks_to_little_that_fails_alone_in_the_same_way_each_time_within_a_budget(name, size):
+    failure, make, told = STREAM.search_fault(name).failure, compiled_maker(faults=[name]), []
+    shrunk = shrink(failure, Checker(make), Budget(seconds=300))
+    if size == 0:
+        again = shrink(failure, Checker(make))
+        assert (again.failure, again.neighbour, again.calls) == (shrunk.failure, shrunk.neighbour, shrunk.calls)
+    assert (shrunk.is_finished, shrunk.failure.is_alone) == (True, True)
     assert shrunk.problem.size <= size
-    assert shrunk.failure.is_alone
     assert shrunk.failure.signature == failure.signature == Checker(make).judge(shrunk.problem).signature
     assert Checker().judge(shrunk.problem) is None
     assert Checker(make).judge(shrunk.neighbour.problem) is None
-    assert shrunk.neighbour.problem != shrunk.problem
-
-
-@pytest.mark.deep
-def test_a_shrink_is_deterministic_and_stops_at_its_budget(shrunk_of):
-    failure, shrunk = shrunk_of("last-fact-lost")
-    make, told = compiled_maker(faults=["last-fact-lost"]), []
-    budget = Budget(max_calls=12, progress=lambda name, problem, calls: told.append(calls))
-    few = shrink(failure, Checker(make), budget)
+    few = shrink(failure, Checker(make), Budget(max_calls=12, progress=lambda *given: told.append(given[-1])))
     assert (few.is_finished, few.neighbour) == (False, None)
     assert told[-1] <= few.calls <= 12
     assert Checker(make).judge(few.problem).signature == failure.signature
     assert shrink(failure, Checker(make), Budget(seconds=0)).problem == failure.problem
-    again = shrink(failure, Checker(make))
-    assert (again.failure, again.neighbour, again.calls) == (shrunk.failure, shrunk.neighbour, shrunk.calls)
-
-
-def test_a_problem_that_does_not_fail_again_is_refused():
-    failure = failure_of(problem_of("p(a, a); ? p(X, a)"))
-    with pytest.raises(UserError, match="does not fail again with"):
-        shrink(failure, Checker())
-
-
-def test_columns_of_one_resolvent_fail_in_the_same_way_only_in_a_step_that_is_wrong_in_company():
-    atoms, origin = (Signature("recycle", f"resolvents.{name}", "foreign") for name in ("atoms", "origin"))
-    assert fails_same_way(atoms, origin)
-    assert fails_same_way(atoms.held, origin)
-    assert not fails_same_way(atoms, atoms._replace(field="steps.depth"))
-    assert not fails_same_way(atoms._replace(stage="prune"), origin._replace(stage="prune"))

@@ -18,7 +18,7 @@ from typing import Any
 import h5py
 import numpy as np
 import xxhash
-from trace_builders import FACTS, RULES, make_columns, open_writer, rows
+from trace_builders import FACTS, RULES, make_columns, write_shards
 
 from kgverify.kinds import KNOWLEDGE_GRAPH
 from kgverify.trace.model.schema import file_checksum
@@ -168,19 +168,21 @@ TYPES = {
     "600 fields": np.dtype([(f"field{i}", "<i4") for i in range(600)]),
     "an enumeration": h5py.enum_dtype({"A": 0, "B": 1}, basetype="i4"),
     "pairs": np.dtype(("<i4", (2,))),
-    **{name: np.dtype(name) for name in ("V4", ">i4", "<f4", "S4", "?", "<c8")},
+    "opaque bytes": np.dtype("V4"),
 }
 for _name, _dtype in TYPES.items():
     edited(f"a column of type {_name}", partial(retype, dtype=_dtype), is_resealed=True)
 
 
 def with_filters(file, filters, length, chunk, make_raw):
-    """Replace `/steps/choice` by one stored chunk with these filters (1: deflate, 2: shuffle, 3: fletcher32)."""
+    """Replace `/steps/choice` by one stored chunk with these filters (1: deflate, 2: shuffle, 3: fletcher32, 4: a plugin)."""
+    plugin = 32013, h5py.h5z.FLAG_OPTIONAL, ()
     del file[CHOICE]
     plan = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
     plan.set_chunk((chunk,))
     for number in filters:
-        {1: lambda: plan.set_deflate(1), 2: plan.set_shuffle, 3: plan.set_fletcher32}[number]()
+        sets = {1: lambda: plan.set_deflate(1), 2: plan.set_shuffle, 3: plan.set_fletcher32}
+        sets.get(number, lambda: plan.set_filter(*plugin))()
     space = h5py.h5s.create_simple((length,))
     dataset = h5py.h5d.create(file["steps"].id, b"choice", h5py.h5t.STD_I32LE, space, plan)
     # Of two filters, both are skipped.
@@ -191,6 +193,7 @@ def with_filters(file, filters, length, chunk, make_raw):
 
 _bomb = 100 << 20
 CHUNKS = {
+    "a filter that a plugin would load": ((4,), 3, 3, lambda: bytes(12)),
     "a filter twice": ((1, 1), 3, 3, lambda: zlib.compress(zlib.compress(bytes(12)))),
     "a chunk that inflates a thousandfold beyond its size": ((1,), 64, 64, lambda: zlib.compress(bytes(64 << 20), 9)),
     "a chunk that inflates to less": ((1,), 64, 64, lambda: zlib.compress(bytes(17))),
@@ -310,13 +313,11 @@ for _name, _make in PLACED.items():
 
 
 @cache
-def write_shards() -> dict[str, bytes]:
+def list_shards() -> dict[str, bytes]:
     """Return the contents of the files of a trace in three shards."""
     with TemporaryDirectory() as folder:
         path = Path(folder) / "a"
-        with open_writer(path, shard_steps=5, facts=FACTS, rules=RULES) as writer:
-            for i in range(12):
-                writer.append(rows(make_columns(2, 12), i, i + 1))
+        write_shards(path, make_columns(2, 12), shard_steps=9, facts=FACTS, rules=RULES)
         return {each.name: each.read_bytes() for each in path.iterdir()}
 
 
@@ -326,7 +327,7 @@ def of_folder(name: str, edit: Callable[[Path, dict[str, Any]], str | dict[str, 
     def make(_: Path, folder: Path) -> Path:
         path = folder / name.replace("/", "-")
         path.mkdir()
-        for file, content in write_shards().items():
+        for file, content in list_shards().items():
             (path / file).write_bytes(content)
         changed = edit(path, json.loads((path / "manifest.json").read_text()))
         if changed is not None:
@@ -383,8 +384,10 @@ def lie(path, manifest, name, value):
     return manifest
 
 
-def with_entry(_, manifest, name, value):
-    manifest["shards"][1][name] = value
+def with_entry(_, manifest, name):
+    """Change the entry of a shard, a digest in one bit."""
+    shard = manifest["shards"][1]
+    shard[name] = f"{int(shard[name], 16) ^ 1:016x}" if name in ("xxh3", "root") else 7
     return resum(manifest)
 
 
@@ -404,6 +407,14 @@ for _name, _text in {
     "unfinished": '{"shards": [',
 }.items():
     of_folder(f"a manifest that is {_name}", lambda *_, text=_text: text)
+for _name, _changes in {
+    "of another format": {"format": "x"},
+    "of another version": {"schema_version": 3},
+    "whose end is a number": {"is_complete": 1},
+    "whose shards are a text": {"shards": "none"},
+}.items():
+    of_folder(f"a manifest {_name}", lambda _, manifest, changes=_changes: manifest | changes)
+of_folder("a manifest that lacks a shard", lambda _, manifest: manifest | {"shards": manifest["shards"][:-1]})
 of_folder("a manifest of 70 megabytes", lambda _, manifest: json.dumps(manifest | {"creator": "x" * (70 << 20)}))
 of_folder("swapped shards", swap)
 for _name, _value in {
@@ -416,7 +427,4 @@ for _name, _value in {
 }.items():
     of_folder(f"a shard whose {_name} lie", partial(lie, name=_name, value=_value))
 for _name in ("num_candidates", "num_steps", "size", "xxh3", "root"):
-    of_folder(
-        f"another {_name} in the manifest",
-        partial(with_entry, name=_name, value="0" * 16 if _name in ("xxh3", "root") else 7),
-    )
+    of_folder(f"another {_name} in the manifest", partial(with_entry, name=_name))

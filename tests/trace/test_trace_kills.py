@@ -8,17 +8,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import trace_builders as traces
 from invoked_commands import invoke
-from trace_builders import (
-    RANKINGS,
-    assert_same_columns,
-    assert_same_trace,
-    make_columns,
-    open_writer,
-    read,
-    rows,
-    run,
-)
 
 import kgverify as kv
 from kgverify import UserError
@@ -56,43 +47,47 @@ def kills(stride: int, work: Callable[[], object]) -> Iterator[int]:
     assert number > 30
 
 
+def refuse(first: Path, second: Path) -> None:
+    raise OSError
+
+
 def root_of(path: Path) -> int:
-    assert run("check", path)["state"] == "whole"
+    assert traces.run("check", path)["state"] == "whole"
     return kv.open_trace(path).load().root
 
 
-COLUMNS = make_columns(11, 60)
+COLUMNS = traces.make_columns(11, 60)
 
 
-@pytest.mark.parametrize("stride", [61, pytest.param(9, marks=pytest.mark.deep)])
+@pytest.mark.parametrize("stride", [61, pytest.param(29, marks=pytest.mark.deep)])
 def test_a_writer_that_is_killed_loses_nothing_committed(tmp_path: Path, stride: int) -> None:
     path, log = tmp_path / "a", tmp_path / "log"
 
     def write() -> None:
         descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-        with open_writer(path, shard_steps=20, resume=True) as writer:
+        with traces.open_writer(path, shard_steps=20, resume=True) as writer:
             for begin in range(writer.num_appended, 60, 3):
-                writer.append(rows(COLUMNS, begin, begin + 3))
+                writer.append(traces.rows(COLUMNS, begin, begin + 3))
                 os.pwrite(descriptor, f"{writer.num_committed:02}".encode(), 0)
-            writer.set_rankings(RANKINGS)
+            writer.set_rankings(traces.RANKINGS)
 
     write()
-    whole = read(path)
+    whole = traces.read(path)
     shutil.rmtree(path)
     log.unlink()
     for _ in kills(stride, write):
         partial = tmp_path / "a.partial"
         num_told = int(log.read_text() or 0) if log.exists() else 0
         if (partial / "manifest.json").exists():
-            trace = read(partial)
+            trace = traces.read(partial)
             num = len(trace.columns.candidates.query)
             assert not trace.is_complete
             assert num >= num_told
-            assert_same_columns(trace.columns, rows(COLUMNS, num))
+            traces.assert_same_columns(trace.columns, traces.rows(COLUMNS, num))
         else:
             assert num_told == 0 or path.exists()
         write()
-        assert_same_trace(read(path), whole)
+        traces.assert_same_trace(traces.read(path), whole)
         log.unlink()
         assert [each.name for each in tmp_path.iterdir()] == ["a"]
         shutil.rmtree(path)
@@ -105,8 +100,8 @@ def record(path: Path, *, seed: int = 1, resume: bool = False) -> None:
 
 WORKS: dict[str, Callable[[Path], object]] = {
     "record": record,
-    "convert": lambda path: run("convert", path.parent / "new.h5", path, "--overwrite"),
-    "join": lambda path: run("join", path.parent / "new.h5", "-o", path, "--overwrite"),
+    "convert": lambda path: traces.run("convert", path.parent / "new.h5", path, "--overwrite"),
+    "join": lambda path: traces.run("join", path.parent / "new.h5", "-o", path, "--overwrite"),
 }
 
 
@@ -124,7 +119,7 @@ def test_a_kill_leaves_the_old_or_the_new_trace(
     path, old, new = tmp_path / "out.h5", root_of(tmp_path / "old.h5"), root_of(tmp_path / "new.h5")
     shutil.copytree(tmp_path / "old.h5", path)
     found = set()
-    for number in kills(11, lambda: WORKS[work](path)):
+    for number in kills(29, lambda: WORKS[work](path)):
         if path.exists():
             found.add(root_of(path))
         else:
@@ -142,10 +137,6 @@ def test_a_kill_leaves_the_old_or_the_new_trace(
     assert old in found
 
 
-def refuse(first: Path, second: Path) -> None:
-    raise OSError
-
-
 @pytest.mark.deep
 @pytest.mark.parametrize("has_exchange", [True, False])
 def test_a_repair_that_is_killed_is_finished_by_the_next(
@@ -154,9 +145,7 @@ def test_a_repair_that_is_killed_is_finished_by_the_next(
     if not has_exchange:
         monkeypatch.setattr("kgverify.trace.maintain.repair.exchange", refuse)
     path, whole = tmp_path / "a", tmp_path / "whole"
-    with open_writer(whole, shard_steps=20) as writer:
-        for begin in range(0, 60, 3):
-            writer.append(rows(COLUMNS, begin, begin + 3))
+    traces.write_shards(whole, COLUMNS, batch=3)
 
     def damage() -> None:
         shutil.rmtree(path, ignore_errors=True)
@@ -165,9 +154,9 @@ def test_a_repair_that_is_killed_is_finished_by_the_next(
         (path / "shard-00001.h5").unlink()
 
     damage()
-    for _ in kills(5, lambda: run("repair", path)):
-        run("repair", path)
-        assert 0 < len(read(path).columns.candidates.query) < 60
+    for _ in kills(41, lambda: traces.run("repair", path)):
+        traces.run("repair", path)
+        assert 0 < len(traces.read(path).columns.candidates.query) < 60
         assert (tmp_path / "a.unrepaired" / "shard-00000.h5").exists()
         damage()
 
@@ -181,7 +170,7 @@ def test_a_saved_run_that_is_replaced_is_the_old_or_the_new_one(tmp_path: Path) 
     old, new, folder = ((tmp_path / name) for name in ("old", "new", "run"))
     save(old, seed=0, lockstep=True)
     save(new)
-    expected = [read(each / "expected.h5").root for each in (old, new)]
+    expected = [traces.read(each / "expected.h5").root for each in (old, new)]
     shutil.copytree(old, folder)
     found = set()
     for _ in kills(11, lambda: save(folder)):
@@ -189,7 +178,7 @@ def test_a_saved_run_that_is_replaced_is_the_old_or_the_new_one(tmp_path: Path) 
         assert done.exit_code in (0, 1, 3), done.stderr
         seed = json.loads((folder / "report.json").read_text())["job"]["queries"]["seed"]
         found.add(seed)
-        assert read(folder / "expected.h5").root == expected[seed]
+        assert traces.read(folder / "expected.h5").root == expected[seed]
         assert (folder / "lockstep.h5").exists() == (seed == 0)
         shutil.rmtree(folder)
         shutil.copytree(old, folder)

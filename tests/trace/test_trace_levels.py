@@ -6,38 +6,19 @@ import h5py
 import msgspec
 import numpy as np
 import pytest
-import torch
+import trace_builders as traces
 from hostile_traces import alter, reseal
-from trace_builders import (
-    HEADER,
-    OUTPUTS,
-    PROGRAM,
-    RANKINGS,
-    SYMBOLS,
-    assert_same_columns,
-    assert_same_trace,
-    make_columns,
-    open_writer,
-    read,
-    read_mapped,
-    rows,
-    run,
-    write_file,
-)
 
 import kgverify as kv
-from kgverify import LoopWriter, UserError
+from kgverify import UserError
 from kgverify.kinds import KNOWLEDGE_GRAPH
-from kgverify.program.outcomes import STEP_STAGES
-from kgverify.trace.model.columns import no_stage_items, select_candidates
-from kgverify.trace.model.stage_items import StageReader, encode_stage_outputs
 
-COLUMNS = make_columns(4, 30, has_stages=True)
+COLUMNS = traces.make_columns(4, 30, has_stages=True)
 LEVELS = ["digests", "compact", "steps", "deep"]
 
 
 def write(path, level="steps", columns=COLUMNS, **options):
-    return write_file(path, columns, RANKINGS, level=level, **PROGRAM, **options)
+    return traces.write_file(path, columns, traces.RANKINGS, level=level, **traces.PROGRAM, **options)
 
 
 @pytest.mark.parametrize("is_archived", [False, True])
@@ -56,12 +37,12 @@ def test_a_level_has_its_columns_as_they_were_recorded_and_as_they_are_converted
         expected = getattr(getattr(COLUMNS, group), column)
         np.testing.assert_array_equal(getattr(getattr(trace.columns, group), column), expected)
     np.testing.assert_array_equal(trace.digests.sequence, full.digests.sequence)
-    assert_same_columns(read_mapped(tmp_path / "a"), trace.columns)
+    traces.assert_same_columns(traces.read_mapped(tmp_path / "a"), trace.columns)
     chosen, mapped = np.random.default_rng(1).permutation(30)[:11], kv.open_trace(tmp_path / "a")
-    assert_same_columns(mapped.gather_candidates(chosen), select_candidates(trace.columns, chosen))
+    traces.assert_same_columns(mapped.gather_candidates(chosen), traces.take(trace.columns, chosen))
     archive = ["--archive"] if is_archived else []
-    run("convert", tmp_path / "full", tmp_path / "b", "--level", level, *archive)
-    assert_same_trace(read(tmp_path / "b"), trace)
+    traces.run("convert", tmp_path / "full", tmp_path / "b", "--level", level, *archive)
+    traces.assert_same_trace(traces.read(tmp_path / "b"), trace)
     if level == "steps":
         with h5py.File(tmp_path / "b") as file:
             assert file["steps/depth"].compression == ("gzip" if is_archived else None)
@@ -70,13 +51,11 @@ def test_a_level_has_its_columns_as_they_were_recorded_and_as_they_are_converted
             mapped.step(int(np.argmax(COLUMNS.candidates.num_steps)), 0)
 
 
-@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("level", ["digests", "deep"])
 def test_a_folder_is_converted_shard_by_shard(tmp_path, level):
-    with open_writer(tmp_path / "a", shard_steps=20, level="deep") as writer:
-        for i in range(30):
-            writer.append(rows(COLUMNS, i, i + 1))
-    run("convert", tmp_path / "a", tmp_path / "b", "--level", level)
-    original, converted = read(tmp_path / "a"), read(tmp_path / "b")
+    traces.write_shards(tmp_path / "a", COLUMNS, level="deep")
+    traces.run("convert", tmp_path / "a", tmp_path / "b", "--level", level)
+    original, converted = traces.read(tmp_path / "a"), traces.read(tmp_path / "b")
     assert (converted.root, converted.is_complete, converted.header.level) == (original.root, True, level)
     assert {p.name for p in (tmp_path / "a").iterdir()} == {p.name for p in (tmp_path / "b").iterdir()}
 
@@ -89,7 +68,7 @@ def test_what_a_level_requires_is_required_and_what_it_leaves_out_is_refused(tmp
     for field in sorted(KNOWLEDGE_GRAPH.required(level)):
         (tmp_path / "a").write_bytes(content)
         with pytest.raises(UserError, match="missing") as caught:
-            read(alter(tmp_path / "a", {field: None}))
+            traces.read(alter(tmp_path / "a", {field: None}))
         assert caught.value.where.endswith(field)
     for field in sorted(KNOWLEDGE_GRAPH.left_out(level)):
         (tmp_path / "a").write_bytes(content)
@@ -97,21 +76,18 @@ def test_what_a_level_requires_is_required_and_what_it_leaves_out_is_refused(tmp
             file[field] = full[field][()] if field in full else np.zeros(len(COLUMNS.steps.depth), np.uint64)
         reseal(tmp_path / "a")
         with pytest.raises(UserError, match=f"the level is '{level}'|missing, while"):
-            read(tmp_path / "a")
+            traces.read(tmp_path / "a")
 
 
 def test_digests_that_count_no_dropped_resolvents_say_so(tmp_path):
     absent = ("steps.dropped_atoms", "steps.dropped_resolvents")
-    declared = msgspec.structs.replace(HEADER, absent=absent)
+    declared = msgspec.structs.replace(traces.HEADER, absent=absent)
     assert write(tmp_path / "a", "digests", absent=absent).header.absent == absent
     assert write(tmp_path / "b", "steps", absent=absent).header.absent == ()
-    run("convert", tmp_path / "b", tmp_path / "c", "--level", "digests")
-    assert read(tmp_path / "c").header.absent == absent
+    traces.run("convert", tmp_path / "b", tmp_path / "c", "--level", "digests")
+    assert traces.read(tmp_path / "c").header.absent == absent
     assert write(tmp_path / "d", "digests").header.absent == ()
     assert write(tmp_path / "e", "digests", header=declared).header.absent == absent
-
-
-# Data that this version does not know.
 
 
 def add_unknown(path):
@@ -130,14 +106,14 @@ def add_unknown(path):
 
 @pytest.mark.parametrize("level", LEVELS)
 def test_what_this_version_does_not_know_is_kept(tmp_path, level):
-    header = msgspec.structs.replace(HEADER, recording="mine")
+    header = msgspec.structs.replace(traces.HEADER, recording="mine")
     write(tmp_path / "a", level, header=header)
     add_unknown(tmp_path / "a")
-    trace = read(tmp_path / "a")
+    trace = traces.read(tmp_path / "a")
     assert trace.header == msgspec.structs.replace(header, level=level)
-    done = run("convert", tmp_path / "a", tmp_path / "b", "--archive")
+    done = traces.run("convert", tmp_path / "a", tmp_path / "b", "--archive")
     assert "not plain arrays: later/link, later/text" in done["warnings"]
-    again = read(tmp_path / "b").unknown
+    again = traces.read(tmp_path / "b").unknown
     assert again.header == {"future": {"a": [1, None]}, "engine": {"warp": 9}}
     assert again.arrays.keys() == {"steps/colour", "later/deep/numbers"}
     for name, array in trace.unknown.arrays.items():
@@ -147,53 +123,44 @@ def test_what_this_version_does_not_know_is_kept(tmp_path, level):
         colour = file["steps/colour"][()]
         file["steps/colour"][0] = colour[0] + 1
     with pytest.raises(UserError, match="the data were altered"):
-        read(tmp_path / "b")
+        traces.read(tmp_path / "b")
 
 
 def test_what_would_unpack_to_more_than_a_reader_admits_is_written_plain(tmp_path):
     write(tmp_path / "a")
     with h5py.File(tmp_path / "a", "r+") as file:
         file["later/zeros"] = np.zeros(80 << 20, np.uint8)
-    run("convert", tmp_path / "a", tmp_path / "b", "--archive")
-    assert read(tmp_path / "b").unknown.arrays["later/zeros"].nbytes == 80 << 20
+    traces.run("convert", tmp_path / "a", tmp_path / "b", "--archive")
+    assert traces.read(tmp_path / "b").unknown.arrays["later/zeros"].nbytes == 80 << 20
 
 
-# Level `deep`: what each stage of each step gave.
+DEEP = {
+    "select": ["grenzt_an_ü(entität 2, X0)"],
+    "match_rules": ["r0 [rules.txt:1]", "r2 [rules.txt:1]"],
+    "match_facts": [],
+    "resolve": [
+        "grenzt_an_ü(entität 2, X0), locatedIn(X0, entität 3)   by r0 [rules.txt:1]",
+        "(no atoms)   by r2 [rules.txt:1]",
+    ],
+    "prune": ["no atom   by r0 [rules.txt:1]"],
+    "rename": [],
+    "revisit": ["grenzt_an_ü(entität 2, X0)   by r0 [rules.txt:1]"],
+    "close": ["grenzt_an_ü(entität 2, X0)   by r0 [rules.txt:1]", "FALSE"],
+    "limit": [
+        "dropped 2 by max_atoms, 2 by max_resolvents",
+        "TRUE   by fact grenzt_an_ü(entität 1, entität 2) [train.txt:2]",
+    ],
+    "score": ["0.5", "-inf", "-0.0"],
+    "choose": ["-1"],
+    "advance": ["TRUE, with atoms left: locatedIn(entität 0, entität 0) at depth 7"],
+    "finish": ["DEPTH_LIMIT"],
+}
 
 
-def test_outputs_of_stages_come_back_as_they_were_given():
-    columns = make_columns(1, 0)._replace(stages=encode_stage_outputs(OUTPUTS))
-    dropped = {"dropped_atoms": np.array([3, 0, 0], np.uint32), "dropped_resolvents": np.array([4, 0, 0], np.uint32)}
-    reader = StageReader(columns._replace(steps=columns.steps._replace(**dropped)))
-    found = [reader.read(i) for i in range(3)]
-    assert found == OUTPUTS
-    assert list(found[0]) == list(STEP_STAGES)
-    assert StageReader(make_columns(1, 3)).read(2) == {}
-
-
-@pytest.mark.parametrize(
-    "convert", [np.asarray, lambda c: torch.from_numpy(c.astype("f8" if c.dtype.kind == "f" else "i8"))]
-)
-def test_a_loop_records_what_its_stages_gave(tmp_path, convert):
-    groups = [{name: convert(column) for name, column in group._asdict().items()} for group in COLUMNS]
-    names = {
-        "predicates": SYMBOLS.predicates,
-        "constants": SYMBOLS.constants,
-        "facts": PROGRAM["facts"],
-        "rules": PROGRAM["rules"],
-    }
-
-    def writer(name):
-        return LoopWriter(tmp_path / name, engine="mine", level="deep", **names)
-
-    with writer("a") as trace:
-        trace.append(*groups)
-    assert_same_columns(read(tmp_path / "a").columns, COLUMNS)
-    del groups[3]["origin"]
-    with pytest.raises(UserError, match=r"stages\.origin is missing"), writer("b") as trace:
-        trace.append(*groups)
-    with pytest.raises(UserError, match="level deep keeps") as caught, writer("c") as trace:
-        trace.append(*groups[:3])
-    assert "told" in caught.value.fix
-    untold = COLUMNS._replace(stages=no_stage_items(len(COLUMNS.steps.depth)))
-    assert_same_columns(write(tmp_path / "d", "deep", untold).columns, untold)
+def test_outputs_of_stages_are_shown_as_they_were_recorded(tmp_path):
+    write(tmp_path / "a", "deep")
+    trace = kv.open_trace(tmp_path / "a")
+    shown = [trace.step(candidate, 0).get("stages") for candidate in range(3)]
+    fact = "fact locatedIn(entität 5, entität 6) [train.txt:6]"
+    assert shown == [{"match_facts": [fact], "finish": ["OPEN"]}, None, DEEP]
+    assert list(shown[2]) == list(DEEP)

@@ -29,8 +29,15 @@ def test_the_example_of_the_page_is_read(tmp_path):
     trace = imported(tmp_path, example)
     assert trace.columns.candidates.outcome.tolist() == [1]
     assert trace.columns.resolvents.kind.tolist() == [0, 0, 1]
-    assert trace.fields & KNOWLEDGE_GRAPH.optional == {"candidates.outcome", "steps.choice"}
+    assert trace.fields & KNOWLEDGE_GRAPH.optional == {"candidates.outcome", "steps.choice", "steps.outcome"}
     assert (trace.header.limits, trace.header.policy.name, trace.facts) == (DeclaredLimits(), "", None)
+
+
+def test_the_outcome_of_a_candidate_is_that_of_its_last_step(tmp_path):
+    one, two = {"candidate": ["p", "a", "b"]}, {"candidate": ["p", "b", "a"]}
+    trace = imported(tmp_path, one, STEP, STEP, {"end": "FAILED"}, two, {"end": "PROVED"}, one, STEP)
+    assert trace.columns.steps.outcome.tolist() == [0, 2, 0]
+    assert trace.columns.candidates.outcome.tolist() == [2, 1, 0]
 
 
 def test_goals_and_successors_are_enough(tmp_path):

@@ -2,21 +2,27 @@
 
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
-from trace_builders import FACTS, RULES, SYMBOLS, make_columns, read
+from trace_builders import FACTS, OUTPUTS, RULES, SYMBOLS, assert_same_columns, make_columns, read
 
 from kgverify import DeclaredLimits, LoopWriter, UserError
 from kgverify.kinds import KNOWLEDGE_GRAPH
 
 PAGE = (Path(__file__).parents[2] / "docs" / "traces.md").read_text(encoding="utf-8")
-COLUMNS = make_columns(1, 9)
+COLUMNS = make_columns(1, 9, has_stages=True)
 
 
-def levels(convert=np.asarray):
-    return [{name: convert(column) for name, column in level._asdict().items()} for level in COLUMNS]
+def groups(convert=np.asarray):
+    return [{name: convert(column) for name, column in group._asdict().items()} for group in COLUMNS]
+
+
+def levels():
+    """Return the columns without the outputs of stages."""
+    return groups()[:3]
 
 
 def write(path, *batches, **options):
@@ -27,28 +33,18 @@ def write(path, *batches, **options):
     return read(path)
 
 
-class WithArray:
-    def __init__(self, column):
-        self.column = column
-
-    def __array__(self, dtype=None, copy=None):
-        return self.column if dtype is None else self.column.astype(dtype)
-
-
 @pytest.mark.parametrize(
     "convert",
     [
         # torch has few unsigned types, and a prover's integers are usually int64.
         lambda c: torch.from_numpy(c.astype(np.int64) if c.dtype.kind in "iu" else c),
-        WithArray,
+        lambda c: SimpleNamespace(__array_interface__=np.ascontiguousarray(c).__array_interface__, column=c),
         lambda c: c.astype(">i8" if c.dtype.kind in "iu" else ">f8"),
     ],
 )
 def test_whatever_becomes_an_array_is_written(tmp_path, convert):
-    trace = write(tmp_path / "a", levels(convert), facts=FACTS, rules=RULES)
-    for actual, expected in zip(trace.columns, COLUMNS, strict=True):
-        for name in expected._fields:
-            np.testing.assert_array_equal(getattr(actual, name), getattr(expected, name), name)
+    trace = write(tmp_path / "a", groups(convert), facts=FACTS, rules=RULES, level="deep")
+    assert_same_columns(trace.columns, COLUMNS)
     assert trace.rules == RULES
 
 
@@ -63,7 +59,7 @@ def test_a_short_float_of_torch_is_widened(tmp_path):
 def test_what_is_left_out_is_absent(tmp_path):
     given = [
         {n: c for n, c in level.items() if f"{g}.{n}" not in KNOWLEDGE_GRAPH.optional}
-        for g, level in zip(COLUMNS._fields, levels(), strict=True)
+        for g, level in zip(COLUMNS._fields, levels(), strict=False)
     ]
     del given[0]["query"], given[0]["side"]
     trace = write(tmp_path / "a", given, given)
@@ -111,6 +107,21 @@ def test_every_batch_has_the_same_columns(tmp_path):
     less = [*levels()[:2], {name: column for name, column in levels()[2].items() if name != "score"}]
     with pytest.raises(UserError, match=r"resolvents\.score is in one batch"):
         write(tmp_path / "a", levels(), less)
+
+
+def test_outputs_of_stages_are_given_as_columns_or_step_by_step_and_all_of_them(tmp_path):
+    atoms = np.zeros((3, 3), int)
+    steps = {"num_atoms": [1] * 3, "num_resolvents": [0] * 3, "goal_atoms": atoms}
+    resolvents = {"kind": [], "num_atoms": [], "atoms": []}
+    trace = write(tmp_path / "a", ({"atom": atoms[:1], "num_steps": [3]}, steps, resolvents, OUTPUTS), level="deep")
+    assert trace.columns.stages.told.tolist() == [2**13 - 1, 0, 2**2 + 2**12]
+    given = groups()
+    with pytest.raises(UserError, match="level deep keeps") as caught:
+        write(tmp_path / "b", given[:3], level="deep")
+    assert "told" in caught.value.fix
+    del given[3]["origin"]
+    with pytest.raises(UserError, match=r"stages\.origin is missing"):
+        write(tmp_path / "b", given, level="deep")
 
 
 def test_the_examples_of_the_page_write_traces(tmp_path, monkeypatch):

@@ -9,41 +9,19 @@ import h5py
 import msgspec
 import numpy as np
 import pytest
-from trace_builders import (
-    HEADER,
-    RANKINGS,
-    assert_same_columns,
-    edit_manifest,
-    flip,
-    make_columns,
-    open_writer,
-    read,
-    rows,
-    run,
-    take,
-    write_file,
-)
+import trace_builders as traces
 
+import kgverify as kv
 from kgverify import Part, Rankings, UserError
 
-COLUMNS = make_columns(11, 60)
-
-
-def record(
-    path: Path, chosen=range(60), *, rankings: Rankings | None = RANKINGS, header=HEADER, **options: Any
-) -> None:
-    with open_writer(path, header=header, **{"shard_steps": 20, **options}) as writer:
-        for row in chosen:
-            writer.append(rows(COLUMNS, row, row + 1))
-        if rankings is not None:
-            writer.set_rankings(rankings)
+COLUMNS = traces.make_columns(11, 60)
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("made")
-    record(folder / "a")
-    write_file(folder / "f", COLUMNS, RANKINGS)
+    traces.write_shards(folder / "a", COLUMNS, traces.RANKINGS)
+    traces.write_file(folder / "f", COLUMNS, traces.RANKINGS)
     return folder
 
 
@@ -57,49 +35,58 @@ def file(made: Path, tmp_path: Path) -> Path:
     return Path(shutil.copy(made / "f", tmp_path / "f"))
 
 
+def shards_of(folder: Path) -> list[dict[str, Any]]:
+    return json.loads((folder / "manifest.json").read_text())["shards"]
+
+
 def rows_of(shards: list[dict[str, Any]], index: int) -> list[int]:
     begin = sum(shard["num_candidates"] for shard in shards[:index])
     return list(range(begin, begin + shards[index]["num_candidates"]))
 
 
-def shards_of(folder: Path) -> list[dict[str, Any]]:
-    return json.loads((folder / "manifest.json").read_text())["shards"]
-
-
 def assert_kept(path: Path, lost: list[int] = []) -> None:  # noqa: B006
-    assert_same_columns(read(path).columns, take(COLUMNS, np.delete(np.arange(60), lost)))
+    traces.assert_same_columns(traces.read(path).columns, traces.take(COLUMNS, np.delete(np.arange(60), lost)))
 
 
 def test_a_whole_trace_is_whole_and_needs_no_repair(folder, file, tmp_path):
     (tmp_path / "link").symlink_to(file)
     for path in (folder, file):
-        report = run("check", path)
+        report = traces.run("check", path)
         assert (report["code"], report["state"], report["num_candidates"]) == (0, "whole", 60)
         assert not any(part["problem"] for part in report["parts"])
-        assert report["root"] == f"{read(path).root:016x}"
+        assert report["root"] == f"{traces.read(path).root:016x}"
     for path in (folder, file, tmp_path / "link"):
-        assert not run("repair", path)["is_changed"]
+        assert not traces.run("repair", path)["is_changed"]
+    assert kv.open_trace(folder).fields == kv.open_trace(file).fields
+    assert traces.run("check", folder / "shard-00000.h5")["state"] == "unfinished"
     # A trace that is being written is not repaired.
-    writer = open_writer(folder)
-    assert not run("repair", folder)["is_changed"]
+    writer = traces.open_writer(folder)
+    assert not traces.run("repair", folder)["is_changed"]
     (folder / "shard-00002.h5").unlink()
     with pytest.raises(UserError, match="this process is writing this trace"):
-        run("repair", folder)
+        traces.run("repair", folder)
     del writer
 
 
+def test_a_complete_trace_without_a_shard_is_damaged(folder):
+    traces.edit_manifest(folder, is_complete=True, shards=[], num_candidates=0, num_steps=0, root="0" * 16)
+    report = traces.run("check", folder)
+    assert (report["code"], report["state"]) == (1, "damaged")
+    assert "lists no shard" in report["parts"][0]["problem"]
+
+
 def test_every_shard_is_judged(folder):
-    flip(folder / "shard-00001.h5", 3000)
+    traces.flip(folder / "shard-00001.h5", 3000)
     (folder / "shard-00003.h5").unlink()
-    report = run("check", folder)
+    report = traces.run("check", folder)
     assert (report["code"], report["state"]) == (1, "damaged")
     assert [part["name"] for part in report["parts"] if part["problem"]] == ["shard-00001.h5", "shard-00003.h5"]
     with pytest.raises(UserError) as caught:
-        read(folder)
+        traces.read(folder)
     assert "shard-00001.h5" in caught.value.where
     shutil.copy(folder / "shard-00002.h5", folder / "shard-00001.h5")
     with pytest.raises(UserError, match=r"found \[2\], expected \[1\]"):
-        read(folder)
+        traces.read(folder)
 
 
 @pytest.mark.parametrize("damage", ["missing", "doubled"])
@@ -109,19 +96,19 @@ def test_the_loss_of_a_shard_is_reported_exactly_and_the_others_are_kept(folder,
         (folder / name).unlink()
     else:
         shutil.copy(folder / "shard-00001.h5", folder / name)
-    report = run("repair", folder)
+    report = traces.run("repair", folder)
     (loss,) = report["losses"]
     assert report["code"] == 1
     assert [loss[key] for key in ("name", "num_candidates", "num_steps")] == [
         shards[2][key] for key in ("name", "num_candidates", "num_steps")
     ]
     assert loss["reason"]
-    assert not read(folder).is_complete
+    assert not traces.read(folder).is_complete
     assert_kept(folder, rows_of(shards, 2))
     assert report["original"] == str(folder.parent / "a.unrepaired")
     assert (folder.parent / "a.unrepaired" / "shard-00003.h5").is_file()
     # The second time nothing is left to do.
-    assert not run("repair", folder)["is_changed"]
+    assert not traces.run("repair", folder)["is_changed"]
 
 
 @pytest.mark.parametrize("content", [None, b"", b"{}", b"\xff"])
@@ -130,21 +117,38 @@ def test_a_lost_manifest_is_made_anew_from_the_shards(folder, content):
         (folder / "manifest.json").unlink()
     else:
         (folder / "manifest.json").write_bytes(content)
-    assert run("check", folder)["state"] == "damaged"
-    assert run("repair", folder)["num_candidates"] == 60
+    assert traces.run("check", folder)["state"] == "damaged"
+    assert traces.run("repair", folder)["num_candidates"] == 60
     # Nobody can tell whether there was a further shard.
-    assert not read(folder).is_complete
+    assert not traces.read(folder).is_complete
     assert_kept(folder)
+
+
+def test_a_shard_under_another_number_is_a_loss_if_the_manifest_is_lost(folder):
+    shards = shards_of(folder)
+    (folder / "manifest.json").unlink()
+    (folder / shards[-1]["name"]).rename(folder / "shard-00090.h5")
+    losses = traces.run("repair", folder)["losses"]
+    assert [loss["name"] for loss in losses] == ["manifest.json", "shard-00090.h5"]
+    assert_kept(folder, rows_of(shards, len(shards) - 1))
+
+
+def test_a_trace_with_a_gap_cannot_be_resumed_after_another_repair(folder):
+    partial = folder.rename(folder.with_name("a.partial"))
+    for name in ("shard-00001.h5", shards_of(partial)[-1]["name"]):
+        (partial / name).unlink()
+        report = traces.run("repair", partial)
+        assert (report["is_changed"], report["is_resumable"]) == (True, False)
 
 
 @pytest.mark.parametrize("name", ["candidates/query", "header", "resolvents/score"])
 def test_nothing_is_kept_of_a_damaged_file_and_nothing_is_changed(file, name):
     with h5py.File(file) as stored:
         offset = stored[name].id.get_offset()
-    flip(file, offset)
+    traces.flip(file, offset)
     before = file.read_bytes()
     with pytest.raises(UserError, match="nothing of it can be kept"):
-        run("repair", file)
+        traces.run("repair", file)
     assert file.read_bytes() == before
     assert [each.name for each in file.parent.iterdir()] == ["f"]
 
@@ -152,22 +156,22 @@ def test_nothing_is_kept_of_a_damaged_file_and_nothing_is_changed(file, name):
 @pytest.mark.parametrize("has_manifest", [True, False])
 def test_no_flipped_bit_becomes_a_wrong_candidate(made, tmp_path, has_manifest):
     shards = shards_of(made / "a")
-    for number, at in enumerate(np.random.default_rng(1).integers(0, 20_000, 5).tolist()):
+    for number, at in enumerate(np.random.default_rng(1).integers(0, 20_000, 3).tolist()):
         folder = shutil.copytree(made / "a", tmp_path / str(number))
         index = number % len(shards)
         path = folder / shards[index]["name"]
-        flip(path, at % path.stat().st_size)
+        traces.flip(path, at % path.stat().st_size)
         if not has_manifest:
             (folder / "manifest.json").unlink()
-        num_kept = run("repair", folder)["num_candidates"]
+        num_kept = traces.run("repair", folder)["num_candidates"]
         assert_kept(folder, rows_of(shards, index) if has_manifest or num_kept < 60 else [])
 
 
 def test_pieces_of_a_shard_that_was_written_are_not_kept_beside_it(tmp_path):
-    writer = open_writer(tmp_path / "a", shard_steps=20, commit_seconds=0)
+    writer = traces.open_writer(tmp_path / "a", shard_steps=20, commit_seconds=0)
     partial, pieces = tmp_path / "a.partial", {}
     for row in range(0, 40, 2):
-        writer.append(rows(COLUMNS, row, row + 2))
+        writer.append(traces.rows(COLUMNS, row, row + 2))
         pieces |= {path.name: path.read_bytes() for path in partial.glob("shard-*-*.h5")}
     listed = {path.name for path in partial.glob("shard-*.h5")}
     assert pieces.keys() - listed
@@ -175,10 +179,10 @@ def test_pieces_of_a_shard_that_was_written_are_not_kept_beside_it(tmp_path):
         (partial / name).write_bytes(content)
     (partial / "manifest.json").write_text("{")
     del writer
-    report = run("repair", partial)
+    report = traces.run("repair", partial)
     assert (report["num_candidates"], report["is_resumable"]) == (40, True)
     assert {path.name for path in partial.glob("shard-*.h5")} == listed
-    assert_same_columns(read(partial).columns, rows(COLUMNS, 40))
+    traces.assert_same_columns(traces.read(partial).columns, traces.rows(COLUMNS, 40))
 
 
 def test_a_full_disk_leaves_the_original_as_it_was(folder, monkeypatch):
@@ -189,7 +193,7 @@ def test_a_full_disk_leaves_the_original_as_it_was(folder, monkeypatch):
     monkeypatch.setattr("os.link", fail)
     monkeypatch.setattr("os.pwritev", fail)
     with pytest.raises(UserError, match=r"No space left on device \(.* bytes free\); nothing was changed"):
-        run("repair", folder)
+        traces.run("repair", folder)
     assert [each.name for each in folder.parent.iterdir()] == ["a"]
 
 
@@ -198,16 +202,15 @@ def test_a_full_disk_leaves_the_original_as_it_was(folder, monkeypatch):
 
 @pytest.mark.parametrize("count", [1, 3])
 def test_writers_in_any_number_and_order_make_the_same_trace(tmp_path, file, count):
-    paths = []
-    for index in range(count):
-        paths.append(tmp_path / f"part-{index}")
-        mine = Rankings(*(column[index::count] for column in RANKINGS))
-        record(paths[-1], range(59 - index, -1, -count), part=Part(index, count), rankings=mine)
-    manifest = run("join", *paths[::-1], "-o", tmp_path / "joined", "--like", file)
-    joined, whole = read(tmp_path / "joined"), read(file)
+    paths = [tmp_path / f"part-{index}" for index in range(count)]
+    for index, path in enumerate(paths):
+        mine = Rankings(*(column[index::count] for column in traces.RANKINGS))
+        traces.write_shards(path, traces.take(COLUMNS, range(59 - index, -1, -count)), mine, part=Part(index, count))
+    manifest = traces.run("join", *paths[::-1], "-o", tmp_path / "joined", "--like", file)
+    joined, whole = traces.read(tmp_path / "joined"), traces.read(file)
     assert joined.is_complete
     assert int(manifest["root"], 16) == joined.root == whole.root
-    assert run("check", tmp_path / "joined")["state"] == "whole"
+    assert traces.run("check", tmp_path / "joined")["state"] == "whole"
     for found, expected in zip(joined.rankings, whole.rankings, strict=True):
         np.testing.assert_array_equal(found, expected)
     assert not (tmp_path / "joined.partial").exists()
@@ -215,43 +218,52 @@ def test_writers_in_any_number_and_order_make_the_same_trace(tmp_path, file, cou
 
 @pytest.mark.parametrize(("level", "is_archived"), [("digests", False), ("compact", True)])
 def test_what_is_joined_keeps_its_level_and_packing(tmp_path, level, is_archived):
-    options = {"level": level, "is_archived": is_archived, "header": msgspec.structs.replace(HEADER, recording="same")}
-    whole = write_file(tmp_path / "whole", COLUMNS, **options)
+    options = {
+        "level": level,
+        "is_archived": is_archived,
+        "header": msgspec.structs.replace(traces.HEADER, recording="same"),
+    }
+    whole = traces.write_file(tmp_path / "whole", COLUMNS, **options)
     for name, bounds in (("a", (0, 20)), ("b", (20, 60))):
-        write_file(tmp_path / name, rows(COLUMNS, *bounds), **options)
-    run("join", tmp_path / "a", tmp_path / "b", "-o", tmp_path / "joined")
-    joined = read(tmp_path / "joined")
+        traces.write_file(tmp_path / name, traces.rows(COLUMNS, *bounds), **options)
+    traces.run("join", tmp_path / "a", tmp_path / "b", "-o", tmp_path / "joined")
+    joined = traces.read(tmp_path / "joined")
     assert (joined.root, joined.fields, joined.header) == (whole.root, whole.fields, whole.header)
     with h5py.File(tmp_path / "joined" / "shard-00000.h5") as file:
         assert (file["candidates/query"].fletcher32) == is_archived
 
 
 def test_missing_and_doubled_parts_and_candidates_and_other_runs_are_named(tmp_path, file):
+    def record(name: str, *bounds: int, rankings: Rankings | None = None, **options: Any) -> None:
+        traces.write_shards(tmp_path / name, traces.rows(COLUMNS, *bounds), rankings, 60, shard_steps=10**6, **options)
+
     for index in range(3):
-        record(tmp_path / f"p{index}", range(index, 60, 3), part=Part(index, 3), rankings=None, shard_steps=10**6)
+        record(f"p{index}", index, 60, 3, part=Part(index, 3))
     shutil.copytree(tmp_path / "p0", tmp_path / "p3.partial")
     shutil.copytree(tmp_path / "p0", tmp_path / "p4")
-    edit_manifest(tmp_path / "p4", part={"index": 5, "count": 2**40})
-    for name, chosen in (("a", range(30)), ("b", range(29, 60)), ("c", range(31, 60)), ("d", range(30, 60))):
-        record(tmp_path / name, chosen, rankings=RANKINGS if name in "ad" else None, shard_steps=10**6)
-    record(tmp_path / "e", range(30, 60), header=msgspec.structs.replace(HEADER, creator="x"))
-    candidate, atom = (f"query {COLUMNS.candidates.query[i]}, " for i in (29, 30)), COLUMNS.candidates.atom[29].tolist()
-    doubled, missing = candidate
+    traces.edit_manifest(tmp_path / "p4", part={"index": 5, "count": 2**40})
+    for name, begin, end in (("a", 0, 30), ("b", 29, 60), ("c", 31, 60), ("d", 30, 60)):
+        record(name, begin, end, rankings=traces.RANKINGS if name in "ad" else None)
+    record("e", 30, 60, header=msgspec.structs.replace(traces.HEADER, creator="x"))
+    doubled, missing = (f"query {COLUMNS.candidates.query[i]}, " for i in (29, 30))
+    atom = ", ".join(map(str, COLUMNS.candidates.atom[29]))
     for names, match in {
         ("p0", "p2"): "part 1 of 3 missing",
         ("p0", "p1", "p2", "p2"): r"part 2 of 3 \(.*p2, .*p2\) doubled",
+        ("p0", "p1", "p2", "a"): "is a part of 3, among traces that are not",
         ("p3.partial",): "did not finish",
         ("p4",): r"part 0 of 1099511627776; .* \.\.\. missing",
-        ("a", "b"): rf"found 1 candidate more than once: {doubled}.*{', '.join(map(str, atom))}",
+        ("a", "b"): rf"found 1 candidate more than once: {doubled}.*{atom}",
         ("a", "c", "--like", file): f"1 missing candidate.*{missing}",
+        ("a", "c", "--like", tmp_path / "a"): "29 unexpected candidates: ",
         ("a", "e"): "header: differs from that of",
         ("a", "d"): "ranked in more than one",
     }.items():
         words = [tmp_path / each if each != "--like" else each for each in names]
         with pytest.raises(UserError, match=f"(?s){match}"):
-            run("join", *words, "-o", tmp_path / "out")
+            traces.run("join", *words, "-o", tmp_path / "out")
         assert not (tmp_path / "out").exists()
         assert not (tmp_path / "out.partial").exists()
-    assert run("join", tmp_path / "a", tmp_path / "c", "-o", tmp_path / "out")["num_candidates"] == 59
-    run("join", tmp_path / "a", tmp_path / "d", "-o", tmp_path / "both", "--drop-rankings")
-    assert read(tmp_path / "both").rankings is None
+    assert traces.run("join", tmp_path / "a", tmp_path / "c", "-o", tmp_path / "out")["num_candidates"] == 59
+    traces.run("join", tmp_path / "a", tmp_path / "d", "-o", tmp_path / "both", "--drop-rankings")
+    assert traces.read(tmp_path / "both").rankings is None

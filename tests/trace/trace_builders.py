@@ -10,47 +10,28 @@ import numpy as np
 from invoked_commands import invoke
 
 import kgverify as kv
-from kgverify import (
-    Candidates,
-    Clauses,
-    Columns,
-    EngineInfo,
-    Header,
-    Limits,
-    PolicyInfo,
-    Program,
-    Rankings,
-    Rule,
-    RunInfo,
-    Stage,
-    Storage,
-    Symbols,
-    Trace,
-    TraceWriter,
-)
 from kgverify.program.atoms import Atom
-from kgverify.program.outcomes import STEP_STAGES
 from kgverify.trace.model.columns import Resolvents, StageItems, Steps, no_stage_items, select_candidates
 from kgverify.trace.model.header import ClauseTexts, InputFile
 from kgverify.trace.model.stage_items import encode_stage_outputs
 
 NUM_PREDICATES, NUM_CONSTANTS, NUM_FACTS, NUM_RULES = 5, 40, 12, 3
 
-SYMBOLS = Symbols(("locatedIn", "grenzt_an_ü", "p2", "p3", ""), tuple(f"entität {i}" for i in range(NUM_CONSTANTS)))
+SYMBOLS = kv.Symbols(("locatedIn", "grenzt_an_ü", "p2", "p3", ""), tuple(f"entität {i}" for i in range(NUM_CONSTANTS)))
 FACTS = np.array([[i % NUM_PREDICATES, i, i + 1] for i in range(NUM_FACTS)], np.int32)
-RULES = tuple(Rule(Atom(i, -1, -2), (Atom(i + 1, -1, -3), Atom(i + 2, -3, -2))[: 1 + i]) for i in range(NUM_RULES))
-HEADER = Header(
-    engine=EngineInfo("synthetic", mode="eager", layout={"slots": 7}, versions={"numpy": "2"}),
-    limits=Limits(max_depth=9),
-    policy=PolicyInfo("shortest"),
-    program_sha256=Program(SYMBOLS, FACTS, RULES, (), (), ()).sha256,
-    run=RunInfo(graph="toy", num_queries=3),
+RULES = tuple(kv.Rule(Atom(i, -1, -2), (Atom(i + 1, -1, -3), Atom(i + 2, -3, -2))[: 1 + i]) for i in range(NUM_RULES))
+HEADER = kv.Header(
+    engine=kv.EngineInfo("synthetic", mode="eager", layout={"slots": 7}, versions={"numpy": "2"}),
+    limits=kv.Limits(max_depth=9),
+    policy=kv.PolicyInfo("shortest"),
+    program_sha256=kv.Program(SYMBOLS, FACTS, RULES, (), (), ()).sha256,
+    run=kv.RunInfo(graph="toy", num_queries=3),
     inputs=(InputFile("train.txt", "cd" * 32),),
     clauses=ClauseTexts(rules=("r0", "r1", "r2"), rule_sources=("rules.txt:1",) * 3, facts_file="train.txt"),
 )
 FACT_LINES = np.arange(1, NUM_FACTS + 1, dtype=np.int32)
 PROGRAM: dict[str, Any] = {"facts": FACTS, "fact_lines": FACT_LINES, "rules": RULES}
-RANKINGS = Rankings(
+RANKINGS = kv.Rankings(
     np.array([0, 0, 1], np.int32),
     np.array([0, 1, 0], np.int8),
     np.array([3, 3, 2], np.uint32),
@@ -61,29 +42,29 @@ RANKINGS = Rankings(
 
 OUTPUTS = [
     {
-        Stage.SELECT: (1, 2, -1),
-        Stage.MATCH_RULES: (0, 2),
-        Stage.MATCH_FACTS: (),
-        Stage.RESOLVE: ((1, 0, ((1, 2, -1), (0, -1, 3))), (1, 2, ())),
-        Stage.PRUNE: ((1, 0, ((-(2**31), 0, 0),)),),
-        Stage.RENAME: (),
-        Stage.REVISIT: ((1, 0, ((1, 2, -1),)),),
-        Stage.CLOSE: ((0, 1, 0, ((1, 2, -1),)), (2, 0, 0, ())),
-        Stage.LIMIT: (((1, 2, 1, ()),), 3, 4),
-        Stage.SCORE: (0.5, float("-inf"), -0.0),
-        Stage.CHOOSE: -1,
-        Stage.ADVANCE: (1, ((0, 0, 0),), 7),
-        Stage.FINISH: 3,
+        kv.Stage.SELECT: (1, 2, -1),
+        kv.Stage.MATCH_RULES: (0, 2),
+        kv.Stage.MATCH_FACTS: (),
+        kv.Stage.RESOLVE: ((1, 0, ((1, 2, -1), (0, -1, 3))), (1, 2, ())),
+        kv.Stage.PRUNE: ((1, 0, ((-(2**31), 0, 0),)),),
+        kv.Stage.RENAME: (),
+        kv.Stage.REVISIT: ((1, 0, ((1, 2, -1),)),),
+        kv.Stage.CLOSE: ((0, 1, 0, ((1, 2, -1),)), (2, 0, 0, ())),
+        kv.Stage.LIMIT: (((1, 2, 1, ()),), 3, 4),
+        kv.Stage.SCORE: (0.5, float("-inf"), -0.0),
+        kv.Stage.CHOOSE: -1,
+        kv.Stage.ADVANCE: (1, ((0, 0, 0),), 7),
+        kv.Stage.FINISH: 3,
     },
     {},
-    {Stage.MATCH_FACTS: (5,), Stage.FINISH: 0},
+    {kv.Stage.MATCH_FACTS: (5,), kv.Stage.FINISH: 0},
 ]
 """The outputs of the stages of three steps."""
 
 
 def make_columns(
     seed: int, num_candidates: int, *, score_dtype: type = np.float64, has_stages: bool = False
-) -> Columns:
+) -> kv.Columns:
     """Random candidates: ragged at every level, steps without candidates and goals of no atoms included."""
     random = np.random.default_rng(seed)
 
@@ -99,8 +80,8 @@ def make_columns(
     goal_sizes = random.integers(0, 5, t).astype(np.uint16)
     kind = random.choice(np.array([0, 0, 0, 1, 2], np.uint8), r)
     sizes = np.where(kind == 0, random.integers(0, 5, r), 0).astype(np.uint16)
-    return Columns(
-        Candidates(
+    return kv.Columns(
+        kv.Candidates(
             random.integers(0, 99, num_candidates).astype(np.int32),
             random.integers(0, 3, num_candidates).astype(np.int8),
             atoms(np.array([num_candidates])),
@@ -131,7 +112,7 @@ def make_columns(
     )
 
 
-def make_malformed(columns: Columns, seed: int = 0) -> Columns:
+def make_malformed(columns: kv.Columns, seed: int = 0) -> kv.Columns:
     """The same with what only a wrong engine makes: holes, ids without names, kinds with atoms, terminal actions."""
     random = np.random.default_rng(seed)
 
@@ -166,45 +147,26 @@ def one_step(
     *,
     choice: int = 0,
     outcome: int = 0,
-) -> Columns:
+) -> kv.Columns:
     """One candidate with one step; a resolvent of no atoms is TRUE."""
 
-    def atoms(goals: list[list[tuple[int, int, int]]]) -> np.ndarray:
-        return np.array([a for g in goals for a in g], np.int32).reshape(-1, 3)
+    def column(dtype: str, *values: float) -> np.ndarray:
+        return np.array(values, dtype)
 
     n = len(resolvents)
-    return Columns(
-        Candidates(
-            np.zeros(1, np.int32),
-            np.full(1, 2, np.int8),
-            atoms([goal])[:1],
-            np.ones(1, np.uint32),
-            np.array([outcome], np.int8),
-            np.zeros(1, np.uint8),
-            np.zeros(1),
-        ),
-        Steps(
-            np.zeros(1, np.uint16),
-            np.array([len(goal)], np.uint16),
-            np.array([n], np.uint32),
-            np.zeros(1, np.uint32),
-            np.zeros(1, np.uint32),
-            np.array([choice], np.int32),
-            np.array([outcome], np.int8),
-            atoms([goal]),
-        ),
-        Resolvents(
-            np.array([not g for g in resolvents], np.uint8),
-            np.array([len(g) for g in resolvents], np.uint16),
-            np.ones(n, np.uint8),
-            np.zeros(n, np.int32),
-            np.zeros(n),
-            atoms(resolvents),
-        ),
+    atoms = np.array(goal, np.int32)
+    made = np.array([atom for resolvent in resolvents for atom in resolvent], np.int32).reshape(-1, 3)
+    steps = column("u2", 0), column("u2", len(goal)), column("u4", n), column("u4", 0), column("u4", 0)
+    kinds, sizes = column("u1", *(not each for each in resolvents)), column("u2", *map(len, resolvents))
+    ends = column("i1", outcome), column("u1", 0), column("f8", 0)
+    return kv.Columns(
+        kv.Candidates(column("i4", 0), column("i1", 2), atoms[:1], column("u4", 1), *ends),
+        Steps(*steps, column("i4", choice), column("i1", outcome), atoms),
+        Resolvents(kinds, sizes, np.ones(n, np.uint8), np.zeros(n, np.int32), np.zeros(n), made),
     )
 
 
-def assert_same_columns(actual: Columns, expected: Columns) -> None:
+def assert_same_columns(actual: kv.Columns, expected: kv.Columns) -> None:
     """Bit for bit, NaN included."""
     for actual_level, expected_level in zip(actual, expected, strict=True):
         for name in expected_level._fields:
@@ -212,7 +174,7 @@ def assert_same_columns(actual: Columns, expected: Columns) -> None:
             assert (a.dtype, a.shape, a.tobytes()) == (b.dtype, b.shape, b.tobytes()), name
 
 
-def assert_same_trace(actual: Trace, expected: Trace) -> None:
+def assert_same_trace(actual: kv.Trace, expected: kv.Trace) -> None:
     """Everything but the source and the id of the recording."""
     assert_same_columns(actual.columns, expected.columns)
     assert msgspec.structs.replace(actual.header, recording="") == msgspec.structs.replace(
@@ -231,17 +193,34 @@ def assert_same_trace(actual: Trace, expected: Trace) -> None:
 
 
 def open_writer(
-    path: Path | str, *, header: Header = HEADER, symbols: Symbols = SYMBOLS, **options: Any
-) -> TraceWriter:
+    path: Path | str, *, header: kv.Header = HEADER, symbols: kv.Symbols = SYMBOLS, **options: Any
+) -> kv.TraceWriter:
     """Open a writer with the options of any of its records."""
     grouped = dict(options)
-    for name, record in (("clauses", Clauses), ("storage", Storage)):
+    for name, record in (("clauses", kv.Clauses), ("storage", kv.Storage)):
         names = [field.name for field in fields(record) if field.name in grouped]
         grouped[name] = record(**{each: grouped.pop(each) for each in names})
-    return TraceWriter(path, header, symbols, **grouped)
+    return kv.TraceWriter(path, header, symbols, **grouped)
 
 
-def write_file(path: Path | str, columns: Columns, rankings: Rankings | None = None, **options: Any) -> Trace:
+def append(writer: kv.TraceWriter, columns: kv.Columns, end: int | None = None, batch: int = 1) -> None:
+    """Append the candidates that a writer does not have, up to one of them, in batches."""
+    end = len(columns.candidates.query) if end is None else end
+    for begin in range(writer.num_appended, end, batch):
+        writer.append(rows(columns, begin, min(begin + batch, end)))
+
+
+def write_shards(
+    path: Path, columns: kv.Columns, rankings: kv.Rankings | None = None, batch: int = 1, **options: Any
+) -> None:
+    """Write a trace in shards of 20 steps, or resume it."""
+    with open_writer(path, **{"shard_steps": 20, **options}) as writer:
+        append(writer, columns, batch=batch)
+        if rankings is not None:
+            writer.set_rankings(rankings)
+
+
+def write_file(path: Path | str, columns: kv.Columns, rankings: kv.Rankings | None = None, **options: Any) -> kv.Trace:
     """Write a trace in one go, with the options of any of a writer's records; return what is read from it."""
     with open_writer(path, **options) as writer:
         writer.append(columns)
@@ -250,11 +229,11 @@ def write_file(path: Path | str, columns: Columns, rankings: Rankings | None = N
     return read(path)
 
 
-def read(path: Path | str) -> Trace:
+def read(path: Path | str) -> kv.Trace:
     return kv.open_trace(path, is_lazy=True).load()
 
 
-def read_mapped(path: Path | str) -> Columns:
+def read_mapped(path: Path | str) -> kv.Columns:
     """Read a trace that stays on disk, down to every value and digest, candidate by candidate."""
     mapped = kv.open_trace(path)
     mapped.verify_content()
@@ -263,19 +242,14 @@ def read_mapped(path: Path | str) -> Columns:
     return mapped.read_candidates(0, mapped.num_candidates)
 
 
-def rows(columns: Columns, *bounds: int) -> Columns:
+def rows(columns: kv.Columns, *bounds: int) -> kv.Columns:
     """Return the candidates of a range."""
-    return select_candidates(columns, np.arange(*bounds))
+    return take(columns, np.arange(*bounds))
 
 
-def take(columns: Columns, chosen: Any) -> Columns:
+def take(columns: kv.Columns, chosen: Any) -> kv.Columns:
     """Return the candidates with the given rows."""
     return select_candidates(columns, np.asarray(chosen))
-
-
-def first_item(columns: Columns, stage: Stage) -> int:
-    """Return the first item that a stage gave."""
-    return int(np.flatnonzero(columns.stages.stage == list(STEP_STAGES).index(stage) + 1)[0])
 
 
 def run(command: str, *words: object) -> dict[str, Any]:

@@ -130,22 +130,6 @@ def _end_process(mark: str) -> str:
     os._exit(1)
 
 
-def _end_every_process() -> None:
-    os._exit(1)
-
-
-@pytest.mark.deep
-def test_work_that_ends_every_worker_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool, "MOST_REPEATS", 1)
-    with (
-        dask.config.set({"distributed.scheduler.allowed-failures": 0}),
-        distributed.LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address="127.0.0.1:0") as cluster,
-        DaskWorkers(cluster.scheduler_address) as workers,
-        pytest.raises(UserError, match="a worker died before its work was done"),
-    ):
-        list(do_all(workers, [(0, _end_every_process, ())]))
-
-
 @pytest.mark.deep
 def test_a_restarted_scheduler_is_harmless() -> None:
     run = countries_run()

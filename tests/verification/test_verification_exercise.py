@@ -11,9 +11,7 @@ import pytest
 
 import kgverify as kv
 from kgverify import Limits, Verdict
-from kgverify.comparison.comparable import open_source
-from kgverify.comparison.exercise import count
-from kgverify.comparison.exercise.count import count_exercise
+from kgverify.comparison.exercise.exercise import Exercise
 from kgverify.dialects import ReferenceEngine
 from kgverify.laws import draw_problems
 
@@ -220,48 +218,35 @@ def count_one_by_one(trace: kv.Trace) -> dict[str, int]:
     return found
 
 
-def test_the_exercise_is_that_of_the_steps_one_by_one():
-    num_enough, problems = 0, list(islice(draw_problems(5), 16))
-    for problem in problems:
-        report = problem_report(problem)
-        trace, exercise = report.traces.expected, report.exercise.expected
-        assert exercise.stages == count_one_by_one(trace)
-        kind, origin = trace.columns.resolvents.origin_kind, trace.columns.resolvents.origin
-        assert [exercise.rules, exercise.facts] == [len(set(origin[kind == each].tolist())) for each in (1, 2)]
-        assert (exercise.steps, exercise.counted) == (len(trace.columns.steps.depth),) * 2
-        assert exercise.choices == exercise.stages["choose"]
-        assert exercise.proved == int((trace.columns.candidates.outcome == 1).sum())
-        has_enough = all(getattr(report.exercise.actual, name) >= 1 for name in MINIMUM)
-        assert report.verdict is (Verdict.AGREE if has_enough else Verdict.INCONCLUSIVE)
-        assert bool(report.reasons) is not has_enough
-        num_enough += has_enough
-    assert 0.1 < num_enough / len(problems) < 0.9
-
-
-def problem_report(problem: kv.Problem) -> kv.Report:
-    from kgverify.runs.engine_makers import find_maker
-    from kgverify.testing.checking.check import verify_problems
-    from kgverify.testing.problems.merge import merge
-
-    equality = kv.Equality(determinism=False, minimum=MINIMUM)
-    verified = verify_problems(merge([problem]), find_maker("reference"), equality)
-    return verified.report.with_traces(verified)
+@pytest.mark.parametrize("graph", ["countries", "random:3", "random:8", "random:12"])
+def test_the_exercise_is_that_of_the_steps_one_by_one(graph: str):
+    limits, equality = Limits(max_depth=4, max_atoms=3, max_resolvents=4), kv.Equality(determinism=False)
+    report = kv.verify(graph, "reference", queries=3, corruptions=2, limits=limits, equality=equality)
+    trace, exercise = report.traces.expected, report.exercise.expected
+    assert exercise.stages == count_one_by_one(trace)
+    kind, origin = trace.columns.resolvents.origin_kind, trace.columns.resolvents.origin
+    assert [exercise.rules, exercise.facts] == [len(set(origin[kind == each].tolist())) for each in (1, 2)]
+    assert (exercise.steps, exercise.counted) == (len(trace.columns.steps.depth),) * 2
+    assert exercise.choices == exercise.stages["choose"]
+    assert exercise.proved == int((trace.columns.candidates.outcome == 1).sum())
+    has_enough = all(getattr(report.exercise.actual, name) >= 1 for name in MINIMUM)
+    assert report.verdict is (Verdict.AGREE if has_enough else Verdict.INCONCLUSIVE)
+    assert bool(report.reasons) is not has_enough
 
 
 def test_a_large_trace_is_read_on_until_the_minimum_is_reached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    path = tmp_path / "large.h5"
-    kv.record("countries", path, "reference", queries=8, corruptions=20)
-    source = open_source(path)
-    every = count_exercise(source, {"PROVED": 1})
-    monkeypatch.setattr(count, "COUNTED_STEPS", 64)
-    some = count_exercise(source, {"PROVED": 1}, MINIMUM)
-    assert 0 < some.counted < some.steps == source.num_steps
-    assert (some.rules or 0) >= 1
-    assert count_exercise(source, {"PROVED": 1}, {"choices": source.num_steps}) == every
-    kv.record("countries", tmp_path / "other.h5", EAGER, queries=8, corruptions=20)
-    report = kv.compare(path, tmp_path / "other.h5")
-    assert (report.verdict, report.exercise.expected.counted) == (Verdict.AGREE, some.counted)
+    paths = [tmp_path / "large.h5", tmp_path / "other.h5"]
+    for path, engine in zip(paths, ("reference", EAGER), strict=True):
+        kv.record("countries", path, engine, queries=8, corruptions=20)
+    every = kv.compare(*paths).exercise.expected
+    monkeypatch.setattr("kgverify.comparison.exercise.count.COUNTED_STEPS", 64)
+    report = kv.compare(*paths)
+    some = report.exercise.expected
+    assert report.verdict is Verdict.AGREE
+    assert 0 < some.counted < some.steps == every.steps == every.counted
+    assert some.rules >= 1
     assert f"counted in {some.counted:,} of {some.steps:,}" in " ".join(str(report).split())
+    assert kv.compare(*paths, equality=kv.Equality(minimum={"choices": every.steps})).exercise.expected == every
 
 
 def test_the_verdict_names_the_limit_that_decided_and_a_value_that_would_not():
@@ -277,3 +262,8 @@ def test_the_verdict_names_the_limit_that_decided_and_a_value_that_would_not():
     enough = "no step reached max_resolvents or max_atoms: a fault there would not have been seen"
     assert enough in lines(Limits())
     assert "the verdict holds only for max_resolvents 3" in lines(Limits(max_resolvents=3), kv.evaluate)
+
+
+def test_the_longest_list_of_two_comparisons_is_the_longer_one():
+    one, other = (Exercise(largest={"max_atoms": num}, stages={"close": num}) for num in (3, 4))
+    assert (one.plus(other).largest, one.plus(other).stages) == ({"max_atoms": 4}, {"close": 7})

@@ -2,12 +2,12 @@
 
 import random
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
-from run_engines import UNEXPLAINED, countries_run, staged_pipeline
 
 import kgverify as kv
 from kgverify import Equality, Limits, Report, Stage, Trace, Verdict
@@ -18,29 +18,9 @@ from kgverify.comparison.step_view import Names
 from kgverify.dialects import Dialect, ReferenceEngine
 from kgverify.program.limits import FILTERS, VALUES
 from kgverify.program.outcomes import DifferenceClass
-from kgverify.prover.stages.choose import SCORES
-from kgverify.prover.stages.stage_functions import Stages
-from kgverify.runs.run import reference_pipeline
 from kgverify.trace.maintain.check import check_trace
-from kgverify.verification.verify import verify
-
-
-def judge(change: Any, *, faults: tuple[str, ...] = (), **functions: Any) -> Report:
-    """The report of the evaluator with other stages, on Countries."""
-    run = countries_run()
-    pipeline = staged_pipeline(run, change, faults=faults)._replace(**functions)
-    return verify(
-        run, reference_pipeline(run), pipeline, effort=UNEXPLAINED, equality=Equality(determinism=False)
-    ).report
-
-
-def test_a_wrong_stage_is_named_and_shown_by_its_replay():
-    stages = Stages(SCORES["shortest"])
-    report = judge(stages._replace(score=lambda *inputs: -stages.score(*inputs)), faults=("score-negated",))
-    cause = report.first_cause
-    assert (cause.stage, cause.field, cause.is_replayed) == ("score", "stage.score", True)
-    assert [-float(value) for value in cause.expected] == [float(value) for value in cause.actual]
-    assert report.environment.actual.faults == ("score-negated",)
+from kgverify.trace.model.columns import starts_of
+from kgverify.verification.replay import find_later_faults, find_score_source
 
 
 class WrongAlone(ReferenceEngine):
@@ -146,6 +126,32 @@ def test_a_stage_is_named_only_where_its_rules_hold(dialect: Dialect, stage: str
     ((named,), (why,)) = name_in_dialect([divergence], [Finding(DifferenceClass.MISSING, "seen", 0.9)], dialect)
     assert named.stage == ("unknown" if evidence else stage)
     assert evidence in why.evidence
+
+
+def test_revisit_is_not_at_fault_for_a_resolvent_that_prune_emptied_on_one_side_only():
+    goal = ((0, 1, 2),)
+    expected = {Stage.PRUNE: ((1, 0, goal),), Stage.RENAME: ((1, 0, goal),), Stage.REVISIT: ()}
+    actual = {Stage.PRUNE: ((1, 0, ()),), Stage.RENAME: ((1, 0, goal),), Stage.REVISIT: ((1, 0, ()),)}
+    assert not [*find_later_faults(Stage.RESOLVE, expected, actual, Limits(), 0.0)]
+    kept = actual | {Stage.PRUNE: expected[Stage.PRUNE]}
+    assert [each.stage for each in find_later_faults(Stage.RESOLVE, expected, kept, Limits(), 0.0)] == [Stage.REVISIT]
+
+
+def test_scores_of_the_call_before_are_sought_among_steps_that_have_a_call_before():
+    columns = trace_in(Dialect(), num=20).columns
+    num = len(columns.resolvents.score)
+    columns = columns._replace(resolvents=columns.resolvents._replace(score=np.random.default_rng(0).normal(size=num)))
+    bounds, first = starts_of(columns.steps.num_resolvents), starts_of(columns.candidates.num_steps)
+    divergences, views = [], {}
+    for row in np.flatnonzero(columns.candidates.num_steps > 1)[:20].tolist():
+        for step in (0, 1):
+            # The scores of the step before; those of a first step are of no step of the run.
+            own = columns.resolvents.score[bounds[first[row]] : bounds[first[row] + 1]] + 9 * (1 - step)
+            views[row, step] = None, SimpleNamespace(resolvents=[SimpleNamespace(score=score) for score in own])
+            divergences.append(SimpleNamespace(candidate=row, step=step, field="resolvents.score"))
+    source = find_score_source(columns, divergences, views, 1e-9)
+    assert source is not None
+    assert "20 of 20 steps" in source.evidence
 
 
 @pytest.mark.deep

@@ -1,16 +1,18 @@
 """The rounding of other people's scores is measured, stated, and never confused with a fault."""
 
+import re
+
 import numpy as np
 import pytest
+from textbook import Textbook
 
 import kgverify as kv
-from kgverify.step.clauses import resolve
 
 WIDTH = 16
 SMALL = {"queries": 1, "corruptions": 2}
 
 
-class Net(kv.StagedEngine):
+class Net(Textbook):
     """Scores by a network of float32 in NumPy, whose sums are added in one order."""
 
     stride = 1
@@ -21,16 +23,6 @@ class Net(kv.StagedEngine):
         num = len(program.symbols.predicates) + len(program.symbols.constants) + 1
         self.table = random.normal(size=(num, WIDTH)).astype(np.float32)
         self.first = len(program.symbols.predicates)
-
-    def resolve(self, goal, excluded):
-        for clause in self.clauses_for(goal, excluded):
-            shift = min(0, *(term for _, *terms in goal for term in terms))
-            head, *body = [
-                (p, *(t if t >= 0 else t + shift for t in terms)) for p, *terms in (clause.head, *clause.body)
-            ]
-            atoms = resolve(goal, head, tuple(body))
-            if atoms is not None:
-                yield clause, atoms
 
     def embed(self, atoms):
         rows = [self.table[[p, *(self.first + t if t >= 0 else -1 for t in terms)]].prod(0) for p, *terms in atoms]
@@ -129,6 +121,49 @@ def test_equal_bits_have_no_rounding():
     report = kv.verify("countries", Net, reference=Net, **SMALL)
     assert (report.verdict, report.level, report.rounding.bound) == (kv.Verdict.AGREE, None, 0.0)
     assert report.determinism.actual_within == "to the bit"
+
+
+class Double(Net):
+    """The same network in the float type of its table, which is float64."""
+
+    type = np.float64
+
+    def __init__(self, program, limits, policy):
+        super().__init__(program, limits, policy)
+        self.table = self.table.astype(self.type)
+
+    def embed(self, atoms):
+        rows = [self.table[[p, *(self.first + t if t >= 0 else -1 for t in terms)]].prod(0) for p, *terms in atoms]
+        return np.sum(rows, 0)
+
+    def add(self, products):
+        return sum(products[:: self.stride], products.dtype.type(0))
+
+
+class Coarse(Double):
+    """Adds a little in float32."""
+
+    type = np.float32
+
+    def add(self, products):
+        return super().add(products) + products.dtype.type(1e-5 * (products.dtype == np.float32))
+
+
+class CoarseBackwards(Coarse):
+    stride = -1
+
+
+def test_a_float32_engine_may_have_the_errors_of_its_type_beside_a_float64_one():
+    report = kv.verify("countries", Backwards, reference=Double, **SMALL)
+    assert report.verdict is kv.Verdict.AGREE, report
+    assert report.rounding.num_differing > 0
+
+
+def test_the_error_of_an_engine_against_its_own_float64_scores_does_not_widen_its_bound():
+    report = kv.verify("countries", CoarseBackwards, reference=Coarse, **SMALL)
+    _, actual = report.rounding.evidence
+    bound, off = (float(re.search(words, actual)[1]) for words in (r": (\S+) nats", r"scores differ by ([^;,]+)"))
+    assert off < bound < 7 * off
 
 
 @pytest.mark.deep

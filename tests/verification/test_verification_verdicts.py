@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -21,11 +22,12 @@ from run_engines import (
 
 import kgverify as kv
 from kgverify import Columns, Equality, Report, Run, UserError, Verdict
+from kgverify.comparison.result import SCORES_BEFORE
 from kgverify.kinds import KNOWLEDGE_GRAPH
-from kgverify.ranking.rank import rank_candidates
+from kgverify.report.content import Determinism
 from kgverify.runs.run import Pipeline, reference_pipeline
 from kgverify.trace.model.columns import select_candidates
-from kgverify.verification.verify import Verification, verify
+from kgverify.verification.verify import Repetition, Verification, _judge_repeated, verify
 
 MRR = "both.realistic.mean_reciprocal_rank"
 EAGER = kv.Evaluator(mode="eager", device="cpu", slots=16)
@@ -41,13 +43,6 @@ def against(change: Callable[[Columns], Columns], **equality: Any) -> Report:
     """The report of an engine whose columns are changed."""
     run = countries_run()
     return against_foreign(run, ForeignEngine(run, change), determinism=False, **equality).report
-
-
-def against_pipeline(**functions: Any) -> Report:
-    run = countries_run()
-    pipeline = reference_pipeline(run)
-    equality = Equality(determinism=False)
-    return verify(run, pipeline, pipeline._replace(**functions), effort=UNEXPLAINED, equality=equality).report
 
 
 def assert_everything_was_compared(report: Report) -> None:
@@ -86,14 +81,6 @@ def test_the_compiled_evaluator_agrees_with_the_reference_on_countries(policy: s
     assert policy == "shortest" or bounds["float64"] <= bounds["float32"] < bounds["bf16x3"] < bounds["tf32"]
 
 
-def test_the_compiled_evaluator_agrees_step_by_step_from_the_goals_of_the_reference():
-    report = kv.verify("countries", EAGER, **SIZES, equality=Equality(lockstep=True, determinism=False))
-    assert (report.verdict, report.lockstep, report.divergences) == (Verdict.AGREE, True, ())
-    num_steps = len(report.traces.expected.columns.steps.depth)
-    assert (report.coverage.candidates, report.coverage.steps) == (num_steps, num_steps)
-    assert (report.determinism.expected, report.determinism.actual) == (None, None)
-
-
 @pytest.mark.deep
 @pytest.mark.data
 @needs_data
@@ -120,6 +107,27 @@ def test_a_nondeterministic_engine_is_inconclusive(role: str):
     assert (report.determinism.expected, report.determinism.actual) == (role == "actual", role == "expected")
 
 
+def test_an_engine_that_alternates_between_two_results_is_not_said_to_depend_on_its_batch():
+    class Alternating(FlakyEngine):
+        def prove(self, *arguments: Any) -> Columns:
+            columns = super().prove(*arguments)
+            self.num_calls %= 2
+            return columns
+
+    run = countries_run()
+    report = verify(run, reference_pipeline(run), foreign_pipeline(run, Alternating(run)), effort=UNEXPLAINED).report
+    assert report.verdict is Verdict.INCONCLUSIVE
+    assert "not deterministic" in report.reasons[0]
+
+
+def test_scores_of_the_call_before_excuse_only_an_actual_engine_that_does_not_repeat_itself():
+    trace = kv.verify("countries", "reference", queries=1, corruptions=2).traces.expected
+    stale = SimpleNamespace(situation=SCORES_BEFORE)
+    for is_right, verdict in ((True, Verdict.AGREE), (False, Verdict.INCONCLUSIVE)):
+        repetition = Repetition(Determinism(is_right, False, "", ""), ("an engine is not deterministic",), ())
+        assert _judge_repeated(kv.kinds.compare(trace, trace), [stale], repetition).verdict is verdict
+
+
 def lower_scores(columns: Columns) -> Columns:
     score = columns.resolvents.score.copy()
     score[columns.resolvents.kind == 0] -= 1
@@ -137,29 +145,6 @@ def test_an_engine_of_two_functions_is_enough_and_its_wrong_stage_is_inferred(lo
     per_candidate = np.bincount([each.candidate for each in report.divergences], minlength=22)
     assert len(per_candidate) == 22
     assert bool(per_candidate.max() > 1) is lockstep
-
-
-def test_near_ties_are_followed_from_the_expected_choice_and_a_fault_behind_one_is_found():
-    run = countries_run()
-    right = against_foreign(run, TieBreakingEngine(run, 1e-3), score_error=1e-3)
-    report = right.report
-    assert (report.verdict, report.divergences) == (Verdict.AGREE, ())
-    assert all(0 <= tie.gap <= tie.bound == 2e-3 for tie in report.near_ties)
-    total = report.coverage.steps + report.coverage.steps_after_near_ties
-    assert total == len(right.expected.columns.steps.depth)
-    tie = next(tie for tie in report.near_ties if tie.compared_after)
-
-    def drop_at_depth(columns: Columns) -> Columns:
-        counts = columns.steps.dropped_atoms + (columns.steps.depth > tie.step)
-        return columns._replace(steps=columns.steps._replace(dropped_atoms=counts.astype(np.uint32)))
-
-    assert (right.expected.columns.steps.depth > tie.step).any()
-    report = against_foreign(run, TieBreakingEngine(run, 1e-3, drop_at_depth), score_error=1e-3).report
-    assert report.verdict is Verdict.DIVERGE
-    assert any(each.candidate == tie.candidate and each.step > tie.step for each in report.divergences)
-    # An error that was not declared excuses nothing.
-    report = against_foreign(run, TieBreakingEngine(run, 1e-3, declared=0.0)).report
-    assert (report.verdict, report.near_ties) == (Verdict.DIVERGE, ())
 
 
 class Short(TieBreakingEngine):
@@ -196,25 +181,6 @@ def test_a_log_probability_of_nan_or_infinity_is_a_divergence_without_ranks(valu
     found = (report.first_cause.candidate, report.first_cause.field, report.first_cause.actual)
     assert found == (2, "candidates.log_probability", str(value))
     assert report.metrics.actual == {}
-
-
-def test_another_draw_is_a_fault_of_corrupt_and_another_rank_of_rank():
-    draw = reference_pipeline(countries_run()).draw
-
-    def draw_by_another_seed(graph: Any, split: Any, queries: Any, num_corruptions: Any, seed: int) -> Any:
-        return draw(graph, split, queries, num_corruptions, seed + 1)
-
-    def rank_last(candidates: Any, triples: Any, tolerance: Any) -> Any:
-        ranks = rank_candidates(candidates, triples, tolerance)
-        return ranks._replace(optimistic=ranks.num_ranked * 1.0, pessimistic=ranks.num_ranked * 1.0)
-
-    report = against_pipeline(draw=draw_by_another_seed)
-    assert report.verdict is Verdict.DIVERGE
-    assert "corrupt" in {each.stage for each in report.divergences}
-    report = against_pipeline(rank=rank_last)
-    assert (report.verdict, report.level) == (Verdict.DIVERGE, "metric")
-    assert {each.stage for each in report.divergences} == {"rank"}
-    assert report.metrics.actual[MRR] < report.metrics.expected[MRR]
 
 
 class Boaster:

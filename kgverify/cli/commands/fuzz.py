@@ -21,6 +21,7 @@ from kgverify.cli.progress import (
     typed_command,
     write_json,
 )
+from kgverify.engines.table import REFERENCE
 from kgverify.errors import UserError
 from kgverify.program.limits import OURS, read_dialect
 from kgverify.runs.job import MOST_JOBS
@@ -75,7 +76,7 @@ def fuzz(
     trying = replace(trying, dialect=OURS if dialect is None else read_dialect(dialect))
     campaign = plan_campaign(
         made.engine,
-        made.reference,
+        made.reference or REFERENCE,
         corpus,
         trying,
         seed=seed,
@@ -94,7 +95,9 @@ def fuzz(
     console = make_result_console()
     print_lines(
         console,
-        *describe_campaign(result, lambda file: replay_command(file, sides.engines.engine, sides.engines.reference)),
+        *describe_campaign(
+            result, lambda file: replay_command(file, sides.engines.engine, sides.engines.reference or REFERENCE)
+        ),
     )
     write_json(result)
     if result.is_interrupted:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Final
 
-import msgspec
+from msgspec.structs import replace
 
 from kgverify.comparison.classify import Finding
 from kgverify.comparison.inference.origins import Deviation, OriginInference, StepOrigins
@@ -15,6 +15,7 @@ from kgverify.comparison.inference.step_difference import (
     LimitsSeen,
     StepDifference,
     explain_difference,
+    explain_stopping,
     find_limits,
 )
 from kgverify.comparison.locate import MOST_SHOWN, Difference, shorten
@@ -31,7 +32,7 @@ from kgverify.trace.model.trace import Trace
 
 def adopt_guess(divergence: Divergence, guess: StepDifference) -> Divergence:
     """Return the divergence with the stage and the class of a guess."""
-    return msgspec.structs.replace(
+    return replace(
         divergence, stage=guess.stage.value, kind=guess.kind, evidence=guess.evidence, confidence=guess.confidence
     )
 
@@ -92,7 +93,7 @@ class ProgramInference:
         text = names.goal(r.atoms, r.kind)
         if r.kind != GoalKind.GOAL and r.atoms:
             text = f"{text}, {names.goal(r.atoms)}"
-        if step is None or self._trace is None or r.kind == GoalKind.FALSE:
+        if step is None or self._trace is None or r.kind not in (GoalKind.GOAL, GoalKind.TRUE):
             return text
         found = step.explain(content_of(r)[1])
         if found.deviation is not Deviation.NONE:
@@ -178,18 +179,26 @@ class BlockInference:
         """Explain two steps that differ in resolvents or dropped counts; return None if the steps themselves say more.
 
         Contents alone fit many faults. Therefore, if clauses are unknown, the rules for contents are tried first: they know
-        the limits that other steps show. They hold only in a dialect with the usual order of stages.
+        the limits that other steps show. They hold only in a dialect with the usual order of stages. Lists that differ in
+        more than STOP, an engine's own terminal action, are explained without it.
         """
-        pair = StepPair(expected, actual, has_origins=self.has_origins, has_counts=self._has_counts)
+        whole = StepPair(expected, actual, has_origins=self.has_origins, has_counts=self._has_counts)
+        stopping = explain_stopping(whole)
+        if stopping is not None:
+            self.guesses[candidate, step] = [stopping]
+            return stopping
+        pair, limits = whole.without_stopping(), self._declared
+        expected, actual = pair.steps
+        limits = replace(limits, dialect=replace(limits.dialect, stopping=OURS.stopping))
         earlier = self._earlier(candidate, step)
         guesses: list[StepDifference] = []
         if self._program.origins is not None and len(earlier) >= step:
             visited = [number_variables(iter(plain(each.goal))) for each in (*earlier, expected)]
             query = _ids(self._traces[0].columns.candidates.atom[candidate].tolist())
-            program = StepProgram(self._program.origins.clauses, self._declared, visited, query)
+            program = StepProgram(self._program.origins.clauses, limits, visited, query)
             guesses = explain_by_one_stage(program, pair)
         is_same = [r.content for r in expected.resolvents] == [r.content for r in actual.resolvents]
-        is_open = not guesses or follows_inference(self._declared.dialect)
+        is_open = not guesses or follows_inference(limits.dialect)
         if is_open and not is_same and not self.has_origins:
             given = Given(self._at(candidate, expected), earlier, self._limits, self._num_symbols)
             guesses = [explain_difference(pair, given), *guesses]
@@ -241,7 +250,7 @@ def name_in_dialect(
     for divergence, finding in zip(divergences, findings, strict=True):
         why = "" if ALONE in finding.evidence else _why_unnamed(divergence, dialect)
         if why:
-            divergence = msgspec.structs.replace(divergence, stage=UNNAMED)
+            divergence = replace(divergence, stage=UNNAMED)
             parts = [finding.evidence, f"no stage is named: {why}"]
             finding = finding._replace(evidence="; ".join(filter(None, parts)))
         named.append(divergence)

@@ -250,6 +250,7 @@ class _Search:
             self._change_atoms,
             self._change_clauses,
             self._lose_proofs,
+            self._change_duplicates,
             self._change_order_of_part,
             self._change_bodies,
             self._delete_atoms,
@@ -346,8 +347,12 @@ class _Search:
     # Other goals
 
     def _take_earlier_goal(self, confidence: float = GUESSED) -> Guesses:
-        """Guess that the list belongs to an earlier goal; this is clear only if it is not just a part of the expected one."""
-        if confidence >= CLEAR and not any(r.kind == GoalKind.GOAL for r in self._pair.listed.extra):
+        """Guess that the list belongs to an earlier goal; this is clear only if it is not just a part of the expected one.
+
+        That a proof is lost is no sign of it, unless goals of the earlier step take its place.
+        """
+        has_goals = any(r.kind == GoalKind.GOAL for r in self._pair.listed.extra)
+        if not has_goals and (confidence >= CLEAR or self._pair.has_proof[0]):
             return
         for back, goal in enumerate(reversed(self._program.visited[:-1]), 1):
             if goal and goal != self._goal:
@@ -356,7 +361,7 @@ class _Search:
                 yield Change(Stage.ADVANCE, DifferenceClass.STALE, words, {}, made, confidence)
 
     def _select_another(self, confidence: float = GUESSED) -> Guesses:
-        if confidence >= CLEAR and not self._has_more:
+        if not self._has_more and (confidence >= CLEAR or self._pair.has_proof[0]):
             return
         for i, atom in enumerate(self._goal):
             if atom != self._goal[0]:
@@ -430,15 +435,33 @@ class _Search:
         change = Change(Stage.REVISIT, self._kind_of_filter, words, {"memory": other})
         return [change] if self._program.remembers else []
 
+    def _change_duplicates(self) -> Guesses:
+        """Guess that only one of equal resolvents is kept, that all of them are, or none, against the dialect."""
+        filters = self._program.dialect.filters
+        if "duplicates" in filters:
+            words, changed = "equal resolvents stay", self._without("duplicates")
+        else:
+            place = filters.index("close") if "close" in filters else len(filters)
+            words = "of equal resolvents, only one is kept"
+            changed = {"filters": (*filters[:place], "duplicates", *filters[place:])}
+        yield Change(Stage.REVISIT, self._kind_of_filter, words, changed, None, OPEN)
+        num = Counter(self._program.prune(each.atoms) for each in self._made)
+        left = [each for each in self._made if num[self._program.prune(each.atoms)] == 1]
+        if len(left) < len(self._made):
+            yield Change(Stage.REVISIT, self._kind_of_filter, "equal resolvents are all dropped", {}, left, OPEN)
+
     def _lose_proofs(self) -> Guesses:
-        """Guess that all proofs of the step are lost together."""
+        """Guess that all proofs of the step are lost together, or that FALSE took the place of the whole list."""
         left = [each for each in self._made if self._program.prune(each.atoms)]
         num = len(self._made) - len(left)
         if not num or not self._filters("close"):
-            return []
+            return
         kind = self._judge_proof(DifferenceClass.OUTCOME if self._has_more else DifferenceClass.MISSING)
         words = "the proof is lost" if num == 1 else f"all {num} proofs of the step are lost"
-        return [Change(Stage.CLOSE, kind, words, {}, left, GUESSED if num == 1 else OPEN)]
+        yield Change(Stage.CLOSE, kind, words, {}, left, GUESSED if num == 1 else OPEN)
+        if left and [key[0] for key in self._actual.keys] == [GoalKind.FALSE]:
+            words = f"FALSE stands for TRUE, although {count_of(len(left), 'other resolvent')} would be left"
+            yield StepDifference(Stage.CLOSE, kind, words, OPEN)
 
     # Limits
 

@@ -149,6 +149,19 @@ def explain_difference(pair: StepPair, given: Given) -> StepDifference:
     return _Explainer(pair, given).explain()
 
 
+def explain_stopping(pair: StepPair) -> StepDifference | None:
+    """Explain two lists that are equal except for STOP, an engine's own terminal action; None if that is not the case."""
+    expected, actual = ([r for r in step.resolvents if r.kind == GoalKind.STOP] for step in pair.steps)
+    if len(expected) == len(actual) or (without := pair.without_stopping()).contents.missing or without.contents.extra:
+        return None
+    kind = DifferenceClass.MISSING if len(expected) > len(actual) else DifferenceClass.EXTRA
+    words = (
+        f"STOP is {kind.value}, and apart from it the lists are equal: the switch `stopping` of a dialect declares it"
+    )
+    left, right = list_unshared(expected, actual, content_of)
+    return StepDifference(Stage.CLOSE, kind, words, CERTAIN, tuple(left), tuple(right))
+
+
 UNNUMBERED: Final = "variables are not numbered by first appearance"
 
 _CUT: Final = StepDifference(Stage.LIMIT, DifferenceClass.LIMIT, "a long resolvent is cut, and not dropped", LIKELY)
@@ -162,11 +175,10 @@ _REASONS: Final = {
 """The reason why each stage is at fault for a malformed resolvent."""
 
 _FLAWS: Final[dict[str, Callable[[ResolventView, tuple[int, int]], object]]] = {
-    "a terminal action beside TRUE and FALSE": lambda r, _: (
-        r.kind not in (GoalKind.GOAL, GoalKind.TRUE, GoalKind.FALSE)
-    ),
+    "an unknown kind": lambda r, _: r.kind not in tuple(GoalKind),
     "atoms beside TRUE": lambda r, _: r.kind == GoalKind.TRUE and r.atoms,
     "atoms beside FALSE": lambda r, _: r.kind == GoalKind.FALSE and r.atoms,
+    "atoms beside STOP": lambda r, _: r.kind == GoalKind.STOP and r.atoms,
     "no atoms": lambda r, _: r.kind == GoalKind.GOAL and not r.atoms,
     "a hole": lambda r, _: r.kind == GoalKind.GOAL and any(atom[0] < 0 for atom in r.atoms),
     "an id that the program lacks": lambda r, num: (
@@ -214,11 +226,9 @@ class _Explainer:
         if is_lost:
             why, confidence = self._explain_proof(CERTAIN, GUESSED)
             found = self._blame(DifferenceClass.PROOF_LOST, confidence)
-            if [r.kind for r in self._all[1]] == [GoalKind.FALSE] and self._origins is not None:
-                proof = self._origins.explain(())
-                if proof.deviation is Deviation.NONE:
-                    stage = self._matching(proof, self._all[0][0])
-                    found = found._replace(stage=stage, confidence=min(LIKELY, confidence))
+            proof = self._origins.explain(()) if self._origins is not None and not num else None
+            if proof is not None and proof.deviation is Deviation.NONE:
+                why += f"; a fault of {self._matching(proof, self._all[0][0]).value} would look the same"
             return found._replace(evidence=f"TRUE is lost: {other} instead; {why}")
         left = [r for r in self._all[1] if r.kind == GoalKind.TRUE and r.atoms]
         why, confidence = self._explain_proof(OPEN, CERTAIN)

@@ -40,12 +40,14 @@ _WINDOW_CANDIDATES: Final = 4096
 """The candidates of each window that are searched for repetitions."""
 
 
-def withhold_agreement(comparison: Comparison, comparer: Comparer) -> Comparison:
+def withhold_agreement(comparison: Comparison, comparer: Comparer, *, is_retaken: bool = False) -> Comparison:
     """Make AGREE inconclusive if the traces are not good evidence for it, and note their contradictions with any verdict.
+
+    is_retaken: whether the expected steps were taken from the goals of the actual trace, whose contradictions they share
 
     UserError if the sample of a trace that is too large to be verified whole is damaged.
     """
-    contradictions, notes = _check_sources(comparer)
+    contradictions, notes = _check_sources(comparer, ROLES[is_retaken:])
     if len({source.rankings is None for source in comparer.sources}) == 2:
         lacking = (*comparison.coverage.not_compared, "rankings")
         coverage = msgspec.structs.replace(comparison.coverage, not_compared=lacking)
@@ -123,10 +125,11 @@ def _judge_programs(comparer: Comparer) -> list[str]:
     return reasons
 
 
-def _check_sources(comparer: Comparer) -> tuple[list[str], list[str]]:
-    """Return the contradictions inside each trace, and a note about each trace that was only sampled."""
+def _check_sources(comparer: Comparer, roles: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the contradictions inside the traces of some roles, and a note about each trace that was only sampled."""
     reasons, notes = [], []
-    for role, source in zip(ROLES, comparer.sources, strict=True):
+    for role in roles:
+        source = comparer.sources[ROLES.index(role)]
         found = Contradictions()
         if isinstance(source, MemorySource) or source.is_verified:
             for begin, end in source.split():

@@ -116,6 +116,11 @@ class Translation:
                 fix="give a number above those of the constants, or none",
             )
 
+    @property
+    def numbers(self) -> tuple[Ids, Ids]:
+        """The numbers of all predicates and of all constants, in the order of their ids: int64 [P] and int64 [C]."""
+        return self._predicates.own, self._constants.own
+
     def encode(self, atoms: NDArray[np.integer]) -> Ids:
         """Return atoms, int64 [..., 3] in ids of the program, in the engine's numbers; a hole is padding."""
         found = np.asarray(atoms, np.int64)
@@ -163,7 +168,10 @@ class Translation:
 
 
 class _Numbers:
-    """The engine's number of each predicate or constant. A number without a name becomes an id above the ids of all names."""
+    """The engine's number of each predicate or constant. A number without a name becomes an id above the ids of all names.
+
+    own: int64 [N]  the number of each id
+    """
 
     def __init__(self, field: str, numbers: int | Mapping[str, int], names: tuple[str, ...]) -> None:
         self._num = len(names)
@@ -179,7 +187,7 @@ class _Numbers:
         else:
             own = numbers + np.arange(len(names), dtype=np.int64)
         order = np.argsort(own, kind="stable")
-        self._own, self._sorted, self._order = own, own[order], order
+        self.own, self._sorted, self._order = own, own[order], order
         if (self._sorted[1:] == self._sorted[:-1]).any():
             twice = int(self._sorted[:-1][self._sorted[1:] == self._sorted[:-1]][0])
             raise UserError(
@@ -191,7 +199,7 @@ class _Numbers:
 
     def knows(self, number: int) -> bool:
         """Return whether a number is that of a name."""
-        return bool((self._own == number).any())
+        return bool((self.own == number).any())
 
     def encode(self, ids: Ids) -> Ids:
         """Return the number of each id; any number for an id below 0."""
@@ -199,7 +207,7 @@ class _Numbers:
         unknown = np.where(unknown < _BELOW_ZERO, unknown, _BELOW_ZERO - unknown)
         if not self._num:
             return unknown
-        return np.where(ids < self._num, self._own[np.clip(ids, 0, self._num - 1)], unknown)
+        return np.where(ids < self._num, self.own[np.clip(ids, 0, self._num - 1)], unknown)
 
     def decode(self, numbers: Ids) -> Ids:
         """Return the id of each number."""

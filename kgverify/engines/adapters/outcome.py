@@ -1,13 +1,16 @@
 """An engine from a black box, which reports only whether a triple is proved, and perhaps a score."""
 
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 from typing import Any, ClassVar, Final, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kgverify.engines.policy import Policy
 from kgverify.engines.protocol import Positions
 from kgverify.errors import UserError
+from kgverify.program.atoms import decode_variable
 from kgverify.program.limits import Limits
 from kgverify.program.outcomes import Outcome
 from kgverify.program.program import Program
@@ -19,7 +22,13 @@ from kgverify.trace.model.schema import TraceLevel
 Answer: TypeAlias = bool | tuple[bool, float]
 """True for a proved triple, else False; optionally with its log-probability in nats."""
 
+NamedTriple: TypeAlias = tuple[str, str, str]
+"""A predicate and two arguments; an argument that begins with `?` is a variable."""
+
 SIGNATURE: Final = "decide(query) -> True or False, or a pair of that and a score"
+
+OUTCOMES: Final = "outcomes"
+"""The mode of these engines, which by default are compared with the reference `search`."""
 
 _KNOWN: Final = frozenset({"candidates.query", "candidates.side", "candidates.atom", "candidates.outcome"})
 _SCORE: Final = "candidates.log_probability"
@@ -31,9 +40,11 @@ class OutcomeEngine:
     Its steps remain unknown.
 
     program, limits, policy: as given, for `setup` and `decide` to use
+    facts, rules: those of the program, in names
     score_error: bound on the error of its scores, in nats
 
-    Outcomes, ranks and metrics are compared, and scores if there are any. The stage of a difference remains unknown.
+    Its outcomes and ranks are compared with the reference `search`, which finds any proof, unless the user names another
+    reference. Scores are compared if the reference has scores. The stage of a difference remains unknown.
 
     Example:
         >>> import kgverify as kv
@@ -49,12 +60,18 @@ class OutcomeEngine:
 
     def __init__(self, program: Program, limits: Limits, policy: Policy) -> None:
         self.program, self.limits, self.policy = program, limits, policy
-        symbols = program.symbols
-        self.facts = frozenset(
-            (symbols.predicates[p], symbols.constants[a], symbols.constants[b]) for p, a, b in program.facts.tolist()
-        )
         self._gives_scores = False
         self.setup()
+
+    @cached_property
+    def facts(self) -> frozenset[NamedTriple]:
+        """The facts in names."""
+        return frozenset(map(self._spell, self.program.facts.tolist()))
+
+    @cached_property
+    def rules(self) -> tuple[tuple[NamedTriple, tuple[NamedTriple, ...]], ...]:
+        """The rules in names, each a head and a body. Their variables are `?0`, `?1` and so on."""
+        return tuple((self._spell(head), tuple(map(self._spell, body))) for head, body in self.program.rules)
 
     def setup(self) -> None:
         """Prepare the engine for `self.program` and `self.limits`. Optional."""
@@ -77,7 +94,7 @@ class OutcomeEngine:
         known = _KNOWN | {_SCORE} if self._gives_scores else _KNOWN
         return EngineInfo(
             name=type(self).__name__,
-            mode="outcomes",
+            mode=OUTCOMES,
             score_error=self.score_error,
             unknown=tuple(sorted(KNOWLEDGE_GRAPH.columns_kept(TraceLevel.STEPS) - known)),
             variables="own",
@@ -85,12 +102,8 @@ class OutcomeEngine:
 
     def prove(self, candidates: CandidateSet, progress: Progress = no_progress) -> Columns:
         """Decide every candidate. UserError for answers of the wrong form."""
-        symbols, num = self.program.symbols, candidates.num_candidates
-
-        def spell(argument: int) -> str:
-            return symbols.constants[argument] if argument >= 0 else f"?{-1 - argument}"
-
-        queries = [(symbols.predicates[p], spell(a), spell(b)) for p, a, b in candidates.atom.tolist()]
+        num = candidates.num_candidates
+        queries = list(map(self._spell, candidates.atom.tolist()))
         answers = list(self.decide_all(queries))
         if len(answers) != num:
             raise self._misshapen(f"found {len(answers)} answers to {num} queries")
@@ -102,15 +115,7 @@ class OutcomeEngine:
         for i, answer in enumerate(answers):
             is_proved[i], scores[i] = self._read(answer)
         progress(num)
-        return empty_columns()._replace(
-            candidates=Candidates(
-                *candidates,
-                np.zeros(num, np.uint32),
-                np.where(is_proved, Outcome.PROVED, Outcome.FAILED).astype(np.int8),
-                np.zeros(num, np.uint8),
-                scores,
-            )
-        )
+        return build_outcomes(candidates, np.where(is_proved, Outcome.PROVED, Outcome.FAILED).astype(np.int8), scores)
 
     def step(self, positions: Positions) -> Columns:
         """Raise UserError: the steps of a black box are unknown."""
@@ -119,6 +124,12 @@ class OutcomeEngine:
             where=type(self).__name__,
             fix="compare without lockstep, or write an engine whose steps are known: see kgverify.engine_of",
         )
+
+    def _spell(self, atom: Sequence[int]) -> NamedTriple:
+        predicate, *arguments = atom
+        constants = self.program.symbols.constants
+        first, second = (constants[each] if each >= 0 else f"?{decode_variable(each)}" for each in arguments)
+        return self.program.symbols.predicates[predicate], first, second
 
     def _read(self, answer: Any) -> tuple[bool, float]:
         is_proved, score = answer if isinstance(answer, tuple | list) and len(answer) == 2 else (answer, 0.0)
@@ -131,3 +142,19 @@ class OutcomeEngine:
 
     def _misshapen(self, message: str) -> UserError:
         return UserError(message, where=f"{type(self).__name__}.decide", fix=f"write {SIGNATURE}")
+
+
+def build_outcomes(
+    candidates: CandidateSet, outcomes: NDArray[np.int8], scores: NDArray[np.float64] | None = None
+) -> Columns:
+    """Return the columns of candidates without steps."""
+    num = candidates.num_candidates
+    return empty_columns()._replace(
+        candidates=Candidates(
+            *candidates,
+            np.zeros(num, np.uint32),
+            outcomes,
+            np.zeros(num, np.uint8),
+            np.zeros(num) if scores is None else scores,
+        )
+    )

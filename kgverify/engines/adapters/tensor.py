@@ -209,6 +209,11 @@ class TensorEngine:
         return concatenate(parts)
 
     @property
+    def numbers(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The encoding's numbers of all predicates and of all constants: int64 [P] and int64 [C]."""
+        return self._translate.numbers
+
+    @property
     def _translate(self) -> Translation:
         if not isinstance(self.encoding, Encoding):
             raise UserError(

@@ -236,7 +236,7 @@ def _summary_of_loss(report: ReportContent, attribution: Attribution) -> str:
     """Describe the loss: `match_facts explains 0.31 of the 0.35 MRR lost`."""
     lost = attribution.expected - attribution.actual
     parts = [
-        f"{report.causes[share.cause].stage if share.cause >= 0 else 'rounding'} explains {share.share:.4f}"
+        f"{wording.name_cause(report, share.cause, is_short=True)} explains {share.share:.4f}"
         for share in sorted(attribution.shares, key=lambda each: -abs(each.share))[:3]
         if share.share
     ]

@@ -477,7 +477,7 @@ def shrink_run(
     report = verification.report
     engines = [engine] if engine is not None else find_engines(report)
     if reference is None:
-        named = write_down(read_job(report).engines.reference)
+        named = write_down(read_job(report).engines.reference or PLAIN)
         reference = _without_compilation(_require_name(named, report.environment.expected, "--reference"))
     loaded = load_run_graph(report) if graph is None else graph
     while True:

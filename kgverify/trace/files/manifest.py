@@ -305,7 +305,7 @@ def put_in_place(new: Path, path: Path) -> None:
             path.rename(old)
             new.rename(path)
         sync_folder(path.parent)
-        _remove_old(old, path)
+        _remove_aside(old, path)
     else:
         new.replace(path)
     if path.is_dir():
@@ -325,19 +325,19 @@ def finish_replacing(path: Path, new: Path) -> None:
         aside.rename(path)
     elif aside.exists():
         check_replaceable(aside)
-        _remove_old(aside, path)
+        _remove_aside(aside, path)
     if (path / CODE).is_file():
         # CODE came with the new trace, so `new` may be the name of the old trace.
         with suppress(UserError):
             if new.is_file() or (not (new / CODE).exists() and read_manifest(new).is_complete):
-                _remove_old(new, path)
+                _remove_aside(new, path)
         (path / CODE).unlink()
 
 
-def _remove_old(old: Path, path: Path) -> None:
+def _remove_aside(aside: Path, path: Path) -> None:
     """Delete a trace that was at `path`, under a temporary name, so that the rest is found and deleted after a kill."""
     removed = temporary_beside(path)
-    old.rename(removed)
+    aside.rename(removed)
     remove_tree(removed)
 
 

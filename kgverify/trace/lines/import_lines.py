@@ -4,6 +4,7 @@ The file is read twice, line by line: first to check it and to collect names, th
 """
 
 from collections.abc import Iterable
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -81,7 +82,7 @@ def import_lines(
             overwrites=overwrites,
         )
         with writer:
-            batch = _Batch(encoder, survey.columns)
+            batch = _Batch(encoder, survey.columns, infers_ends=survey.infers_ends)
             for _, line in read_lines(file, str(source)):
                 if batch.num_steps >= _BATCH and batch.begins_candidate(line):
                     batch.write(writer)
@@ -133,10 +134,13 @@ class _Encoder:
 
 
 class _Batch:
-    """The columns of some candidates, as lists."""
+    """The columns of some candidates, as lists.
 
-    def __init__(self, encoder: _Encoder, columns: frozenset[str]) -> None:
-        self._encoder, self._known = encoder, columns
+    infers_ends: whether no step has an outcome: then a candidate's outcome is that of its last step, and the others are OPEN
+    """
+
+    def __init__(self, encoder: _Encoder, columns: frozenset[str], *, infers_ends: bool) -> None:
+        self._encoder, self._known, self._infers_ends = encoder, columns, infers_ends
         self.num_written = 0
         self._has_candidate = False
         self._clear()
@@ -169,9 +173,19 @@ class _Batch:
     def write(self, writer: LoopWriter) -> None:
         """Append the batch to the trace, and start a new one."""
         if self._columns["candidates"]["atom"]:
+            if self._infers_ends:
+                self._set_ends()
             writer.append(**self._columns)
             self.num_written += len(self._columns["candidates"]["atom"])
         self._clear()
+
+    def _set_ends(self) -> None:
+        """Give the last step of each candidate the candidate's outcome."""
+        candidates, outcomes = self._columns["candidates"], self._columns["steps"]["outcome"]
+        counts = candidates["num_steps"]
+        for end, num_steps, outcome in zip(accumulate(counts), counts, candidates["outcome"], strict=True):
+            if num_steps:
+                outcomes[end - 1] = outcome
 
     def _start(self, atom: NamedTerms | None) -> None:
         self._encoder.start_candidate()

@@ -26,13 +26,15 @@ _OF_STEPS: Final = tuple(name for name, column in _WHOLE.items() if column.start
 class Survey:
     """The result of a first pass over all lines: the header, the names, and the columns that the lines hold.
 
-    columns: the columns to write, named as in `Trace.fields`; set by `finish`
+    columns:     the columns to write, named as in `Trace.fields`; set by `finish`
+    infers_ends: whether candidates have outcomes and no step has one, so that the outcomes of steps follow; set by `finish`
     """
 
     def __init__(self, where: str) -> None:
         self._where = where
         self.header = HeaderLine(1)
         self.columns: frozenset[str] = frozenset()
+        self.infers_ends = False
         self.num_steps = 0
         self._is_first, self._has_candidate = True, False
         self._names: tuple[dict[str, int], dict[str, int]] = {}, {}
@@ -93,7 +95,8 @@ class Survey:
         if len(known & {"steps.dropped_atoms", "steps.dropped_resolvents"}) == 1:
             has, lacks = sorted(("dropped_atoms", "dropped_resolvents"), key=lambda name: name not in self._first)
             raise self._error(self._first[has], f"has {has!r} without {lacks!r}", "give both, or neither")
-        self.columns = frozenset(known)
+        self.infers_ends = "candidates.outcome" in known and "steps.outcome" not in known
+        self.columns = frozenset(known | ({"steps.outcome"} if self.infers_ends else set()))
 
     def symbols(self) -> tuple[list[str], list[str]]:
         """Return the names of predicates and of constants."""

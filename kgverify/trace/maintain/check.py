@@ -117,7 +117,8 @@ def _check(path: Path) -> CheckReport:
             manifest = read_manifest(path)
         except UserError as error:
             return CheckReport(str(path), DAMAGED, (PartState(MANIFEST, _describe(error, path)),), 0, 0, "")
-        parts.append(PartState(MANIFEST, "", manifest.num_candidates, manifest.num_steps))
+        problem = "lists no shard of a complete trace" if manifest.is_complete and not manifest.shards else ""
+        parts.append(PartState(MANIFEST, problem, manifest.num_candidates, manifest.num_steps))
         notes += _note_files(path, manifest)
         is_whole = manifest.is_complete and not path.name.endswith(".partial")
         loaded = _load_shards(path, manifest)

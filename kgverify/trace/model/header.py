@@ -45,6 +45,9 @@ class EngineInfo(msgspec.Struct, frozen=True):
     variables: str = "canonical"
 
 
+SEARCHED: Final = "searched"
+"""The mode of an engine that searches for any proof. Its outcomes OPEN and DEPTH_LIMIT leave a candidate undecided."""
+
 NUM_STEPS: Final = "candidates.num_steps"
 """The column without which nothing is known about steps."""
 _IDENTITY: Final = frozenset(f"candidates.{name}" for name in KNOWLEDGE_GRAPH.identity)

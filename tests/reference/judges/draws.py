@@ -9,25 +9,7 @@ from typing import Final, NamedTuple
 import kgreference
 
 SEEDS: Final = (0, 1, 7, 255, 2**31 - 1, 2**31, 2**32 - 1, 2**32, 2**32 + 1, 2**32 + 7, 2**53 + 1, 2**63, 2**64 - 1)
-INDICES: Final = (
-    0,
-    1,
-    2,
-    127,
-    128,
-    255,
-    256,
-    257,
-    511,
-    32_767,
-    32_768,
-    65_535,
-    65_536,
-    65_537,
-    2**31,
-    2**32,
-    2**32 + 1,
-)
+INDICES: Final = [2**bits + offset for bits in (0, 7, 8, 9, 15, 16, 31, 32) for offset in (-1, 0, 1)]
 
 Triple = tuple[str, str, str]
 

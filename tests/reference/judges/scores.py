@@ -20,18 +20,27 @@ def draw_weights(seed: int, salt: int) -> dict[str, NDArray[Any]]:
     rng = np.random.default_rng([seed, salt])
     h, d, num_blocks = (int(rng.integers(*each)) for each in ((1, 10), (1, 8), (0, 4)))
     scale = float(rng.choice([0.02, 0.3, 1.0, 1.0, 3.0, 60.0]))
+    return make_weights(rng, h, d, num_blocks, NUM_SYMBOLS, scale, rng.choice([np.float32, np.float64]))
+
+
+def make_weights(
+    rng: np.random.Generator,
+    h: int,
+    d: int,
+    num_blocks: int,
+    num_symbols: int,
+    scale: float = 1.0,
+    dtype: Any = np.float32,
+) -> dict[str, NDArray[Any]]:
+    """Return random weights of width h for embeddings of d numbers."""
     shapes: dict[str, tuple[int, ...]] = {
-        "embedding.predicate": (NUM_SYMBOLS, d),
-        "embedding.constant": (NUM_SYMBOLS, d),
-        "embedding.variable": (NUM_SYMBOLS, d),
+        **{f"embedding.{name}": (num_symbols, d) for name in ("predicate", "constant", "variable")},
         "input.weight": (h, d),
         "input.bias": (h,),
     }
     for block in range(num_blocks):
         shapes[f"block.{block}.weight"] = (h, h)
-        for name in ("bias", "norm.weight", "norm.bias"):
-            shapes[f"block.{block}.{name}"] = (h,)
-    dtype = rng.choice([np.float32, np.float64])
+        shapes |= {f"block.{block}.{name}": (h,) for name in ("bias", "norm.weight", "norm.bias")}
     return {name: (scale * rng.normal(size=shape)).astype(dtype) for name, shape in shapes.items()}
 
 

@@ -1,13 +1,10 @@
-"""Problems from text, and the failure of a problem on a faulty evaluator."""
+"""Problems and graphs from text."""
 
 import re
 from typing import Any
 
-from kgverify import NamedAtom, NamedRule, Problem
-from kgverify.laws import compiled_maker
+from kgverify import KnowledgeGraph, NamedAtom, NamedRule, Problem
 from kgverify.program.atoms import Variable
-from kgverify.testing.checking.check import Checker
-from kgverify.testing.checking.failure import Failure
 
 ATOM = re.compile(r"(\w+)\((\w+), ?(\w+)\)")
 
@@ -32,19 +29,11 @@ def problem_of(text: str, **settings: Any) -> Problem:
             rules.append(NamedRule(atoms[0], atoms[1:]))
         else:
             {"?": unranked, "!": queries}.get(clause[:1], facts).extend(atoms)
-    return Problem(
-        **{
-            "facts": tuple(facts),
-            "rules": tuple(rules),
-            "queries": tuple(queries),
-            "unranked": tuple(unranked),
-            **settings,
-        }
-    )
+    given = {"facts": facts, "rules": rules, "queries": queries, "unranked": unranked}
+    return Problem(**{name: tuple(clauses) for name, clauses in given.items()} | settings)
 
 
-def failure_of(problem: Problem, fault: str = "last-fact-lost") -> Failure:
-    """Return the failure of a problem that a faulty evaluator shows."""
-    failure = Checker(compiled_maker(faults=[fault])).judge(problem)
-    assert failure is not None
-    return failure
+def graph_of(text: str, name: str = "made up") -> KnowledgeGraph:
+    """Return a graph from clauses as in `problem_of`, with the ranked queries as its test triples."""
+    made = problem_of(text)
+    return KnowledgeGraph(name, train=made.facts, test=made.queries, rules=made.rules)
