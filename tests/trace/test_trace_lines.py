@@ -62,6 +62,7 @@ def test_every_field_is_stored(tmp_path):
         "uppercase_variables": True,
     }
     candidate = {"candidate": ["q", "a", "X"], "query": 7, "side": "tail", "is_limited": True, "log_probability": -0.5}
+    candidate["is_true"] = True
     step = {"goal": [["q", 0, "Z"], ["p", "?x", "b"]], "depth": 2, "outcome": "FAILED", "choice": None}
     step |= {"dropped_atoms": 1, "dropped_resolvents": 2}
     step["successors"] = [
@@ -80,6 +81,7 @@ def test_every_field_is_stored(tmp_path):
     assert [column.tolist() for column in found] == [[2], [-1], [2], [1], [2]]
     c = trace.columns.candidates
     assert (c.query[0], c.side[0], c.outcome[0], c.is_limited[0], c.log_probability[0]) == (7, 1, 2, 1, -0.5)
+    assert trace.unknown.arrays["candidates/is_true"].tolist() == [1]
     assert trace.header.limits == DeclaredLimits(max_depth=3)
     assert (trace.header.policy.name, trace.header.run.graph) == ("best", "toy")
     assert trace.header.clauses.rules == ("q(X0, X1) <- p(X1, X0)",)

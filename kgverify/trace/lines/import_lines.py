@@ -22,7 +22,7 @@ from kgverify.trace.lines.line import (
     open_twice,
     read_lines,
 )
-from kgverify.trace.lines.survey import Survey
+from kgverify.trace.lines.survey import LABEL, Survey
 from kgverify.trace.model.columns import KNOWLEDGE_GRAPH
 from kgverify.trace.write.loop_writer import LoopWriter
 
@@ -152,6 +152,8 @@ class _Batch:
         for each in KNOWLEDGE_GRAPH.compared:
             if each.name in self._known or (each.is_required and each.name not in identity):
                 self._columns[each.group][each.path.partition("/")[2]] = []
+        if LABEL in self._known:
+            self._columns["candidates"]["is_true"] = []
 
     def begins_candidate(self, line: Line) -> bool:
         """Return whether the line begins a candidate. Without candidate lines, each step is a candidate of its own."""
@@ -192,11 +194,9 @@ class _Batch:
         columns = self._columns["candidates"]
         columns["atom"] += self._encoder.goal([atom])
         columns["num_steps"].append(0)
-        for name, nothing in (("query", 0), ("side", Side.NONE), ("outcome", Outcome.OPEN), ("is_limited", 0)):
-            if name in columns:
-                columns[name].append(int(nothing))
-        if "log_probability" in columns:
-            columns["log_probability"].append(0.0)
+        nothing = {"side": int(Side.NONE), "outcome": int(Outcome.OPEN), "log_probability": 0.0}
+        for name in columns.keys() - {"atom", "num_steps"}:
+            columns[name].append(nothing.get(name, 0))
 
     def _set(self, line: CandidateLine | EndLine, outcome: str | None) -> None:
         """Set the values that a line has for the last candidate."""
@@ -206,7 +206,8 @@ class _Batch:
             "log_probability": None if line.log_probability is None else float(line.log_probability),
         }
         if isinstance(line, CandidateLine):
-            values |= {"query": line.query, "side": None if line.side is None else int(Side[line.side.upper()])}
+            side = None if line.side is None else int(Side[line.side.upper()])
+            values |= {"query": line.query, "side": side, "is_true": line.is_true}
         for name, value in values.items():
             if value is not None:
                 self._columns["candidates"][name][-1] = value

@@ -66,6 +66,7 @@ class CandidateLine(Struct, forbid_unknown_fields=True):
     candidate: NamedTerms
     query: _Id | None = None
     side: Literal["head", "tail", "none"] | None = None
+    is_true: bool | None = None
     outcome: _Outcome | None = None
     is_limited: bool | None = None
     log_probability: _Number | None = None

@@ -9,14 +9,16 @@ from msgspec import UNSET
 
 from kgverify.errors import UserError, suggest
 from kgverify.trace.lines.line import CandidateLine, EndLine, HeaderLine, Line, NamedTerms, StepLine
-from kgverify.trace.model.columns import KNOWLEDGE_GRAPH
+from kgverify.trace.model.columns import KNOWLEDGE_GRAPH, LABELS
 
 _PARTIAL: Final = ("steps.choice", "steps.outcome", "candidates.outcome", "resolvents.origin_kind", "resolvents.origin")
 """The columns that are known if any line has them: they do not apply to the lines without them."""
 
+LABEL: Final = LABELS.replace("/", ".")
+
 _WHOLE: Final = {
     name.partition(".")[2]: name
-    for name in ("candidates.query", "candidates.side", *sorted(KNOWLEDGE_GRAPH.optional.difference(_PARTIAL)))
+    for name in ("candidates.query", "candidates.side", LABEL, *sorted(KNOWLEDGE_GRAPH.optional.difference(_PARTIAL)))
 }
 """The fields that either all lines of a kind have, or no line has, and their columns."""
 
@@ -49,7 +51,7 @@ class Survey:
         elif isinstance(line, CandidateLine):
             self._has_candidate = True
             self._look_up(number, [line.candidate])
-            self._see(number, line, "query", "side", "outcome")
+            self._see(number, line, "query", "side", "is_true", "outcome")
         elif isinstance(line, StepLine):
             self._add_step(number, line)
         else:

@@ -248,7 +248,10 @@ KNOWLEDGE_GRAPH: Final = Schema(
 )
 """The schema of derivations in knowledge graphs."""
 
-FIELD_OF: Final[Mapping[str, Column]] = KNOWLEDGE_GRAPH.column_of
+FIELD_OF: Final[Mapping[str, Column]] = {
+    **KNOWLEDGE_GRAPH.column_of,
+    LABELS: column(LABELS, "<u1", is_required=False),
+}
 """The columns of this schema by path."""
 
 

@@ -16,7 +16,7 @@ from kgverify.program.atoms import Atom, NamedAtom, Variable, decode_variable, e
 from kgverify.program.limits import DeclaredLimits, declare_limits
 from kgverify.program.outcomes import Side
 from kgverify.program.program import NamedRule, Rule, Symbols
-from kgverify.trace.model.columns import FIELD_OF, KNOWLEDGE_GRAPH, Columns, Rankings, starts_of
+from kgverify.trace.model.columns import FIELD_OF, KNOWLEDGE_GRAPH, LABELS, Columns, Rankings, starts_of
 from kgverify.trace.model.header import ClauseTexts, EngineInfo, Header, PolicyInfo, RunInfo
 from kgverify.trace.model.schema import Column, TraceLevel
 from kgverify.trace.model.stage_items import StageOutputs, encode_stage_outputs
@@ -105,7 +105,7 @@ class LoopWriter:
 
         By default, `query` counts the candidates from 0, `side` is 2 (none), and `is_limited` follows from the columns of
         dropped resolvents, if they are passed. Optional columns of the format may be left out, but then in every batch:
-        they are unknown, and not compared.
+        they are unknown, and not compared. `is_true` of candidates marks the true triple of each query and side.
         """
         if stages is not None and not isinstance(stages, Mapping):
             stages = encode_stage_outputs(stages)._asdict()
@@ -127,7 +127,7 @@ class LoopWriter:
         columns = self._complete(given)
         if self._writer is None:
             self._writer = self._open(KNOWLEDGE_GRAPH.optional - {FIELD_OF[path].name for path in given})
-        self._writer.append(columns)
+        self._writer.append(columns, is_true=given.get(LABELS))
         self._num_candidates += len(columns.candidates.query)
 
     def set_rankings(self, rankings: Rankings) -> None:

@@ -43,7 +43,15 @@ from kgverify.trace.files.manifest import (
 )
 from kgverify.trace.hdf5.writing import ArrayParts, write_arrays
 from kgverify.trace.model.codec import encode_rules, encode_symbols, lower_arrays, uncounted
-from kgverify.trace.model.columns import KNOWLEDGE_GRAPH, Candidates, Columns, Rankings, StepBatch, concatenate
+from kgverify.trace.model.columns import (
+    KNOWLEDGE_GRAPH,
+    LABELS,
+    Candidates,
+    Columns,
+    Rankings,
+    StepBatch,
+    concatenate,
+)
 from kgverify.trace.model.digests import compute_sequence, root_digest
 from kgverify.trace.model.header import (
     Header,
@@ -368,6 +376,8 @@ class TraceWriter:
         self._manifest: Manifest = list_shards((), is_complete=False, creator=self._creator, part=part)
         self._encoded: list[Arrays] = []  # columns that are in pieces already
         self._waiting: list[StepBatch] = []
+        self._labels: list[NDArray[np.uint8]] = []
+        self._has_labels = False
         self._held = (schema.optional & schema.columns_kept(self._level)) - self._absent
         self._begin_shard()
         self._resumed: Candidates = schema.empty().candidates
@@ -398,15 +408,22 @@ class TraceWriter:
         """The number of candidates appended so far, counted from the first."""
         return self.num_committed + sum(len(columns.candidates.num_steps) for columns, _ in self._waiting)
 
-    def append(self, columns: Columns, sequence: NDArray[np.uint64] | None = None) -> None:
+    def append(
+        self,
+        columns: Columns,
+        sequence: NDArray[np.uint64] | None = None,
+        *,
+        is_true: NDArray[np.uint8] | None = None,
+    ) -> None:
         """Add candidates with all their steps, in any order; the arrays must not change before the trace is closed.
 
         `append_parts` prepares several batches at a time.
 
         sequence: uint64 [T], the digests of these steps, if they were computed elsewhere: a reader compares them with
                   the columns. If they are passed, atoms that the level leaves out are not needed
+        is_true:  uint8 [N], 1 for the true triple of its query and side; in every batch or in none
         """
-        self._add(self._prepare(columns, sequence))
+        self._add(self._prepare(columns, sequence), is_true)
 
     def append_parts(self, parts: Iterable[Callable[[], StepBatch]], num_threads: int = 1) -> Iterator[Candidates]:
         """Append each part in order while the next one is made; yield its candidates once it is appended.
@@ -441,7 +458,7 @@ class TraceWriter:
         """Write everything that was appended so far to disk before returning."""
         if not self._waiting:
             return
-        new = self._encode(self._waiting)
+        new = self._encode_waiting()
         kept, number = self._manifest.shards, (self._num_full, 0)
         if len(kept) > self._num_full:
             number = self._num_full, numbers_of(kept[-1].name)[1] + 1
@@ -449,7 +466,7 @@ class TraceWriter:
             kept = kept[: self._num_full]
         self._write([*self._encoded, *new] if len(kept) == self._num_full else new, kept, shard_name(*number))
         self._encoded += new
-        self._waiting = []
+        self._waiting, self._labels = [], []
 
     def set_rankings(self, rankings: Rankings) -> None:
         """Set the rankings, before closing."""
@@ -493,7 +510,7 @@ class TraceWriter:
             remove_left_over(self._partial, self._manifest)
             put_in_place(self._partial, self._path)
             return
-        arrays = self._merge([*self._encoded, *self._encode(self._waiting)], has_rankings=True)
+        arrays = self._merge([*self._encoded, *self._encode_waiting()], has_rankings=True)
         with new_trace(self._path) as path:
             write_arrays(path, arrays, self._creator, self._packing, self._schema)
         remove_partial(self._partial)
@@ -520,13 +537,30 @@ class TraceWriter:
     def _encode(self, batches: Sequence[StepBatch]) -> list[Arrays]:
         return encode_batches(batches, self._absent, self._schema)
 
-    def _add(self, batch: StepBatch) -> None:
+    def _encode_waiting(self) -> list[Arrays]:
+        groups = self._encode(self._waiting)
+        if self._labels:
+            labels = np.concatenate(self._labels)
+            num = sum(len(columns.candidates.num_steps) for columns, _ in self._waiting)
+            if len(labels) != num:
+                raise UserError(
+                    f"has {len(labels)} values for {num} candidates",
+                    where=f"{self._where}:{LABELS}",
+                    fix="give one for each candidate of every batch",
+                )
+            groups[0][LABELS] = labels
+        return groups
+
+    def _add(self, batch: StepBatch, is_true: NDArray[np.uint8] | None = None) -> None:
         """Add a batch; write a shard when it is full, or a piece of it when it is time to commit."""
         columns, _ = batch
         self._check_order(columns)
         if not len(columns.candidates.num_steps):
             return
         self._waiting.append(batch)
+        if is_true is not None:
+            self._labels.append(is_true)
+            self._has_labels = True
         self._num_steps += self._schema.count_rows(columns)["steps"]
         self._num_bytes += sum(column.nbytes for level in columns for column in level)
         if self._num_steps > self._storage.shard_steps or self._num_bytes > self._storage.shard_bytes:
@@ -567,17 +601,19 @@ class TraceWriter:
             arrays = file.load_arrays()
             columns = self._schema.decode(arrays)
             self._encoded.append(self._schema.encode(columns, self._absent) | {SEQUENCE: arrays[SEQUENCE]})
+            if (labels := file.read_unknown(LABELS)) is not None:
+                self._encoded[-1][LABELS] = labels
             self._num_steps += file.num_steps
             self._num_bytes += sum(array.nbytes for array in self._encoded[-1].values())
 
     def _begin_shard(self) -> None:
         self._num_full = len(self._manifest.shards)
-        self._encoded, self._waiting = [], []
+        self._encoded, self._waiting, self._labels = [], [], []
         self._num_steps = self._num_bytes = 0
 
     def _flush(self, *, is_complete: bool = False) -> None:
         """Write everything in memory as a shard, which replaces its pieces."""
-        groups = [*self._encoded, *self._encode(self._waiting)]
+        groups = [*self._encoded, *self._encode_waiting()]
         kept = self._manifest.shards[: self._num_full]
         number = numbers_of(kept[-1].name)[0] + 1 if kept else 0
         self._write(groups, kept, shard_name(number), is_complete=is_complete)
@@ -607,8 +643,11 @@ class TraceWriter:
             whole = whole | encode_level("rankings", self._rankings)
         if not groups:
             groups = self._encode([(self._schema.empty(self._dtypes), None)])
+            groups[0] |= {LABELS: np.zeros(0, np.uint8)} if self._has_labels else {}
         kept = [name for name in groups[0] if self._schema.is_kept(name, self._level)]
-        return {name: [array] for name, array in whole.items()} | {n: [group[n] for group in groups] for n in kept}
+        return {name: [array] for name, array in whole.items()} | {
+            n: [group[n] for group in groups if n in group] for n in kept
+        }
 
 
 def write_again(trace: Trace, path: Path, *, is_archived: bool = False) -> None:
