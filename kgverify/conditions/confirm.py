@@ -160,7 +160,7 @@ def transfer(found: Found, other: Found, num_tried: int = 1, most: float = MOST_
     if not other.is_exact or not other.condition.tests or len(other.condition.parts) > 1:
         return None
     for own in (found, found.start):
-        if own is None or (own.cases.unit, own.cases.wrong) != (other.cases.unit, other.cases.wrong):
+        if own is None or not own.cases.is_like(other.cases):
             continue
         if np.isnan(own.table.values[0, other.condition.used]).any():
             continue

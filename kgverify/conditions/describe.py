@@ -3,7 +3,8 @@
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
-from itertools import compress
+from itertools import compress, permutations
+from math import inf
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgspec
@@ -93,23 +94,25 @@ def describe_conditions(
         return None if is_explained else find_condition(cause.stage, cause.kind, reader.collect(number), tuple(own))
 
     sought = {i: found for i in range(min(most, len(causes))) if (found := seek(i)) is not None}
-    tested: dict[int, Tested] = {}
-    for number, best in sought.items():
-        adopted = adopt(best, [found for i, found in sought.items() if i != number])
-        tested[number] = Tested(settle(adopted))
-        if engines is not None:
-            test = partial(reader.test, number, engines)
-            tested[number] = _confirm(causes[number].stage, adopted, test, reader.describe)
+
+    def test(number: int, found: Found) -> Tested:
+        if engines is None:
+            return Tested(settle(found))
+        return _confirm(causes[number].stage, found, partial(reader.test, number, engines), reader.describe)
+
+    tested = {
+        number: test(number, adopt(best, [found for i, found in sought.items() if i != number]))
+        for number, best in sought.items()
+    }
     described: list[Cause] = []
     numbers: dict[int, int] = {}
     others: dict[int, int] = {}
-    for number in _join_same_faults(reader, tested, seek):
+    for number in _join_same_faults(reader, tested, seek, test):
         cause, each = _count(causes[number], reader.members[number], divergences), tested.get(number)
         stated = [(cause, reader.members[number])]
         if each is not None:
             # Without experiments, one condition may look like two.
-            is_certain = each.experiment is not None and each.experiment.verdict == CONFIRMED
-            parts = reader.divide(number, each.found) if is_certain else None
+            parts = reader.divide(number, each.found) if _is_certain(each) else None
             if parts is None:
                 stated = [(_state(cause, each), reader.members[number])]
             else:
@@ -132,35 +135,65 @@ def describe_conditions(
 
 
 def _name_as(cause: Cause, divergence: Divergence) -> Divergence:
-    """Return a divergence with the stage of its cause, which a lost or false proof alone does not show."""
-    if divergence.stage == cause.stage:
+    """Return a divergence with the stage and the class of its cause; a lost or false proof keeps its class."""
+    kind = divergence.kind if divergence.kind in PROOF_CLASSES else cause.kind
+    if (divergence.stage, divergence.kind) == (cause.stage, kind):
         return divergence
-    evidence = f"{divergence.evidence}; what is {cause.kind.value} meets the condition of this cause"
-    return msgspec.structs.replace(divergence, stage=cause.stage, evidence=evidence)
+    return msgspec.structs.replace(
+        divergence,
+        stage=cause.stage,
+        kind=kind,
+        evidence=f"{divergence.evidence}; what is {cause.kind.value} meets the condition of this cause",
+    )
 
 
-def _join_same_faults(reader: "_Reader", tested: dict[int, Tested], seek: Callable[[int], Found | None]) -> list[int]:
-    """Join each lost or false proof to a cause that names what is lost or extra, if one condition explains both exactly.
+def _join_same_faults(
+    reader: "_Reader",
+    tested: dict[int, Tested],
+    seek: Callable[[int], Found | None],
+    test: Callable[[int, Found], Tested],
+) -> list[int]:
+    """Join causes that one condition explains exactly, since they are one fault.
 
-    Return the numbers of the causes that are left, each at the place of its first part.
+    These are a lost or false proof and a cause that names what is lost or extra; and a cause without a certain condition and
+    another one, if the condition of both is simpler than theirs. Return the numbers of the causes that are left, each at the
+    place of its first part.
     """
     places = {i: i for i in range(reader.num_causes)}
-    named = {i: each.found for i, each in tested.items() if not reader.is_of_proof(i)}
-    for number in filter(reader.is_of_proof, tested):
-        found = tested[number].found
-        other = next((i for i, each in named.items() if transfer(found, each, len(named), MOST_CHANCE_ALIKE)), None)
-        if other is None:
+    for number, other in permutations(sorted(tested, key=lambda i: (not reader.is_of_proof(i), i)), 2):
+        own, named = tested[number], tested[other]
+        if not {number, other} <= places.keys() or reader.is_of_proof(other):
+            continue
+        is_of_proof = reader.is_of_proof(number)
+        num_named = sum(not reader.is_of_proof(i) for i in tested)
+        may_join = (
+            transfer(own.found, named.found, num_named, MOST_CHANCE_ALIKE) is not None
+            if is_of_proof
+            else not _is_certain(own) and own.found.cases.is_like(named.found.cases)
+        )
+        if not may_join:
             continue
         apart = {i: reader.members[i] for i in (number, other)}
         reader.assign({number: [], other: sorted([*apart[number], *apart[other]])})
         again = seek(other)
-        joined = None if again is None else transfer(again, named[other])
-        if joined is None:
+        joined: Tested | None = None
+        if again is not None and is_of_proof:
+            moved = transfer(again, named.found)
+            joined = None if moved is None else named._replace(found=moved)
+        elif again is not None and again.is_exact and reader.is_in_all_steps(other, again):
+            costs = [each.found.condition.cost for each in (own, named) if each.found.condition.tests]
+            if again.condition.cost < min(costs, default=inf):
+                joined = test(other, again)
+        if joined is None or not (is_of_proof or _is_certain(joined)):
             reader.assign(apart)
             continue
-        tested[other] = tested[other]._replace(found=joined)
+        tested[other] = joined
         places[other] = min(places[other], places.pop(number))
     return sorted(places, key=places.__getitem__)
+
+
+def _is_certain(tested: Tested) -> bool:
+    return tested.experiment is not None and tested.experiment.verdict == CONFIRMED
 
 
 def _state(cause: Cause, tested: Tested) -> Cause:
@@ -248,6 +281,13 @@ class _Reader:
             self.members[number] = own
             self._steps.pop(number, None)
 
+    def is_in_all_steps(self, number: int, found: Found) -> bool:
+        """Return whether each step of a cause that was read has an instance that went wrong."""
+        wrong = {
+            (each.candidate.row, each.step.number) for each in found.cases.instances if each.is_wrong and each.step
+        }
+        return wrong >= {(step.candidate.row, step.number) for step in self._differing(number)}
+
     def _fault(self, number: int) -> Fault:
         cause = self._causes[number]
         return Fault(Stage(cause.stage), cause.kind, self._comparer.score_tolerance)
@@ -278,8 +318,7 @@ class _Reader:
                 instances = [self._instance(self._divergences[i].candidate, True) for i in some]
             else:
                 steps = list(self._read_differing([i for i in some if self._divergences[i].step >= 0]))
-                words = found.cases.unit, found.cases.wrong
-                every = [cases for cases in self._fault(number).collect(steps) if (cases.unit, cases.wrong) == words]
+                every = [cases for cases in self._fault(number).collect(steps) if cases.is_like(found.cases)]
                 instances = [each for cases in every for each in cases.instances if each.is_wrong]
             for part, condition in zip(held, found.condition.parts, strict=True):
                 holds = found.table.predict(condition, instances)

@@ -260,6 +260,10 @@ def _chosen(kind: GoalKind) -> Callable[[Instance], Value]:
     return _step(lambda step: step.expected.chosen is not None and step.expected.chosen[0] == kind)
 
 
+def _has_constant(i: Instance, argument: int, constant: int) -> bool:
+    return any(atom[argument] == constant for atom in i.made.atoms)
+
+
 _VALUES: Final[dict[str, Callable[[Instance], Value]]] = {
     "position in its predicate's segment": _position,
     "is the query": lambda i: tuple(i.head) == tuple(i.candidate.atom),
@@ -387,6 +391,10 @@ _NUMBERED: Final[dict[str, Callable[[Any], Callable[[Instance], Value]]]] = {
     "matches in {each} bits": lambda bits: _mismatch(partial(matches_in, bits)),
     "packs like a fact in {each} bits": lambda bits: _mistaken(partial(pack, bits), bits),
     "is a fact in {each} bits": lambda bits: _mistaken(partial(cut, bits), bits),
+    "has the first constant as argument {each}": lambda argument: lambda i: _has_constant(i, argument, 0),
+    "has the last constant as argument {each}": lambda argument: (
+        lambda i: _has_constant(i, argument, i.inference.clauses.fact_index.largest_constant)
+    ),
     "is in a partial block of {each}": lambda size: lambda i: _position(i) >= _segment(i) - _segment(i) % size,
     "is in a partial block of {each} candidates": lambda size: lambda i: i.candidate.is_in_partial_block(size),
 }

@@ -297,6 +297,10 @@ class Cases(NamedTuple):
     is_by_itself: bool = False
     hidden: tuple[Instance, ...] = ()
 
+    def is_like(self, other: "Cases") -> bool:
+        """Return whether the instances of both are of the same kind, and go wrong alike."""
+        return (self.unit, self.wrong) == (other.unit, other.wrong)
+
 
 MOST_RIGHT: Final = 4_000
 """The most instances that did not go wrong to examine; more are thinned out."""

@@ -40,6 +40,11 @@ class FactIndex(Mapping[Ids, int]):
         """The largest id of the facts' predicates and arguments; -1 without facts."""
         return int(self._rows.max(initial=-1))
 
+    @cached_property
+    def largest_constant(self) -> int:
+        """The largest id of the facts' arguments; -1 without facts."""
+        return int(self._rows[:, 1:].max(initial=-1))
+
     def has_key(self, key: Key, atom: Ids) -> bool:
         """Return whether some fact has the key of an atom. key: takes ids, or int64 [F] of each column."""
         if key not in self._keys:
