@@ -22,6 +22,7 @@ from kgverify.engines.protocol import DescribedEngine, NumberedEngine
 from kgverify.errors import UserError
 from kgverify.program.fact_index import Ids, Key
 from kgverify.program.outcomes import DifferenceClass, GoalKind, Origin, Outcome, Side, Stage
+from kgverify.program.program import Symbols
 from kgverify.step.clauses import (
     Atoms,
     Clause,
@@ -504,9 +505,22 @@ def _read_array(name: object, values: object, columns: Columns) -> Feature:
     )
 
 
-def read_numbers(engine: NumberedEngine) -> tuple[Feature, ...]:
-    """Return features of the numbers that an engine gives to predicates and constants, and of keys packed from them."""
-    predicates, constants = engine.numbers
+def read_numbers(engine: NumberedEngine, symbols: Symbols) -> tuple[Feature, ...]:
+    """Return features of the numbers that an engine gives to predicates and constants, and of keys packed from them.
+
+    UserError unless they are an integer for each symbol.
+    """
+    found, names = tuple(map(np.asarray, engine.numbers)), (symbols.predicates, symbols.constants)
+    if [each.shape for each in found] != [(len(each),) for each in names] or any(
+        e.dtype.kind not in "iu" for e in found
+    ):
+        described = ", ".join(f"{each.dtype} {list(each.shape)}" for each in found)
+        raise UserError(
+            f"expected {len(names[0]):,} and {len(names[1]):,} integers, found {described or 'nothing'}",
+            where="numbers",
+            fix="return a number for each predicate, and one for each constant, in the order of their ids",
+        )
+    predicates, constants = found
     size = int(constants.max(initial=0)) + 1
 
     def own(atom: Ids) -> tuple[int, int, int]:
@@ -554,7 +568,10 @@ def read_numbers(engine: NumberedEngine) -> tuple[Feature, ...]:
             lambda i: predicates[i.selected[0]],
         ),
     )
-    return tuple(Feature(name, "", of, Scale.COUNT, phrase, _or_none(value)) for name, phrase, of, value in rows)
+    stages = frozenset((Stage.MATCH_RULES, Stage.MATCH_FACTS, Stage.PRUNE))
+    return tuple(
+        Feature(name, "", of, Scale.COUNT, phrase, _or_none(value), stages=stages) for name, phrase, of, value in rows
+    )
 
 
 def _refuse(message: str) -> UserError:

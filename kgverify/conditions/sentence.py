@@ -217,10 +217,12 @@ def _state(found: Found) -> str:
 
 
 def _describe_alike(found: Found) -> str:
-    """Describe the first other condition that is about as short: nothing in the run decides between the two."""
-    used = {test.feature for test in found.condition.tests}
+    """Describe the first other condition that is about as short or names a symbol: nothing seen decides between the two."""
+    used, features = {test.feature for test in found.condition.tests}, found.table.features
     for each in found.others:
-        if each.cost <= found.condition.cost + AS_SHORT and not used & {test.feature for test in each.tests}:
+        names_symbol = len(each.tests) == 1 and features[each.tests[0].feature].scale is Scale.ID
+        is_short = each.cost <= found.condition.cost + AS_SHORT or names_symbol
+        if is_short and not used & {test.feature for test in each.tests}:
             return describe_tests(each.tests, found.table.features, found.cases)
     return ""
 

@@ -241,6 +241,8 @@ class _Adapted:
             self.probe = probe
         if callable(features := getattr(engine, "features", None)):
             self.features = features
+        if (numbers := getattr(engine, "numbers", None)) is not None:
+            self.numbers = numbers
 
     @property
     def info(self) -> EngineInfo:

@@ -193,7 +193,7 @@ def _run_both(
 
         # Features describe the columns that the engine returned last.
         declared = read_declared(engine, sides[1].trace.columns) if isinstance(engine, DescribedEngine) else ()
-        declared += read_numbers(engine) if isinstance(engine, NumberedEngine) else ()
+        declared += read_numbers(engine, run.graph.program.symbols) if isinstance(engine, NumberedEngine) else ()
     for i, side in enumerate(sides if repeats else ()):
         title = _title(side.engine, side.role)
         with phase(f"{title}, again", 0) as progress, compilations.of(title, "the second run"):

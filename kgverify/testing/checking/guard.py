@@ -17,7 +17,15 @@ import numpy as np
 
 from kgverify.engines.load_engine import SIGNATURE, describe_raised, detail_raised, pass_on
 from kgverify.engines.policy import SHORTEST
-from kgverify.engines.protocol import DescribedEngine, Engine, Positions, ProbedEngine, Sizes, StageOutputs
+from kgverify.engines.protocol import (
+    DescribedEngine,
+    Engine,
+    NumberedEngine,
+    Positions,
+    ProbedEngine,
+    Sizes,
+    StageOutputs,
+)
 from kgverify.errors import (
     InternalError,
     KgverifyError,
@@ -132,6 +140,7 @@ SIGNATURES: Final = {
     "prove": "prove(candidates: CandidateSet, progress) -> Columns",
     "step": "step(positions: Positions) -> Columns",
     "probe": "probe(position: Positions) -> dict of Stage to its output",
+    "numbers": "numbers: a property that returns an integer for each predicate, and one for each constant",
     "info": "info: a property that returns a kgverify.EngineInfo",
     "draw": "draw(graph, split, queries, num_corruptions, seed) -> CandidateSet",
     "rank": "rank(candidates, triples, tolerance) -> Rankings",
@@ -235,6 +244,8 @@ class GuardedEngine:
             self.probe: Callable[[Positions], StageOutputs] = _guarded(refuse, "probe", dict, engine.probe)
         if isinstance(engine, DescribedEngine):
             self.features: Callable[[Columns], Any] = _guarded(refuse, "features", object, engine.features)
+        if isinstance(engine, NumberedEngine):
+            self.numbers: Any = _call(refuse, "numbers", tuple, lambda: engine.numbers)
 
     @property
     def info(self) -> EngineInfo:

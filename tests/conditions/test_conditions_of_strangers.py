@@ -1,0 +1,95 @@
+"""The conditions of faults in engines that show no stages: what is said where other readings fit, and features of their own."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from msgspec.structs import replace
+from problem_text import graph_of
+
+import kgverify as kv
+from kgverify.engines.plain.engine import PlainEngine
+from kgverify.program.outcomes import Origin
+from kgverify.step.plain_step import SOUND, Stages, match_facts, prune, score_shortest
+
+NAMES = range(17)
+GRAPH = graph_of(
+    "; ".join(
+        (
+            *(f"p(n{i}, n{i * 5 % 17})" for i in NAMES),
+            *(f"q(n{i}, n{i * 7 % 17})" for i in NAMES),
+            "r(X, Y) <- p(X, Z), q(Z, Y)",
+            "r(X, Y) <- q(X, Z), p(Z, W), q(W, Y)",
+            "p(X, Y) <- q(Y, X)",
+            *(f"! r(n{i}, n{i * 3 % 17})" for i in range(1, 9)),
+        )
+    )
+)
+LAST = 16
+
+
+def hidden(stages: Stages = SOUND, **others: Any) -> type[PlainEngine]:
+    """Return an engine with these stages that shows none of them."""
+
+    def make(self: PlainEngine, program: Any, limits: Any, policy: Any) -> None:
+        PlainEngine.__init__(self, program, limits, policy, stages=stages)
+        self.info = replace(self.info, name="mine", mode="")
+
+    return type("Mine", (PlainEngine,), {"__init__": make, "probe": None, **others})
+
+
+def causes_of(engine: type[PlainEngine], **limits: int) -> Any:
+    report = kv.verify(
+        GRAPH,
+        engine,
+        queries=8,
+        corruptions=3,
+        limits=kv.Limits(**({"max_depth": 6} | limits)),
+        equality=kv.Equality(determinism=False, minimum={}),
+    )
+    return report.causes
+
+
+def test_steps_behind_a_wrong_score_that_changes_no_choice_count_as_well():
+    def score(situation, resolvents):
+        # Multiples of 1/16 stay as they are: those with 0 or 4 variables.
+        return [round(each * 16) / 16 for each in score_shortest(situation.goal, resolvents)]
+
+    (cause,) = causes_of(hidden(SOUND._replace(score=score)))
+    assert cause.stage == "score"
+    assert cause.when.num_wrong > cause.num_divergences
+    assert "1 or more variables are scored wrongly" in cause.condition
+
+
+@pytest.mark.usefixtures("experiments")
+def test_causes_that_one_simpler_condition_explains_are_one():
+    def delete(situation, resolvents):
+        # The id of padding is that of the last constant.
+        return [
+            each._replace(atoms=tuple(atom for atom in each.atoms if atom[1] != LAST))
+            for each in prune(situation, resolvents)
+        ]
+
+    (cause,) = causes_of(hidden(SOUND._replace(prune=delete)))
+    assert "whose argument 1 is the constant with the largest id" in cause.condition
+
+
+@pytest.mark.usefixtures("experiments")
+def test_the_engines_own_numbers_are_features():
+    # Its predicates have the numbers 2, 0 and 1, and a key of 8 bits loses the facts of number 1.
+    numbers = np.array([2, 0, 1]), np.arange(17) * 100
+
+    def match(situation, selected):
+        return [i for i in match_facts(situation, selected) if numbers[0][situation.clauses.facts[i][0]] < 2]
+
+    (cause, *_) = causes_of(hidden(SOUND._replace(match_facts=match), numbers=numbers))
+    assert "on these the same as facts whose predicate has the engine's number 2 or more" in cause.condition
+    assert cause.when.experiment.verdict == "confirmed"
+
+
+def test_a_condition_of_one_clause_says_so():
+    def limit(situation, resolvents):
+        return [each for each in resolvents if each.clause != (Origin.RULE, 0) or situation.depth], 0
+
+    (cause, *_) = causes_of(hidden(SOUND._replace(limit_atoms=limit)))
+    assert "all of them by one clause, so another property of it may be the reason" in cause.condition
