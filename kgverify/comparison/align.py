@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kgverify.comparison.columns import name_candidate
-from kgverify.comparison.comparable import ComparablePair, Convert, MemorySource, Numbering, StepSource, searches
+from kgverify.comparison.comparable import ComparablePair, Convert, MemorySource, Numbering, StepSource, has_steps, searches
 from kgverify.comparison.result import NO_CANDIDATE, Divergence, Level
 from kgverify.comparison.step_view import side_name
 from kgverify.errors import count_of
@@ -176,13 +176,15 @@ def _judge_draws(
     seen = _find_common(_columns(extra), _columns(paired))
     # Candidates that no other query has come from the draw, and then so do the others that are extra.
     is_redrawn = any(tuple(atom) not in known for atom in extra.atom.tolist())
+    engine = pair.actual.header.engine
+    has_machine = has_steps(engine) or bool(engine.layout)
     stages: list[Sequence[str]] = []
     for is_extra, candidates in enumerate((missing, extra)):
         of_side = []
         for query, side, arguments in zip(*(column.tolist() for column in candidates), strict=True):
             atom = tuple(arguments)
             is_doubled = is_extra and (query, side, *atom) in seen
-            is_drawn = not is_doubled and ((query, side) in redrawn or (is_extra and is_redrawn))
+            is_drawn = not has_machine or (not is_doubled and ((query, side) in redrawn or (is_extra and is_redrawn)))
             if is_extra and (query, side) in redrawn:
                 seen.add((query, side, *atom))
             of_side.append((Stage.CORRUPT if is_drawn else Stage.RECYCLE).value)

@@ -43,6 +43,10 @@ def test_a_candidate_of_one_side_is_a_divergence(expected: list[int], actual: li
     comparison = compare(with_candidates(small_trace(), expected), with_candidates(small_trace(), actual))
     (divergence,) = comparison.divergences
     assert (divergence.stage, divergence.candidate) == (stage, candidate)
+    # Without steps and slots, there is no machinery that could lose it.
+    outcomes = with_header(small_trace(), engine={"unknown": ("candidates.num_steps",), "layout": {}})
+    scored = [with_candidates(outcomes, rows) for rows in (expected, actual)]
+    assert {each.stage for each in compare(*scored).divergences} == {"corrupt"}
     shown = divergence.actual if len(actual) < len(expected) else divergence.expected
     assert shown == "no such candidate"
     coverage = comparison.coverage
