@@ -9,7 +9,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kgverify.comparison.columns import name_candidate
-from kgverify.comparison.comparable import ComparablePair, Convert, MemorySource, Numbering, StepSource, has_steps, searches
+from kgverify.comparison.comparable import (
+    ComparablePair,
+    Convert,
+    MemorySource,
+    Numbering,
+    StepSource,
+    has_steps,
+    searches,
+)
 from kgverify.comparison.result import NO_CANDIDATE, Divergence, Level
 from kgverify.comparison.step_view import side_name
 from kgverify.errors import count_of

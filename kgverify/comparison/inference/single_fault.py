@@ -6,9 +6,10 @@ another atom is selected. A change that produces exactly the actual list explain
 are not explained.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
+from itertools import pairwise
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from msgspec.structs import replace
@@ -187,6 +188,16 @@ MOST_CLAUSES: Final = 4096
 
 ENDS: Final = (GoalKind.TRUE, GoalKind.FALSE, GoalKind.STOP)
 
+_STAGE_OF: Final[Mapping[Filter, Stage]] = {
+    "prune": Stage.PRUNE,
+    "revisit": Stage.REVISIT,
+    "duplicates": Stage.REVISIT,
+    "close": Stage.CLOSE,
+    "max_atoms": Stage.LIMIT,
+    "max_resolvents": Stage.LIMIT,
+}
+"""The stage of each filter."""
+
 TOGETHER: Final = "rules and facts are put together in another order"
 
 
@@ -245,6 +256,7 @@ class _Search:
             self._change_filters,
             self._change_order,
             self._change_limits,
+            self._swap_filters,
             self._change_memory,
             partial(self._change_bodies, CLEAR),
             self._change_atoms,
@@ -428,6 +440,15 @@ class _Search:
                 {"takes_last": True},
             ),
         ]
+
+    def _swap_filters(self) -> Guesses:
+        """Guess that two filters that follow each other are applied in the other order."""
+        filters = self._program.dialect.filters
+        for i, (first, second) in enumerate(pairwise(filters)):
+            swapped = (*filters[:i], second, first, *filters[i + 2 :])
+            stage = max(_STAGE_OF[first], _STAGE_OF[second], key=rank)
+            words = f"the filter {second} is applied before {first}"
+            yield Change(stage, self._kind_of_filter, words, {"filters": swapped})
 
     def _change_memory(self) -> Guesses:
         other = "set" if self._program.dialect.memory == "sequence" else "sequence"
@@ -644,8 +665,10 @@ class _Search:
             surplus = Counter(shown) - own
             if not surplus and Counter(shown) == own:
                 return pool, listed
-            made_by = [(key, whole[2]) for key, whole in zip(shown, listed.keys, strict=True)]
-            gone = {id(each) for each in pool if any(c == each.clause and _take(surplus, key) for key, c in made_by)}
+            made_by = defaultdict[Any, list[Key]](list)
+            for key, whole in zip(shown, listed.keys, strict=True):
+                made_by[whole[2]].append(key)
+            gone = {id(each) for each in pool if any(_take(surplus, key) for key in made_by[each.clause])}
             if not gone:
                 return None
             pool = [each for each in pool if id(each) not in gone]
