@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 import numpy as np
 
-from kgverify.comparison.result import DIGEST, NO_CANDIDATE, PROOF_CLASSES, Cause, Divergence
+from kgverify.comparison.result import DIGEST, NO_CANDIDATE, PROOF_CLASSES, Cause, Divergence, count_candidates
 from kgverify.comparison.step_pair import StepPair, judge_counts
 from kgverify.comparison.step_view import StepReader, StepView, canonical
 from kgverify.errors import count_of
@@ -353,7 +353,7 @@ def group_causes(
         groups.setdefault((divergence.stage, finding.kind.value, finding.situation), []).append(i)
 
     def size(members: list[int]) -> int:
-        return len({divergences[i].candidate for i in members})
+        return count_candidates(divergences[i] for i in members)
 
     def is_of_proof(key: tuple[str, str, str]) -> bool:
         return key[1] in PROOF_CLASSES or key[2] in PROOF_SITUATIONS

@@ -103,6 +103,11 @@ class Divergence(msgspec.Struct, frozen=True, kw_only=True):
     other_cause: int = -1
 
 
+def count_candidates(divergences: Iterable[Divergence]) -> int:
+    """Return the number of different candidates; those that the expected trace lacks have numbers of their own."""
+    return len({(each.expected == NO_CANDIDATE, each.candidate) for each in divergences})
+
+
 class FeatureValue(msgspec.Struct, frozen=True):
     """The numbers of instances with a value of a feature, or in a range of values: those that went wrong, and the others."""
 

@@ -15,7 +15,7 @@ from kgverify.comparison.comparable import has_steps
 from kgverify.comparison.compare import Comparer
 from kgverify.comparison.inference.infer import follows_inference
 from kgverify.comparison.locate import level_of_step, locate_difference, starts_wrong
-from kgverify.comparison.result import NO_CANDIDATE, PROOF_CLASSES, Cause, Divergence, Level
+from kgverify.comparison.result import NO_CANDIDATE, PROOF_CLASSES, Cause, Divergence, Level, count_candidates
 from kgverify.comparison.step_view import StepReader, StepView
 from kgverify.conditions.batch import Actual, CandidateReader
 from kgverify.conditions.confirm import CONFIRMED, Tested, adopt, confirm, split, transfer
@@ -206,7 +206,7 @@ def _count(cause: Cause, members: Sequence[int], divergences: tuple[Divergence, 
     own = [divergences[i] for i in members]
     return msgspec.structs.replace(
         cause,
-        num_candidates=len({each.candidate for each in own}),
+        num_candidates=count_candidates(own),
         num_queries=len({each.query for each in own}),
         num_divergences=len(own),
         num_assumed=sum(each.is_assumed for each in own),
@@ -246,12 +246,15 @@ class _Reader:
         self._causes, self._divergences, self._comparer, self._replays = causes, divergences, comparer, replays
         self._find_splits = find_splits
         self.members = defaultdict[int, list[int]](list)
-        # The steps in which each candidate goes wrong.
+        # The steps in which each candidate goes wrong, and those that may have handed on a wrong goal.
         self._wrong = defaultdict[int, list[int]](list)
+        self._handed = set[tuple[int, int]]()
         for i, each in enumerate(divergences):
             self.members[each.cause].append(i)
             if each.expected != NO_CANDIDATE:
                 self._wrong[each.candidate].append(each.step)
+                if starts_wrong(each):
+                    self._handed.add((each.candidate, each.step - 1))
         header = comparer.sources[0].header
         dialect = header.limits.dialect
         self._run = Run(
@@ -265,6 +268,7 @@ class _Reader:
         )
         self._num_candidates = comparer.sources[0].num_candidates
         self._steps: dict[int, list[SeenStep]] = {}
+        self._is_sample = False
 
     @property
     def num_causes(self) -> int:
@@ -340,7 +344,8 @@ class _Reader:
             later = [i for i in others if _ORDER.get(self._causes[i].stage, -1) > place]
             right = [*self._agreeing, *(step for i in later for step in self._differing(i))]
             hidden = [step for i in others if i not in later for step in self._differing(i)]
-            yield from self._fault(number).collect(differing, right, hidden)
+            for cases in self._fault(number).collect(differing, right, hidden):
+                yield cases._replace(is_sample=cases.is_sample or self._is_sample or len(members) > MOST_CANDIDATES)
 
     def test(self, number: int, engines: Engines, found: Found, seed: int) -> Tried | str:
         """Test a condition of a cause by an experiment, or return why it is not testable."""
@@ -389,7 +394,8 @@ class _Reader:
         wrong = sorted({each.candidate for each in found if each.candidate < self._num_candidates})
         right = thin([row for row in range(self._num_paired) if row not in self._wrong], MOST_CANDIDATES)
         instances = [self._instance(row, True) for row in wrong] + [self._instance(row, False) for row in right]
-        yield Cases(Unit.CANDIDATE, "wrong", "right", tuple(instances))
+        is_sample = len(right) < self._num_paired - len(self._wrong)
+        yield Cases(Unit.CANDIDATE, "wrong", "right", tuple(instances), is_sample=is_sample)
 
     def _collect_drawn(self, found: Sequence[Divergence]) -> Iterator[Cases]:
         """Yield the candidates that only the actual side has, and those that it lacks, among its others."""
@@ -447,8 +453,8 @@ class _Reader:
             if wrong and not self._replays.lockstep:
                 end = min(end, *wrong)
                 places += [(i, number) for number, _, level in self._follow(reader, other, i, end) if level is None]
-            # The step before a wrong goal may be the one that handed it on.
-            places += [(i, number) for number in range(end) if not {number, number + 1} & {*wrong}]
+            places += [(i, n) for n in range(end) if n not in wrong and (row, n) not in self._handed]
+        self._is_sample = len(rows) < len(right) + len(started) or len(places) > MOST_STEPS
         return [self._see(reader, (i, int(rows[i])), number) for i, number in thin(places, MOST_STEPS)]
 
     def _follow(

@@ -7,7 +7,7 @@ engines then take the step. For a condition on candidates, the same candidates r
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import chain, zip_longest
+from itertools import chain, islice, zip_longest
 from random import Random
 from typing import Final, NamedTuple
 
@@ -32,6 +32,12 @@ MOST_BASES: Final = 10
 
 MOST_GOALS: Final = 240
 """The most problems to construct."""
+
+MOST_DRAWN: Final = 80
+"""The most problems to draw from the whole program."""
+
+MOST_MATCHES: Final = 2_000
+"""The most clauses of a predicate whose drawn atoms may have no constant."""
 
 MOST_FACTS: Final = 20_000
 """The most facts of a predicate that are searched for facts next to a boundary."""
@@ -202,7 +208,12 @@ def _differs(step: SeenStep, fault: Fault) -> bool:
     """
     expected, actual = step.expected, step.actual
     assert actual is not None
-    if list(map(content_of, expected.resolvents)) != list(map(content_of, actual.resolvents)):
+    # A difference in nothing but the numbers of variables is one of `rename`.
+    contents = [
+        [each.content if fault.stage is Stage.RENAME else content_of(each) for each in side.resolvents]
+        for side in (expected, actual)
+    ]
+    if contents[0] != contents[1]:
         return True
     if (expected.choice, expected.outcome) != (actual.choice, actual.outcome):
         return True
@@ -236,7 +247,9 @@ def _construct(found: Found, rng: Random) -> Iterator[_Problem]:
         (each.candidate.atom, each.step.goal, each.step.expected.depth) for each in cases.instances if each.step
     }
     most = len(seen) + MOST_GOALS
-    for group in zip_longest(*(_vary(step, found, rng) for step in _choose_bases(cases))):
+    bases = _choose_bases(cases)
+    drawn = islice(_draw(bases, rng), MOST_DRAWN)
+    for group in zip_longest(*(_vary(step, found, rng) for step in bases), *[drawn] * max(1, len(bases) // 2)):
         for problem in filter(None, group):
             limits = problem.step.run.limits
             key = problem.candidate.atom, problem.goal, problem.depth
@@ -247,6 +260,47 @@ def _construct(found: Found, rng: Random) -> Iterator[_Problem]:
                 yield problem
         if len(seen) >= most:
             return
+
+
+def _draw(bases: Sequence[SeenStep], rng: Random) -> Iterator[_Problem]:
+    """Yield problems whose goals do not depend on what the run has met: clauses, constants and variables drawn at random."""
+    clauses = bases[0].run.inference.clauses if bases and bases[0].run.inference is not None else None
+    if clauses is None or not clauses.facts:
+        return
+    known, rules = clauses.predicates_of_facts, clauses.rules
+
+    def draw_atom(predicate: int) -> Ids:
+        facts = clauses.facts_of(predicate)
+        _, a, b = clauses.facts[facts[rng.randrange(len(facts))] if facts else rng.randrange(len(clauses.facts))]
+        return predicate, a, b
+
+    while True:
+        step, goal = bases[rng.randrange(len(bases))], [draw_atom(known[rng.randrange(len(known))])]
+        if rules and rng.random() < 0.7:
+            head, body = rules[rng.randrange(len(rules))]
+            _, *terms = draw_atom(head[0])
+            own = {variable: term for variable, term in zip(head[1:], terms, strict=True) if variable < 0}
+            bound = dict(rng.sample([*own.items()], rng.randint(0, len(own))))
+            goal = [*_bind((head,), bound)] if rng.random() < 0.3 else [*_bind(body, bound)][rng.randrange(len(body)) :]
+        else:
+            p, a, b = goal[0]
+            goal = [(p, a if rng.random() < 0.6 else -1, b if rng.random() < 0.4 else -rng.randint(1, 2))]
+        if rng.random() < 0.3:
+            goal.append(draw_atom(known[rng.randrange(len(known))]))
+        if rng.random() < 0.2:
+            # Two variables become one.
+            goal = [*_bind(tuple(goal), {-2: -1})]
+        p, a, b = goal[0]
+        num = len(clauses.facts_of(p)) + len(clauses.rules_of(p))
+        if a < 0 and b < 0 and num > MOST_MATCHES:
+            goal[0] = (p, draw_atom(p)[1], b)
+        yield _Problem(
+            step,
+            step.candidate,
+            number_variables(iter(goal)),
+            tuple(map(canonical, step.earlier)),
+            step.expected.depth,
+        )
 
 
 def _choose_bases(cases: Cases) -> list[SeenStep]:

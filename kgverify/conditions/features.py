@@ -228,7 +228,20 @@ def _mistaken(key: Key, bits: int = 0) -> Callable[[Instance], Value]:
 
 def _index(i: Instance) -> int:
     """Return the position of a resolvent among the resolvents that `limit` receives and that are short enough."""
-    return known(i.seen.limited.get(i.by))
+    return known(i.seen.limited.get(i.by))[0]
+
+
+def _counts_otherwise(i: Instance) -> bool:
+    """Return whether a resolvent is beyond max_resolvents only if the resolvents before it that are too long count."""
+    (short, among_all), most = known(i.seen.limited.get(i.by)), known(i.seen.run.limits.max_resolvents)
+    return short < most <= among_all
+
+
+def _numbers_otherwise(i: Instance) -> bool:
+    """Return whether variables get other numbers if all first arguments are read before all second ones."""
+    by_column = dict.fromkeys(atom[place] for place in (1, 2) for atom in i.kept if atom[place] < 0)
+    by_row = dict.fromkeys(term for _, *terms in i.kept for term in terms if term < 0)
+    return list(by_column) != list(by_row)
 
 
 def num_bits(number: float) -> int | None:
@@ -321,6 +334,9 @@ _VALUES: Final[dict[str, Callable[[Instance], Value]]] = {
     "variables": lambda i: len(_variables(i.kept)),
     "repeats an atom": lambda i: len(set(i.kept)) < len(i.kept),
     "repeats an argument": lambda i: any(atom[1] == atom[2] for atom in i.kept),
+    "repeats a variable": lambda i: sum(t < 0 for _, *terms in i.kept for t in terms) > len(_variables(i.kept)),
+    "is numbered otherwise by column": _numbers_otherwise,
+    "is beyond max_resolvents with long ones": _counts_otherwise,
     "constants": lambda i: len(set(_constants(i.kept))),
     "largest constant": lambda i: max(_constants(i.kept), default=-1),
     "position before the limit": _index,

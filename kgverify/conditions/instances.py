@@ -128,16 +128,17 @@ class SeenStep:
         return self.steps_since.keys()
 
     @cached_property
-    def limited(self) -> dict[Clause, int]:
-        """The position of each resolvent among the resolvents that `limit` receives and that are short enough, if known."""
+    def limited(self) -> dict[Clause, tuple[int, int]]:
+        """The position of each resolvent among those that `limit` receives: among the short enough ones, and among all."""
         most = self.run.limits.max_atoms
         if most is None:
             return {}
-        found: dict[Clause, int] = {}
-        position = 0
+        found: dict[Clause, tuple[int, int]] = {}
+        num_short = num = 0
         for clause in self.made:
-            found[clause] = position
-            position += self.kept[clause] not in self.visited and len(self.kept[clause]) <= most
+            found[clause] = num_short, num
+            is_new = self.kept[clause] not in self.visited
+            num_short, num = num_short + (is_new and len(self.kept[clause]) <= most), num + is_new
         return found
 
     @cached_property
@@ -288,6 +289,8 @@ class Cases(NamedTuple):
 
     is_by_itself: whether only features of the instances themselves may distinguish them, because their steps were chosen
                   by what went wrong
+    is_sample:    whether some instances of the run were left out
+    scope:        words behind the noun for what all instances have in common
     """
 
     unit: Unit
@@ -296,6 +299,8 @@ class Cases(NamedTuple):
     instances: tuple[Instance, ...]
     is_by_itself: bool = False
     hidden: tuple[Instance, ...] = ()
+    is_sample: bool = False
+    scope: str = ""
 
     def is_like(self, other: "Cases") -> bool:
         """Return whether the instances of both are of the same kind, and go wrong alike."""
@@ -382,7 +387,11 @@ class Fault(NamedTuple):
             right_ones = ((step, (*_select(unit, step.changes.shared), *list_others(step))) for step in agreeing)
             words = ("missing", "present") if is_missing else ("extra", "right")
             cases = collect_labelled(unit, labelled, right_ones)
-            yield cases._replace(wrong=words[0], right=words[1], is_by_itself=self.kind in PROOF_CLASSES)
+            cases = cases._replace(wrong=words[0], right=words[1], is_by_itself=self.kind in PROOF_CLASSES)
+            if not is_missing and all(each.head[0] == each.selected[0] for each in cases.instances):
+                # Of the clauses that do not match, `_left_out` takes some.
+                cases = cases._replace(is_sample=True, scope="of the selected predicate ")
+            yield cases
 
     def _split(self, unit: Unit, step: SeenStep, is_missing: bool) -> tuple[set[Clause], set[Clause]]:
         """Return the clauses that the actual side lacks, or those that it has wrongly, and the clauses that it has rightly."""
@@ -432,7 +441,8 @@ def _join(unit: Unit, instances: Iterable[Instance]) -> Cases:
     parts: dict[bool, list[Instance]] = {True: [], False: []}
     for each in instances:
         parts[each.is_wrong].append(each)
-    return Cases(unit, "wrong", "right", (*thin(parts[True], MOST_WRONG), *thin(parts[False], MOST_RIGHT)))
+    thinned = *thin(parts[True], MOST_WRONG), *thin(parts[False], MOST_RIGHT)
+    return Cases(unit, "wrong", "right", thinned, is_sample=len(thinned) < sum(map(len, parts.values())))
 
 
 def thin(items: Sequence[Item], most: int) -> Sequence[Item]:

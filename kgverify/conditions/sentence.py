@@ -13,7 +13,7 @@ from kgverify.comparison.result import Experiment, FeatureValue, TriedTest
 from kgverify.conditions.features import Feature, Scale
 from kgverify.conditions.find import AS_SHORT, Found, Table
 from kgverify.conditions.instances import Cases, Instance, Unit
-from kgverify.conditions.search import Condition, Relation, Search, Term, f1, list_separating
+from kgverify.conditions.search import MOST_CHANCE, Condition, Relation, Search, Term, chance_of, f1, list_separating
 
 MOST_TRIED: Final = 20
 MOST_OTHERS: Final = 5
@@ -26,6 +26,12 @@ FEWEST_BITS: Final = 7
 
 _OF_STEP: Final = re.compile("with |without |that |whose longest ")
 """The beginnings of phrases about steps that cannot directly follow the noun of a part of a step."""
+
+_OF_OWN_UNIT: Final = {
+    Unit.RULE: ((" of a rule ", " "), (" of a clause ", " "), (" of no rule with ", " without ")),
+    Unit.CANDIDATE: ((" of candidates ", " "),),
+}
+"""Words that repeat the noun of a unit, and what stands for them after it."""
 
 _COUNTED: Final = re.compile(r"\{\} (?:\w+ )?\w+s\b")
 """A count of things in a phrase."""
@@ -81,9 +87,10 @@ def describe_tests(tests: Sequence[Term], features: Sequence[Feature], cases: Ca
     words = [describe_test(tests[i], features) for i in order]
     if is_part:
         words = [f"of steps {w}" if of_steps[i] and _OF_STEP.match(w) else w for i, w in zip(order, words, strict=True)]
-    text = f"{cases.unit.value}s {' and '.join(words)}"
-    own = {Unit.RULE: " of a rule ", Unit.CANDIDATE: " of candidates "}.get(cases.unit)
-    return text if own is None else text.replace(own, " ")
+    text = f"{cases.unit.value}s {cases.scope}{' and '.join(words)}"
+    for repeated, own in _OF_OWN_UNIT.get(cases.unit, ()):
+        text = text.replace(repeated, own)
+    return text
 
 
 def describe_condition(condition: Condition, features: Sequence[Feature], cases: Cases) -> str:
@@ -107,8 +114,8 @@ def _describe_tried(cases: Cases, table: Table) -> tuple[TriedTest, ...]:
 
 def describe_counts(cases: Cases, wrong: tuple[int, int], right: tuple[int, int]) -> str:
     """Describe for how many of the instances that went wrong a condition holds, and for how many of those that did not."""
-    others = f"{right[0]:,} of {right[1]:,} {cases.right}" if right[1] else f"none {cases.right} in the run"
-    return f"{wrong[0]:,} of {wrong[1]:,} {cases.wrong}, {others}"
+    others = f"and {right[0]:,} of the {right[1]:,} {cases.right}" if right[1] else f"none is {cases.right} in the run"
+    return f"{wrong[0]:,} of the {wrong[1]:,} {cases.wrong}, {others}"
 
 
 def describe_boundary(tests: Sequence[Term], features: Sequence[Feature]) -> str:
@@ -154,8 +161,11 @@ def show(stage: str, found: Found, experiment: Experiment | None = None) -> Show
     )
     if not found.is_exact and not condition.tests:
         search = Search(table.features, table.values, table.is_wrong, stage)
-        is_chance = not num_right or search.find_exact()
-        reason = "too few to rule out chance" if is_chance else "none tells them apart"
+        exact = search.find_exact()
+        reason = "too few to rule out chance" if exact or not num_right else "none tells them apart"
+        if exact and chance_of(num_wrong, num_right, num_wrong, 0, exact[0].num_tried) <= MOST_CHANCE:
+            fits = describe_tests(exact[0].tests, table.features, cases)
+            reason = f"of too few kinds of goals to rule out chance; what fits so far: {fits}"
         sentence = f"{shown.sentence}, {search.num_single:,} conditions tried, {reason}"
         return replace(shown, sentence=sentence, num_tried=search.num_single, experiment=None)
     if experiment is not None and experiment.verdict == "refuted":
@@ -208,7 +218,7 @@ def _state(found: Found) -> str:
     alike, only = _describe_alike(found), _describe_only(found)
     parts = (
         "no condition found of what goes wrong in a step, but of the steps: " * found.is_partial
-        + f"in this run, {claim}",
+        + f"in {'a sample of ' * cases.is_sample}this run, {claim}",
         describe_boundary(condition.terms, table.features),
         f"on these the same as {alike}" if alike else "",
         f"all of them {only}, so another property of it may be the reason" if only else "",

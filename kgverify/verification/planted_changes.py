@@ -25,6 +25,7 @@ from kgverify.comparison.result import (
     Divergence,
     SelfTest,
     Verdict,
+    count_candidates,
 )
 from kgverify.comparison.step_view import side_name
 from kgverify.errors import InternalError
@@ -89,7 +90,7 @@ def check_causes(comparison: Comparison, causes: Sequence[Cause]) -> None:
         of_cause = members[number]
         counted = (
             len(of_cause),
-            len({each.candidate for each in of_cause}),
+            count_candidates(of_cause),
             len({each.query for each in of_cause}),
             sum(each.later_steps for each in of_cause),
         )

@@ -758,7 +758,11 @@ class Explainer:
         guesses = self._explain_by_one_stage(again)
         if guesses:
             guesses = self._ask(again.position, guesses)
-        if guesses and (guesses[0].stage, guesses[0].kind) == (Stage.RESOLVE, DifferenceClass.REORDERED):
+        is_reordered = bool(guesses) and (guesses[0].stage, guesses[0].kind) == (
+            Stage.RESOLVE,
+            DifferenceClass.REORDERED,
+        )
+        if is_reordered and again.probes is not None:
             # Rules and facts are each in order, and `limit` lists both.
             guesses = [guesses[0]._replace(stage=Stage.LIMIT)]
         return Replayed(adopt_guess(divergence, guesses[0]) if guesses else divergence, is_inferred=True)

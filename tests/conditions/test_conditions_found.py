@@ -56,7 +56,7 @@ def test_the_cap_of_facts_is_stated_with_its_counts():
     found = report.causes[0].when
     assert re.fullmatch(
         r"in this run, the facts at position 50 or later \(from 0\) in their predicate's segment are missing:"
-        r" ([\d,]+) of \1 missing, 0 of [\d,]+ present; confirmed by experiment, ([\d,]+) of \2 as predicted:"
+        r" ([\d,]+) of the \1 missing, and 0 of the [\d,]+ present; confirmed by experiment, ([\d,]+) of \2 as predicted:"
         r" wrong at fact .*, and right at fact .*",
         found.sentence,
     )

@@ -58,7 +58,7 @@ def test_steps_behind_a_wrong_score_that_changes_no_choice_count_as_well():
     (cause,) = causes_of(hidden(SOUND._replace(score=score)))
     assert cause.stage == "score"
     assert cause.when.num_wrong > cause.num_divergences
-    assert "1 or more variables are scored wrongly" in cause.condition
+    assert "on these the same as resolvents with 1 or more variables" in cause.condition
 
 
 @pytest.mark.usefixtures("experiments")

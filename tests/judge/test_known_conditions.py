@@ -78,12 +78,10 @@ STATED = {
     "match_facts missing: the facts in the last block of 16 of their predicate's segment, which is not full are missing": (
         {"match_facts": lack_the_last_facts}
     ),
-    "match_facts extra: the facts that match the selected atom but for the second argument and whose index is odd are extra": (
-        {"match_facts": use_odd_facts_for_other_arguments}
-    ),
-    "limit limit: the resolvents on the last place below max_resolvents are dropped wrongly": (
-        {"limit_resolvents": keep_a_resolvent_less}
-    ),
+    "match_facts extra: the facts of the selected predicate that match the selected atom but for the second argument"
+    " and whose index is odd are extra": {"match_facts": use_odd_facts_for_other_arguments},
+    "limit limit: the resolvents on the last place below max_resolvents and of max_atoms atoms or fewer"
+    " are dropped wrongly": ({"limit_resolvents": keep_a_resolvent_less}),
     "limit limit: the resolvents of max_atoms atoms and that equal no goal visited before are dropped wrongly": (
         {"limit_atoms": allow_an_atom_less}
     ),
@@ -102,7 +100,7 @@ def test_the_condition_under_which_an_engine_is_wrong_is_stated_and_confirmed(sa
         equality=kv.Equality(determinism=False, minimum={}),
     )
     cause = report.causes[0]
-    condition = cause.condition.partition(": ")[0].removeprefix("in this run, ")
+    condition = cause.condition.partition(": ")[0].replace("a sample of ", "").removeprefix("in this run, ")
     assert f"{cause.stage} {cause.kind}: {condition}" == said
     assert (cause.when.wrong_inside, cause.when.right_inside) == (cause.when.num_wrong, 0)
     assert cause.when.num_wrong > 10
