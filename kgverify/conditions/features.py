@@ -313,6 +313,9 @@ _VALUES: Final[dict[str, Callable[[Instance], Value]]] = {
     "places left in the list": lambda i: known(i.seen.run.limits.max_resolvents) - 1 - _index(i),
     "equals a goal visited": lambda i: i.kept in i.seen.visited,
     "steps since it was visited": lambda i: i.seen.steps_since.get(i.kept, 0),
+    "number of the goal visited": lambda i: (
+        len(i.seen.earlier) + 2 - i.seen.steps_since[i.kept] if i.kept in i.seen.visited else 0
+    ),
     "has the atoms of a goal visited": lambda i: sorted(i.kept) in map(sorted, i.seen.visited),
     "atoms before pruning": lambda i: len(i.made.atoms),
     "facts pruned": lambda i: sum(i.made.is_pruned),

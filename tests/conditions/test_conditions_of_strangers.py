@@ -18,8 +18,9 @@ GRAPH = graph_of(
         (
             *(f"p(n{i}, n{i * 5 % 17})" for i in NAMES),
             *(f"q(n{i}, n{i * 7 % 17})" for i in NAMES),
-            "r(X, Y) <- p(X, Z), q(Z, Y)",
             "r(X, Y) <- q(X, Z), p(Z, W), q(W, Y)",
+            "r(X, Y) <- p(X, Z), q(Z, Y)",
+            "r(X, Y) <- q(X, Z), q(Z, Y)",
             "p(X, Y) <- q(Y, X)",
             *(f"! r(n{i}, n{i * 3 % 17})" for i in range(1, 9)),
         )
@@ -93,3 +94,22 @@ def test_a_condition_of_one_clause_says_so():
 
     (cause, *_) = causes_of(hidden(SOUND._replace(limit_atoms=limit)))
     assert "all of them by one clause, so another property of it may be the reason" in cause.condition
+
+
+@pytest.mark.usefixtures("experiments")
+def test_a_limit_that_counts_resolvents_that_another_one_drops_is_described():
+    beyond = 0
+
+    def cap(situation, resolvents):
+        nonlocal beyond
+        listed = resolvents[: situation.limits.max_resolvents]
+        beyond = len(resolvents) - len(listed)
+        short = [each for each in listed if len(each.atoms) <= situation.limits.max_atoms]
+        return short, len(listed) - len(short)
+
+    def count(situation, resolvents):
+        return list(resolvents), beyond
+
+    causes = causes_of(hidden(SOUND._replace(limit_atoms=cap, limit_resolvents=count)), max_atoms=2, max_resolvents=2)
+    assert {cause.stage for cause in causes} == {"limit"}
+    assert "beyond max_resolvents only if longer resolvents than max_atoms count" in causes[0].condition

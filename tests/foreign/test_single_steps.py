@@ -141,6 +141,8 @@ ALL | 2[qXa] 3[paX] | goals=qaX / rda / paX rXY | advance stale: the resolvents 
 2[rab] 3[rab] | FALSE | goals=rab / qab pac rab; memory=none | revisit missing: goals visited before are dropped
 3[pXY raa] | 2[qXY raa] 3[pXY raa] qba[raa] qbc[raa] | goals=raa / qXY raa | revisit extra: goals visited before stay
 3[pXY raa] | 3[pXY raa] qba[raa] qbc[raa] | goals=raa / qXY raa | revisit extra: only the current goal is not visited again
+3[pXY raa] | 3[pXY raa] qbc[raa] | goals=raa / qXY raa | revisit extra: of the resolvents that are goals visited before, \
+1 of 3 stay
 2[qXY raa] 3[pXY raa] qba[raa] qbc[raa] | 3[pXY raa] | goals=raa / qXY raa; memory=none | revisit missing: goals visited \
 before are dropped
 ALL | R1 F0 F1 F2 | goals=pXY rYZ qaX / paX rXY | revisit missing: visited goals are compared as by the memory set
@@ -180,6 +182,7 @@ pab[] | 0[qaX pXY] 1[raX] | goals=paX | match_facts missing, close outcome, revi
 2[] | FALSE | goals=qab; origins=none | match_rules proof_lost, close proof_lost, revisit proof_lost
 F0 F1 | F1 F2 | order=facts_first; dropped=unknown; max_resolvents=2 | limit limit, match_facts missing, match_facts reordered
 ALL | R1 F0 F1 F2 | dropped=unknown; max_atoms=3 | match_rules missing, limit limit
+ALL | R1 F0 F1 F2 | goals=rdd / paX rXY | match_rules missing, revisit missing
 # Without origins, any clause may have made it. The program does not give the other lists, or the goal has no atoms.
 FALSE | TRUE | goals=raX; origins=none |
 FALSE | TRUE | goals= |

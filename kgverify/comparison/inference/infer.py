@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from kgverify.comparison.classify import Finding
 from kgverify.comparison.inference.origins import Deviation, OriginInference, StepOrigins
-from kgverify.comparison.inference.single_fault import ALONE, StepProgram, explain_by_one_stage
+from kgverify.comparison.inference.single_fault import ALONE, STAGE_OF_FILTER, StepProgram, explain_by_one_stage
 from kgverify.comparison.inference.step_difference import (
     Given,
     LimitsSeen,
@@ -219,10 +219,8 @@ UNNAMED: Final = "unknown"
 """The stage of a divergence that cannot be named."""
 
 _FILTERS: Final = {
-    Stage.PRUNE: {"prune"},
-    Stage.REVISIT: {"revisit"},
-    Stage.CLOSE: {"close"},
-    Stage.LIMIT: {"max_atoms", "max_resolvents"},
+    stage: {name for name, of in STAGE_OF_FILTER.items() if of is stage and name != "duplicates"}
+    for stage in STAGE_OF_FILTER.values()
 }
 _STAGE_OF: Final = {name: stage for stage, names in _FILTERS.items() for name in names if stage is not Stage.LIMIT}
 

@@ -188,7 +188,7 @@ MOST_CLAUSES: Final = 4096
 
 ENDS: Final = (GoalKind.TRUE, GoalKind.FALSE, GoalKind.STOP)
 
-_STAGE_OF: Final[Mapping[Filter, Stage]] = {
+STAGE_OF_FILTER: Final[Mapping[Filter, Stage]] = {
     "prune": Stage.PRUNE,
     "revisit": Stage.REVISIT,
     "duplicates": Stage.REVISIT,
@@ -196,7 +196,7 @@ _STAGE_OF: Final[Mapping[Filter, Stage]] = {
     "max_atoms": Stage.LIMIT,
     "max_resolvents": Stage.LIMIT,
 }
-"""The stage of each filter."""
+"""The stage that applies each filter."""
 
 TOGETHER: Final = "rules and facts are put together in another order"
 
@@ -254,6 +254,7 @@ class _Search:
             partial(self._take_earlier_goal, CLEAR),
             partial(self._select_another, CLEAR),
             self._change_filters,
+            self._keep_visited,
             self._change_order,
             self._change_limits,
             self._swap_filters,
@@ -267,6 +268,7 @@ class _Search:
             self._change_bodies,
             self._delete_atoms,
             self._shorten_list,
+            self._drop_unvisited,
             self._select_another,
             self._take_earlier_goal,
         )
@@ -441,12 +443,38 @@ class _Search:
             ),
         ]
 
+    def _keep_visited(self) -> Guesses:
+        """Guess that only some of the resolvents that equal goals visited before are dropped."""
+        if not self._program.remembers or not self._pair.has_origins:
+            return
+        filters, own = self._program.dialect.filters, self._clauses_of(self._actual)
+        i = filters.index("revisit")
+        before, after = (self._program.list(self._made, filters=filters[:end]) for end in (i, i + 1))
+        visited = self._clauses_of(before) - self._clauses_of(after)
+        if stays := visited & own:
+            left = [each for each in self._made if each.clause not in visited - own]
+            words = f"of the resolvents that are goals visited before, {len(stays):,} of {len(visited):,} stay"
+            yield Change(Stage.REVISIT, self._kind_of_filter, words, self._without("revisit"), left)
+
+    def _drop_unvisited(self) -> Guesses:
+        """Guess that resolvents are dropped as if they had been visited before."""
+        if self._has_more or not self._program.remembers or len(self._program.visited) < 2:
+            return
+        if self._pair.has_origins and (lost := self._clauses_of(self._whole) - self._clauses_of(self._actual)):
+            left = [each for each in self._made if each.clause not in lost]
+            words = f"{count_of(len(lost), 'resolvent')} dropped as if visited before"
+            yield Change(Stage.REVISIT, self._kind_of_filter, words, {}, left, GUESSED)
+
+    @staticmethod
+    def _clauses_of(listed: Listed) -> set[tuple[int, int]]:
+        return {key[2] for key in listed.keys}
+
     def _swap_filters(self) -> Guesses:
         """Guess that two filters that follow each other are applied in the other order."""
         filters = self._program.dialect.filters
         for i, (first, second) in enumerate(pairwise(filters)):
             swapped = (*filters[:i], second, first, *filters[i + 2 :])
-            stage = max(_STAGE_OF[first], _STAGE_OF[second], key=rank)
+            stage = max(STAGE_OF_FILTER[first], STAGE_OF_FILTER[second], key=rank)
             words = f"the filter {second} is applied before {first}"
             yield Change(stage, self._kind_of_filter, words, {"filters": swapped})
 
