@@ -27,6 +27,15 @@ class StepPairs(NamedTuple):
     candidate: NDArray[np.int64]
 
 
+def pair_steps(*counts: NDArray[np.uint32]) -> StepPairs:
+    """Pair the steps that both sides have, given the number of steps of each candidate on each side."""
+    common = np.minimum(*(count.astype(np.int64) for count in counts))
+    candidate = np.repeat(np.arange(len(common)), common)
+    ordinal = np.arange(len(candidate)) - np.repeat(np.cumsum(common) - common, common)
+    first = [starts_of(count)[:-1] for count in counts]
+    return StepPairs(first[0][candidate] + ordinal, first[1][candidate] + ordinal, candidate)
+
+
 class ColumnComparer:
     """The comparer of a block: row i of the expected candidates with row i of the actual candidates.
 
@@ -48,18 +57,10 @@ class ColumnComparer:
         self._sides: tuple[Any, Any] = pair.expected.columns, pair.actual.columns
         self._candidates = self._sides[0].candidates, self._sides[1].candidates
         self._ends = [each for each in self.schema.compared if each.group == "candidates" and not each.is_identity]
-        self._pairs = self._pair_steps()
+        self._pairs = pair_steps(*(side.num_steps for side in self._candidates))
         found = self._collect(self._pairs, self._find_differing(self._pairs))
         self.divergences, self.near_ties, self._is_compared = found
         self.num_steps = int(np.count_nonzero(self._is_compared))
-
-    def _pair_steps(self) -> StepPairs:
-        counts = [side.num_steps for side in self._candidates]
-        common = np.minimum(*(count.astype(np.int64) for count in counts))
-        candidate = np.repeat(np.arange(len(common)), common)
-        ordinal = np.arange(len(candidate)) - np.repeat(np.cumsum(common) - common, common)
-        first = [starts_of(count)[:-1] for count in counts]
-        return StepPairs(first[0][candidate] + ordinal, first[1][candidate] + ordinal, candidate)
 
     def _find_differing(self, pairs: StepPairs) -> NDArray[np.bool_]:
         """Return a mask of the pairs of steps that differ in any field, scores by more than the tolerance."""
@@ -151,7 +152,7 @@ class ColumnComparer:
         self, candidate: int, step: int, stage: str, field: str, values: tuple[Value, Value], level: Level, **facts: Any
     ) -> Divergence:
         candidates = self._candidates[0]
-        num_steps = int(candidates.num_steps[candidate])
+        num_steps = max(int(side.num_steps[candidate]) for side in self._candidates)
         identity = [getattr(candidates, name)[candidate].tolist() for name in self.schema.identity]
         return Divergence(
             candidate=candidate,

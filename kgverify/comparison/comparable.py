@@ -601,10 +601,12 @@ def compare_dialects(expected: Trace, actual: Trace) -> list[str]:
 def note_unknown(expected: Trace, actual: Trace) -> tuple[str, ...]:
     """Return notes about limits, program, policy and run that were not compared because a header does not know them."""
     sides: dict[str, list[str]] = {}
+    # Facts and rules are compared themselves.
+    has_program = all(trace.facts is not None and trace.rules is not None for trace in (expected, actual))
     for trace, role in ((expected, "expected"), (actual, "actual")):
         header = trace.header
         unknown = ["the dialect" if name == "dialect" else f"the limit {name}" for name in header.limits.unknown]
-        unknown += [] if header.program_sha256 else ["the program"]
+        unknown += [] if header.program_sha256 or has_program else ["the program"]
         unknown += [] if header.policy.name else ["the policy"]
         of_run = [_OF_RUN[name] for name in header.run.unknown]
         unknown += ["the run"] if len(of_run) == len(_OF_RUN) else of_run

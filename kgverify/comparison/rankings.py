@@ -42,7 +42,8 @@ def compare_rankings(
     """
     if expected.rankings is None or actual.rankings is None:
         missing = [role for role, trace in (("expected", expected), ("actual", actual)) if trace.rankings is None]
-        note = f"ranks were not compared: the {' and the '.join(missing)} trace has none"
+        has = "has" if len(missing) == 1 else "have"
+        note = f"ranks were not compared: the {' and the '.join(missing)} trace {has} none"
         return msgspec.structs.replace(comparison, notes=(*comparison.notes, note))
     left, right = _by_group(expected.rankings), _by_group(actual.rankings)
     if ranks is not None:

@@ -76,7 +76,7 @@ class Divergence(msgspec.Struct, frozen=True, kw_only=True):
     stage:       a `Stage`
     is_replayed: whether the stage was found by replaying the step in both engines; if not, it was inferred from the traces
     is_assumed:  whether its stage and class were neither replayed nor inferred, but taken from similar divergences
-    later_steps: steps of the candidate after this one, which are its consequences
+    later_steps: steps of the candidate after this one, which were not compared
     kind:        the class of the difference, with the evidence for it and the confidence in it, 0 to 1
     cause:       index of its `Cause`; -1 before causes were formed
     other_cause: index of a second cause that shows in the same step; -1 without a second cause
@@ -194,7 +194,7 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True):
     situation:     a property that the divergent steps share, e.g. "selected atom with a bound first argument"
     first:         index of its first divergence in the report
     num_assumed:   the divergences whose stage and class were neither replayed nor inferred: see `is_assumed`
-    num_later:     later differences that follow from these divergences
+    num_later:     steps of the candidates after these divergences, which were not compared
     condition:     the condition under which it goes wrong, in words; empty if no condition was sought
     when:          the same condition as data; None if no condition was sought
     reproduce:     the command that writes a minimal problem for it, and a similar one on which both sides agree, for the

@@ -24,7 +24,15 @@ from kgverify.report.step_document import (
     StepDocument,
     read_document,
 )
-from kgverify.report.wording import LEVEL_MEANINGS, cause_label, clip, describe_finding, describe_kind, value_lines
+from kgverify.report.wording import (
+    LEVEL_MEANINGS,
+    cause_label,
+    clip,
+    describe_finding,
+    describe_kind,
+    describe_later,
+    value_lines,
+)
 from kgverify.trace.model.trace import Trace
 
 MOVES: Final = {
@@ -282,9 +290,8 @@ def _about(stepper: Stepper) -> Iterator[RenderableType]:
     divergence = stepper.divergence
     yield _text(f"  {divergence.stage}: {clip(describe_kind(divergence))}; {describe_finding(divergence)}")
     yield _text(f"  level {divergence.level.value}: {LEVEL_MEANINGS[divergence.level]}")
-    if divergence.later_steps:
-        follow = "follows" if divergence.later_steps == 1 else "follow"
-        yield Text(f"  {count_of(divergence.later_steps, 'later step')} {follow} from it", style="dim")
+    if later := describe_later(divergence):
+        yield Text(f"  {later}", style="dim")
 
 
 def _derivation(derivation: Derivation) -> Iterator[RenderableType]:

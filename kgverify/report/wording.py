@@ -8,6 +8,7 @@ from kgverify.comparison.modulo import MEANINGS
 from kgverify.comparison.result import (
     DIGEST,
     NO_CANDIDATE,
+    Attribution,
     Benign,
     Cause,
     Divergence,
@@ -38,7 +39,7 @@ MOST_RULES: Final = 3
 _MOST_OF_RULE: Final = 80
 
 _LARGEST: Final = {"max_resolvents": MAX_RESOLVENTS, "max_atoms": MAX_ATOMS}
-_OPTIONS: Final = {name: f"--limits {name}=" for name in ("max_resolvents", "max_atoms", "max_depth")}
+_LIMITS: Final = ("max_resolvents", "max_atoms", "max_depth")
 
 METRICS: Final = ("mean_reciprocal_rank", "hits_at_1", "hits_at_3", "hits_at_10")
 """The metrics that a report shows."""
@@ -166,11 +167,17 @@ def describe_loss(report: ReportContent) -> str:
     attribution = report.attribution
     if attribution is None:
         return ""
-    lost = attribution.expected - attribution.actual
+    sign, size, verb = measure_loss(attribution)
     whole = f"{attribution.expected:.4f} expected, {attribution.actual:.4f} actual"
     shares = sorted(attribution.shares, key=lambda share: -abs(share.share))[:3]
-    parts = [f"{name_cause(report, share.cause)} explains {share.share:.4f}" for share in shares if share.share]
-    return f"{whole}: {', '.join(parts) or 'no cause explains anything'} of the {lost:.4f} lost"
+    parts = [f"{name_cause(report, share.cause)} explains {sign * share.share:.4f}" for share in shares if share.share]
+    return f"{whole}: {', '.join(parts) or 'no cause explains anything'} of the {size:.4f} {verb}"
+
+
+def measure_loss(attribution: Attribution) -> tuple[int, float, str]:
+    """Return the sign of the shares, the size of the loss, and `lost`; for a metric that rises, -1, the gain, and `gained`."""
+    lost = attribution.expected - attribution.actual
+    return (1, lost, "lost") if lost >= 0 else (-1, -lost, "gained")
 
 
 OF_TRACES: Final = "no engine was asked: a repair takes the candidates of a cause from the expected trace as recorded"
@@ -242,9 +249,17 @@ def condition_of(report: ReportContent, divergence: Divergence) -> str:
 def describe_size(cause: Cause) -> str:
     """Describe the size of a cause: `774 divergences of 380 candidates and 12 queries in all, 453 not replayed`."""
     sizes = count_of(cause.num_candidates, "candidate"), count_of(cause.num_queries, "query")
-    later = f", {count_of(cause.num_later, 'later difference')}" if cause.num_later else ""
+    later = f", {count_of(cause.num_later, 'later step')} not compared" if cause.num_later else ""
     assumed = f", {cause.num_assumed:,} not replayed" if cause.num_assumed else ""
     return f"{count_of(cause.num_divergences, 'divergence')} of {sizes[0]} and {sizes[1]} in all{later}{assumed}"
+
+
+def describe_later(divergence: Divergence) -> str:
+    """Describe the steps after a divergence: `2 later steps of this candidate were not compared`; empty after a last step."""
+    num = divergence.later_steps
+    return (
+        f"{count_of(num, 'later step')} of this candidate {'was' if num == 1 else 'were'} not compared" if num else ""
+    )
 
 
 def describe_location(divergence: Divergence) -> str:
@@ -309,17 +324,15 @@ def exercise_lines(report: ReportContent) -> list[str]:
     if report.verdict is Verdict.AGREE:
         lines[-1] += f" (required: {describe_minimum(report.minimum)})"
     lines += [f"{role}stages: {describe_stages(each)}" for role, each in sides.items() if each.stages]
-    if report.verdict is not Verdict.DIVERGE and (advice := advise(found.expected)):
+    # Only a comparison of engines that ran has a job.
+    if report.verdict is not Verdict.DIVERGE and (advice := advise(found.of_both, is_recorded=report.job is None)):
         lines.append(f"to exercise more: {advice}")
     return lines
 
 
 def limit_lines(report: ReportContent) -> list[str]:
     """Describe the limits that affected the verdict, and the untested limits; empty if the exercise is unknown."""
-    found = report.exercise
-    if found is None:
-        return []
-    return describe_limits(found.expected if found.expected.limits else found.actual, report.limits)
+    return [] if report.exercise is None else describe_limits(report.exercise.of_both, report.limits)
 
 
 def describe_exercise(exercise: Exercise) -> str:
@@ -357,25 +370,32 @@ def describe_limits(exercise: Exercise, limits: DeclaredLimits) -> list[str]:
         value, enough = getattr(limits, name), exercise.enough.get(name, 0)
         if not num or value is None:
             continue
-        what = "derivations ended at the limit" if name == "max_depth" else f"of {exercise.counted:,} steps were cut"
+        were = "was" if num == 1 else "were"
+        what = f"{num:,} of {exercise.counted:,} steps {were} cut"
+        if name == "max_depth":
+            what = f"{count_of(num, 'derivation')} ended at the limit"
         other = f"; {name} {enough:,} would cut none of them" if value < enough <= _LARGEST[name] else ""
-        lines.append(f"{num:,} {what}: the verdict holds only for {name} {value:,}{other}")
-    if never := [name for name in _OPTIONS if exercise.limits.get(name) == 0]:
+        lines.append(f"{what}: the verdict holds only for {name} {value:,}{other}")
+    if never := [name for name in _LIMITS if exercise.limits.get(name) == 0]:
         lines.append(f"no step reached {' or '.join(never)}: a fault there would not have been seen")
     return lines
 
 
-def advise(exercise: Exercise) -> str:
-    """Return advice on command-line options that exercise more; empty if everything was exercised."""
-    never = [name for name in _OPTIONS if exercise.limits.get(name) == 0]
+def advise(exercise: Exercise, *, is_recorded: bool) -> str:
+    """Return advice on exercising more, by command-line options or by other recordings; empty if everything was exercised."""
+    never = [name for name in _LIMITS if exercise.limits.get(name) == 0]
     reached = [(name, exercise.largest.get(name, 0)) for name in never]
-    lower = " or ".join(f"{_OPTIONS[name]}{most - 1}" for name, most in reached if most > 1)
+    option, how = ("", "record again with") if is_recorded else ("--limits ", "lower a limit with")
+    more, candidates = ("record more queries", "candidates") if is_recorded else ("raise --queries", "--corruptions")
+    lower = " or ".join(f"{option}{name}={most - 1}" for name, most in reached if most > 1)
     has_unused = exercise.rules is not None and exercise.num_rules and exercise.rules < exercise.num_rules
     idle = [name for name, num in exercise.stages.items() if not num and name not in (Stage.LIMIT, Stage.CHOOSE)]
     parts = (
-        f"{f'lower a limit with {lower}, or ' if lower else ''}raise --queries" if never else "",
-        "the program has no rules: give a file of rules with --rules" if exercise.num_rules == 0 else "",
-        f"{_describe_unused(exercise)}: raise --queries or --corruptions" if has_unused else "",
+        f"{f'{how} {lower}, or ' if lower else ''}{more}" if never else "",
+        f"the program has no rules{'' if is_recorded else ': give a file of rules with --rules'}"
+        if exercise.num_rules == 0
+        else "",
+        f"{_describe_unused(exercise)}: {more} or {candidates}" if has_unused else "",
         f"never acted: {', '.join(idle)}" if idle and exercise.counted else "",
     )
     return "; ".join(filter(None, parts))

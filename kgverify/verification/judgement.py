@@ -193,12 +193,14 @@ def judge(
     withhold: Callable[[Comparison], Comparison],
     notes: Sequence[str] = (),
     later_notes: Sequence[str] = (),
+    proves: bool = True,
     **about: Any,
 ) -> Report:
     """Return the report of two sides. InternalError, without a verdict, if the comparison fails one of its own checks.
 
     withhold: a function that makes AGREE inconclusive if there is too little evidence, and adds notes
     notes, later_notes: the notes before and after those on rounding
+    proves:   whether the expected candidates were proved from their queries, so that the number of proofs can be compared
     about:    further fields of the report
     """
     whole, causes = found.parts[0], found.causes
@@ -211,11 +213,12 @@ def judge(
     comparison = withhold(judge_search(comparison, found.recorded[0], found.sources[0]))
     metrics = _compute_metrics(*(side.rankings for side in found.ranked))
     check_numbers(outcomes, metrics, codes, [side.rankings for side in found.ranked])
+    stated = outcomes if proves else Outcomes(actual=outcomes.actual)
     rounding = (*describe_rounding(comparison), *name_way_out(whole, comparison))
     comparison = msgspec.structs.replace(
         comparison,
         self_test=plant_changes(found.parts),
-        notes=(*comparison.notes, *notes, *rounding, *later_notes, *_note_proofs(outcomes)),
+        notes=(*comparison.notes, *notes, *rounding, *later_notes, *_note_proofs(stated)),
     )
     headers = [source.header for source in found.sources]
     return Report(
@@ -227,7 +230,7 @@ def judge(
         policy=headers[0].policy,
         environment=describe_environment(*headers),
         causes=causes,
-        outcomes=outcomes,
+        outcomes=stated,
         exercise=exercised,
         minimum=dict(minimum),
         **about,
@@ -258,7 +261,7 @@ def _note_proofs(outcomes: Outcomes) -> list[str]:
     sides = outcomes.expected, outcomes.actual
     num = [sum(side.values()) for side in sides]
     proved = [side.get(Outcome.PROVED.name, 0) for side in sides]
-    if proved[0] == proved[1]:
+    if proved[0] == proved[1] or not num[0]:
         return []
     note = f"{proved[0]:,} of {num[0]:,} candidates proved expected, {proved[1]:,} of {num[1]:,} actual"
     return [note if proved[1] else f"no candidate was proved by the actual side: {note}"]

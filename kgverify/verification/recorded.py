@@ -71,6 +71,12 @@ def _read_whole(source: StepSource) -> Trace:
     return source.trace if isinstance(source.trace, Trace) else read_trace(source.trace.path)
 
 
+NOT_PROVED: Final = (
+    "expected proofs, metrics and losses are not stated: each expected step starts from a recorded goal, and no candidate was"
+    " proved from its query (a comparison with a recording of a right engine states them)"
+)
+"""The note on a comparison with steps taken again."""
+
 MOST_FITTING: Final = 3
 """The most dialects to name."""
 
@@ -116,7 +122,9 @@ def judge_recorded(comparer: Comparer, minimum: Minimum, *, effort: Effort = FUL
     """Return the report of two compared recorded traces."""
     compared = _admit_unfollowed(comparer.comparison)
     repeating = comparer.benign.candidates(DUPLICATES)
-    ranked = recognise_ranks(compared, comparer)
+    # Steps taken again lead to the outcomes of the recorded derivations: no ranks and no loss follow from them.
+    proves = not (is_retaken and compared.divergences)
+    ranked = recognise_ranks(compared, comparer) if proves else None
     unexplained = ranked.unexplained if ranked is not None else frozenset()
     comparison = _compare_recorded_rankings(compared, comparer, repeating, unexplained)
     nothing = Surroundings(None, None)
@@ -132,7 +140,7 @@ def judge_recorded(comparer: Comparer, minimum: Minimum, *, effort: Effort = FUL
     if attribution is not None:
         divergences, causes, attribution = order_by_loss(divergences, causes, attribution)
     comparison = msgspec.structs.replace(comparison, divergences=divergences)
-    notes = (*notes, *_note_dialects(comparer, divergences))
+    notes = (*notes, *_note_dialects(comparer, divergences), *[NOT_PROVED] * (not proves))
     return judge(
         Explained(comparison, causes, (comparer,), comparer.recorded, comparer.sources, sides),
         minimum,
@@ -140,6 +148,7 @@ def judge_recorded(comparer: Comparer, minimum: Minimum, *, effort: Effort = FUL
         lockstep=False,
         withhold=partial(withhold_agreement, comparer=comparer, is_retaken=is_retaken),
         notes=notes,
+        proves=proves,
         attribution=attribution,
         ranking_rules=ranked.rules if ranked is not None else None,
     )

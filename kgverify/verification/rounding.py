@@ -16,25 +16,31 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from kgverify.comparison.columns import pair_steps
 from kgverify.comparison.compare import Comparer
 from kgverify.comparison.rankings import NO_ROWS
 from kgverify.comparison.result import Comparison, Divergence, Verdict
 from kgverify.engines.protocol import Engine, Positions, positions_of, take_positions
 from kgverify.errors import count_of
 from kgverify.interrupts import is_interrupt
-from kgverify.trace.model.columns import Columns, expand_rows, select_candidates, starts_of
+from kgverify.trace.model.columns import Columns, Resolvents, expand_rows, select_candidates, select_steps, starts_of
+from kgverify.trace.model.header import Header
 from kgverify.trace.model.score_tolerance import (
+    MAX_SIZE,
     OWN_ENGINES,
+    ROUNDINGS_UNKNOWN,
     UNIT_ROUNDOFF,
     ScoreTolerance,
     bound_by_type,
     bound_score_error,
+    describe_source,
     find_float_type,
     name_coarser_type,
     name_precision,
     name_unit,
     round_up,
     size_of_unit,
+    size_typically,
 )
 from kgverify.trace.model.trace import Trace
 
@@ -47,7 +53,7 @@ MAX_CANDIDATES: Final = 48
 MAX_LOADED: Final = 10_000
 """The most divergences for which to seek the tolerance that would count them all as rounding."""
 MAX_RECORDED: Final = 1_000
-"""The most candidates of a recorded trace whose scores are used to find its float type."""
+"""The most candidates of a recorded trace whose scores are used to find its tolerance."""
 MAX_ITEMS: Final = 256
 """The most items of a list or mapping that is searched for arrays: longer ones hold facts or names."""
 MAX_OBJECTS: Final = 10_000
@@ -90,10 +96,10 @@ class _Measured(NamedTuple):
         return _Measured(most, f"{self.evidence}; more than {most:.2g} is not accepted")
 
 
-def _find_most(expected: _Measured | None, scores: NDArray[np.floating], float_types: list[str]) -> float:
+def _find_most(expected: _Measured | None, resolvents: Resolvents, float_types: list[str]) -> float:
     """Return the largest bound that is accepted for the engine under test."""
     if expected is None:
-        return MAX_RATIO * bound_by_type(scores, float_types[1])
+        return MAX_RATIO * bound_by_type(resolvents, float_types[1])
     return MAX_RATIO * expected.bound * UNIT_ROUNDOFF[float_types[1]] / UNIT_ROUNDOFF[float_types[0]]
 
 
@@ -107,7 +113,7 @@ def measure_tolerance(sides: tuple[EngineRun, EngineRun], accepted: float | str 
     lacks_scores = any(SCORES not in side.trace.fields for side in sides)
     if isinstance(accepted, float | int) or is_known or lacks_scores or _are_all_equal(sides):
         return None
-    float_types = [_name_float_type(side) for side in sides]
+    float_types = [_name_float_type(side.trace.header, each) for side, each in zip(sides, scores, strict=True)]
     if accepted is not None:
         float_types[1] = accepted
     rows = _choose(sides[0].trace.columns)
@@ -116,7 +122,7 @@ def measure_tolerance(sides: tuple[EngineRun, EngineRun], accepted: float | str 
         # Its scores jump between neighbouring short numbers, whatever is changed.
         measured[1] = None
     if measured[1] is not None:
-        measured[1] = measured[1].capped(_find_most(measured[0], scores[1], float_types))
+        measured[1] = measured[1].capped(_find_most(measured[0], sides[1].trace.columns.resolvents, float_types))
     found = [_bound(sides, i, measured, float_types[i]) for i in range(2)]
     evidence = [
         f"{side.role} {side.trace.header.engine.name}: {words}" for side, (_, words) in zip(sides, found, strict=True)
@@ -131,34 +137,56 @@ def _bound(
 ) -> tuple[float, str]:
     """Return the bound on the error of a side's scores, in nats, and its evidence: computed, measured, or by float type."""
     header, known = sides[i].trace.header, measured[i] or measured[1 - i]
-    by_policy = bound_score_error(header.policy, float_type)
+    by_policy, words = _bound_by_policy(header, float_type)
     if header.engine.name in OWN_ENGINES:
-        return by_policy, f"{by_policy:.2g} nats, computed from the policy's weights"
+        return by_policy, words
     if known is None:
-        weak = max(by_policy, bound_by_type(sides[i].trace.columns.resolvents.score, float_type))
+        weak = max(by_policy, bound_by_type(sides[i].trace.columns.resolvents, float_type))
         return weak, f"{weak:.2g} nats, from {float_type} alone: its arithmetic cannot be changed"
     other = f"that of {sides[1 - i].trace.header.engine.name}, since its own code shows none: "
     source = "" if known is measured[i] else other
     return known.bound, f"{known.bound:.2g} nats, measured, {source}{known.evidence}"
 
 
+def _bound_by_policy(header: Header, float_type: str) -> tuple[float, str]:
+    """Return the bound on the error of an own engine's scores, in nats, and its evidence."""
+    bound = bound_score_error(header.policy, float_type)
+    return bound, f"{bound:.2g} nats, {describe_source(header.policy, float_type)}"
+
+
 def bound_recorded(comparer: Comparer, comparison: Comparison, accepted: float | str | None) -> ScoreTolerance | None:
-    """Return a weaker tolerance for recorded scores that differ: without an engine, only their float type is known."""
-    names = [source.header.engine.name for source in comparer.sources]
-    differs = any(each.field in _OF_SCORES or each.field == "steps.choice" for each in comparison.divergences)
-    if isinstance(accepted, float | int) or not differs or not comparer.has_scores or set(names) <= OWN_ENGINES:
+    """Return a weaker tolerance for recorded scores that differ: without an engine, only their float type is known.
+
+    Each score may be off by some roundings of itself, or of a typical score, since sums cancel. The tolerance is the largest such
+    error among the scores that differ, but stays below every difference that exceeds its own error.
+    """
+    headers = [source.header for source in comparer.sources]
+    is_own = [header.engine.name in OWN_ENGINES for header in headers]
+    found = [each.candidate for each in comparison.divergences if each.field in {*_OF_SCORES, "steps.choice"}]
+    if isinstance(accepted, float | int) or not found or not comparer.has_scores or all(is_own):
         return None
-    rows = [np.arange(min(each.num_candidates, MAX_RECORDED)) for each in comparer.sources]
-    pairs = zip(comparer.sources, rows, strict=True)
-    scores = [source.read_rows(own).resolvents.score for source, own in pairs]
-    float_types = ["float64" if find_float_type(each) == "float64" else "float32" for each in scores]
+    pair = comparer.pair_of(_spread(np.unique(found), MAX_RECORDED))
+    sides = pair.expected.columns, pair.actual.columns
+    scores = [side.resolvents.score for side in sides]
+    # A short type allows errors of any size: the user must accept it.
+    named = [_name_float_type(header, each) for header, each in zip(headers, scores, strict=True)]
+    float_types = [min(each, "float32", key=UNIT_ROUNDOFF.__getitem__) for each in named]
     float_types[1] = accepted or float_types[1]
-    bounds = [bound_by_type(each, name) for each, name in zip(scores, float_types, strict=True)]
-    evidence = [
-        f"{role} {name}: {bound:.2g} nats, from {float_type} alone, since a recorded engine cannot be asked"
-        for role, name, bound, float_type in zip(("expected", "actual"), names, bounds, float_types, strict=True)
-    ]
-    return _join(bounds, evidence, float_types, scores)
+    exact, share, evidence = 0.0, 0.0, []
+    for role, header, float_type, is_ours in zip(("expected", "actual"), headers, float_types, is_own, strict=True):
+        by_policy, words = _bound_by_policy(header, float_type)
+        exact += by_policy if is_ours else 0.0
+        share += 0.0 if is_ours else ROUNDINGS_UNKNOWN * UNIT_ROUNDOFF[float_type]
+        other = f"{ROUNDINGS_UNKNOWN} roundings of {float_type} of each score, since a recorded engine cannot be asked"
+        evidence.append(f"{role} {header.engine.name}: {words if is_ours else other}")
+    rows = pair_steps(*(side.candidates.num_steps for side in sides))
+    left, right = _align_scores(select_steps(sides[0], rows.expected), select_steps(sides[1], rows.actual))
+    sizes, apart = np.maximum(np.abs(left), np.abs(right)), np.abs(left - right)
+    typical = size_typically(sides[0].resolvents)
+    bounds = exact + share * np.clip(sizes, typical, MAX_SIZE * typical)
+    fits = apart <= bounds
+    value = max(exact + share * typical, bounds[fits & (apart > 0)].max(initial=0.0))
+    return _join([min(value, 0.99 * apart[~fits].min(initial=np.inf))], evidence, float_types, scores)
 
 
 def _join(
@@ -180,20 +208,25 @@ def _are_all_equal(sides: tuple[EngineRun, EngineRun]) -> bool:
     )
 
 
-def _name_float_type(side: EngineRun) -> str:
-    """Return the float type in which a side computes: the declared type, but not more precise than its scores."""
-    declared = name_precision(side.trace.header.engine.precision)
-    has_short_values = find_float_type(side.trace.columns.resolvents.score) != "float64"
-    return "float32" if declared == "float64" and has_short_values else declared
+def _name_float_type(header: Header, scores: NDArray[np.floating]) -> str:
+    """Return the float type in which a side computes: the declared type, but float32 if the scores are float32 numbers.
+
+    Scores that fit a shorter type are exact in every type, and say nothing about it.
+    """
+    declared = name_precision(header.engine.precision)
+    is_float32 = scores.dtype == np.float32 or find_float_type(scores) == "float32"
+    return "float32" if declared == "float64" and is_float32 else declared
+
+
+def _spread(rows: NDArray[np.int64], most: int) -> NDArray[np.int64]:
+    """Return at most this number of rows, spread evenly."""
+    return rows[np.unique(np.linspace(0, len(rows) - 1, min(len(rows), most)).astype(np.int64))]
 
 
 def _choose(columns: Columns) -> Positions:
     """Return the positions of steps that list resolvents, spread over a run."""
-    num = len(columns.candidates.query)
-    some = select_candidates(columns, np.unique(np.linspace(0, num - 1, min(num, MAX_CANDIDATES)).astype(np.int64)))
-    listed = np.flatnonzero(some.steps.num_resolvents > 0)
-    rows = listed[np.unique(np.linspace(0, len(listed) - 1, min(len(listed), MAX_STEPS)).astype(np.int64))]
-    return take_positions(positions_of(some), rows)
+    some = select_candidates(columns, _spread(np.arange(len(columns.candidates.query)), MAX_CANDIDATES))
+    return take_positions(positions_of(some), _spread(np.flatnonzero(some.steps.num_resolvents > 0), MAX_STEPS))
 
 
 def _measure(side: EngineRun, positions: Positions, float_type: str, accepted: float | str | None) -> _Measured | None:
@@ -231,7 +264,7 @@ def _measure(side: EngineRun, positions: Positions, float_type: str, accepted: f
 
 def _is_random(first: Columns, second: Columns, side: EngineRun) -> bool:
     """Return whether scores change by more than rounding if the same steps are repeated: then measuring is pointless."""
-    weak = bound_by_type(side.trace.columns.resolvents.score, "float32")
+    weak = bound_by_type(side.trace.columns.resolvents, "float32")
     return _largest_change(first, second) > weak / 8
 
 
@@ -247,30 +280,33 @@ def _find_spread(engine: Engine, positions: Positions) -> float | None:
 
 def _largest_change(first: Columns, second: Columns) -> float:
     """Return the largest difference between two scores, in steps that list the same resolvents in the same order."""
-    counts = first.steps.num_resolvents
-    if len(second.steps.num_resolvents) != len(counts):
+    if len(first.steps.depth) != len(second.steps.depth):
         return 0.0
-    starts = [starts_of(each.steps.num_resolvents) for each in (first, second)]
-    alike = np.flatnonzero((counts == second.steps.num_resolvents) & (counts > 0))
-    rows = [expand_rows(each, alike) for each in starts]
-    scores = [each.resolvents.score[own].astype(np.float64) for each, own in zip((first, second), rows, strict=True)]
-    same = _have_same_atoms(first, second, rows)
-    with np.errstate(invalid="ignore"):
-        apart = np.abs(scores[0] - scores[1])[same]
-    return float(apart[np.isfinite(apart)].max(initial=0.0))
+    return float(np.abs(np.subtract(*_align_scores(first, second))).max(initial=0.0))
 
 
-def _have_same_atoms(first: Columns, second: Columns, rows: Sequence[NDArray[np.int64]]) -> NDArray[np.bool_]:
-    """Return a mask of the pairs of resolvents with the same atoms, compared by sums weighted by position."""
-    sums = []
-    for columns, own in zip((first, second), rows, strict=True):
-        starts = starts_of(columns.resolvents.num_atoms)
-        weights = 1 + np.arange(len(columns.resolvents.atoms)) - np.repeat(starts[:-1], np.diff(starts))
-        words = (columns.resolvents.atoms.astype(np.int64) @ np.array([1, 1 << 20, 1 << 40])) * weights
-        total = np.concatenate(([0], np.cumsum(words)))
-        sums.append((total[starts[1:]] - total[starts[:-1]])[own])
-    same: NDArray[np.bool_] = sums[0] == sums[1]
-    return same
+def _align_scores(first: Columns, second: Columns) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the finite scores of the resolvents that both sides list at the same place of the same step, from the same goal."""
+    counts = first.steps.num_resolvents
+    sums = [_sum_atoms(each.steps.goal_atoms, each.steps.num_atoms) for each in (first, second)]
+    alike = np.flatnonzero((counts == second.steps.num_resolvents) & (counts > 0) & (sums[0] == sums[1]))
+    sides = []
+    for each in (first, second):
+        rows = expand_rows(starts_of(each.steps.num_resolvents), alike)
+        contents = _sum_atoms(each.resolvents.atoms, each.resolvents.num_atoms)[rows]
+        sides.append((contents, each.resolvents.score[rows].astype(np.float64)))
+    (contents, left), (others, right) = sides
+    is_shared = (contents == others) & np.isfinite(left) & np.isfinite(right)
+    return left[is_shared], right[is_shared]
+
+
+def _sum_atoms(atoms: NDArray[np.int32], num_atoms: NDArray[Any]) -> NDArray[np.int64]:
+    """Return a sum of the atoms of each goal, weighted by position: equal goals have equal sums."""
+    starts = starts_of(num_atoms)
+    weights = 1 + np.arange(len(atoms)) - np.repeat(starts[:-1], np.diff(starts))
+    total = np.concatenate(([0], np.cumsum((atoms.astype(np.int64) @ np.array([1, 1 << 20, 1 << 40])) * weights)))
+    sums: NDArray[np.int64] = total[starts[1:]] - total[starts[:-1]]
+    return sums
 
 
 def _take(

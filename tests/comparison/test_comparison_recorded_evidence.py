@@ -205,7 +205,12 @@ def test_programs_of_unknown_hash_are_compared_by_their_facts_and_rules():
     trace = with_header(shallow_trace(), program_sha256="")
     facts = trace.facts.copy()
     facts[0, 2] += 1
-    assert_withheld(trace, replace(trace, facts=facts), "facts are those of one trace alone")
+    assert_withheld(trace, replace(trace, facts=facts), "the programs differ in 2 facts")
+    other = with_element(replace(trace, facts=facts), "candidates.outcome", 0, lambda outcome: 3 - outcome)
+    for actual, has_note in ((other, False), (replace(other, rules=None), True)):
+        notes = judge(trace, actual).notes
+        assert "the programs differ in 2 facts" in notes
+        assert any("the program" in each for each in notes if each.startswith("not compared")) is has_note
     assert_withheld(trace, replace(trace, rules=trace.rules[:-1]), "rules that the traces hold are not the same")
     backwards = renumbered(trace)
     for same in (backwards, replace(backwards, rules=None), replace(trace, rules=None)):

@@ -6,12 +6,14 @@ from comparison_traces import (
     column_of,
     compare,
     first_step_with,
+    judge,
     place_of_step,
     small_lockstep_trace,
     small_trace,
     starts_of,
     with_column,
     with_element,
+    with_header,
     with_score_error,
     without_columns,
     without_resolvent,
@@ -20,6 +22,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kgverify import Trace, Verdict
+from kgverify.program.outcomes import GoalKind
 
 ERROR = 0.25
 
@@ -189,3 +192,44 @@ def test_in_lockstep_the_scores_of_a_divergent_step_are_not_counted_as_equal():
     for actual, num in ((near, 1), (wrong, 0)):
         comparison = compare(expected, actual, lockstep=True)
         assert (len(comparison.divergences), comparison.rounding.num_differing) == (1 - num, num)
+
+
+ULP = 2.0**-23
+NOISE = 1 + 8 * ULP * np.resize([-1.0, 0.5, 1.0], len(small_trace().columns.resolvents.score))
+OTHERS = np.where(column_of(small_trace(), "resolvents.kind") == GoalKind.GOAL, 1.1, 64.3)
+"""Some engines give terminal actions scores of another size."""
+
+
+@pytest.mark.parametrize(
+    ("precision", "expected", "actual", "is_rounding"),
+    [
+        ("float64", lambda x: x, lambda x: np.trunc(x * 1000) / 1000, False),
+        ("float64", lambda x: x * 1.1, lambda x: x * 1.1 * NOISE, False),
+        ("float64", lambda x: x * 1.1, lambda x: x * 1.1 * (1 + (NOISE - 1) * 2.0**-29), True),
+        ("float64", lambda x: np.float32(x * 1.1), lambda x: np.float32(x * 1.1 * NOISE), True),
+        (
+            "float64",
+            lambda x: np.float32(x * 1.1).astype(float),
+            lambda x: np.float32(x * 1.1 * NOISE).astype(float),
+            True,
+        ),
+        ("float32", lambda x: x * 1.1, lambda x: x * 1.1 * NOISE, True),
+        ("float32", lambda x: x * 1.1, lambda x: x * 1.1 * NOISE + 1e-3 * (OTHERS < 2), False),
+        ("float32", lambda x: x * 1.1, lambda x: np.float16(x * 1.1).astype(float), False),
+    ],
+)
+def test_recorded_scores_may_be_off_by_roundings_of_their_own_size_and_type(precision, expected, actual, is_rounding):
+    name = "resolvents.score"
+    base = without_columns(small_trace(), "candidates.log_probability")
+    base = with_column(base, name, np.minimum(column_of(base, name), -1.0) * OTHERS / 1.1)
+    sides = [
+        with_header(
+            with_column(base, name, change(column_of(base, name))), engine={"name": role, "precision": precision}
+        )
+        for role, change in (("left", expected), ("right", actual))
+    ]
+    report = judge(*sides)
+    assert bool(report.divergences) is not is_rounding, report
+    assert all(
+        f"roundings of {each}" in " ".join(report.rounding.evidence) for each in [precision] * (precision == "float32")
+    )

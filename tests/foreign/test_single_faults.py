@@ -115,6 +115,16 @@ def test_an_empty_list_that_is_read_as_a_proof_is_a_false_proof_of_close(tmp_pat
     assert {(cause.stage, cause.kind.value) for cause in report.causes} == {("close", "false_proof")}
 
 
+@pytest.mark.parametrize("is_fixed", [False, True])
+def test_steps_taken_again_state_no_expected_proofs_and_no_loss(tmp_path, is_fixed):
+    report = kv.compare("reference", record(tmp_path / "a.h5", {} if is_fixed else {"match_rules": no_last_rule}, OURS))
+    assert report.verdict is (kv.Verdict.AGREE if is_fixed else kv.Verdict.DIVERGE)
+    assert (report.attribution, report.ranking_rules, report.metrics.expected) == (None, None, {})
+    notes = [each for each in report.notes if "proved" in each]
+    assert notes == [each for each in notes if "are not stated" in each]
+    assert len(notes) == 1 - is_fixed
+
+
 def test_two_faults_in_one_step_are_not_explained_by_one(tmp_path):
     both = {"match_facts": first_facts, "resolve": reverse_bodies}
     report = kv.compare("reference", record(tmp_path / "wrong.h5", both, NO_PRUNING))

@@ -48,7 +48,7 @@ def test_a_path_without_a_trace_is_refused(tmp_path: Path):
     refuse(tmp_path / "none", "no such trace")
     refuse(tmp_path, r"no manifest\.json in this folder")
     (tmp_path / "a").write_bytes(b"query,side\n1,0\n" * 100)
-    refuse(tmp_path / "a", "not an HDF5 file")
+    assert "kgverify trace import" in refuse(tmp_path / "a", "not an HDF5 file").fix
     with h5py.File(tmp_path / "a", "w") as file:
         file["x"] = 1
     refuse(tmp_path / "a", "without the root attribute `format`")

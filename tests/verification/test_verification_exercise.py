@@ -11,7 +11,7 @@ import pytest
 
 import kgverify as kv
 from kgverify import Limits, Verdict
-from kgverify.comparison.exercise.exercise import Exercise
+from kgverify.comparison.exercise.exercise import Exercise, Exercised
 from kgverify.dialects import ReferenceEngine
 from kgverify.laws import draw_problems
 
@@ -262,6 +262,34 @@ def test_the_verdict_names_the_limit_that_decided_and_a_value_that_would_not():
     enough = "no step reached max_resolvents or max_atoms: a fault there would not have been seen"
     assert enough in lines(Limits())
     assert "the verdict holds only for max_resolvents 3" in lines(Limits(max_resolvents=3), kv.evaluate)
+
+
+@pytest.mark.parametrize(
+    ("expected", "actual", "text"),
+    [
+        ({"max_depth": 0}, {"max_depth": 48}, "48 derivations ended at the limit"),
+        ({"max_depth": 1}, {"max_depth": 0}, "1 derivation ended at the limit"),
+        ({}, {"max_atoms": 1}, "1 of 2,000 steps was cut"),
+        ({"max_depth": 0}, {"max_depth": 0}, "no step reached max_depth: a fault there would not have been seen"),
+    ],
+)
+def test_a_limit_counts_as_reached_if_either_side_reached_it(expected, actual, text):
+    report = kv.verify("countries", "reference", queries=1, corruptions=1)
+    sides = (Exercise(limits=each, counted=2_000) for each in (expected, actual))
+    lines = str(msgspec.structs.replace(report, exercise=Exercised(*sides)))
+    assert text in lines
+    assert ("no step reached" in lines) is text.startswith("no step")
+
+
+def test_advice_fits_what_was_compared(tmp_path: Path):
+    for name, queries in (("one", 2), ("two", 2)):
+        kv.record("countries", tmp_path / name, ReferenceEngine, queries=queries, corruptions=5)
+    recorded = kv.compare(tmp_path / "one", tmp_path / "two")
+    ran = kv.verify("countries", "reference", queries=2, corruptions=5)
+    assert "record again with max_resolvents=14 or max_atoms=2, or record more queries" in " ".join(
+        str(recorded).split()
+    )
+    assert "lower a limit with --limits max_resolvents=14" in " ".join(str(ran).split())
 
 
 def test_the_longest_list_of_two_comparisons_is_the_longer_one():

@@ -133,7 +133,7 @@ def summarize(report: Mapping[str, Any]) -> str:
         words += f", {len(report['divergences'])} diverge: {place} {first['stage']} {first['kind']}"
         words += f" and {len(report['causes']) - 1} more" * (len(report["causes"]) > 1)
     mrr = [side["both.realistic.mean_reciprocal_rank"] for side in report["metrics"].values() if side]
-    proved = [report["outcomes"][side].get("PROVED", 0) for side in ("expected", "actual")]
+    proved = [side.get("PROVED", 0) for side in map(report["outcomes"].get, ("expected", "actual")) if side]
     if mrr:
         words += f"; MRR {' -> '.join(dict.fromkeys(f'{each:.4f}' for each in mrr))}"
     return f"{words}; proved {' -> '.join(dict.fromkeys(map(str, proved)))}"

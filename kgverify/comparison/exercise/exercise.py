@@ -87,6 +87,16 @@ class Exercised(msgspec.Struct, frozen=True):
     expected: Exercise
     actual: Exercise
 
+    @property
+    def of_both(self) -> Exercise:
+        """The expected exercise, with the limits that either side reached."""
+        limits, largest, enough = (
+            _join_counts(getattr(self.expected, name), getattr(self.actual, name), max)
+            for name in ("limits", "largest", "enough")
+        )
+        counted = max(self.expected.counted, self.actual.counted)
+        return msgspec.structs.replace(self.expected, limits=limits, largest=largest, enough=enough, counted=counted)
+
 
 def _add(first: int | None, second: int | None) -> int | None:
     return second if first is None else first if second is None else first + second

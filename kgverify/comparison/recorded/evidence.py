@@ -18,6 +18,7 @@ from kgverify.comparison.locate import first_difference
 from kgverify.comparison.modulo import normalise_outputs
 from kgverify.comparison.result import ROLES, Comparison, Verdict
 from kgverify.comparison.stored_columns import FileSource
+from kgverify.errors import count_of
 from kgverify.program.outcomes import STEP_STAGES, Stage
 from kgverify.trace.files.manifest import MANIFEST
 from kgverify.trace.model.columns import KNOWLEDGE_GRAPH, Candidates, CandidateSet, Range, are_equal, starts_of
@@ -53,7 +54,9 @@ def withhold_agreement(comparison: Comparison, comparer: Comparer, *, is_retaken
         coverage = msgspec.structs.replace(comparison.coverage, not_compared=lacking)
         comparison = msgspec.structs.replace(comparison, coverage=coverage)
     if comparison.verdict is Verdict.DIVERGE:
-        return msgspec.structs.replace(comparison, notes=(*comparison.notes, *contradictions, *notes))
+        return msgspec.structs.replace(
+            comparison, notes=(*comparison.notes, *_judge_programs(comparer), *contradictions, *notes)
+        )
     # Both sides have the same steps only if the derivations agree.
     stages, stage_notes = _judge_stages(comparer) if comparison.verdict is Verdict.AGREE else ([], [])
     repeated, repeated_notes = _judge_repeated(comparer)
@@ -118,7 +121,7 @@ def _judge_programs(comparer: Comparer) -> list[str]:
     if expected.facts is not None and actual.facts is not None and not has_same_bytes(expected.facts, actual.facts):
         facts = [set(map(tuple, trace.facts.tolist())) for trace in (expected, actual) if trace.facts is not None]
         if others := len(facts[0] ^ facts[1]):
-            reasons.append(f"the programs differ: {others:,} facts are those of one trace alone")
+            reasons.append(f"the programs differ in {count_of(others, 'fact')}")
     has_rules = expected.rules is not None and actual.rules is not None
     if has_rules and expected.rules != actual.rules:
         reasons.append("the programs differ: the rules that the traces hold are not the same")

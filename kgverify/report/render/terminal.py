@@ -187,10 +187,7 @@ def _steps_before(first: Divergence, expected: Trace) -> Sequence[StepBefore]:
 
 def _consequences(report: ReportContent, first: Divergence) -> list[str]:
     """Describe the consequences of the first divergence, and the cost of its cause."""
-    lines = []
-    if first.later_steps:
-        one = first.later_steps == 1
-        lines.append(f"{first.later_steps:,} later difference{' follows' if one else 's follow'} from this one.")
+    lines = [f"{later}."] if (later := wording.describe_later(first)) else []
     if not 0 <= first.cause < len(report.causes):
         return lines
     cause = report.causes[first.cause]
@@ -198,14 +195,14 @@ def _consequences(report: ReportContent, first: Divergence) -> list[str]:
     assumed = f", {cause.num_assumed:,} of them not replayed" if cause.num_assumed else ""
     parts = [f"{cause.num_divergences:,} divergences have this cause{assumed}"] if cause.num_divergences > 1 else []
     if share is not None and report.attribution is not None:
-        lost = report.attribution.expected - report.attribution.actual
-        parts.append(f"{'it' if parts else 'its cause'} explains {share.share:.4f} of the {lost:.4f} MRR lost")
+        sign, size, verb = wording.measure_loss(report.attribution)
+        parts.append(f"{'it' if parts else 'its cause'} explains {sign * share.share:.4f} of the {size:.4f} MRR {verb}")
     return [*lines, f"{'; '.join(parts)}."] if parts else lines
 
 
 def _render_causes(report: ReportContent) -> Iterator[RenderableType]:
     shares = wording.shares_of(report)
-    columns = ["#", "stage", "difference", "candidates", "queries", "later"]
+    columns = ["#", "stage", "difference", "candidates", "queries", "later steps"]
     columns += ["MRR lost", "MRR if repaired alone"] if shares else []
     rows, notes = [], []
     for i, cause in enumerate(report.causes[:MOST_CAUSES]):
@@ -234,16 +231,16 @@ def _render_causes(report: ReportContent) -> Iterator[RenderableType]:
 
 def _summary_of_loss(report: ReportContent, attribution: Attribution) -> str:
     """Describe the loss: `match_facts explains 0.31 of the 0.35 MRR lost`."""
-    lost = attribution.expected - attribution.actual
+    sign, size, verb = wording.measure_loss(attribution)
     parts = [
-        f"{wording.name_cause(report, share.cause, is_short=True)} explains {share.share:.4f}"
+        f"{wording.name_cause(report, share.cause, is_short=True)} explains {sign * share.share:.4f}"
         for share in sorted(attribution.shares, key=lambda each: -abs(each.share))[:3]
         if share.share
     ]
     method = "" if attribution.method == "exact" else f", sampled, within {attribution.error:.1g}"
     if not parts:
-        return f"of {lost:.4f} MRR lost no cause explains anything{method}"
-    return f"{', '.join(parts)} of the {lost:.4f} MRR lost{method}"
+        return f"of {size:.4f} MRR {verb} no cause explains anything{method}"
+    return f"{', '.join(parts)} of the {size:.4f} MRR {verb}{method}"
 
 
 def _render_near_ties(report: ReportContent) -> RenderableType:

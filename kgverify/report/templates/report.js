@@ -202,7 +202,7 @@
       ];
       if (cause >= 0) facts.splice(1, 0, ["cause", [`${cause + 1}: ${words.causes[cause] || "see report.json"}`]]);
       if (own() && own().condition) facts.push(["condition", [own().condition]]);
-      if (columns.later_steps[i]) facts.push(["later", [columns.later_steps[i] === 1 ? "1 later step follows from it" : `${columns.later_steps[i]} later steps follow from it`]]);
+      if (columns.later_steps[i]) facts.push(["later", [columns.later_steps[i] === 1 ? "1 later step was not compared" : `${columns.later_steps[i]} later steps were not compared`]]);
       return [
         make("h3", { class: "at" }, `Divergence ${(i + 1).toLocaleString("en")} of ${words.total.toLocaleString("en")}`),
         make("dl", { class: "facts" }, ...facts.flatMap(([name, parts]) => [make("dt", null, name), make("dd", null, ...parts)])),

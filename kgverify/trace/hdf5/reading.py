@@ -126,7 +126,7 @@ def opened_trace(path: Path, schema: Schema = KNOWLEDGE_GRAPH) -> Iterator[tuple
             raise UserError(
                 "not an HDF5 file, or cut off in its first bytes; expected a trace",
                 where=where,
-                fix=RECORD_AGAIN,
+                fix=f"import JSON lines with `kgverify trace import FILE -o TRACE.h5`; else {RECORD_AGAIN}",
             )
         # If the system supports it, open the same file that was checked, even if another file has its name by now.
         again = Path(f"/proc/self/fd/{descriptor}")

@@ -7,6 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kgverify.errors import UserError, suggest
+from kgverify.program.outcomes import GoalKind
+from kgverify.trace.model.columns import Resolvents
 from kgverify.trace.model.header import EngineInfo, Header, PolicyInfo
 
 UNIT_ROUNDOFF: Final = {
@@ -125,12 +127,24 @@ def size_of_unit(scores: NDArray[np.floating], float_type: str) -> float:
     return unit * float(2.0 ** np.floor(np.log2(np.median(sizes)))) if len(sizes) else 0.0
 
 
-def bound_by_type(scores: NDArray[np.floating], float_type: str) -> float:
+def bound_by_type(resolvents: Resolvents, float_type: str) -> float:
     """Return a weak bound on the error of scores of which only the float type is known: some roundings of a large score."""
-    sizes = _sizes(scores)
+    sizes = _sizes_of_goals(resolvents)
     # Numbers such as -1e9 mark masked entries and are not scores.
     sizes = sizes[sizes <= MAX_SIZE * np.median(sizes)] if len(sizes) else sizes
     return ROUNDINGS_UNKNOWN * UNIT_ROUNDOFF[float_type] * float(np.quantile(sizes, 0.99)) if len(sizes) else 0.0
+
+
+def size_typically(resolvents: Resolvents) -> float:
+    """Return the median size of a score of a goal; 0 without scores."""
+    sizes = _sizes_of_goals(resolvents)
+    return float(np.median(sizes)) if len(sizes) else 0.0
+
+
+def _sizes_of_goals(resolvents: Resolvents) -> NDArray[np.float64]:
+    """Return the sizes of the scores of goals, or of all scores if no goal has one: terminal actions have scores of any size."""
+    sizes = _sizes(resolvents.score[resolvents.kind == GoalKind.GOAL])
+    return sizes if len(sizes) else _sizes(resolvents.score)
 
 
 def _sizes(scores: NDArray[np.floating]) -> NDArray[np.float64]:
@@ -190,7 +204,7 @@ def judge_tolerance(expected: Header, actual: Header, accepted: ScoreError = Non
     policy, total, notes = expected.policy, 0.0, []
     for role, engine in (("expected", expected.engine), ("actual", actual.engine)):
         bound, declared = bound_score_error(policy, engine.precision), engine.score_error
-        source = f"the judge's bound is {bound:.3g}, {_describe_source(policy, engine.precision)}"
+        source = f"the judge's bound is {bound:.3g}, {describe_source(policy, engine.precision)}"
         if role == "actual" and accepted is not None:
             total += accepted
             notes.append(
@@ -214,7 +228,8 @@ def judge_tolerance(expected: Header, actual: Header, accepted: ScoreError = Non
     return ScoreTolerance(total, tuple(notes))
 
 
-def _describe_source(policy: PolicyInfo, precision: str) -> str:
+def describe_source(policy: PolicyInfo, precision: str) -> str:
+    """Describe the source of `bound_score_error`."""
     if policy.name == "shortest" and not policy.score_errors:
         return "since the scores of `shortest` are exact"
     if name_precision(precision) in policy.score_errors:
