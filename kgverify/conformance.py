@@ -1,8 +1,9 @@
 """The conformance suite for engines: laws and equivalence over a bounded set of problems, with a readable report."""
 
 import sys
-import traceback
-from collections.abc import Mapping, Sequence
+import warnings
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import islice
@@ -20,13 +21,15 @@ from kgverify.comparison.exercise.exercise import (
     explain_missing,
     parse_minimum,
 )
-from kgverify.comparison.result import Verdict
-from kgverify.engines.load_engine import pass_on, refuse_exit
+from kgverify.comparison.result import Divergence, Verdict
+from kgverify.engines.load_engine import list_raised, pass_on, refuse_exit
 from kgverify.engines.policy import SHORTEST
 from kgverify.engines.table import REFERENCE
 from kgverify.errors import UserError, count_of
 from kgverify.escaping import make_visible
 from kgverify.files.writing import make_folders
+from kgverify.graphs.graph import KnowledgeGraph
+from kgverify.interrupts import OutOfTime, stop_after
 from kgverify.laws.catalogue import LAWS
 from kgverify.laws.law import Law, Violation, check_laws
 from kgverify.laws.replay import make_law_reproducer, shrink_violation
@@ -41,38 +44,47 @@ from kgverify.runs.engine_makers import (
     find_maker,
     follows_semantics,
     name_engine,
+    name_with_place,
 )
-from kgverify.testing.checking.check import ALONE, Checker, verify_problems
+from kgverify.runs.job import Source, choose_reference
+from kgverify.testing.checking.check import ALONE, Checker, Suspect, count_agreeing, prepare_batch, verify_problems
 from kgverify.testing.checking.failure import CRASH, UNDECIDED, Failure, label_lines
 from kgverify.testing.checking.guard import check_made, find_supported, make_once
+from kgverify.testing.checking.timed_work import SHARE, Group, work_in_time
 from kgverify.testing.problems.decode import SCOPE_MINIMUM, draw_problems, list_scope
-from kgverify.testing.problems.merge import merge
+from kgverify.testing.problems.merge import group_problems, merge
+from kgverify.testing.problems.neighbourhood import cut_problems
 from kgverify.testing.problems.problem import Problem
 from kgverify.testing.reproducers.text_format import make_reproducer, saving_bugs, write_reproducer
 from kgverify.testing.shrinking.shrink import Budget, shrink
+from kgverify.trace.model.header import EngineInfo
 
 EXAMPLES: Final = 300
 """The default number of problems of a check."""
 SECONDS: Final = 60.0
-"""The default time in seconds after which a check begins no further round."""
+"""The default time of a check in seconds."""
+COMPARING: Final = 0.5
+"""The share of the time until which problems are compared, if laws are checked as well."""
+JUDGING: Final = 0.8
+"""The share of the time until which laws are checked. The rest is for confirming and shrinking."""
 FIRST_PART: Final = 16
-"""The number of problems in the first round. If a round takes less than `PART_SECONDS`, the next has twice as many."""
+"""The number of problems in the first round; the next has twice as many."""
 LARGEST_PART: Final = 512
-PART_SECONDS: Final = 5.0
 SHRINK_CALLS: Final = 600
 SHRINK_SECONDS: Final = 15.0
-MOST_FRAMES: Final = 4
-"""The maximum number of stack frames of a crash that a report shows."""
 MOST_LINES: Final = 24
 """The maximum number of lines of a problem that a report shows."""
 
 
 class NotConforming(AssertionError):
-    """An error for an engine that differs from its reference or breaks a law. Its text is the report."""
+    """An error for an engine that differs from its reference or breaks a law.
 
-    def __init__(self, report: "Conformance") -> None:
-        self.report = report
-        super().__init__(str(report))
+    report: the result of a check on generated problems, which is then the text; None for other checks
+    """
+
+    def __init__(self, found: "Conformance | str") -> None:
+        self.report = None if isinstance(found, str) else found
+        super().__init__(str(found))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,6 +104,8 @@ class Conformance:
     exercise:     the reference's exercise on the problems on which both agree
     minimum:      the exercise that is required of all problems together
     violations:   one violation for each broken law
+    title:        the name of the engine with its file and line, if they are known
+    stopped:      what was examined before the time was over; empty if everything was
     """
 
     engine: str
@@ -107,6 +121,8 @@ class Conformance:
     exception: BaseException | None = None
     exercise: Exercise = NOT_EXERCISED
     minimum: Minimum = field(default_factory=lambda: MINIMUM)
+    title: str = ""
+    stopped: str = ""
 
     @property
     def reasons(self) -> tuple[str, ...]:
@@ -137,9 +153,12 @@ class Conformance:
         return self.violations[0].problem if self.violations else None
 
     def raise_if_broken(self) -> None:
-        """Raise NotConforming unless the engine conforms."""
+        """Raise NotConforming unless the engine conforms; warn if the time ended before everything was examined."""
         if not self.is_conforming:
-            raise NotConforming(self) from self.exception
+            # The text names the lines of the engine; the trace of the exception has many more of kgverify.
+            raise NotConforming(self) from None
+        if self.stopped:
+            warnings.warn(f"{self.engine}: {self.stopped}", stacklevel=3)
 
     def __repr__(self) -> str:
         """Return the first line of the text."""
@@ -148,29 +167,29 @@ class Conformance:
     def __str__(self) -> str:
         """Return the first cause, the broken laws, and the problem that shows the failure."""
         is_own = self.reference == REFERENCE
+        engine = self.title or self.engine
         skipped = f", {self.num_skipped} skipped for their policy or limits" if self.num_skipped else ""
+        stopped = [self.stopped] * bool(self.stopped)
         if not self.num_problems:
-            return _join(f"{self.engine}: nothing was checked{skipped}")
+            return _join(f"{engine}: nothing was checked{skipped}", *stopped)
         checked = f"{count_of(self.num_problems, 'problem')}, {count_of(len(self.laws), 'law')}{skipped}"
         checked = checked if is_own else f"compared with {self.reference}, {checked}"
         checked = checked if self.dialect == OURS else f"dialect {self.dialect}; {checked}"
-        without = [
-            f"laws not checked, since {reason}: {', '.join(name for name in self.left_out if self.left_out[name] == reason)}"
-            for reason in dict.fromkeys(self.left_out.values())
-        ]
+        reasons = Counter(self.left_out.values())
+        without = [f"{count_of(num, 'law')} not checked, since {reason}" for reason, num in reasons.items()]
         exercised = f"exercised: {describe_exercise(self.exercise)}"
         if self.is_conforming:
-            return _join(f"{self.engine} {'conforms' if is_own else 'agrees'}: {checked}", *without, exercised)
+            return _join(f"{engine} {'conforms' if is_own else 'agrees'}: {checked}", *stopped, *without, exercised)
         if self.problem is None:
-            return _join(f"{self.engine}: {checked}", f"inconclusive: {'; '.join(self.reasons)}", *without, exercised)
-        first = f"{self.engine} does not {'conform' if is_own else 'agree'}: {checked}"
+            why = f"inconclusive: {'; '.join(self.reasons)}"
+            return _join(f"{engine}: {checked}", why, *stopped, *without, exercised)
+        first = f"{engine} does not {'conform' if is_own else 'agree'}: {checked}"
         cause = self._describe_violations() if self.failure is None else self._describe_failure(self.failure)
-        return _join(first, *without, "", *cause)
+        return _join(first, *stopped, *without, "", *cause)
 
     def _describe_failure(self, failure: Failure) -> list[str]:
-        lines = describe_failure(failure)
-        frames = _list_frames(self.exception)[:MOST_FRAMES] if self.exception is not None else []
-        lines += [f"{'' if i else 'raised at:':<10} {frame}" for i, frame in enumerate(frames)]
+        raised = list_raised(self.exception) if self.exception is not None else []
+        lines = [*raised, *describe_failure(failure)]
         lines += [f"agrees if: {self.neighbour}"] if self.neighbour else []
         broken = ", ".join(each.law for each in self.violations)
         return [*lines, "", f"laws broken: {broken}"] if broken else lines
@@ -192,17 +211,18 @@ def _join(*lines: str) -> str:
 def check_engine(
     factory: AnyEngine,
     *,
-    reference: AnyEngine = REFERENCE,
+    reference: AnyEngine | None = None,
     examples: int | None = None,
     seed: int = 0,
     seconds: float = SECONDS,
     problems: Sequence[Problem] | None = None,
+    graph: KnowledgeGraph | str | Path | None = None,
     dialect: Dialect | None = None,
     laws: Sequence[Law] | None = None,
     lockstep: bool = True,
     minimum: str | Minimum | None = None,
 ) -> Conformance:
-    """Check an engine against a reference and against the laws, until something is wrong.
+    """Check an engine against a reference and against the laws, until something is wrong or the time is over.
 
     If an engine raises UserError or NotImplementedError for a policy, problems with that policy are skipped. Laws that do not
     hold in the dialect are not checked, nor those that do not hold for any prover if the reference is not kgverify's; the
@@ -212,11 +232,14 @@ def check_engine(
         factory: A class or function that makes the engine of (program, limits, policy); or a function that makes a
             pipeline of (run, sizes); or the name of one, `module:name` or `file.py:name`. An engine may bring its own
             corruptions and ranks as methods `draw` and `rank`.
-        reference: The engine to compare with, given in the same way; kgverify's reference prover if not given.
+        reference: The engine to compare with, given in the same way. If not given, kgverify's reference prover, or `"search"`
+            for an engine that tells only outcomes.
         examples: Number of generated problems; if not given, 300, or none beside `problems`.
         seed: Seed of the generated problems.
-        seconds: Seconds after which no further round of problems begins; at least one round is checked.
+        seconds: The time for everything. The result states what was examined until then. A problem that takes more than a
+            tenth of it is left; only native code that does not return, and other threads, cannot be interrupted.
         problems: Problems that are checked before the generated ones.
+        graph: A graph, its name or its path: the neighbourhoods of its test queries, with its rules, are checked first.
         dialect: The dialect of the engine, in which problems are generated; if not given, the attribute `dialect` of the
             class or function, and the default dialect if it has none.
         laws: The laws to check; all that hold for the reference if not given.
@@ -227,7 +250,7 @@ def check_engine(
         The result: `.verdict`, `.is_conforming`, `.problem` (the smallest failing one), `.raise_if_broken()`. `print` shows it.
 
     Raises:
-        UserError: If the factory makes no engine.
+        UserError: If the factory makes no engine, or the graph cannot be read.
 
     Example:
         >>> import kgverify as kv
@@ -245,72 +268,118 @@ def check_engine(
             where=name_engine(factory),
             fix="inside of @given(strategies.problems()), call kv.assert_agrees(engine, problem)",
         )
-    required = parse_minimum(minimum)
-    checker = Checker(find_maker(factory, "engine"), find_maker(reference, "reference"), lockstep)
+    begun, required, make = monotonic(), parse_minimum(minimum), find_maker(factory, "engine")
     own = find_dialect(factory) if dialect is None else dialect
     num = (0 if problems is not None else EXAMPLES) if examples is None else examples
-    every = [*(problems or ()), *islice(draw_problems(seed, 0, own), num)]
-    is_own = follows_semantics(reference)
-    makers = {"engine": checker.make} if is_own else {"engine": checker.make, "reference": checker.reference}
+    cut = () if graph is None else cut_problems(Source(graph).load(), own)
+    every = [*(problems or ()), *cut, *islice(draw_problems(seed, 0, own), num)]
     for problem in [each for each in every if each.policy.name == SHORTEST.name][:1]:
-        for where, make in makers.items():
-            check_made(make, where, problem)
-    supported = set.intersection(*(set(find_supported(make, every)) for make in makers.values()))
+        check_made(make, "engine", problem)
+    info = _make_info(make, every[:1])
+    other: AnyEngine = choose_reference(reference, info)
+    checker = Checker(make, find_maker(other, "reference"), lockstep)
+    is_own = follows_semantics(other)
+    makers = [make] if is_own else [make, checker.reference]
+    if not is_own and every:
+        check_made(checker.reference, "reference", every[0])
+    supported = set.intersection(*(set(find_supported(each, every)) for each in makers))
     kept = [every[i] for i in sorted(supported)]
-    chosen, left_out = _choose_laws(checker.make, kept, laws, is_own=is_own)
-    return _shrink(
-        checker,
-        chosen,
-        Conformance(
-            engine=name_engine(factory),
-            reference=name_engine(reference),
-            left_out=left_out,
-            dialect=own,
-            num_skipped=len(every) - len(kept),
-            laws=tuple(law.name for law in chosen),
-            minimum=required,
-            **_check_rounds(checker, kept, chosen, seconds),
-        ),
+    chosen, left_out = _choose_laws(info, kept, laws, is_own=is_own)
+    found = Conformance(
+        engine=name_engine(factory),
+        title=name_with_place(factory),
+        reference=name_engine(other),
+        left_out=left_out,
+        dialect=own,
+        num_skipped=len(every) - len(kept),
+        minimum=required,
+        **_check_in_time(checker, kept, chosen, begun, seconds),
     )
+    return _shrink(checker, chosen, found, seconds - (monotonic() - begun))
 
 
-def _check_rounds(checker: Checker, problems: Sequence[Problem], laws: Sequence[Law], seconds: float) -> dict[str, Any]:
-    """Check problems in rounds until something is wrong or the time is over, and return the result's fields."""
-    begun, done, size = monotonic(), 0, FIRST_PART
-    failures: list[Failure] = []
+def _check_in_time(
+    checker: Checker, problems: Sequence[Problem], laws: Sequence[Law], begun: float, seconds: float
+) -> dict[str, Any]:
+    """Check problems until something is wrong or the time is over, and return the result's fields."""
+    compared: list[Group] = []
+    judged: list[Group] = []
+    suspects: list[Suspect] = []
     violations: list[Violation] = []
-    exercise = NOT_EXERCISED
-    while done < len(problems) and not failures and not violations and (not done or monotonic() - begun < seconds):
-        part, at = problems[done : done + size], monotonic()
-        failures, counted = checker.check(part, most=1)
-        exercise = exercise.plus(counted)
-        if all(each.divergence is not None for each in failures):
-            # An exception would break every law.
-            violations = check_laws(checker.make, part, laws, most=1, confirms=not failures)
-        failures = [replace(each, index=done + each.index) for each in failures]
-        violations = [replace(each, index=done + each.index) for each in violations]
-        done += len(part)
-        if monotonic() - at < PART_SECONDS:
-            size = min(2 * size, LARGEST_PART)
+    failure, exercise = None, NOT_EXERCISED
+
+    def left(share: float) -> float:
+        return share * seconds - (monotonic() - begun)
+
+    def compare(group: Group) -> bool:
+        nonlocal exercise
+        batch = prepare_batch(group, [problems[i] for i in group], checker.reference)
+        found = checker.find_suspects(batch)
+        exercise = exercise.plus(count_agreeing(batch, found))
+        suspects.extend(found)
+        compared.append(group)
+        return not found
+
+    def judge(group: Group) -> bool:
+        found = check_laws(checker.make, [problems[i] for i in group], laws, most=1, confirms=failure is None)
+        violations.extend(replace(each, index=group[each.index]) for each in found)
+        judged.append(group)
+        return not found
+
+    slow = work_in_time(_list_groups(problems), left(COMPARING if laws else JUDGING), compare)
+    if suspects:
+        failure = _confirm(min(suspects, key=lambda each: each.number), checker, left(1.0))
+    if laws and (failure is None or failure.divergence is not None):
+        # An exception would break every law.
+        work_in_time(compared if failure is None else compared[-1:], left(JUDGING), judge)
+    num, num_judged = (sum(map(len, groups)) for groups in (compared, judged))
+    is_cut = not suspects and (num < len(problems) or (num_judged < num and laws and not violations))
+    by_laws = f", {num_judged:,} of them checked by laws" if laws and num_judged < num else ""
+    took = f"; {count_of(len(slow), 'problem')} took more than {SHARE:.0%} of the time" if slow else ""
     return {
-        "num_problems": done,
-        "failure": next(iter(failures), None),
+        "num_problems": num,
+        "laws": tuple(law.name for law in laws) if judged or not is_cut else (),
+        "failure": failure,
         "violations": tuple(violations),
         "exercise": exercise,
+        "stopped": f"stopped after {monotonic() - begun:.0f} of {seconds:g} s: {num:,} of {len(problems):,} problems compared"
+        f"{by_laws}{took}"
+        if is_cut
+        else "",
     }
 
 
-def _shrink(checker: Checker, laws: Sequence[Law], found: Conformance) -> Conformance:
-    """Return the result with its failure, or else its first violation, shrunk. If it does not recur, keep it unchanged."""
-    failure, violations = found.failure, found.violations
+def _list_groups(problems: Sequence[Problem]) -> Iterator[Group]:
+    """Yield the problems that share a run, by their indices, in rounds of more and more problems."""
+    begin, size = 0, FIRST_PART
+    while begin < len(problems):
+        yield from ([begin + i for i in group] for group in group_problems(problems[begin : begin + size]))
+        begin, size = begin + size, min(2 * size, LARGEST_PART)
+
+
+def _confirm(suspect: Suspect, checker: Checker, seconds: float) -> Failure:
+    """Return the failure of a problem that differs in its run."""
+    try:
+        with stop_after(seconds):
+            return checker.confirm(suspect)
+    except OutOfTime:
+        return suspect.leave_open("the time ended before the difference was confirmed")
+
+
+def _shrink(checker: Checker, laws: Sequence[Law], found: Conformance, left: float) -> Conformance:
+    """Return the result with its failure, or else its first violation, shrunk. If it does not recur, keep it unchanged.
+
+    left: the seconds that are left
+    """
+    failure, violations, seconds = found.failure, found.violations, min(SHRINK_SECONDS, left)
     with suppress(UserError):
         if failure is not None and failure.signature.kind != UNDECIDED:
-            shrunk = shrink(failure, checker, Budget(SHRINK_CALLS, SHRINK_SECONDS))
+            shrunk = shrink(failure, checker, Budget(SHRINK_CALLS, seconds))
             found = replace(found, failure=shrunk.failure, neighbour=shrunk.change)
         elif failure is None and violations:
             law = next(law for law in laws if law.name == violations[0].law)
             shrunk, first = shrink_violation(
-                violations[0], checker.make, law=law, max_calls=SHRINK_CALLS, seconds=SHRINK_SECONDS
+                violations[0], checker.make, law=law, max_calls=SHRINK_CALLS, seconds=seconds
             )
             found = replace(found, violations=(first, *violations[1:]), neighbour=shrunk.change)
     if found.failure is None or found.failure.signature.kind != CRASH:
@@ -322,7 +391,7 @@ def check_scope(
     factory: AnyEngine,
     scope: str,
     *,
-    reference: AnyEngine = REFERENCE,
+    reference: AnyEngine | None = None,
     dialect: Dialect | None = None,
     minimum: str | Minimum | None = None,
 ) -> Conformance:
@@ -368,7 +437,7 @@ def save_reproducer(
 
 
 def _choose_laws(
-    make_pipeline: MakePipeline, problems: Sequence[Problem], laws: Sequence[Law] | None, *, is_own: bool
+    info: EngineInfo | None, problems: Sequence[Problem], laws: Sequence[Law] | None, *, is_own: bool
 ) -> tuple[list[Law], dict[str, str]]:
     """Return the laws to check, and the other laws with the reason why they are not checked.
 
@@ -377,10 +446,10 @@ def _choose_laws(
     """
     dialects: list[Dialect | None] = [*dict.fromkeys(problem.limits.dialect for problem in problems)] or [OURS]
     incomplete = ""
-    if laws is None and not is_own:
-        dialects = [None]
-    elif laws is None and not _shows_all(make_pipeline, problems[:1]):
+    if laws is None and not _shows_all(info, problems[:1]):
         dialects, incomplete = [None], "the engine does not record all that they need"
+    elif laws is None and not is_own:
+        dialects = [None]
     every = list(LAWS.values()) if laws is None else laws
     # A law that holds in one of several dialects is checked in that dialect.
     reasons = {law.name: [law.explain_absence(each) for each in dialects] for law in every}
@@ -388,16 +457,19 @@ def _choose_laws(
     return [law for law in every if law.name not in left_out], left_out
 
 
-def _shows_all(make_pipeline: MakePipeline, problems: Sequence[Problem]) -> bool:
-    """Return whether an engine knows every column and, unless names are kept, numbers variables canonically, as laws need."""
-    forgets = all(problem.limits.dialect.forgets_names for problem in problems)
+def _make_info(make_pipeline: MakePipeline, problems: Sequence[Problem]) -> EngineInfo | None:
+    """Return the info of the engine that is made for the first problem; None if it cannot be made, which checking reports."""
     try:
-        made = [make_once(make_pipeline, problem) for problem in problems]
+        return next((make_once(make_pipeline, problem) for problem in problems), None)
     except BaseException as error:
         pass_on(error)
-        # Checking the problems will report this crash.
-        return True
-    return not any(info.unknown or (info.variables != "canonical" and forgets) for info in made)
+        return None
+
+
+def _shows_all(info: EngineInfo | None, problems: Sequence[Problem]) -> bool:
+    """Return whether an engine knows every column and, unless names are kept, numbers variables canonically, as laws need."""
+    forgets = all(problem.limits.dialect.forgets_names for problem in problems)
+    return info is None or not (info.unknown or (info.variables != "canonical" and forgets))
 
 
 def _find_exception(failure: Failure, checker: Checker) -> BaseException | None:
@@ -417,25 +489,23 @@ def describe_failure(failure: Failure) -> list[str]:
         lines = [f"{failure.signature.kind}: {failure.signature.situation}"]
         lines += [f"   {line}" for line in failure.message.splitlines()]
     else:
-        where = f" at step {divergence.step}" if divergence.step >= 0 else ""
-        lines = [f"first divergence: {divergence.stage}{where}", f"   candidate   {divergence.atom}"]
-        lines += [f"   goal        {divergence.goal}"] if divergence.goal else []
-        lines += [f"   field       {divergence.field}"]
-        lines += [f"   difference  {divergence.kind.value}: {divergence.evidence}"]
-        for title, value in (("expected", divergence.expected), ("actual", divergence.actual)):
-            values = value if isinstance(value, list) else list(filter(None, [str(value)]))
-            lines += label_lines(title, values or ["nothing"])
+        lines = describe_first(divergence)
     if not failure.is_alone:
         lines.append(f"   only in one run with {count_of(len(failure.group) - 1, 'other problem')}")
     return [*lines, "problem:", *_problem_lines(failure.problem)]
 
 
-def _list_frames(error: BaseException) -> list[str]:
-    """Return the stack frames of an exception below the last one of kgverify, the innermost first."""
-    frames = traceback.extract_tb(error.__traceback__)
-    ours = str(Path(__file__).parent)
-    first = max((i for i, frame in enumerate(frames) if frame.filename.startswith(ours)), default=-1)
-    return [f"{frame.filename}:{frame.lineno} in {frame.name}" for frame in reversed(frames[first + 1 :])]
+def describe_first(divergence: Divergence) -> list[str]:
+    """Return lines with the first divergence, and both values with names."""
+    where = f" at step {divergence.step}" if divergence.step >= 0 else ""
+    lines = [f"first divergence: {divergence.stage}{where}", f"   candidate   {divergence.atom}"]
+    lines += [f"   goal        {divergence.goal}"] if divergence.goal else []
+    lines += [f"   field       {divergence.field}"]
+    lines += [f"   difference  {divergence.kind.value}: {divergence.evidence}"]
+    for title, value in (("expected", divergence.expected), ("actual", divergence.actual)):
+        values = value if isinstance(value, list) else list(filter(None, [str(value)]))
+        lines += label_lines(title, values or ["nothing"])
+    return lines
 
 
 def _problem_lines(problem: Problem) -> list[str]:

@@ -1,15 +1,19 @@
-"""Ctrl-C, distinguished from a KeyboardInterrupt that an engine raises."""
+"""Ctrl-C, distinguished from a KeyboardInterrupt that an engine raises; and the end of the time for some work."""
 
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from math import inf
 from types import FrameType
 from typing import Final
 
 SAME_PRESS: Final = 0.2
 """The seconds within which a second SIGINT counts as the first: `kill` to a process group may deliver it twice."""
+
+SHORTEST: Final = 1e-3
+"""The shortest time of a timer, in seconds; 0 would disarm it."""
 
 _pressed: float | None = None
 """The time of the last Ctrl-C."""
@@ -17,9 +21,42 @@ _is_watched: bool = False
 """True if every Ctrl-C is noted, so that any other KeyboardInterrupt comes from an engine."""
 
 
+class OutOfTime(BaseException):
+    """The time for some work is over. Like a Ctrl-C, it is no mistake of the engine that it interrupts."""
+
+
 def is_interrupt(error: BaseException) -> bool:
-    """Return whether an exception is a Ctrl-C. Without a watch, every KeyboardInterrupt counts as one."""
-    return isinstance(error, KeyboardInterrupt) and (not _is_watched or _pressed is not None)
+    """Return whether an exception is a Ctrl-C, or the end of the time. Without a watch, every KeyboardInterrupt is a Ctrl-C."""
+    is_pressed_now = isinstance(error, KeyboardInterrupt) and (not _is_watched or _pressed is not None)
+    return is_pressed_now or isinstance(error, OutOfTime)
+
+
+@contextmanager
+def stop_after(seconds: float) -> Iterator[None]:
+    """Raise OutOfTime after some seconds, in the main thread between two instructions of Python.
+
+    Nothing interrupts another thread, or native code until it returns. A timer that ends before, such as that of
+    pytest-timeout, stays as it is.
+    """
+    is_main = threading.current_thread() is threading.main_thread() and hasattr(signal, "setitimer")
+    before, interval = signal.getitimer(signal.ITIMER_REAL) if is_main else (0.0, 0.0)
+    if not is_main or seconds == inf or 0 < before <= seconds:
+        yield
+        return
+    begun, handler = time.monotonic(), signal.signal(signal.SIGALRM, _raise_out_of_time)
+    # Raise it repeatedly, since an engine may catch the exception.
+    signal.setitimer(signal.ITIMER_REAL, max(seconds, SHORTEST), 1.0)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, handler or signal.SIG_DFL)
+        if before:
+            signal.setitimer(signal.ITIMER_REAL, max(before - (time.monotonic() - begun), SHORTEST), interval)
+
+
+def _raise_out_of_time(number: int, frame: FrameType | None) -> None:
+    raise OutOfTime
 
 
 def is_pressed() -> bool:

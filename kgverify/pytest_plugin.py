@@ -3,9 +3,11 @@
 Every pytest run in an environment with kgverify loads it, so nothing heavy is imported before it is needed.
 """
 
+import contextlib
 import re
 from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
@@ -25,10 +27,10 @@ FOLDER: Final = "kgverify-failures"
 
 _OPTIONS: Final = (
     ("engine", str, "", "the engine under test, as module:factory or file.py:factory; or compiled, or reference"),
-    ("reference", str, "reference", "the engine to compare with, given in the same way"),
+    ("reference", str, "", "the engine to compare with, given in the same way; or search or model"),
     ("examples", int, "300", "number of generated problems in each check"),
     ("seed", int, "0", "seed of these problems"),
-    ("time", float, "60", "seconds after which no further problems are tried"),
+    ("seconds", float, "60", "the time of each check, in seconds"),
     ("corpus", str, "", "folder of failing problems, which are checked first; new ones are saved there"),
     (
         "minimum",
@@ -39,6 +41,8 @@ _OPTIONS: Final = (
     ("dialect", str, "", "a TOML file of the dialect of the engine"),
     ("mode", str, "eager", "mode of the engine `compiled`: eager, plain, native, or a mode of torch.compile"),
 )
+_OURS: Final = str(Path(__file__).parent), contextlib.__file__
+"""The beginnings of the paths of frames that are not the user's."""
 _REPRODUCER: Final = pytest.StashKey[Path]()
 _FIRST_CAUSE: Final = pytest.StashKey[str]()
 _IS_CALLED: Final = pytest.StashKey[bool]()
@@ -56,7 +60,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Register the marker."""
     config.addinivalue_line(
         "markers",
-        "kgverify(examples=..., seed=..., time=..., minimum=...): how much assert_equivalent checks in this test",
+        "kgverify(examples=..., seed=..., seconds=..., minimum=...): how much assert_equivalent checks in this test",
     )
 
 
@@ -91,9 +95,9 @@ def kgverify_engine(pytestconfig: pytest.Config) -> Callable[..., Any]:
 
 @pytest.fixture(scope="session")
 def kgverify_reference(pytestconfig: pytest.Config) -> "AnyEngine":
-    """Return the engine to compare with: kgverify's reference prover. Override it in a conftest.py, or name an engine."""
+    """Return the engine to compare with: by default the one that fits. Override it in a conftest.py, or name an engine."""
     spec: str = read_option(pytestconfig, "reference")
-    if spec == "reference":
+    if spec in ("", "reference", "search", "model"):
         return spec
     if spec == "compiled":
         from kgverify.runs.engine_makers import EngineSpec
@@ -135,8 +139,9 @@ def assert_equivalent(request: pytest.FixtureRequest) -> Callable[..., "Conforma
     assert_equivalent(reference=engine)     against another engine than that of the fixture `kgverify_reference`
     assert_equivalent(problems=[...])       on your own problems
     assert_equivalent(scope="tiny")         on every problem up to that size, without laws
-    assert_equivalent(graph="countries")    on a graph: a name, a folder or a `KnowledgeGraph`
+    assert_equivalent(graph="countries")    on parts of a graph, and on the graph: a name, a folder or a `KnowledgeGraph`
     assert_equivalent(run=Run(...))         on a run
+    assert_equivalent(seconds=10)           within another time than that of the option
     assert_equivalent(minimum={})           without requiring a proved candidate, a used rule or a choice
     assert_equivalent(dialect=Dialect(...)) in another dialect than that of the option or the engine's attribute
     """
@@ -152,15 +157,20 @@ def assert_equivalent(request: pytest.FixtureRequest) -> Callable[..., "Conforma
         graph: "KnowledgeGraph | str | Path | None" = None,
         run: "Run | None" = None,
         laws: bool = True,
+        seconds: float | None = None,
         minimum: str | Mapping[str, int] | None = None,
         dialect: "Dialect | None" = None,
     ) -> "Conformance | None":
-        __tracebackhide__ = True
         request.node.stash[_IS_CALLED] = True
         factory = engine if engine is not None else request.getfixturevalue("kgverify_engine")
         expected = reference if reference is not None else request.getfixturevalue("kgverify_reference")
         required = read_option(request.config, "minimum", marker) if minimum is None else minimum
         own = dialect or _read_dialect(request.config)
+        given: dict[str, Any] = {
+            "reference": expected or None,
+            "dialect": own,
+            "seconds": read_option(request.config, "seconds", marker) if seconds is None else seconds,
+        }
         if graph is not None or run is not None:
             import kgverify as kv
 
@@ -168,35 +178,35 @@ def assert_equivalent(request: pytest.FixtureRequest) -> Callable[..., "Conforma
                 raise kv.UserError("expected a graph or a run", where="assert_equivalent", fix="give one of them")
             on = graph if run is None else run
             try:
-                kv.assert_equivalent(factory, on, reference=expected, minimum=required, dialect=own)
+                kv.assert_equivalent(factory, on, minimum=required, **given)
             except AssertionError as error:
                 request.node.stash[_FIRST_CAUSE] = _first_line(str(error))
                 raise
             return None
-        from kgverify.conformance import NotConforming, check_engine, check_scope
+        from kgverify.conformance import check_engine, check_scope
 
         if scope is not None:
-            report = check_scope(factory, scope, reference=expected, dialect=own, minimum=minimum)
+            report = check_scope(factory, scope, reference=expected or None, dialect=own, minimum=minimum)
         else:
             report = check_engine(
                 factory,
-                reference=expected,
                 examples=read_option(request.config, "examples", marker) if problems is None else None,
                 seed=read_option(request.config, "seed", marker),
-                seconds=read_option(request.config, "time", marker),
                 problems=_read_corpus(request) if problems is None else problems,
                 laws=None if laws else (),
                 minimum=required,
-                dialect=own,
+                **given,
             )
         if report.is_conforming:
+            report.raise_if_broken()
             return report
         request.node.stash[_FIRST_CAUSE] = _first_line(str(report))
         if report.problem is not None:
             tested = _write_down(request, factory, "engine" if engine is None else "")
-            other = _write_down(request, expected, "reference" if reference is None else "")
+            other = _write_down(request, expected or report.reference, "reference" if reference is None else "")
             request.node.stash[_REPRODUCER] = _save(request, report, tested, other)
-        raise NotConforming(report)
+        report.raise_if_broken()
+        return None
 
     return check
 
@@ -205,7 +215,14 @@ def assert_equivalent(request: pytest.FixtureRequest) -> Callable[..., "Conforma
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Add a section with the first cause and the problem's file. Fail a test that checks nothing."""
+    """Show the user's lines, not kgverify's, and add a section with the first cause. Fail a test that checks nothing."""
+    if call.excinfo is not None and not item.config.getoption("fulltrace"):
+        from kgverify.conformance import NotConforming
+        from kgverify.errors import UserError
+
+        if isinstance(error := call.excinfo.value, (NotConforming, UserError)):
+            error = error.with_traceback(_keep_users(error.__traceback__))
+            call.excinfo = pytest.ExceptionInfo.from_exception(error)
     report = yield
     if report.when == "call" and report.passed and not item.stash.get(_IS_CALLED, True):
         report.outcome = "failed"
@@ -216,6 +233,15 @@ def pytest_runtest_makereport(
             lines.append(make_visible(f"the problem: {item.stash[_REPRODUCER]}"))
         report.sections.append(("kgverify", "\n".join(lines)))
     return report
+
+
+def _keep_users(traceback: TracebackType | None) -> TracebackType | None:
+    """Return a traceback without the frames of kgverify."""
+    if traceback is None:
+        return None
+    rest, frame = _keep_users(traceback.tb_next), traceback.tb_frame
+    is_ours = frame.f_code.co_filename.startswith(_OURS)
+    return rest if is_ours else TracebackType(rest, frame, traceback.tb_lasti, traceback.tb_lineno)
 
 
 def _read_dialect(config: pytest.Config) -> "Dialect | None":
@@ -256,10 +282,9 @@ def _write_down(request: pytest.FixtureRequest, engine: "AnyEngine", option: str
     if isinstance(engine, EngineSpec):
         return engine
     name = read_option(request.config, option) if option else ""
-    is_default = option == "reference" and name == "reference"
     if isinstance(engine, str):
         name = engine
-    elif not name or is_default:
+    elif not name:
         # The fixture is overridden, or the test gives the engine.
         name = f"{getattr(engine, '__module__', '?')}:{getattr(engine, '__qualname__', type(engine).__name__)}"
     return EngineSpec(name, read_option(request.config, "mode"))

@@ -1,19 +1,35 @@
 """`kgverify.assert_equivalent`: a check of an engine in one line."""
 
 import sys
+from contextlib import suppress
+from dataclasses import replace
+from math import inf
 from pathlib import Path
+from time import monotonic
+from typing import Any
 
 from kgverify.api.verify import verify_job
 from kgverify.arguments import checked
 from kgverify.comparison.equality import Equality
 from kgverify.comparison.exercise.exercise import Minimum
 from kgverify.comparison.result import Verdict
-from kgverify.conformance import EXAMPLES, SECONDS, check_engine, check_scope, describe_failure
+from kgverify.conformance import (
+    EXAMPLES,
+    SECONDS,
+    Conformance,
+    NotConforming,
+    check_engine,
+    check_scope,
+    describe_failure,
+    describe_first,
+)
 from kgverify.engines.load_engine import refuse_exit
 from kgverify.engines.table import REFERENCE
-from kgverify.errors import UserError
+from kgverify.errors import UserError, count_of
+from kgverify.interrupts import OutOfTime, stop_after
 from kgverify.program.limits import Dialect, Limits
-from kgverify.runs.engine_makers import AnyEngine, find_dialect, find_maker, name_engine
+from kgverify.report.report import Report
+from kgverify.runs.engine_makers import AnyEngine, find_dialect, find_maker, name_engine, name_with_place
 from kgverify.runs.job import Engines, GraphLike, Job, Proofs, Queries, Source, job_of, write_down
 from kgverify.runs.run import Run
 from kgverify.testing.checking.check import Checker
@@ -37,27 +53,28 @@ def assert_equivalent(
     minimum: str | Minimum | None = None,
     dialect: Dialect | None = None,
 ) -> None:
-    """Raise an AssertionError unless an engine agrees with a reference and keeps the laws.
+    """Raise a NotConforming error unless an engine agrees with a reference and keeps the laws.
 
     In pytest the fixture `assert_equivalent` does the same, and saves what it finds.
 
     Args:
         engine: A class or function that makes the engine of `(program, limits, policy)`, or its name: `"module:name"` or
             `"file.py:name"`.
-        graph: A graph to compare on, or a `kgverify.Run`; if not given, generated problems, which are shrunk if they fail.
+        graph: A graph, or a `kgverify.Run`. The neighbourhoods of the graph's test queries are checked as problems, then the
+            queries on the whole graph. If not given, generated problems. Problems are shrunk if they fail.
         scope: `"tiny"` compares all 33,632 problems up to that size, without laws, instead of generated ones.
         reference: The engine to compare with, given in the same way. If not given, kgverify's reference prover; on a graph,
             `"search"` for an engine that tells only outcomes. With another one, only laws that hold for any prover are
             checked.
         examples: Number of generated problems.
         seed: Seed of the generated problems, or of the corruptions of a graph.
-        seconds: Seconds after which no further problems are generated.
+        seconds: The time for everything, except for a scope. The text states what was examined until then.
         queries: Number of queries of the graph, or `kgverify.Queries(...)`.
         minimum: The exercise that is required, as for `kgverify.verify`: of the graph, or of all problems together.
         dialect: The dialect of the engine; if not given, its attribute `dialect`, and the default dialect if it has none.
 
     Raises:
-        AssertionError: If the engine differs or breaks a law, or if too little was exercised. Its text is the report.
+        NotConforming: An AssertionError, if the engine differs or breaks a law, or if too little was exercised.
         UserError: If the engine cannot be made, or the graph cannot be read.
 
     Example:
@@ -73,29 +90,55 @@ def assert_equivalent(
     if scope is not None:
         if graph is not None:
             raise UserError("expected a graph or a scope, found both", where="scope", fix="give one of them")
-        check_scope(engine, scope, reference=reference or REFERENCE, dialect=dialect, minimum=minimum).raise_if_broken()
+        check_scope(engine, scope, reference=reference, dialect=dialect, minimum=minimum).raise_if_broken()
         return
+    begun, own = monotonic(), find_dialect(engine) if dialect is None else dialect
+    given: dict[str, Any] = {"reference": reference, "seed": seed, "minimum": minimum, "dialect": own}
     if graph is None:
-        found = check_engine(
-            engine,
-            reference=reference or REFERENCE,
-            examples=examples,
-            seed=seed,
-            seconds=seconds,
-            minimum=minimum,
-            dialect=dialect,
-        )
-        found.raise_if_broken()
+        check_engine(engine, examples=examples, seconds=seconds, **given).raise_if_broken()
         return
-    equality, sides = Equality(minimum=minimum), Engines(engine, reference)
+    sides, equality, found = Engines(engine, reference), Equality(minimum=minimum), None
     if isinstance(graph, Run):
         job = job_of(graph, sides, equality)
     else:
-        limits = Limits(dialect=find_dialect(engine) if dialect is None else dialect)
-        job = Job(Source(graph), Queries.choose(queries, None, seed), sides, Proofs(limits), equality)
-    report = verify_job(job)
-    if report.verdict is not Verdict.AGREE:
-        raise AssertionError(str(report))
+        source, chosen = Source(Source(graph).load()), Queries.choose(queries, None, seed)
+        found = check_engine(engine, graph=source.load(), problems=(), seconds=seconds / 2, **given)
+        if found.verdict is Verdict.DIVERGE:
+            raise NotConforming(found)
+        job = Job(source, chosen, sides, Proofs(Limits(dialect=own)), equality)
+    report, text = _verify_in_time(job, seconds - (monotonic() - begun))
+    verdicts = {each.verdict for each in (report, found) if each is not None}
+    if Verdict.DIVERGE in verdicts or Verdict.AGREE not in verdicts:
+        verb = " does not agree" if Verdict.DIVERGE in verdicts else ""
+        raise NotConforming("\n".join([f"{name_with_place(engine)}{verb}: {text}", *_describe(report, found)]))
+
+
+def _verify_in_time(job: Job, seconds: float) -> tuple[Report | None, str]:
+    """Return the report on as many queries of a job as the time allows, None without any, and their number as text.
+
+    Each round takes more queries than the one before. The first takes one corruption on each side of one query.
+    """
+    begun, run = monotonic(), job.make_run()
+    most, given = len(run.queries), job.queries
+    rounds = [replace(given, number=1, corruptions=1)] if run.num_corruptions else []
+    rounds += [replace(given, number=min(most, 4**i)) for i in range(most.bit_length() // 2 + 1)]
+    report, done = None, replace(given, number=0)
+    with suppress(OutOfTime), stop_after(seconds):
+        for chosen in rounds if seconds < inf else rounds[-1:]:
+            report, done = verify_job(replace(job, source=Source(run.graph), queries=chosen)), chosen
+            if report.verdict is Verdict.DIVERGE or monotonic() - begun >= seconds:
+                break
+    few = " with 1 corruption on each side" if done is rounds[0] != rounds[-1] else ""
+    stopped = f", stopped after {monotonic() - begun:.0f} s" if done is not rounds[-1] else ""
+    return report, f"{done.number:,} of {count_of(most, 'query')} of {run.graph.name} compared{few}{stopped}"
+
+
+def _describe(report: Report | None, found: Conformance | None) -> list[str]:
+    """Return the first divergence of a report, or the reasons why a check decided nothing."""
+    if report is not None and report.first_divergence is not None:
+        return [*describe_first(report.first_divergence), "kgverify.verify(graph, engine) shows the whole report"]
+    reasons = report.reasons if report is not None else ()
+    return [*(f"inconclusive: {each}" for each in reasons), *([] if found is None else str(found).splitlines())]
 
 
 @refuse_exit()
@@ -123,7 +166,7 @@ def assert_agrees(
             example last, so that this one remains.
 
     Raises:
-        AssertionError: If the engine differs or fails. Its text names the stage and shows both values and the problem.
+        NotConforming: An AssertionError, if the engine differs or fails. It names the stage, both values and the problem.
         UserError: If the engine cannot be made, or does not support the problem.
 
     Example:
@@ -143,7 +186,6 @@ def assert_agrees(
         ...     print(str(error).splitlines()[0])
         proves_nothing does not agree
     """
-    __tracebackhide__ = True  # of pytest, which would show this function's source instead of the test
     make, make_expected = find_maker(engine, "engine"), find_maker(reference, "reference")
     if not all(find_supported(each, [problem]) for each in (make, make_expected)):
         hypothesis = sys.modules.get("hypothesis")
@@ -159,4 +201,4 @@ def assert_agrees(
         if save is not None:
             sides = [write_down(each, default=name_engine(each)) for each in (engine, reference)]
             write_reproducer(make_reproducer(failure, sides[0], reference=sides[1], lockstep=lockstep), Path(save))
-        raise AssertionError("\n".join([f"{name_engine(engine)} does not agree", *describe_failure(failure)]))
+        raise NotConforming("\n".join([f"{name_with_place(engine)} does not agree", *describe_failure(failure)]))

@@ -30,7 +30,7 @@ from kgverify.report.evaluation import EvaluationReport
 from kgverify.report.report import encode_report
 from kgverify.runs.engine_makers import list_capabilities
 from kgverify.runs.fan_out import DaskWorkers, reference_beside
-from kgverify.runs.job import EngineLike, Engines, GraphLike, Job, Proofs, Queries, Reference, Source
+from kgverify.runs.job import EngineLike, Engines, GraphLike, Job, Proofs, Queries, Reference, Source, choose_reference
 from kgverify.runs.run import Pipeline, Run, describe_work
 
 
@@ -164,7 +164,7 @@ def evaluate_job(
         if num_checked is None:
             counts = count_candidates(run.graph, run.split, run.queries, run.num_corruptions)
             num_checked = choose_num_checked(int(counts.sum()))
-    engine, reference = job.engines.engine, job.engines.reference or REFERENCE
+    engine, reference = job.engines.engine, choose_reference(job.engines.reference)
     is_plain = reference == REFERENCE or isinstance(reference, Reference)
     judged = [engine, *([] if is_plain else [reference])]
     with ExitStack() as stack:

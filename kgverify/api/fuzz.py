@@ -10,10 +10,12 @@ from typing import Any
 
 from kgverify.arguments import check_fields, checked
 from kgverify.comparison.exercise.exercise import MINIMUM, Minimum, parse_minimum
-from kgverify.engines.table import COMPILED, REFERENCE
+from kgverify.engines.table import COMPILED
+from kgverify.errors import UserError
+from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.program.limits import OURS, Dialect
-from kgverify.runs.engine_makers import find_dialect
-from kgverify.runs.job import EngineLike, write_down
+from kgverify.runs.engine_makers import find_dialect, find_factory
+from kgverify.runs.job import EngineLike, GraphLike, Source, choose_reference, write_down
 from kgverify.testing.campaigns.campaign import Campaign, run_campaign
 from kgverify.testing.campaigns.result import CampaignResult, Watch, read_known
 from kgverify.testing.problems.decode import SCOPE_MINIMUM
@@ -62,9 +64,10 @@ DEFAULT_OPTIONS = FuzzOptions()
 def fuzz(
     engine: EngineLike = COMPILED,
     *,
-    reference: EngineLike = REFERENCE,
+    reference: EngineLike | None = None,
     examples: int | None = None,
     seconds: float | None = None,
+    graph: GraphLike | None = None,
     corpus: str | Path | None = None,
     scope: str | None = None,
     seed: int = 0,
@@ -72,7 +75,7 @@ def fuzz(
     options: FuzzOptions = DEFAULT_OPTIONS,
     progress: Watch = lambda tally: None,
 ) -> CampaignResult:
-    """Compare an engine with a reference on generated problems until a budget is spent.
+    """Compare an engine with a reference on generated problems until a budget is spent, and before on those of a graph.
 
     Each kind of divergence is shrunk to a minimal problem once. With a corpus it is kept there as a reproducer for
     `kgverify.replay`, and the next call replays the corpus first, and resumes where this one stopped. Without one nothing is
@@ -82,9 +85,13 @@ def fuzz(
         engine: The engine under test: `kgverify.Evaluator(...)`, `"compiled"` (eager on the CPU), `"reference"`,
             `"module:name"`, `"file.py:name"`, or a class or function of `(program, limits, policy)` at the top level of a
             module.
-        reference: The engine to compare with, given in the same way; kgverify's reference prover if not given.
+        reference: The engine to compare with, given in the same way; if not given, kgverify's reference prover, or
+            `"search"` for a subclass of `kgverify.OutcomeEngine`.
         examples: Number of problems; 2,000 if neither `examples` nor `seconds` is given.
-        seconds: Seconds after which no further problems are tried.
+        seconds: The time for trying problems. Shrinking takes what is left of it, at least 20 s. A problem that takes more
+            than a tenth of it is left; only native code that does not return, and other threads, cannot be interrupted.
+        graph: A graph that comes from files, its name or its path: the neighbourhoods of its test queries, with its rules,
+            are tried first.
         corpus: Folder of reproducers; if not given, nothing is written.
         scope: `"tiny"` tries every problem up to that size, once each, instead of generated ones.
         seed: Seed of the problems.
@@ -105,8 +112,9 @@ def fuzz(
         (True, 20)
     """
     with nullcontext(corpus) if corpus is not None else tempfile.TemporaryDirectory(prefix="kgverify-fuzz-") as folder:
+        source = None if graph is None else Source(graph).load()
         budget = {"examples": examples, "seconds": seconds, "scope": scope, "seed": seed, "jobs": jobs}
-        campaign = plan_campaign(engine, reference, Path(folder), options, **budget)
+        campaign = plan_campaign(engine, reference, Path(folder), options, graph=source, **budget)
         result = run_campaign(campaign, watch=progress, today=options.today)
     if corpus is None:
         for found in result.divergences:
@@ -115,13 +123,25 @@ def fuzz(
 
 
 def plan_campaign(
-    engine: EngineLike, reference: EngineLike, corpus: Path, options: FuzzOptions, **budget: Any
+    engine: EngineLike,
+    reference: EngineLike | None,
+    corpus: Path,
+    options: FuzzOptions,
+    *,
+    graph: KnowledgeGraph | None = None,
+    **budget: Any,
 ) -> Campaign:
     """Return the campaign of options and a budget: `examples`, `seconds`, `scope`, `seed`, `jobs`. UserError as for `fuzz`."""
+    if graph is not None and graph.loaded is None:
+        raise UserError("was made in Python, and other processes read it again", where="graph", fix="name its files")
+    named = write_down(engine)
+    made = find_factory(named, "engine") if reference is None and not named.is_own else None
     return Campaign(
         corpus=corpus,
-        engine=write_down(engine),
-        reference=write_down(reference, "reference"),
+        engine=named,
+        reference=write_down(choose_reference(reference, made), "reference"),
+        graph=None if graph is None else graph.loaded,
+        files=() if graph is None else graph.files,
         lockstep=options.lockstep,
         scheduler=options.scheduler,
         known=() if options.known is None else read_known(Path(options.known)),

@@ -21,8 +21,8 @@ from kgverify.runs.job import (
     Proofs,
     Queries,
     Source,
+    choose_reference,
     encode_job,
-    fit_reference,
     of_info,
     write_down,
 )
@@ -120,7 +120,7 @@ def _verify(job: Job, command: str, phase: Phase) -> tuple[Report, Verification]
     run, sides = job.make_run(), job.engines
     with ExitStack() as stack:
         actual = stack.enter_context(running(sides.engine, run))
-        reference = sides.reference or fit_reference(actual.engine.info)
+        reference = choose_reference(sides.reference, actual.engine.info)
         expected = stack.enter_context(running(reference, run, where="reference"))
         found = verify_pipelines(run, expected, actual, equality=job.equality, phase=phase)
     made = found.report.environment

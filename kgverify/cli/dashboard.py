@@ -91,7 +91,7 @@ def _list_counts(campaign: Campaign, tally: Tally) -> list[tuple[str | Text, Ren
     return [
         (
             "problems",
-            f"{tally.done:,} of {name_source(campaign.seed, campaign.scope)}{resumed}; {tally.at_work:,} more in work",
+            f"{tally.done:,} of {name_source(campaign)}{resumed}; {tally.at_work:,} more in work",
         ),
         (
             "compared",

@@ -54,7 +54,7 @@ ENTRIES: Final = {
         _START, "commands.fuzz:fuzz", "Try generated problems on two engines; shrink failures.", compares=True
     ),
     "dialect": Entry(
-        _LOOK, "commands.dialect:dialect", "Propose the dialect of an engine by experiments.", compares=True
+        _LOOK, "commands.dialect:dialect", "Propose the dialect of an engine, or name that of a trace.", compares=True
     ),
     "shrink": Entry(
         _LOOK, "commands.reproducers:shrink", "Shrink a divergence to a minimal reproducer.", has_json=False

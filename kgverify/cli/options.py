@@ -23,7 +23,7 @@ from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.graphs.load import load_graph
 from kgverify.program.limits import DeclaredLimits, Limits, read_dialect
 from kgverify.report.render.screen import FittedTable
-from kgverify.runs.job import EngineLike, Engines, Job, Proofs, Queries, Reference, Source
+from kgverify.runs.job import EngineLike, Engines, Job, Proofs, Queries, Reference, Source, choose_reference
 from kgverify.runs.run import MOST
 
 CATALOGUE: Final = "list"
@@ -315,7 +315,7 @@ class SideOptions:
         Faults are planted in the engine under test, or in the reference if only that is the evaluator.
         """
         names = self.engines
-        refuse_options(self.evaluator, names.engine, names.reference or REFERENCE)
+        refuse_options(self.evaluator, names.engine, choose_reference(names.reference))
         options = self.evaluator.options
         sides: list[EngineLike | None] = [names.engine, names.reference]
         for i, name in enumerate(sides):

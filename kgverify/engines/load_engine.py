@@ -161,12 +161,14 @@ def describe_raised(error: BaseException) -> str:
 
 def detail_raised(error: BaseException) -> list[str]:
     """Return the lines of the user's code that led to an exception, the innermost first, and the rest of its message."""
-    frames = [
-        f"{frame.filename}:{frame.lineno} in {frame.name}: {frame.line or ''}"
-        for frame in reversed(_find_frames(error))
-    ]
     rest = [line.rstrip() for line in str(error).strip().split("\n")[1:] if line.strip()]
-    return [*(f"from {each}" for each in frames[:MAX_FRAMES]), *rest[:MAX_DETAILS]]
+    return [*list_raised(error), *rest[:MAX_DETAILS]]
+
+
+def list_raised(error: BaseException) -> list[str]:
+    """Return the lines of the user's code that led to an exception, the innermost first."""
+    frames = reversed(_find_frames(error)[-MAX_FRAMES:])
+    return [f"from {frame.filename}:{frame.lineno} in {frame.name}: {frame.line or ''}" for frame in frames]
 
 
 def _find_frames(error: BaseException) -> list[traceback.FrameSummary]:

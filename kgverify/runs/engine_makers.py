@@ -3,6 +3,7 @@
 import inspect
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from kgverify.engines.load_engine import SIGNATURE, load_factory
@@ -160,6 +161,16 @@ def name_engine(engine: AnyEngine) -> str:
     if isinstance(engine, (str, EngineSpec)):
         return str(engine)
     return getattr(engine, "__name__", type(engine).__name__)
+
+
+def name_with_place(engine: AnyEngine) -> str:
+    """Return the name of an engine, with the file and the line of its class or function if known: `mine (mine.py:12)`."""
+    made_of: Any = getattr(engine, "made_of", engine)
+    try:
+        file, line = Path(inspect.getsourcefile(made_of) or ""), inspect.getsourcelines(made_of)[1]
+    except (OSError, TypeError):
+        return name_engine(engine)
+    return f"{name_engine(engine)} ({file.relative_to(Path.cwd()) if file.is_relative_to(Path.cwd()) else file}:{line})"
 
 
 def follows_semantics(engine: AnyEngine) -> bool:

@@ -10,7 +10,7 @@ import msgspec
 
 from kgverify.arguments import check_fields
 from kgverify.comparison.equality import DEFAULT_EQUALITY, Equality
-from kgverify.engines.adapters.outcome import OUTCOMES
+from kgverify.engines.adapters.outcome import OUTCOMES, OutcomeEngine
 from kgverify.engines.load_engine import load_factory
 from kgverify.engines.plain.choice import PLAIN as PLAIN_MODE
 from kgverify.engines.policy import SHORTEST, Policy
@@ -213,9 +213,13 @@ def job_of(run: Run, engines: Engines, equality: Equality = DEFAULT_EQUALITY) ->
     return Job(Source(run.graph), queries, engines, Proofs(run.limits, run.policy), equality)
 
 
-def fit_reference(info: EngineInfo) -> str:
-    """Return the reference of an engine for which the user names none: `search` if it tells only outcomes."""
-    return SEARCH if info.mode == OUTCOMES else REFERENCE
+def choose_reference(named: EngineLike | None, engine: object = None) -> Any:
+    """Return the reference that the user names; else `search` for an engine that tells only outcomes, or the reference prover.
+
+    engine: the engine's info or its class; None if both are unknown
+    """
+    is_class = isinstance(engine, type) and issubclass(engine, OutcomeEngine)
+    return named or (SEARCH if is_class or getattr(engine, "mode", "") == OUTCOMES else REFERENCE)
 
 
 class _WrittenJob(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -237,7 +241,7 @@ def encode_job(job: Job) -> dict[str, Any]:
         graph.loaded or GraphFiles(graph.name),
         job.queries,
         write_down(job.engines.engine, default=""),
-        write_down(job.engines.reference or REFERENCE, default=""),
+        write_down(choose_reference(job.engines.reference), default=""),
         job.proofs.limits or Limits(),
         policy if isinstance(policy, str) else policy.name,
         job.equality,

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Iterator, Sequence
 from functools import cached_property, partial
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
@@ -15,12 +16,11 @@ from kgverify.comparison.compare import KEPT, Comparer, Options
 from kgverify.comparison.equality import DEFAULT_EQUALITY, Equality
 from kgverify.comparison.exercise.exercise import Minimum
 from kgverify.comparison.inference.infer import name_in_dialect
-from kgverify.comparison.inference.other_dialect import RecordedStep, find_fitting
+from kgverify.comparison.inference.other_dialect import DialectFit, Shown, find_queries, read_steps
 from kgverify.comparison.modulo import DUPLICATES
 from kgverify.comparison.rankings import NO_ROWS, compare_rankings
 from kgverify.comparison.recorded.evidence import withhold_agreement
-from kgverify.comparison.result import Comparison, Divergence, Verdict
-from kgverify.comparison.step_view import StepReader
+from kgverify.comparison.result import ROLES, Comparison, Divergence, Verdict
 from kgverify.conditions.describe import describe_conditions
 from kgverify.program.outcomes import STEP_STAGES
 from kgverify.progress import Progress, no_progress
@@ -140,7 +140,7 @@ def judge_recorded(comparer: Comparer, minimum: Minimum, *, effort: Effort = FUL
     if attribution is not None:
         divergences, causes, attribution = order_by_loss(divergences, causes, attribution)
     comparison = msgspec.structs.replace(comparison, divergences=divergences)
-    notes = (*notes, *_note_dialects(comparer, divergences), *[NOT_PROVED] * (not proves))
+    notes = (*notes, *_note_dialects(comparer, divergences, is_retaken=is_retaken), *[NOT_PROVED] * (not proves))
     return judge(
         Explained(comparison, causes, (comparer,), comparer.recorded, comparer.sources, sides),
         minimum,
@@ -154,34 +154,33 @@ def judge_recorded(comparer: Comparer, minimum: Minimum, *, effort: Effort = FUL
     )
 
 
-def _note_dialects(comparer: Comparer, divergences: Sequence[Divergence]) -> Iterator[str]:
-    """Yield a note if the actual steps fit a dialect that differs from the declared one in a single switch."""
+def _note_dialects(comparer: Comparer, divergences: Sequence[Divergence], *, is_retaken: bool) -> Iterator[str]:
+    """Yield a note for each side whose steps fit a dialect that differs from the declared one in a single switch."""
     inference, wrong = comparer.program.origins, [each for each in divergences if each.stage in STEP_STAGES]
-    if inference is None or not wrong or not has_goals(comparer.sources[1].header.level):
+    if inference is None or not wrong:
         return
     differing = dict.fromkeys(each.candidate for each in wrong if each.step >= 0)
     rows = np.array([*differing, *(row for row in range(MOST_READ) if row not in differing)][:MOST_READ], np.int64)
-    pair = comparer.pair_of(rows[np.isin(rows, comparer.paired_rows)])
-    reader = StepReader(pair.actual.columns)
-    places = [(i, j) for i, num in enumerate(pair.actual.columns.candidates.num_steps.tolist()) for j in range(num)]
-    queries = pair.actual.columns.candidates.atom.tolist()
-    steps = [
-        RecordedStep(reader.read(reader.first_step[i] + j), reader.read_earlier(i, j), tuple(queries[i]))
-        for i, j in places[:MOST_STEPS]
-    ]
-    fitting = find_fitting(
-        inference.clauses,
-        comparer.sources[0].header.limits.with_defaults(),
-        steps,
-        has_origins=comparer.has_origins,
-        has_counts="steps.dropped_resolvents" not in comparer.not_compared,
+    rows = rows[np.isin(rows, comparer.paired_rows)]
+    pair, own_rows = comparer.pair_of(rows), (rows, comparer.counterparts(rows))
+    shown = Shown(
+        comparer.has_origins,
+        "steps.dropped_resolvents" not in comparer.not_compared,
+        "steps.depth" not in comparer.not_compared,
     )
-    if fitting:
-        more = [f"{len(fitting) - MOST_FITTING} others"] * (len(fitting) > MOST_FITTING)
-        yield (
-            f"all {len(steps):,} actual steps that were read fit a dialect that differs in one switch:"
-            f" {' or '.join([*fitting[:MOST_FITTING], *more])} (--limits dialect=FILE declares it)"
-        )
+    for side, role in enumerate(ROLES):
+        if (is_retaken and not side) or not has_goals(comparer.sources[side].header.level):
+            continue
+        queries = find_queries(comparer.read_candidates(side))
+        steps = read_steps((pair.expected, pair.actual)[side].columns, [queries[row] for row in own_rows[side]], shown)
+        limits = comparer.sources[0 if is_retaken else side].header.limits.with_defaults()
+        fit = DialectFit(inference.clauses, limits, list(islice(steps, MOST_STEPS)), shown)
+        if fit.declared.misfits and (fitting := fit.list_fitting()):
+            more = [f"{len(fitting) - MOST_FITTING} others"] * (len(fitting) > MOST_FITTING)
+            yield (
+                f"all {len(fit.steps):,} {role} steps that were read fit a dialect that differs in one switch:"
+                f" {' or '.join([*fitting[:MOST_FITTING], *more])} (--limits dialect=FILE declares it)"
+            )
 
 
 def _compare_recorded_rankings(

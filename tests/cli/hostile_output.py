@@ -210,6 +210,7 @@ fuzz --corpus trace.h5 --examples 1
 train --graph graph -o absent/weights.safetensors
 bench --graph absent
 dialect --engine absent
+dialect absent
 dialect --engine reference -o absent/dialect.toml
 doctor --json -
 audit step absent.py:step --inputs absent.py:make

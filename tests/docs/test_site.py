@@ -85,7 +85,8 @@ def test_links_to_files_of_the_repository_lead_somewhere():
 def test_the_page_on_tests_shows_the_files_to_copy_and_kgverify_has_their_commands():
     page = (DOCS / "pytest.md").read_text(encoding="utf-8")
     texts = [(ROOT / "examples" / "ci" / name).read_text(encoding="utf-8") for name in COPIED]
-    assert re.findall(r"```yaml\n(.*?)```", page, re.DOTALL) == texts
+    assert re.findall(r"```yaml\n(.*?)```", page, re.DOTALL) == texts[:1]
+    assert all(f"examples/ci/{name}" in page for name in COPIED[1:])
     commands = [shlex.split(line) for text in texts for line in re.findall(r"(?:run:|entry:) (kgverify .*)", text)]
     assert len(commands) == 3
     assert all(yaml.safe_load(text) for text in texts)

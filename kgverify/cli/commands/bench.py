@@ -21,9 +21,10 @@ from kgverify.bench import (
 from kgverify.cli import options
 from kgverify.cli.progress import make_result_console, print_lines, show_phase, write_json
 from kgverify.engines.plain.choice import has_torch
-from kgverify.engines.table import COMPILED, REFERENCE, find_class, make_entry
+from kgverify.engines.table import COMPILED, find_class, make_entry
 from kgverify.errors import UserError, count_of, suggest
 from kgverify.report.render.screen import FittedTable
+from kgverify.runs.job import choose_reference
 from kgverify.runs.run import Run
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ def bench(
         modes: Modes of the compiled evaluator; if not given, those that make a difference on the device.
     """
     name, measured, corruptions = choose_size(size)
-    engine, reference = engines.engine, engines.reference or REFERENCE
+    engine, reference = engines.engine, choose_reference(engines.reference)
     named = check_modes(modes, engine)
     options.SideOptions(engines, evaluator).make()
     chosen = options.QueryOptions(measured.queries, measured.corruptions if corruptions is None else corruptions)

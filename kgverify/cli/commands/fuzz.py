@@ -21,7 +21,6 @@ from kgverify.cli.progress import (
     typed_command,
     write_json,
 )
-from kgverify.engines.table import REFERENCE
 from kgverify.errors import UserError
 from kgverify.program.limits import OURS, read_dialect
 from kgverify.runs.job import MOST_JOBS
@@ -38,12 +37,12 @@ class BudgetOptions:
     """The problems to try.
 
     Attributes:
-        seconds: The time for trying problems: 90s, 10m, 1h30m.
+        seconds: The time for trying problems: 90s, 10m, 1h30m. Slow problems are interrupted.
         examples: The number of problems; 2000 if no --seconds are given.
         scope: Try every problem of a scope instead: tiny, all 33,632 of them.
     """
 
-    seconds: Annotated[str | None, Parameter(alias="--time", metavar="TIME")] = None
+    seconds: Annotated[str | None, Parameter(metavar="TIME")] = None
     examples: Annotated[int | None, Parameter(validator=validators.Number(gte=1))] = None
     scope: Annotated[str | None, Parameter(choices=tuple(SCOPES))] = None
 
@@ -52,6 +51,9 @@ def fuzz(
     *,
     budget: Annotated[BudgetOptions, options.OWN] = BudgetOptions(),
     sides: Annotated[options.SmallSideOptions, options.OWN] = options.SmallSideOptions(),
+    source: Annotated[
+        options.GraphOptions, options.of_record("Graph whose queries are tried first, in their neighbourhoods")
+    ] = (options.GraphOptions()),
     dialect: Annotated[Path | None, Parameter(metavar="FILE")] = None,
     trying: Annotated[FuzzOptions, options.FUZZING] = FuzzOptions(),
     seed: int = 0,
@@ -76,9 +78,10 @@ def fuzz(
     trying = replace(trying, dialect=OURS if dialect is None else read_dialect(dialect))
     campaign = plan_campaign(
         made.engine,
-        made.reference or REFERENCE,
+        made.reference,
         corpus,
         trying,
+        graph=source.load_moved(),
         seed=seed,
         jobs=jobs,
         examples=budget.examples,
@@ -95,9 +98,7 @@ def fuzz(
     console = make_result_console()
     print_lines(
         console,
-        *describe_campaign(
-            result, lambda file: replay_command(file, sides.engines.engine, sides.engines.reference or REFERENCE)
-        ),
+        *describe_campaign(result, lambda file: replay_command(file, sides.engines.engine, sides.engines.reference)),
     )
     write_json(result)
     if result.is_interrupted:

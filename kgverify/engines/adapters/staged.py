@@ -218,6 +218,7 @@ def engine_of(resolve: Any = None, *, terms: bool = False, memory: Memory = "non
         return resolve(goal, program)
 
     described = {name: getattr(resolve, name, None) for name in ("__module__", "__qualname__", "__doc__")}
+    described["made_of"] = resolve
     name = getattr(resolve, "__name__", type(resolve).__name__)
     if terms:
         check_memory(memory, "engine_of")

@@ -8,11 +8,12 @@ import json
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from datetime import date
-from functools import reduce
-from itertools import islice
+from functools import lru_cache, reduce
+from itertools import chain, islice
+from math import inf
 from pathlib import Path
 from typing import Final, TypeAlias, TypeVar
 
@@ -22,10 +23,13 @@ from kgverify.errors import UserError
 from kgverify.files.code_identity import list_changes
 from kgverify.files.writing import locked_folder, temporary_folder, write_file
 from kgverify.garbage_collection import skip_existing_objects, without_garbage_collection
+from kgverify.graphs.graph import GraphFile, GraphFiles
+from kgverify.interrupts import OutOfTime, stop_after
 from kgverify.program.atoms import Variable
 from kgverify.program.limits import OURS, Dialect
 from kgverify.runs.engine_makers import EAGER, PLAIN, EngineSpec, MakePipeline, Sides, make_reference
 from kgverify.runs.fan_out import DaskWorkers
+from kgverify.runs.job import Source
 from kgverify.runs.pool import MOST_KILLS, Calls, Here, Processes, Workers, describe_end, weigh_end
 from kgverify.testing.campaigns.result import (
     NOT_SHRUNK,
@@ -58,6 +62,7 @@ from kgverify.testing.checking.check import (
 )
 from kgverify.testing.checking.failure import DEATH, Failure, Signature, fails_same_way
 from kgverify.testing.checking.guard import check_made, find_supported, in_replaceable_process
+from kgverify.testing.checking.timed_work import work_in_time
 from kgverify.testing.problems.decode import (
     ALONE_EVERY,
     ALONE_ON_DEVICE_EVERY,
@@ -72,6 +77,7 @@ from kgverify.testing.problems.decode import (
     runs_alone,
 )
 from kgverify.testing.problems.merge import group_problems
+from kgverify.testing.problems.neighbourhood import cut_problems
 from kgverify.testing.problems.problem import Problem
 from kgverify.testing.reproducers.text_format import (
     make_reproducer,
@@ -99,28 +105,38 @@ Group: TypeAlias = tuple[int, ...]
 
 
 def try_block(
-    work: Identity, number: int, num_problems: int, deaths: Collection[Group] = (), log: Path | None = None
+    work: Identity,
+    number: int,
+    num_problems: int,
+    deaths: Collection[Group] = (),
+    log: Path | None = None,
+    seconds: float = inf,
 ) -> Block:
     """Try the first problems of a block, and confirm differing problems until nothing new is seen.
 
-    deaths: groups of problems whose common run ends a process. They are run in halves; a single problem that ends a
-            process is a failure
-    log:    a file that names the problems of the run in progress, or none while an engine is made (see `read_log`). If
-            it is given, this process may end itself
+    deaths:  groups of problems whose common run ends a process. They are run in halves; a single problem that ends a
+             process is a failure
+    log:     a file that names the problems of the run in progress, or none while an engine is made (see `read_log`). If
+             it is given, this process may end itself
+    seconds: the time; the block has only the problems tried until then
 
     UserError for a third party's engine that cannot be made.
     """
-    trial = _BlockTrial(work, number, num_problems, deaths, log)
+    begun, trial = time.monotonic(), _BlockTrial(work, number, num_problems, deaths, log)
     indices = trial.list_supported()
+    num_skipped = num_problems - len(indices)
     with nullcontext() if log is None else in_replaceable_process():
-        trial.find_suspects(trial.group(indices))
-        trial.confirm_suspects()
+        slow = trial.find_suspects(trial.group(indices), TRYING * seconds)
+        with suppress(OutOfTime), stop_after(seconds - (time.monotonic() - begun)):
+            trial.confirm_suspects()
     deadly = trial.add_dead()
     batches, dead = trial.batches, {*trial.dead}
+    if seconds < inf:
+        indices = [*trial.run | dead, *slow]
     return Block(
         number=number,
-        num_problems=num_problems,
-        num_skipped=num_problems - len(indices),
+        num_problems=num_skipped + len(indices),
+        num_skipped=num_skipped,
         num_left=len(indices) - len(trial.run | dead),
         num_candidates=sum(len(batch.columns.candidates.query) for batch in batches),
         num_steps=sum(len(batch.columns.steps.depth) for batch in batches),
@@ -185,23 +201,26 @@ class _BlockTrial:
             return prepare_alone(self._work.seed, index, group[0], self.drawn[group[0]], reference)
         return prepare_batch(group, [self.drawn[i] for i in group], reference)
 
-    def find_suspects(self, groups: Iterable[list[int]]) -> None:
-        """Run groups, until a run hangs or too many problems have ended a process."""
-        for group in _halve(groups, self._deaths):
-            if len(self.dead) == MOST_DEAD:
-                return
-            if tuple(group) in self._deaths:
-                self.dead += group
-                continue
-            self._begin(group)
-            batch = self._prepare(group, self._checker.reference)
-            self.batches.append(batch)
-            found = self._checker.find_suspects(batch)
-            self.suspects += found
-            if group[0] not in self.alone or self.exercise is NOT_EXERCISED or find_missing(self.exercise, MINIMUM):
-                self.exercise = self.exercise.plus(count_agreeing(batch, found))
-            if any(suspect.hangs for suspect in found):
-                return
+    def find_suspects(self, groups: Iterable[list[int]], seconds: float) -> list[int]:
+        """Run groups, until a run hangs, too many problems have ended a process, or the time is over.
+
+        Return the problems that were too slow.
+        """
+        return work_in_time(_halve(groups, self._deaths), seconds, self._find_in_group)
+
+    def _find_in_group(self, group: Sequence[int]) -> bool:
+        """Run a group, and return whether others may follow."""
+        if tuple(group) in self._deaths:
+            self.dead += group
+            return len(self.dead) < MOST_DEAD
+        self._begin(group)
+        batch = self._prepare(group, self._checker.reference)
+        found = self._checker.find_suspects(batch)
+        self.batches.append(batch)
+        self.suspects += found
+        if group[0] not in self.alone or self.exercise is NOT_EXERCISED or find_missing(self.exercise, MINIMUM):
+            self.exercise = self.exercise.plus(count_agreeing(batch, found))
+        return not any(suspect.hangs for suspect in found)
 
     def confirm_suspects(self) -> None:
         """Run suspects by themselves, in order, until nothing new has been seen for a while."""
@@ -254,16 +273,19 @@ def _draw_block(work: Identity, first: int, num_problems: int) -> tuple[list[Pro
     engine, seed = work.engine, work.seed
     if work.scope is not None:
         return list(list_scope(work.scope, work.dialect)[first : first + num_problems]), set()
-    drawn = list(islice(draw_problems(seed, first, work.dialect), num_problems))
+    cut = () if work.graph is None else _cut_graph(work.graph, work.dialect)
+    of_seed = draw_problems(seed, max(0, first - len(cut)), work.dialect)
+    drawn = list(islice(chain(cut[first:], of_seed), num_problems))
+    num_cut = max(0, len(cut) - first)
     is_fused, is_interpreted = engine.mode == "fused", engine.device == "cpu"
     if is_fused and is_interpreted:
         # The time of Triton's interpreter grows with the work, so tiny problems exercise the kernels most.
-        alone = set(range(num_problems))
+        alone = set(range(num_cut, num_problems))
     else:
         # The kernels are compiled once for all sizes. A mode of `torch.compile` would compile each run.
         every = ALONE_ON_DEVICE_EVERY if is_fused else ALONE_EVERY
         can_run = is_fused or not make_entry(COMPILED, mode=engine.mode).compiles
-        alone = {i for i in range(num_problems) if can_run and runs_alone(first + i, every)}
+        alone = {i for i in range(num_cut, num_problems) if can_run and runs_alone(first + i, every)}
     for i in alone:
         if not is_fused:
             drawn[i] = put_in_dialect(draw_boundary_problem(seed, first + i), work.dialect)
@@ -273,6 +295,11 @@ def _draw_block(work: Identity, first: int, num_problems: int) -> tuple[list[Pro
             drawn[i] = draw_device_problem(seed, (first + i) // ALONE_ON_DEVICE_EVERY)
     skip_existing_objects()
     return drawn, alone
+
+
+@lru_cache(maxsize=1)
+def _cut_graph(graph: GraphFiles, dialect: Dialect) -> tuple[Problem, ...]:
+    return tuple(cut_problems(Source(graph).load(), dialect))
 
 
 def _end_with_open_query(group: list[int], problems: Sequence[Problem], number: int) -> list[int]:
@@ -363,7 +390,7 @@ def _write_down(failure: Failure, work: Identity, index: int) -> str:
         if (joined := next(alike, None)) is None:
             return ""
         failure = replace(joined, signature=failure.signature)
-    notes = (f"problem {index} of {name_source(work.seed, work.scope)}", NOT_SHRUNK)
+    notes = (f"problem {index} of {name_source(work)}", NOT_SHRUNK)
     made = make_reproducer(failure, work.engine, reference=work.reference, lockstep=work.lockstep, notes=notes)
     return render_reproducer(made)
 
@@ -375,7 +402,9 @@ BLOCK_SIZE: Final = 2048
 """The number of problems of a block. Large runs cost less per problem, especially if each run is compiled."""
 
 SHRINK_BUDGET: Final = Budget(seconds=20.0)
-"""The budget of one shrink."""
+"""The budget of one shrink. All shrinks share it, or the time that is left, if the time of the campaign is limited."""
+TRYING: Final = 0.8
+"""The share of a block's time until which problems run; the rest is for confirming those that differ."""
 
 MOST_LOST: Final = 100
 """The number of processes that may be killed in a row before any of them has proved anything."""
@@ -397,6 +426,8 @@ class Campaign:
     minimum:        the exercise required of the whole campaign
     dialect:        the dialect of both engines and of the problems
     scope:          a scope, whose problems are all tried, instead of problems from the seed within a budget
+    graph:          a graph; the neighbourhoods of its test queries come before the problems from the seed
+    files:          the contents of its files
     scheduler:      the address of a dask scheduler, used instead of `jobs`; an engine may then end or hang a worker
     """
 
@@ -417,17 +448,19 @@ class Campaign:
     minimum: Minimum = field(default_factory=lambda: MINIMUM)
     dialect: Dialect = OURS
     scope: str | None = None
+    graph: GraphFiles | None = None
+    files: tuple[GraphFile, ...] = ()
     scheduler: str | None = None
 
     def __post_init__(self) -> None:
         if self.scope is None:
             return
         check_scope(self.scope)
-        if self.examples is not None or self.seconds is not None:
+        if self.examples is not None or self.seconds is not None or self.graph is not None:
             raise UserError(
-                "a scope has no budget: all of its problems are tried",
+                "a scope has no graph and no budget: all of its problems are tried",
                 where="scope",
-                fix="leave out the number of examples and the time",
+                fix="leave out the graph, the number of examples and the time",
             )
 
     @property
@@ -486,6 +519,8 @@ class _Run:
             code=self._code,
             dialect=campaign.dialect,
             scope=campaign.scope,
+            graph=campaign.graph,
+            files=campaign.files,
         )
         self._log = self.corpus.log(
             self._work_identity, is_fresh=campaign.is_fresh, accept_changed=campaign.accept_changed
@@ -528,7 +563,8 @@ class _Run:
             # Another machine cannot see the log file.
             log = None if campaign.runs_here or campaign.scheduler is not None else logs / f"{number}.json"
             deadly = tuple(group for group, weight in deaths.get(number, {}).items() if weight >= MOST_KILLS)
-            return try_block, (self._work_identity, number, size_of[number], deadly, log)
+            left = inf if campaign.seconds is None else campaign.seconds - (time.monotonic() - started)
+            return try_block, (self._work_identity, number, size_of[number], deadly, log, left)
 
         def retry(number: int, exit_code: int) -> tuple[Callable[..., Block], tuple[object, ...]]:
             """Return the task of a block whose process ended: the same task without the groups that certainly end it."""
@@ -558,7 +594,8 @@ class _Run:
                     fix="run the command again: what was tried before the change is tried again",
                 )
             blocks[number] = block
-            self._log.add(block)
+            if block.num_problems == size_of[number]:
+                self._log.add(block)
             # A partial block was tried again as a whole.
             tried = reduce(Tried.plus, blocks.values(), NOTHING_TRIED) if is_partial else tried.plus(block)
 
@@ -592,7 +629,12 @@ class _Run:
         ][: self.campaign.most_shrunk]
         if self.is_interrupted:
             return
-        settings = self.campaign.sides, self.campaign.shrink_budget
+        budget = self.campaign.shrink_budget
+        if self.campaign.seconds is not None and waiting:
+            left = max(budget.seconds, self.campaign.seconds - self.seconds)
+            shared = left * min(workers.count(), len(waiting)) / len(waiting)
+            budget = budget._replace(seconds=min(budget.seconds, shared))
+        settings = self.campaign.sides, budget
 
         def take(number: int, text: str) -> None:
             path, made = waiting[number]
@@ -686,6 +728,8 @@ class _Run:
             dialect=campaign.dialect,
             seed=campaign.seed,
             scope=campaign.scope,
+            graph=campaign.graph,
+            stopped=self._describe_stop(total),
             lockstep=campaign.lockstep,
             is_interrupted=self.is_interrupted,
             num_resumed=self.num_resumed,
@@ -713,6 +757,14 @@ class _Run:
                 for path, signature, found in self.replays
             ],
         )
+
+    def _describe_stop(self, total: Tried) -> str:
+        campaign, num = self.campaign, total.num_problems - total.num_left
+        most = campaign.most_examples
+        if campaign.seconds is None or (most is not None and num >= most):
+            return ""
+        of = "" if most is None else f" of {most:,}"
+        return f"after {self.seconds:.0f} of {campaign.seconds:g} s: {num:,}{of} problems"
 
     def _list_divergences(self, total: Tried) -> list[FoundDivergence]:
         """Return each divergence of the problems or of the corpus, with its reproducer."""

@@ -10,7 +10,7 @@ from dataclasses import replace
 from datetime import date
 from enum import StrEnum
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 import msgspec
 
@@ -21,6 +21,7 @@ from kgverify.errors import UserError, count_of
 from kgverify.escaping import make_visible
 from kgverify.files.reading import read_toml
 from kgverify.files.writing import explained, make_folders
+from kgverify.graphs.graph import GraphFile, GraphFiles
 from kgverify.program.limits import OURS, Dialect
 from kgverify.report.wording import describe_exercise
 from kgverify.runs.engine_makers import EngineSpec, Sides
@@ -52,7 +53,7 @@ class Counts(msgspec.Struct, kw_only=True):
 
     num_problems:  tried
     num_skipped:   problems with a policy that the engine does not support
-    num_left:      problems not run, since an engine that hangs or ends its process ends its block
+    num_left:      problems not run: those too slow, and those of a block that a hang or the end of the process ended
     num_differing: problems that differ in their run
     num_confirmed: differing problems that were run by themselves; the signatures of the others are unknown
     exercise:      the exercise, by the reference, of the problems on which both sides agree
@@ -127,6 +128,7 @@ class Identity(WorkIdentity, frozen=True, kw_only=True, omit_defaults=True):
 
     dialect: the dialect of the problems; the file omits the default
     scope:   of the problems, instead of the seed's sequence
+    graph, files: a graph, whose problems precede the seed's sequence, and the contents of its files
     """
 
     engine: EngineSpec
@@ -136,6 +138,8 @@ class Identity(WorkIdentity, frozen=True, kw_only=True, omit_defaults=True):
     block_size: int
     dialect: Dialect = OURS
     scope: str | None = None
+    graph: GraphFiles | None = None
+    files: tuple[GraphFile, ...] = ()
 
     @property
     def sides(self) -> Sides:
@@ -182,9 +186,20 @@ class Corpus:
         return Ledger(path, identity, Block, title=title, accept_changed=accept_changed)
 
 
-def name_source(seed: int, scope: str | None) -> str:
+class _Source(Protocol):
+    @property
+    def seed(self) -> int: ...
+    @property
+    def scope(self) -> str | None: ...
+    @property
+    def graph(self) -> GraphFiles | None: ...
+
+
+def name_source(source: _Source) -> str:
     """Return the name of the sequence of a campaign's problems."""
-    return f"seed {seed}" if scope is None else f"the scope {scope}"
+    graph = source.graph
+    before = "" if graph is None else f"the graph {graph.spec or graph.train[0]} and "
+    return f"{before}seed {source.seed}" if source.scope is None else f"the scope {source.scope}"
 
 
 def name_file(signature: Signature) -> str:
@@ -371,6 +386,8 @@ class CampaignResult(Counts, kw_only=True):
     engine, reference: the engine under test, and the engine that it was compared with
     dialect:     the dialect of both engines and of the problems
     scope:       of the problems, instead of the seed's sequence
+    graph:       the graph whose problems precede the seed's sequence
+    stopped:     what was tried before the time was over; empty if everything was
     num_resumed: the number of problems that earlier campaigns tried
     seconds:     the seconds that this campaign spent on trying problems
     stages, classes: the number of confirmed problems for each stage and class of divergence
@@ -394,6 +411,8 @@ class CampaignResult(Counts, kw_only=True):
     notes: list[str] = msgspec.field(default_factory=list)
     dialect: Dialect = OURS
     scope: str | None = None
+    graph: GraphFiles | None = None
+    stopped: str = ""
 
     @property
     def new(self) -> list[FoundDivergence]:
@@ -412,14 +431,16 @@ class CampaignResult(Counts, kw_only=True):
 
     @property
     def is_vacuous(self) -> bool:
-        """True if nothing was compared: no time was left, or the engine supports no policy."""
-        return self.num_problems == self.num_skipped
+        """True if nothing was compared: no time was left, every problem was too slow, or the engine supports no policy."""
+        return self.num_problems == self.num_skipped + self.num_left
 
     @property
     def reasons(self) -> tuple[str, ...]:
         """The reasons why the campaign decides nothing, if it found nothing."""
         if self.is_vacuous:
             return ("nothing was compared",)
+        if self.num_differing and not self.divergences:
+            return (f"the time ended before one of {count_of(self.num_differing, 'differing problem')} was confirmed",)
         return explain_missing({"": self.exercise}, self.minimum)
 
     @property
@@ -484,15 +505,17 @@ def _list_rows(result: CampaignResult) -> Iterator[tuple[str, str]]:
     yield (
         "compared",
         f"{count_of(result.num_candidates, 'candidate')}, {count_of(result.num_steps, 'step')},"
-        f" {count_of(result.num_resolvents, 'resolvent')} of {name_source(result.seed, result.scope)}",
+        f" {count_of(result.num_resolvents, 'resolvent')} of {name_source(result)}",
     )
+    yield "stopped", result.stopped
     yield "proved", f"no divergence exists in the scope {result.scope}" if result.is_proof else ""
     yield from (("because", each) for each in result.reasons if result.verdict is Verdict.INCONCLUSIVE)
     yield "exercised", describe_exercise(result.exercise) if result.exercise.outcomes is not None else ""
     yield from (("note", each) for each in result.notes)
     skipped, left = (count_of(num, "problem") for num in (result.num_skipped, result.num_left))
     yield "skipped", f"{skipped} whose policy the engine does not know" * (result.num_skipped > 0)
-    yield "not run", f"{left} in blocks that a hang or the end of the process ended" * (result.num_left > 0)
+    why = "too slow, or in blocks that a hang or the end of the process ended"
+    yield "not run", f"{left} {why}" * (result.num_left > 0)
     yield "time", f"{result.seconds:.1f} s, {result.problems_per_second:,.0f} problems a second"
     for title, counts in (("stages", result.stages), ("classes", result.classes)):
         yield title, ", ".join(f"{name} {count:,}" for name, count in sorted(counts.items()))

@@ -38,8 +38,6 @@ UNEXPLAINED: Final = FULL._replace(explained=0)
 """The effort for a divergence if only its stage and class matter."""
 ALONE: Final = tuple(Equality(lockstep=each, determinism=False, minimum=NO_MINIMUM) for each in (False, True))
 """The equality for a problem by itself, without and with lockstep."""
-MOST_CONFIRMED: Final = 10
-"""The default number of problems that a check confirms."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,6 +81,12 @@ class Suspect(NamedTuple):
         """The index of the problem among those checked."""
         return self.batch.indices[self.member]
 
+    def leave_open(self, message: str, situation: str = "") -> Failure:
+        """Return a failure that decides nothing."""
+        problem = self.batch.merged.problems[self.member]
+        signature = Signature("", "", UNDECIDED, situation)
+        return Failure(index=self.number, problem=problem, group=(problem,), signature=signature, message=message)
+
 
 @dataclass(frozen=True)
 class Checker:
@@ -96,21 +100,6 @@ class Checker:
     make: MakePipeline = field(default_factory=compiled_maker)
     reference: MakePipeline = make_reference
     lockstep: bool = False
-
-    def check(self, problems: Sequence[Problem], most: int = MOST_CONFIRMED) -> tuple[list[Failure], Exercise]:
-        """Return the failures of the engine, and the exercise of the problems on which it agrees with the reference.
-
-        The problems share as few runs as their limits, policies and numbers of corruptions allow. Everything recorded
-        is compared. The first `most` differing problems are confirmed, each by itself; there may be more.
-        """
-        suspects: list[Suspect] = []
-        exercise = NOT_EXERCISED
-        for batch in prepare_batches(problems, self.reference):
-            found = self.find_suspects(batch)
-            exercise = exercise.plus(count_agreeing(batch, found))
-            suspects += found
-        suspects.sort(key=lambda suspect: suspect.number)
-        return [self.confirm(suspect) for suspect in suspects[:most]], exercise
 
     def find_suspects(self, batch: Batch) -> list[Suspect]:
         """Return the problems of a batch that differ in its run.
@@ -147,12 +136,9 @@ class Checker:
         group = halve(suspect.batch.merged.problems, lambda part: bool(self._find_in_group(part)), first=problem)
         found, blamed = self._find_in_group(group), group.index(problem) if problem in group else 0
         member = blamed if blamed in found or not found else min(found)
-        return self._judge_member(group, member, number) or Failure(
-            index=number,
-            problem=problem,
+        return self._judge_member(group, member, number) or replace(
+            suspect.leave_open("the difference did not occur again", "differs in one run and not in the next"),
             group=tuple(group),
-            signature=Signature("", "", UNDECIDED, "differs in one run and not in the next"),
-            message="the difference did not occur again",
         )
 
     def judge(self, problem: Problem, index: int = 0) -> Failure | None:

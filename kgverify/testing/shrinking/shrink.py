@@ -6,6 +6,7 @@ Failing in the same way means that the first divergence has the same stage, fiel
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product, starmap
@@ -13,6 +14,7 @@ from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
 
 from kgverify.engines.protocol import Sizes
 from kgverify.errors import UserError
+from kgverify.interrupts import OutOfTime, stop_after
 from kgverify.program.atoms import NamedAtom, Term, Variable
 from kgverify.program.limits import NUMBERS, Limits
 from kgverify.program.outcomes import Stage
@@ -105,8 +107,8 @@ class Oracle:
     def judge(self, problem: Problem) -> Failure | None:
         """Return the failure of a problem that is run alone. OutOfBudget if the limit is reached."""
         if problem not in self._judged:
-            self._check_budget()
-            self._judged[problem] = self.judge_alone(problem)
+            with self._within_budget():
+                self._judged[problem] = self.judge_alone(problem)
         return self._judged[problem]
 
     def judge_alone(self, problem: Problem) -> Failure | None:
@@ -196,8 +198,8 @@ class Oracle:
         is_common = self.can_share and all(each.key == problems[0].key for each in problems)
         if not is_common or len(group) < FEWEST_TOGETHER:
             return group
-        self._check_budget()
-        found = self.judge_together(problems)
+        with self._within_budget():
+            found = self.judge_together(problems)
         if control is None:
             return [i for member, i in enumerate(group) if member in found]
         if middle not in found:
@@ -212,9 +214,15 @@ class Oracle:
         self._agreed.update(attempts[i] for i in others)
         return suspects
 
-    def _check_budget(self) -> None:
+    @contextmanager
+    def _within_budget(self) -> Iterator[None]:
         if self.calls >= self.budget.max_calls or self.seconds >= self.budget.seconds:
             raise OutOfBudget
+        try:
+            with stop_after(self.budget.seconds - self.seconds):
+                yield
+        except OutOfTime:
+            raise OutOfBudget from None
 
     def _counted(self, run: Run, sizes: Sizes) -> Pipeline:
         self.calls += 1

@@ -23,7 +23,7 @@ from kgverify.program.outcomes import STEP_STAGES, Origin, Stage
 from kgverify.program.program import NamedRule
 from kgverify.report.report import Report
 from kgverify.runs.engine_makers import EAGER, PLAIN, EngineSpec, Sides
-from kgverify.runs.job import load_run_graph, read_job, write_down
+from kgverify.runs.job import choose_reference, load_run_graph, read_job, write_down
 from kgverify.step.clauses import Clauses
 from kgverify.testing.checking.check import Checker
 from kgverify.testing.checking.failure import sign
@@ -477,7 +477,7 @@ def shrink_run(
     report = verification.report
     engines = [engine] if engine is not None else find_engines(report)
     if reference is None:
-        named = write_down(read_job(report).engines.reference or PLAIN)
+        named = write_down(choose_reference(read_job(report).engines.reference))
         reference = _without_compilation(_require_name(named, report.environment.expected, "--reference"))
     loaded = load_run_graph(report) if graph is None else graph
     while True:
