@@ -306,10 +306,10 @@ def _recording(*, tests: bool) -> Iterator[tuple[list[Found], list[Cases]]]:
     cases: list[Cases] = []
     originals = describe.find_condition, describe.show, describe.confirm
 
-    def find(stage: str, every: Any, own: Any = ()) -> Any:
+    def find(stage: str, kind: Any, every: Any, own: Any = ()) -> Any:
         listed = list(every)
         cases.extend(listed)
-        return originals[0](stage, listed, own)
+        return originals[0](stage, kind, listed, own)
 
     def show(stage: str, best: Found, experiment: Any = None) -> Any:
         if experiment is None or experiment.verdict != "refuted":

@@ -1,5 +1,6 @@
 """Ctrl-C, distinguished from a KeyboardInterrupt that an engine raises; and the end of the time for some work."""
 
+import gc
 import signal
 import threading
 import time
@@ -56,7 +57,13 @@ def stop_after(seconds: float) -> Iterator[None]:
 
 
 def _raise_out_of_time(number: int, frame: FrameType | None) -> None:
-    raise OutOfTime
+    # The garbage collector would print what its callbacks raise, and go on.
+    callbacks = {getattr(each, "__code__", None) for each in gc.callbacks}
+    while frame is not None and frame.f_code not in callbacks:
+        frame = frame.f_back
+    if frame is None:
+        raise OutOfTime
+    signal.setitimer(signal.ITIMER_REAL, SHORTEST, 1.0)
 
 
 def is_pressed() -> bool:

@@ -9,18 +9,21 @@ from typing import Any
 
 import msgspec
 
-from kgverify.api.inputs import make_engine, names_engine
+from kgverify.api.inputs import make_engine, make_pipeline, names_engine
 from kgverify.arguments import checked
 from kgverify.comparison.equality import DEFAULT_EQUALITY, Equality
-from kgverify.comparison.result import Verdict
+from kgverify.comparison.result import ROLES, Verdict
 from kgverify.errors import UserError
 from kgverify.program.limits import DeclaredLimits, declare_limits
 from kgverify.progress import Progress, no_progress
+from kgverify.ranking.rank_file import holds_text
 from kgverify.report.report import Report
+from kgverify.runs.job import Job
 from kgverify.runs.retake import describe_left, retake_steps
 from kgverify.trace.model.trace import Trace
 from kgverify.trace.read.trace_file import TraceFile, read_trace
-from kgverify.verification.recorded import compare_recorded
+from kgverify.verification.compare_ranks import compare_ranks, redraw
+from kgverify.verification.recorded import RecordedComparison, compare_recorded
 from kgverify.verification.save import RunTimes, locked_run, save_verification
 
 
@@ -33,8 +36,12 @@ def compare(
     equality: Equality = DEFAULT_EQUALITY,
     limits: DeclaredLimits | Mapping[str, Any] | None = None,
     progress: Progress = no_progress,
+    job: Job | None = None,
 ) -> Report:
     """Compare two recorded traces, step by step; or judge one trace by an engine.
+
+    Either side may also be a file of ranks (docs/evaluating.md): the differences are described by their pattern, or by the rule
+    that ranks the candidates of the other side in the same way.
 
     Two traces need no engine, nor torch. An engine judges a trace by a step of its own from every recorded goal, with the facts
     and rules of the trace. Choices, scores and outcomes are judged as well if the trace's policy is `shortest`.
@@ -48,6 +55,7 @@ def compare(
         limits: The limits of the engine, such as `{"dialect": Dialect(memory="set")}`; those that are left out are the
             trace's, or the defaults. For two traces, leave it out.
         progress: A function that is called with the number of bytes compared since its last call.
+        job: The graph of files of ranks, its split, and the queries that an engine proves; `kgverify.Job(Source(...))`.
 
     Returns:
         The report, as `kgverify.verify` returns it. Only traces recorded with `level="deep"` name the stage at fault from
@@ -65,6 +73,11 @@ def compare(
     """
     started = perf_counter()
     with locked_run(save):
+        if any(isinstance(side, str | Path) and holds_text(side) for side in (expected, actual)):
+            recorded = _compare_ranks(expected, actual, job, equality)
+            if save is not None:
+                save_verification(recorded, Path(save), RunTimes(perf_counter() - started))
+            return recorded.report.with_traces(recorded)
         num_left, is_retaken = 0, False
         if isinstance(expected, (Path, TraceFile, Trace)) or not names_engine(expected):
             if limits is not None:
@@ -94,6 +107,23 @@ def compare(
         if save is not None:
             save_verification(recorded, Path(save), RunTimes(perf_counter() - started))
         return recorded.report.with_traces(recorded)
+
+
+def _compare_ranks(expected: Any, actual: Any, job: Job | None, equality: Equality) -> RecordedComparison:
+    """Compare files of ranks, each with the other one, a trace, or an engine that proves the queries of the job."""
+    sides: list[Any] = [expected, actual]
+    run = None if job is None else job.make_run()
+    for i, side in enumerate(sides):
+        if names_engine(side):
+            if run is None:
+                raise UserError(
+                    "needs the graph whose candidates the engine proves", where=str(side), fix="give --graph as well"
+                )
+            sides[i] = redraw(run, make_pipeline(side, run, where=ROLES[i]).engine)
+        elif isinstance(side, TraceFile) or not (isinstance(side, Trace) or holds_text(side)):
+            sides[i] = _load(side)
+    graph, split = (None, "test") if run is None else (run.graph, run.split)
+    return compare_ranks(sides[0], sides[1], graph, split=split, equality=equality)
 
 
 def _load(trace: str | Path | TraceFile | Trace) -> Trace:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from kgverify.comparison.result import Comparison, Divergence, Level, Verdict, highest_level
 from kgverify.comparison.step_view import Names, side_name
 from kgverify.program.outcomes import NOT_PROVED_PENALTY, Outcome, Stage
-from kgverify.trace.model.columns import Candidates, Rankings
+from kgverify.trace.model.columns import UNKNOWN, Candidates, Rankings
 from kgverify.trace.model.score_tolerance import judge_tolerance
 from kgverify.trace.model.trace import Trace
 
@@ -62,8 +62,10 @@ def compare_rankings(
             if group in unexplained
             or ((group[0], side_name(group[1])) not in touched and not _is_rounding(expected, error, group, *both))
         }
-    names = Names(expected)
-    found = [_divergence(group, *wrong[group], expected, names) for group in sorted(wrong)]
+    names, candidates = Names(expected), expected.columns.candidates
+    groups = zip(candidates.query.tolist(), candidates.side.tolist(), strict=True)
+    rows = {group: row for row, group in reversed([*enumerate(groups)])} if wrong else {}
+    found = [_divergence(group, *wrong[group], names, candidates, rows.get(group, -1)) for group in sorted(wrong)]
     cause = "repeated resolvents" if len(repeating) else "near-ties"
     return _add_ranks(comparison, found, (expected.rankings, actual.rankings), cause)
 
@@ -154,12 +156,10 @@ def _divergence(
     group: _Group,
     wanted: _Ranks | None,
     got: _Ranks | None,
-    expected: Trace,
     names: Names,
+    candidates: Candidates,
+    row: int,
 ) -> Divergence:
-    candidates = expected.columns.candidates
-    rows = np.flatnonzero((candidates.query == group[0]) & (candidates.side == group[1]))
-    row = int(rows[0]) if len(rows) else -1
     return Divergence(
         candidate=row,
         atom=names.atom(tuple(candidates.atom[row].tolist())) if row >= 0 else "",
@@ -177,6 +177,8 @@ def _divergence(
 def _render(ranks: _Ranks | None) -> str:
     if ranks is None:
         return "not ranked"
+    if ranks.num_ranked == UNKNOWN:
+        return f"rank {ranks.optimistic:g}" + f" to {ranks.pessimistic:g}" * (ranks.pessimistic > ranks.optimistic)
     return f"optimistic {ranks.optimistic:g}, pessimistic {ranks.pessimistic:g}, of {ranks.num_ranked}"
 
 

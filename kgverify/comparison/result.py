@@ -312,6 +312,7 @@ class Coverage(msgspec.Struct, frozen=True, kw_only=True):
     steps:        the compared steps; for a candidate that differs, the steps up to its first difference
     fields:       the compared columns
     not_compared: the columns that one of the traces lacks
+    rankings:     the compared ranks, if only ranks are compared
     """
 
     candidates: int
@@ -322,6 +323,7 @@ class Coverage(msgspec.Struct, frozen=True, kw_only=True):
     candidates_expected: int = 0
     candidates_actual: int = 0
     steps_after_near_ties: int = 0
+    rankings: int = 0
 
 
 class FieldRule(msgspec.Struct, frozen=True):

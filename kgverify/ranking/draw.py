@@ -302,6 +302,27 @@ def draw_candidates(
     return CandidateSet(np.repeat(query.astype(np.int32), counts), all_sides, atom)
 
 
+def list_excluded(
+    group: Group, triple: NDArray[np.int32], side: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+    """Return the known triples that a group excludes, int32 [m, 3], and their rows in the triples, int64 [m]."""
+    row = group.excluded_row
+    entities = group.domain[group.column] if group.domain.ndim == 1 else group.domain[row, group.column]
+    return group.rows[row], put_entities(triple[group.rows[row]], side[group.rows[row]], entities)
+
+
+def add_known(graph: KnowledgeGraph, triples: NDArray[np.int32], drawn: CandidateSet) -> CandidateSet:
+    """Add the known triples that a draw left out, to be ranked as if nothing was filtered. triples: those of the split."""
+    keys = np.unique(drawn.query.astype(np.int64) * 2 + drawn.side)
+    query, side = np.divmod(keys, 2)
+    parts = [drawn]
+    for group in group_rows(graph, triples[query], side):
+        of, atom = list_excluded(group, triples[query], side)
+        is_other = (atom != triples[query[of]]).any(1)
+        parts.append(CandidateSet(query[of].astype(np.int32), side[of].astype(np.int8), atom).take(is_other))
+    return CandidateSet(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
+
+
 def draw_eligible(
     graph: KnowledgeGraph, triple: NDArray[np.int32], side: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int32]]:

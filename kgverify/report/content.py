@@ -104,8 +104,8 @@ class ReportContent(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     reasons: tuple[str, ...]
     notes: tuple[str, ...]
     equality: tuple[FieldRule, ...]
-    determinism: Determinism
-    lockstep: bool
+    determinism: Determinism = Determinism()
+    lockstep: bool = False
     run: RunInfo
     limits: DeclaredLimits
     policy: PolicyInfo

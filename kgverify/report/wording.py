@@ -41,6 +41,9 @@ _MOST_OF_RULE: Final = 80
 _LARGEST: Final = {"max_resolvents": MAX_RESOLVENTS, "max_atoms": MAX_ATOMS}
 _LIMITS: Final = ("max_resolvents", "max_atoms", "max_depth")
 
+MEAN_RANK: Final = "arithmetic_mean_rank"
+"""The metric that a report shows only if ranks alone are compared."""
+
 METRICS: Final = ("mean_reciprocal_rank", "hits_at_1", "hits_at_3", "hits_at_10")
 """The metrics that a report shows."""
 
@@ -78,7 +81,7 @@ def value_lines(value: Value) -> list[str]:
 def describe_engine(engine: EngineInfo) -> str:
     """Describe an engine: `compiled (eager, cpu, float32, fact-cap)`."""
     about = ", ".join(filter(None, (engine.mode, engine.device, engine.precision, *engine.faults)))
-    return make_visible(f"{engine.name} ({about})")
+    return make_visible(f"{engine.name} ({about})" if about else engine.name)
 
 
 def describe_kind(divergence: Divergence) -> str:
@@ -112,6 +115,8 @@ def describe_values(divergence: Divergence) -> str:
 def describe_coverage(report: ReportContent) -> str:
     """Describe the coverage: `1,120 candidates, 2,314 steps, 6,812 resolvents, 21 fields compared`."""
     c = report.coverage
+    if c.rankings:
+        return f"{count_of(c.rankings, 'rank')} compared"
     counts = (c.candidates, "candidate"), (c.steps, "step"), (c.resolvents, "resolvent"), (len(c.fields), "field")
     line = f"{', '.join(count_of(*each) for each in counts)} compared"
     found = report.exercise
@@ -157,7 +162,10 @@ def describe_run(report: ReportContent) -> str:
     if "split" not in run.unknown:
         queries = "queries" if "num_queries" in run.unknown else count_of(run.num_queries, "query")
         corruptions = "all corruptions" if run.num_corruptions < 0 else count_of(run.num_corruptions, "corruption")
-        parts += [f"{queries} of {clip(run.split)}", f"{corruptions} a side", f"seed {run.seed}"]
+        parts.append(f"{queries} of {clip(run.split)}")
+        parts += [f"{corruptions} a side", f"seed {run.seed}"] * (not report.coverage.rankings)
+    if report.coverage.rankings:
+        return ", ".join(parts)
     parts.append(f"policy {clip(report.policy.name, MOST_OF_NAME) or 'unknown'}")
     return ", ".join([*parts, "lockstep"] if report.lockstep else parts)
 
@@ -277,8 +285,10 @@ def metric_rows(report: ReportContent, lacking: str) -> Iterator[tuple[str, tupl
         return f"{values[key]:.4f}" if key in values else lacking
 
     both = report.metrics
-    for metric in METRICS if both.expected or both.actual else ():
+    for metric in (*METRICS, MEAN_RANK) if both.expected or both.actual else ():
         keys = [f"{side}.realistic.{metric}" for side in SIDES]
+        if metric == MEAN_RANK and keys[0] not in both.expected:
+            continue
         yield metric, tuple((render(both.expected, key), render(both.actual, key)) for key in keys)
 
 

@@ -211,7 +211,7 @@ def judge(
     outcomes = Outcomes(*map(count_outcomes, codes))
     comparison, exercised = judge_exercise(found.comparison, found.recorded, outcomes, minimum)
     comparison = withhold(judge_search(comparison, found.recorded[0], found.sources[0]))
-    metrics = _compute_metrics(*(side.rankings for side in found.ranked))
+    metrics = compute_both_metrics(*(side.rankings for side in found.ranked))
     check_numbers(outcomes, metrics, codes, [side.rankings for side in found.ranked])
     stated = outcomes if proves else Outcomes(actual=outcomes.actual)
     rounding = (*describe_rounding(comparison), *name_way_out(whole, comparison))
@@ -220,19 +220,27 @@ def judge(
         self_test=plant_changes(found.parts),
         notes=(*comparison.notes, *notes, *rounding, *later_notes, *_note_proofs(stated)),
     )
-    headers = [source.header for source in found.sources]
+    return make_report(
+        comparison,
+        (found.sources[0].header, found.sources[1].header),
+        metrics=metrics,
+        causes=causes,
+        outcomes=stated,
+        exercise=exercised,
+        minimum=dict(minimum),
+        **about,
+    )
+
+
+def make_report(comparison: Comparison, headers: tuple[Header, Header], **about: Any) -> Report:
+    """Return the report of a comparison of two sides with these headers; `about` are further fields."""
     return Report(
         **msgspec.structs.asdict(comparison),
-        metrics=metrics,
         first_cause=find_first(comparison),
         run=headers[0].run,
         limits=headers[0].limits,
         policy=headers[0].policy,
         environment=describe_environment(*headers),
-        causes=causes,
-        outcomes=stated,
-        exercise=exercised,
-        minimum=dict(minimum),
         **about,
     )
 
@@ -267,7 +275,7 @@ def _note_proofs(outcomes: Outcomes) -> list[str]:
     return [note if proved[1] else f"no candidate was proved by the actual side: {note}"]
 
 
-def _compute_metrics(expected: Rankings | None, actual: Rankings | None) -> Metrics:
+def compute_both_metrics(expected: Rankings | None, actual: Rankings | None) -> Metrics:
     """Compute the expected metrics with the reference, and the actual metrics with `kgverify.ranking`.
 
     InternalError if both compute different metrics from the same ranks.

@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from kgverify.comparison.comparable import StepSource
 from kgverify.comparison.compare import Comparer
 from kgverify.comparison.modulo import DUPLICATES, ORDER
 from kgverify.comparison.rankings import RankCandidates, compare_rankings, mean_reciprocal_rank
@@ -145,7 +146,7 @@ _NOTHING_DIFFERS: Final = Comparison(
 def plant_changes(comparers: Sequence[Comparer]) -> SelfTest:
     """Plant a change in each compared column, and in the ranks. InternalError if a change is not reported."""
     columns = {name for each in comparers for name in _plant_in_columns(each)}
-    return SelfTest(len(columns) + _plant_in_ranks(comparers[0]))
+    return SelfTest(len(columns) + plant_in_ranks(comparers[0].sources))
 
 
 class _Change(NamedTuple):
@@ -309,13 +310,13 @@ def _apply(trace: Trace, changes: Sequence[_Change]) -> Trace:
     return replace(trace, columns=columns, digests=Digests(*(words ^ is_other for words in digests)))
 
 
-def _plant_in_ranks(comparer: Comparer) -> bool:
+def plant_in_ranks(sources: tuple[StepSource, StepSource]) -> bool:
     """Plant a change in each column of the ranks of a few groups, and return whether there are ranks."""
-    left, right = (source.rankings for source in comparer.sources)
+    left, right = (source.rankings for source in sources)
     if left is None or right is None or not len(left.query):
         return False
     rankings = Rankings(*(column[:MAX_GROUPS] for column in cast(Any, left)))
-    trace = replace(comparer.sources[0].shell(), columns=empty_columns(), rankings=rankings)
+    trace = replace(sources[0].shell(), columns=empty_columns(), rankings=rankings)
     group = int(rankings.query[-1]), side_name(int(rankings.side[-1]))
     for name in Rankings._fields:
         values = getattr(rankings, name).copy()

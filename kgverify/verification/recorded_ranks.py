@@ -15,11 +15,13 @@ from kgverify.comparison.compare import Comparer
 from kgverify.comparison.rankings import RankCandidates
 from kgverify.comparison.result import ROLES, Attribution, Cause, Comparison, Divergence, RankingRules, RecognisedRule
 from kgverify.errors import count_of
+from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.graphs.load import find_graph
 from kgverify.program.atom_table import AtomTable
 from kgverify.program.outcomes import Side
 from kgverify.ranking.rank import NO_TRUTH, find_truth
 from kgverify.ranking.rules import (
+    USUAL_SIZES,
     Counted,
     Counts,
     Mistake,
@@ -29,15 +31,17 @@ from kgverify.ranking.rules import (
     RuleRanker,
     Ties,
     count_above,
+    drop_roundings,
     find_known,
     find_unexplained,
     give_ranks,
     has_repeated,
     list_mistakes,
     list_rules,
+    rankings_of,
     ranks_of,
 )
-from kgverify.trace.model.columns import LABELS, Candidates
+from kgverify.trace.model.columns import LABELS, UNKNOWN, Candidates, Rankings
 from kgverify.trace.model.trace import Trace
 from kgverify.verification.attribute import attribute_loss
 from kgverify.verification.judgement import FULL, Effort
@@ -99,13 +103,22 @@ def recognise_ranks(comparison: Comparison, comparer: Comparer) -> RecordedRanks
     if any("are listed" in note for note in comparison.notes):
         return RecordedRanks((expected, actual), reason="not all divergences are listed")
     margin = 4 * comparer.score_tolerance
-    return _Recognition((expected, actual), [source.labels for source in sources], margin).judge(comparison)
+    return Recognition((expected, actual), [source.labels for source in sources], margin).judge(comparison)
 
 
-class _Recognition:
-    """The recognition of the rules of two traces. margin: the error of a gap between two scores, in nats, for each step."""
+class Recognition:
+    """The recognition of the rules of two traces.
 
-    def __init__(self, traces: tuple[Trace, Trace], labels: list[NDArray[Any] | None], margin: float) -> None:
+    margin: the error of a gap between two scores, in nats, for each step
+    """
+
+    def __init__(
+        self,
+        traces: tuple[Trace, Trace],
+        labels: list[NDArray[Any] | None],
+        margin: float,
+        graph: KnowledgeGraph | None = None,
+    ) -> None:
         self._traces, self._margin = traces, margin
         self._candidates = [trace.columns.candidates for trace in traces]
         self._recorded = [None if trace.rankings is None else ranks_of(trace.rankings) for trace in traces]
@@ -114,7 +127,7 @@ class _Recognition:
         for side in sorted((0, 1), key=lambda side: labels[side] is None):
             self._truth = self._truth.join(find_truth(self._candidates[side], labels[side], traces[side].rankings))
         facts = [trace.facts for trace in traces if trace.facts is not None]
-        self._splits = find_splits(traces[0])
+        self._splits = find_splits(traces[0], graph)
         known = np.concatenate((*facts, self._truth.atom, *self._splits.values())).astype(np.int32)
         self._is_other = [~self._truth.mark(each) for each in self._candidates]
         self._num_known = [
@@ -128,6 +141,10 @@ class _Recognition:
         # The facts of the program are those of train.
         self._of_split = {**({"train": np.concatenate(facts)} if facts else {}), **self._splits}
         self._counts: dict[tuple[Any, ...], Counts] = {}
+
+    def rank_by(self, rule: RankingRule) -> Rankings:
+        """Rank the expected candidates by a rule."""
+        return rankings_of(give_ranks(self._count(0, rule), rule))
 
     def judge(self, comparison: Comparison) -> RecordedRanks:
         """Return the rules, the ranks that they leave unexplained, and functions that rank as each side does."""
@@ -150,7 +167,7 @@ class _Recognition:
         if lacking:
             return replace(found, reason=lacking)
         ranks = [
-            recorded or give_ranks(self._count(side, rule), rule.ties, rule.offset)
+            recorded or give_ranks(self._count(side, rule), rule)
             for side, (rule, recorded) in enumerate(zip(chosen, self._recorded, strict=True))
         ]
         rankers = [
@@ -193,26 +210,48 @@ class _Recognition:
             [trace.header.run.rank_tolerance for trace in self._traces] + [0.0],
             counted,
         )
-        found = {rule: len(self._find_unexplained(side, rule, recorded)) for rule in rules}
-        if not found or min(found.values()) < FEWEST_BY_MISTAKE:
-            return found
+        found: dict[RankingRule, int] = {}
+        # If scores explain the ranks to the bit, rounding explains nothing.
+        for margin in dict.fromkeys((0.0, self._margin)) if rules else ():
+            found = {rule: len(self._find_unexplained(side, rule, recorded, margin)) for rule in rules}
+            found = drop_roundings(found)
+            certain = {rule: num for rule, num in found.items() if rule.ties is not Ties.RANDOM}
+            if min(certain.values()) >= FEWEST_BY_MISTAKE:
+                # Ties that are broken at random explain more than any mistake, so a mistake is the better explanation.
+                mistakes = self._try_mistakes(side, list(certain), recorded, margin)
+                found = certain | mistakes if mistakes else found
+            if not min(found.values()):
+                break
+        return found
+
+    def _try_mistakes(
+        self, side: int, rules: Sequence[RankingRule], recorded: Ranks, margin: float
+    ) -> dict[RankingRule, int]:
+        """Return the mistakes that explain every recorded rank."""
         # Rankings that were cut are equally long, except for those that were shorter anyway.
-        mistakes = list_mistakes(rules, sorted(self._of_split), [int(recorded.num_ranked.max())])
+        sizes = [int(recorded.num_ranked.max())]
+        if sizes[0] == UNKNOWN:
+            highest = int(recorded.pessimistic.max())
+            sizes = [highest, *(num for size in USUAL_SIZES for num in (size, size + 1) if num >= highest)][:3]
+        mistakes = list_mistakes(rules, sorted(self._of_split), sizes)
         # A mistake that does not explain every rank is no better than an unknown rule.
         every = (rule for rule in mistakes if np.isin(recorded.key, self._count(side, rule).key).all())
-        return found | {rule: 0 for rule in every if not len(self._find_unexplained(side, rule, recorded))}
+        found = {rule: 0 for rule in every if not len(self._find_unexplained(side, rule, recorded, margin))}
+        # A sample only bounds the ranks.
+        return {rule: 0 for rule in found if rule.mistake is not Mistake.SAMPLED} or found
 
-    def _find_unexplained(self, side: int, rule: RankingRule, recorded: Ranks) -> NDArray[np.int64]:
-        low, high = (self._count(side, rule, margin) for margin in (-self._margin, self._margin))
+    def _find_unexplained(
+        self, side: int, rule: RankingRule, recorded: Ranks, margin: float | None = None
+    ) -> NDArray[np.int64]:
+        margin = self._margin if margin is None else margin
+        low, high = (self._count(side, rule, each) for each in (-margin, margin))
         return find_unexplained(low, high, rule, recorded)
 
     def _count(self, side: int, rule: RankingRule, margin: float = 0.0) -> Counts:
-        mistake = Mistake.NONE if rule.offset else rule.mistake
-        key = rule._replace(ties=Ties.BOUNDS, mistake=mistake), side, margin
+        key = rule.counting, side, margin
         if key not in self._counts:
-            candidates, known = self._candidates[side], None
-            if rule.counted is Counted.FILTERED:
-                known = find_known(candidates, self._known_to(rule))
+            candidates = self._candidates[side]
+            known = rule.find_left_out(candidates, self._known_to(rule))
             self._counts[key] = count_above(candidates, self._truth, rule, known, margin)
         return self._counts[key]
 
@@ -234,7 +273,7 @@ class _Recognition:
                 others = options[1 - side]
                 options[side] = [_OWN] if _OWN in others else others
         # A rule with a mistake is the last resort.
-        options[0] = [rule for rule in options[0] if not rule.mistake and not rule.splits] or options[0]
+        options[0] = [rule for rule in options[0] if rule.is_right] or options[0]
         expected = options[0][0]
         actual = min(options[1], key=lambda rule: sum(a != b for a, b in zip(rule, expected, strict=True)))
         if Counted.FILTERED in actual and (filtered := expected._replace(counted=Counted.FILTERED)) in options[0]:
@@ -314,9 +353,9 @@ class _Recognition:
         return sum(key in touched or any(each.get(key) != rows[0].get(key) for each in rows) for key in every)
 
 
-def find_splits(trace: Trace) -> dict[str, NDArray[np.int32]]:
+def find_splits(trace: Trace, graph: KnowledgeGraph | None = None) -> dict[str, NDArray[np.int32]]:
     """Return the triples of the splits valid and test in the ids of a trace, if its graph is found: int32 [n, 3] each."""
-    graph = find_graph(trace.header.run.graph, trace.header.program_sha256)
+    graph = graph or find_graph(trace.header.run.graph, trace.header.program_sha256)
     if graph is None:
         return {}
     ids = [{name: i for i, name in enumerate(names)} for names in (trace.symbols.predicates, trace.symbols.constants)]

@@ -98,7 +98,7 @@ def _of_ranks() -> Iterator[tuple[str, object, object]]:
     many = _candidates([*range(301)], [0.0] * 301)
     truth = find_truth(many, many.atom[:, 1] == 0, None)
     for ties, ranks in ((Ties.BOUNDS, (1, 301)), (Ties.REALISTIC, (151, 151)), (Ties.PESSIMISTIC, (301, 301))):
-        ranked = give_ranks(count_above(many, truth, RankingRule(ties=ties)), ties)
+        ranked = give_ranks(count_above(many, truth, RankingRule(ties=ties)), RankingRule(ties=ties))
         yield f"300 ties, {ties.name}", [*ranked.optimistic.tolist(), *ranked.pessimistic.tolist()], [*ranks]
     few = _candidates([0, 1, 2, 3], [0.0, -0.5, -0.9, -1.5])
     few = few._replace(num_steps=np.array([1, 2, 5, 3], np.uint32))

@@ -1,5 +1,7 @@
 """The rules of ranking that kgverify knows: each recognised by the ranks it gives, and the true triples found."""
 
+import math
+
 import numpy as np
 import pytest
 from ranking_graphs import make_graph
@@ -69,6 +71,9 @@ def ranks_by(rule, candidates, truth, known, seed=0):
             Ties.REALISTIC: (middle, middle),
             Ties.OPTIMISTIC: (low, low),
             Ties.PESSIMISTIC: (high, high),
+            Ties.ROUNDED_UP: (math.ceil(middle),) * 2,
+            Ties.ROUNDED_DOWN: (math.floor(middle),) * 2,
+            Ties.ROUNDED_EVEN: (round(middle),) * 2,
             Ties.RANDOM: (int(rng.integers(low, high + 1)),) * 2,
         }[rule.ties]
         rows.append((query, side, len(scores) + 1, low, high))

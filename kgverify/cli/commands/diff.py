@@ -1,8 +1,9 @@
-"""`kgverify diff`: compare two engines, or two recorded traces."""
+"""`kgverify diff`: compare two engines, two recorded traces, or files of ranks."""
 
 import shlex
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -16,6 +17,7 @@ from kgverify.comparison.equality import Equality
 from kgverify.comparison.result import Verdict
 from kgverify.errors import UserError
 from kgverify.files.writing import check_folder
+from kgverify.ranking.rank_file import holds_text
 from kgverify.report.render.terminal import print_report
 from kgverify.runs.job import Reference
 
@@ -50,11 +52,11 @@ def diff(
     """Compare two engines, or two recorded traces, step by step.
 
     By default the compiled evaluator is compared with the reference prover. `kgverify diff reference TRACE.h5` judges a recorded
-    trace: the reference takes each of its steps again.
+    trace: the reference takes each of its steps again. Either may also be a file of ranks; docs/evaluating.md.
 
     Args:
-        expected: The trace to compare with; or an engine, which takes each step of the other trace again.
-        actual: The trace to judge.
+        expected: The trace or file of ranks to compare with; or an engine, which takes each step of the other trace again.
+        actual: The trace or file of ranks to judge.
         save: Save both traces and the report in a folder.
     """
     if expected is not None:
@@ -63,6 +65,7 @@ def diff(
                 "expected two traces, found one", where=str(expected), fix="kgverify diff EXPECTED.h5 ACTUAL.h5"
             )
         is_judged = names_engine(str(expected))
+        has_ranks = any(map(holds_text, (expected, actual)))
         for option in NEED_ENGINES if is_judged else (*NEED_ENGINES, "--limits"):
             if is_typed(option):
                 raise UserError(
@@ -73,8 +76,12 @@ def diff(
         from kgverify.api.compare import compare
 
         with show_comparison(expected, actual) as progress:
-            limits = job.proofs.given_limits() if is_judged else None
-            report = compare(str(expected), actual, save=save, equality=equality, limits=limits, progress=progress)
+            limits = job.proofs.given_limits() if is_judged and not has_ranks else None
+            queries = job.queries if is_typed("--corruptions") else replace(job.queries, corruptions="all")
+            made = replace(job, queries=queries).make() if has_ranks and (is_judged or job.source.is_given) else None
+            report = compare(
+                str(expected), actual, save=save, equality=equality, limits=limits, progress=progress, job=made
+            )
     else:
         if save is not None:
             check_folder(save)

@@ -41,17 +41,18 @@ class TextFile(NamedTuple):
         return self.content.decode()
 
 
-def read_text(file: Traversable, *, standard_input: bool = False) -> TextFile:
+def read_text(file: Traversable, *, standard_input: bool = False, purpose: str = "a file of the graph") -> TextFile:
     """Read a file as UTF-8, or UTF-16 if it begins with its mark; packed files are unpacked.
 
     Args:
         file: The file, or a resource of a package.
         standard_input: Whether the user typed the path: then `-` is standard input.
+        purpose: What the file should be, for errors.
 
     Raises:
         UserError: The file cannot be read or unpacked, or a line is not text.
     """
-    stored = read_file(file, purpose="a file of the graph", standard_input=standard_input)
+    stored = read_file(file, purpose=purpose, standard_input=standard_input)
     content = decompress(stored, where=str(file))
     if binary := next((name for start, name in _BINARY.items() if content.startswith(start)), None):
         fix = "write its table as text with tabs, such as by pandas's `to_csv(path, sep='\\t', index=False)`"

@@ -109,12 +109,16 @@ class Resolvents(NamedTuple):
     atoms: NDArray[np.int32]
 
 
+UNKNOWN: Final = 1 << 31
+"""The number of ranked candidates of a ranking that does not tell it."""
+
+
 class Rankings(NamedTuple):
     """The rank of the true candidate among its corruptions, one row for each query and side.
 
     query:       int32 [Q]
     side:        int8  [Q]
-    num_ranked:  uint32 [Q]  candidates ranked, the true one included
+    num_ranked:  uint32 [Q]  candidates ranked, the true one included; `UNKNOWN` if only ranks are known
     optimistic:  float64 [Q]
     pessimistic: float64 [Q]
     """
