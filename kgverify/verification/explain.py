@@ -21,6 +21,7 @@ from kgverify.trace.model.trace import Trace
 from kgverify.verification.attribute import attribute_loss, order_by_loss
 from kgverify.verification.lockstep import Compared, Task
 from kgverify.verification.planted_changes import check_attribution
+from kgverify.verification.recorded_ranks import judge_ranks, recognise_ranks
 from kgverify.verification.replay import Explainer, Replayed
 
 
@@ -47,7 +48,9 @@ def explain(
     comparison = msgspec.structs.replace(comparison, divergences=tuple(each.divergence for each in replayed))
     comparison = compare_rankings(comparison, expected, actual, task.ranks)
     of_ranking = comparison.divergences[len(replayed) :]
-    divergences, causes = explainer.group([*replayed, *(Replayed(each, None) for each in of_ranking)])
+    ranked = recognise_ranks(comparison, comparer) if of_ranking else None
+    judge = partial(judge_ranks, ranked=ranked)
+    divergences, causes = explainer.group([*replayed, *(Replayed(each, None) for each in of_ranking)], judge)
     divergences, causes = describe_conditions(
         causes,
         divergences,

@@ -939,10 +939,15 @@ class Explainer:
         )
         return _of_machinery(divergence) if agrees else divergence
 
-    def group(self, replayed: list[Replayed]) -> tuple[tuple[Divergence, ...], tuple[Cause, ...]]:
-        """Return the divergences with their classes, and their causes."""
+    def group(
+        self, replayed: list[Replayed], judge: Callable[[Finding], Finding]
+    ) -> tuple[tuple[Divergence, ...], tuple[Cause, ...]]:
+        """Return the divergences with their classes, and their causes. judge: a function that judges findings on ranks."""
         seen = [Seen(each.divergence, self.classify(each), self._surround(each)) for each in replayed]
-        findings = separate(seen)
+        findings = tuple(
+            judge(finding) if each.divergence.stage == Stage.RANK else finding
+            for each, finding in zip(replayed, separate(seen), strict=True)
+        )
         divergences = [each.divergence for each in replayed]
         return group_causes(*name_in_dialect(divergences, findings, self._limits.dialect))
 

@@ -210,6 +210,7 @@ def test_a_fault_of_ranking_is_charged_to_rank_alone_or_beside_another():
     report = judge(run, eager_pipeline(run)._replace(rank=rank_unproved_as_proved)).report
     (share,) = report.attribution.shares
     assert {each.stage for each in report.causes} == {"rank"}
+    assert "ranked by the log-probability, proved or not; ties give both bounds" in report.first_divergence.evidence
     assert share.share == pytest.approx(report.metrics.expected[MRR] - report.metrics.actual[MRR], abs=1e-12)
     assert share.repaired == pytest.approx(report.metrics.expected[MRR])
     pruning = staged_pipeline(run, Stages(SCORES["shortest"])._replace(prune=prune_nothing))
