@@ -209,11 +209,17 @@ def _differs(step: SeenStep, fault: Fault) -> bool:
     expected, actual = step.expected, step.actual
     assert actual is not None
     # A difference in nothing but the numbers of variables is one of `rename`.
-    contents = [
-        [each.content if fault.stage is Stage.RENAME else content_of(each) for each in side.resolvents]
+    listed = [
+        [
+            (
+                each.content if fault.stage is Stage.RENAME else content_of(each),
+                each.clause if step.run.has_origins else None,
+            )
+            for each in side.resolvents
+        ]
         for side in (expected, actual)
     ]
-    if contents[0] != contents[1]:
+    if listed[0] != listed[1]:
         return True
     if (expected.choice, expected.outcome) != (actual.choice, actual.outcome):
         return True

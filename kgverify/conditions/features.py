@@ -270,6 +270,13 @@ def _num_surviving(i: Instance) -> int:
     return sum(bool(atoms) and atoms not in step.visited for atoms in step.kept.values())
 
 
+def _list_proofs(i: Instance) -> list[bool]:
+    """Return whether each resolvent that `close` receives is a proof, in the order of the clauses."""
+    step = i.seen
+    known(step.origins if step.run.follows_semantics else None)
+    return [not step.kept[clause] for clause in step.made if step.kept[clause] not in step.visited]
+
+
 def _chosen(kind: GoalKind) -> Callable[[Instance], Value]:
     return _step(lambda step: step.expected.chosen is not None and step.expected.chosen[0] == kind)
 
@@ -364,6 +371,8 @@ _VALUES: Final[dict[str, Callable[[Instance], Value]]] = {
     "room below max_resolvents": _step(lambda s: known(s.run.limits.max_resolvents) - len(s.expected.resolvents)),
     "resolvents before closing": _num_surviving,
     "resolvents visited": lambda i: sum(atoms in i.seen.visited for atoms in i.seen.kept.values()),
+    "proofs of the step": lambda i: sum(_list_proofs(i)),
+    "resolvents before the proof": lambda i: [*_list_proofs(i), True].index(True) if any(_list_proofs(i)) else -1,
     "atoms of the goal": _step(lambda s: len(s.expected.goal)),
     "atoms left to max_atoms": _step(lambda s: known(s.run.limits.max_atoms) - len(s.expected.goal)),
     "variables of the goal": _step(lambda s: len(_variables(s.expected.goal))),
@@ -414,6 +423,9 @@ _NUMBERED: Final[dict[str, Callable[[Any], Callable[[Instance], Value]]]] = {
     "has the first constant as argument {each}": lambda argument: lambda i: _has_constant(i, argument, 0),
     "has the last constant as argument {each}": lambda argument: (
         lambda i: _has_constant(i, argument, i.inference.clauses.fact_index.largest_constant)
+    ),
+    "is in a partial block of {each} matches": lambda size: (
+        lambda i: _match_position(i) >= (num := i.seen.num_matches[i.by[0]]) - num % size
     ),
     "is in a partial block of {each}": lambda size: lambda i: _position(i) >= _segment(i) - _segment(i) % size,
     "is in a partial block of {each} candidates": lambda size: lambda i: i.candidate.is_in_partial_block(size),
@@ -554,6 +566,9 @@ def read_numbers(engine: NumberedEngine, symbols: Symbols) -> tuple[Feature, ...
         p, a, b = own(atom)
         return (p * size + a) * size + b
 
+    def has_key(bits: int) -> Callable[[Instance], Value]:
+        return _mistaken(lambda p, a, b: (predicates[p] * size + constants[a]) * size + constants[b] & (1 << bits) - 1)
+
     clause, step = frozenset((Unit.FACT, Unit.RULE)), frozenset(Unit) - {Unit.CANDIDATE}
     rows: tuple[tuple[str, str, frozenset[Unit], Callable[[Instance], Value]], ...] = (
         (
@@ -588,9 +603,23 @@ def read_numbers(engine: NumberedEngine, symbols: Symbols) -> tuple[Feature, ...
         ),
     )
     stages = frozenset((Stage.MATCH_RULES, Stage.MATCH_FACTS, Stage.PRUNE))
-    return tuple(
+    own_keys = (
+        Feature(
+            f"has the key of a fact in {bits} bits",
+            "",
+            frozenset((Unit.RESOLVENT,)),
+            Scale.FLAG,
+            f"with an atom that is no fact but equals one in the last {bits} bits of keys of the engine's numbers",
+            _or_none(has_key(bits)),
+            f"without an atom that is no fact but equals one in the last {bits} bits of keys of the engine's numbers",
+            stages,
+        )
+        for bits in (16, 32)
+    )
+    counts = (
         Feature(name, "", of, Scale.COUNT, phrase, _or_none(value), stages=stages) for name, phrase, of, value in rows
     )
+    return *counts, *own_keys
 
 
 def _refuse(message: str) -> UserError:
