@@ -572,31 +572,31 @@ def read_numbers(engine: NumberedEngine, symbols: Symbols) -> tuple[Feature, ...
     clause, step = frozenset((Unit.FACT, Unit.RULE)), frozenset(Unit) - {Unit.CANDIDATE}
     rows: tuple[tuple[str, str, frozenset[Unit], Callable[[Instance], Value]], ...] = (
         (
-            "number of its predicate",
+            "predicate's number",
             "whose predicate has the engine's number {}",
             clause,
             lambda i: predicates[i.head[0]],
         ),
         (
-            "number of its first argument",
+            "first argument's number",
             "whose first argument has the engine's number {}",
             clause,
             lambda i: own(i.head)[1],
         ),
         (
-            "number of its second argument",
+            "second argument's number",
             "whose second argument has the engine's number {}",
             clause,
             lambda i: own(i.head)[2],
         ),
         (
-            "key of its atom",
+            "key",
             f"whose key, packed from the engine's numbers with {size:,} constants, is {{}}",
             clause,
             lambda i: pack_numbers(i.head),
         ),
         (
-            "number of the selected predicate",
+            "selected predicate's number",
             "where the selected predicate has the engine's number {}",
             step,
             lambda i: predicates[i.selected[0]],

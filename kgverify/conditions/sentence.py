@@ -45,18 +45,30 @@ def describe_test(test: Term, features: Sequence[Feature]) -> str:
     if feature.scale is Scale.FLAG:
         return feature.phrase if bool(test.value) == (test.relation is Relation.EQUAL) else feature.opposite
     if test.relation is Relation.SAME:
-        return f"whose {feature.name} equals the {features[test.other].name}"
+        left, right = (_as_number(each.name) for each in (feature, features[test.other]))
+        return f"for which the {left} equals the {right}"
+    if test.relation is Relation.OTHER and test.value == -1 and feature.negative and "{}" not in feature.negative:
+        # A value of -1 stands for "none" here.
+        test = test._replace(relation=Relation.AT_LEAST, value=0.0)
     if not test.value and test.relation in feature.zeros:
         return feature.zeros[test.relation]
-    if feature.negative and test.value < 0 and test.relation in (Relation.EQUAL, Relation.AT_MOST):
-        relation = Relation.AT_LEAST if test.relation is Relation.AT_MOST else Relation.EQUAL
+    if feature.negative and test.value < 0 and test.relation is not Relation.BETWEEN:
+        relation = {Relation.AT_MOST: Relation.AT_LEAST, Relation.AT_LEAST: Relation.AT_MOST}.get(
+            test.relation, test.relation
+        )
         test, feature = test._replace(value=-test.value, relation=relation), feature._replace(phrase=feature.negative)
     if test.relation is Relation.REMAINDER:
         words = f"{describe_number(test.value)} modulo {describe_number(test.high)}"
         return f"whose {feature.name} is {('even', 'odd')[int(test.value)] if test.high == 2 else words}"
     text = feature.phrase.replace("{}", _describe_value(test, feature))
-    is_one = test.relation in (Relation.EQUAL, Relation.AT_MOST)
+    is_one = test.relation in (Relation.EQUAL, Relation.AT_MOST, Relation.OTHER)
     return _PLURAL_OF_ONE.sub(r"\1 \2", text) if is_one else text
+
+
+def _as_number(name: str) -> str:
+    """Return the name of a feature after "the": one that counts things is their number."""
+    counted = f"number of {name}" if name.partition(" ")[0].endswith("s") else name
+    return counted.replace(" its ", " their ")
 
 
 def _describe_value(test: Term, feature: Feature) -> str:
