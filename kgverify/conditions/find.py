@@ -297,14 +297,18 @@ def find_in(stage: str, cases: Cases, table: Table, *, is_whole: bool = False) -
     likely = [(each, chance) for each in exact if (chance := chance_for(table, each)) <= MOST_CHANCE]
     resting = [is_whole and _drop_resting(table, each) is not each for each, _ in likely]
     rests = bool(likely) and all(resting)
-    two = _find_two(found, search, is_firm=rests) if rests or not likely else None
+    # No experiment can test a condition of a draw, so only the simplest are stated.
+    is_drawn = stage == Stage.CORRUPT
+    two = _find_two(found, search, is_firm=rests) if (rests or not likely) and not is_drawn else None
     if two is not None:
         return two, True
     if likely:
         order = sorted(range(len(likely)), key=resting.__getitem__)
         (condition, chance), *rest = (likely[i] for i in order)
         return found._replace(condition=condition, others=tuple(each for each, _ in rest), chance=chance), True
-    return (_name_clauses(cases, table, exact), True) if exact else (_find_inexact(found, search), False)
+    if exact:
+        return _name_clauses(cases, table, exact), True
+    return None if is_drawn else _find_inexact(found, search), False
 
 
 def _find_inexact(found: Found, search: Search) -> Found | None:
