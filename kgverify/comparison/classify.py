@@ -277,7 +277,7 @@ def _of_scores(stage: Stage, around: Surroundings) -> Finding:
     if short := name_coarser_type(expected, actual):
         words += f": the actual scores have no more bits than {short} numbers"
         return Finding(DifferenceClass.ROUNDING, words, 0.9)
-    words += ": as much as a coarser float type or slightly different weights change them"
+    words += ": as little as a coarser float type or slightly different weights would change them"
     return Finding(DifferenceClass.NUMBER, words, 0.6)
 
 

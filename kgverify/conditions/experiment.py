@@ -292,7 +292,8 @@ def _draw(bases: Sequence[SeenStep], rng: Random) -> Iterator[_Problem]:
             p, a, b = goal[0]
             goal = [(p, a if rng.random() < 0.6 else -1, b if rng.random() < 0.4 else -rng.randint(1, 2))]
         if rng.random() < 0.3:
-            goal.append(draw_atom(known[rng.randrange(len(known))]))
+            # A fact in front of other atoms leaves them as they are.
+            goal.insert(rng.choice((0, len(goal))), draw_atom(known[rng.randrange(len(known))]))
         if rng.random() < 0.2:
             # Two variables become one.
             goal = [*_bind(tuple(goal), {-2: -1})]
@@ -343,7 +344,7 @@ def _vary(step: SeenStep, found: Found, rng: Random) -> Iterator[_Problem]:
         )
         for query in dict.fromkeys(queries)
     ]
-    if any(found.table.features[i].stages == {Stage.REVISIT} for i in found.condition.used):
+    if any(found.table.features[i].stages & {Stage.REVISIT, Stage.LIMIT} for i in found.condition.used):
         yield from _visit_resolvents(step, earlier)
     # Only a few edits are tried for each step, so each step gets different ones.
     rng.shuffle(others)
@@ -359,7 +360,11 @@ def _vary(step: SeenStep, found: Found, rng: Random) -> Iterator[_Problem]:
 def _visit_resolvents(step: SeenStep, earlier: tuple[Atoms, ...]) -> Iterator[_Problem]:
     """Yield problems in which resolvents were visited before as goals, unchanged or in another order."""
     most = step.run.limits.max_atoms
-    made = [atoms for atoms in step.kept.values() if atoms and (most is None or len(atoms) <= most)][:MOST_VISITED]
+    of_kinds: dict[int, list[Atoms]] = {}
+    for clause, atoms in step.kept.items():
+        if atoms and (most is None or len(atoms) <= most):
+            of_kinds.setdefault(clause[0], []).append(atoms)
+    made = [each for atoms in of_kinds.values() for each in atoms[:MOST_VISITED]]
     for i, atoms in enumerate(made):
         visited = (*earlier, *made[:i], number_variables(iter(atoms[::-1])))
         yield _Problem(step, step.candidate, step.goal, visited, step.expected.depth + i + 1)
@@ -430,7 +435,7 @@ def _choose_facts(step: SeenStep, found: Found, rng: Random) -> list[Ids]:
     singles_out = False
     tested = [found.table.features[i].of for i in found.condition.used]
     if found.cases.unit is Unit.FACT and any(Unit.STEP not in each for each in tested):
-        known = [Instance(Unit.FACT, False, i, step.candidate, step, (Origin.FACT, i)) for i in indices]
+        known = _as_instances(indices, step)
         chosen, singles_out = _next_to_boundary(known, found), _is_constant(known, found)
     num = min(MOST_AT_RANDOM, len(indices))
     spread = [i * (len(indices) - 1) // max(1, num - 1) for i in range(num)]
@@ -441,10 +446,22 @@ def _choose_facts(step: SeenStep, found: Found, rng: Random) -> list[Ids]:
         if predicate != selected[0] and (facts := clauses.facts_of(predicate))
         for i in {0, rng.randrange(len(facts)), len(facts) - 1}
     ]
-    within = [indices[i] for i in (*chosen, *spread)]
+    # What a condition on facts predicts for other predicates is tried as often.
+    beyond = [
+        those[i]
+        for predicate in (clauses.predicates_of_facts if chosen else ())
+        if predicate != selected[0] and (those := list(clauses.facts_of(predicate))[:MOST_FACTS])
+        for i in _next_to_boundary(_as_instances(those, step), found)[: MOST_AT_BOUNDARY // 2]
+    ]
+    mixed = zip_longest([indices[i] for i in (*chosen, *spread)], beyond)
+    within = [i for pair in mixed for i in pair if i is not None]
     # A condition that singles out predicates is refuted only by other predicates, which are then tried as often.
     tried = chain.from_iterable(zip_longest(within, elsewhere)) if singles_out else (*within, *elsewhere)
     return [clauses.facts[i] for i in dict.fromkeys(i for i in tried if i is not None)]
+
+
+def _as_instances(facts: Sequence[int], step: SeenStep) -> list[Instance]:
+    return [Instance(Unit.FACT, False, i, step.candidate, step, (Origin.FACT, i)) for i in facts]
 
 
 def _is_constant(known: Sequence[Instance], found: Found) -> bool:

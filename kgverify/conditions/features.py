@@ -277,6 +277,12 @@ def _list_proofs(i: Instance) -> list[bool]:
     return [not step.kept[clause] for clause in step.made if step.kept[clause] not in step.visited]
 
 
+def _chooses_a_rule(i: Instance) -> bool:
+    step = i.seen.expected
+    known(i.seen.run.has_origins or None)
+    return step.chosen is not None and step.resolvents[step.choice].origin_kind == Origin.RULE
+
+
 def _chosen(kind: GoalKind) -> Callable[[Instance], Value]:
     return _step(lambda step: step.expected.chosen is not None and step.expected.chosen[0] == kind)
 
@@ -326,6 +332,8 @@ _VALUES: Final[dict[str, Callable[[Instance], Value]]] = {
     "has the atoms of a goal visited": lambda i: sorted(i.kept) in map(sorted, i.seen.visited),
     "atoms before pruning": lambda i: len(i.made.atoms),
     "facts pruned": lambda i: sum(i.made.is_pruned),
+    "atoms after a pruned one": lambda i: max(0, len(i.made.atoms) - 1 - [*i.made.is_pruned, True].index(True)),
+    "room below max_atoms before pruning": lambda i: known(i.seen.run.limits.max_atoms) - len(i.made.atoms),
     "is pruned to nothing": lambda i: bool(i.made.is_pruned) and all(i.made.is_pruned),
     "first atom is pruned": lambda i: any(i.made.is_pruned[:1]),
     "prunes before an atom": lambda i: any(a and not b for a, b in pairwise(i.made.is_pruned)),
@@ -361,6 +369,7 @@ _VALUES: Final[dict[str, Callable[[Instance], Value]]] = {
     "chooses TRUE": _chosen(GoalKind.TRUE),
     "chooses FALSE": _chosen(GoalKind.FALSE),
     "chooses a goal": _chosen(GoalKind.GOAL),
+    "chooses the resolvent of a rule": _chooses_a_rule,
     "highest scores": _step(lambda s: s.scores.count(s.scores[0]) if s.scores else 0),
     "gap of the scores": _step(lambda s: s.scores[0] - s.scores[1] if len(s.scores) > 1 else math.inf),
     "resolvents": _step(lambda s: len(s.expected.resolvents)),

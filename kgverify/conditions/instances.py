@@ -185,15 +185,15 @@ class SeenStep:
 
     @cached_property
     def uncertain(self) -> set[Clause]:
-        """The clauses that make the same resolvent, if it is listed fewer times than there are such clauses.
+        """The clauses that make the same resolvent, if a side lists it fewer times than there are such clauses.
 
         The sides of a step may list the same resolvents, and still have used different clauses.
         """
-        listed = Counter(map(content_of, self.expected.resolvents))
+        sides = [Counter(map(content_of, side.resolvents)) for side in (self.expected, self.actual) if side is not None]
         found: set[Clause] = set()
         for atoms, clauses in ({} if self.origins is None else self.origins.made).items():
-            num = listed[int(GoalKind.GOAL if atoms else GoalKind.TRUE), atoms]
-            if 0 < num < len(clauses):
+            content = int(GoalKind.GOAL if atoms else GoalKind.TRUE), atoms
+            if any(0 < listed[content] < len(clauses) for listed in sides):
                 found.update(clauses)
         return found
 
@@ -419,7 +419,11 @@ class Fault(NamedTuple):
         for step in differing:
             left, right = _listed(step)
             moved = _find_moved(step, left, right)
-            clauses = (clause for clause in list_clauses(step) if clause not in moved)
+            clauses = (
+                clause
+                for clause in list_clauses(step)
+                if clause not in moved | (set() if step.run.has_origins else step.uncertain)
+            )
             labelled.append((step, [(clause, (clause in left) != (clause in right)) for clause in clauses]))
         dropped = [clause in _listed(step)[0] for step, labels in labelled for clause, is_wrong in labels if is_wrong]
         if dropped:

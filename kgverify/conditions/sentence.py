@@ -59,7 +59,9 @@ def describe_test(test: Term, features: Sequence[Feature]) -> str:
         test, feature = test._replace(value=-test.value, relation=relation), feature._replace(phrase=feature.negative)
     if test.relation is Relation.REMAINDER:
         words = f"{describe_number(test.value)} modulo {describe_number(test.high)}"
-        return f"whose {feature.name} is {('even', 'odd')[int(test.value)] if test.high == 2 else words}"
+        words = ("even", "odd")[int(test.value)] if test.high == 2 else words
+        name = _as_number(feature.name)
+        return f"whose {name} is {words}" if name == feature.name else f"for which the {name} is {words}"
     text = feature.phrase.replace("{}", _describe_value(test, feature))
     is_one = test.relation in (Relation.EQUAL, Relation.AT_MOST, Relation.OTHER)
     return _PLURAL_OF_ONE.sub(r"\1 \2", text) if is_one else text
@@ -224,8 +226,9 @@ def _state(found: Found) -> str:
     counts = describe_counts(cases, (wrong, num_wrong), (right, num_right))
     claim = f"the {describe_condition(condition, table.features, cases)} are {cases.wrong}: {counts}"
     if not found.is_exact:
-        shares = f"precision {wrong / max(1, wrong + right):.3f}, recall {wrong / num_wrong:.3f}"
-        exceptions = (f"; exception: {each}" for each in _list_examples(found)[:1])
+        shares = f"in the run, precision {wrong / max(1, wrong + right):.3f}, recall {wrong / num_wrong:.3f}"
+        where = " in an experiment" * bool(found.exceptions)
+        exceptions = (f"; exception{where}: {each}" for each in _list_examples(found)[:1])
         return f"mostly {claim} ({shares}){''.join(exceptions)}"
     alike, only = _describe_alike(found), _describe_only(found)
     parts = (

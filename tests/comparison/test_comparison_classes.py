@@ -77,7 +77,7 @@ def of_scores(*pairs: tuple[float, float]) -> Any:
 NO_STEP = "one side has no such step"
 STALE = "the resolvents are those of the step {} before this one"
 DROPPED = "dropped (by max_atoms, by max_resolvents): expected (1, 2), actual (0, 3)"
-COARSE = "scores differ by at most 9.9e-03, relative: as much as a coarser float type"
+COARSE = "scores differ by at most 9.9e-03, relative: as little as a coarser float type"
 
 
 # fmt: off

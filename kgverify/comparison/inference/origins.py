@@ -103,6 +103,7 @@ class StepOrigins:
         self._clauses = clauses
         self.goal = goal
         self._excluded = clauses.excluded(query) if query is not None else None
+        self._query: Ids | None = None if query is None else (int(query[0]), int(query[1]), int(query[2]))
         # The same resolvents are explained for both lists of a step, and for several rules.
         self.explain = cache(self._explain)
         self.explain_otherwise = cache(self._explain_otherwise)
@@ -201,7 +202,7 @@ class StepOrigins:
             if atoms and atoms == number_variables(iter(pruned[: len(atoms)])):
                 cut.append(clause)
             # If any atom could be deleted, everything could be a proof.
-            if atoms or all(whole[i] == self._excluded for i in wrong):
+            if atoms or all(whole[i] == self._query for i in wrong):
                 more.append((len(wrong), clause, self._describe_deleted(whole[wrong[0]])))
         if less:
             yield Explanation(tuple(less), Deviation.PRUNED_LESS, f"{num_kept} of its atoms are facts, and were left")
@@ -213,7 +214,7 @@ class StepOrigins:
             yield Explanation(tuple(c for c, _ in found), Deviation.PRUNED_MORE, f"{found[0][1]} was deleted")
 
     def _describe_deleted(self, atom: Ids) -> str:
-        if atom == self._excluded:
+        if atom == self._query:
             return "the query, which may not serve as a fact,"
         return "an atom with variables" if min(atom[1:]) < 0 else "an atom that the facts lack"
 

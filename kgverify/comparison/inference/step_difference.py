@@ -618,7 +618,10 @@ class _Explainer:
         """Judge a resolvent that some clauses make exactly, and that one side lacks."""
         needs_both = self._origins is not None and all(map(self._origins.needs_all_bindings, found.clauses))
         why = "they match only if both argument pairs are unified together" if needs_both else ""
-        return StepDifference(self._matching(found, r), kind, why, OPEN if len(found.kinds) > 1 else CLEAR)
+        confidence = OPEN if len(found.kinds) > 1 else CLEAR
+        if kind is DifferenceClass.MISSING and len(self._visited) > 1 and not needs_both:
+            why, confidence = "a fault of revisit would look the same", min(confidence, LIKELY)
+        return StepDifference(self._matching(found, r), kind, why, confidence)
 
     def _matching(self, found: Explanation | None, r: ResolventView) -> Stage:
         """Return the stage that finds the clauses of a resolvent."""
