@@ -24,6 +24,7 @@ from kgverify.trace.model.trace import Trace
 from kgverify.trace.read.trace_file import TraceFile, read_trace
 from kgverify.verification.compare_ranks import compare_ranks, redraw
 from kgverify.verification.recorded import RecordedComparison, compare_recorded
+from kgverify.verification.recorded_dialect import adopt_program
 from kgverify.verification.save import RunTimes, locked_run, save_verification
 
 
@@ -55,7 +56,8 @@ def compare(
         limits: The limits of the engine, such as `{"dialect": Dialect(memory="set")}`; those that are left out are the
             trace's, or the defaults. For two traces, leave it out.
         progress: A function that is called with the number of bytes compared since its last call.
-        job: The graph of files of ranks, its split, and the queries that an engine proves; `kgverify.Job(Source(...))`.
+        job: The graph of a trace that lacks its facts and rules, or of files of ranks, with the split and the queries that an
+            engine proves; `kgverify.Job(Source(...))`.
 
     Returns:
         The report, as `kgverify.verify` returns it. Only traces recorded with `level="deep"` name the stage at fault from
@@ -85,6 +87,10 @@ def compare(
             reference: Any = expected
         else:
             actual, is_retaken = _load(actual), True
+            if job is not None:
+                if actual.facts is not None:
+                    raise UserError("the trace holds its program", where="--graph", fix="leave it out")
+                actual = adopt_program(actual, job.make_run().graph)
             make = partial(make_engine, expected, where="EXPECTED")
             reference, num_left = retake_steps(actual, make, declare_limits(limits, "limits"))
             if equality.minimum is None and "candidates.outcome" not in reference.fields & actual.fields:

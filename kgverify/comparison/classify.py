@@ -14,7 +14,7 @@ from kgverify.comparison.step_view import StepReader, StepView, canonical
 from kgverify.errors import count_of
 from kgverify.program.atoms import Atom, Goal
 from kgverify.program.outcomes import DifferenceClass, GoalKind, Stage
-from kgverify.trace.model.score_tolerance import name_coarser_type
+from kgverify.trace.model.score_tolerance import name_rounding
 
 SCORE_ROUNDING = 2.0**-6
 """Scores whose difference, relative to the larger score, is below this look like the rounding of a short float."""
@@ -274,9 +274,9 @@ def _of_scores(stage: Stage, around: Surroundings) -> Finding:
         return Finding(DifferenceClass.NUMBER, f"scores differ by up to {worst:.1e}, relative", 0.9)
     words = f"scores differ by at most {worst:.1e}, relative"
     expected, actual = (np.array(side, np.float64) for side in zip(*pairs, strict=True))
-    if short := name_coarser_type(expected, actual):
-        words += f": the actual scores have no more bits than {short} numbers"
-        return Finding(DifferenceClass.ROUNDING, words, 0.9)
+    if short := name_rounding(expected, actual):
+        words += f": the actual scores are the expected ones rounded to {short}, up or down"
+        return Finding(DifferenceClass.ROUNDING, words, 0.7)
     words += ": as little as a coarser float type or slightly different weights would change them"
     return Finding(DifferenceClass.NUMBER, words, 0.6)
 

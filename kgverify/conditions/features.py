@@ -618,9 +618,9 @@ def read_numbers(engine: NumberedEngine, symbols: Symbols) -> tuple[Feature, ...
             "",
             frozenset((Unit.RESOLVENT,)),
             Scale.FLAG,
-            f"with an atom that is no fact but equals one in the last {bits} bits of keys of the engine's numbers",
+            f"with an atom that is not a fact but equals one in the last {bits} bits of keys of the engine's numbers",
             _or_none(has_key(bits)),
-            f"without an atom that is no fact but equals one in the last {bits} bits of keys of the engine's numbers",
+            f"without an atom that is not a fact but equals one in the last {bits} bits of keys of the engine's numbers",
             stages,
         )
         for bits in (16, 32)

@@ -239,7 +239,7 @@ def _metrics(report: EvaluationReport) -> FittedTable:
 
 def _facts(report: EvaluationReport) -> Text:
     faults, gap = ", ".join(report.engine.faults), report.smallest_gap
-    of_check = describe_limits(report.check.exercise, report.limits) if report.check is not None else []
+    of_check = describe_limits(report.limits, report.check.exercise) if report.check is not None else []
     lines = {
         "outcomes": f"{_counts(report.outcomes)}; {report.num_limited:,} limited",
         "true triples": _counts(report.true_outcomes),

@@ -342,7 +342,11 @@ def exercise_lines(report: ReportContent) -> list[str]:
 
 def limit_lines(report: ReportContent) -> list[str]:
     """Describe the limits that affected the verdict, and the untested limits; empty if the exercise is unknown."""
-    return [] if report.exercise is None else describe_limits(report.exercise.of_both, report.limits)
+    return (
+        []
+        if report.exercise is None
+        else describe_limits(report.limits, report.exercise.expected, report.exercise.actual)
+    )
 
 
 def describe_exercise(exercise: Exercise) -> str:
@@ -373,11 +377,16 @@ def describe_stages(exercise: Exercise) -> str:
     return f"{acted} of {exercise.counted:,} steps{counted}"
 
 
-def describe_limits(exercise: Exercise, limits: DeclaredLimits) -> list[str]:
-    """Describe the limits that dropped something, each with a sufficient value, and the limits that no step reached."""
+def describe_limits(limits: DeclaredLimits, *sides: Exercise) -> list[str]:
+    """Describe the limits that dropped something, each with a sufficient value, and the limits that no step reached.
+
+    The numbers are those of the side that a limit affects more.
+    """
     lines = []
-    for name, num in exercise.limits.items():
-        value, enough = getattr(limits, name), exercise.enough.get(name, 0)
+    reached = {name: max(sides, key=lambda side, name=name: side.limits.get(name, 0)) for name in sides[0].limits}  # type: ignore[misc]  # one by one
+    for name, exercise in reached.items():
+        num, enough = exercise.limits.get(name, 0), max(side.enough.get(name, 0) for side in sides)
+        value = getattr(limits, name)
         if not num or value is None:
             continue
         were = "was" if num == 1 else "were"
@@ -386,7 +395,7 @@ def describe_limits(exercise: Exercise, limits: DeclaredLimits) -> list[str]:
             what = f"{count_of(num, 'derivation')} ended at the limit"
         other = f"; {name} {enough:,} would cut none of them" if value < enough <= _LARGEST[name] else ""
         lines.append(f"{what}: the verdict holds only for {name} {value:,}{other}")
-    if never := [name for name in _LIMITS if exercise.limits.get(name) == 0]:
+    if never := [name for name in _LIMITS if name in reached and not reached[name].limits.get(name)]:
         lines.append(f"no step reached {' or '.join(never)}: a fault there would not have been seen")
     return lines
 

@@ -54,7 +54,7 @@ def retake_steps(recorded: Trace, make: MakeEngine, limits: DeclaredLimits) -> t
         raise UserError(
             "does not hold goals and facts, which an engine needs to take the steps again",
             where=recorded.source or "trace",
-            fix="record it at level steps, with its facts and rules",
+            fix="record it at level steps with its facts and rules, or name its graph with --graph, in Python job=",
         )
     known = {**_known(header.limits), **_known(limits)}
     first = np.sort(np.unique(recorded.facts, axis=0, return_index=True)[1])

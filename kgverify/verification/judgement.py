@@ -218,7 +218,13 @@ def judge(
     comparison = msgspec.structs.replace(
         comparison,
         self_test=plant_changes(found.parts),
-        notes=(*comparison.notes, *notes, *rounding, *later_notes, *_note_proofs(stated)),
+        notes=(
+            *comparison.notes,
+            *notes,
+            *rounding,
+            *later_notes,
+            *(() if "candidates.outcome" in whole.not_compared else _note_proofs(stated)),
+        ),
     )
     return make_report(
         comparison,

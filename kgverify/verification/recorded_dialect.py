@@ -88,7 +88,7 @@ def find_dialect(
     if graph is not None:
         if has_program:
             raise UserError("the trace holds its program", where="graph", fix="leave it out")
-        trace = _adopt_program(trace, graph)
+        trace = adopt_program(trace, graph)
     inference = ProgramInference(find_program([trace])).origins
     trace = rebuild_goals(trace) if inference is not None else trace
     if inference is None or not has_goals(trace.header.level) or "steps.goal_atoms" not in trace.fields:
@@ -145,7 +145,7 @@ def _describe_misfit(recorded: RecordedStep, fit: DialectFit, dialect: Dialect, 
         yield f"   {title:<11} {'; '.join(names.goal(atoms, kind) for kind, atoms in listed)}"  # type: ignore[arg-type]
 
 
-def _adopt_program(trace: Trace, graph: KnowledgeGraph) -> Trace:
+def adopt_program(trace: Trace, graph: KnowledgeGraph) -> Trace:
     """Return a trace with the facts and rules of a graph, in the ids of the trace; new names follow its own."""
     known = graph.program.symbols
     symbols = Symbols(
@@ -153,6 +153,11 @@ def _adopt_program(trace: Trace, graph: KnowledgeGraph) -> Trace:
         tuple(dict.fromkeys((*trace.symbols.constants, *known.constants))),
     )
     ids = symbols.predicate_ids, symbols.constant_ids
-    facts = np.array([encode_atoms((fact,), *ids)[0] for fact in dict.fromkeys(graph.train)], np.int32).reshape(-1, 3)
+    # The facts are tried in the order of the graph's own ids.
+    predicates, constants = (
+        np.array([own[name] for name in names], np.int32)
+        for own, names in zip(ids, (known.predicates, known.constants), strict=True)
+    )
+    facts = np.stack([predicates[graph.program.facts[:, 0]], *constants[graph.program.facts[:, 1:]].T], axis=1)
     rules = [encode_atoms(rule.atoms, *ids) for rule in graph.rules]
     return replace(trace, symbols=symbols, facts=facts, rules=tuple([Rule(atoms[0], atoms[1:]) for atoms in rules]))

@@ -40,6 +40,12 @@ def test_the_outcome_of_a_candidate_is_that_of_its_last_step(tmp_path):
     assert trace.columns.candidates.outcome.tolist() == [2, 1, 0]
 
 
+def test_candidates_without_steps_tell_outcomes_alone(tmp_path):
+    trace = imported(tmp_path, *({"candidate": ["p", "a", name], "outcome": "PROVED"} for name in "bc"))
+    assert trace.header.engine.unknown == ("candidates.num_steps",)
+    assert trace.columns.candidates.outcome.tolist() == [1, 1]
+
+
 def test_goals_and_successors_are_enough(tmp_path):
     trace = imported(tmp_path, STEP, STEP)
     assert not trace.fields & KNOWLEDGE_GRAPH.optional

@@ -78,7 +78,8 @@ def diff(
         with show_comparison(expected, actual) as progress:
             limits = job.proofs.given_limits() if is_judged and not has_ranks else None
             queries = job.queries if is_typed("--corruptions") else replace(job.queries, corruptions="all")
-            made = replace(job, queries=queries).make() if has_ranks and (is_judged or job.source.is_given) else None
+            needs_graph = job.source.is_given or (is_judged and has_ranks)
+            made = replace(job, queries=queries).make() if needs_graph and (has_ranks or is_judged) else None
             report = compare(
                 str(expected), actual, save=save, equality=equality, limits=limits, progress=progress, job=made
             )

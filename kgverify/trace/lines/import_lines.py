@@ -8,6 +8,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+import msgspec
 from msgspec import UNSET
 
 from kgverify.program.outcomes import GoalKind, Origin, Outcome, Side
@@ -65,9 +66,13 @@ def import_lines(
         symbols = survey.symbols()
         encoder = _Encoder(header, *symbols)
         facts = None if header.facts is None else [encoder.atom(fact) for fact in header.facts]
+        engine = header.engine_info
+        if not survey.num_steps:
+            # Lines of candidates alone tell their ends, and no derivations.
+            engine = msgspec.structs.replace(engine, unknown=tuple({*engine.unknown, "candidates.num_steps"}))
         writer = LoopWriter(
             target,
-            engine=header.engine_info,
+            engine=engine,
             predicates=symbols[0],
             constants=symbols[1],
             limits=header.limits,

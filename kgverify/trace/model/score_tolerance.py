@@ -109,6 +109,20 @@ def name_coarser_type(expected: NDArray[np.floating], actual: NDArray[np.floatin
     return next((name for name in ("bf16", "fp16") if _fits(actual, name) and not _fits(expected, name)), "")
 
 
+def name_rounding(expected: NDArray[np.floating], actual: NDArray[np.floating]) -> str:
+    """Return the short float type to which the expected scores, in pairs with the actual ones, were rounded; empty for none.
+
+    A score that the type represents stays as it is, and any other changes by less than a unit in the last place.
+    """
+    gap = np.abs(np.asarray(actual, np.float64) - expected)
+    for name in ("bf16", "fp16"):
+        unit = 2 * UNIT_ROUNDOFF[name] * np.exp2(np.floor(np.log2(np.maximum(np.abs(expected), 2.0**-100))))
+        is_changed = np.array([not _fits(each, name) for each in np.atleast_1d(expected)])
+        if is_changed.any() and _fits(actual, name) and bool((gap < np.where(is_changed, unit, 2.0**-1000)).all()):
+            return name
+    return ""
+
+
 def _fits(scores: NDArray[np.floating], float_type: str) -> bool:
     values = np.asarray(scores, np.float64)
     values = values[np.isfinite(values)]
