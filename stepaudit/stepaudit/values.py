@@ -165,7 +165,11 @@ def view_bits(tensor: Tensor) -> Tensor:
 
 
 class Precision(NamedTuple):
-    """The differences that count. tolerance: the largest absolute and relative error of a float; torch's by dtype if None."""
+    """The differences that count.
+
+    tolerance: the largest absolute and relative error of a float; if None, a unit of rounding, relative to the float itself
+               and to the largest one beside it
+    """
 
     tolerance: float | None = None
     is_exact: bool = False
@@ -229,12 +233,19 @@ def find_other_elements(expected: Tensor, actual: Tensor, precision: Precision =
     if precision.is_exact:
         is_other = view_bits(expected) != view_bits(actual)
         return is_other.any(-1) if expected.is_complex() else is_other
-    relative, absolute = torch.testing._comparison.get_tolerances(expected.dtype, rtol=None, atol=None)
-    if precision.tolerance is not None:
-        relative = absolute = precision.tolerance
+    relative = absolute = precision.tolerance
+    if relative is None or absolute is None:
+        relative = torch.finfo(expected.dtype).eps
+        absolute = relative * scale_of(expected)
     if expected.element_size() == 1:
         expected, actual = expected.float(), actual.float()
     return ~torch.isclose(actual, expected, relative, absolute, equal_nan=True)
+
+
+def scale_of(tensor: Tensor) -> float:
+    """Return the largest finite absolute value of a tensor; 0 for none."""
+    finite = tensor.detach()[tensor.detach().isfinite()].abs()
+    return float(finite.amax()) if finite.numel() else 0.0
 
 
 def _describe_plain_difference(expected: Any, actual: Any) -> str:

@@ -24,11 +24,11 @@ from stepaudit.ladder.observation import (
     observe,
     seeding,
 )
-from stepaudit.ladder.rounding import RUNS, Float64Run, excuse
+from stepaudit.ladder.rounding import RUNS, Float64Run, excuse, may_be_rounding
 from stepaudit.minimize import Attempts
 from stepaudit.options import EAGER, USUALLY, AuditOptions, Rung
 from stepaudit.properties.captured_values import CapturedState, find_captured_values, restoring, set_tensor
-from stepaudit.values import USUAL, is_on_cuda, list_leaves
+from stepaudit.values import EXACT, USUAL, is_on_cuda, list_leaves
 
 COLD, WARM, OFF = "as users run it", "as users run it, from the caches", "without the caches"
 """The states of the compiler's caches in which a rung runs."""
@@ -89,11 +89,29 @@ class Judge:
     """The comparison of a subject's calls with eager.
 
     It knows the expected observations, and which differences are rounding.
+
+    unproven: the differences that may be rounding, if runs with other roundings cannot decide it
     """
 
     def __init__(self, subject: Subject, options: AuditOptions = USUALLY) -> None:
         self.subject, self.options = subject, options
+        self.unproven: list[str] = []
         self.expected = watch(subject, EAGER, repetitions=options.repetitions)
+
+    @cached_property
+    def control(self) -> tuple[tuple[Deviation, ...], int]:
+        """How the calls differ when they run as those with other roundings do, but without any; and their operations."""
+        made: list[Float64Run] = []
+
+        def round_nothing() -> Float64Run:
+            made.append(Float64Run(0, ulps=0.0))
+            return made[-1]
+
+        seen = watch(self.subject, EAGER, self.expected, repetitions=0, float64=round_nothing)
+        found = (
+            each for call, one in seen.items() for each in compare_observations(self.expected[call], one, call, EXACT)
+        )
+        return tuple(found), sum(each.num_of_step for each in made)
 
     @cached_property
     def _roundings(self) -> tuple[Watched, list[Watched]]:
@@ -124,12 +142,18 @@ class Judge:
             for each in compare_observations(self.expected[call], observed, call, self.options.precision):
                 if reason := self._excuse(each, observed):
                     excuses.append(reason)
+                elif (
+                    self.options.precision == USUAL
+                    and self.control[0]
+                    and may_be_rounding(each, self.expected[call], observed)
+                ):
+                    self.unproven.append(f"{call}, {each.where}")
                 else:
                     found.append(each)
         return tuple(found), tuple(excuses)
 
     def _excuse(self, deviation: Deviation, observed: Observation) -> str:
-        if self.options.precision != USUAL:
+        if self.options.precision != USUAL or self.control[0]:
             return ""
         shadow, others = self._roundings
         # Eager has been compared with itself: a repeated call does the same.
@@ -261,8 +285,13 @@ def _judge_eager(subject: Subject, options: AuditOptions) -> tuple[Judge, tuple[
             f"ends the process without the compiler: {end}", where=subject.name, fix="audit a step that returns"
         )
     judge = Judge(subject, options)
-    pairs = ((before, again[call], call) for call, before in judge.expected.items())
-    return judge, tuple(found for pair in pairs for found in compare_observations(*pair, options.precision))
+    # The state of the step must be restored in this process as well, where the calls before have changed it.
+    here = watch(subject, EAGER, repetitions=options.repetitions)
+    found: dict[Deviation, None] = {}
+    for call, before in judge.expected.items():
+        for other in (again[call], here[call]):
+            found |= dict.fromkeys(compare_observations(before, other, call, options.precision))
+    return judge, tuple(found)
 
 
 def _climb_rung(judge: Judge, rung: Rung, *, is_seeded: bool) -> Climb:
@@ -323,7 +352,9 @@ def watch(
 
         def call(name: str, inputs: Inputs, number: int) -> None:
             note(name, Observation())
-            with seeding(subject.first + number):
+            # In eager, also what the step compiles itself runs without the compiler.
+            stance = torch.compiler.set_stance("force_eager") if rung.options is None else nullcontext()
+            with seeding(subject.first + number), stance:
                 seen[name] = _call(function, subject.function, inputs, float64)
             note(name, seen[name])
 
@@ -379,7 +410,14 @@ def _call(
     if float64 is None:
         return observe(function, inputs, captures=captures)
     run = float64()
-    return observe(function, inputs, captures=captures, around=run, convert=run.shadow_of)
+
+    def step(*given: Any) -> Any:
+        try:
+            return function(*given)
+        finally:
+            run.num_of_step = run.num_operations
+
+    return observe(step, inputs, captures=captures, around=run, convert=run.shadow_of)
 
 
 @contextmanager

@@ -27,6 +27,9 @@ from stepaudit.values import (
 
 VALUES: Final = ("output", "argument", "captured", "gradient")
 """The kinds of effects whose leaves are compared as values. The other kinds are `class` and `aliasing`."""
+_COMPILER: Final = ("torch._dynamo", "torch._inductor", "torch._functorch")
+_OF_STEPS: Final = ("TorchRuntimeError", "UserError", "ObservedException")
+"""The compiler's classes for errors of the step."""
 _USUAL: Final = (Tensor, torch.nn.Parameter, torch.nn.Buffer)
 
 
@@ -40,12 +43,14 @@ class Observation:
     error:   the type of the error and the first line of its message; empty if nothing was raised
     end:     how the call ended the process, such as `SIGABRT`; empty if it did not
     draws:   whether the call drew random numbers
+    is_of_compiler: whether the error is a failure of the compiler itself
     """
 
     effects: dict[str, dict[str, Any]] = field(default_factory=dict)
     error: str = ""
     end: str = ""
     draws: bool = False
+    is_of_compiler: bool = False
 
     def leaves(self, kind: str) -> dict[str, Any]:
         """Return the leaves of a kind, by path."""
@@ -128,9 +133,18 @@ def observe(
     except Exception as raised:
         error = describe_error(raised)
         try:
-            return Observation({"argument": _copy(_name_leaves("argument", inputs), lambda leaf: leaf)}, error=error)
+            held = find_captured_values(captures).read_data() if captures is not None else {}
+            given = {"argument": _name_leaves("argument", inputs), "captured": held}
+            effects = {kind: _copy(leaves, lambda leaf: leaf) for kind, leaves in given.items()}
+            return Observation(effects, error=error, is_of_compiler=_is_of_compiler(raised))
         except RuntimeError:
             raise DeviceLost(error) from raised
+
+
+def _is_of_compiler(error: Exception) -> bool:
+    """Return whether the compiler failed, and not the step that it compiles."""
+    kind = type(error)
+    return kind.__module__.startswith(_COMPILER) and kind.__name__ not in _OF_STEPS
 
 
 def _read_generators() -> tuple[Any, ...]:
@@ -188,10 +202,9 @@ def compare_observations(
     if actual.end:
         yield Deviation(call, "end", "", f"the process ended: {actual.end}")
         return
-    if expected.error or actual.error:
-        if bool(expected.error) != bool(actual.error):
-            before, after = (each or "no error" for each in (expected.error, actual.error))
-            yield Deviation(call, "error", "", f"expected {before}, found {after}")
+    if bool(expected.error) != bool(actual.error) or expected.is_of_compiler != actual.is_of_compiler:
+        before, after = (each or "no error" for each in (expected.error, actual.error))
+        yield Deviation(call, "error", "", f"expected {before}, found {after}")
         return
     for kind in VALUES:
         leaves, found = expected.leaves(kind), actual.leaves(kind)

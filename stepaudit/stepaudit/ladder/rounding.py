@@ -2,8 +2,9 @@
 
 A compiler may keep intermediate values in a higher precision, and may add in another order. A difference is rounding if
 the compiled value is as near to a float64 run as the eager value. It is also rounding if eager itself moves as far when
-its inexact operations round in another way. Results that are exact in their dtype are kept, so wrong copies and indices
-are never excused.
+its inexact operations round in another way. Results that are exact in their dtype are kept, and so are explicit casts: wrong
+copies, indices and omitted casts are never excused. A value that no element of eager's kind of rounding changes, such as an
+integer, a shape or an infinity, is excused only if a run with other roundings gave it.
 """
 
 from collections.abc import Sequence
@@ -15,12 +16,18 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from stepaudit.ladder.observation import Deviation, Observation
-from stepaudit.values import find_other_elements, is_same
+from stepaudit.values import Precision, find_other_elements, is_same, scale_of
 
 RUNS: Final = 12
 """The number of eager runs with other roundings."""
 MARGIN: Final = 8.0
 """The factor by which the spread of these runs is multiplied."""
+_USUAL: Final = 1.3e-6
+"""The error, relative to itself and to the largest value beside it, of an element that eager rounds as well."""
+_LARGEST: Final = 1e-3
+"""The largest error, relative to the largest value, that may be rounding if no run shows it."""
+_CASTS: Final = {"_to_copy": 0, "copy_": 1}
+"""The operations that may round to another dtype because the step says so, and their argument that is rounded."""
 _ULPS: Final = 4.0
 """The units of rounding of its result by which a pointwise operation may differ; other operations may differ by more."""
 _LINEAR: Final = {
@@ -34,11 +41,16 @@ class Float64Run(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """A run in which all memory of floats has a shadow in float64, computed by the same operations.
 
     seed: if given, each inexact result is replaced by another legitimate rounding of it; `has_rounded` says whether one was
+    ulps: the units of rounding by which it is replaced; 0 leaves every result as it is
+
+    num_operations: the operations that ran; num_of_step: those of the step itself
     """
 
-    def __init__(self, seed: int | None = None) -> None:
+    def __init__(self, seed: int | None = None, ulps: float = _ULPS) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.has_rounded = False
+        self.num_operations = self.num_of_step = 0
+        self._ulps = ulps
         self._noise = None if seed is None else torch.Generator().manual_seed(seed)
         # The memory, which must stay alive, and its shadow, by address, size and dtype.
         self._shadows: dict[tuple[int, int, torch.dtype], tuple[Any, Tensor]] = {}
@@ -53,6 +65,7 @@ class Float64Run(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run the operation, and run it in float64 as well."""
         kwargs = kwargs or {}
+        self.num_operations += 1
         is_view = func.is_view or func.overloadpacket.__name__ in ("detach", "alias")
         if is_view or torch.Tag.nondeterministic_seeded in func.tags:
             out = func(*args, **kwargs)
@@ -60,13 +73,18 @@ class Float64Run(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self._start_again((args, kwargs, out))
             return out
         if self._noise is not None:
-            return self._round_otherwise(func, args, kwargs)
+            is_exact = not self._ulps or func.overloadpacket.__name__ in _CASTS
+            return func(*args, **kwargs) if is_exact else self._round_otherwise(func, args, kwargs)
         shadows = _run_in_float64(func, args, kwargs, self._find)
         out = func(*args, **kwargs)
         if shadows is None:
             self._start_again((args, kwargs, out))
         else:
-            self._keep(out, shadows)
+            source = (
+                args[_CASTS.get(func.overloadpacket.__name__, 0)] if func.overloadpacket.__name__ in _CASTS else out
+            )
+            narrows = _has_shadow(source) and _has_shadow(out) and source.element_size() > out.element_size()
+            self._keep(out, shadows.to(out.dtype).double() if narrows else shadows)
         return out
 
     def _find(self, tensor: Tensor) -> Tensor:
@@ -111,7 +129,7 @@ class Float64Run(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if sums is None and torch.Tag.pointwise not in func.tags:
                 size = torch.where(is_rounded, size.abs(), 0.0).amax().expand_as(true)
             unit = 2 * torch.rand(value.shape, generator=self._noise, dtype=torch.float64).to(value.device) - 1
-            noise = unit * size * (_ULPS * torch.finfo(value.dtype).eps)
+            noise = unit * size * (self._ulps * torch.finfo(value.dtype).eps)
             value.copy_(torch.where(is_rounded, true + noise, value.double()))
         return out
 
@@ -144,6 +162,16 @@ def _run_in_float64(func: Any, args: Any, kwargs: Any, convert: Any) -> Any:
         torch.set_default_dtype(before)
 
 
+def may_be_rounding(deviation: Deviation, expected: Observation, actual: Observation) -> bool:
+    """Return whether a deviation is one of floats, and small beside the largest of them."""
+    before, after = (each.leaves(deviation.kind).get(deviation.where) for each in (expected, actual))
+    if not isinstance(before, Tensor) or not isinstance(after, Tensor) or not before.is_floating_point():
+        return False
+    if before.shape != after.shape or before.dtype != after.dtype:
+        return False
+    return not bool(find_other_elements(before, after, Precision(_LARGEST * max(scale_of(before), 1e-30))).any())
+
+
 def excuse(
     deviation: Deviation,
     expected: Observation,
@@ -169,17 +197,16 @@ def excuse(
     if before.dtype != after.dtype or before.requires_grad != after.requires_grad:
         return ""
     held = [each for each in variants if isinstance(each, Tensor)]
-    if any(each.shape != before.shape for each in held):
-        return _describe(deviation, after.numel())
     if before.shape != after.shape:
-        return ""
+        return _describe(deviation, after.numel()) if any(each.shape == after.shape for each in held) else ""
+    held = [each.detach() for each in held if each.shape == before.shape]
     is_other = find_other_elements(before, after).detach()
     if before.is_floating_point():
         return _excuse_float(deviation, before.detach(), after.detach(), read(shadow), held, is_other)
-    is_steady = is_other.clone()
+    is_given = ~is_other
     for each in held:
-        is_steady &= each == before
-    return "" if bool(is_steady.any()) else _describe(deviation, int(is_other.sum()))
+        is_given |= each == after
+    return _describe(deviation, int(is_other.sum())) if bool(is_given.all()) else ""
 
 
 def _describe(deviation: Deviation, num: int, ulps: float = 0.0, of_eager: float = 0.0, of_found: float = 0.0) -> str:
@@ -199,14 +226,19 @@ def _excuse_float(
     exact = exact.detach().double()
     step = torch.finfo(before.dtype).eps * exact.abs().clamp_min(torch.finfo(before.dtype).tiny)
     of_eager, of_found = (one - exact).abs(), (other - exact).abs()
-    spread = torch.zeros_like(one)
+    spread, is_given = torch.zeros_like(one), torch.zeros_like(is_other)
     for each in held:
-        gap = (each.detach().double() - one).abs()
-        spread = torch.maximum(
-            spread, torch.where(each.isfinite() == before.isfinite(), gap, torch.inf).nan_to_num(0.0, torch.inf)
+        gap = (each.double() - one).abs()
+        spread = torch.maximum(spread, torch.where(each.isfinite() & before.isfinite(), gap, 0.0))
+        # A value that is not finite, or is finite where eager's is not, must be one that another rounding gave.
+        is_given |= (each == after) | (each.isnan() & after.isnan())
+        is_given |= (
+            ~before.isfinite() & each.isfinite() & ((each.double() - other).abs() <= _USUAL * each.double().abs())
         )
     bound = torch.maximum(2 * of_eager + 2 * step, MARGIN * spread)
-    is_right = (of_found <= bound) | ((other - one).abs() <= bound) | torch.isinf(spread)
+    is_inexact = (spread > 0) | (of_eager > 0)
+    bound = torch.where(is_inexact, torch.maximum(bound, _USUAL * (exact.abs() + scale_of(exact))), bound)
+    is_right = (of_found <= bound) | ((other - one).abs() <= bound) | is_given
     if bool((is_other & ~is_right).any()):
         return ""
 

@@ -43,14 +43,31 @@ def audit_values(subject: Subject, report: ReportBuilder, options: AuditOptions 
             ladder = climb(subject, options)
         _report_rungs(ladder, report)
         if ladder.unsteady:
-            report.skip(AUDIT, "eager differs from itself; seed the random numbers inside of the function")
+            report.skip(AUDIT, _explain_unsteady(subject))
+        num_operations = 0 if ladder.unsteady else ladder.judge.control[1]
+        if not ladder.unsteady and not num_operations:
+            report.skip(AUDIT, "no operation of torch ran: nothing was compared")
+        if ladder.judge.unproven:
+            where = ladder.judge.unproven[0]
+            report.skip(
+                AUDIT, f"{where}: may be rounding, and runs with other roundings do not do here what eager does"
+            )
         if not find_captured_values(subject.function).is_complete:
             report.skip(AUDIT, "the function can reach more values than are observed")
         for name, why in ladder.impossible:
             report.skip(AUDIT, f"rung {name}: {why}")
         if ladder.first is not None:
             _attribute(subject, ladder.judge, ladder.first, options.script, report)
-    return bool(ladder.climbs) and not ladder.unsteady
+    is_open = bool(ladder.unsteady or ladder.judge.unproven) or not num_operations
+    return bool(ladder.climbs) and (not is_open or (ladder.first is not None and not ladder.unsteady))
+
+
+def _explain_unsteady(subject: Subject) -> str:
+    """Say why eager may differ from itself: the state that a call changes and that nothing can restore, if any is seen."""
+    kept = find_captured_values(subject.function).unrestored
+    if kept:
+        return f"eager differs from itself: {', '.join(kept)} cannot be restored; make it an argument"
+    return "eager differs from itself; seed the random numbers inside of the function"
 
 
 def _report_rungs(ladder: Ladder, report: ReportBuilder) -> None:

@@ -1,6 +1,7 @@
 """The values that a function captures, in closures, globals and attributes, and how to change and restore them."""
 
 import copy
+import random
 import types
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -10,6 +11,7 @@ from functools import partial
 from operator import getitem, setitem
 from typing import Any, Final
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -21,6 +23,7 @@ _MOST: Final = 5000
 _MISSING: Final = object()
 """Stands for a value that no longer exists."""
 _CONTAINERS: Final = (list, dict, set, deque)
+_GENERATORS: Final = (random.Random, np.random.Generator)
 
 
 @dataclass(frozen=True)
@@ -89,12 +92,14 @@ class CapturedState:
 
     holders:     the tensors, containers, objects and generators of random numbers that a call may change
     is_complete: whether the search reached everything
+    unrestored:  the iterators, which a call may advance and nothing can set back
     """
 
     def __init__(self) -> None:
         self.values: list[CapturedValue] = []
         self.holders: list[Any] = []
         self.is_complete = True
+        self.unrestored: list[str] = []
         self._codes: list[types.CodeType] = []
         # By identity. The values are kept alive, since the identity of a deleted value may be reused.
         self._seen: dict[int, Any] = {}
@@ -137,6 +142,8 @@ class CapturedState:
             if code is not None and _is_users(owner):
                 self._visit_members(owner, "self", code, 0)
         elif hasattr(function, "__wrapped__"):
+            if hasattr(function, "cache_clear"):
+                self.holders.append(function)
             self.visit_function(function.__wrapped__)
         elif hasattr(function, "func") and hasattr(function, "args"):
             self.visit_function(function.func)
@@ -208,7 +215,11 @@ class CapturedState:
                 self._visit_class(value, captured, depth + 1)
         elif isinstance(value, types.ModuleType) or value is Ellipsis or value is _MISSING:
             return
-        elif callable(value) and not _has_state(value):
+        elif isinstance(value, _GENERATORS):
+            self.holders.append(value)
+        elif hasattr(value, "__next__"):
+            self.unrestored.append(f"{captured.path} ({type(value).__name__})")
+        elif callable(value) and (not _has_state(value) or hasattr(value, "cache_clear")):
             self.values.append(captured)
             self.visit_function(value)
         elif _is_users(value):
@@ -327,6 +338,10 @@ def _copy_contents(holder: Any) -> Any:
         return copy_tensor(holder), holder.requires_grad, grad, copy_tensor(grad) if grad is not None else None
     if isinstance(holder, torch.Generator):
         return holder.get_state()
+    if hasattr(holder, "cache_clear"):
+        return None
+    if isinstance(holder, _GENERATORS):
+        return holder.getstate() if isinstance(holder, random.Random) else holder.bit_generator.state
     return copy.copy(holder) if isinstance(holder, _CONTAINERS) else dict(vars(holder))
 
 
@@ -343,6 +358,12 @@ def _put_contents(holder: Any, kept: Any) -> None:
             set_tensor(grad, grad_values)
     elif isinstance(holder, torch.Generator):
         holder.set_state(kept)
+    elif hasattr(holder, "cache_clear"):
+        holder.cache_clear()
+    elif isinstance(holder, random.Random):
+        holder.setstate(kept)
+    elif isinstance(holder, np.random.Generator):
+        holder.bit_generator.state = kept
     elif isinstance(holder, set):
         holder &= kept
         holder |= kept

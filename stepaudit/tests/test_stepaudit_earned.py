@@ -1,0 +1,111 @@
+"""AGREE is earned: only what runs with other roundings give is excused, and what nothing can restore is named."""
+
+import itertools
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import Tensor
+
+from stepaudit import AuditReport, Verdict
+from stepaudit.audited_function import MakeInputs, make_subject
+from stepaudit.ladder.observation import Deviation, Observation, compare_observations
+from stepaudit.ladder.rounding import excuse
+from stepaudit.ladder.values_audit import audit_values
+from stepaudit.options import AuditOptions
+from stepaudit.report import ReportBuilder
+
+TICKETS = itertools.count()
+
+
+def draw(call: int) -> tuple[Tensor]:
+    return (torch.randn(8, generator=torch.Generator().manual_seed(call)),)
+
+
+def draw_bytes(call: int) -> tuple[Tensor]:
+    return (torch.tensor([5, 1, 100, 3, 7, 8, 9, 13] * 5, dtype=torch.uint8) + call,)
+
+
+def audit(step: object, rung: str, make: MakeInputs = draw) -> AuditReport:
+    report = ReportBuilder()
+    subject = make_subject("", step, make)  # type: ignore[arg-type]
+    return report.build("step", {}, is_conclusive=audit_values(subject, report, AuditOptions(rungs=(rung,), seconds=5)))
+
+
+def take_a_ticket(x: Tensor) -> Tensor:
+    return x + next(TICKETS)
+
+
+def yield_rows(x: Tensor) -> Iterator[Tensor]:
+    yield x + 1
+
+
+def do_nothing(x: Tensor) -> str:
+    return "nothing"
+
+
+@pytest.mark.parametrize(
+    ("step", "words"),
+    [(take_a_ticket, "global TICKETS (count) cannot be restored"), (do_nothing, "no operation of torch ran")],
+)
+def test_a_step_that_nothing_can_judge_is_inconclusive(step: object, words: str):
+    report = audit(step, "backend-eager")
+    assert report.verdict is Verdict.INCONCLUSIVE
+    assert any(words in each.reason for each in report.unmeasured)
+
+
+def test_a_generator_is_no_agreement():
+    assert audit(yield_rows, "backend-eager").verdict is not Verdict.AGREE
+
+
+def seen(value: object) -> Observation:
+    return Observation({"output": {"output": torch.tensor(value)}})
+
+
+@pytest.mark.parametrize(
+    ("expected", "actual", "others", "is_excused"),
+    [
+        (5, 0, [4, 6], False),
+        (5, 4, [4, 6], True),
+        (1.0, float("inf"), [2.0, 3.0], False),
+        (1.0, float("inf"), [2.0, float("inf")], True),
+        (float("nan"), 1.0, [float("nan"), 2.0], False),
+        (1.0, 1.0 + 1e-6, [1.0, 1.0], False),
+        (1.0, 1.0 + 1e-6, [1.0, 1.0 + 1e-6], True),
+        ([1.0, 2.0], [1.0], [[1.0, 2.0]], False),
+        ([1.0, 2.0], [1.0], [[3.0]], True),
+    ],
+)
+def test_only_a_value_that_a_run_with_other_roundings_gave_is_excused(
+    expected: object, actual: object, others: list[object], is_excused: bool
+):
+    deviation = Deviation("call 1", "output", "output", "")
+    reason = excuse(deviation, seen(expected), seen(actual), seen(expected), [*map(seen, others)])
+    assert bool(reason) is is_excused
+
+
+def test_what_was_written_before_an_exception_is_compared():
+    sides = [Observation({"captured": {"buffer": torch.tensor(each)}}, error="ValueError: no") for each in (1.0, 0.0)]
+    (found,) = compare_observations(*sides)
+    assert (found.kind, found.where) == ("captured", "buffer")
+
+
+def test_a_failure_of_the_compiler_is_not_the_error_of_the_step():
+    sides = Observation(error="ValueError: no"), Observation(error="InductorError: no", is_of_compiler=True)
+    (found,) = compare_observations(*sides)
+    assert found.kind == "error"
+
+
+def drop_bits(x: Tensor) -> Tensor:
+    return x - x.to(torch.bfloat16).float()
+
+
+@torch.compile
+def find_least(x: Tensor) -> Tensor:
+    return x.amin()
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize(("step", "make"), [(drop_bits, draw), (find_least, draw_bytes)])
+def test_an_omitted_cast_and_a_step_that_is_compiled_already_are_found(step: object, make: MakeInputs):
+    assert audit(step, "default", make).verdict is Verdict.DIVERGE
