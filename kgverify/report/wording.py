@@ -382,8 +382,12 @@ def describe_limits(limits: DeclaredLimits, *sides: Exercise) -> list[str]:
 
     The numbers are those of the side that a limit affects more.
     """
+
+    def find_most(name: str) -> Exercise:
+        return max(sides, key=lambda side: side.limits.get(name, 0))
+
     lines = []
-    reached = {name: max(sides, key=lambda side, name=name: side.limits.get(name, 0)) for name in sides[0].limits}  # type: ignore[misc]  # one by one
+    reached = {name: find_most(name) for side in sides for name in side.limits}
     for name, exercise in reached.items():
         num, enough = exercise.limits.get(name, 0), max(side.enough.get(name, 0) for side in sides)
         value = getattr(limits, name)
