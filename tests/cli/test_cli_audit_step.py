@@ -34,7 +34,14 @@ def audit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 @pytest.mark.parametrize(
     ("change", "options", "code"),
-    [("1e-3", "", 1), ("1e-3", "--tolerance 1e-2", 0), ("2e-7", "", 0), ("2e-7", "--exact", 1)],
+    [
+        ("1e-3", "", 1),
+        ("1e-3", "--tolerance 1e-2", 0),
+        ("2e-7", "", 1),
+        ("2e-7", "--tolerance 1e-5", 0),
+        ("5e-8", "", 0),
+        ("5e-8", "--exact", 1),
+    ],
 )
 def test_a_difference_counts_by_the_declared_precision(audit, change: str, options: str, code: int) -> None:
     done = audit(change, options)
