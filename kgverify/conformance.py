@@ -67,6 +67,8 @@ COMPARING: Final = 0.5
 """The share of the time until which problems are compared, if laws are checked as well."""
 JUDGING: Final = 0.8
 """The share of the time until which laws are checked. The rest is for confirming and shrinking."""
+MOST_CUT: Final = 1_000
+"""The most problems that are cut from a graph."""
 FIRST_PART: Final = 16
 """The number of problems in the first round; the next has twice as many."""
 LARGEST_PART: Final = 512
@@ -271,17 +273,17 @@ def check_engine(
     begun, required, make = monotonic(), parse_minimum(minimum), find_maker(factory, "engine")
     own = find_dialect(factory) if dialect is None else dialect
     num = (0 if problems is not None else EXAMPLES) if examples is None else examples
-    cut = () if graph is None else cut_problems(Source(graph).load(), own)
+    cut = () if graph is None else islice(cut_problems(Source(graph).load(), own), MOST_CUT)
     every = [*(problems or ()), *cut, *islice(draw_problems(seed, 0, own), num)]
     for problem in [each for each in every if each.policy.name == SHORTEST.name][:1]:
         check_made(make, "engine", problem)
-    info = _make_info(make, every[:1])
+    info = _make_info(make, [every[i] for i in find_supported(make, every)[:1]])
     other: AnyEngine = choose_reference(reference, info)
     checker = Checker(make, find_maker(other, "reference"), lockstep)
     is_own = follows_semantics(other)
     makers = [make] if is_own else [make, checker.reference]
-    if not is_own and every:
-        check_made(checker.reference, "reference", every[0])
+    for problem in [each for each in every if each.policy.name == SHORTEST.name][: not is_own]:
+        check_made(checker.reference, "reference", problem)
     supported = set.intersection(*(set(find_supported(each, every)) for each in makers))
     kept = [every[i] for i in sorted(supported)]
     chosen, left_out = _choose_laws(info, kept, laws, is_own=is_own)
@@ -326,12 +328,12 @@ def _check_in_time(
         judged.append(group)
         return not found
 
-    slow = work_in_time(_list_groups(problems), left(COMPARING if laws else JUDGING), compare)
+    slow = work_in_time(_list_groups(problems), left(COMPARING if laws else JUDGING), compare, SHARE * seconds)
     if suspects:
         failure = _confirm(min(suspects, key=lambda each: each.number), checker, left(1.0))
     if laws and (failure is None or failure.divergence is not None):
         # An exception would break every law.
-        work_in_time(compared if failure is None else compared[-1:], left(JUDGING), judge)
+        work_in_time(compared if failure is None else compared[-1:], left(JUDGING), judge, SHARE * seconds)
     num, num_judged = (sum(map(len, groups)) for groups in (compared, judged))
     is_cut = not suspects and (num < len(problems) or (num_judged < num and laws and not violations))
     by_laws = f", {num_judged:,} of them checked by laws" if laws and num_judged < num else ""

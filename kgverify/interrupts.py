@@ -50,10 +50,12 @@ def stop_after(seconds: float) -> Iterator[None]:
     try:
         yield
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, handler or signal.SIG_DFL)
-        if before:
-            signal.setitimer(signal.ITIMER_REAL, max(before - (time.monotonic() - begun), SHORTEST), interval)
+        try:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+        finally:
+            signal.signal(signal.SIGALRM, handler or signal.SIG_DFL)
+            if before:
+                signal.setitimer(signal.ITIMER_REAL, max(before - (time.monotonic() - begun), SHORTEST), interval)
 
 
 def _raise_out_of_time(number: int, frame: FrameType | None) -> None:

@@ -4,7 +4,9 @@ Every pytest run in an environment with kgverify loads it, so nothing heavy is i
 """
 
 import contextlib
+import os
 import re
+import sys
 from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -41,7 +43,7 @@ _OPTIONS: Final = (
     ("dialect", str, "", "a TOML file of the dialect of the engine"),
     ("mode", str, "eager", "mode of the engine `compiled`: eager, plain, native, or a mode of torch.compile"),
 )
-_OURS: Final = str(Path(__file__).parent), contextlib.__file__
+_OURS: Final = f"{Path(__file__).parent}{os.sep}", contextlib.__file__
 """The beginnings of the paths of frames that are not the user's."""
 _REPRODUCER: Final = pytest.StashKey[Path]()
 _FIRST_CAUSE: Final = pytest.StashKey[str]()
@@ -217,10 +219,10 @@ def pytest_runtest_makereport(
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Show the user's lines, not kgverify's, and add a section with the first cause. Fail a test that checks nothing."""
     if call.excinfo is not None and not item.config.getoption("fulltrace"):
-        from kgverify.conformance import NotConforming
-        from kgverify.errors import UserError
-
-        if isinstance(error := call.excinfo.value, (NotConforming, UserError)):
+        # A test that used none of kgverify does not load it here.
+        names = (("kgverify.conformance", "NotConforming"), ("kgverify.errors", "UserError"))
+        kinds = tuple(getattr(sys.modules[module], name) for module, name in names if module in sys.modules)
+        if isinstance(error := call.excinfo.value, kinds):
             error = error.with_traceback(_keep_users(error.__traceback__))
             call.excinfo = pytest.ExceptionInfo.from_exception(error)
     report = yield

@@ -89,7 +89,7 @@ def compare(
             actual, is_retaken = _load(actual), True
             if job is not None:
                 if actual.facts is not None:
-                    raise UserError("the trace holds its program", where="--graph", fix="leave it out")
+                    raise UserError("the trace holds its program", where="graph", fix="leave it out")
                 actual = adopt_program(actual, job.make_run().graph)
             make = partial(make_engine, expected, where="EXPECTED")
             reference, num_left = retake_steps(actual, make, declare_limits(limits, "limits"))
@@ -123,7 +123,9 @@ def _compare_ranks(expected: Any, actual: Any, job: Job | None, equality: Equali
         if names_engine(side):
             if run is None:
                 raise UserError(
-                    "needs the graph whose candidates the engine proves", where=str(side), fix="give --graph as well"
+                    "needs the graph whose candidates the engine proves",
+                    where=str(side),
+                    fix="give --graph, in Python job=",
                 )
             sides[i] = redraw(run, make_pipeline(side, run, where=ROLES[i]).engine)
         elif isinstance(side, TraceFile) or not (isinstance(side, Trace) or holds_text(side)):

@@ -1,6 +1,7 @@
 """`kgverify.assert_equivalent`: a check of an engine in one line."""
 
 import sys
+import warnings
 from contextlib import suppress
 from dataclasses import replace
 from math import inf
@@ -111,6 +112,9 @@ def assert_equivalent(
     if Verdict.DIVERGE in verdicts or Verdict.AGREE not in verdicts:
         verb = " does not agree" if Verdict.DIVERGE in verdicts else ""
         raise NotConforming("\n".join([f"{name_with_place(engine)}{verb}: {text}", *_describe(report, found)]))
+    stopped = [found.stopped] if found is not None and found.stopped else []
+    if stopped := [*stopped, *[text] * ("stopped after" in text)]:
+        warnings.warn(f"{name_with_place(engine)}: {'; '.join(stopped)}", stacklevel=2)
 
 
 def _verify_in_time(job: Job, seconds: float) -> tuple[Report | None, str]:
@@ -121,14 +125,14 @@ def _verify_in_time(job: Job, seconds: float) -> tuple[Report | None, str]:
     begun, run = monotonic(), job.make_run()
     most, given = len(run.queries), job.queries
     rounds = [replace(given, number=1, corruptions=1)] if run.num_corruptions else []
-    rounds += [replace(given, number=min(most, 4**i)) for i in range(most.bit_length() // 2 + 1)]
+    rounds += [replace(given, number=min(most, 4**i)) for i in range(((max(most, 1) - 1).bit_length() + 1) // 2 + 1)]
     report, done = None, replace(given, number=0)
     with suppress(OutOfTime), stop_after(seconds):
         for chosen in rounds if seconds < inf else rounds[-1:]:
             report, done = verify_job(replace(job, source=Source(run.graph), queries=chosen)), chosen
             if report.verdict is Verdict.DIVERGE or monotonic() - begun >= seconds:
                 break
-    few = " with 1 corruption on each side" if done is rounds[0] != rounds[-1] else ""
+    few = " with 1 corruption on each side" if run.num_corruptions and done is rounds[0] != rounds[-1] else ""
     stopped = f", stopped after {monotonic() - begun:.0f} s" if done is not rounds[-1] else ""
     return report, f"{done.number:,} of {count_of(most, 'query')} of {run.graph.name} compared{few}{stopped}"
 

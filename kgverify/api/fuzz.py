@@ -75,11 +75,11 @@ def fuzz(
     options: FuzzOptions = DEFAULT_OPTIONS,
     progress: Watch = lambda tally: None,
 ) -> CampaignResult:
-    """Compare an engine with a reference on generated problems until a budget is spent, and before on those of a graph.
+    """Compare an engine with a reference on generated problems until a budget is spent.
 
-    Each kind of divergence is shrunk to a minimal problem once. With a corpus it is kept there as a reproducer for
-    `kgverify.replay`, and the next call replays the corpus first, and resumes where this one stopped. Without one nothing is
-    written.
+    The problems of a graph, if given, come first. Each kind of divergence is shrunk to a minimal problem once. With a corpus it
+    is kept there as a reproducer for `kgverify.replay`, and the next call replays the corpus first, and resumes where this one
+    stopped. Without one nothing is written.
 
     Args:
         engine: The engine under test: `kgverify.Evaluator(...)`, `"compiled"` (eager on the CPU), `"reference"`,

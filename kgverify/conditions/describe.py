@@ -169,7 +169,10 @@ def _join_same_faults(
         may_join = (
             transfer(own.found, named.found, num_named, MOST_CHANCE_ALIKE) is not None
             if is_of_proof
-            else not _is_certain(own) and own.found.cases.is_like(named.found.cases)
+            else not _is_certain(own)
+            and own.found.cases.is_like(named.found.cases)
+            # Outputs of stages are better evidence for two faults than a condition for one.
+            and not any(map(reader.is_shown, (*reader.members[number], *reader.members[other])))
         )
         if not may_join:
             continue
@@ -279,6 +282,10 @@ class _Reader:
         """Return whether a cause says no more than that a proof is lost or false."""
         return self._causes[number].kind in PROOF_CLASSES
 
+    def is_shown(self, divergence: int) -> bool:
+        """Return whether the outputs of the stage of a divergence are known."""
+        return divergence < len(self._replays.outputs) and self._replays.outputs[divergence] is not None
+
     def assign(self, members: Mapping[int, list[int]]) -> None:
         """Change the divergences of some causes."""
         for number, own in members.items():
@@ -321,7 +328,8 @@ class _Reader:
             if found.cases.unit is Unit.CANDIDATE:
                 instances = [self._instance(self._divergences[i].candidate, True) for i in some]
             else:
-                steps = list(self._read_differing([i for i in some if self._divergences[i].step >= 0]))
+                in_steps = [i for i in some if self._divergences[i].step >= 0]
+                steps = list(self._read_differing(in_steps, self._causes[number].stage))
                 every = [cases for cases in self._fault(number).collect(steps) if cases.is_like(found.cases)]
                 instances = [each for cases in every for each in cases.instances if each.is_wrong]
             for part, condition in zip(held, found.condition.parts, strict=True):
@@ -378,9 +386,8 @@ class _Reader:
         if number not in self._steps:
             members = [i for i in self.members[number] if self._divergences[i].step >= 0]
             is_of_step = self._causes[number].stage in (*STEP_STAGES, Stage.RECYCLE)
-            read = self._read_differing(
-                thin(members, MOST_CANDIDATES), follows=self._causes[number].stage == Stage.SCORE
-            )
+            stage = self._causes[number].stage
+            read = self._read_differing(thin(members, MOST_CANDIDATES), stage, follows=stage == Stage.SCORE)
             self._steps[number] = list(read) if is_of_step else []
         return self._steps[number]
 
@@ -473,9 +480,10 @@ class _Reader:
             difference = locate_difference(left, right, self._comparer.names, False, self._comparer.score_tolerance)
             yield number, right, None if difference is None else level_of_step(left, right, difference)
 
-    def _read_differing(self, members: Sequence[int], *, follows: bool = False) -> Iterator[SeenStep]:
+    def _read_differing(self, members: Sequence[int], stage: str, *, follows: bool = False) -> Iterator[SeenStep]:
         """Yield the steps of divergences that start from a goal of both sides, or the steps that handed on wrong goals.
 
+        stage:   the stage whose outputs are needed
         follows: whether the steps behind them from the same goals belong to them, if they differ in nothing but scores
         """
         rows = np.array(sorted({self._divergences[i].candidate for i in members}), np.int64)
@@ -496,7 +504,8 @@ class _Reader:
                 continue
             actual = self._actual_of(each, at[0], other)
             if actual is not None:
-                outputs = self._replays.outputs[member] if member < len(self._replays.outputs) else None
+                # The outputs are those of the stage of the divergence, which may belong to a cause of another stage now.
+                outputs = self._replays.outputs[member] if self.is_shown(member) and each.stage == stage else None
                 seen = self._see(reader, at, each.step, actual, outputs)
                 if seen.expected.goal == actual.goal:
                     yield seen

@@ -560,7 +560,7 @@ def read_numbers(engine: NumberedEngine, symbols: Symbols) -> tuple[Feature, ...
             where="numbers",
             fix="return a number for each predicate, and one for each constant, in the order of their ids",
         )
-    predicates, constants = found
+    predicates, constants = (each.astype(np.int64) for each in found)
     size = int(constants.max(initial=0)) + 1
 
     def own(atom: Ids) -> tuple[int, int, int]:

@@ -26,7 +26,7 @@ MAX_DETAILS: Final = 24
 """The lines of an exception's message that an error quotes."""
 _COMPILED_FRAME: Final = re.compile(r'File "([^"]+)", line (\d+), in (.+)')
 _PACKAGES: Final = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
-_OWN_FILES: Final = str(Path(__file__).parents[1])
+_OWN_FILES: Final = f"{Path(__file__).parents[1]}{os.sep}"
 
 
 def load_factory(name: str, where: str, kind: str = "") -> Any:

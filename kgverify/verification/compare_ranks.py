@@ -25,7 +25,7 @@ from kgverify.ranking.differences import describe_differences
 from kgverify.ranking.draw import add_known, count_candidates, draw_candidates
 from kgverify.ranking.rank import find_truth, group_keys
 from kgverify.ranking.rank_file import RankRow, list_queries, place_ranks, read_rank_file
-from kgverify.ranking.rules import Counted, RankingRule, take_rows
+from kgverify.ranking.rules import Counted, RankedBy, RankingRule, take_rows
 from kgverify.report.content import Outcomes
 from kgverify.report.report import Report
 from kgverify.report.wording import MEAN_RANK
@@ -75,7 +75,7 @@ def compare_ranks(
 ) -> RecordedComparison:
     """Compare a file of ranks with another one, or with the ranks of a trace's candidates by every known rule.
 
-    graph: the graph of the queries; without it, files name their triples, or number their queries alike
+    graph: the graph of the queries; without it, each row must name its triple
 
     UserError for a file that does not belong to the graph or to the trace.
     """
@@ -154,7 +154,8 @@ def _place_beside(
     )
     notes = []
     if narrow.rankings is None:
-        rule = RankingRule(counted=Counted.FILTERED)
+        has_scores = "candidates.log_probability" in narrow.fields
+        rule = RankingRule(RankedBy.PENALISED if has_scores else RankedBy.OUTCOME, counted=Counted.FILTERED)
         notes.append(f"the candidates of the trace are ranked {rule.describe()}")
         narrow = replace(narrow, rankings=Recognition((narrow, narrow), [labels, labels], margin, graph).rank_by(rule))
     sides = [narrow, narrow]
@@ -212,8 +213,10 @@ def _judge(found: _Placed, equality: Equality, graph: KnowledgeGraph | None) -> 
     causes = tuple(msgspec.structs.replace(cause, condition=patterns) for cause in causes)
     attribution, of_loss = split_recorded_loss(ranked, divergences, causes)
     notes = [*found.notes, *of_loss, *_describe_rules(found.traces, ranked)]
-    if divergences:
-        higher, lower = sum(gap > 0 for gap in gaps.values()), sum(gap < 0 for gap in gaps.values())
+    if num := sum((each.query, each.side) not in gaps for each in divergences):
+        notes.append(f"{count_of(num, 'rank')} {'is' if num == 1 else 'are'} on one side only")
+    higher, lower = sum(gap > 0 for gap in gaps.values()), sum(gap < 0 for gap in gaps.values())
+    if divergences and higher + lower:
         notes.append(f"{higher + lower:,} of {len(gaps):,} ranks differ: {higher:,} higher, {lower:,} lower")
         pairs = ((each, gaps.get((each.query, each.side))) for each in divergences[:MOST_NAMED])
         shown = (f"{names.atom(found.atoms[each.query])} {each.side} {gap:+g}" for each, gap in pairs if gap)
@@ -249,4 +252,5 @@ def _describe_rules(traces: Sequence[Trace], ranked: RecordedRanks | None) -> It
     for trace, rule in zip(traces, (ranked.rules.expected, ranked.rules.actual), strict=True):
         if trace.rankings is not None and trace.header.engine.name.startswith(_RANKS_OF):
             num = len(trace.rankings.query)
-            yield f"{num - rule.num_unexplained:,} of {num:,} of {trace.header.engine.name} are those {rule.rule}"
+            name = trace.header.engine.name.removeprefix("the ")
+            yield f"{num - rule.num_unexplained:,} of the {num:,} {name} follow from the candidates, ranked {rule.rule}"

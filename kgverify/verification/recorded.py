@@ -168,6 +168,7 @@ def _note_dialects(comparer: Comparer, divergences: Sequence[Divergence], *, is_
         "steps.dropped_resolvents" not in comparer.not_compared,
         "steps.depth" not in comparer.not_compared,
     )
+    how = " (--limits dialect=FILE declares it)" * is_retaken
     for side, role in enumerate(ROLES):
         if (is_retaken and not side) or not has_goals(comparer.sources[side].header.level):
             continue
@@ -179,7 +180,7 @@ def _note_dialects(comparer: Comparer, divergences: Sequence[Divergence], *, is_
             more = [f"{len(fitting) - MOST_FITTING} others"] * (len(fitting) > MOST_FITTING)
             yield (
                 f"all {len(fit.steps):,} {role} steps that were read fit a dialect that differs in one switch:"
-                f" {' or '.join([*fitting[:MOST_FITTING], *more])} (--limits dialect=FILE declares it)"
+                f" {' or '.join([*fitting[:MOST_FITTING], *more])} {how}"
             )
 
 

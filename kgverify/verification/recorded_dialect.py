@@ -101,7 +101,7 @@ def find_dialect(
     declared = DeclaredLimits(**{name: getattr(trace.header.limits, name) for name in limits.__struct_fields__} | given)
     candidates = trace.columns.candidates
     num_recorded = int(candidates.num_steps.sum(dtype=np.int64))
-    rows = np.arange(0, len(candidates.num_steps), max(1, num_recorded // MOST_STEPS))
+    rows = np.arange(0, len(candidates.num_steps), max(1, -(-num_recorded // MOST_STEPS)))
     shown = Shown(
         has_program and {"resolvents.origin", "resolvents.origin_kind"} <= trace.fields,
         {"steps.dropped_atoms", "steps.dropped_resolvents"} <= trace.fields,

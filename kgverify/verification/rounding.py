@@ -162,10 +162,11 @@ def bound_recorded(comparer: Comparer, comparison: Comparison, accepted: float |
     """
     headers = [source.header for source in comparer.sources]
     is_own = [header.engine.name in OWN_ENGINES for header in headers]
-    found = [each.candidate for each in comparison.divergences if each.field in {*_OF_SCORES, "steps.choice"}]
-    if isinstance(accepted, float | int) or not found or not comparer.has_scores or all(is_own):
+    fields = {*_OF_SCORES, "steps.choice"}
+    found = np.unique([each.candidate for each in comparison.divergences if each.field in fields])
+    if isinstance(accepted, float | int) or not len(found) or not comparer.has_scores or all(is_own):
         return None
-    pair = comparer.pair_of(_spread(np.unique(found), MAX_RECORDED))
+    pair = comparer.pair_of(_spread(found.astype(np.int64), MAX_RECORDED))
     sides = pair.expected.columns, pair.actual.columns
     scores = [side.resolvents.score for side in sides]
     # A short type allows errors of any size: the user must accept it.
@@ -185,7 +186,10 @@ def bound_recorded(comparer: Comparer, comparison: Comparison, accepted: float |
     typical = size_typically(sides[0].resolvents)
     bounds = exact + share * np.clip(sizes, typical, MAX_SIZE * typical)
     fits = apart <= bounds
-    value = max(exact + share * typical, bounds[fits & (apart > 0)].max(initial=0.0))
+    value = exact + share * typical
+    if len(found) <= MAX_RECORDED:
+        # Scores that were not read might differ by less, and still by more than their own errors.
+        value = max(value, bounds[fits & (apart > 0)].max(initial=0.0))
     return _join([min(value, 0.99 * apart[~fits].min(initial=np.inf))], evidence, float_types, scores)
 
 

@@ -234,17 +234,18 @@ def find_other_elements(expected: Tensor, actual: Tensor, precision: Precision =
         is_other = view_bits(expected) != view_bits(actual)
         return is_other.any(-1) if expected.is_complex() else is_other
     relative = absolute = precision.tolerance
-    if relative is None or absolute is None:
-        relative = torch.finfo(expected.dtype).eps
-        absolute = relative * scale_of(expected)
+    unit = torch.finfo(expected.dtype).eps
     if expected.element_size() == 1:
         expected, actual = expected.float(), actual.float()
+    if relative is None or absolute is None:
+        relative, absolute = unit, unit * scale_of(expected)
     return ~torch.isclose(actual, expected, relative, absolute, equal_nan=True)
 
 
 def scale_of(tensor: Tensor) -> float:
     """Return the largest finite absolute value of a tensor; 0 for none."""
-    finite = tensor.detach()[tensor.detach().isfinite()].abs()
+    tensor = tensor.detach().float() if tensor.element_size() == 1 else tensor.detach()
+    finite = tensor[tensor.isfinite()].abs()
     return float(finite.amax()) if finite.numel() else 0.0
 
 

@@ -130,7 +130,11 @@ SLOW = (
             pytest.param(*each, marks=pytest.mark.exhaustive if each[0] in SLOW else pytest.mark.deep)
             for each in (
                 ("rule-cap", {}, "in this run, the rules with the index 2 (from 0) are missing"),
-                ("max-atoms-off-by-one", {"max_atoms": 3}, "the resolvents of max_atoms atoms are dropped wrongly"),
+                (
+                    "max-atoms-off-by-one",
+                    {"max_atoms": 3},
+                    "of max_atoms atoms and that equal no goal visited before are dropped wrongly",
+                ),
                 ("max-depth-off-by-one", {"max_depth": 4}, "another goal and with 1 step left to max_depth are wrong"),
                 (
                     "queries-beyond-slots",

@@ -112,4 +112,4 @@ def test_a_limit_that_counts_resolvents_that_another_one_drops_is_described():
 
     causes = causes_of(hidden(SOUND._replace(limit_atoms=cap, limit_resolvents=count)), max_atoms=2, max_resolvents=2)
     assert {cause.stage for cause in causes} == {"limit"}
-    assert "beyond max_resolvents only if longer resolvents than max_atoms count" in causes[0].condition
+    assert "beyond max_resolvents only if resolvents of more than max_atoms atoms count" in causes[0].condition

@@ -142,8 +142,8 @@ def test_the_records_of_a_foreign_engine_are_compared_and_its_cap_is_found(tmp_p
     assert explained.exit_code == 0
     # The engine matches 50 facts; the records hold none at positions 19 to 52.
     sentence = (
-        "in this run, the facts at position 53 or later (from 0) in their predicate's segment are missing: 1,117 of 1,117"
-        ' missing, 0 of 4 present; the true bound of "position in its predicate\'s segment" may be any'
+        "in this run, the facts at position 53 or later (from 0) in their predicate's segment are missing: 1,117 of the 1,117"
+        ' missing, and 0 of the 4 present; the true bound of "position in its predicate\'s segment" may be any'
         " from 20 to 53: nothing between 19 and 53 was seen"
     )
     assert sentence in " ".join(explained.output.split())

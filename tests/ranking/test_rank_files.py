@@ -91,7 +91,7 @@ def test_the_candidates_of_a_trace_show_the_rule_of_a_file(name: str, case: Case
         return
     assert words in "; ".join((rule.rule, *rule.remarks))
     num = len(path.read_text().splitlines()) - 1
-    assert f"{num} of {num} of the ranks of {path} are those {rule.rule}" in report.notes
+    assert f"{num} of the {num} ranks of {path} follow from the candidates, ranked {rule.rule}" in report.notes
 
 
 @pytest.mark.deep
@@ -242,6 +242,7 @@ def test_queries_must_be_those_of_the_graph(tmp_path: Path):
 
 
 def test_the_command_saves_a_run_and_ends_with_the_verdict(tmp_path: Path):
+    pytest.importorskip("kgverify.prover.engine")
     triples = ("<script>alert(1)</script>", "p", "b"), ("c", "p", "d"), ("e", "p", "f")
     for name, more in (("ours", 0), ("theirs", 1), ("copy", 0)):
         rows = (f"{','.join(triple)},tail,{rank + more}\n" for rank, triple in enumerate(triples, 1))

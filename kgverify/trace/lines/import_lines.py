@@ -69,7 +69,9 @@ def import_lines(
         engine = header.engine_info
         if not survey.num_steps:
             # Lines of candidates alone tell their ends, and no derivations.
-            engine = msgspec.structs.replace(engine, unknown=tuple({*engine.unknown, "candidates.num_steps"}))
+            engine = msgspec.structs.replace(
+                engine, unknown=tuple(dict.fromkeys((*engine.unknown, "candidates.num_steps")))
+            )
         writer = LoopWriter(
             target,
             engine=engine,

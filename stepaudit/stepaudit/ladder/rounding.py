@@ -3,8 +3,8 @@
 A compiler may keep intermediate values in a higher precision, and may add in another order. A difference is rounding if
 the compiled value is as near to a float64 run as the eager value. It is also rounding if eager itself moves as far when
 its inexact operations round in another way. Results that are exact in their dtype are kept, and so are explicit casts: wrong
-copies, indices and omitted casts are never excused. A value that no element of eager's kind of rounding changes, such as an
-integer, a shape or an infinity, is excused only if a run with other roundings gave it.
+copies, indices and omitted casts are never excused. An integer, a shape or an
+infinity is excused only if a run with other roundings gave it.
 """
 
 from collections.abc import Sequence

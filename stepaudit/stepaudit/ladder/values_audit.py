@@ -44,8 +44,10 @@ def audit_values(subject: Subject, report: ReportBuilder, options: AuditOptions 
         _report_rungs(ladder, report)
         if ladder.unsteady:
             report.skip(AUDIT, _explain_unsteady(subject))
-        num_operations = 0 if ladder.unsteady else ladder.judge.control[1]
-        if not ladder.unsteady and not num_operations:
+        # After the device was lost, nothing more can run in this process.
+        can_run = not ladder.unsteady and not any(each.is_lost for each in ladder.climbs)
+        num_operations = ladder.judge.control[1] if can_run else 0
+        if can_run and not num_operations:
             report.skip(AUDIT, "no operation of torch ran: nothing was compared")
         if ladder.judge.unproven:
             where = ladder.judge.unproven[0]

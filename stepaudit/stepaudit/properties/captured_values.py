@@ -92,7 +92,7 @@ class CapturedState:
 
     holders:     the tensors, containers, objects and generators of random numbers that a call may change
     is_complete: whether the search reached everything
-    unrestored:  the iterators, which a call may advance and nothing can set back
+    unrestored:  the iterators and system generators, which a call may advance and nothing can set back
     """
 
     def __init__(self) -> None:
@@ -215,6 +215,8 @@ class CapturedState:
                 self._visit_class(value, captured, depth + 1)
         elif isinstance(value, types.ModuleType) or value is Ellipsis or value is _MISSING:
             return
+        elif isinstance(value, random.SystemRandom):
+            self.unrestored.append(f"{captured.path} ({type(value).__name__})")
         elif isinstance(value, _GENERATORS):
             self.holders.append(value)
         elif hasattr(value, "__next__"):
