@@ -185,7 +185,7 @@ def test_a_black_box_can_be_checked_and_limits_that_it_does_not_support_are_skip
             if self.limits.max_atoms > 3:
                 raise NotImplementedError("goals of more than 3 atoms")
 
-    report = kv.check_engine(Narrow, examples=8, minimum={})
+    report = kv.check_engine(Narrow, reference="reference", examples=8, minimum={})
     assert {"reported-once", "repetition"} <= set(report.laws)
     assert "made-by-clause" in report.left_out
     assert report.is_conforming, str(report)
