@@ -100,7 +100,7 @@ class Judge:
 
     @cached_property
     def control(self) -> tuple[tuple[Deviation, ...], int]:
-        """The differences of the calls in the context of those with other roundings, but without any; and the number of operations."""
+        """The differences of calls in the context of those with other roundings, but without any; and the operations."""
         made: list[Float64Run] = []
 
         def round_nothing() -> Float64Run:
