@@ -68,7 +68,7 @@ COMPARING: Final = 0.5
 JUDGING: Final = 0.8
 """The share of the time until which laws are checked. The rest is for confirming and shrinking."""
 MOST_CUT: Final = 1_000
-"""The most problems that are cut from a graph."""
+"""The largest number of problems that are made from the queries of a graph."""
 FIRST_PART: Final = 16
 """The number of problems in the first round; the next has twice as many."""
 LARGEST_PART: Final = 512

@@ -37,7 +37,7 @@ MOST_DRAWN: Final = 80
 """The most problems to draw from the whole program."""
 
 MOST_MATCHES: Final = 2_000
-"""The most clauses of a predicate whose drawn atoms may have no constant."""
+"""The number of clauses of a predicate above which a drawn atom gets a constant, so that few of them match."""
 
 MOST_FACTS: Final = 20_000
 """The most facts of a predicate that are searched for facts next to a boundary."""

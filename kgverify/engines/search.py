@@ -220,7 +220,7 @@ class SearchEngine(OutcomeEngine):
 
 
 class ModelEngine(SearchEngine):
-    """The search without a bound: PROVED for every atom of the least model of the program."""
+    """The search without a bound: every atom that follows from the program is PROVED, however long its proof is."""
 
     name = MODEL
     bound = math.inf

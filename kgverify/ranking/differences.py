@@ -124,7 +124,7 @@ class _Pairs:
                 yield f"only {where}: {self.num_differing:,} of {self.num - num:,} ranks differ there, none of {num:,} elsewhere"
 
     def describe_rules(self, size: NDArray[np.int64] | None) -> Iterator[str]:
-        """Yield the rule or mistake that turns the ranks of one side into those of the other one.
+        """Yield the rule, or the mistake, that explains how the ranks of one side differ from those of the other.
 
         size: the numbers of candidates, int64 [n]
         """

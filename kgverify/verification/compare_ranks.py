@@ -43,7 +43,7 @@ from kgverify.verification.recorded_ranks import Recognition, RecordedRanks, jud
 MOST_NAMED: Final = 5
 """The number of queries with the largest differences that a note names."""
 MOST_REDRAWN: Final = 1_000_000
-"""The most candidates that an engine proves for a file of ranks."""
+"""The largest number of candidates that an engine proves to check a file of ranks."""
 _RANKS_OF: Final = "the ranks of "
 _KNOWN: Final = frozenset(f"candidates.{name}" for name in model.KNOWLEDGE_GRAPH.identity)
 _SCORED: Final = _KNOWN | {"candidates.outcome", "candidates.log_probability"}

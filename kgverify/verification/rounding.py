@@ -53,7 +53,7 @@ MAX_CANDIDATES: Final = 48
 MAX_LOADED: Final = 10_000
 """The most divergences for which to seek the tolerance that would count them all as rounding."""
 MAX_RECORDED: Final = 1_000
-"""The most candidates of a recorded trace whose scores are used to find its tolerance."""
+"""The largest number of candidates whose recorded scores are read to find a tolerance."""
 MAX_ITEMS: Final = 256
 """The most items of a list or mapping that is searched for arrays: longer ones hold facts or names."""
 MAX_OBJECTS: Final = 10_000

@@ -90,12 +90,12 @@ class Exercised(msgspec.Struct, frozen=True):
     @property
     def of_both(self) -> Exercise:
         """The expected exercise, with the limits that either side reached."""
-        limits, largest, enough = (
+        limits, largest = (
             _join_counts(getattr(self.expected, name), getattr(self.actual, name), max)
-            for name in ("limits", "largest", "enough")
+            for name in ("limits", "largest")
         )
         counted = max(self.expected.counted, self.actual.counted)
-        return msgspec.structs.replace(self.expected, limits=limits, largest=largest, enough=enough, counted=counted)
+        return msgspec.structs.replace(self.expected, limits=limits, largest=largest, counted=counted)
 
 
 def _add(first: int | None, second: int | None) -> int | None:

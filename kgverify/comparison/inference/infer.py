@@ -222,7 +222,7 @@ _FILTERS: Final = {
     stage: {name for name, of in STAGE_OF_FILTER.items() if of is stage and name != "duplicates"}
     for stage in STAGE_OF_FILTER.values()
 }
-_STAGE_OF: Final = {name: stage for stage, names in _FILTERS.items() for name in names if stage is not Stage.LIMIT}
+_STAGE_OF: Final = {name: of for name, of in STAGE_OF_FILTER.items() if name != "duplicates" and of is not Stage.LIMIT}
 
 
 def order_of_stages(dialect: Dialect) -> tuple[Stage, ...]:

@@ -16,7 +16,7 @@ from kgverify.step.clauses import Clauses, number_variables
 from kgverify.trace.model.columns import Candidates, Columns
 
 MOST_COUNTED: Final = 8
-"""The most variants of a dialect for which all steps are counted; they give the most steps that the dialect does not give."""
+"""The number of variants that are tried on all steps: those that fit the most of the steps that the dialect does not fit."""
 
 _IN_NAMES: Final = ("forgets_names",)
 """The switches whose effect goals in canonical variables do not show."""
