@@ -37,10 +37,9 @@ FORMER: Final = {
     "--limits": ("max_depth", "max_atoms", "max_resolvents", "exclude_query", "dialect"),
     "--tune": ("precision", "slots", "memory", "fresh_cache"),
     "--size": ("queries", "corruptions", "seconds"),
-    "--measure": ("calls", "seconds", "patience", "torch_mode", "keeps_outputs"),
 }
 """Options of earlier versions, by the option whose keys they became: `--max-depth 3` is now `--limits max_depth=3`."""
-SWITCHES: Final = ("skip_rules", "exclude_query", "fresh_cache", "keeps_outputs")
+SWITCHES: Final = ("skip_rules", "exclude_query", "fresh_cache")
 """Options of earlier versions that took no value."""
 
 _KINDS: Final[Mapping[Any, str]] = {int: "a whole number", float: "a number", bool: "true or false"}
@@ -97,7 +96,7 @@ def make_app(*names: str, configuration: Callable[..., None] | None = None) -> A
     )
     for name in names:
         module, _, attribute = ENTRIES[name].place.partition(":")
-        found: Callable[..., Any] | Mapping[str, Callable[..., Any]] = getattr(
+        found: Callable[..., Any] | Mapping[str, Callable[..., Any] | App] = getattr(
             import_module(f"kgverify.cli.{module}"), attribute
         )
         if callable(found):

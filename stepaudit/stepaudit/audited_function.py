@@ -11,10 +11,21 @@ from stepaudit.values import deepcopy_values
 Function: TypeAlias = Callable[..., Any]
 
 Inputs: TypeAlias = tuple[Any, ...]
-"""The arguments of one call: any nesting of tuples, lists, dicts and named tuples of tensors and plain values."""
+"""The arguments of one call: any nesting of containers and objects of tensors and plain values; `Keywords` come last."""
 
-MakeInputs: TypeAlias = Callable[[int], Inputs]
+MakeInputs: TypeAlias = Callable[[int], Inputs | dict[str, Any]]
 """(number of the call, from 0) -> its arguments. The same number always gives equal arguments."""
+
+
+class Keywords(dict[str, Any]):
+    """Keyword arguments, the last item in the tuple of a call's arguments: `(values, Keywords(scale=2.0))`."""
+
+
+def call_with(function: Function, inputs: Inputs) -> Any:
+    """Call a function with its arguments."""
+    if inputs and isinstance(inputs[-1], Keywords):
+        return function(*inputs[:-1], **inputs[-1])
+    return function(*inputs)
 
 
 @dataclass(frozen=True)
@@ -41,7 +52,7 @@ class Subject:
 
         The copies share memory as the originals do.
 
-        UserError if `make_inputs` does not return a tuple.
+        UserError if `make_inputs` returns neither a tuple nor a dict.
         """
         made = [self.shared_inputs(call) for call in calls]
         result: list[Inputs] = deepcopy_values(made)
@@ -50,7 +61,7 @@ class Subject:
     def shared_inputs(self, call: int) -> Inputs:
         """Make the arguments of a call, which may share memory with captured values or with arguments of other calls.
 
-        UserError if `make_inputs` raises, or does not return a tuple.
+        UserError if `make_inputs` raises, or returns neither a tuple nor a dict.
         """
         try:
             inputs = self.make_inputs(call)
@@ -60,11 +71,13 @@ class Subject:
                 where=self.name,
                 fix="return a tuple of arguments for every number of a call, from 0",
             ) from error
+        if type(inputs) is dict:
+            return (Keywords(inputs),)
         if not isinstance(inputs, tuple):
             raise UserError(
-                f"expected a tuple of arguments from make_inputs, found {type(inputs).__name__}",
+                f"expected a tuple of arguments from make_inputs, or a dict of keyword arguments, found {type(inputs).__name__}",
                 where=self.name,
-                fix="return (argument,) where there is one",
+                fix="return (argument,) for one argument",
             )
         return inputs
 
@@ -75,7 +88,7 @@ def make_subject(name: str, function: Function, make_inputs: Callable[[], Inputs
     Args:
         name: its name in the report; the function's own if empty.
         function: any function of tensors and plain values.
-        make_inputs: returns the arguments of a call, a tuple; takes the number of the call, from 0, or nothing.
+        make_inputs: returns the arguments of a call, a tuple or a dict; takes the number of the call, from 0, or nothing.
 
     Returns:
         The subject of an audit.

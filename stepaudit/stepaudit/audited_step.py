@@ -7,14 +7,13 @@ from pathlib import Path
 from typing import Any, Final
 
 import torch
-from torch import Tensor
 from torch._inductor.utils import fresh_cache
-from torch.utils import _pytree as pytree
 
 from stepaudit.audited_function import Function, Inputs, MakeInputs, Subject, make_subject
+from stepaudit.compiled_step import calling_plainly, refuse_distributed, unwrap_compiled
 from stepaudit.environment import describe_environment, has_cpp_compiler
 from stepaudit.errors import UserError, describe_error, first_line
-from stepaudit.isolation import run_isolated
+from stepaudit.isolation import Received, is_device_lost, run_isolated, start_autograd
 from stepaudit.ladder.climb import warm_up_compiler
 from stepaudit.ladder.values_audit import audit_values
 from stepaudit.options import USUALLY, AuditOptions
@@ -22,12 +21,16 @@ from stepaudit.properties.aliasing import find_aliasing, find_overwritten_output
 from stepaudit.properties.captured_values import restoring
 from stepaudit.properties.colliding_writes import find_colliding_writes
 from stepaudit.properties.compilations import find_graph_breaks, find_recompilations, measure_graphs
-from stepaudit.properties.compiled_run import CompiledRun, run_compiled, silencing_compiler
+from stepaudit.properties.compiled_run import CompiledRun, is_overwritten, run_compiled, silencing_compiler
 from stepaudit.properties.guard_holes import find_guard_holes
 from stepaudit.properties.launches import collecting_messages, find_copied_inputs, measure_launches
+from stepaudit.properties.speed import measure_speed
+from stepaudit.properties.stream_races import AUDIT as RACES
+from stepaudit.properties.stream_races import find_stream_races
 from stepaudit.properties.syncs import find_cuda_syncs, find_syncs, watch_eager_reads
 from stepaudit.report import AuditReport, ReportBuilder, check_budget, read_budget
 from stepaudit.source_lines import find_definition, find_stack_line
+from stepaudit.values import convert_tensors
 
 _EAGER: Final = (watch_eager_reads, find_colliding_writes)
 _COMPILING: Final = (find_syncs, find_graph_breaks, find_recompilations, measure_graphs)
@@ -38,6 +41,7 @@ _CALLS: Final = (
     measure_launches,
     find_cuda_syncs,
     find_copied_inputs,
+    measure_speed,
 )
 """The checks of eager calls, of the compilation, and of compiled calls that returned, each group in order."""
 
@@ -54,8 +58,10 @@ def audit_step(
     state are restored after each call.
 
     Args:
-        function: any function of tensors, modules and plain values, nested in containers and objects.
-        make_inputs: returns the arguments, a tuple; takes the number of the call, from 0, or nothing.
+        function: any function or module that takes tensors, modules and plain values, nested in containers and objects.
+            If it is compiled already, the function inside is audited, with the settings that it is compiled with.
+        make_inputs: returns the arguments, a tuple, or a dict of keyword arguments; the last item of the tuple may be
+            `Keywords`. It takes the number of the call, from 0, or nothing.
         options: the calls, rungs, precision, settings of the compiler, limits and files of the audit.
         changes: options by their names, such as `calls=2`, instead of those in `options`.
 
@@ -63,42 +69,53 @@ def audit_step(
         The findings with their lines, the measures, and what could not be examined.
 
     Raises:
-        UserError: for arguments that do not fit, and for a function that raises without the compiler.
+        UserError: for arguments that do not fit, for a function that raises without the compiler, and for modules that
+            run in several processes.
     """
+    function, settings = unwrap_compiled(function)
     options = replace(options, **changes)
+    usual = (name for name in settings if getattr(options, name) == getattr(USUALLY, name))
+    options = replace(options, **{name: settings[name] for name in usual})
     given = options.budget
     budget = read_budget(Path(given)) if isinstance(given, (str, Path)) else check_budget(given or {})
     subject = replace(make_subject(options.name, function, make_inputs), calls=options.calls)
     if options.device != "auto":
         subject = replace(subject, make_inputs=_moving_to(options.device, subject.make_inputs))
+    refuse_distributed(subject)
+    start_autograd()
+    with calling_plainly(function):
+        return _audit(subject, options, budget)
+
+
+def _audit(subject: Subject, options: AuditOptions, budget: dict[str, float]) -> AuditReport:
     report = ReportBuilder()
     is_conclusive = not options.rungs or audit_values(subject, report, options)
-    work = "starting"
+    received = Received(options.announce)
 
     def examine(send: Callable[[str | ReportBuilder], None]) -> None:
         with fresh_cache():
             examine_properties(subject, replace(options, announce=send), report)
         send(report)
 
-    def receive(sent: str | ReportBuilder) -> None:
-        nonlocal work
-        if isinstance(sent, str):
-            work = sent
-            options.announce(sent)
-        else:
-            vars(report).update(vars(sent))
-
     try:
         with report.timing("properties"):
             warm_up_compiler()
-            end = run_isolated(examine, receive, seconds=options.patience)
+            end = run_isolated(examine, received, seconds=options.patience)
+            vars(report).update(vars(received.result or report))
         if end:
-            report.skip("properties", f"the process ended: {end}, while {work}")
+            report.skip("properties", f"the process ended: {end}, while {received.part}")
             is_conclusive = is_conclusive and bool(report.findings)
     except UserError as error:
         if not options.rungs:
             raise
         report.skip("properties", str(error))
+    except RuntimeError as error:
+        if not is_device_lost():
+            raise
+        report.skip("properties", f"the device was lost while {received.part}: {describe_error(error)}")
+        is_conclusive = is_conclusive and bool(report.findings)
+    # A race is why such a function differs from itself.
+    is_conclusive = is_conclusive or any(each.audit == RACES for each in report.findings)
     environment = describe_environment(mode=options.mode, dynamic=str(options.dynamic))
     return report.build(subject.name, environment, budget=budget, is_conclusive=is_conclusive)
 
@@ -106,11 +123,13 @@ def audit_step(
 def examine_properties(subject: Subject, options: AuditOptions, report: ReportBuilder) -> None:
     """Examine every property of a subject. The caller chooses the folder of the caches; compile times need an empty folder."""
     run = CompiledRun(subject, options, report)
-    if not run.is_cuda and not has_cpp_compiler():
+    if not run.is_cuda and options.backend == "inductor" and not has_cpp_compiler():
         raise UserError("a CPU backend needs a C++ compiler", where="mode", fix="install g++ or clang")
     options.announce("reading values, colliding writes")
     try:
-        _examine(run, _EAGER)
+        # In eager, also what the step compiles itself runs without the compiler.
+        with torch.compiler.set_stance("force_eager"):
+            _examine(run, _EAGER)
     except UserError:
         raise
     except Exception as error:
@@ -125,11 +144,16 @@ def examine_properties(subject: Subject, options: AuditOptions, report: ReportBu
         _examine(run, _COMPILING)
         if run.error is None:
             _examine(run, _CALLS)
+        elif is_overwritten(run.error):
+            _examine(run, (find_overwritten_outputs,))
         else:
             report.skip("launches", "the compiled function raised")
     # This comes last: the graphs are in the caches by then, and the time to compile has been measured.
     options.announce("guards")
     find_guard_holes(run)
+    # The sanitizer slows every later call down.
+    options.announce("streams")
+    find_stream_races(run)
 
 
 def _examine(run: CompiledRun, checks: tuple[Callable[[CompiledRun], None], ...]) -> None:
@@ -145,7 +169,4 @@ def _moving_to(device: str, make_inputs: MakeInputs) -> MakeInputs:
     except (RuntimeError, AssertionError) as error:
         raise UserError(f"no such device: {first_line(str(error))}", where="device", fix="give cpu or cuda") from None
 
-    def move(leaf: Any) -> Any:
-        return leaf.to(device) if isinstance(leaf, Tensor) else leaf
-
-    return lambda call: pytree.tree_map(move, make_inputs(call))
+    return lambda call: convert_tensors(make_inputs(call), lambda tensor: tensor.to(device))

@@ -14,7 +14,7 @@ import torch._functorch.config
 import torch._inductor.config
 
 _PREFIXES: Final = ("TORCH", "PYTORCH", "INDUCTOR_", "AOT_", "TRITON_", "NVIDIA_TF32_OVERRIDE")
-_FOLDERS: Final = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
+_UNLISTED: Final = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "PYTORCH_NVML_BASED_CUDA_CHECK")
 
 
 def read_cpu_seconds() -> float:
@@ -40,11 +40,8 @@ def describe_environment(**more: str) -> dict[str, str]:
     }
     if is_cuda:
         described["gpu"] = torch.cuda.get_device_name()
-    return described | _read_compiler_settings() | more | read_product_settings()
-
-
-def _read_compiler_settings() -> dict[str, str]:
-    found = {name: value for name, value in os.environ.items() if name.startswith(_PREFIXES) and name not in _FOLDERS}
+    names = (name for name in os.environ if name.startswith(_PREFIXES) and name not in _UNLISTED)
+    described |= {name: os.environ[name] for name in names}
     with warnings.catch_warnings():
         # Some settings are deprecated.
         warnings.simplefilter("ignore")
@@ -53,8 +50,8 @@ def _read_compiler_settings() -> dict[str, str]:
             for name in known.get_config_copy():
                 entry, value = known._config.get(name), getattr(known, name, None)
                 if not name.startswith("_") and entry is not None and entry.alias is None and value != entry.default:
-                    found[f"{known.__name__}.{name}"] = str(value)
-    return found
+                    described[f"{known.__name__}.{name}"] = str(value)
+    return described | more | read_product_settings()
 
 
 def read_product_settings() -> dict[str, str]:

@@ -5,7 +5,7 @@ beginnings of commands to the runner of a CI job become escapes such as `\u202e`
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from difflib import get_close_matches
 from typing import Final
 
@@ -39,6 +39,14 @@ def suggest(found: str, known: Iterable[str]) -> str:
     return f"did you mean {close[0]!r}?" if close else ""
 
 
+def check_names(what: str, names: Iterable[str], known: Collection[str], where: str = "") -> None:
+    """Raise UserError for an unknown name. where: the location of the names, if `what` does not say it."""
+    for name in names:
+        if name not in known:
+            fix = suggest(name, known) or f"choose from {', '.join(known)}"
+            raise UserError(f"unknown {what} {name!r}", where=where or what, fix=fix)
+
+
 def first_line(text: str) -> str:
     """Return the first line that is not blank; empty if all lines are blank."""
     return text.strip().partition("\n")[0].strip()
@@ -49,18 +57,16 @@ def describe_error(error: BaseException) -> str:
     return f"{type(error).__name__}: {first_line(str(error))}".removesuffix(": ")
 
 
-def _escape(character: str) -> str:
-    code = ord(character)
-    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+def _escape(text: str) -> str:
+    return text.encode("unicode_escape").decode()
 
 
 def make_visible(text: str) -> str:
     r"""Return a text as one line, with escapes such as `\n` and `\u200b`."""
     if not text.isprintable():
-        text = text.replace("\n", "\\n").replace("\r", "\\r").replace("\t", "\\t")
         text = "".join(each if each.isprintable() else _escape(each) for each in text)
     text = _NARROW.sub(lambda match: _escape(match[0]), text)
-    return _COMMAND.sub(lambda match: match[0][:-1] + _escape(match[0][-1]), text)
+    return _COMMAND.sub(lambda match: f"{match[0][:-1]}\\x{ord(match[0][-1]):02x}", text)
 
 
 def make_lines_visible(text: str) -> str:

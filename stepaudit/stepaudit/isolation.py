@@ -18,6 +18,7 @@ import tempfile
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, BinaryIO, Final
@@ -43,8 +44,30 @@ def can_isolate() -> bool:
     return sys.platform == "linux" and not torch.cuda.is_available() and not _is_isolated
 
 
+def start_autograd() -> None:
+    """Start the engine of autograd, which starts no threads now, and would once compiling has made it see a device.
+
+    A build of torch for CUDA on a machine without any sees one from then on, and its threads do not survive a fork.
+    """
+    torch.ones((), requires_grad=True).backward()  # type: ignore[no-untyped-call]
+
+
+def is_device_lost() -> bool:
+    """Return whether a kernel has failed, after which this process cannot use the device."""
+    try:
+        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+            torch.cuda.synchronize()
+    except RuntimeError:
+        return True
+    return False
+
+
 def run_isolated(
-    work: Callable[[Callable[[Any], None]], None], receive: Callable[[Any], None], *, seconds: float = SECONDS
+    work: Callable[[Callable[[Any], None]], None],
+    receive: Callable[[Any], None],
+    *,
+    seconds: float = SECONDS,
+    is_first: bool = False,
 ) -> str:
     """Run work in a process of its own.
 
@@ -52,6 +75,7 @@ def run_isolated(
         work: receives a function that sends a value to this process.
         receive: called in this process with each value that the work sends, in order.
         seconds: of CPU time after which the process is ended, or ten times as much on the clock.
+        is_first: whether this process has not used torch before, so that the work may use CUDA.
 
     Returns:
         How the process ended before the work was done, such as `SIGABRT at step.py:12`; empty if it was done.
@@ -60,7 +84,7 @@ def run_isolated(
         UserError: if the work raises it.
         RuntimeError: if the work raises anything else.
     """
-    if not can_isolate():
+    if not can_isolate() and not (is_first and sys.platform == "linux"):
         work(receive)
         return ""
     # Done here, since it would take seconds in each of the processes.
@@ -89,6 +113,26 @@ def run_isolated(
         if last[0] == "error":
             raise last[1] if isinstance(last[1], UserError) else RuntimeError(str(last[1]))
         return "" if last[0] == "done" else _describe_end(child.exitcode or 0, printed)
+
+
+@dataclass
+class Received:
+    """The values that isolated work has sent: the names of its parts, as texts, and its result.
+
+    announce: receives the names; part: the last one
+    """
+
+    announce: Callable[[str], None]
+    part: str = "starting"
+    result: Any = None
+
+    def __call__(self, sent: Any) -> None:
+        """Receive a value."""
+        if isinstance(sent, str):
+            self.part = sent
+            self.announce(sent)
+        else:
+            self.result = sent
 
 
 def _work(work: Callable[[Callable[[Any], None]], None], writing: Connection, printed: int, seconds: float) -> None:

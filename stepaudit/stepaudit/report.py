@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from stepaudit.environment import read_cpu_seconds
-from stepaudit.errors import UserError, suggest
+from stepaudit.errors import UserError, check_names
 
-SCHEMA_VERSION: Final = 3
+SCHEMA_VERSION: Final = 4
 
 _LARGEST: Final = 1 << 16
 """The size limit of a budget file, in bytes."""
@@ -31,6 +31,7 @@ _COUNTS: Final = (
 KEYS: Final[dict[str, tuple[str, float]]] = {f"max_{name}": (name, 1) for name in _COUNTS} | {
     "max_copied_mb_per_step": ("copied_bytes_per_step", 1e6),
     "max_device_ms_per_step": ("device_seconds_per_step", 1e-3),
+    "max_compiled_ms_per_step": ("compiled_seconds_per_step", 1e-3),
     "max_peak_memory_mb": ("peak_memory_bytes", 1e6),
 }
 """The measure that each limit applies to, and the unit of the limit."""
@@ -99,6 +100,8 @@ class AuditReport:
     overruns:    measures beyond the budget
     details:     the lists behind some measures, by their names
     sections:    tables, by their names
+    listings:    source code, by its name: the minimal graph, the kernels generated for it, and the repair
+    caveat:      a part of the verdict's line: the largest difference that counts as rounding, if it is large
     environment: torch, device, mode, precision, state of the caches, threads, TF32
     """
 
@@ -110,6 +113,8 @@ class AuditReport:
     overruns: tuple[Overrun, ...] = ()
     details: dict[str, tuple[str, ...]] = field(default_factory=dict)
     sections: dict[str, Section] = field(default_factory=dict)
+    listings: dict[str, str] = field(default_factory=dict)
+    caveat: str = ""
     environment: dict[str, str] = field(default_factory=dict)
     schema_version: int = SCHEMA_VERSION
 
@@ -117,6 +122,16 @@ class AuditReport:
     def is_clean(self) -> bool:
         """True if there is no finding and no measure beyond the budget."""
         return not self.findings and not self.overruns
+
+    @property
+    def headline(self) -> str:
+        """The line of the verdict without the subject: the findings, or else why it is inconclusive; and the caveat."""
+        num = len(self.findings)
+        parts = [f"{num} finding{'s' if num > 1 else ''}"] if num else []
+        parts += [f"{len(self.overruns)} over budget"] if self.overruns else []
+        is_open = self.verdict is Verdict.INCONCLUSIVE
+        parts = parts or ([each.reason for each in self.unmeasured[:1]] if is_open else ["clean"])
+        return "; ".join(filter(None, (", ".join(parts), self.caveat)))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as values that `json` writes."""
@@ -132,6 +147,8 @@ class ReportBuilder:
     measures: dict[str, float] = field(default_factory=dict)
     details: dict[str, tuple[str, ...]] = field(default_factory=dict)
     sections: dict[str, Section] = field(default_factory=dict)
+    listings: dict[str, str] = field(default_factory=dict)
+    caveat: str = ""
 
     def find(self, audit: str, *, mechanism: str, finding: str, where: str, remedy: str) -> None:
         """Add a finding, unless it is already there."""
@@ -216,10 +233,8 @@ def _read_text(path: Path) -> str:
 
 def check_budget(data: Mapping[str, Any], where: str = "budget") -> dict[str, float]:
     """Return the limits. UserError if a key is unknown or a limit is not a number of 0 or more."""
+    check_names("key", data, KEYS, where)
     for key, limit in data.items():
-        if key not in KEYS:
-            fix = suggest(key, KEYS) or f"choose from {', '.join(KEYS)}"
-            raise UserError(f"unknown key {key!r}", where=where, fix=fix)
         if isinstance(limit, bool) or not isinstance(limit, (int, float)) or not limit >= 0:
             raise UserError(f"expected a number of 0 or more for {key}, found {limit!r}", where=where, fix=f"{key} = 0")
     return {key: float(limit) for key, limit in data.items()}

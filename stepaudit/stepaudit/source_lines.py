@@ -115,21 +115,18 @@ def find_return(function: Callable[..., Any]) -> str:
     code = find_code(function)
     if code is None:
         return find_definition(function)
-    lines = [number for instruction, number in _list_instructions(code) if instruction.opname == "RETURN_VALUE"]
-    return f"{code.co_filename}:{next(filter(None, reversed(lines)), code.co_firstlineno)}"
+    returns = [each.positions for each in dis.get_instructions(code) if each.opname == "RETURN_VALUE"]
+    lines = (positions.lineno for positions in reversed(returns) if positions is not None)
+    return f"{code.co_filename}:{next(filter(None, lines), code.co_firstlineno)}"
 
 
 def find_read(codes: Iterable[CodeType], name: str) -> str:
     """Return the first line of some codes that reads a variable, global or attribute of this name; empty if none does."""
     for code in codes:
-        for instruction, number in _list_instructions(code):
+        for instruction in dis.get_instructions(code):
+            number = instruction.positions.lineno if instruction.positions else None
             is_read = instruction.opname.startswith("LOAD_") or instruction.opname == "IMPORT_FROM"
             read = instruction.argval if isinstance(instruction.argval, tuple) else (instruction.argval,)
             if is_read and name in read and number and instruction.opname not in ("LOAD_CONST", "LOAD_CLOSURE"):
                 return f"{code.co_filename}:{number}"
     return ""
-
-
-def _list_instructions(code: CodeType) -> Iterator[tuple[dis.Instruction, int | None]]:
-    for instruction in dis.get_instructions(code):
-        yield instruction, instruction.positions.lineno if instruction.positions else None

@@ -1,9 +1,12 @@
 """Nested values: their leaves, copies and differences."""
 
 import copy
+import hashlib
 import sys
+import types
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import is_dataclass
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -11,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+USUAL_TENSORS: Final = (Tensor, torch.nn.Parameter, torch.nn.Buffer)
 _INTEGERS: Final = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _ROOTS: Final = {"[0]": "the result", "[1]": "the arguments", "[2]": "what it closes over"}
 
@@ -43,6 +47,8 @@ def list_members(owner: Any) -> dict[str, Any]:
 def has_members(value: Any) -> bool:
     """Return whether a value is an object whose attributes hold data: a torch module, or an object of the user."""
     if isinstance(value, torch.nn.Module):
+        return True
+    if isinstance(value, types.SimpleNamespace) or (is_dataclass(value) and not isinstance(value, type)):
         return True
     has_any = hasattr(value, "__dict__") or hasattr(value, "__struct_fields__") or hasattr(value, "__slots__")
     return has_any and not callable(value) and is_user_module(type(value).__module__)
@@ -77,10 +83,15 @@ def _list_children(value: Any) -> list[tuple[str, Any]] | None:
     if isinstance(value, (list, tuple, deque)):
         return [(f"[{number}]", each) for number, each in enumerate(value)]
     if isinstance(value, Mapping):
-        return [(f"[{key!r}]", each) for key, each in value.items()]
+        return [(f"[{name_key(key, number)}]", each) for number, (key, each) in enumerate(value.items())]
     if has_members(value):
         return [(f".{name}", each) for name, each in list_members(value).items()]
     return None
+
+
+def name_key(key: Any, number: int) -> str:
+    """Return the text of a key of a mapping. A tensor, whose values change, has its number."""
+    return f"tensor {number}" if isinstance(key, Tensor) else repr(key)
 
 
 def list_tensors(tree: Any, prefix: str = "") -> list[tuple[str, Tensor]]:
@@ -140,19 +151,29 @@ def copy_values(tree: Any) -> Any:
 def deepcopy_values(tree: Any) -> Any:
     """Copy nested values as a whole. Tensors that share memory still share it, if `deepcopy` can copy them."""
 
-    def is_uncopyable(leaf: Tensor) -> bool:
-        # `deepcopy` copies only leaves of the autograd graph, and few classes of tensors.
-        return not leaf.is_leaf or type(leaf) not in (Tensor, torch.nn.Parameter, torch.nn.Buffer)
-
     def copied(leaf: Tensor) -> Tensor:
         with torch._C.DisableTorchFunctionSubclass():
             made = leaf.detach().clone()
             made = made if type(made) is type(leaf) else made.as_subclass(type(leaf))
             return made.requires_grad_(leaf.requires_grad)
 
-    # Leaves inside tensors that consist of other tensors are copied with those tensors.
-    memo = {id(leaf): copied(leaf) for _, leaf in list_tensors(tree) if is_uncopyable(leaf)}
+    # `deepcopy` copies only leaves of the autograd graph, and few classes of tensors. Leaves inside tensors that consist
+    # of other tensors are copied with those tensors.
+    others = (leaf for _, leaf in list_tensors(tree) if not leaf.is_leaf or type(leaf) not in USUAL_TENSORS)
+    memo = {id(leaf): copied(leaf) for leaf in others}
     return copy.deepcopy(tree, memo)
+
+
+def convert_tensors(tree: Any, convert: Callable[[Tensor], Tensor]) -> Any:
+    """Copy nested values, also objects, with other tensors; return the values themselves if no tensor changes."""
+    memo: dict[int, Any] = {}
+    is_same_tensor = True
+    for _, leaf in list_tensors(tree):
+        other = convert(leaf.detach())
+        is_same_tensor &= other.data_ptr() == leaf.data_ptr() and other.device == leaf.device
+        made = torch.nn.Parameter(other, leaf.requires_grad) if isinstance(leaf, torch.nn.Parameter) else other
+        memo[id(leaf)] = made.requires_grad_(leaf.requires_grad)
+    return tree if is_same_tensor else copy.deepcopy(tree, memo)
 
 
 def view_bits(tensor: Tensor) -> Tensor:
@@ -240,6 +261,25 @@ def find_other_elements(expected: Tensor, actual: Tensor, precision: Precision =
     if relative is None or absolute is None:
         relative, absolute = unit, unit * scale_of(expected)
     return ~torch.isclose(actual, expected, relative, absolute, equal_nan=True)
+
+
+def describe_other_signs(expected: Any, actual: Any) -> str:
+    """Describe the zeros of two equal tensors that have different signs; empty for no such zeros."""
+    if not isinstance(expected, Tensor) or expected.layout != torch.strided or expected.is_quantized:
+        return ""
+    if expected.is_complex():
+        expected, actual = torch.view_as_real(expected.resolve_conj()), torch.view_as_real(actual.resolve_conj())
+    if not expected.is_floating_point():
+        return ""
+    one, other = (each.detach().double() for each in (expected, actual))
+    num = int(((one == 0) & (other == 0) & (one.signbit() != other.signbit())).sum())
+    return f"{num:,} zeros have another sign" if num else ""
+
+
+def make_digest(state: Any) -> str:
+    """Return a short text that differs for different values, which must have a complete `repr`."""
+    with np.printoptions(threshold=sys.maxsize):
+        return hashlib.sha256(repr(state).encode()).hexdigest()[:8]
 
 
 def scale_of(tensor: Tensor) -> float:

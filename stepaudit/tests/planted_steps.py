@@ -174,3 +174,27 @@ def make_step_with_table() -> Callable[..., Any]:
 def keeping_step(values: Tensor) -> Tensor:
     doubled = values * 2
     return doubled + 1  # here
+
+
+def make_racing_step() -> Callable[..., Any]:
+    side = torch.cuda.Stream()
+
+    def racing_step(values: Tensor, *, waits: bool = False) -> Tensor:
+        doubled = values * 2
+        if waits:
+            side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            result = doubled + 1  # here
+        torch.cuda.current_stream().wait_stream(side)
+        return result
+
+    return racing_step
+
+
+LAST = {"sum": torch.zeros(4)}
+
+
+def step_that_keeps_its_sum(values: Tensor) -> Tensor:
+    total = values + LAST["sum"].to(values.device)  # here
+    LAST["sum"] = total
+    return total * 2

@@ -1,6 +1,7 @@
 """AGREE is earned: only what runs with other roundings give is excused, and what nothing can restore is named."""
 
 import itertools
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -70,6 +71,7 @@ def seen(value: object) -> Observation:
         (1.0, float("inf"), [2.0, 3.0], False),
         (1.0, float("inf"), [2.0, float("inf")], True),
         (float("nan"), 1.0, [float("nan"), 2.0], False),
+        (float("inf"), 90000.0, [float("inf")], False),
         (1.0, 1.0 + 1e-6, [1.0, 1.0], False),
         (1.0, 1.0 + 1e-6, [1.0, 1.0 + 1e-6], True),
         ([1.0, 2.0], [1.0], [[1.0, 2.0]], False),
@@ -109,3 +111,66 @@ def find_least(x: Tensor) -> Tensor:
 @pytest.mark.parametrize(("step", "make"), [(drop_bits, draw), (find_least, draw_bytes)])
 def test_an_omitted_cast_and_a_step_that_is_compiled_already_are_found(step: object, make: MakeInputs):
     assert audit(step, "default", make).verdict is Verdict.DIVERGE
+
+
+@torch.library.custom_op("stepaudit_tests::add_in_any_order", mutates_args=())
+def add_in_any_order(x: Tensor) -> Tensor:
+    return torch.stack([x[order].sum() for order in (torch.randperm(len(x), generator=CHANCE) for _ in range(3))])
+
+
+@add_in_any_order.register_fake
+def _(x: Tensor) -> Tensor:
+    return x.new_empty(3)
+
+
+CHANCE = torch.Generator()
+CHANCE.seed()
+
+
+def draw_many(call: int) -> tuple[Tensor]:
+    return (torch.randn(40_000, generator=torch.Generator().manual_seed(call)),)
+
+
+def add_beside_a_copy(x: Tensor) -> Tensor:
+    return torch.cat([add_in_any_order(x), x[:3]])
+
+
+def add_beside_a_wrong_copy(x: Tensor) -> Tensor:
+    return torch.cat([add_in_any_order(x), x[:3] + (1e-3 if torch.compiler.is_compiling() else 0.0)])
+
+
+def seed_anew(x: Tensor) -> Tensor:
+    torch.seed()
+    return x + torch.rand_like(x)
+
+
+def test_where_eager_does_not_repeat_itself_its_own_spread_is_the_bound():
+    report = audit(add_beside_a_copy, "backend-eager", draw_many)
+    assert report.verdict is Verdict.AGREE
+    assert "add_in_any_order at" in report.details["order"][0]
+    wrong = audit(add_beside_a_wrong_copy, "backend-eager", draw_many)
+    assert wrong.verdict is Verdict.DIVERGE
+
+
+def test_random_numbers_that_no_seed_sets_are_named():
+    report = audit(seed_anew, "backend-eager")
+    assert report.verdict is Verdict.INCONCLUSIVE
+    assert any("rand_like at" in each.reason for each in report.unmeasured)
+
+
+def test_a_number_from_outside_is_no_operation_that_gives_other_results():
+    report = audit(add_the_time, "backend-eager")
+    assert any("receives other values in each run" in each.reason for each in report.unmeasured)
+
+
+def add_the_time(x: Tensor) -> Tensor:
+    return x + time.perf_counter()
+
+
+def floor_probabilities(x: Tensor) -> Tensor:
+    found = torch.softmax(torch.stack([x, x - 30.0]), 0)[1]
+    return found.clamp(min=1e-8) if torch.compiler.is_compiling() else found
+
+
+def test_a_small_probability_beside_a_large_one_is_compared_by_its_own_size():
+    assert audit(floor_probabilities, "backend-eager").verdict is Verdict.DIVERGE

@@ -7,6 +7,7 @@ import pytest
 import torch
 import torch._inductor.config as config
 
+from stepaudit import audit_step
 from stepaudit.environment import describe_environment
 from stepaudit.properties.launches import _REGION, _count_events, _find_peak, _silencing_stderr, take_profile
 
@@ -68,3 +69,15 @@ def test_the_settings_of_the_compiler_are_those_that_were_changed(monkeypatch: p
     assert described["torch._inductor.config.max_autotune"] == str(not config.max_autotune)
     own = [each for each in described if each.startswith("torch._inductor.config.")]
     assert len(own) < len(config._config) / 4
+
+
+@pytest.mark.deep
+def test_the_time_of_a_call_is_measured_on_both_sides() -> None:
+    report = audit_step(lambda rows: rows.sin() + 1, lambda: (torch.ones(64),), calls=1, rungs=(), speed=True)
+    rows = {str(row["run"]): row for row in report.sections["speed"].rows}
+    assert list(rows) == ["eager", "compiled"]
+    for name, row in rows.items():
+        assert row["median, us"] == pytest.approx(report.measures[f"{name}_seconds_per_step"] * 1e6)
+        assert float(row["calls per round"]) > 0
+    ratio = report.measures["eager_seconds_per_step"] / report.measures["compiled_seconds_per_step"]
+    assert report.measures["speedup"] == pytest.approx(ratio)

@@ -1,6 +1,7 @@
 """Each planted fault is found at its line by the audit that is for it, and nothing is found where nothing was lost."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import planted_steps as planted
@@ -180,3 +181,20 @@ def test_an_output_kept_across_replays_is_found():
 def test_a_wait_is_found_on_a_cuda_device_too():
     report = audit(planted.reading_step, lambda: (FOUR,), device="cuda")
     assert ("syncs", line_of(planted.reading_step)) in found(report)
+
+
+@pytest.mark.cuda
+@pytest.mark.usefixtures("cuda")
+def test_a_stream_that_does_not_wait_for_another_is_found():
+    function = planted.make_racing_step()
+    assert ("stream-races", line_of(function)) in found(audit(function, lambda: (FOUR,), device="cuda"))
+    waiting = partial(function, waits=True)
+    assert "stream-races" not in dict(found(audit(waiting, lambda: (FOUR,), device="cuda")))
+
+
+@pytest.mark.cuda
+@pytest.mark.usefixtures("cuda")
+def test_an_output_that_the_step_itself_keeps_across_replays_is_found():
+    function = planted.step_that_keeps_its_sum
+    report = audit(function, lambda: (FOUR,), device="cuda", mode="reduce-overhead", keeps_outputs=False)
+    assert ("overwritten-outputs", line_of(function)) in found(report)

@@ -6,13 +6,14 @@ import io
 import json
 import subprocess
 import sys
+from html.parser import HTMLParser
 from xml.etree import ElementTree
 
 import pytest
 from rich.console import Console
 
 import stepaudit
-from stepaudit import AuditReport, Finding, Overrun, Verdict, render_audit
+from stepaudit import AuditReport, Finding, Overrun, Unmeasured, Verdict, render_audit
 from stepaudit.report import ReportBuilder
 
 ALONE = """
@@ -57,6 +58,8 @@ def make_report(**options: object) -> AuditReport:
     report.details["recompilations"] = tuple(f"call {number}" for number in range(20))
     report.add_section("builds", "builds", [{"mode": "eager", "num_close": 1234, "is_right": True, "gap": 0.5}])
     report.add_section("empty", "nothing", [])
+    report.listings["minimal graph"] = "def graph(x0):\n    return x0 < 1"
+    report.caveat = "up to 99 ulps"
     return report.build("step", {"torch": "2"}, **options)
 
 
@@ -82,14 +85,15 @@ def test_a_report_is_rendered_in_reading_order():
         console.print(part, highlight=False)
     text = console.export_text()
     parts = [
-        "1 finding, 1 over budget   step",
+        "DIVERGE   1 finding, 1 over budget; up to 99 ulps   step",
         "syncs   a.py:1",
         "fix: [keep] it",
         "1,234",
         "yes",
         "0.5",
-        "2.00 s",
         "and 8 more",
+        "def graph(x0):",
+        "2.00 s",
         "over budget: max_findings: 1, allowed 0",
         "not measured: launches: no CUDA device",
         "environment: torch 2",
@@ -100,7 +104,8 @@ def test_a_report_is_rendered_in_reading_order():
 
 
 def test_a_report_is_written_as_json():
-    assert json.loads(json.dumps(make_report().to_dict())) == json.loads(json.dumps(dataclasses.asdict(make_report())))
+    assert json.loads(stepaudit.render_json(make_report())) == json.loads(json.dumps(dataclasses.asdict(make_report())))
+    assert json.loads(stepaudit.render_json(make_hostile_report()))["subject"] == HOSTILE
 
 
 HOSTILE = "a\x1b[2J\u202e<b>|@x ::error::"
@@ -125,7 +130,7 @@ def test_a_page_and_an_annotation_show_hidden_characters_as_escapes():
 
 
 def test_junit_has_a_case_for_each_finding_limit_and_property_that_was_not_measured():
-    root = ElementTree.fromstring(stepaudit.render_junit(make_hostile_report()))
+    root = ElementTree.fromstring(stepaudit.render_junit(make_hostile_report()).encode())
     (suite,) = root
     assert {key: suite.get(key) for key in ("tests", "failures", "errors", "skipped")} == {
         "tests": "4",
@@ -140,8 +145,14 @@ def test_junit_has_a_case_for_each_finding_limit_and_property_that_was_not_measu
         "stepaudit.launches",
     ]
     assert "\\x1b" in suite[1][0].get("message", "")
-    open_suite = ElementTree.fromstring(stepaudit.render_junit(make_report(is_conclusive=False)))[0]
+    open_suite = ElementTree.fromstring(stepaudit.render_junit(make_report(is_conclusive=False)).encode())[0]
     assert open_suite.get("errors") == "1"
+    assert (
+        "no CUDA device"
+        in ReportBuilder(unmeasured=[Unmeasured(audit="values", reason="no CUDA device")])
+        .build("step", {}, is_conclusive=False)
+        .headline
+    )
 
 
 def test_markdown_has_a_row_for_each_finding_and_no_markup_of_strangers():
@@ -151,3 +162,45 @@ def test_markdown_has_a_row_for_each_finding_and_no_markup_of_strangers():
     assert "<b>" not in text
     assert "|@" not in text
     assert stepaudit.render_markdown(ReportBuilder().build("step", {})) == "### stepaudit: AGREE step\n"
+
+
+class Page(HTMLParser):
+    """The texts of a page: the cells of its tables row by row, the terms of its lists, and its listings."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.texts: dict[str, list[str]] = {name: [] for name in ("td", "dt", "dd", "pre", "span", "h1", "li")}
+        self.open: list[str] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: object) -> None:
+        self.open.append(tag)
+        if tag in self.texts:
+            self.texts[tag].append("")
+
+    def handle_endtag(self, tag: str) -> None:
+        while self.open.pop() != tag:
+            pass
+
+    def handle_data(self, data: str) -> None:
+        for tag in {*self.open} & {*self.texts}:
+            self.texts[tag][-1] += data
+
+
+def test_a_page_shows_the_values_of_the_json_with_the_verdict_first():
+    report = make_report(budget={"max_findings": 0.0})
+    held = json.loads(stepaudit.render_json(report))
+    page = stepaudit.render_html(report)
+    texts = Page(page).texts
+    assert texts["span"] == [held["verdict"]]
+    assert texts["h1"] == [held["subject"]]
+    assert page.index('class="badge') < page.index(held["findings"][0]["finding"])
+    assert texts["td"] == ["eager", "1,234", "yes", "0.5"]
+    assert [*held["sections"]["builds"]["rows"][0].values()] == ["eager", 1234, True, 0.5]
+    assert texts["pre"] == [held["listings"]["minimal graph"]]
+    assert texts["li"][:20] == held["details"]["recompilations"]
+    named = dict(zip(texts["dt"], texts["dd"], strict=True))
+    assert (named["compile seconds"], named["graph nodes"], named["torch"]) == ("2.00 s", "12", "2")
+    assert {named[name] for name in ("line", "because", "fix")} == {
+        held["findings"][0][name] for name in ("where", "mechanism", "remedy")
+    }

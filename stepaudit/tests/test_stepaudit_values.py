@@ -5,17 +5,20 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
+from torch._inductor.compiler_bisector import CompilerBisector
 
 from benchmarks.audit.miscompiles import MISCOMPILES
 from stepaudit import AuditReport, UserError, Verdict
 from stepaudit.audited_function import Subject, make_subject
 from stepaudit.ladder.climb import Climb, Judge, climb
-from stepaudit.ladder.culprit import LINE, PASS, Item, _search_group, find_culprit
-from stepaudit.ladder.minimal_graph import find_minimal_graph
+from stepaudit.ladder.culprit import LINE, PASS, SWITCH, Item, _search_group, find_culprit
+from stepaudit.ladder.evidence import render_repair
+from stepaudit.ladder.minimal_graph import find_minimal_graph, read_kernels
 from stepaudit.ladder.observation import Observation, compare_observations, observe
 from stepaudit.ladder.reproducer import Bundle, NotStandalone, write_reproducer
 from stepaudit.ladder.rounding import excuse
@@ -79,6 +82,86 @@ def test_a_mutated_argument_left_wrong_is_found_and_laid_to_its_pass(tmp_path: P
     assert "on rung default" in finding.finding
     assert "pass remove_noop_ops" in finding.remedy
     assert "stepaudit" not in (tmp_path / "swap.py").read_text()
+    python, path, *words = found["repaired_by"].split()
+    assert (python, path, words) == ("python", str(tmp_path / "swap.py"), ["repaired"])
+    codes = [subprocess.run([sys.executable, path, *given], check=False).returncode for given in ([], words)]
+    assert codes == [1, 0]
+
+
+@torch.no_grad()
+def add_differently(x: Tensor) -> dict[str, Tensor]:
+    return {"sum": x + torch.compiler.is_compiling() * torch.tensor([0.0, 0.5, 1.0]), "same": x}
+
+
+def test_values_stand_side_by_side_at_the_elements_that_deviate() -> None:
+    subject = Subject("add", add_differently, lambda call: (torch.tensor([1.0, 2.0, 1.0]),), calls=1)
+    report = audit(subject, AuditOptions(rungs=("backend-eager",), seconds=0))
+    assert report.sections["values"].title == "call 1: output['sum'], value by value"
+    assert report.sections["values"].rows == (
+        {"index": "[1]", "eager": "2.0", "compiled": "2.5", "float64": "2.0", "ulps": "2.1e+06"},
+        {"index": "[2]", "eager": "1.0", "compiled": "2.0", "float64": "1.0", "ulps": "8.39e+06"},
+    )
+
+
+def test_a_repair_is_code_that_omits_what_it_names() -> None:
+    switch = Item(SWITCH, "cpp.simdlen=1", ("torch._inductor.config",), value=(("cpp.simdlen", 1),))
+    names: dict[str, Any] = {}
+    exec(render_repair([switch, Item(PASS, "fold", ("post_grad_passes",))]), names)
+    with names["repair"]:
+        assert torch._inductor.config.cpp.simdlen == 1
+        assert CompilerBisector.disable_subsystem("inductor", "post_grad_passes", lambda: "fold")
+        assert not CompilerBisector.disable_subsystem("inductor", "post_grad_passes", lambda: "other")
+    assert not CompilerBisector.disable_subsystem("inductor", "post_grad_passes", lambda: "fold")
+    assert torch._inductor.config.cpp.simdlen != 1
+
+
+def test_the_kernels_of_generated_code_are_found_by_their_names() -> None:
+    code = """
+cpp_fused_add_0 = async_compile.cpp_pybinding(['const float*'], r'''
+    void kernel() {}
+    // end
+''')
+triton_0 = async_compile.triton('triton_', '''
+@triton.jit
+def triton_(x): pass
+''', device_str='cuda')
+size = compute(2)
+"""
+    found = read_kernels(code)
+    assert found == {"cpp_fused_add_0": "void kernel() {}\n// end", "triton_0": "@triton.jit\ndef triton_(x): pass"}
+
+
+def multiply(x: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+    return x @ weights, x + 1 / 3
+
+
+def test_the_numerics_of_a_step_get_worse_with_the_precision() -> None:
+    draw = torch.Generator().manual_seed(0)
+    inputs = torch.randn(8, 32, generator=draw), torch.randn(32, 4, generator=draw)
+    subject = Subject("multiply", multiply, lambda call: inputs, calls=1)
+    report = audit(subject, AuditOptions(rungs=("backend-eager",), numerics=True))
+    product, total = report.sections["numerics"].rows
+    errors = [float(str(product[name]).split(" (")[0]) for name in ("as it is", "tf32", "bf16")]
+    assert errors == sorted(errors)
+    assert errors[0] < 1e-6 < 1e-5 < errors[1] < errors[2] < 1e-1
+    assert (product["leaf"], product["on rung backend-eager"]) == ("output[0]", product["as it is"])
+    # Only factors of products are rounded to tf32.
+    assert total["tf32"] == total["as it is"]
+
+
+@pytest.mark.parametrize(("size", "is_stated"), [(0.01, False), (1e3, True)])
+def test_a_large_excuse_stands_in_the_line_of_the_verdict(size: float, is_stated: bool) -> None:
+    def add_in_another_order(x: Tensor) -> Tensor:
+        start = 90 if torch.compiler.is_compiling() else 150
+        return x[:start].sum() + x[start:].sum()
+
+    draw = torch.randn(100, generator=torch.Generator().manual_seed(0)) * size
+    values = torch.cat([draw, -draw, torch.tensor([1 / 3])])
+    subject = Subject("add", add_in_another_order, lambda call: (values,), calls=1)
+    report = audit(subject, AuditOptions(rungs=("backend-eager",)))
+    assert report.verdict is Verdict.AGREE
+    assert report.sections["rungs"].rows[0]["rounding"] or not is_stated
+    assert ("rounding excuses up to" in report.headline) is is_stated
 
 
 class Called:
@@ -98,7 +181,7 @@ def test_where_the_source_cannot_be_taken_the_script_holds_the_graph(tmp_path: P
     ladder = climb(subject, AuditOptions(rungs=("default",)))
     assert ladder.first is not None
     minimal = find_minimal_graph(ladder.judge, ladder.first)
-    problem = write_reproducer(subject, ladder.first, tmp_path / "graph.py", minimal=minimal)
+    problem, _ = write_reproducer(subject, ladder.first, tmp_path / "graph.py", minimal=minimal)
     assert problem == ""
     assert "def graph(" in (tmp_path / "graph.py").read_text()
 
@@ -112,7 +195,7 @@ def test_a_comparison_folded_in_tracing_is_found_on_the_first_rung(name: str, tm
     first = climb(subject, AuditOptions(rungs=BELOW_INDUCTOR)).first
     assert first is not None
     assert first.rung.name == "backend-eager"
-    problem = write_reproducer(subject, first, tmp_path / "mark.py")
+    problem, _ = write_reproducer(subject, first, tmp_path / "mark.py")
     assert problem == ""
     done = subprocess.run([sys.executable, "mark.py"], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 1

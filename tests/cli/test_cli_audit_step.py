@@ -60,6 +60,14 @@ def test_a_tolerance_cannot_be_exact_and_without_stepaudit_the_error_says_how_to
     assert "fix: pip install ./stepaudit" in done.stderr
 
 
+def test_the_settings_of_the_compiler_are_options_of_a_run(audit) -> None:
+    assert audit("0", "--backend aot_eager --dynamic --fullgraph --signed-zero").exit_code == 0
+    done = audit("0", "--backend-option max_fusion_sze=1")
+    assert (done.exit_code, "did you mean 'max_fusion_size'?" in done.stderr) == (2, True)
+    done = audit("0", "--backend aot_eagr")
+    assert (done.exit_code, "did you mean 'aot_eager'?" in done.stderr) == (2, True)
+
+
 def test_a_report_is_written_in_every_form(audit, tmp_path: Path) -> None:
     files = "--json audit.json --html audit.html --junit audit.xml --github"
     done = audit("1.0", files, GITHUB_STEP_SUMMARY="summary.md")

@@ -108,7 +108,7 @@ REFUSED = [
     ("trace export trace.h5 --candidates '' --to a.jsonl", "--candidates", "numbers and ranges"),
     ("trace export trace.h5 --candidates 3-1 --to a.jsonl", "--candidates", "expected candidates"),
     ("trace export trace.h5 --to no/folder/a.csv", "no/folder/a.csv", "cannot be written"),
-    ("audit step x.py:step --inputs x.py:make", "FILE.py:FUNCTION", "no such file"),
+    ("audit step x.py:step --inputs x.py:make", "FILE.py:STEP", "no such file"),
 ]
 
 

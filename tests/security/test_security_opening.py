@@ -57,7 +57,6 @@ KIND_OF = {
     ("report", "folders"): "run",
     ("fuzz", "corpus"): "corpus",
     ("fuzz", "known"): "toml",
-    ("audit step", "budget"): "toml",
     ("trace import", "source"): "lines",
     **{(name, "path"): "trace" for name in ("trace export", "trace check", "trace repair")},
     ("trace convert", "source"): "trace",

@@ -1,11 +1,10 @@
 """The climb from eager upwards, rung by rung, to the first rung on which a function behaves differently than in eager."""
 
 import time
-import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import replace
-from functools import cache, cached_property, partial
+from functools import cache, cached_property
 from typing import Any, Final, NamedTuple
 from unittest.mock import patch
 
@@ -14,21 +13,29 @@ from torch import Tensor
 from torch._inductor.utils import fresh_cache
 
 from stepaudit.audited_function import Function, Inputs, Subject
+from stepaudit.compiled_step import is_compiled
 from stepaudit.errors import UserError
-from stepaudit.isolation import can_isolate, run_isolated
+from stepaudit.isolation import can_isolate, is_device_lost, run_isolated
+from stepaudit.ladder.custom_operators import UseOfOperator
 from stepaudit.ladder.observation import (
+    SIGNED_ZERO,
     Deviation,
     DeviceLost,
     Observation,
     compare_observations,
+    name_leaves,
     observe,
+    restored,
     seeding,
+    with_grads,
 )
-from stepaudit.ladder.rounding import RUNS, Float64Run, excuse, may_be_rounding
+from stepaudit.ladder.rounding import RUNS, Excuse, Float64Run, excuse, may_be_rounding
+from stepaudit.ladder.unsteady import Source, find_source
 from stepaudit.minimize import Attempts
-from stepaudit.options import EAGER, USUALLY, AuditOptions, Rung
-from stepaudit.properties.captured_values import CapturedState, find_captured_values, restoring, set_tensor
-from stepaudit.values import EXACT, USUAL, is_on_cuda, list_leaves
+from stepaudit.options import EAGER, GIVEN, USUALLY, WITHOUT_CACHES, AuditOptions, Rung
+from stepaudit.properties.captured_values import CapturedState, find_captured_values, set_tensor
+from stepaudit.properties.compiled_run import silencing_compiler
+from stepaudit.values import EXACT, USUAL, Precision, is_on_cuda
 
 COLD, WARM, OFF = "as users run it", "as users run it, from the caches", "without the caches"
 """The states of the compiler's caches in which a rung runs."""
@@ -44,6 +51,7 @@ class Climb(NamedTuple):
     is_of_caches: whether it deviates with the caches, but not without them
     excuses:      differences that count as rounding
     is_seeded:    whether the compiled code drew eager's random numbers (`fallback_random`)
+    observed:     the call of the first deviation
     """
 
     rung: Rung
@@ -53,8 +61,9 @@ class Climb(NamedTuple):
     is_lost: bool = False
     caches: str = COLD
     is_of_caches: bool = False
-    excuses: tuple[str, ...] = ()
+    excuses: tuple[Excuse, ...] = ()
     is_seeded: bool = False
+    observed: Observation | None = None
 
 
 class Ladder(NamedTuple):
@@ -91,42 +100,65 @@ class Judge:
     It knows the expected observations, and which differences are rounding.
 
     unproven: the differences that may be rounding, if runs with other roundings cannot decide it
+    signs, errors: the zeros with other signs, if these do not count as deviations, and the errors of other kinds
+    repeats:  further runs in eager, if eager does not repeat itself to the bit
+    source:   why it does not, if more than a unit of rounding differs
     """
 
     def __init__(self, subject: Subject, options: AuditOptions = USUALLY) -> None:
         self.subject, self.options = subject, options
         self.unproven: list[str] = []
+        self.repeats: list[Watched] = []
+        self.source: Source | None = None
+        self.signs: dict[str, None] = {}
+        self.errors: dict[str, None] = {}
         self.expected = watch(subject, EAGER, repetitions=options.repetitions)
 
+    def compare(self, actual: Watched, precision: Precision) -> Iterator[tuple[Deviation, Observation]]:
+        """Yield the deviations of calls from eager, each with its call."""
+        for call, observed in actual.items():
+            for each in compare_observations(self.expected[call], observed, call, precision):
+                yield each, observed
+
     @cached_property
-    def control(self) -> tuple[tuple[Deviation, ...], int]:
-        """The differences of calls in the context of those with other roundings, but without any; and the operations."""
-        made: list[Float64Run] = []
+    def control(self) -> tuple[tuple[Deviation, ...], int, dict[Any, UseOfOperator]]:
+        """The differences of calls in the context of those with other roundings, but without any.
 
-        def round_nothing() -> Float64Run:
-            made.append(Float64Run(0, ulps=0.0))
-            return made[-1]
+        Also the number of operations, and the operators that torch does not define, with their first use.
 
-        seen = watch(self.subject, EAGER, self.expected, repetitions=0, float64=round_nothing)
+        Where eager does not repeat itself, these calls need not either: the difference must be rounding.
+        """
+        seen, made = self._watch_rounding(0, 0.0)
+        operators = {operator: use for each in reversed(made) for operator, use in each.custom_operators.items()}
+        unsteady = {each[1:3] for run in self.repeats for each, _ in self.compare(run, EXACT)}
         found = (
-            each for call, one in seen.items() for each in compare_observations(self.expected[call], one, call, EXACT)
+            each
+            for each, one in self.compare(seen, EXACT)
+            if each[1:3] not in unsteady or not self._explain_rounding(each, one)
         )
-        return tuple(found), sum(each.num_of_step for each in made)
+        return tuple(found), sum(each.num_of_step for each in made), operators
 
-    @cached_property
-    def _roundings(self) -> tuple[Watched, list[Watched]]:
-        """The calls in float64, and the calls with other roundings; only one of these if no operation rounds."""
-        run = partial(watch, self.subject, EAGER, self.expected, repetitions=0)
+    def _watch_rounding(self, *how: Any) -> tuple[Watched, list[Float64Run]]:
+        """Make the calls in eager, each in a context that sees its roundings. Return the contexts as well."""
         made: list[Float64Run] = []
 
-        def round_otherwise(seed: int) -> Float64Run:
-            made.append(Float64Run(seed))
+        def begin() -> Float64Run:
+            made.append(Float64Run(*how))
             return made[-1]
 
-        others = [run(float64=partial(round_otherwise, 0))]
-        while len(others) < RUNS and any(each.has_rounded for each in made):
-            others.append(run(float64=partial(round_otherwise, len(others))))
-        return run(float64=Float64Run), others
+        return watch(self.subject, EAGER, self.expected, repetitions=0, float64=begin), made
+
+    @cached_property
+    def _float64(self) -> Watched:
+        """The calls in float64."""
+        return self._watch_rounding()[0]
+
+    @cached_property
+    def _roundings(self) -> list[Watched]:
+        """The calls with other roundings; only one of them if no operation rounds."""
+        first, made = self._watch_rounding(0)
+        seeds = range(1, RUNS) if any(each.has_rounded for each in made) else ()
+        return [first, *(self._watch_rounding(seed)[0] for seed in seeds)]
 
     def watch(self, rung: Rung, most: int | None = None, **heard: Any) -> Watched:
         """Make the calls on a rung, compiled anew; only the first `most` calls if given. heard: as in `watch_isolated`."""
@@ -135,30 +167,41 @@ class Judge:
         few = replace(self.subject, calls=min(most, self.subject.calls))
         return watch_isolated(few, rung, replace(self.options, repetitions=0), self.expected)
 
-    def judge(self, actual: Watched) -> tuple[tuple[Deviation, ...], tuple[str, ...]]:
+    def judge(self, actual: Watched) -> tuple[tuple[Deviation, ...], tuple[Excuse, ...]]:
         """Return the deviations, call by call, and the differences that count as rounding."""
         found, excuses = [], []
         for call, observed in actual.items():
-            for each in compare_observations(self.expected[call], observed, call, self.options.precision):
-                if reason := self._excuse(each, observed):
-                    excuses.append(reason)
-                elif (
-                    self.options.precision == USUAL
-                    and self.control[0]
-                    and may_be_rounding(each, self.expected[call], observed)
-                ):
-                    self.unproven.append(f"{call}, {each.where}")
-                else:
-                    found.append(each)
+            kinds = self.expected[call].kind_of_error, observed.kind_of_error
+            if all(kinds) and kinds[0] != kinds[1]:
+                self.errors[f"{call}: eager raises {kinds[0]}, and compiled code {kinds[1]}"] = None
+        is_usual = self.options.precision == USUAL
+        for each, observed in self.compare(actual, self.options.precision):
+            is_proven = is_usual and not self.control[0]
+            if each.kind == SIGNED_ZERO and not self.options.signed_zero:
+                self.signs[f"{each.call}, {each.where}: {each.detail}"] = None
+            elif is_proven and (reason := self._explain_rounding(each, observed)):
+                excuses.append(reason)
+            elif is_usual and not is_proven and may_be_rounding(each, self.expected[each.call], observed):
+                self.unproven.append(f"{each.call}, {each.where}")
+            else:
+                found.append(each)
         return tuple(found), tuple(excuses)
 
-    def _excuse(self, deviation: Deviation, observed: Observation) -> str:
-        if self.options.precision != USUAL or self.control[0]:
-            return ""
-        shadow, others = self._roundings
+    def _explain_rounding(self, deviation: Deviation, observed: Observation) -> Excuse | None:
+        """Return the excuse of a deviation that is rounding; None if it is not."""
         # Eager has been compared with itself: a repeated call does the same.
-        of = deviation.call if deviation.call in shadow else "call 1"
-        return excuse(deviation, self.expected[deviation.call], observed, shadow[of], [other[of] for other in others])
+        of = deviation.call if deviation.call in self._float64 else "call 1"
+        legitimate = [run[of] for run in (*self._roundings, *self.repeats)]
+        return excuse(deviation, self.expected[deviation.call], observed, self._float64[of], legitimate)
+
+    def read_float64(self, call: str) -> Observation | None:
+        """Return a call in float64; None if no run in float64 repeats eager."""
+        return None if self.control[0] else self._float64.get(call, self._float64["call 1"])
+
+    def is_right(self, actual: Watched) -> bool:
+        """Return whether the calls do what eager does. Where eager raises, the errors must be of the same kind."""
+        kinds = [(self.expected[call].kind_of_error, observed.kind_of_error) for call, observed in actual.items()]
+        return not self.judge(actual)[0] and all(expected == found for expected, found in kinds)
 
     def run_as_found(self, climb: Climb) -> Watched:
         """Make the calls on the rung on which a climb first deviated, in the same state of the caches."""
@@ -257,7 +300,9 @@ def climb(subject: Subject, options: AuditOptions = USUALLY, rungs: Sequence[Run
     climbs: list[Climb] = []
     impossible = []
     is_cuda = is_on_cuda((subject.inputs(0), [each.get() for each in find_captured_values(subject.function)]))
-    rungs = options.ladder if rungs is None else rungs
+    if rungs is None:
+        calls_compiled = any(is_compiled(each.get()) for each in find_captured_values(subject.function))
+        rungs = [*options.ladder, *([GIVEN] if calls_compiled and options.ladder else [])]
     for rung in () if unsteady else rungs:
         if rung.name == "reduce-overhead" and not is_cuda:
             impossible.append((rung.name, "CUDA graphs need tensors on a CUDA device"))
@@ -287,18 +332,30 @@ def _judge_eager(subject: Subject, options: AuditOptions) -> tuple[Judge, tuple[
     judge = Judge(subject, options)
     # The state of the step must be restored in this process as well, where the calls before have changed it.
     here = watch(subject, EAGER, repetitions=options.repetitions)
-    found: dict[Deviation, None] = {}
-    for call, before in judge.expected.items():
-        for other in (again[call], here[call]):
-            found |= dict.fromkeys(compare_observations(before, other, call, options.precision))
-    return judge, tuple(found)
+    judge.repeats = [run for run in (again, here) if any(judge.compare(run, EXACT))]
+    # The sign of a zero may depend on an order of additions that varies.
+    found = [
+        (each, seen)
+        for run in judge.repeats
+        for each, seen in judge.compare(run, options.precision)
+        if each.kind != SIGNED_ZERO or options.signed_zero
+    ]
+    if judge.repeats:
+        judge.repeats += [watch(subject, EAGER, repetitions=options.repetitions) for _ in range(RUNS)]
+    if not found:
+        return judge, ()
+    number = found[0][0].call.removeprefix("call ")
+    judge.source = find_source(subject, int(number) - 1 if number.isdigit() else 0)
+    is_small = all(may_be_rounding(each, judge.expected[each.call], seen) for each, seen in found)
+    return judge, () if judge.source.is_order and is_small else tuple(dict.fromkeys(each for each, _ in found))
 
 
 def _climb_rung(judge: Judge, rung: Rung, *, is_seeded: bool) -> Climb:
     """Run a rung in each state of the caches. If random numbers differ, run it with those of eager."""
     began = time.perf_counter()
     found: tuple[Deviation, ...] = ()
-    excuses: tuple[str, ...] = ()
+    excuses: tuple[Excuse, ...] = ()
+    observed: Observation | None = None
     where, num_calls = COLD, 0
     try:
         with drawing_as_eager(is_seeded):
@@ -315,17 +372,20 @@ def _climb_rung(judge: Judge, rung: Rung, *, is_seeded: bool) -> Climb:
                         return _climb_rung(judge, rung, is_seeded=True)
                 excuses = excuses or excused
                 if deviations and not found:
-                    found, where = deviations, caches
+                    found, where, observed = deviations, caches, actual[deviations[0].call]
                 if any(each.kind == "end" for each in deviations):
                     break
                 if deviations and rung.has_caches and caches == COLD:
                     # This also serves the searches for the cause and the line.
                     prepare_compiler(judge.subject)
-    except DeviceLost as error:
+    except (DeviceLost, RuntimeError) as error:
+        if not is_device_lost():
+            raise
         lost = Deviation("some call", "error", "", f"the device was lost: {error}")
         return Climb(rung, (lost,), 0, time.perf_counter() - began, is_lost=True)
     # If there are no deviations at the end, the rung is right without the caches.
-    return Climb(rung, found, num_calls, time.perf_counter() - began, False, where, not deviations, excuses, is_seeded)
+    seconds = time.perf_counter() - began
+    return Climb(rung, found, num_calls, seconds, False, where, not deviations, excuses, is_seeded, observed)
 
 
 def watch(
@@ -353,67 +413,64 @@ def watch(
         def call(name: str, inputs: Inputs, number: int) -> None:
             note(name, Observation())
             # In eager, also what the step compiles itself runs without the compiler.
-            stance = torch.compiler.set_stance("force_eager") if rung.options is None else nullcontext()
+            stance = torch.compiler.set_stance("force_eager") if rung == EAGER else nullcontext()
             with seeding(subject.first + number), stance:
-                seen[name] = _call(function, subject.function, inputs, float64)
+                seen[name] = _call(function, subject.function, inputs, float64, draws_as_eager=rung.draws_as_eager)
             note(name, seen[name])
 
         for number in range(subject.calls):
-            with _restored(subject, number) as (inputs, _):
+            with restored(subject, number) as (inputs, _):
                 call(f"call {number + 1}", inputs, number)
-        with _restored(subject, 0) as (held, state):
+        with restored(subject, 0) as (held, state):
             for number in range(subject.calls if subject.first == 0 else 0):
                 if expected is not None and number:
                     _put_results(held, state, expected[f"repeated call {number}"])
                 call(f"repeated call {number + 1}", held, number)
         for number in range(repetitions):
-            with _restored(subject, 0) as (inputs, _):
+            with restored(subject, 0) as (inputs, _):
                 call(f"call 1 again, {number + 1}", inputs, 0)
         return seen
 
 
-@contextmanager
-def _restored(subject: Subject, number: int) -> Iterator[tuple[Inputs, CapturedState]]:
-    """Make the arguments of a call. Afterwards restore them, and everything else that the function can reach."""
-    with seeding(subject.first + number):
-        inputs = subject.shared_inputs(number)
-    state = find_captured_values(subject.function, inputs)
-    with restoring(state):
-        yield inputs, state
-
-
 def _put_results(held: Inputs, state: CapturedState, before: Observation) -> None:
-    leaves = [leaf for _, leaf in list_leaves(held)]
-    pairs = [*zip(leaves, before.leaves("argument").values(), strict=False)]
-    pairs += [(captured.get(), before.leaves("captured").get(captured.path)) for captured in state]
-    for leaf, value in pairs:
-        if isinstance(leaf, Tensor) and isinstance(value, Tensor):
-            set_tensor(leaf, value.detach())
+    given = {
+        "argument": with_grads(name_leaves("argument", held)),
+        "captured": with_grads({captured.path: captured.get() for captured in state}),
+    }
+    for kind, leaves in given.items():
+        for path, leaf in leaves.items():
+            value = before.leaves(kind).get(path)
+            if isinstance(leaf, Tensor) and isinstance(value, Tensor):
+                set_tensor(leaf, value.detach())
 
 
 def _compile_plainly(function: Function, options: dict[str, Any]) -> Function:
     """Compile any callable, such as a module, through a plain function."""
 
-    def run(*inputs: Any) -> Any:
-        return function(*inputs)
+    def run(*inputs: Any, **keywords: Any) -> Any:
+        return function(*inputs, **keywords)
 
-    compiled: Function = torch.compile(run, **options)
-    return compiled
+    return torch.compile(run, **options)
 
 
 def _call(
-    function: Function, captures: Function, inputs: Inputs, float64: Callable[[], Float64Run] | None
+    function: Function,
+    captures: Function,
+    inputs: Inputs,
+    float64: Callable[[], Float64Run] | None,
+    *,
+    draws_as_eager: bool,
 ) -> Observation:
-    if torch.cuda.is_available():
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         # Earlier outputs of a captured graph may be overwritten, but they have been copied.
         torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
     if float64 is None:
-        return observe(function, inputs, captures=captures)
+        return observe(function, inputs, captures=captures, draws_as_eager=draws_as_eager)
     run = float64()
 
-    def step(*given: Any) -> Any:
+    def step(*given: Any, **keywords: Any) -> Any:
         try:
-            return function(*given)
+            return function(*given, **keywords)
         finally:
             run.num_of_step = run.num_operations
 
@@ -423,32 +480,16 @@ def _call(
 @contextmanager
 def _compiling_anew() -> Iterator[None]:
     """Ignore graphs compiled earlier in this process. A failed compilation is an error, not an eager run."""
-    torch._dynamo.reset()
     # Torch measures how long guards take only to log it, and empties the processor's caches for that, a tenth of a
     # second each time.
     unmeasured = patch("torch._dynamo.guards.profile_guard_manager", lambda *given: 0.0, create=True)
-    with warnings.catch_warnings(), torch._dynamo.config.patch(suppress_errors=False), unmeasured:
-        # Even if warnings are errors, the compiler's warnings are not a property of the function.
-        warnings.simplefilter("ignore")
-        try:
-            yield
-        finally:
-            torch._dynamo.reset()
-
-
-@contextmanager
-def keeping_caches(rungs: Sequence[Rung]) -> Iterator[None]:
-    """Compile with torch's caches in an empty folder. rungs: the rungs that run."""
-    if any(rung.has_caches for rung in rungs):
-        warm_up_compiler()
-    with fresh_cache():
+    quiet = patch("torch._inductor.select_algorithm.PRINT_AUTOTUNE", False, create=True)
+    with silencing_compiler(), torch._dynamo.config.patch(suppress_errors=False), unmeasured, quiet:
         yield
 
 
 def drawing_as_eager(is_needed: bool) -> AbstractContextManager[Any]:
     """Let compiled code draw the same random numbers as eager, if needed."""
-    import torch._inductor.config
-
     patched: AbstractContextManager[Any] = torch._inductor.config.patch({"fallback_random": True} if is_needed else {})
     return patched
 
@@ -456,11 +497,7 @@ def drawing_as_eager(is_needed: bool) -> AbstractContextManager[Any]:
 @contextmanager
 def compiling_without_caches() -> Iterator[None]:
     """Ignore graphs in the caches. Generated kernels stay in the caches, since their key is their whole source."""
-    import torch._functorch.config
-    import torch._inductor.config
-
-    with (
-        torch._inductor.config.patch(fx_graph_cache=False, fx_graph_remote_cache=False),
-        torch._functorch.config.patch(enable_autograd_cache=False),
-    ):
+    with ExitStack() as stack:
+        for module, settings in WITHOUT_CACHES:
+            stack.enter_context(module.patch(settings))
         yield

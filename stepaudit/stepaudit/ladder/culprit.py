@@ -9,17 +9,17 @@ their kind: passes that changed a graph, and a few switches.
 import re
 import tomllib
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from functools import cache
 from importlib import import_module
 from inspect import isclass
-from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 from unittest.mock import patch
 
+from stepaudit.isolation import is_device_lost
 from stepaudit.ladder.climb import Climb, Judge, Watched, compiling_without_caches
 from stepaudit.ladder.observation import DeviceLost
 from stepaudit.minimize import minimize
@@ -192,27 +192,33 @@ def _list_switches(rung: Rung) -> list[Item]:
     """List the switches of the parts of the compiler that take part on a rung."""
     parts = {"eager": (_DYNAMO,), "inductor": (_INDUCTOR, _FUNCTORCH, _DYNAMO)}
     used = parts.get((rung.options or {}).get("backend", ""), (_FUNCTORCH, _DYNAMO))
-    return [
-        Item(SWITCH, f"{setting}={value}", (module,), setting in _LIKELY, ((setting, value),))
-        for module, setting, value in SWITCHES
-        if module in used and _read_setting(module, setting, value) != value
-    ]
+    with warnings.catch_warnings():
+        # Some settings are deprecated, and some versions of torch lack some.
+        warnings.simplefilter("ignore")
+        return [
+            Item(SWITCH, f"{setting}={value}", (module,), setting in _LIKELY, ((setting, value),))
+            for module, setting, value in SWITCHES
+            if module in used and getattr(import_module(module), setting, value) != value
+        ]
 
 
 @contextmanager
 def compiling_without(items: Sequence[Item]) -> Iterator[None]:
     """Compile without these items."""
-    left_out = {(item.kind, item.name) for item in items}
+    omitted = list_omitted(items)
     with ExitStack() as stack:
         for item in items:
             if item.kind == SWITCH:
                 stack.enter_context(import_module(item.where[0]).patch(dict(item.value)))
             elif item.kind == LINE:
                 stack.enter_context(_ending_traces(item.name))
-        stack.enter_context(
-            _answering(lambda subsystem, name: subsystem in _KINDS and (_KINDS[subsystem], name) in left_out)
-        )
+        stack.enter_context(_answering(lambda *asked: asked in omitted))
         yield
+
+
+def list_omitted(items: Sequence[Item]) -> list[tuple[str, str]]:
+    """List the subsystems, each with the name in it, that the compiler's bisector must disable to omit some items."""
+    return [(where, item.name) for item in items for where in item.where if _KINDS.get(where) == item.kind]
 
 
 class _Search:
@@ -243,13 +249,18 @@ class _Search:
     def _attempt(self, items: Sequence[Item]) -> bool | None:
         try:
             with compiling_without(items):
-                deviations, _ = self.judge.judge(self.judge.run_as_found(self._climb))
-        except DeviceLost:
+                actual = self.judge.run_as_found(self._climb)
+                if self.judge.is_right(actual):
+                    return True
+                deviations, _ = self.judge.judge(actual)
+        except (DeviceLost, RuntimeError):
+            if not is_device_lost():
+                raise
             self._attempts.is_complete = False
             return False
         known = self._climb.deviations[0].kind
         has_failed = any(each.kind in ("error", "end") and each.kind != known for each in deviations)
-        return None if has_failed else not deviations
+        return None if has_failed else False
 
     def finish(self, items: Sequence[Item], all_items: Sequence[Item]) -> Culprit:
         """Return the items with the state of the search."""
@@ -260,7 +271,8 @@ class _Search:
         return Culprit(tuple(items), num, tuple(items) or tuple(each for each in all_items if each in untried))
 
 
-def _tracing(meet: Callable[[str, str], None]) -> AbstractContextManager[None]:
+@contextmanager
+def _tracing(meet: Callable[[str, str], None]) -> Iterator[None]:
     """Call a function for each instruction that Dynamo traces, with its `file:line` and the name of its function."""
     from torch._dynamo import symbolic_convert
 
@@ -273,17 +285,10 @@ def _tracing(meet: Callable[[str, str], None]) -> AbstractContextManager[None]:
 
         return run
 
-    kinds: list[Any] = [each for each in vars(symbolic_convert).values() if isclass(each)]
-    tables = ((kind, kind.dispatch_table) for kind in kinds if "dispatch_table" in vars(kind))
-    return _patching((kind, "dispatch_table", [trace and watched(trace) for trace in table]) for kind, table in tables)
-
-
-@contextmanager
-def _patching(changes: Iterable[tuple[Any, str, Any]]) -> Iterator[None]:
-    """Replace attributes, each given by an owner, a name and a value."""
     with ExitStack() as stack:
-        for change in changes:
-            stack.enter_context(patch.object(*change))
+        for kind in filter(isclass, vars(symbolic_convert).values()):
+            if table := vars(kind).get("dispatch_table"):
+                stack.enter_context(patch.object(kind, "dispatch_table", [trace and watched(trace) for trace in table]))
         yield
 
 
@@ -298,17 +303,17 @@ def _ending_traces(line: str) -> AbstractContextManager[None]:
     return _tracing(end)
 
 
-def _answering(answer: Callable[[str, str], bool]) -> AbstractContextManager[None]:
+def _answering(answer: Callable[[str, str], bool]) -> AbstractContextManager[Any]:
     """Answer the compiler's question whether to omit something: (subsystem, name) -> bool."""
     from torch._inductor.compiler_bisector import CompilerBisector
 
     def disable_subsystem(backend: str, subsystem: str, debug_info: Callable[[], str] | None = None) -> bool:
         return answer(subsystem, debug_info() if debug_info else "")
 
-    return _patching([(CompilerBisector, "disable_subsystem", staticmethod(disable_subsystem))])
+    return patch.object(CompilerBisector, "disable_subsystem", staticmethod(disable_subsystem))
 
 
-def _watching_passes(meet: Callable[[str], None]) -> AbstractContextManager[None]:
+def _watching_passes(meet: Callable[[str], None]) -> AbstractContextManager[Any]:
     """Call a function with the name of each pass that changes its graph."""
     from torch.fx.passes.graph_transform_observer import GraphTransformObserver
 
@@ -322,15 +327,5 @@ def _watching_passes(meet: Callable[[str], None]) -> AbstractContextManager[None
 
         return run
 
-    names = "apply_gm_pass", "apply_graph_pass"
-    return _patching((GraphTransformObserver, name, watched(getattr(GraphTransformObserver, name))) for name in names)
-
-
-def _read_setting(module: str, setting: str, missing: Any) -> Any:
-    with warnings.catch_warnings():
-        # Some settings are deprecated.
-        warnings.simplefilter("ignore")
-        try:
-            return attrgetter(setting)(import_module(module))
-        except AttributeError:
-            return missing
+    gm_pass, graph_pass = map(watched, (GraphTransformObserver.apply_gm_pass, GraphTransformObserver.apply_graph_pass))
+    return patch.multiple(GraphTransformObserver, apply_gm_pass=gm_pass, apply_graph_pass=graph_pass)

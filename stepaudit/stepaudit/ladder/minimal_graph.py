@@ -1,9 +1,13 @@
 """The smallest graph that deviates on a rung, found by delta debugging over its nodes, and then over its data."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
+import ast
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from pathlib import Path
+from textwrap import dedent
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import torch
 from torch import Tensor
@@ -11,7 +15,7 @@ from torch.fx import Graph, GraphModule, Interpreter, Node
 
 from stepaudit.audited_function import Inputs, Subject
 from stepaudit.ladder.climb import Climb, Judge, compiling_without_caches, watch
-from stepaudit.ladder.observation import Deviation, seeding
+from stepaudit.ladder.observation import SIGNED_ZERO, Deviation, seeding
 from stepaudit.minimize import Attempts, minimize
 from stepaudit.options import Rung
 from stepaudit.source_lines import find_node_line
@@ -22,8 +26,8 @@ class MinimalGraph(NamedTuple):
     """A graph that deviates, and no longer deviates without any one of its nodes.
 
     arguments:   the inputs of the graph; calls: the number of calls until it deviates
-    operations:  the remaining operations, such as `add_ at step.py:12`
     where:       the line of the operation that made, or last wrote, the deviating leaf
+    kernels:     the sources of the kernels that Inductor generated for it, by their names
     is_complete: whether there was time to try everything
     """
 
@@ -31,8 +35,8 @@ class MinimalGraph(NamedTuple):
     arguments: Inputs
     calls: int
     deviation: Deviation
-    operations: tuple[str, ...]
     where: str
+    kernels: dict[str, str]
     is_complete: bool
 
 
@@ -110,6 +114,7 @@ class _Search:
         self._options, self._rung, self._calls = replace(judge.options, repetitions=0), climb.rung, calls
         self._attempts, self._kind = attempts, climb.deviations[0].kind
         self._raises = bool(judge.expected[climb.deviations[0].call].error)
+        self._kernels: dict[str, str] = {}
 
     def run(self, graph: GraphModule, arguments: Inputs, deviation: Deviation) -> MinimalGraph:
         """Remove the parts of a deviating graph that are not needed."""
@@ -134,11 +139,11 @@ class _Search:
             graph, arguments = _build(whole, run, given, outputs, kept)
         arguments = self._simplify(graph, arguments)
         deviation = self.find_deviation(graph, arguments) or deviation
-        lines = {each: find_node_line(each) for each in kept if isinstance(each, Node)}
-        operations = dict.fromkeys(f"{_name(node)} at {at}" if at else _name(node) for node, at in lines.items())
-        where = _find_origin(graph, arguments, deviation) or next(filter(None, reversed([*lines.values()])), "")
+        lines = [find_node_line(each) for each in kept if isinstance(each, Node)]
+        origin = "" if self._raises else _find_origin(graph, arguments, deviation)
+        where = origin or next(filter(None, reversed(lines)), "")
         is_complete = self._attempts.is_complete
-        return MinimalGraph(graph, arguments, self._calls, deviation, tuple(operations), where, is_complete)
+        return MinimalGraph(graph, arguments, self._calls, deviation, where, self._kernels, is_complete)
 
     def find_deviation(self, graph: GraphModule, arguments: Inputs) -> Deviation | None:
         """Return the first deviation of a graph that resembles the deviation of the whole subject."""
@@ -146,7 +151,9 @@ class _Search:
         judge = Judge(subject, self._options)
         if not self._raises and any(each.error for each in judge.expected.values()):
             return None
-        found, _ = judge.judge(judge.watch(self._rung))
+        self._kernels = {}
+        actual = judge.watch(self._rung, listen=_reading_kernels, receive=lambda code: self._kernels.update(code[1]))
+        found, _ = judge.judge(actual)
         # A part that fails in another way than the whole shows a different problem.
         special = ("error", "end")
         alike = (each for each in found if each.kind == self._kind or not {each.kind, self._kind} & {*special})
@@ -156,8 +163,6 @@ class _Search:
         """Replace the values of arguments by simple ones, as long as the graph still deviates."""
         held = list(arguments)
         for number, value in enumerate(arguments):
-            if not isinstance(value, Tensor) or value.numel() < 2 or not value.is_contiguous() or value.is_complex():
-                continue
             for simple in _list_simple(value):
                 if not self._attempts.begin():
                     return tuple(held)
@@ -196,15 +201,52 @@ def _build(
     return GraphModule(whole, made), tuple(deepcopy_values(arguments))
 
 
-def _list_simple(value: Tensor) -> list[Tensor]:
+def _list_simple(value: Any) -> list[Tensor]:
+    if not isinstance(value, Tensor) or value.numel() < 2 or not value.is_contiguous() or value.is_complex():
+        return []
+    if value.is_cuda and not value.is_floating_point():
+        # A wrong index would end the use of the device.
+        return []
     if value.dtype == torch.bool:
         return [torch.ones_like(value), torch.zeros_like(value)]
     counted = torch.arange(value.numel(), device=value.device).to(value.dtype).reshape(value.shape)
     return [each.detach().requires_grad_(value.requires_grad) for each in (counted, torch.ones_like(value))]
 
 
-def _name(node: Node) -> str:
-    return node.target if isinstance(node.target, str) else getattr(node.target, "__name__", str(node.target))
+def _reading_kernels(send: Callable[[Any], None]) -> AbstractContextManager[Any]:
+    """Send the kernels of each graph that Inductor compiles."""
+    from torch._inductor.graph import GraphLowering
+
+    return patch.object(GraphLowering, "save_output_code", lambda code: send(("kernels", read_kernels(code))))
+
+
+def read_kernels(code: str) -> dict[str, str]:
+    """Return the sources of the kernels in a module that Inductor generated, by their names."""
+    kernels = {}
+    for node in ast.walk(ast.parse(code)):
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
+            texts = [each.value for each in node.value.args if isinstance(each, ast.Constant)]
+            sources = [dedent(each).strip() for each in texts if isinstance(each, str) and "\n" in each]
+            if sources and ast.unparse(node.value.func).startswith("async_compile."):
+                kernels[ast.unparse(node.targets[0])] = sources[-1]
+    return kernels
+
+
+def render_graph(graph: GraphModule, name: str) -> tuple[str, dict[str, Any]]:
+    """Render a graph as a function. Each operation is followed by the user's line that it comes from.
+
+    Returns:
+        The source of the function, and the globals that it needs.
+    """
+    code = graph.graph.python_code("self")
+    nodes, numbers = list(graph.graph.nodes), code._lineno_map or {}
+    lines = []
+    for number, line in enumerate(code.src.splitlines(), 1 - code._prologue_start):
+        text = line.partition(";  ")[0].rstrip()
+        text = text.replace("def forward(self, ", f"def {name}(").replace("def forward(self", f"def {name}(")
+        where = find_node_line(nodes[numbers.get(number) or 0]) if text.startswith(" ") else ""
+        lines.append(f"{text}  # {Path(where).name}" if where else text)
+    return "\n".join(filter(None, lines)), code.globals
 
 
 def _find_origin(graph: GraphModule, arguments: Inputs, deviation: Deviation) -> str:
@@ -212,9 +254,10 @@ def _find_origin(graph: GraphModule, arguments: Inputs, deviation: Deviation) ->
     number = deviation.where.partition("[")[2].partition("]")[0]
     nodes = list(graph.graph.nodes)
     held = {"argument": [node for node in nodes if node.op == "placeholder"], "output": nodes[-1].args[0]}
-    if deviation.kind not in held or not number.isdigit():
+    kind = deviation.where.partition("[")[0] if deviation.kind in ("stride", SIGNED_ZERO) else deviation.kind
+    if kind not in held or not number.isdigit():
         return ""
-    made, run = held[deviation.kind][int(number)], _Recorder(graph, arguments)
+    made, run = held[kind][int(number)], _Recorder(graph, arguments)
     value = run.env[made] if isinstance(made, Node) else None
     memory = find_storage(value) if isinstance(value, Tensor) else 0
     writers = (node for node in reversed(nodes) if node is made or memory in run.written[node])

@@ -1,4 +1,4 @@
-"""All effects of a call: outputs, changes of arguments and of captured state, gradients, shared memory, errors."""
+"""All effects of a call: outputs, changes of arguments and of captured state, gradients, layouts, shared memory, errors."""
 
 import enum
 import random
@@ -11,35 +11,44 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from stepaudit.audited_function import Function, Inputs
+from stepaudit.audited_function import Function, Inputs, Subject, call_with
 from stepaudit.errors import describe_error
-from stepaudit.properties.captured_values import find_captured_values, is_plain
+from stepaudit.properties.captured_values import CapturedState, find_captured_values, is_plain, restoring
+from stepaudit.properties.compiled_run import is_overwritten
+from stepaudit.source_lines import find_line_in_text
 from stepaudit.values import (
     USUAL,
+    USUAL_TENSORS,
     Other,
     Precision,
     copy_values,
     describe_difference,
+    describe_other_signs,
     find_aliases,
     find_storage,
     list_leaves,
+    make_digest,
 )
 
 VALUES: Final = ("output", "argument", "captured", "gradient")
-"""The kinds of effects whose leaves are compared as values. The other kinds are `class` and `aliasing`."""
+"""The kinds of effects whose leaves are compared as values. The others are `class`, `aliasing`, `stride` and `random`."""
+SIGNED_ZERO: Final = "signed zero"
+OVERWRITTEN: Final = "reads memory of an earlier output that a replay of CUDA graphs has overwritten, made"
+_OF_TORCH: Final = "torch"
+"""The name of torch's own generators of random numbers."""
 _COMPILER: Final = ("torch._dynamo", "torch._inductor", "torch._functorch")
 _OF_STEPS: Final = ("TorchRuntimeError", "UserError", "ObservedException")
 """The compiler's classes for errors of the step."""
-_USUAL: Final = (Tensor, torch.nn.Parameter, torch.nn.Buffer)
 
 
 @dataclass(frozen=True)
 class Observation:
     """The effects of one call.
 
-    effects: by kind, then by path: copies of the leaves of outputs, arguments and captured values after the call;
-             gradients of the outputs, with fixed weights, for the tensors that require them; classes of tensors that
-             are not plain tensors; for every leaf that shares memory with an earlier leaf, the first such leaf
+    effects: by kind, then by path: copies of the leaves of outputs, arguments and captured values after the call, and
+             of their `.grad`; gradients of the outputs, with fixed weights, for the tensors that require them; classes
+             of tensors that are not plain tensors; for every leaf that shares memory with an earlier leaf, the first
+             such leaf; strides of dimensions longer than 1; digests of the states of generators of random numbers
     error:   the type of the error and the first line of its message; empty if nothing was raised
     end:     how the call ended the process, such as `SIGABRT`; empty if it did not
     draws:   whether the call drew random numbers
@@ -52,6 +61,11 @@ class Observation:
     draws: bool = False
     is_of_compiler: bool = False
 
+    @property
+    def kind_of_error(self) -> str:
+        """The type of the error; empty if nothing was raised."""
+        return self.error.partition(":")[0]
+
     def leaves(self, kind: str) -> dict[str, Any]:
         """Return the leaves of a kind, by path."""
         return self.effects.get(kind, {})
@@ -61,8 +75,8 @@ class Deviation(NamedTuple):
     """A way in which a call differs from the expected one.
 
     call:  the name of the call, such as `repeated call 2`
-    kind:  `output`, `argument` or `captured` (changed by the call), `gradient`, `class`, `aliasing`,
-           `error`, `end` or `structure`
+    kind:  `output`, `argument` or `captured` (changed by the call), `gradient`, `class`, `aliasing`, `stride`,
+           `random`, `signed zero`, `error`, `end` or `structure`
     where: the path of the leaf; empty for errors
     """
 
@@ -80,7 +94,9 @@ class DeviceLost(Exception):
 def seeding(number: int) -> Iterator[None]:
     """Give torch, numpy and Python the same random numbers each time. Restore their generators afterwards."""
     before = random.getstate(), np.random.get_state()
-    with torch.random.fork_rng():
+    # To read the generators of devices would start CUDA in a process that does not use it.
+    devices = range(torch.cuda.device_count() if torch.cuda.is_initialized() else 0)  # type: ignore[no-untyped-call]
+    with torch.random.fork_rng(devices):
         random.seed(number)
         np.random.seed(number)
         torch.manual_seed(number)
@@ -91,6 +107,16 @@ def seeding(number: int) -> Iterator[None]:
             np.random.set_state(before[1])
 
 
+@contextmanager
+def restored(subject: Subject, number: int) -> Iterator[tuple[Inputs, CapturedState]]:
+    """Make the arguments of a call. Afterwards restore them, and everything else that the function can reach."""
+    with seeding(subject.first + number):
+        inputs = subject.shared_inputs(number)
+    state = find_captured_values(subject.function, inputs)
+    with restoring(state):
+        yield inputs, state
+
+
 def observe(
     function: Function,
     inputs: Inputs,
@@ -98,25 +124,27 @@ def observe(
     captures: Function | None = None,
     around: AbstractContextManager[Any] = nullcontext(),  # noqa: B008  it has no state
     convert: Callable[[Any], Any] = lambda leaf: leaf,
+    draws_as_eager: bool = True,
 ) -> Observation:
     """Call a function and record its effects, including errors.
 
     captures: the function whose captured state is read, instead of that of `function`
     around:   the context of the call; convert: maps a leaf to the value that is recorded
+    draws_as_eager: whether the function must leave torch's own generators in the state in which eager leaves them
     DeviceLost if nothing can be recorded any more.
     """
     states = _read_generators()
     try:
         with around:
-            output = function(*inputs)
-            draws = states != _read_generators()
-            outputs, arguments = _name_leaves("output", output), _name_leaves("argument", inputs)
-            captured = find_captured_values(captures).read_data() if captures is not None else {}
+            output = call_with(function, inputs)
+            left = _read_generators()
+            outputs, arguments = name_leaves("output", output), with_grads(name_leaves("argument", inputs))
+            captured = _read_captured(captures)
             others = {f"captured {path}": leaf for path, leaf in captured.items()} | outputs
             classes = {
                 path: type(leaf).__qualname__
                 for path, leaf in (arguments | outputs).items()
-                if isinstance(leaf, Tensor) and type(leaf) not in _USUAL
+                if isinstance(leaf, Tensor) and type(leaf) not in USUAL_TENSORS
             }
             effects = {
                 "output": _copy(outputs, convert),
@@ -124,36 +152,73 @@ def observe(
                 "captured": _copy(captured, convert),
                 "aliasing": find_aliases(_locate(arguments), _locate(others)),
                 "class": classes,
+                "stride": _list_strides(outputs | arguments | captured),
+                "random": {name: state for name, state in left.items() if draws_as_eager or name != _OF_TORCH},
                 "gradient": _differentiate(outputs, arguments | captured, convert),
             }
             # The failure of a kernel is reported by the call that launched it.
             if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
                 torch.cuda.synchronize()
-            return Observation(effects, draws=draws)
+            return Observation(effects, draws=states != left)
     except Exception as raised:
-        error = describe_error(raised)
+        error = describe_error(_find_error_of_step(raised))
+        if is_overwritten(raised):
+            error = f"{type(raised).__name__}: {OVERWRITTEN} at {find_line_in_text(str(raised))}"
         try:
-            held = find_captured_values(captures).read_data() if captures is not None else {}
-            given = {"argument": _name_leaves("argument", inputs), "captured": held}
+            given = {"argument": with_grads(name_leaves("argument", inputs)), "captured": _read_captured(captures)}
             effects = {kind: _copy(leaves, lambda leaf: leaf) for kind, leaves in given.items()}
-            return Observation(effects, error=error, is_of_compiler=_is_of_compiler(raised))
+            kind = type(raised)
+            is_of_compiler = kind.__module__.startswith(_COMPILER) and kind.__name__ not in _OF_STEPS
+            return Observation(effects, error=error, is_of_compiler=is_of_compiler)
         except RuntimeError:
             raise DeviceLost(error) from raised
 
 
-def _is_of_compiler(error: Exception) -> bool:
-    """Return whether the compiler failed, and not the step that it compiles."""
-    kind = type(error)
-    return kind.__module__.startswith(_COMPILER) and kind.__name__ not in _OF_STEPS
+def _find_error_of_step(error: BaseException) -> BaseException:
+    """Return the step's own error if the compiler has met it while it traced the step, and wrapped it."""
+    inner: BaseException | None = error if type(error).__name__ in _OF_STEPS else None
+    while inner is not None and type(inner).__module__.startswith(_COMPILER):
+        inner = inner.__cause__ or inner.__context__
+    return inner or error
 
 
-def _read_generators() -> tuple[Any, ...]:
-    return random.getstate(), np.random.get_state()[1].tobytes(), torch.get_rng_state().numpy().tobytes()  # type: ignore[index]
+def _read_generators() -> dict[str, str]:
+    """Return digests of the states of Python's, NumPy's and torch's own generators of random numbers, by their names."""
+    states: dict[str, Any] = {"random": random.getstate(), "numpy.random": np.random.get_state(legacy=False)}
+    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []  # type: ignore[no-untyped-call]
+    states |= {_OF_TORCH: [state.tolist() for state in (torch.get_rng_state(), *cuda)]}
+    return {name: make_digest(state) for name, state in states.items()}
+
+
+def with_grads(leaves: dict[str, Any]) -> dict[str, Any]:
+    """Add the gradients that leaves of the autograd graph hold."""
+    tensors = [(path, leaf) for path, leaf in leaves.items() if isinstance(leaf, Tensor) and leaf.is_leaf]
+    return leaves | {f"{path}.grad": leaf.grad for path, leaf in tensors if leaf.grad is not None}
+
+
+def _read_captured(captures: Function | None) -> dict[str, Any]:
+    return with_grads(find_captured_values(captures).read_data()) if captures is not None else {}
+
+
+def _list_strides(leaves: dict[str, Any]) -> dict[str, tuple[int, ...]]:
+    """Return the strides of tensors whose elements have addresses, without those of dimensions of size 1."""
+    return {
+        path: tuple(step for size, step in zip(leaf.shape, leaf.stride(), strict=True) if size > 1)
+        for path, leaf in leaves.items()
+        if isinstance(leaf, Tensor) and leaf.layout == torch.strided and leaf.numel() > 1
+    }
 
 
 def _copy(leaves: dict[str, Any], convert: Callable[[Any], Any]) -> dict[str, Any]:
-    copied = {path: _describe_other(copy_values(convert(leaf))) for path, leaf in leaves.items()}
+    copied = {}
     for path, leaf in leaves.items():
+        try:
+            copied[path] = _describe_other(copy_values(convert(leaf)))
+        except RuntimeError as error:
+            if not is_overwritten(error):
+                raise
+            copied[path] = Other("tensor whose memory a replay has overwritten")
+            continue
         if _is_differentiable(leaf):
             copied[path].requires_grad_()
     return copied
@@ -198,7 +263,10 @@ def _is_differentiable(leaf: Any) -> bool:
 def compare_observations(
     expected: Observation, actual: Observation, call: str = "", precision: Precision = USUAL
 ) -> Iterator[Deviation]:
-    """Yield the deviations. Integers and booleans must be equal, and floats as near as the precision requires."""
+    """Yield the deviations. Integers and booleans must be equal, and floats as near as the precision requires.
+
+    Zeros with different signs are a deviation of their own, and so is the state of a generator that both sides report.
+    """
     if actual.end:
         yield Deviation(call, "end", "", f"the process ended: {actual.end}")
         return
@@ -216,16 +284,23 @@ def compare_observations(
         for path, leaf in leaves.items():
             if detail := describe_difference(leaf, found[path], precision):
                 yield Deviation(call, kind, path, detail)
+            elif detail := describe_other_signs(leaf, found[path]):
+                yield Deviation(call, SIGNED_ZERO, path, detail)
     for kind, usual, text in (
         ("class", "Tensor", "expected a {}, found a {}"),
         ("aliasing", "nothing", "shares memory with {1}, expected {0}"),
+        ("stride", None, "expected strides {}, found {}"),
+        ("random", None, "other random numbers were drawn: {}, {}"),
     ):
         leaves, found = expected.leaves(kind), actual.leaves(kind)
         for path in sorted(leaves.keys() | found.keys()):
-            pair = leaves.get(path, usual), found.get(path, usual)
-            if pair[0] != pair[1]:
+            pair: tuple[Any, Any] = leaves.get(path, usual), found.get(path, usual)
+            # Strides and generators are compared where both sides have them; strides differ where shapes do.
+            is_of_both = None not in pair and (kind != "stride" or len(pair[0]) == len(pair[1]))
+            if is_of_both and pair[0] != pair[1]:
                 yield Deviation(call, kind, path, text.format(*pair))
 
 
-def _name_leaves(kind: str, tree: Any) -> dict[str, Any]:
+def name_leaves(kind: str, tree: Any) -> dict[str, Any]:
+    """Return the leaves of nested values by their paths, such as `argument[0]`."""
     return {f"{kind}{path}": leaf for path, leaf in list_leaves(tree)}

@@ -17,7 +17,8 @@ import sysconfig
 import tempfile
 import textwrap
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
@@ -26,15 +27,17 @@ from torch import Tensor
 from torch.fx.graph_module import _format_import_block
 from torch.package.importer import ObjMismatchError, ObjNotFoundError, sys_importer
 
-from stepaudit.audited_function import Subject
+from stepaudit.audited_function import Keywords, Subject
 from stepaudit.errors import first_line
 from stepaudit.ladder.climb import COLD, OFF, Climb
-from stepaudit.ladder.culprit import Culprit
-from stepaudit.ladder.minimal_graph import MinimalGraph
+from stepaudit.ladder.culprit import Item
+from stepaudit.ladder.evidence import list_settings, render_repair
+from stepaudit.ladder.minimal_graph import MinimalGraph, render_graph
 from stepaudit.ladder.observation import Deviation
+from stepaudit.options import GIVEN
 from stepaudit.properties.captured_values import is_plain
 from stepaudit.render import fill_template
-from stepaudit.source_lines import find_node_line, list_codes
+from stepaudit.source_lines import list_codes
 
 SECONDS: Final = 300
 """The limit on the CPU time of a run of the file."""
@@ -81,26 +84,24 @@ class Bundle:
         that is impossible.
         """
         self.name = self._add(function, getattr(function, "__name__", "function"))
+        if arguments and isinstance(arguments[-1], Keywords):
+            self._definitions.append(f"def call(*given):\n    return {self.name}(*given[:-1], **given[-1])\n")
+            self.name = "call"
         self.arguments = self._write(arguments)
         return self
 
     def hold_graph(self, minimal: MinimalGraph) -> "Bundle":
-        """Put a graph into the module, as a function of its inputs. Each line names the user's line that it comes from."""
+        """Put a graph into the module, as a function of its inputs."""
         graph = minimal.graph
         held = [*graph.named_parameters(), *graph.named_buffers(), *graph.named_children()]
         if held:
             raise NotStandalone(f"the graph holds {held[0][0]}")
-        for node in graph.graph.nodes:
-            node.meta = {"line": find_node_line(node)}
-        code = graph.graph.python_code("self")
+        body, needed = render_graph(graph, "graph")
         try:
-            imports = _format_import_block(code.globals, sys_importer).splitlines()
+            imports = _format_import_block(needed, sys_importer).splitlines()
         except (ObjNotFoundError, ObjMismatchError) as error:
             why = first_line(str(error))
             raise NotStandalone(f"the graph needs something that cannot be imported: {why}") from None
-        lines = (line.partition(";  ")[0].rstrip() for line in code.src.strip().splitlines())
-        body = "\n".join(filter(None, lines)).replace("def forward(self, ", "def graph(")
-        body = body.replace("def forward(self", "def graph(")
         self._imports.update(each for each in imports if re.search(rf"\b{re.split(r'[ .]', each)[-1]}\b", body))
         self._definitions.append(body)
         self.name, self.arguments = "graph", self._write(minimal.arguments)
@@ -161,10 +162,17 @@ class Bundle:
     def _write_tensor(self, tensor: Tensor) -> str:
         kind = type(tensor)
         own = "" if kind is Tensor or _is_installed(kind) else f".as_subclass({self._add(kind, kind.__name__)})"
-        if tensor.numel() <= MOST_WRITTEN:
-            return _write_tensor(tensor) + own
-        self.tensors.append(tensor)
-        return f"TENSORS[{len(self.tensors) - 1}]{own}"
+        if tensor.numel() > MOST_WRITTEN:
+            self.tensors.append(tensor)
+            return f"TENSORS[{len(self.tensors) - 1}]{own}"
+        device = "" if tensor.device.type == "cpu" else f", device={tensor.device.type!r}"
+        held = tensor.detach().as_subclass(Tensor)
+        text = _write_values(held, device)
+        if not held.is_contiguous():
+            text = (
+                f"torch.empty_strided({tuple(held.shape)}, {held.stride()}, dtype={held.dtype!r}{device}).copy_({text})"
+            )
+        return f"{text}{'.requires_grad_()' if tensor.requires_grad else ''}{own}"
 
     def _add_function(self, function: types.FunctionType, name: str, *, is_decorated: bool = False) -> None:
         found = _parse(function, name)
@@ -174,10 +182,10 @@ class Bundle:
         self._need(names, {**function.__globals__, **captured})
         # Annotations are not needed, and would require imports.
         found.returns = None
-        for argument in (*found.args.posonlyargs, *found.args.args, *found.args.kwonlyargs):
-            argument.annotation = None
         for node in ast.walk(found):
-            if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            if isinstance(node, ast.arg):
+                node.annotation = None
+            elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
                 node.annotation = ast.Constant("")
         if not is_decorated:
             # Decorators have done their work, such as registering the function.
@@ -243,8 +251,6 @@ def _import_of(value: Any, name: str) -> str | None:
     found = getattr(sys.modules.get(module), own, None)
     if found is not value:
         return None
-    if module == "builtins":
-        return "import builtins" if own == name else f"from builtins import {own} as {name}"
     return f"from {module} import {own}" + (f" as {name}" if own != name else "")
 
 
@@ -259,15 +265,6 @@ def _is_installed(value: Any) -> bool:
     folders = {sysconfig.get_path(each) for each in ("stdlib", "platstdlib", "purelib", "platlib")}
     path = Path(file).resolve()
     return any(path.is_relative_to(Path(folder).resolve()) for folder in folders)
-
-
-def _write_tensor(tensor: Tensor) -> str:
-    device = "" if tensor.device.type == "cpu" else f", device={tensor.device.type!r}"
-    held = tensor.detach().as_subclass(Tensor)
-    text = _write_values(held, device)
-    if not held.is_contiguous():
-        text = f"torch.empty_strided({tuple(held.shape)}, {held.stride()}, dtype={held.dtype!r}{device}).copy_({text})"
-    return f"{text}.requires_grad_()" if tensor.requires_grad else text
 
 
 def _write_values(held: Tensor, device: str) -> str:
@@ -290,12 +287,15 @@ def write_reproducer(
     path: Path,
     *,
     minimal: MinimalGraph | None = None,
-    culprit: Culprit | None = None,
-) -> str:
+    items: Sequence[Item] = (),
+) -> tuple[str, bool]:
     """Write a file that exits with code 1 while the rung still deviates, else with 0.
 
     It needs only torch. It contains the minimal graph, or else the function's source with everything that it needs. If
-    some run of the file does not show the deviation, the file is removed, and the reason is returned.
+    some run of the file does not show the deviation, the file is removed. items: what the repaired file omits
+
+    Returns:
+        The reason why there is no file, or an empty text; and whether the file is right with the argument `repaired`.
     """
     deviation = climb.deviations[0]
     number = int(deviation.call.split()[1]) - 1 if deviation.call.startswith("call ") else 0
@@ -304,47 +304,52 @@ def write_reproducer(
         attempts.append((lambda: Bundle().hold_graph(minimal), minimal.deviation, minimal.calls))
     calls = 1 if deviation.call.startswith("call ") else 3
     attempts.append((lambda: Bundle().hold(subject.function, subject.inputs(number)), deviation, calls))
-    why = ""
+    why, repair = "", render_repair(items)
     for make, shown, num_calls in attempts:
         try:
             bundled = make()
-            text = _render(subject, climb, shown, culprit, bundled, num_calls)
+            render = partial(_render, subject, climb, shown, items, bundled, num_calls)
+            text = render(repair)
         except NotStandalone as error:
             why = str(error)
             continue
         path.write_text(text, "utf-8")
         if bundled.tensors:
             torch.save(bundled.tensors, path.with_suffix(".pt"))
-        why = _run(path)
+        why, is_repaired = _run(path, *(["repaired"] if repair else []))
         if not why:
-            return ""
+            if not is_repaired:
+                path.write_text(render(""), "utf-8")
+            return "", is_repaired
     path.unlink(missing_ok=True)
     path.with_suffix(".pt").unlink(missing_ok=True)
-    return why
+    return why, False
 
 
-_TWICE: Final = """import os, runpy, sys
+_RUNS: Final = """import os, runpy, sys
 import torch._inductor.compile_fx, torch._inductor.cpu_vec_isa
 torch._inductor.cpu_vec_isa.pick_vec_isa()
 os.environ.update(TORCHINDUCTOR_CACHE_DIR=sys.argv[2])
-for _ in range(2):
+for word in sys.argv[4:]:
     child = os.fork() if hasattr(os, "fork") else 0
     if not child:
         if hasattr(os, "fork"):
             import resource
             resource.setrlimit(resource.RLIMIT_CPU, (int(sys.argv[3]), resource.RLIM_INFINITY))
+        sys.argv[1:] = [sys.argv[1], word]
         runpy.run_path(sys.argv[1], run_name="__main__")
         sys.exit()
     print("ENDS IN", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 """
 
 
-def _run(path: Path) -> str:
-    """Run a file twice, in processes that import torch once.
+def _run(path: Path, *words: str) -> tuple[str, bool]:
+    """Run a file twice, and then with each of some words, in processes that import torch once.
 
-    Return the reason why it shows no deviation, or an empty text. Torch's test of the processor stays in the user's
-    folder of caches; the runs have their caches in an empty folder.
+    Return the reason why a run without a word shows no deviation, or an empty text; and whether a run with a word shows
+    none. Torch's test of the processor stays in the user's folder of caches; the runs have their caches in an empty folder.
     """
+    words = ("", "", *words)
     # One thread: torch would start a pool of processes to compile in.
     environment = {**os.environ, "TORCHINDUCTOR_COMPILE_THREADS": "1"}
     environment.pop("TORCHINDUCTOR_CACHE_DIR", None)
@@ -352,7 +357,7 @@ def _run(path: Path) -> str:
         with tempfile.TemporaryDirectory() as folder:
             # -P: modules that lie beside the file must not replace torch's.
             done = subprocess.run(
-                [sys.executable, "-P", "-c", _TWICE, str(path), folder, str(SECONDS)],
+                [sys.executable, "-P", "-c", _RUNS, str(path), folder, str(SECONDS), *words],
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 text=True,
@@ -361,47 +366,45 @@ def _run(path: Path) -> str:
                 env=environment,
             )
     except subprocess.TimeoutExpired:
-        return f"two runs took more than {2 * _WALL * SECONDS} s"
+        return f"the runs took more than {2 * _WALL * SECONDS} s", False
     said = re.split(r"ENDS IN (-?\d+)\n", done.stdout)
-    runs = [*zip(said[::2], map(int, said[1::2]), strict=False)] or [(done.stdout, done.returncode)]
-    for text, code in runs:
+    runs = [*zip(said[::2], map(int, said[1::2]), words, strict=False)] or [(done.stdout, done.returncode, "")]
+    for text, code, word in runs:
         if -code == getattr(signal, "SIGXCPU", None):
-            return f"it ran for more than {SECONDS} s"
-        if code >= 0 and (code != 1 or "DIFFERS" not in text):
-            return f"it ends in exit code {code}: {text.strip()[-300:]}"
-    return ""
+            return f"it ran for more than {SECONDS} s", False
+        if not word and code >= 0 and (code != 1 or "DIFFERS" not in text):
+            return f"it ends in exit code {code}: {text.strip()[-300:]}", False
+    return "", any(word and code == 0 for _, code, word in runs)
 
 
 def _render(
     subject: Subject,
     climb: Climb,
     shown: Deviation,
-    culprit: Culprit | None,
+    items: Sequence[Item],
     bundled: Bundle,
     calls: int,
+    repair: str,
 ) -> str:
-    about = [
-        f"{subject.name}: right in eager, not on rung {climb.rung.name} (torch {torch.__version__}).",
-        f"{shown.kind} {shown.where}: {shown.detail}",
-    ]
-    if culprit is not None and culprit.items:
-        about.append("Right without " + " and ".join(map(str, culprit.items)) + ".")
-    settings = ["torch._inductor.config.fallback_random = True"] if climb.is_seeded else []
-    if climb.caches == OFF:
-        settings += [
-            "torch._inductor.config.fx_graph_cache = False",
-            "torch._functorch.config.enable_autograd_cache = False",
-        ]
-    elif climb.caches != COLD:
+    options = climb.rung.options or {}
+    if climb.rung == GIVEN:
+        raise NotStandalone("the step compiles parts of itself")
+    if callable(options.get("backend")):
+        raise NotStandalone("the backend is a function")
+    if climb.caches not in (COLD, OFF):
         raise NotStandalone("it is wrong only when a graph is loaded from the caches")
     return fill_template(
         "reproducer.py.j2",
-        about="\n".join(about).replace("\\", "\\\\").replace('"""', "'''"),
+        step=subject.name,
+        rung=climb.rung.name,
+        version=torch.__version__,
+        shown=shown,
+        items=items,
         source="\n".join(line for line in bundled.source.splitlines() if line.strip()),
-        settings=settings,
-        kind=shown.kind,
+        settings=list_settings(climb),
+        repair=repair,
         arguments=bundled.arguments.removeprefix("(").removesuffix(")"),
         calls=calls,
         name=bundled.name,
-        options=", ".join(f"{name}={value!r}" for name, value in (climb.rung.options or {}).items()),
+        options=", ".join(f"{name}={value!r}" for name, value in options.items()),
     )

@@ -7,15 +7,18 @@ copies, indices and omitted casts are never excused. An integer, a shape or an
 infinity is excused only if a run with other roundings gave it.
 """
 
+import re
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from stepaudit.ladder.observation import Deviation, Observation
+from stepaudit.environment import read_product_settings
+from stepaudit.ladder.custom_operators import UseOfOperator, note_use
+from stepaudit.ladder.observation import VALUES, Deviation, Observation
 from stepaudit.values import Precision, find_other_elements, is_same, scale_of
 
 RUNS: Final = 12
@@ -30,11 +33,21 @@ _CASTS: Final = {"_to_copy": 0, "copy_": 1}
 """The operations that may round to another dtype because the step says so, and their argument that is rounded."""
 _ULPS: Final = 4.0
 """The units of rounding of its result by which a pointwise operation may differ; other operations may differ by more."""
-_LINEAR: Final = {
-    *("sum", "mean", "mm", "bmm", "addmm", "baddbmm", "addmv", "mv", "dot", "cumsum", "convolution", "index_add"),
-    *("index_add_", "scatter_add", "scatter_add_", "_scaled_dot_product_flash_attention_for_cpu"),
+MATRIX_PRODUCTS: Final = {"mm", "bmm", "addmm", "baddbmm", "addmv", "mv", "dot"}
+_LINEAR: Final = MATRIX_PRODUCTS | {
+    *("sum", "mean", "cumsum", "convolution", "_scaled_dot_product_flash_attention_for_cpu"),
 }
 """Operations that add products of their arguments. Their rounding depends on the size of the summands, not of the result."""
+_SCATTERED: Final = frozenset(
+    f"{name}{ending}" for name in ("index_add", "scatter_add", "index_put") for ending in ("", "_")
+) | {"embedding_dense_backward"}
+"""Operations that add values to elements one by one. Their rounding grows with the number of values."""
+_FEW: Final = 64
+"""The number of values up to which other roundings cover the error of adding them one by one."""
+_RELATIVE: Final = re.compile(r"_?(safe_)?softmax|(cum)?prod|\w*(layer|batch|group|rms)_norm")
+"""Operations each of whose elements is as accurate, relative to itself, as its arguments are."""
+_COARSE: Final = {"high": 2.0**-12, "medium": 2.0**-9}
+"""A quarter of the unit to which a GPU may round the factors of a float32 product, by the precision that torch is set to."""
 
 
 class Float64Run(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -44,12 +57,14 @@ class Float64Run(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ulps: the units of rounding by which it is replaced; 0 leaves every result as it is
 
     num_operations: the operations that ran; num_of_step: those of the step itself
+    custom_operators: the operators that torch does not define, with their first use
     """
 
     def __init__(self, seed: int | None = None, ulps: float = _ULPS) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.has_rounded = False
         self.num_operations = self.num_of_step = 0
+        self.custom_operators: dict[Any, UseOfOperator] = {}
         self._ulps = ulps
         self._noise = None if seed is None else torch.Generator().manual_seed(seed)
         # The memory, which must stay alive, and its shadow, by address, size and dtype.
@@ -66,10 +81,10 @@ class Float64Run(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Run the operation, and run it in float64 as well."""
         kwargs = kwargs or {}
         self.num_operations += 1
-        is_view = func.is_view or func.overloadpacket.__name__ in ("detach", "alias")
-        if is_view or torch.Tag.nondeterministic_seeded in func.tags:
+        note_use(self.custom_operators, func, args, kwargs)
+        if func.is_view or torch.Tag.nondeterministic_seeded in func.tags:
             out = func(*args, **kwargs)
-            if not is_view:
+            if not func.is_view:
                 self._start_again((args, kwargs, out))
             return out
         if self._noise is not None:
@@ -80,9 +95,8 @@ class Float64Run(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if shadows is None:
             self._start_again((args, kwargs, out))
         else:
-            source = (
-                args[_CASTS.get(func.overloadpacket.__name__, 0)] if func.overloadpacket.__name__ in _CASTS else out
-            )
+            cast = _CASTS.get(func.overloadpacket.__name__)
+            source = out if cast is None else args[cast]
             narrows = _has_shadow(source) and _has_shadow(out) and source.element_size() > out.element_size()
             self._keep(out, shadows.to(out.dtype).double() if narrows else shadows)
         return out
@@ -111,27 +125,55 @@ class Float64Run(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _round_otherwise(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Run an operation, and replace its rounded results by other roundings."""
+        name = func.overloadpacket.__name__
         # Copies, since the operation may write in place.
         exact = _run_in_float64(func, args, kwargs, lambda each: each.to(torch.float64, copy=True))
-        is_linear = func.overloadpacket.__name__ in _LINEAR
-        sums = _run_in_float64(func, args, kwargs, lambda each: each.double().abs()) if is_linear else None
+        others, sizes = exact, exact
+        if name in _SCATTERED:
+            # One element may be the sum of any number of values, in any order.
+            sums = _run_in_float64(func, args, kwargs, lambda each: each.double().abs())
+            counts = _run_in_float64(func, args, kwargs, lambda each: torch.ones_like(each, dtype=torch.float64))
+            sizes = None if sums is None or counts is None else sums * (counts / _FEW).clamp_min(1)
+        elif name in _LINEAR:
+            sizes = _run_in_float64(func, args, kwargs, lambda each: each.double().abs())
+        elif _RELATIVE.fullmatch(name):
+            others = sizes = _run_in_float64(
+                func, args, kwargs, lambda each: self._add_noise(each.double(), each, name)
+            )
         out = func(*args, **kwargs)
-        if exact is None:
+        if exact is None or others is None or sizes is None:
             return out
-        leaves = map(pytree.tree_leaves, (out, exact, exact if sums is None else sums))
-        for value, true, size in zip(*leaves, strict=True):
+        leaves = map(pytree.tree_leaves, (out, exact, others, sizes))
+        for value, true, other, size in zip(*leaves, strict=True):
             if not _has_shadow(value) or not isinstance(true, Tensor) or true.shape != value.shape:
                 continue
-            is_rounded = (value.double() != true) & true.isfinite() & value.isfinite()
+            is_rounded = (value.double() != true) & true.isfinite() & value.isfinite() & other.isfinite()
             if not bool(is_rounded.any()):
                 continue
             self.has_rounded = True
-            if sums is None and torch.Tag.pointwise not in func.tags:
+            if others is exact is sizes and torch.Tag.pointwise not in func.tags:
                 size = torch.where(is_rounded, size.abs(), 0.0).amax().expand_as(true)
-            unit = 2 * torch.rand(value.shape, generator=self._noise, dtype=torch.float64).to(value.device) - 1
-            noise = unit * size * (self._ulps * torch.finfo(value.dtype).eps)
-            value.copy_(torch.where(is_rounded, true + noise, value.double()))
+            value.copy_(torch.where(is_rounded, self._add_noise(other, value, name, size), value.double()))
         return out
+
+    def _add_noise(self, true: Tensor, like: Tensor, operation: str, size: Tensor | None = None) -> Tensor:
+        """Add errors of rounding, relative to a size, to float64 values. like: a tensor of the operation's own dtype."""
+        unit = self._ulps * torch.finfo(like.dtype).eps
+        if like.is_cuda and like.dtype == torch.float32:
+            unit = max(unit, _read_coarse_unit(operation))
+        noise = 2 * torch.rand(true.shape, generator=self._noise, dtype=torch.float64).to(true.device) - 1
+        return true + noise * (true if size is None else size) * unit
+
+
+def _read_coarse_unit(operation: str) -> float:
+    """Return the relative rounding of products of float32 that torch's settings allow on a GPU; 0 for that of float32."""
+    if operation not in MATRIX_PRODUCTS and "convolution" not in operation:
+        return 0.0
+    settings = read_product_settings()
+    if "convolution" in operation:
+        return _COARSE["high"] if settings["cudnn.allow_tf32"] != "False" else 0.0
+    is_tf32 = "tf32" in settings["cuda.matmul.fp32_precision"] or settings["cuda.matmul.allow_tf32"] == "True"
+    return _COARSE.get(settings["float32_matmul_precision"], _COARSE["high"] if is_tf32 else 0.0)
 
 
 def _has_shadow(leaf: Any) -> bool:
@@ -150,9 +192,8 @@ def _run_in_float64(func: Any, args: Any, kwargs: Any, convert: Any) -> Any:
     before = torch.get_default_dtype()
     try:
         torch.set_default_dtype(torch.float64)
-        mutated = any(each.alias_info is not None and each.alias_info.is_write for each in func._schema.arguments)
         args, kwargs = pytree.tree_map(converted, (args, kwargs))
-        if mutated and not any(_has_shadow(each) for each in pytree.tree_leaves((args, kwargs))):
+        if func._schema.is_mutable and not any(_has_shadow(each) for each in pytree.tree_leaves((args, kwargs))):
             # Integers written in place must not be written twice.
             return None
         return func(*args, **kwargs)
@@ -167,9 +208,41 @@ def may_be_rounding(deviation: Deviation, expected: Observation, actual: Observa
     before, after = (each.leaves(deviation.kind).get(deviation.where) for each in (expected, actual))
     if not isinstance(before, Tensor) or not isinstance(after, Tensor) or not before.is_floating_point():
         return False
-    if before.shape != after.shape or before.dtype != after.dtype:
+    if (before.shape, before.dtype, before.device) != (after.shape, after.dtype, after.device):
         return False
-    return not bool(find_other_elements(before, after, Precision(_LARGEST * max(scale_of(before), 1e-30))).any())
+    largest = max(_LARGEST, MARGIN * torch.finfo(before.dtype).eps) * max(scale_of(before), 1e-30)
+    return not bool(find_other_elements(before, after, Precision(largest)).any())
+
+
+class Excuse(NamedTuple):
+    """A difference that counts as rounding, in units in the last place of eager's dtype.
+
+    num:  the number of elements that differ
+    ulps: between eager's and the compiled value; None if the values are not finite floats, so that other roundings gave
+          the compiled value itself
+    of_eager, of_found: from float64 to each of the two
+    """
+
+    call: str
+    where: str
+    num: int
+    ulps: float | None = None
+    of_eager: float = 0.0
+    of_found: float = 0.0
+
+    @property
+    def size(self) -> str:
+        """The size of the difference."""
+        return "another value" if self.ulps is None else f"up to {self.ulps:.3g} ulps"
+
+    def __str__(self) -> str:
+        """Return a sentence."""
+        if self.ulps is None:
+            return f"{self.call}, {self.where}: {self.num:,} elements have another value, which another rounding also gives"
+        return (
+            f"{self.call}, {self.where}: {self.num:,} elements differ by up to {self.ulps:.3g} ulps;"
+            f" from float64 eager is {self.of_eager:.3g} ulps away, compiled code {self.of_found:.3g}"
+        )
 
 
 def excuse(
@@ -178,13 +251,15 @@ def excuse(
     actual: Observation,
     shadow: Observation,
     others: Sequence[Observation],
-) -> str:
-    """Return the reason why a deviation is rounding; empty if it is not.
+) -> Excuse | None:
+    """Return the excuse of a deviation that is rounding; None if it is not.
 
     shadow: the same call in float64; others: the same call in eager with other roundings
     """
-    if deviation.kind in ("aliasing", "class", "error", "end"):
-        return ""
+    if deviation.kind not in (*VALUES, "structure"):
+        return None
+
+    name = deviation.call, deviation.where
 
     def read(one: Observation) -> Any:
         if deviation.kind == "structure":
@@ -193,12 +268,12 @@ def excuse(
 
     before, after, variants = read(expected), read(actual), [*map(read, others)]
     if not isinstance(before, Tensor) or not isinstance(after, Tensor):
-        return _describe(deviation, 1) if any(is_same(each, after) for each in variants) else ""
-    if before.dtype != after.dtype or before.requires_grad != after.requires_grad:
-        return ""
+        return Excuse(*name, 1) if any(is_same(each, after) for each in variants) else None
+    if any(getattr(before, what) != getattr(after, what) for what in ("dtype", "device", "requires_grad")):
+        return None
     held = [each for each in variants if isinstance(each, Tensor)]
     if before.shape != after.shape:
-        return _describe(deviation, after.numel()) if any(each.shape == after.shape for each in held) else ""
+        return Excuse(*name, after.numel()) if any(each.shape == after.shape for each in held) else None
     held = [each.detach() for each in held if each.shape == before.shape]
     is_other = find_other_elements(before, after).detach()
     if before.is_floating_point():
@@ -206,20 +281,12 @@ def excuse(
     is_given = ~is_other
     for each in held:
         is_given |= each == after
-    return _describe(deviation, int(is_other.sum())) if bool(is_given.all()) else ""
-
-
-def _describe(deviation: Deviation, num: int, ulps: float = 0.0, of_eager: float = 0.0, of_found: float = 0.0) -> str:
-    """Describe a difference in units in the last place of eager's dtype: between both values, and from float64 to each."""
-    return (
-        f"{deviation.call}, {deviation.where}: {num:,} elements differ by up to {ulps:.3g} ulps;"
-        f" from float64 eager is {of_eager:.3g} ulps away, compiled code {of_found:.3g}"
-    )
+    return Excuse(*name, int(is_other.sum())) if bool(is_given.all()) else None
 
 
 def _excuse_float(
     deviation: Deviation, before: Tensor, after: Tensor, exact: Any, held: list[Tensor], is_other: Tensor
-) -> str:
+) -> Excuse | None:
     one, other = before.double(), after.double()
     if not isinstance(exact, Tensor) or exact.shape != one.shape:
         exact = one
@@ -238,12 +305,11 @@ def _excuse_float(
     bound = torch.maximum(2 * of_eager + 2 * step, MARGIN * spread)
     is_inexact = (spread > 0) | (of_eager > 0)
     bound = torch.where(is_inexact, torch.maximum(bound, _USUAL * (exact.abs() + scale_of(exact))), bound)
-    is_right = (of_found <= bound) | ((other - one).abs() <= bound) | is_given
+    is_near = (of_found <= bound) | ((other - one).abs() <= bound)
+    is_right = is_given | (is_near & before.isfinite() & after.isfinite())
     if bool((is_other & ~is_right).any()):
-        return ""
+        return None
 
-    def largest(gap: Tensor) -> float:
-        scaled = (gap / step)[is_other & gap.isfinite()]
-        return float(scaled.amax()) if scaled.numel() else 0.0
-
-    return _describe(deviation, int(is_other.sum()), *map(largest, ((other - one).abs(), of_eager, of_found)))
+    gaps = [(gap / step)[is_other] for gap in ((other - one).abs(), of_eager, of_found)]
+    sizes = [float(gap.amax()) if gap.numel() else 0.0 for gap in gaps if bool(gap.isfinite().all())]
+    return Excuse(deviation.call, deviation.where, int(is_other.sum()), *(sizes if len(sizes) == len(gaps) else ()))

@@ -8,8 +8,8 @@ from typing import Any
 from torch import Tensor
 
 from stepaudit.properties.captured_values import CapturedValue, find_captured_values, restoring
-from stepaudit.properties.compiled_run import Call, CompiledRun, make_call
-from stepaudit.source_lines import find_definition, find_return
+from stepaudit.properties.compiled_run import Call, CompiledRun, is_overwritten, make_call
+from stepaudit.source_lines import find_definition, find_line_in_text, find_return
 from stepaudit.values import copy_tensor, count_writes, find_aliases, find_storage, is_same, list_tensors
 
 AUDIT = "aliasing"
@@ -87,6 +87,7 @@ def find_overwritten_outputs(run: CompiledRun) -> None:
         with restoring(run.found):
             eager = [make_call(subject.function, given, number)[0] for number, given in enumerate(run.all_inputs())]
         eager_paths = set(_find_lost(eager))
+    find_overwritten = partial(report.find, OVERWRITTEN, mechanism=_REPLAYED)
     report.measures["overwritten_outputs"] = len(lost)
     report.details["overwritten_outputs"] = tuple(f"{path}: {how}" for path, how in lost.items())
     for path, how in lost.items():
@@ -101,17 +102,20 @@ def find_overwritten_outputs(run: CompiledRun) -> None:
                 remedy=_CLONE,
             )
         elif run.options.keeps_outputs:
-            report.find(
-                OVERWRITTEN,
-                mechanism=_REPLAYED,
+            find_overwritten(
                 finding=f"{path}, kept across calls: {how}",
                 where=find_return(subject.function),
                 remedy="clone it before the next call; if nothing reads it after that, say keeps_outputs=False",
             )
-    for captured in _find_kept_inside(run, eager_paths):
-        report.find(
-            OVERWRITTEN,
-            mechanism=_REPLAYED,
+    kept = _find_kept_inside(run, eager_paths)
+    if is_overwritten(run.error) and not kept:
+        find_overwritten(
+            finding="a call reads the output of an earlier one, whose memory a later replay took back",
+            where=find_line_in_text(str(run.error)) or find_definition(subject.function),
+            remedy="keep a clone of it",
+        )
+    for captured in kept:
+        find_overwritten(
             finding=f"the step itself keeps an output in {captured.path}: its memory is written by later calls",
             where=captured.where,
             remedy="keep a clone of it",

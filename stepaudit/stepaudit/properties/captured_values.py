@@ -1,6 +1,7 @@
 """The values that a function captures, in closures, globals and attributes, and how to change and restore them."""
 
 import copy
+import enum
 import random
 import types
 from collections import deque
@@ -14,16 +15,21 @@ from typing import Any, Final
 import numpy as np
 import torch
 from torch import Tensor
+from torch._dynamo.eval_frame import OptimizedModule
 
 from stepaudit.source_lines import find_code, find_read, list_codes
-from stepaudit.values import copy_tensor, is_same, is_user_module, list_members
+from stepaudit.values import copy_tensor, is_same, is_user_module, list_members, make_digest, name_key
 
 _DEEPEST: Final = 16
 _MOST: Final = 5000
 _MISSING: Final = object()
 """Stands for a value that no longer exists."""
+_UNREAD: Final = (torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler, torch.amp.GradScaler)
+"""The classes of torch whose objects keep state that the user does not read."""
 _CONTAINERS: Final = (list, dict, set, deque)
-_GENERATORS: Final = (random.Random, np.random.Generator)
+_GENERATORS: Final = (torch.Generator, random.Random, np.random.Generator)
+_CONSTANTS: Final = (enum.Enum, torch.dtype, torch.device)
+_HOLDERS: Final = (Tensor, np.ndarray, *_GENERATORS, *_CONTAINERS)
 
 
 @dataclass(frozen=True)
@@ -72,6 +78,21 @@ def is_plain(value: Any) -> bool:
     return value is None or isinstance(value, (bool, int, float, complex, str, bytes))
 
 
+def _is_data(value: Any) -> bool:
+    """Return whether a value is compared after a call. The items of other containers are values themselves."""
+    if isinstance(value, (set, frozenset)):
+        return all(map(is_plain, value))
+    is_array = isinstance(value, np.ndarray) and value.dtype != object
+    return is_array or isinstance(value, (Tensor, *_CONSTANTS)) or is_plain(value)
+
+
+def read_generator(value: torch.Generator | random.Random | np.random.Generator) -> str:
+    """Return a digest of the state of a generator of random numbers."""
+    if isinstance(value, torch.Generator):
+        return make_digest(value.get_state().tolist())
+    return make_digest(value.getstate() if isinstance(value, random.Random) else value.bit_generator.state)
+
+
 def find_captured_values(function: Callable[..., Any], arguments: tuple[Any, ...] = ()) -> "CapturedState":
     """Find the tensors and plain values that a function can read in closures, globals, attributes and containers.
 
@@ -109,8 +130,9 @@ class CapturedState:
 
     def read_data(self) -> dict[str, Any]:
         """Return the tensors and plain values, by path."""
-        held = ((captured.path, captured.get()) for captured in self.values)
-        return {path: value for path, value in held if isinstance(value, Tensor) or is_plain(value)}
+        held = {captured.path: captured.get() for captured in self.values}
+        states = {path: read_generator(value) for path, value in held.items() if isinstance(value, _GENERATORS)}
+        return {path: value for path, value in held.items() if _is_data(value)} | states
 
     def _is_first_visit(self, value: Any) -> bool:
         """Return whether the walk meets a value for the first time and has room for it. Mark the value as met."""
@@ -173,41 +195,40 @@ class CapturedState:
                         self.visit_function(cell.cell_contents)
             return
         for name, cell in zip(code.co_freevars, cells, strict=True):
-            self._visit_attribute(cell, "cell_contents", f"closure {name}", name, code)
+            self._visit_part(cell, "cell_contents", f"closure {name}", name, code, is_item=False)
         for nested, names in list_codes(code):
             self._codes.append(nested)
             for name in names:
                 value = scope.get(name)
                 if name in scope and not isinstance(value, types.ModuleType):
-                    self._visit_item(scope, name, f"global {name}", name, nested)
+                    self._visit_part(scope, name, f"global {name}", name, nested)
                 elif isinstance(value, types.ModuleType) and is_user_module(value.__name__):
                     for attribute in (each for each in names if each in vars(value)):
-                        self._visit_item(vars(value), attribute, f"global {name}.{attribute}", attribute, nested)
+                        self._visit_part(vars(value), attribute, f"global {name}.{attribute}", attribute, nested)
         self.visit_given("default {}", enumerate(function.__defaults__ or ()), code)
         for name in function.__kwdefaults__ or {}:
-            self._visit_item(function.__kwdefaults__, name, f"default {name}", name, code)
+            self._visit_part(function.__kwdefaults__, name, f"default {name}", name, code)
 
-    def _visit_item(self, container: Any, key: Any, path: str, name: str, code: types.CodeType, depth: int = 0) -> None:
-        read, put = partial(getitem, container, key), partial(setitem, container, key)
-        self._visit_value(CapturedValue(path, name, code, read, put), depth)
-
-    def _visit_attribute(
-        self, owner: Any, attribute: str, path: str, name: str, code: types.CodeType, depth: int = 0
+    def _visit_part(
+        self, owner: Any, key: Any, path: str, name: str, code: types.CodeType, depth: int = 0, *, is_item: bool = True
     ) -> None:
-        read, put = partial(getattr, owner, attribute), partial(setattr, owner, attribute)
-        self._visit_value(CapturedValue(path, name, code, read, put), depth)
+        """Walk over an item of a container, or an attribute of an object."""
+        get, put = (getitem, setitem) if is_item else (getattr, setattr)
+        self._visit_value(CapturedValue(path, name, code, partial(get, owner, key), partial(put, owner, key)), depth)
 
     def _visit_value(self, captured: CapturedValue, depth: int) -> None:
         """Walk over a value that code reads. The cell of a closure may not be filled yet."""
         value = captured.read_if_present()
         if depth > _DEEPEST or len(self.values) >= _MOST:
             self.is_complete = False
-        elif is_plain(value):
+        elif is_plain(value) or isinstance(value, _CONSTANTS):
             self.values.append(captured)
-        elif isinstance(value, (Tensor, torch.Generator, tuple, Mapping, *_CONTAINERS)):
+        elif isinstance(value, random.SystemRandom):
+            self.unrestored.append(f"{captured.path} ({type(value).__name__})")
+        elif isinstance(value, (tuple, Mapping, *_HOLDERS)):
             if self._is_first_visit(value):
                 self.values.append(captured)
-                if isinstance(value, (Tensor, torch.Generator, *_CONTAINERS)):
+                if isinstance(value, _HOLDERS):
                     self.holders.append(value)
                 self._visit_items(value, captured, depth + 1)
         elif isinstance(value, type):
@@ -215,33 +236,38 @@ class CapturedState:
                 self._visit_class(value, captured, depth + 1)
         elif isinstance(value, types.ModuleType) or value is Ellipsis or value is _MISSING:
             return
-        elif isinstance(value, random.SystemRandom):
-            self.unrestored.append(f"{captured.path} ({type(value).__name__})")
-        elif isinstance(value, _GENERATORS):
-            self.holders.append(value)
         elif hasattr(value, "__next__"):
             self.unrestored.append(f"{captured.path} ({type(value).__name__})")
         elif callable(value) and (not _has_state(value) or hasattr(value, "cache_clear")):
             self.values.append(captured)
             self.visit_function(value)
+        elif isinstance(value, OptimizedModule):
+            self.values.append(captured)
+            inner = captured.path, captured.name, captured.code, depth + 1
+            self._visit_part(value, "_orig_mod", *inner, is_item=False)
         elif _is_users(value):
             if callable(value):
                 self._visit_call(value)
             if _is_frozen(value) or isinstance(value, torch.nn.Module):
                 self.values.append(captured)
+            found = len(self.values)
             self._visit_members(value, captured.path, captured.code, depth + 1, captured)
+            if isinstance(value, _UNREAD):
+                # What an optimizer keeps is restored; where and in what form it does so is its own affair.
+                del self.values[found:]
 
     def _visit_class(self, kind: type, captured: CapturedValue, depth: int) -> None:
         """Walk over the plain data in a user's class."""
         for name, value in list(vars(kind).items()):
             is_data = is_plain(value) or isinstance(value, (Tensor, *_CONTAINERS))
             if is_data and not name.startswith("_") and not hasattr(kind, "__members__"):
-                self._visit_attribute(kind, name, f"{captured.path}.{name}", name, captured.code, depth)
+                self._visit_part(kind, name, f"{captured.path}.{name}", name, captured.code, depth, is_item=False)
 
     def _visit_items(self, value: Any, captured: CapturedValue, depth: int) -> None:
-        if isinstance(value, (list, Mapping)):
-            for key in list(value if isinstance(value, Mapping) else range(len(value))):
-                self._visit_item(value, key, f"{captured.path}[{key!r}]", captured.name, captured.code, depth)
+        if isinstance(value, (list, deque, Mapping)):
+            for number, key in enumerate(list(value if isinstance(value, Mapping) else range(len(value)))):
+                path = f"{captured.path}[{name_key(key, number)}]"
+                self._visit_part(value, key, path, captured.name, captured.code, depth)
         elif isinstance(value, tuple):
             fields = getattr(value, "_fields", None)
             for number in range(len(value)):
@@ -267,7 +293,7 @@ class CapturedState:
             if is_frozen and captured is not None:
                 self._visit_inner(captured, f"{path}.{name}", name, reader, depth + 1, name)
             else:
-                self._visit_attribute(owner, name, f"{path}.{name}", name, reader, depth + 1)
+                self._visit_part(owner, name, f"{path}.{name}", name, reader, depth + 1, is_item=False)
 
     def _visit_inner(
         self, whole: CapturedValue, path: str, name: str, code: types.CodeType, depth: int, key: int | str
@@ -293,7 +319,7 @@ def _rebuild(whole: Any, key: int | str, new: Any) -> Any:
 
 
 def _is_users(value: Any) -> bool:
-    return isinstance(value, torch.nn.Module) or is_user_module(type(value).__module__)
+    return isinstance(value, (torch.nn.Module, *_UNREAD)) or is_user_module(type(value).__module__)
 
 
 def _list_methods(kind: type) -> list[types.CodeType]:
@@ -322,59 +348,57 @@ def restoring(state: CapturedState) -> Iterator[None]:
     """Restore captured values afterwards: the objects, the values of tensors, the items of containers."""
     settable = (each for each in state if each.is_settable and not each.is_inner)
     values = [(each, value) for each in settable if (value := each.read_if_present()) is not _MISSING]
-    contents = [(holder, _copy_contents(holder)) for holder in state.holders]
+    contents = [_keep_contents(holder) for holder in state.holders]
     try:
         yield
     finally:
         # Containers come first, since a removed item has no place to be restored to.
-        for holder, kept in contents:
-            _put_contents(holder, kept)
+        for restore in contents:
+            restore()
         for captured, value in values:
             if captured.read_if_present() is not value:
                 captured.set(value)
 
 
-def _copy_contents(holder: Any) -> Any:
+def _keep_contents(holder: Any) -> Callable[[], object]:
+    """Copy what a holder holds now. Return the function that restores it."""
     if isinstance(holder, Tensor):
         grad = holder.grad if holder.is_leaf else None
-        return copy_tensor(holder), holder.requires_grad, grad, copy_tensor(grad) if grad is not None else None
+        grad_values = copy_tensor(grad) if grad is not None else None
+        return partial(_restore_tensor, holder, copy_tensor(holder), holder.requires_grad, grad, grad_values)
     if isinstance(holder, torch.Generator):
-        return holder.get_state()
+        return partial(holder.set_state, holder.get_state())
+    if isinstance(holder, np.ndarray):
+        values = holder.copy()
+        return lambda: np.copyto(holder, values) if holder.flags.writeable else None
     if hasattr(holder, "cache_clear"):
-        return None
-    if isinstance(holder, _GENERATORS):
-        return holder.getstate() if isinstance(holder, random.Random) else holder.bit_generator.state
-    return copy.copy(holder) if isinstance(holder, _CONTAINERS) else dict(vars(holder))
+        return partial(holder.cache_clear)
+    if isinstance(holder, random.Random):
+        return partial(holder.setstate, holder.getstate())
+    if isinstance(holder, np.random.Generator):
+        return partial(setattr, holder.bit_generator, "state", holder.bit_generator.state)
+    held = holder if isinstance(holder, _CONTAINERS) else vars(holder)
+    return partial(_restore_items, held, copy.copy(held))
 
 
-def _put_contents(holder: Any, kept: Any) -> None:
-    if isinstance(holder, Tensor):
-        values, requires_grad, grad, grad_values = kept
-        if values is not None:
-            set_tensor(holder, values)
-        if holder.is_leaf and holder.requires_grad != requires_grad:
-            holder.requires_grad_(requires_grad)
-        if holder.is_leaf and holder.grad is not grad:
-            holder.grad = grad
-        if grad_values is not None:
-            set_tensor(grad, grad_values)
-    elif isinstance(holder, torch.Generator):
-        holder.set_state(kept)
-    elif hasattr(holder, "cache_clear"):
-        holder.cache_clear()
-    elif isinstance(holder, random.Random):
-        holder.setstate(kept)
-    elif isinstance(holder, np.random.Generator):
-        holder.bit_generator.state = kept
-    elif isinstance(holder, set):
-        holder &= kept
-        holder |= kept
-    else:
-        held = holder if isinstance(holder, _CONTAINERS) else vars(holder)
-        # Unchanged tensors are not written: guards of compiled code may read the number of writes.
-        if _identify(held) != _identify(kept):
-            held.clear()
-            (held.extend if isinstance(held, (list, deque)) else held.update)(kept)
+def _restore_tensor(
+    tensor: Tensor, values: Tensor | None, requires_grad: bool, grad: Tensor | None, grad_values: Tensor | None
+) -> None:
+    if values is not None:
+        set_tensor(tensor, values)
+    if tensor.is_leaf and tensor.requires_grad != requires_grad:
+        tensor.requires_grad_(requires_grad)
+    if tensor.is_leaf and tensor.grad is not grad:
+        tensor.grad = grad
+    if grad is not None and grad_values is not None:
+        set_tensor(grad, grad_values)
+
+
+def _restore_items(held: Any, kept: Any) -> None:
+    # Unchanged tensors are not written: guards of compiled code may read the number of writes.
+    if _identify(held) != _identify(kept):
+        held.clear()
+        (held.extend if isinstance(held, (list, deque)) else held.update)(kept)
 
 
 def _identify(container: Any) -> list[int]:
@@ -387,5 +411,5 @@ def set_tensor(tensor: Tensor, values: Tensor) -> None:
     with torch.inference_mode(tensor.is_inference()), torch.no_grad():
         if tensor.shape != values.shape or tensor.dtype != values.dtype:
             tensor.data = values.clone()
-        elif not is_same(tensor.detach(), values):
+        elif copy_tensor(tensor) is not None and not is_same(tensor.detach(), values):
             tensor.detach().copy_(values)

@@ -7,17 +7,15 @@ depends on this is a finding.
 
 import sys
 from collections import Counter
-from collections.abc import Callable
-from functools import partial
 from typing import Any, Final, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from stepaudit.audited_function import Function
 from stepaudit.properties.captured_values import restoring
 from stepaudit.properties.compiled_run import CompiledRun, make_call
-from stepaudit.report import ReportBuilder
 from stepaudit.source_lines import find_calling_line
 from stepaudit.values import copy_values, find_differences, view_bits
 
@@ -39,12 +37,10 @@ class Repeated(NamedTuple):
 class _WriteOrder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """A fixed order of colliding writes: at the lines `first` the first value is kept, elsewhere the last."""
 
-    def __init__(self, line: Callable[[], str], first: frozenset[str]) -> None:
+    def __init__(self, function: Function, first: frozenset[str]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.num: Counter[tuple[str, str]] = Counter()
-        self.num_scatters = 0
-        self.num_too_large = 0
-        self._line, self._first = line, first
+        self._function, self._first = function, first
 
     @property
     def repeated(self) -> list[Repeated]:
@@ -58,9 +54,7 @@ class _WriteOrder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if write is None:
             return func(*args, **kwargs)
         target, position, values, is_in_place = write
-        self.num_scatters += 1
         if target.numel() > MOST_ELEMENTS:
-            self.num_too_large += 1
             return func(*args, **kwargs)
         order = position.argsort(stable=True)
         position, values = position[order], values[order]
@@ -69,7 +63,7 @@ class _WriteOrder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         num = len(torch.unique(position[1:][is_repeated & (bits[1:] != bits[:-1])]))
         if num == 0:
             return func(*args, **kwargs)
-        where = self._line()
+        where = find_calling_line(sys._getframe(1), self._function)
         name = func.overloadpacket.__name__
         self.num[where, name] = max(self.num[where, name], num)
         # Only the first or the last write of each element is kept, so every element is written once.
@@ -114,43 +108,38 @@ def _read_write(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tup
     return target, position.reshape(-1), values.reshape(-1), name.endswith("_")
 
 
-def find_dependence(run: Callable[[], Any], line: Callable[[], str]) -> tuple[_WriteOrder, dict[Repeated, str]]:
-    """Run a function with colliding writes in either order.
-
-    The function returns the results that are read. Each run must do the same. line: returns the line of the running
-    operation
+def _find_dependence(run: CompiledRun, number: int) -> tuple[list[Repeated], dict[Repeated, str]]:
+    """Make a call with colliding writes in either order.
 
     Returns:
-        The colliding writes; those that a result depends on, empty if they matter only together; and the difference.
+        The colliding writes; and those that a result depends on, each with the difference, empty if they matter only
+        together.
     """
 
-    def run_settled(first: frozenset[str]) -> tuple[_WriteOrder, Any]:
-        with _WriteOrder(line, first) as order:
-            return order, copy_values(run())
+    def run_settled(first: frozenset[str]) -> tuple[list[Repeated], Any]:
+        with _WriteOrder(run.function, first) as order:
+            made = _call_and_read(run, number)
+        return order.repeated, made
 
     seen, last = run_settled(frozenset())
 
     def find_effect(first: frozenset[str]) -> str:
         return next(find_differences(last, run_settled(first)[1]), "")
 
-    if not seen.num or not find_effect(_EVERYWHERE):
+    if not seen or not find_effect(_EVERYWHERE):
         return seen, {}
-    alone = {each: find_effect(frozenset((each.where,))) for each in seen.repeated[:_MOST_LINES]}
-    return seen, {each: how for each, how in alone.items() if how} or dict.fromkeys(seen.repeated, "")
+    alone = {each: find_effect(frozenset((each.where,))) for each in seen[:_MOST_LINES]}
+    return seen, {each: how for each, how in alone.items() if how} or dict.fromkeys(seen, "")
 
 
 def find_colliding_writes(run: CompiledRun) -> None:
     """Find colliding writes in every call of a subject, and report the worst case of each line."""
-    subject, report = run.subject, run.report
-
-    def line() -> str:
-        return find_calling_line(sys._getframe(1), subject.function)
-
+    report = run.report
     repeated: dict[str, Repeated] = {}
     read: dict[str, tuple[Repeated, str]] = {}
-    for number in range(subject.calls):
-        seen, depending = find_dependence(partial(_call_and_read, run, number), line)
-        for each in seen.repeated:
+    for number in range(run.subject.calls):
+        seen, depending = _find_dependence(run, number)
+        for each in seen:
             repeated[each.where] = max(each, repeated.get(each.where, each), key=lambda one: one.num)
         for each, difference in depending.items():
             read.setdefault(each.where, (each, difference))
@@ -160,21 +149,16 @@ def find_colliding_writes(run: CompiledRun) -> None:
         for where, each in repeated.items()
     )
     for each, difference in read.values():
-        report_dependence("", each, difference, report)
-
-
-def report_dependence(prefix: str, repeated: Repeated, difference: str, report: ReportBuilder) -> None:
-    """Report a collision that affects a result."""
-    how = f": if the first does, {difference}" if difference else ""
-    report.find(
-        AUDIT,
-        mechanism="several values are written to one element, and the order of writes is not specified, in eager and in "
-        "compiled code alike",
-        finding=f"{prefix}{repeated.operation} writes {repeated.num:,} elements different values, and the result depends on "
-        f"which one stays{how}",
-        where=repeated.where,
-        remedy="make the indices unique (a separate slot for dropped values), or reduce: scatter_reduce, index_add",
-    )
+        how = f": if the first does, {difference}" if difference else ""
+        report.find(
+            AUDIT,
+            mechanism="several values are written to one element, and the order of writes is not specified, in eager and in "
+            "compiled code alike",
+            finding=f"{each.operation} writes {each.num:,} elements different values, and the result depends on which one "
+            f"stays{how}",
+            where=each.where,
+            remedy="make the indices unique (a separate slot for dropped values), or reduce: scatter_reduce, index_add",
+        )
 
 
 def _call_and_read(run: CompiledRun, number: int) -> Any:

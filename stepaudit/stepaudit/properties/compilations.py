@@ -2,12 +2,13 @@
 
 import re
 import traceback
+from itertools import dropwhile
 from typing import Final
 
 import torch
 
 from stepaudit.errors import describe_error, first_line
-from stepaudit.properties.compiled_run import Compilation, CompiledRun
+from stepaudit.properties.compiled_run import Compilation, CompiledRun, is_overwritten
 from stepaudit.source_lines import (
     complete_path,
     find_code,
@@ -38,7 +39,7 @@ def measure_graphs(run: CompiledRun) -> None:
 def find_graph_breaks(run: CompiledRun) -> None:
     """Find every break with its line, a function without any compiled part, and a failed compilation."""
     report, error = run.report, run.error
-    if error is not None:
+    if error is not None and not is_overwritten(error):
         line = find_stack_line(traceback.extract_tb(error.__traceback__))
         report.find(
             "compilation",
@@ -118,11 +119,9 @@ def find_recompilations(run: CompiledRun) -> None:
 def _find_fallback(run: CompiledRun, groups: dict[str, list[Compilation]]) -> None:
     report = run.report
     given_up = [each for each in run.compilations if each.is_past_limit]
-    has_run = False
-    num_silent = 0
-    for call in run.calls:
-        num_silent += bool(has_run and call.num_runs == 0 and report.measures["aten_calls_per_step"])
-        has_run |= call.num_runs > 0
+    # The calls before the first that ran a graph do not count.
+    later = [*dropwhile(lambda call: not call.num_runs, run.calls)] if report.measures["aten_calls_per_step"] else []
+    num_silent = sum(not call.num_runs for call in later)
     report.measures["calls_run_eagerly"] = num_silent
     if not given_up and not num_silent:
         return

@@ -1,28 +1,30 @@
 """A record of calls of a compiled function: its graphs, each run of a graph, and each compilation with its reason."""
 
-import gc
 import logging
 import re
 import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
+from unittest.mock import patch
 
 import torch
 import torch._dynamo
 from torch import Tensor
 from torch._dynamo import utils as dynamo_utils
 
-from stepaudit.audited_function import Function, Inputs, Subject
+from stepaudit.audited_function import Function, Inputs, Subject, call_with
 from stepaudit.options import AuditOptions
 from stepaudit.properties.captured_values import CapturedState, CapturedValue, find_captured_values
 from stepaudit.report import ReportBuilder
 from stepaudit.source_lines import find_node_line, find_stack_line
 from stepaudit.values import copy_tensor, find_storage, is_on_cuda, list_tensors
 
+LOGGERS: Final = ("torch", "torch._dynamo", "torch._inductor", "torch._functorch", "torch._subclasses", "torch.fx")
+"""The compiler's loggers, which write a traceback for each error of a step that is traced."""
 _STATIC: Final = "_dynamo_static_input_type"
 _MOST_METRICS: Final = 4096
 _READING: Final = {"item", "tolist", "nonzero", "masked_select", "unique", "_local_scalar_dense", "cpu", "to", "numpy"}
@@ -116,7 +118,7 @@ class CompiledRun:
     compiled: the compiled function, which can be called again only within `silencing_compiler`
     breaks:   (reason, line) of graph breaks; error: the error that ended the calls
     unmarked: the addresses of arguments that the caller did not mark as static; the compiler itself marks parameters
-    messages: the compiler's messages, with the reasons why it captured no CUDA graph
+    messages: the compiler's messages, and `warned` its warnings, with the reasons why it captured no CUDA graph
     """
 
     subject: Subject
@@ -134,6 +136,7 @@ class CompiledRun:
     num_kernels: int = 0
     unmarked: set[int] = field(default_factory=set)
     messages: list[logging.LogRecord] = field(default_factory=list)
+    warned: list[warnings.WarningMessage] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         """Find the values that the function captures."""
@@ -151,13 +154,19 @@ class CompiledRun:
 
 
 class WatchingBackend:
-    """Inductor as a backend that records every graph and every run of a graph."""
+    """Inductor, or a backend of the user, as a backend that records every graph and every run of a graph."""
 
     def __init__(self, options: AuditOptions) -> None:
         self.graphs: list[Graph] = []
         self.num_runs = 0
         self.holds_addresses = True
-        self._compile = torch._TorchCompileInductorWrapper("default", options.of_inductor, options.dynamic)  # type: ignore[no-untyped-call]
+        self._compile: Any
+        if options.backend == "inductor":
+            self._compile = torch._TorchCompileInductorWrapper("default", options.of_inductor, options.dynamic)  # type: ignore[no-untyped-call]
+        else:
+            self._compile = torch._TorchCompileWrapper(
+                options.backend, None, dict(options.backend_options), options.dynamic
+            )  # type: ignore[no-untyped-call]
 
     def __call__(self, module: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
         """Compile a graph."""
@@ -174,12 +183,12 @@ class WatchingBackend:
         return run
 
     def get_compiler_config(self) -> Any:
-        """Return the configuration of Inductor."""
-        return self._compile.get_compiler_config()  # type: ignore[no-untyped-call]
+        """Return the configuration of Inductor; none for other backends."""
+        return getattr(self._compile, "get_compiler_config", dict)()
 
     def reset(self) -> None:
         """Forget captured graphs."""
-        self._compile.reset()  # type: ignore[no-untyped-call]
+        self._compile.reset()
 
 
 def _describe(module: torch.fx.GraphModule) -> Graph:
@@ -226,40 +235,38 @@ def _name_source(source: Any) -> str:
 
 
 @contextmanager
-def logging_from(level: int, names: Iterable[str], *handlers: logging.Handler) -> Iterator[None]:
-    """Let loggers log from a level on, also to additional handlers."""
-    loggers = [logging.getLogger(name) for name in names]
-    levels = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(level)
-        logger.handlers += handlers
-    try:
+def logging_from(
+    level: int, names: Iterable[str], *handlers: logging.Handler, is_quiet: bool = False
+) -> Iterator[None]:
+    """Let loggers log from a level on, also to additional handlers, or only to these if quiet."""
+    with ExitStack() as stack:
+        for logger in map(logging.getLogger, names):
+            kept = [] if is_quiet else logger.handlers
+            propagates = logger.propagate and not is_quiet
+            stack.enter_context(patch.multiple(logger, handlers=[*kept, *handlers], propagate=propagates))
+            stack.callback(logger.setLevel, logger.level)
+            logger.setLevel(level)
         yield
-    finally:
-        for logger, before in zip(loggers, levels, strict=True):
-            logger.setLevel(before)
-            logger.handlers = [each for each in logger.handlers if each not in handlers]
 
 
 @contextmanager
 def silencing_compiler() -> Iterator[None]:
-    """Reset the compiler before and after, count its metrics from 0, and silence its warnings.
+    """Reset the compiler before and after, and silence its warnings, even if warnings are errors.
 
     All other compiled functions of this process are compiled again at their next call.
     """
-    names = ("torch._dynamo", "torch._inductor", "torch._functorch", "torch.fx")
-    with warnings.catch_warnings(), logging_from(logging.ERROR, names):
+    with warnings.catch_warnings(), logging_from(logging.CRITICAL, LOGGERS):
         warnings.simplefilter("ignore")
         torch._dynamo.reset()
-        dynamo_utils.clear_compilation_metrics()
-        dynamo_utils.set_compilation_metrics_limit(_MOST_METRICS)
-        dynamo_utils.counters.clear()
         try:
             yield
         finally:
             torch._dynamo.reset()
-            dynamo_utils.clear_compilation_metrics()
-            gc.collect()
+
+
+def compile_anew(run: CompiledRun, backend: WatchingBackend | None = None) -> Function:
+    """Compile the function, by a new backend unless one is given: torch keeps one result for equal backends."""
+    return torch.compile(run.function, backend=backend or WatchingBackend(run.options), dynamic=run.options.dynamic)
 
 
 def run_compiled(run: CompiledRun) -> None:
@@ -270,8 +277,10 @@ def run_compiled(run: CompiledRun) -> None:
     from torch._inductor import metrics
 
     subject, backend = run.subject, WatchingBackend(run.options)
-    run.compiled = torch.compile(subject.function, backend=backend, dynamic=run.options.dynamic)
+    run.compiled = compile_anew(run, backend)
     metrics.reset()
+    dynamo_utils.clear_compilation_metrics()
+    dynamo_utils.set_compilation_metrics_limit(_MOST_METRICS)
     run.graphs = backend.graphs
     inputs = run.all_inputs()
     run.unmarked = {each.data_ptr() for _, each in list_tensors(inputs) if not hasattr(each, _STATIC)}
@@ -301,11 +310,16 @@ def run_compiled(run: CompiledRun) -> None:
     run.breaks = [(r.reason, find_stack_line(r.user_stack)) for r in dynamo_utils.graph_break_reasons]
 
 
+def is_overwritten(error: BaseException | None) -> bool:
+    """Return whether an error says that a tensor was read after a replay of a captured graph had taken its memory back."""
+    return error is not None and "CUDAGraphs that has been overwritten" in str(error)
+
+
 def repeat_calls(compiled: Function, inputs: list[Inputs]) -> None:
     """Make calls of a function that was compiled for them."""
     for number, given in enumerate(inputs):
         torch.manual_seed(number)
-        compiled(*given)
+        call_with(compiled, given)
 
 
 def make_call(function: Function, inputs: Inputs, number: int) -> tuple[Call, BaseException | None]:
@@ -314,7 +328,7 @@ def make_call(function: Function, inputs: Inputs, number: int) -> tuple[Call, Ba
     began = time.perf_counter()
     output, error = None, None
     try:
-        output = function(*inputs)
+        output = call_with(function, inputs)
         if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
             torch.cuda.synchronize()
     except Exception as raised:

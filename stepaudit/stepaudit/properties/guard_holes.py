@@ -2,21 +2,18 @@
 
 import enum
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
 import torch
 from torch import Tensor
-from torch._dynamo.backends.registry import lookup_backend
 from torch.utils import _pytree as pytree
 
-from stepaudit.audited_function import Function, Subject
+from stepaudit.audited_function import Function
 from stepaudit.environment import read_cpu_seconds
-from stepaudit.properties.captured_values import CapturedState, CapturedValue, restoring
-from stepaudit.properties.compiled_run import CompiledRun, WatchingBackend, make_call, silencing_compiler
-from stepaudit.values import USUAL, is_same, list_leaves
+from stepaudit.properties.captured_values import CapturedValue, restoring
+from stepaudit.properties.compiled_run import CompiledRun, compile_anew, make_call, silencing_compiler
+from stepaudit.values import USUAL, convert_tensors, is_same, list_leaves
 
 AUDIT = "guard-holes"
 _SECONDS: Final = 20.0
@@ -28,21 +25,15 @@ _MANY: Final = 1000
 def find_guard_holes(run: CompiledRun) -> None:
     """Change one captured value after another, and compare compiled code, which must not recompile, with the function.
 
-    The whole compiler takes part, since AOTAutograd and Inductor also read values while they compile. It runs on a CPU,
-    since a changed value that becomes a wrong index would end a CUDA process. Functions from a CUDA device are compiled
-    without Inductor, whose code would differ there. If time runs out, the remaining changes are skipped.
+    The whole compiler takes part, since AOTAutograd and Inductor also read values while they compile. On a CUDA device, a
+    number is changed only if the function returns with it on a CPU, since a wrong index would end the use of the device.
+    If time runs out, the remaining changes are skipped.
     """
     num_tried = num_without = num_holes = num_left = 0
-    found, report, options = run.found, run.report, run.options
-
-    def compile_anew() -> Function:
-        # A new backend each time: torch keeps one result for equal backends.
-        backend = partial(lookup_backend("aot_eager")) if run.is_cuda else WatchingBackend(options)
-        return torch.compile(run.function, backend=backend, dynamic=options.dynamic)
-
+    found, report = run.found, run.report
     unlimited = torch._dynamo.config.patch(recompile_limit=_MANY, accumulated_recompile_limit=_MANY)
-    with _moving_to_cpu(run.subject, found) as subject, silencing_compiler(), unlimited:
-        trials = _Trials(subject, found, compile_anew)
+    with restoring(found), silencing_compiler(), unlimited:
+        trials = _Trials(run)
         if trials.problem:
             report.skip(AUDIT, trials.problem)
             return
@@ -53,7 +44,8 @@ def find_guard_holes(run: CompiledRun) -> None:
                 if read_cpu_seconds() > until:
                     num_left += 1
                     continue
-                verdict = trials.attempt(apply)
+                is_risky = run.is_cuda and isinstance(captured.get(), int)
+                verdict = None if is_risky and not _returns_on_cpu(run, apply) else trials.attempt(apply)
                 num_tried += verdict is not None
                 num_without += verdict is None
                 if verdict:
@@ -72,19 +64,17 @@ def find_guard_holes(run: CompiledRun) -> None:
         report.skip(AUDIT, f"{num_left} of {num_left + num_tried + num_without} changes were skipped for lack of time")
 
 
-@contextmanager
-def _moving_to_cpu(subject: Subject, found: CapturedState) -> Iterator[Subject]:
-    """Move the arguments and all captured tensors to a CPU. Restore the captured tensors afterwards."""
-
-    def move(value: Any) -> Any:
-        return value.cpu() if isinstance(value, Tensor) and value.is_cuda else value
-
-    with restoring(found):
-        for captured in found:
-            value = captured.get()
-            if move(value) is not value:
-                captured.set(move(value))
-        yield replace(subject, make_inputs=lambda call: pytree.tree_map(move, subject.inputs(call)))
+def _returns_on_cpu(run: CompiledRun, apply: Callable[[], object]) -> bool:
+    """Return whether a function returns after a change if its arguments and all captured tensors are on a CPU."""
+    with restoring(run.found):
+        try:
+            for captured, value in run.list_captured_tensors():
+                if captured.is_settable:
+                    captured.set(convert_tensors(value, Tensor.cpu))
+            apply()
+        except Exception:
+            return False
+        return make_call(run.function, convert_tensors(run.subject.inputs(0), Tensor.cpu), 0)[1] is None
 
 
 class _Trials:
@@ -93,13 +83,12 @@ class _Trials:
     problem: the reason why no call can be made; empty if calls can be made
     """
 
-    def __init__(self, subject: Subject, found: CapturedState, compile_anew: Callable[[], Function]) -> None:
-        self._subject, self._found, self._compile_anew = subject, found, compile_anew
-        self._compiled = compile_anew()
+    def __init__(self, run: CompiledRun) -> None:
+        self._run, self._compiled = run, compile_anew(run)
         self.problem = ""
-        self._plain, error = self._observe(subject.function)
+        self._plain, error = self._observe(run.function)
         if error is not None:
-            self.problem = f"the function cannot be run on a CPU, where values are changed: {type(error).__name__}"
+            self.problem = f"the function raised {type(error).__name__}"
             return
         self._before, error = self._observe(self._compiled)
         if error is not None:
@@ -109,9 +98,9 @@ class _Trials:
         self, function: Function, apply: Callable[[], object] = lambda: None
     ) -> tuple[Any, BaseException | None]:
         """Change something, make a call, and restore everything. The function may write into the changed value."""
-        with restoring(self._found):
+        with restoring(self._run.found):
             apply()
-            inputs = self._subject.inputs(0)
+            inputs = self._run.subject.inputs(0)
             call, error = make_call(function, inputs, 0)
             plain = [leaf for _, leaf in list_leaves(call.output) if not isinstance(leaf, Tensor)]
             return [[tensor for _, tensor in call.snapshot], plain, inputs], error
@@ -119,7 +108,7 @@ class _Trials:
     def attempt(self, apply: Callable[[], object]) -> str | None:
         """Return None if the change has no effect or is refused, an empty text if compiled code saw it, else a description."""
         try:
-            expected, error = self._observe(self._subject.function, apply)
+            expected, error = self._observe(self._run.function, apply)
         except Exception:
             return None
         if error is not None or is_same(expected, self._plain):
@@ -133,7 +122,7 @@ class _Trials:
         if is_same(expected, actual, USUAL):
             return ""
         # Code compiled after the change differs, too, if it rounds otherwise, draws other random numbers, or is wrong.
-        anew, error = self._observe(self._compile_anew(), apply)
+        anew, error = self._observe(compile_anew(self._run), apply)
         return "" if error is not None or is_same(anew, actual) else "compiled code gives another answer"
 
 
@@ -159,7 +148,8 @@ def _perturbations(captured: CapturedValue) -> Iterator[tuple[str, Callable[[], 
     if isinstance(value, Tensor):
         changed = _change(value)
         yield "change in captured", lambda: value.detach().copy_(changed)
-        yield "another tensor", lambda: captured.set(changed.clone())
+        is_parameter = isinstance(value, torch.nn.Parameter)
+        yield "another tensor", lambda: captured.set(torch.nn.Parameter(changed) if is_parameter else changed.clone())
     elif isinstance(value, torch.nn.Module):
         yield "another module", partial(captured.set, _replace(value))
     elif callable(value) and captured.is_settable:
@@ -175,20 +165,16 @@ def _replace(function: Function) -> Function:
     """Return a function with other results; a module for a module."""
 
     def other(*arguments: Any, **options: Any) -> Any:
-        return _change_results(function(*arguments, **options))
+        return pytree.tree_map_only(Tensor, change, function(*arguments, **options))
+
+    def change(result: Tensor) -> Tensor:
+        return result + 1 if result.is_floating_point() else result
 
     if not isinstance(function, torch.nn.Module):
         return other
     module = torch.nn.Module()
     module.forward = other
     return module
-
-
-def _change_results(results: Any) -> Any:
-    def change(leaf: Any) -> Any:
-        return leaf + 1 if isinstance(leaf, Tensor) and leaf.is_floating_point() else leaf
-
-    return pytree.tree_map(change, results)
 
 
 def _change(value: Tensor) -> Tensor:

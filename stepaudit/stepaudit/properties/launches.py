@@ -4,11 +4,13 @@ import json
 import logging
 import math
 import os
+import re
 import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+import warnings
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -34,6 +36,9 @@ _WARM_UPS: Final = 3
 _COPY_INPUTS: Final = "_copy_inputs_and_remove_from_src"
 _REGION: Final = "stepaudit: profiled work"
 _MESSAGES: Final = ("__perf_hints", "__cudagraphs")
+_REASON: Final = re.compile(r"cudagraphs? due to|reason=|fast path of CUDAGraphs")
+_STACK: Final = " " * 9
+"""The indentation of the lines of a stack among the messages."""
 _LAUNCHES: Final = (
     *("cudaLaunchKernel", "cuLaunchKernel", "cudaLaunchCooperativeKernel"),
     *("hipLaunchKernel", "hipExtLaunch"),
@@ -143,44 +148,43 @@ def measure_launches(run: CompiledRun) -> None:
     if not run.options.asks_for_graphs or seen.replays >= len(inputs):
         return
     counted = f"{seen.replays} replays and {seen.launches} kernel launches in {len(inputs)} calls"
-    texts = dict.fromkeys(each.getMessage() for each in run.messages)
-    for text in [text for text in texts if "cudagraph" in text.lower()] or [""]:
+    texts = [each.getMessage() for each in run.messages] + [str(each.message) for each in run.warned]
+    for text in _list_reasons(texts) or [""]:
         report.find(
             REPLAYS,
             mechanism="what cannot be captured is launched kernel by kernel; the compiler's counters may not show it",
             finding=f"{counted}: {first_line(text) or 'the compiler gives no reason'}",
             where=find_line_in_text(text) or find_definition(run.function),
-            remedy="keep all tensors on the device, mutate no input that is not static, and read no value in the step",
+            remedy="call backward, or torch.compiler.cudagraph_mark_step_begin() before each step, or use torch.no_grad()"
+            if "fast path" in text
+            else "keep all tensors on the device, mutate no input that is not static, and read no value in the step",
         )
+
+
+def _list_reasons(messages: Iterable[str]) -> list[str]:
+    """Return the compiler's reasons for capturing no graph, each with the lines of the stack that follows it."""
+    found: list[str] = []
+    for message in messages:
+        if _REASON.search(message):
+            found.append(message.strip())
+        elif found and message.startswith(_STACK):
+            found[-1] += f"\n{message}"
+    return list(dict.fromkeys(found))
 
 
 @contextmanager
 def collecting_messages(run: CompiledRun) -> Iterator[None]:
-    """Collect the compiler's messages, among them the reasons why it did not capture a graph."""
+    """Collect the compiler's messages and warnings, among them the reasons why it did not capture a graph."""
     handler = BufferingHandler(sys.maxsize)
     names = logging.root.manager.loggerDict if run.is_cuda and run.options.asks_for_graphs else ()
     chosen = [each for each in names if each.startswith("torch._inductor") and each.endswith(_MESSAGES)]
     run.messages = handler.buffer
-    with logging_from(logging.DEBUG, chosen, handler):
+    with (
+        logging_from(logging.DEBUG, chosen, handler, is_quiet=True),
+        warnings.catch_warnings(record=True) as run.warned,
+    ):
+        warnings.simplefilter("always")
         yield
-
-
-@contextmanager
-def _recording_copies() -> Iterator[list[tuple[int, int]]]:
-    """Record the address and the size in bytes of each tensor that is copied before a replay."""
-    from torch._inductor import cudagraph_trees
-
-    node: Any = cudagraph_trees.CUDAGraphNode
-    copies: list[tuple[int, int]] = []
-    copy_inputs = getattr(node, _COPY_INPUTS)
-
-    def watched(self: Any, targets: list[Any], sources: list[Any]) -> Any:
-        given = [sources[number] for number in self.non_static_input_idx]
-        copies.extend((each.data_ptr(), each.nbytes) for each in given if isinstance(each, Tensor))
-        return copy_inputs(self, targets, sources)
-
-    with patch.object(node, _COPY_INPUTS, watched):
-        yield copies
 
 
 def _name_tensors(run: CompiledRun) -> list[dict[int, tuple[str, str]]]:
@@ -193,16 +197,25 @@ def _name_tensors(run: CompiledRun) -> list[dict[int, tuple[str, str]]]:
 
 def find_copied_inputs(run: CompiledRun) -> None:
     """Find captured tensors that are copied before each replay, and measure the copies of arguments."""
-    from torch._inductor import cudagraph_trees
+    from torch._inductor.cudagraph_trees import CUDAGraphNode
 
     report = run.report
     if not (run.is_cuda and run.options.asks_for_graphs):
         return
-    if not hasattr(cudagraph_trees.CUDAGraphNode, _COPY_INPUTS):
+    copy_inputs = getattr(CUDAGraphNode, _COPY_INPUTS, None)
+    if copy_inputs is None:
         report.skip(COPIES, f"this torch copies inputs in an unknown way: {torch.__version__}")
         return
     inputs = run.all_inputs()
-    with _recording_copies() as copies:
+    # The address and the size in bytes of each tensor that is copied.
+    copies: list[tuple[int, int]] = []
+
+    def watched(self: Any, targets: list[Any], sources: list[Any]) -> Any:
+        given = [sources[number] for number in self.non_static_input_idx]
+        copies.extend((each.data_ptr(), each.nbytes) for each in given if isinstance(each, Tensor))
+        return copy_inputs(self, targets, sources)
+
+    with patch.object(CUDAGraphNode, _COPY_INPUTS, watched):
         repeat_calls(run.compiled, inputs)
     report.measures["copied_inputs_per_step"] = len(copies) / len(inputs)
     report.measures["copied_bytes_per_step"] = sum(size for _, size in copies) / len(inputs)

@@ -3,8 +3,6 @@
 import sys
 import warnings
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any, Final
 
 import torch
@@ -14,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from stepaudit.audited_function import Function
 from stepaudit.properties.compiled_run import CompiledRun, make_call, repeat_calls
-from stepaudit.source_lines import find_calling_line
+from stepaudit.source_lines import find_calling_line, find_definition
 
 AUDIT = "syncs"
 _MECHANISM = (
@@ -24,7 +22,6 @@ _READ: Final = "a value is read (item, bool, int or float of a tensor)"
 _TO_HOST: Final = {Tensor.tolist, Tensor.numpy, Tensor.cpu, Tensor.__array__}
 _TRANSFERS: Final = {*(each.__name__ for each in _TO_HOST), "to('cpu')", "aten._to_copy.default", "aten.copy_.default"}
 _ON_CALLER: Final = {"index.Tensor", "index_put.default", "index_put_.default", "_unsafe_index_put.default"}
-_VIEWS: Final = {"detach.default", "alias.default"}
 
 
 class Reads(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -40,7 +37,7 @@ class Reads(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Run the operation and record it."""
         output = func(*args, **(kwargs or {}))
         name = str(func).removeprefix("aten.")
-        self.num_operations += func.namespace == "aten" and not func.is_view and name not in _VIEWS
+        self.num_operations += func.namespace == "aten" and not func.is_view
         if _needs_values(func, name, args, kwargs or {}, output):
             self.record(_READ if name == "_local_scalar_dense.default" else f"aten.{name}")
         return output
@@ -92,9 +89,9 @@ def watch_eager_reads(run: CompiledRun) -> None:
     for number in range(run.subject.calls):
         reads = Reads(run.function)
 
-        def watched(*arguments: Any, reads: Reads = reads) -> Any:
+        def watched(*arguments: Any, reads: Reads = reads, **keywords: Any) -> Any:
             with HostReads(reads), reads:
-                return run.function(*arguments)
+                return run.function(*arguments, **keywords)
 
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -128,26 +125,6 @@ def find_syncs(run: CompiledRun) -> None:
         )
 
 
-@contextmanager
-def counting_cuda_syncs(function: Function) -> Iterator[Counter[str]]:
-    """Count the lines at which CUDA work of this process waits, as torch's sync debug mode reports them."""
-    lines: Counter[str] = Counter()
-
-    def show(message: Any, *rest: Any, **more: Any) -> None:
-        if "synchroniz" in str(message):
-            lines[find_calling_line(sys._getframe(1), function)] += 1
-
-    before = torch.cuda.get_sync_debug_mode()
-    with warnings.catch_warnings():
-        warnings.simplefilter("always")
-        warnings.showwarning = show
-        torch.cuda.set_sync_debug_mode("warn")
-        try:
-            yield lines
-        finally:
-            torch.cuda.set_sync_debug_mode(before)
-
-
 def find_cuda_syncs(run: CompiledRun) -> None:
     """Run the compiled function on CUDA, and find each wait that was not found before.
 
@@ -161,17 +138,33 @@ def find_cuda_syncs(run: CompiledRun) -> None:
         )
         return
     inputs = [run.subject.inputs(number) for number in range(run.subject.calls)]
+    lines: Counter[str] = Counter()
+
+    def show(message: Any, *rest: Any, **more: Any) -> None:
+        if "synchroniz" in str(message):
+            lines[find_calling_line(sys._getframe(1), run.function)] += 1
+
     torch.cuda.synchronize()
-    with counting_cuda_syncs(run.function) as lines:
-        repeat_calls(run.compiled, inputs)
+    before = torch.cuda.get_sync_debug_mode()
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        warnings.showwarning = show
+        # Torch warns of each wait at its line.
+        torch.cuda.set_sync_debug_mode("warn")
+        try:
+            repeat_calls(run.compiled, inputs)
+        finally:
+            torch.cuda.set_sync_debug_mode(before)
     known = {each.where for each in report.findings if each.audit == AUDIT}
     steady = {where: num for where, num in lines.items() if num >= len(inputs)}
     report.measures["syncs_per_step"] = max(report.measures["syncs_per_step"], sum(steady.values()) / len(inputs))
     report.details["occasional_waits"] = tuple(
         f"{where}: {num} in {len(inputs)} calls" for where, num in lines.items() if where not in steady
     )
+    unknown = find_definition(run.function)
     for where, num in steady.items():
-        if where not in known:
+        # The wait of a line that is known may have no line in compiled code.
+        if where not in known and not (where == unknown and known):
             report.find(
                 AUDIT,
                 mechanism=_MECHANISM,

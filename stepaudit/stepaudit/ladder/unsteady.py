@@ -1,0 +1,99 @@
+"""Why eager differs from itself: the first operation that gives another result for the same arguments, with its line."""
+
+import sys
+from typing import Any, Final, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from stepaudit.audited_function import Function, Subject, call_with
+from stepaudit.ladder.observation import restored, seeding
+from stepaudit.properties.captured_values import is_plain
+from stepaudit.source_lines import find_calling_line
+from stepaudit.values import view_bits
+
+_ATTEMPTS: Final = 4
+"""The number of pairs of runs: an order that the device chooses may be the same twice."""
+_UNWRITTEN: Final = ("empty", "new_empty", "resize")
+"""The beginnings of the names of operations whose result holds whatever was in memory."""
+
+
+class Source(NamedTuple):
+    """Why eager differs from itself.
+
+    is_order: whether an operation gives another result for the same arguments, as additions in an order that the device
+              chooses do
+    """
+
+    text: str
+    is_order: bool = False
+
+
+class _Operation(NamedTuple):
+    """One operation of a run, with digests of its arguments before it and of everything that it may write after it."""
+
+    name: str
+    where: str
+    is_random: bool
+    given: tuple[int, ...]
+    made: tuple[int, ...]
+
+
+class _Journal(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """A record of the operations of a run. Every operation waits for the one before."""
+
+    supports_higher_order_operators = True
+
+    def __init__(self, function: Function) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.operations: list[_Operation] = []
+        self._function = function
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run the operation and record it."""
+        given = _digest((args, kwargs))
+        out = func(*args, **(kwargs or {}))
+        name = func.overloadpacket.__name__
+        if not name.startswith(_UNWRITTEN):
+            where = find_calling_line(sys._getframe(1), self._function)
+            is_random = torch.Tag.nondeterministic_seeded in func.tags
+            self.operations.append(_Operation(name, where, is_random, given, _digest((args, kwargs, out))))
+        return out
+
+
+def _digest(tree: Any) -> tuple[int, ...]:
+    def digest(leaf: Any) -> int:
+        if isinstance(leaf, Tensor):
+            held = leaf.detach() if leaf.layout == torch.strided else leaf.detach().to_dense()
+            return hash(view_bits(held).cpu().contiguous().numpy().tobytes())
+        return hash(repr(leaf)) if is_plain(leaf) else 0
+
+    return tuple(map(digest, pytree.tree_leaves(tree)))
+
+
+def find_source(subject: Subject, number: int) -> Source:
+    """Run a call twice in eager, operation by operation, and say why the results differ."""
+
+    def record() -> list[_Operation]:
+        with (
+            restored(subject, number) as (inputs, _),
+            seeding(subject.first + number),
+            torch.compiler.set_stance("force_eager"),
+            _Journal(subject.function) as journal,
+        ):
+            call_with(subject.function, inputs)
+        operations: list[_Operation] = journal.operations
+        return operations
+
+    for _ in range(_ATTEMPTS):
+        for one, other in zip(record(), record(), strict=False):
+            at = f"{one.name} at {one.where}"
+            if one.name != other.name or one.given != other.given:
+                return Source(f"{at} receives other values in each run, which no operation of torch made")
+            if one.made != other.made and one.is_random:
+                return Source(f"{at} draws random numbers that no seed sets")
+            if one.made != other.made:
+                return Source(f"{at} gives another result for the same arguments, as additions in any order do", True)
+    return Source("it repeats itself if each operation waits for the one before: streams race, or memory is unwritten")
