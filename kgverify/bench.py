@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kgverify.engines.protocol import Engine
-from kgverify.errors import UserError, describe_error, find_missing_dependency, suggest
+from kgverify.errors import UserError, check_known, describe_error, find_missing_dependency
 from kgverify.evaluation.judge import find_smallest_gaps
 from kgverify.evaluation.proving import prove_candidates
 from kgverify.garbage_collection import without_garbage_collection
@@ -62,10 +62,7 @@ SIZES: Final = {
 
 def find_size(name: str) -> Size:
     """Return the size with a name. UserError for an unknown name."""
-    if name not in SIZES:
-        raise UserError(
-            f"unknown size {name!r}", where="size", fix=suggest(name, SIZES) or f"choose {', '.join(SIZES)}"
-        )
+    check_known(name, SIZES, "size", "size")
     return SIZES[name]
 
 

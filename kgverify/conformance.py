@@ -414,14 +414,7 @@ def check_scope(
     )
 
 
-def save_reproducer(
-    report: Conformance,
-    path: Path,
-    engine: EngineSpec,
-    *,
-    reference: EngineSpec = PLAIN,
-    lockstep: bool = True,
-) -> None:
+def save_reproducer(report: Conformance, path: Path, engine: EngineSpec, *, reference: EngineSpec = PLAIN) -> None:
     """Write the problem of a report as a reproducer, which `kgverify replay` runs again.
 
     UserError for a report without a problem, and if the file cannot be written.
@@ -429,7 +422,7 @@ def save_reproducer(
     if report.failure is not None:
         # A problem that fails only together with others is written unchanged.
         alone = replace(report.failure, group=(report.failure.problem,))
-        made = make_reproducer(alone, engine, reference=reference, lockstep=lockstep, neighbour=report.neighbour)
+        made = make_reproducer(alone, engine, reference=reference, lockstep=True, neighbour=report.neighbour)
     elif report.violations:
         made = make_law_reproducer(report.violations[0], engine, reference=reference, neighbour=report.neighbour)
     else:

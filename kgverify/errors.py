@@ -134,6 +134,14 @@ def suggest(found: str, known: Iterable[str]) -> str:
     return f"did you mean {close[0]!r}?" if close else ""
 
 
+def check_known(name: str, known: Iterable[str], what: str, where: str) -> None:
+    """Raise UserError for a name that is not among the known ones; the fix is the closest of them, or all of them."""
+    names = tuple(known)
+    if name not in names:
+        fix = suggest(name, names) or f"choose one of {', '.join(names)}"
+        raise UserError(f"unknown {what} {name!r}", where=where, fix=fix)
+
+
 def first_line(text: str) -> str:
     """Return the first line that is not blank, without surrounding spaces; empty if all lines are blank."""
     return text.strip().partition("\n")[0].strip()

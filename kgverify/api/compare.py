@@ -5,7 +5,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -16,12 +16,14 @@ from kgverify.comparison.result import ROLES, Verdict
 from kgverify.errors import UserError
 from kgverify.program.limits import DeclaredLimits, declare_limits
 from kgverify.progress import Progress, no_progress
+from kgverify.ranking.metric_file import read_metric_file
 from kgverify.ranking.rank_file import holds_text
 from kgverify.report.report import Report
 from kgverify.runs.job import Job
 from kgverify.runs.retake import describe_left, retake_steps
 from kgverify.trace.model.trace import Trace
 from kgverify.trace.read.trace_file import TraceFile, read_trace
+from kgverify.verification.compare_metrics import compare_metrics
 from kgverify.verification.compare_ranks import compare_ranks, redraw
 from kgverify.verification.recorded import RecordedComparison, compare_recorded
 from kgverify.verification.recorded_dialect import adopt_program
@@ -41,8 +43,8 @@ def compare(
 ) -> Report:
     """Compare two recorded traces, step by step; or judge one trace by an engine.
 
-    Either side may also be a file of ranks (docs/evaluating.md): the differences are described by their pattern, or by the rule
-    that ranks the candidates of the other side in the same way.
+    Either side may also be a file of ranks or of metrics (docs/evaluating.md): the differences are described by their pattern, or
+    by the rule that ranks the candidates of the other side in the same way.
 
     Two traces need no engine, nor torch. An engine judges a trace by a step of its own from every recorded goal, with the facts
     and rules of the trace. Choices, scores and outcomes are judged as well if the trace's policy is `shortest`.
@@ -77,46 +79,47 @@ def compare(
     with locked_run(save):
         if any(isinstance(side, str | Path) and holds_text(side) for side in (expected, actual)):
             recorded = _compare_ranks(expected, actual, job, equality)
-            if save is not None:
-                save_verification(recorded, Path(save), RunTimes(perf_counter() - started))
-            return recorded.report.with_traces(recorded)
-        num_left, is_retaken = 0, False
-        if isinstance(expected, (Path, TraceFile, Trace)) or not names_engine(expected):
+        elif isinstance(expected, (Path, TraceFile, Trace)) or not names_engine(expected):
             if limits is not None:
                 raise UserError("two recorded traces have their own", where="limits", fix="leave them out")
-            reference: Any = expected
+            recorded = compare_recorded(cast(Any, expected), actual, equality=equality, progress=progress)
         else:
-            actual, is_retaken = _load(actual), True
-            if job is not None:
-                if actual.facts is not None:
-                    raise UserError("the trace holds its program", where="graph", fix="leave it out")
-                actual = adopt_program(actual, job.make_run().graph)
-            make = partial(make_engine, expected, where="EXPECTED")
-            reference, num_left = retake_steps(actual, make, declare_limits(limits, "limits"))
-            if equality.minimum is None and "candidates.outcome" not in reference.fields & actual.fields:
-                required = {name: number for name, number in equality.required.items() if name != "proved"}
-                equality = replace(equality, minimum=required)
-        recorded = compare_recorded(
-            reference,
-            actual,
-            equality=equality,
-            progress=progress,
-            is_retaken=is_retaken,
-        )
-        report, left = recorded.report, [describe_left(num_left)] * bool(num_left)
-        if left and report.verdict is Verdict.DIVERGE:
-            recorded.report = msgspec.structs.replace(report, notes=(*report.notes, *left))
-        elif left:
-            # The verdict cannot be AGREE.
-            reasons = (*report.reasons, *left)
-            recorded.report = msgspec.structs.replace(report, verdict=Verdict.INCONCLUSIVE, reasons=reasons)
+            recorded = _judge_by_engine(expected, _load(actual), job, equality, limits, progress)
         if save is not None:
             save_verification(recorded, Path(save), RunTimes(perf_counter() - started))
         return recorded.report.with_traces(recorded)
 
 
+def _judge_by_engine(
+    engine: Any,
+    actual: Trace,
+    job: Job | None,
+    equality: Equality,
+    limits: DeclaredLimits | Mapping[str, Any] | None,
+    progress: Progress,
+) -> RecordedComparison:
+    """Compare a trace with an engine's steps from its goals. The verdict is not AGREE if the engine did not take all steps."""
+    if job is not None:
+        if actual.facts is not None:
+            raise UserError("the trace holds its program", where="graph", fix="leave it out")
+        actual = adopt_program(actual, job.make_run().graph)
+    make = partial(make_engine, engine, where="EXPECTED")
+    reference, num_left = retake_steps(actual, make, declare_limits(limits, "limits"))
+    if equality.minimum is None and "candidates.outcome" not in reference.fields & actual.fields:
+        required = {name: number for name, number in equality.required.items() if name != "proved"}
+        equality = replace(equality, minimum=required)
+    recorded = compare_recorded(reference, actual, equality=equality, progress=progress, is_retaken=True)
+    report, left = recorded.report, [describe_left(num_left)] * bool(num_left)
+    if left and report.verdict is Verdict.DIVERGE:
+        recorded.report = msgspec.structs.replace(report, notes=(*report.notes, *left))
+    elif left:
+        reasons = (*report.reasons, *left)
+        recorded.report = msgspec.structs.replace(report, verdict=Verdict.INCONCLUSIVE, reasons=reasons)
+    return recorded
+
+
 def _compare_ranks(expected: Any, actual: Any, job: Job | None, equality: Equality) -> RecordedComparison:
-    """Compare files of ranks, each with the other one, a trace, or an engine that proves the queries of the job."""
+    """Compare files of ranks or metrics, each with the other one, a trace, or an engine that proves the queries of the job."""
     sides: list[Any] = [expected, actual]
     run = None if job is None else job.make_run()
     for i, side in enumerate(sides):
@@ -131,7 +134,9 @@ def _compare_ranks(expected: Any, actual: Any, job: Job | None, equality: Equali
         elif isinstance(side, TraceFile) or not (isinstance(side, Trace) or holds_text(side)):
             sides[i] = _load(side)
     graph, split = (None, "test") if run is None else (run.graph, run.split)
-    return compare_ranks(sides[0], sides[1], graph, split=split, equality=equality)
+    has_metrics = any(not isinstance(side, Trace) and read_metric_file(side) is not None for side in sides)
+    compare_files = compare_metrics if has_metrics else compare_ranks
+    return compare_files(sides[0], sides[1], graph, split=split, equality=equality)
 
 
 def _load(trace: str | Path | TraceFile | Trace) -> Trace:

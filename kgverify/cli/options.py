@@ -18,7 +18,7 @@ from kgverify.cli.output import CatalogueAsked, is_typed
 from kgverify.cli.progress import make_result_console, print_warning, show_phase, write_json
 from kgverify.comparison.equality import DEFAULT_EQUALITY, Equality
 from kgverify.engines.table import COMPILED, REFERENCE, find_class, make_entry
-from kgverify.errors import UserError, suggest
+from kgverify.errors import UserError, check_known
 from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.graphs.load import load_graph
 from kgverify.program.limits import DeclaredLimits, Limits, read_dialect
@@ -48,9 +48,7 @@ def parse_pairs(texts: Sequence[str], kinds: Kinds, where: str) -> dict[str, Any
     for text in (part for each in texts for part in _PAIRS.split(each)):
         key, sign, value = text.partition("=")
         key = key.strip().replace("-", "_")
-        if key not in kinds:
-            fix = suggest(key, tuple(kinds)) or f"choose one of {', '.join(kinds)}"
-            raise UserError(f"unknown key {key!r}", where=where, fix=fix)
+        check_known(key, kinds, "key", where)
         if not sign or not value:
             raise UserError(f"{key} needs a value", where=where, fix=f"give {key}=VALUE")
         kind, name, fix = _VALUES.get(kinds[key], (None, "", ""))

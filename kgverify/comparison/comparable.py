@@ -167,9 +167,10 @@ def describe_unknown_steps(sources: tuple[StepSource, StepSource]) -> list[str]:
     hidden = dict.fromkeys(source.header.engine.name for source in sources if not has_steps(source.header.engine))
     if not hidden:
         return []
+    has_scores = all("candidates.log_probability" in source.fields for source in sources)
+    compared = "ranks and scores were compared" if has_scores else "ranks were compared, and no scores"
     return [
-        f"the steps of {' and '.join(hidden)} are unknown: outcomes (PROVED or not), ranks and, where both sides have them,"
-        " scores were compared, and any stage may be at fault"
+        f"the steps of {' and '.join(hidden)} are unknown: outcomes (PROVED or not), {compared}; any stage may be at fault"
     ]
 
 

@@ -73,6 +73,7 @@ class Divergence(msgspec.Struct, frozen=True, kw_only=True):
 
     candidate:   row in the expected trace, or in the actual trace if the expected trace lacks the candidate
     step:        step of the derivation, from 0; -1 if the difference is not in a step
+    query, side: those of the candidate; -1 and the side of a metric, which stands in `atom`
     stage:       a `Stage`
     is_replayed: whether the stage was found by replaying the step in both engines; if not, it was inferred from the traces
     is_assumed:  whether its stage and class were neither replayed nor inferred, but taken from similar divergences
@@ -312,7 +313,7 @@ class Coverage(msgspec.Struct, frozen=True, kw_only=True):
     steps:        the compared steps; for a candidate that differs, the steps up to its first difference
     fields:       the compared columns
     not_compared: the columns that one of the traces lacks
-    rankings:     the compared ranks, if only ranks are compared
+    rankings:     the compared ranks or metrics, if nothing else is compared
     """
 
     candidates: int

@@ -29,6 +29,10 @@ from kgverify.conditions.search import MOST_CHANCE, Condition
 MOST_ROUNDS: Final = 8
 """The most experiments for one cause, each with different problems."""
 
+FEWEST_SURVIVED: Final = 2
+"""The number of experiments in a row that an exact condition must survive. One is enough for candidates, since each of their
+experiments costs a run of the engine."""
+
 MOST_WRONG: Final = 2
 """The number of experiments after which to stop if they show nothing to compare with."""
 
@@ -84,6 +88,7 @@ class _Confirmation:
     def run(self) -> Tested:
         """Return the condition that remains after the experiments."""
         last: Tried | None = None
+        num_survived = 0
         for seed in range(MOST_ROUNDS):
             found = self._found
             # New goals are also made from the goals of experiments; candidates have other numbers in further runs.
@@ -96,7 +101,11 @@ class _Confirmation:
                 self._experiment = judge(found, tried, self._describe)
             is_refuted = self._experiment.verdict == REFUTED
             is_kept = found.condition.tests and not is_refuted
-            better = None if is_kept and found.is_exact else _search_again(self._stage, found, self._known)
+            num_survived = num_survived + 1 if is_kept and found.is_exact else 0
+            fewest = 1 if found.cases.unit is Unit.CANDIDATE else FEWEST_SURVIVED
+            if 0 < num_survived < min(fewest, MOST_ROUNDS - seed):
+                continue
+            better = None if num_survived else _search_again(self._stage, found, self._known)
             if is_kept and (found.is_exact or (better is None and seed >= MOST_UNCERTAIN)):
                 return self._keep(tried)
             self._weaken(tried, is_refuted)

@@ -155,9 +155,9 @@ def _join_same_faults(
 ) -> list[int]:
     """Join causes that one condition explains exactly, since they are one fault.
 
-    These are a lost or false proof and a cause that names what is lost or extra; and a cause without a certain condition and
-    another one, if the condition of both is simpler than theirs. Return the numbers of the causes that are left, each at the
-    place of its first part.
+    These are a lost or false proof and a cause that names what is lost or extra; a cause without a certain condition and
+    another one, if the condition of both is simpler than theirs; and two causes of one certain condition. Return the numbers
+    of the causes that are left, each at the place of its first part.
     """
     places = {i: i for i in range(reader.num_causes)}
     for number, other in permutations(sorted(tested, key=lambda i: (not reader.is_of_proof(i), i)), 2):
@@ -165,11 +165,16 @@ def _join_same_faults(
         if not {number, other} <= places.keys() or reader.is_of_proof(other):
             continue
         is_of_proof = reader.is_of_proof(number)
+        is_same = (
+            _is_certain(own)
+            and own.found.condition.tests == named.found.condition.tests
+            and own.found.table.is_wrong.sum() <= named.found.table.is_wrong.sum()
+        )
         num_named = sum(not reader.is_of_proof(i) for i in tested)
         may_join = (
             transfer(own.found, named.found, num_named, MOST_CHANCE_ALIKE) is not None
             if is_of_proof
-            else not _is_certain(own)
+            else (is_same or not _is_certain(own))
             and own.found.cases.is_like(named.found.cases)
             # Outputs of stages are better evidence for two faults than a condition for one.
             and not any(map(reader.is_shown, (*reader.members[number], *reader.members[other])))
@@ -185,7 +190,7 @@ def _join_same_faults(
             joined = None if moved is None else named._replace(found=moved)
         elif again is not None and again.is_exact and reader.is_in_all_steps(other, again):
             costs = [each.found.condition.cost for each in (own, named) if each.found.condition.tests]
-            if again.condition.cost < min(costs, default=inf):
+            if is_same or again.condition.cost < min(costs, default=inf):
                 joined = test(other, again)
         if joined is None or not (is_of_proof or _is_certain(joined)):
             reader.assign(apart)
@@ -347,9 +352,13 @@ class _Reader:
             yield from self._collect_candidates(cause, members)
         if in_steps and (differing := self._differing(number)):
             others = [i for i in range(len(self._causes)) if i != number]
-            # In steps in which a later stage was the first to go wrong, this stage was right.
+            # In steps in which a later stage was shown to be the first to go wrong, this stage was right.
             place = _ORDER.get(cause.stage, len(_ORDER))
-            later = [i for i in others if _ORDER.get(self._causes[i].stage, -1) > place]
+            later = [
+                i
+                for i in others
+                if _ORDER.get(self._causes[i].stage, -1) > place and all(map(self.is_shown, self.members[i]))
+            ]
             right = [*self._agreeing, *(step for i in later for step in self._differing(i))]
             hidden = [step for i in others if i not in later for step in self._differing(i)]
             for cases in self._fault(number).collect(differing, right, hidden):

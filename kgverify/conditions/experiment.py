@@ -33,10 +33,14 @@ MOST_BASES: Final = 10
 MOST_GOALS: Final = 240
 """The most problems to construct."""
 
-MOST_DRAWN: Final = 80
+MOST_DRAWN: Final = 120
 """The most problems to draw from the whole program."""
 
-MOST_MATCHES: Final = 2_000
+MOST_DEPTH: Final = 24
+MOST_ATOMS: Final = 6
+"""The largest depth to draw, and the most atoms of a goal that was visited before if the run has no limit."""
+
+MOST_MATCHES: Final = 500
 """The number of clauses of a predicate above which a drawn atom gets a constant, so that few of them match."""
 
 MOST_FACTS: Final = 20_000
@@ -52,8 +56,11 @@ MOST_ELSEWHERE: Final = 2
 MOST_QUERIES: Final = 3
 """The number of other queries to try for each step."""
 
-MOST_VISITED: Final = 3
-"""The number of resolvents to turn into goals that were visited before."""
+MOST_VISITED: Final = 4
+MOST_RESOLVENTS: Final = 64
+SHARE_VISITED: Final = 0.15
+"""The most resolvents to turn into goals that were visited before, and the most to choose from; and the share of the drawn
+problems in which this is done although nothing known depends on it."""
 
 FEWEST_IN_RUN: Final = 96
 MOST_IN_RUN: Final = 320
@@ -142,7 +149,11 @@ class Engines(NamedTuple):
             return "an engine tells no steps"
         if any(found.table.features[i].is_declared for i in found.condition.used):
             return "it tests a feature that the engine declares for its own run"
-        problems = list(_construct(found, Random(seed)))
+        of_visits = {Stage.REVISIT, Stage.LIMIT}
+        visits = fault.stage in of_visits or any(
+            of_visits & found.table.features[i].stages for i in found.condition.used
+        )
+        problems = list(_construct(found, Random(seed), visits=visits))
         steps = self._take(problems) if problems else []
         if found.cases.unit in (Unit.FACT, Unit.RULE):
             # A step of several proofs lists only one of them, and so does not show which clauses were used.
@@ -246,16 +257,19 @@ class _Problem(NamedTuple):
     depth: int
 
 
-def _construct(found: Found, rng: Random) -> Iterator[_Problem]:
-    """Yield new problems, each once, made from the steps of the run in turn."""
+def _construct(found: Found, rng: Random, *, visits: bool) -> Iterator[_Problem]:
+    """Yield new problems, each once, made from the steps of the run in turn.
+
+    visits: whether it may matter which goals were visited before
+    """
     cases = found.cases
     seen: set[object] = {
         (each.candidate.atom, each.step.goal, each.step.expected.depth) for each in cases.instances if each.step
     }
     most = len(seen) + MOST_GOALS
     bases = _choose_bases(cases)
-    drawn = islice(_draw(bases, rng), MOST_DRAWN)
-    for group in zip_longest(*(_vary(step, found, rng) for step in bases), *[drawn] * max(1, len(bases) // 2)):
+    drawn = islice(_draw(bases, rng, visits=visits), MOST_DRAWN)
+    for group in zip_longest(*(_vary(step, found, rng, visits=visits) for step in bases), *[drawn] * len(bases)):
         for problem in filter(None, group):
             limits = problem.step.run.limits
             key = problem.candidate.atom, problem.goal, problem.depth
@@ -268,7 +282,14 @@ def _construct(found: Found, rng: Random) -> Iterator[_Problem]:
             return
 
 
-def _draw(bases: Sequence[SeenStep], rng: Random) -> Iterator[_Problem]:
+def _draw_depth(step: SeenStep, rng: Random) -> int:
+    """Return the depth of a step, the first one, the last one before max_depth, or any between them."""
+    own, most = step.expected.depth, step.run.limits.max_depth
+    last = MOST_DEPTH if most is None else max(0, most - 1)
+    return rng.choice((own, own, 0, rng.randint(0, last), min(last, MOST_DEPTH)))
+
+
+def _draw(bases: Sequence[SeenStep], rng: Random, *, visits: bool) -> Iterator[_Problem]:
     """Yield problems whose goals do not depend on what the run has met: clauses, constants and variables drawn at random."""
     clauses = bases[0].run.inference.clauses if bases and bases[0].run.inference is not None else None
     if clauses is None or not clauses.facts:
@@ -297,17 +318,17 @@ def _draw(bases: Sequence[SeenStep], rng: Random) -> Iterator[_Problem]:
         if rng.random() < 0.2:
             # Two variables become one.
             goal = [*_bind(tuple(goal), {-2: -1})]
+        for i in range(rng.choice((0, 0, 0, 1, 2, 4))):
+            # Further atoms share variables with the first ones, bring others, or have none.
+            p, a, b = draw_atom(known[rng.randrange(len(known))])
+            goal.append((p, rng.choice((a, a, -1, -4 - 2 * i)), rng.choice((b, b, -1, -5 - 2 * i))))
         p, a, b = goal[0]
         num = len(clauses.facts_of(p)) + len(clauses.rules_of(p))
         if a < 0 and b < 0 and num > MOST_MATCHES:
             goal[0] = (p, draw_atom(p)[1], b)
-        yield _Problem(
-            step,
-            step.candidate,
-            number_variables(iter(goal)),
-            tuple(map(canonical, step.earlier)),
-            step.expected.depth,
-        )
+        numbered, depth = number_variables(iter(goal)), _draw_depth(step, rng)
+        earlier = _remember(step, numbered, rng, depth, visits=visits and rng.random() < 0.5)
+        yield _Problem(step, step.candidate, numbered, earlier, depth)
 
 
 def _choose_bases(cases: Cases) -> list[SeenStep]:
@@ -323,7 +344,7 @@ def _choose_bases(cases: Cases) -> list[SeenStep]:
     return chosen
 
 
-def _vary(step: SeenStep, found: Found, rng: Random) -> Iterator[_Problem]:
+def _vary(step: SeenStep, found: Found, rng: Random, *, visits: bool) -> Iterator[_Problem]:
     """Yield the problems made from one step, alternately by selecting other facts and by editing its structure."""
     if step.run.inference is None or not step.expected.goal:
         return
@@ -344,30 +365,46 @@ def _vary(step: SeenStep, found: Found, rng: Random) -> Iterator[_Problem]:
         )
         for query in dict.fromkeys(queries)
     ]
-    if any(found.table.features[i].stages & {Stage.REVISIT, Stage.LIMIT} for i in found.condition.used):
-        yield from _visit_resolvents(step, earlier)
+    if visits:
+        for _ in range(MOST_VISITED):
+            at = _draw_depth(step, rng)
+            yield _Problem(step, here, goal, _remember(step, goal, rng, at, visits=True), at)
     # Only a few edits are tried for each step, so each step gets different ones.
     rng.shuffle(others)
     edits = chain.from_iterable(zip_longest(((here, edit) for edit in _select(goal, facts)), others))
-    shifts = [shift for shift in (-1, 1, -2, 2) if -len(earlier) <= shift]
+    shifts = [shift for shift in (-1, 1, -2, 2) if -depth <= shift]
     for i, (candidate, edit) in enumerate(filter(None, edits)):
         yield _Problem(step, candidate, number_variables(iter(edit)), earlier, depth)
         if i < len(shifts):
-            shifted = earlier[-shifts[i] :] if shifts[i] < 0 else (earlier or (goal,))[:1] * shifts[i] + earlier
-            yield _Problem(step, here, goal, shifted, depth + shifts[i])
+            at = depth + shifts[i]
+            yield _Problem(step, here, goal, _remember(step, goal, rng, at), at)
 
 
-def _visit_resolvents(step: SeenStep, earlier: tuple[Atoms, ...]) -> Iterator[_Problem]:
-    """Yield problems in which resolvents were visited before as goals, unchanged or in another order."""
-    most = step.run.limits.max_atoms
-    of_kinds: dict[int, list[Atoms]] = {}
-    for clause, atoms in step.kept.items():
-        if atoms and (most is None or len(atoms) <= most):
-            of_kinds.setdefault(clause[0], []).append(atoms)
-    made = [each for atoms in of_kinds.values() for each in atoms[:MOST_VISITED]]
-    for i, atoms in enumerate(made):
-        visited = (*earlier, *made[:i], number_variables(iter(atoms[::-1])))
-        yield _Problem(step, step.candidate, step.goal, visited, step.expected.depth + i + 1)
+def _remember(step: SeenStep, goal: Atoms, rng: Random, depth: int, *, visits: bool = False) -> tuple[Atoms, ...]:
+    """Return earlier goals for a goal, one for each step: those of a known step, and perhaps some that resemble resolvents.
+
+    visits: whether resolvents must be among them
+    """
+    goals = [each for each in dict.fromkeys(map(canonical, step.earlier)) if each != goal][:depth]
+    facts = step.run.inference.clauses.facts if step.run.inference is not None else ()
+    # A derivation visits no goal twice.
+    for p, a, _ in rng.sample(facts, min(len(facts), 4 * depth)):
+        if len(goals) < depth and (further := ((p, a, -1),)) not in (*goals, goal):
+            goals.append(further)
+    depth = len(goals)
+    if not depth or not (visits or rng.random() < SHARE_VISITED):
+        return tuple(goals)
+    origins = step.run.infer(_as_goal(goal), step.candidate.atom)
+    most = step.run.limits.max_atoms or MOST_ATOMS
+    every = {} if origins is None else origins.made
+    made = [*islice((atoms for atoms in every if 0 < len(atoms) <= most), MOST_RESOLVENTS)]
+    for atoms in rng.sample(made, min(len(made), MOST_VISITED, depth)):
+        last, (p, a, b) = atoms[:-1], atoms[-1]
+        edits = atoms[::-1], last or atoms, (*atoms, goal[0])[:most], (*last, (p, b, a)), (atoms[-1], *last)
+        visited = number_variables(iter(atoms if rng.random() < 0.5 else rng.choice(edits)))
+        if visited not in (*goals, goal):
+            goals[rng.randrange(depth)] = visited
+    return tuple(goals)
 
 
 def _select(goal: Atoms, facts: Sequence[Ids]) -> Iterator[Atoms]:

@@ -6,6 +6,7 @@ candidate. If its value is unknown for some instance of a cause, it is not used 
 
 import math
 import tomllib
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from functools import cache, partial
@@ -17,7 +18,8 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from kgverify.conditions.instances import Instance, SeenStep, Unit, Unknown, known
+from kgverify.comparison.step_view import content_of
+from kgverify.conditions.instances import Instance, Unit, Unknown, known
 from kgverify.engines.protocol import DescribedEngine, NumberedEngine
 from kgverify.errors import UserError
 from kgverify.program.fact_index import Ids, Key
@@ -34,6 +36,7 @@ from kgverify.step.clauses import (
     matches_without,
     number_variables,
     pack,
+    resolve_unbound,
     resolve_unchained,
     resolve_unrenamed,
 )
@@ -73,7 +76,7 @@ class Feature(NamedTuple):
     of:      the units of the instances that have it
     phrase:  its words after the noun of an instance, with `{}` for the value: `with {} atoms`
     opposite: the words for a flag that is false
-    zeros:   special words for the value 0 and for bounds of 0, by relation
+    zeros:   special words for the value 0, for bounds of 0 and for other values than 0, by relation
     negative: the words for values below 0, with `{}` for the value without its sign
     stages:  the stages for which it is preferred
     is_of_match: whether it describes a clause together with a goal, and so distinguishes different goals as well
@@ -173,6 +176,13 @@ def _matches_left_with_query(i: Instance) -> int:
     return left + (excluded is not None and i.by[0] == Origin.FACT and excluded > i.by[1])
 
 
+def _place_in_index(i: Instance) -> int:
+    """Return the position of a fact among the facts with the first selected constant. Raises Unknown for another one."""
+    window = i.seen.indexed_facts
+    at = bisect_left(window, i.by[1])
+    return known(at if at < len(window) and window[at] == i.by[1] else None)
+
+
 def _rule(i: Instance) -> Atoms:
     return i.head, *i.body
 
@@ -193,15 +203,45 @@ def _mismatch(nearly: Callable[[Atoms, Clause, Clauses], bool]) -> Callable[[Ins
     return read
 
 
+def _reads_like_selected(i: Instance) -> bool:
+    """Return whether a clause of another predicate has the selected atom's predicate and first argument as one text."""
+    symbols, (p, a, _), (q, b, _) = i.inference.clauses.symbols, i.head, i.selected
+    if p == q or min(a, b) < 0:
+        return False
+    return symbols.predicates[p] + symbols.constants[a] == symbols.predicates[q] + symbols.constants[b]
+
+
 # Resolvents
 
 
 def _changes(wrongly: Callable[[Atoms, Clause, Clauses], Atoms | None]) -> Callable[[Instance], Value]:
-    """Return a feature: whether a clause makes another resolvent by a wrong rule. wrongly: a function that applies it."""
+    """Return a feature: whether a clause makes another resolvent by a wrong rule. wrongly: a function that applies it.
+
+    If the output of the stage is unknown, atoms that pruning deletes do not count.
+    """
 
     def read(i: Instance) -> bool:
-        made, atoms = i.made.atoms, wrongly(i.seen.goal, i.by, i.inference.clauses)
-        return atoms is None or number_variables(atoms) != number_variables(made)
+        made, atoms, step = i.made.atoms, wrongly(i.seen.goal, i.by, i.inference.clauses), i.seen
+        if atoms is None:
+            return True
+        is_pruned = known(step.origins).is_pruned if step.outputs is None else lambda _: False
+        left, right = (number_variables(a for a in side if not is_pruned(a)) for side in (made, atoms))
+        return left != right
+
+    return read
+
+
+def _captures(count: Callable[[Atoms], int]) -> Callable[[Instance], Value]:
+    """Return a feature: whether a rule makes another resolvent if its variables are not renamed apart from all of the goal's.
+
+    count: a function of the goal that returns the number from which the rule's variables are numbered
+    """
+    changes = _changes(lambda goal, *clause: resolve_unrenamed(count(goal), goal, *clause))
+
+    def read(i: Instance) -> Value:
+        known(i.made)
+        # The goal's variables are numbered from 0.
+        return i.by[0] == Origin.RULE and count(i.seen.goal) < len(_variables(i.seen.goal)) and changes(i)
 
     return read
 
@@ -233,8 +273,44 @@ def _index(i: Instance) -> int:
 
 def _counts_otherwise(i: Instance) -> bool:
     """Return whether a resolvent is beyond max_resolvents only if the resolvents before it that are too long count."""
-    (short, among_all), most = known(i.seen.limited.get(i.by)), known(i.seen.run.limits.max_resolvents)
+    (short, among_all, _), most = known(i.seen.limited.get(i.by)), known(i.seen.run.limits.max_resolvents)
     return short < most <= among_all
+
+
+def _counts_by_kind(i: Instance) -> bool:
+    """Return whether a resolvent is beyond max_resolvents only if those of rules and those of facts count together."""
+    (short, _, of_kind), most = known(i.seen.limited.get(i.by)), known(i.seen.run.limits.max_resolvents)
+    return of_kind < most <= short
+
+
+def _moves_the_last(i: Instance) -> bool:
+    """Return whether the atoms of a resolvent get another order if each pruned atom is replaced with the last one."""
+    whole = [*zip(i.made.atoms, i.made.is_pruned, strict=True)]
+    left = [atom for atom, is_pruned in whole if not is_pruned]
+    at = 0
+    while at < len(whole):
+        if whole[at][1]:
+            whole[at] = whole[-1]
+            whole.pop()
+        else:
+            at += 1
+    return [atom for atom, _ in whole] != left
+
+
+def _find_equal(i: Instance) -> list[Clause]:
+    """Return the clauses that make the resolvent of an instance, in the order of the semantics. Unknown if none does."""
+    found = [clause for clause in i.seen.made if i.seen.kept[clause] == i.kept]
+    if not found:
+        raise Unknown
+    return found
+
+
+def _is_renumbered(i: Instance) -> bool:
+    """Return whether a resolvent has new variables, or the goal's variables in another order than their numbers."""
+    goal = i.seen.goal
+    atoms = known(i.inference.clauses.resolve(goal, *i.by))
+    left = [atom for atom, is_pruned in zip(atoms, i.made.is_pruned, strict=True) if not is_pruned]
+    return not _variables(left) <= _variables(goal) or number_variables(left) != tuple(left)
 
 
 def _numbers_otherwise(i: Instance) -> bool:
@@ -255,12 +331,8 @@ def num_bits(number: float) -> int | None:
 # Steps
 
 
-def _step(value: Callable[[SeenStep], Value]) -> Callable[[Instance], Value]:
-    return lambda i: value(i.seen)
-
-
 def _num_of(kind: Origin) -> Callable[[Instance], Value]:
-    return _step(lambda step: None if step.origins is None else step.num_matches[kind])
+    return lambda i: None if i.seen.origins is None else i.seen.num_matches[kind]
 
 
 def _num_surviving(i: Instance) -> int:
@@ -268,6 +340,30 @@ def _num_surviving(i: Instance) -> int:
     step = i.seen
     known(step.origins if step.run.follows_semantics else None)
     return sum(bool(atoms) and atoms not in step.visited for atoms in step.kept.values())
+
+
+_ORDERS: Final[dict[str, Callable[[Instance, int], Any]]] = {
+    "the names of their arguments": lambda i, fact: [
+        i.inference.clauses.symbols.constants[term] for term in i.inference.clauses.facts[fact][1:]
+    ],
+    "their second arguments": lambda i, fact: i.inference.clauses.facts[fact][2],
+    "the digits of their index": lambda i, fact: str(fact),
+}
+"""Orders in which an engine may list facts: a function of the step and of the index of a fact returns the sort key."""
+
+
+def _lists_otherwise(key: Callable[[Instance, int], Any], i: Instance) -> bool:
+    """Return whether the facts that match come in another order if they are sorted by a key."""
+    facts = [index for kind, index in known(i.seen.origins).positions if kind == Origin.FACT]
+    return sorted(facts, key=partial(key, i)) != facts
+
+
+def _changes_with_facts_first(i: Instance) -> bool:
+    """Return whether the list of a step changes if the resolvents of facts come before those of rules."""
+    listed = [(*clause, content_of(each)) for clause, each in i.seen.sides[0].items()]
+    moved = sorted(listed, key=lambda each: -each[0])
+    first = 0 if i.seen.run.has_origins else 2
+    return [each[first:] for each in listed] != [each[first:] for each in moved]
 
 
 def _list_proofs(i: Instance) -> list[bool]:
@@ -284,28 +380,36 @@ def _chooses_a_rule(i: Instance) -> bool:
 
 
 def _chosen(kind: GoalKind) -> Callable[[Instance], Value]:
-    return _step(lambda step: step.expected.chosen is not None and step.expected.chosen[0] == kind)
+    return lambda i: i.seen.expected.chosen is not None and i.seen.expected.chosen[0] == kind
 
 
-def _has_constant(i: Instance, argument: int, constant: int) -> bool:
-    return any(atom[argument] == constant for atom in i.made.atoms)
+def _prunes_constant(i: Instance, constant: int) -> bool:
+    """Return whether some atom to prune has a constant."""
+    pairs = zip(i.made.atoms, i.made.is_pruned, strict=True)
+    return any(is_pruned and constant in atom[1:] for atom, is_pruned in pairs)
+
+
+def _last_constant(i: Instance) -> int:
+    return i.inference.clauses.fact_index.largest_constant
+
+
+def _has_constant(atoms: Atoms, argument: int, constant: int) -> bool:
+    return any(atom[argument] == constant for atom in atoms)
 
 
 _VALUES: Final[dict[str, Callable[[Instance], Value]]] = {
     "position in its predicate's segment": _position,
     "is the query": lambda i: tuple(i.head) == tuple(i.candidate.atom),
     "is the query with swapped arguments": lambda i: _swap(i.head) == tuple(i.candidate.atom) != i.head,
-    "has the query's first argument": lambda i: i.head[1] == i.candidate.atom[1],
-    "has the query's second argument": lambda i: i.head[2] == i.candidate.atom[2],
     "has an argument of the query": lambda i: bool({*i.head[1:]} & {*i.candidate.atom[1:]}),
     "first argument is larger": lambda i: i.head[1] > i.head[2],
-    "matches but for the first argument": _mismatch(partial(matches_without, 1)),
-    "matches but for the second argument": _mismatch(partial(matches_without, 2)),
     "matches argument by argument": _mismatch(matches_apart),
     "does not match": _mismatch(lambda *_: True),
+    "reads like the selected atom": _reads_like_selected,
     "matches after it": _matches_left,
     "matches after it with the query": _matches_left_with_query,
     "position among those that match": _match_position,
+    "position in the index": _place_in_index,
     "distance from the end of its segment": lambda i: _segment(i) - 1 - _position(i),
     "length of its segment": _segment,
     "repeats a symbol": lambda i: i.head[1] == i.head[2],
@@ -317,8 +421,6 @@ _VALUES: Final[dict[str, Callable[[Instance], Value]]] = {
     "repeats a body predicate": lambda i: _repeats_predicate(i.body),
     "variables of the rule": lambda i: len(_variables(_rule(i))),
     "constants of the rule": lambda i: len(_constants(_rule(i))),
-    "first argument": lambda i: i.head[1],
-    "second argument": lambda i: i.head[2],
     "larger argument": lambda i: max(i.head[1:]),
     "index": lambda i: i.by[1],
     "is made by a rule": lambda i: i.by[0] == Origin.RULE,
@@ -342,9 +444,20 @@ _VALUES: Final[dict[str, Callable[[Instance], Value]]] = {
         atom not in (facts := i.inference.clauses.fact_index) and _swap(atom) in facts for atom in i.made.atoms
     ),
     "is a fact of another predicate": _mistaken(lambda p, a, b: pack(32, 0, a, b)),
-    "captures a variable": _changes(resolve_unrenamed),
+    "captures a variable behind the selected ones": _captures(lambda goal: len(_variables(goal[:1]))),
+    "binds the rest of the goal": _changes(resolve_unbound),
+    "is renumbered": _is_renumbered,
+    "moves the last atom": _moves_the_last,
+    "begins with a goal visited": lambda i: any(i.kept[:num] in i.seen.visited for num in range(1, len(i.kept))),
+    "starts with the selected atom": lambda i: number_variables(i.kept[:1]) == number_variables([i.selected]),
+    "is too long before pruning only": lambda i: len(i.made.atoms) > known(i.seen.run.limits.max_atoms) >= len(i.kept),
+    "variables beyond its goal's": lambda i: len(_variables(i.kept)) - len(_variables(i.seen.expected.goal)),
+    "atoms beyond its goal's": lambda i: len(i.kept) - len(i.seen.expected.goal),
+    "is beyond max_resolvents with the other kind": _counts_by_kind,
     "needs a chain": _changes(resolve_unchained),
     "equals another resolvent": lambda i: sum(atoms == i.kept for atoms in i.seen.kept.values()) > 1,
+    "equals an earlier resolvent": lambda i: _find_equal(i)[0] != i.by,
+    "equals a later resolvent": lambda i: _find_equal(i)[-1] != i.by,
     "binds the constant of id 0": lambda i: (
         _constants(i.made.atoms).count(0) > _constants((*i.body, *i.seen.expected.goal[1:])).count(0)
     ),
@@ -364,42 +477,41 @@ _VALUES: Final[dict[str, Callable[[Instance], Value]]] = {
     "ulps below the highest score": lambda i: (
         (i.seen.scores[0] - i.score) / float(np.spacing(np.float32(i.seen.scores[0])))
     ),
-    "depth": _step(lambda s: s.expected.depth),
-    "steps left to max_depth": _step(lambda s: known(s.run.limits.max_depth) - 1 - s.expected.depth),
+    "depth": lambda i: i.seen.expected.depth,
+    "steps left to max_depth": lambda i: known(i.seen.run.limits.max_depth) - 1 - i.seen.expected.depth,
     "chooses TRUE": _chosen(GoalKind.TRUE),
     "chooses FALSE": _chosen(GoalKind.FALSE),
     "chooses a goal": _chosen(GoalKind.GOAL),
     "chooses the resolvent of a rule": _chooses_a_rule,
-    "highest scores": _step(lambda s: s.scores.count(s.scores[0]) if s.scores else 0),
-    "gap of the scores": _step(lambda s: s.scores[0] - s.scores[1] if len(s.scores) > 1 else math.inf),
-    "resolvents": _step(lambda s: len(s.expected.resolvents)),
-    "repeats a resolvent": _step(
-        lambda s: len({r.content for r in s.expected.resolvents}) < len(s.expected.resolvents)
+    "highest score": lambda i: i.seen.scores[0] if i.seen.scores else None,
+    "highest scores": lambda i: i.seen.scores.count(i.seen.scores[0]) if i.seen.scores else 0,
+    "gap of the scores": lambda i: i.seen.scores[0] - i.seen.scores[1] if len(i.seen.scores) > 1 else math.inf,
+    "resolvents": lambda i: len(i.seen.expected.resolvents),
+    "repeats a resolvent": lambda i: (
+        len({r.content for r in i.seen.expected.resolvents}) < len(i.seen.expected.resolvents)
     ),
     "surplus over max_resolvents": lambda i: _num_surviving(i) - known(i.seen.run.limits.max_resolvents),
-    "room below max_resolvents": _step(lambda s: known(s.run.limits.max_resolvents) - len(s.expected.resolvents)),
+    "room below max_resolvents": lambda i: known(i.seen.run.limits.max_resolvents) - len(i.seen.expected.resolvents),
     "resolvents before closing": _num_surviving,
+    "resolvents and proofs before closing": lambda i: _num_surviving(i) + sum(_list_proofs(i)),
     "resolvents visited": lambda i: sum(atoms in i.seen.visited for atoms in i.seen.kept.values()),
     "proofs of the step": lambda i: sum(_list_proofs(i)),
     "resolvents before the proof": lambda i: [*_list_proofs(i), True].index(True) if any(_list_proofs(i)) else -1,
-    "atoms of the goal": _step(lambda s: len(s.expected.goal)),
-    "atoms left to max_atoms": _step(lambda s: known(s.run.limits.max_atoms) - len(s.expected.goal)),
-    "variables of the goal": _step(lambda s: len(_variables(s.expected.goal))),
+    "atoms of the goal": lambda i: len(i.seen.expected.goal),
+    "atoms left to max_atoms": lambda i: known(i.seen.run.limits.max_atoms) - len(i.seen.expected.goal),
+    "variables of the goal": lambda i: len(_variables(i.seen.expected.goal)),
     "constants of the selected atom": lambda i: len(_constants([i.selected])),
-    "binds the first argument": lambda i: i.selected[1] >= 0,
-    "binds the second argument": lambda i: i.selected[2] >= 0,
-    "first argument selected": lambda i: max(i.selected[1], -1),
-    "second argument selected": lambda i: max(i.selected[2], -1),
-    "largest constant of the goal": _step(lambda s: max(_constants(s.expected.goal), default=-1)),
-    "repeats a predicate": _step(lambda s: _repeats_predicate(s.expected.goal)),
+    "largest constant of the goal": lambda i: max(_constants(i.seen.expected.goal), default=-1),
+    "repeats a predicate": lambda i: _repeats_predicate(i.seen.expected.goal),
     "repeats a selected variable": lambda i: i.selected[1] == i.selected[2] < 0,
     "shares a selected variable": lambda i: bool(_variables([i.selected]) & _variables(i.seen.expected.goal[1:])),
     "selects the query": lambda i: tuple(i.selected) == tuple(i.candidate.atom),
     "rules that match": _num_of(Origin.RULE),
     "facts that match": _num_of(Origin.FACT),
-    "clauses that match": _step(lambda s: known(s.origins).num_matches),
+    "changes with facts first": _changes_with_facts_first,
+    "clauses that match": lambda i: known(i.seen.origins).num_matches,
     "facts of the selected predicate": lambda i: len(i.inference.clauses.facts_of(i.selected[0])),
-    "longest resolvent": _step(lambda s: max((len(r.atoms) for r in s.expected.resolvents), default=0)),
+    "longest resolvent": lambda i: max((len(r.atoms) for r in i.seen.expected.resolvents), default=0),
     "selected predicate": lambda i: i.selected[0],
     "place from the end of its ranking": lambda i: i.candidate.num_alike - 1 - i.candidate.place,
     "slot was used before": lambda i: i.turn.number > 0,
@@ -416,22 +528,42 @@ _VALUES: Final[dict[str, Callable[[Instance], Value]]] = {
     "head side": lambda i: i.candidate.side == Side.HEAD,
     "repeats a constant": lambda i: i.candidate.atom[1] == i.candidate.atom[2],
     "predicate of the query": lambda i: i.candidate.atom[0],
-    "first argument of the candidate": lambda i: i.candidate.atom[1],
-    "second argument of the candidate": lambda i: i.candidate.atom[2],
     "larger argument of the candidate": lambda i: max(i.candidate.atom[1:]),
 }
 """The value of each feature in features.toml that is not just an attribute. Raises Unknown if an instance lacks it."""
 
-_NUMBERED: Final[dict[str, Callable[[Any], Callable[[Instance], Value]]]] = {
+_PLACES: Final = {"predicate": 0, "first": 1, "second": 2}
+"""The place of each symbol in an atom."""
+
+_Numbered = Mapping[str, Callable[[Any], Callable[[Instance], Value]]]
+"""The values of rows that define several features, each with its number."""
+
+_NUMBERED: Final[_Numbered] = {
+    "matches but for the {each} argument": lambda which: _mismatch(partial(matches_without, _PLACES[which])),
+    "has the query's {each} argument": lambda which: (
+        lambda i: i.head[_PLACES[which]] == i.candidate.atom[_PLACES[which]]
+    ),
+    "{each} argument": lambda which: lambda i: i.head[_PLACES[which]],
+    "binds the {each} argument": lambda which: lambda i: i.selected[_PLACES[which]] >= 0,
+    "{each} argument selected": lambda which: lambda i: max(i.selected[_PLACES[which]], -1),
+    "{each} argument of the candidate": lambda which: lambda i: i.candidate.atom[_PLACES[which]],
     "is a triple of {each}": lambda split: (
         lambda i: known(i.candidate.is_fact) if split == "train" else split in known(i.candidate.splits)
     ),
     "matches in {each} bits": lambda bits: _mismatch(partial(matches_in, bits)),
+    "captures a variable numbered from {each}": lambda first: _captures(lambda _: first),
+    "facts sort otherwise by {each}": lambda order: partial(_lists_otherwise, _ORDERS[order]),
     "packs like a fact in {each} bits": lambda bits: _mistaken(partial(pack, bits), bits),
     "is a fact in {each} bits": lambda bits: _mistaken(partial(cut, bits), bits),
-    "has the first constant as argument {each}": lambda argument: lambda i: _has_constant(i, argument, 0),
-    "has the last constant as argument {each}": lambda argument: (
-        lambda i: _has_constant(i, argument, i.inference.clauses.fact_index.largest_constant)
+    "has the first constant as argument {each}": lambda at: lambda i: _has_constant(i.made.atoms, at, 0),
+    "keeps the first constant as argument {each}": lambda at: lambda i: _has_constant(i.kept, at, 0),
+    "keeps the last constant as argument {each}": lambda at: lambda i: _has_constant(i.kept, at, _last_constant(i)),
+    "has the last constant as argument {each}": lambda at: lambda i: _has_constant(i.made.atoms, at, _last_constant(i)),
+    "prunes a fact with the {each} constant": lambda which: (
+        lambda i: _prunes_constant(i, _last_constant(i) if which == "last" else 0)
+    ),
+    "is in a partial block of {each} of the index": lambda size: (
+        lambda i: _place_in_index(i) >= (num := len(i.seen.indexed_facts)) - num % size
     ),
     "is in a partial block of {each} matches": lambda size: (
         lambda i: _match_position(i) >= (num := i.seen.num_matches[i.by[0]]) - num % size
@@ -439,7 +571,6 @@ _NUMBERED: Final[dict[str, Callable[[Any], Callable[[Instance], Value]]]] = {
     "is in a partial block of {each}": lambda size: lambda i: _position(i) >= _segment(i) - _segment(i) % size,
     "is in a partial block of {each} candidates": lambda size: lambda i: i.candidate.is_in_partial_block(size),
 }
-"""The values of the rows in features.toml that define several features, each with its number."""
 
 
 def _or_none(value: Callable[[Instance], Value]) -> Callable[[Instance], Value]:
@@ -454,36 +585,39 @@ def _or_none(value: Callable[[Instance], Value]) -> Callable[[Instance], Value]:
     return read
 
 
-_ZEROS: Final = {"zero": "==", "at_least_zero": ">=", "at_most_zero": "<="}
+_ZEROS: Final = {"zero": "==", "other_than_zero": "!=", "at_least_zero": ">=", "at_most_zero": "<="}
+
+
+@cache
+def _read_table() -> dict[str, Any]:
+    return tomllib.loads(resources.files(__package__).joinpath("features.toml").read_text(encoding="utf-8"))
 
 
 @cache
 def read_features() -> tuple[Feature, ...]:
     """Return all features, the preferred ones first."""
-    text = resources.files(__package__).joinpath("features.toml").read_text(encoding="utf-8")
-    return tuple(feature for row in tomllib.loads(text)["features"] for feature in _read(row))
+    return tuple(feature for row in _read_table()["features"] for feature in _read(row, _NUMBERED))
 
 
-def _read(row: dict[str, Any]) -> Iterator[Feature]:
+def _read(row: Mapping[str, Any], numbered: _Numbered) -> Iterator[Feature]:
     """Yield the features of a row of the table: one for each of its numbers, or a single one."""
+    name = row["name"]
     for number in row.get("each", [None]):
         words = {k: v if number is None else v.replace("{each}", str(number)) for k, v in row.items() if type(v) is str}
-        name = row["name"]
+        value = numbered[name](number) if name in numbered else _VALUES.get(name) or attrgetter(row["value"])
         yield Feature(
             name=words["name"],
             unit=row.get("unit", ""),
             of=frozenset(map(Unit, row["of"])),
             scale=Scale(row["scale"]),
             phrase=words["phrase"],
-            value=_or_none(_NUMBERED[name](number) if number else _VALUES.get(name) or attrgetter(row["value"])),
+            value=_or_none(value),
             opposite=words.get("opposite", ""),
             stages=frozenset(map(Stage, row.get("stages", ()))),
             zeros={relation: words[key] for key, relation in _ZEROS.items() if key in words},
             negative=words.get("negative", ""),
-            is_of_match=row.get("is_of_match", False),
-            is_of_query=row.get("is_of_query", False),
-            is_of_outcome=row.get("is_of_outcome", False),
             first=Stage(row["first"]) if "first" in row else None,
+            **{flag: row[flag] for flag in ("is_of_match", "is_of_query", "is_of_outcome") if flag in row},
         )
 
 
@@ -495,7 +629,32 @@ def features_of(unit: Unit, stage: str, kind: DifferenceClass) -> tuple[Feature,
         is_before = feature.first is None or stages.index(feature.first) <= stages.index(Stage(stage))
         return is_before and not (feature.is_of_outcome and kind in OF_OUTCOMES and stage != Stage.RECYCLE)
 
-    return tuple(feature for feature in read_features() if unit in feature.of and explains(feature))
+    lifted = map(_lift, _list_flags(Stage(stage))) if unit is Unit.STEP else ()
+    return (*(feature for feature in read_features() if unit in feature.of and explains(feature)), *lifted)
+
+
+def _list_flags(stage: Stage) -> Iterator[Feature]:
+    """Yield the flags of resolvents that are preferred for a stage."""
+    for each in read_features():
+        if stage in each.stages and each.scale is Scale.FLAG and each.of & set(Unit) == {Unit.RESOLVENT}:
+            yield each
+
+
+def _lift(feature: Feature) -> Feature:
+    """Return a flag of steps: whether a flag of resolvents is true for one of them. A proof hides the other resolvents."""
+
+    def read(i: Instance) -> bool:
+        known(i.seen.origins if i.seen.run.follows_semantics else None)
+        every = (i._replace(unit=Unit.RESOLVENT, clause=clause) for clause in i.seen.made)
+        return any(known(feature.value(each)) for each in every)
+
+    return feature._replace(
+        name=f"has a resolvent: {feature.name}",
+        of=frozenset((Unit.STEP,)),
+        phrase=f"with resolvents {feature.phrase}",
+        opposite=f"without resolvents {feature.phrase}",
+        value=_or_none(read),
+    )
 
 
 def read_declared(engine: DescribedEngine, columns: Columns) -> tuple[Feature, ...]:
@@ -562,73 +721,27 @@ def read_numbers(engine: NumberedEngine, symbols: Symbols) -> tuple[Feature, ...
         )
     predicates, constants = (each.astype(np.int64) for each in found)
     size = int(constants.max(initial=0)) + 1
+    ends = {"smallest": int(constants.argmin()), "largest": int(constants.argmax())}
 
-    def own(atom: Ids) -> tuple[int, int, int]:
-        p, a, b = atom
-        return (
-            int(predicates[p]),
-            int(known(constants[a] if a >= 0 else None)),
-            int(known(constants[b] if b >= 0 else None)),
-        )
+    def number_of(atom: Ids, place: int) -> int:
+        symbol = known(atom[place] if atom[place] >= 0 else None)
+        return int((constants if place else predicates)[symbol])
 
-    def pack_numbers(atom: Ids) -> int:
-        p, a, b = own(atom)
+    def pack_numbers(p: Any, a: Any, b: Any) -> Any:
         return (p * size + a) * size + b
 
-    def has_key(bits: int) -> Callable[[Instance], Value]:
-        return _mistaken(lambda p, a, b: (predicates[p] * size + constants[a]) * size + constants[b] & (1 << bits) - 1)
+    def pack_ids(bits: int) -> Key:
+        return lambda p, a, b: pack_numbers(predicates[p], constants[a], constants[b]) & (1 << bits) - 1
 
-    clause, step = frozenset((Unit.FACT, Unit.RULE)), frozenset(Unit) - {Unit.CANDIDATE}
-    rows: tuple[tuple[str, str, frozenset[Unit], Callable[[Instance], Value]], ...] = (
-        (
-            "predicate's number",
-            "whose predicate has the engine's number {}",
-            clause,
-            lambda i: predicates[i.head[0]],
-        ),
-        (
-            "first argument's number",
-            "whose first argument has the engine's number {}",
-            clause,
-            lambda i: own(i.head)[1],
-        ),
-        (
-            "second argument's number",
-            "whose second argument has the engine's number {}",
-            clause,
-            lambda i: own(i.head)[2],
-        ),
-        (
-            "key",
-            f"whose key, packed from the engine's numbers with {size:,} constants, is {{}}",
-            clause,
-            lambda i: pack_numbers(i.head),
-        ),
-        (
-            "selected predicate's number",
-            "where the selected predicate has the engine's number {}",
-            step,
-            lambda i: predicates[i.selected[0]],
-        ),
-    )
-    stages = frozenset((Stage.MATCH_RULES, Stage.MATCH_FACTS, Stage.PRUNE))
-    own_keys = (
-        Feature(
-            f"has the key of a fact in {bits} bits",
-            "",
-            frozenset((Unit.RESOLVENT,)),
-            Scale.FLAG,
-            f"with an atom that is not a fact but equals one in the last {bits} bits of keys of the engine's numbers",
-            _or_none(has_key(bits)),
-            f"without an atom that is not a fact but equals one in the last {bits} bits of keys of the engine's numbers",
-            stages,
-        )
-        for bits in (16, 32)
-    )
-    counts = (
-        Feature(name, "", of, Scale.COUNT, phrase, _or_none(value), stages=stages) for name, phrase, of, value in rows
-    )
-    return *counts, *own_keys
+    values: _Numbered = {
+        "{each}'s number": lambda which: lambda i: number_of(i.head, _PLACES[which.split()[0]]),
+        "key": lambda _: lambda i: pack_numbers(*(number_of(i.head, place) for place in range(3))),
+        "selected predicate's number": lambda _: lambda i: number_of(i.selected, 0),
+        "has the key of a fact in {each} bits": lambda bits: _mistaken(pack_ids(bits)),
+        "prunes a fact with the engine's {each} number": lambda which: partial(_prunes_constant, constant=ends[which]),
+    }
+    rows = ({**row, "phrase": row["phrase"].replace("{size}", f"{size:,}")} for row in _read_table()["numbers"])
+    return tuple(feature for row in rows for feature in _read(row, values))
 
 
 def _refuse(message: str) -> UserError:

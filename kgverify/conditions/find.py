@@ -295,6 +295,8 @@ def find_in(stage: str, cases: Cases, table: Table, *, is_whole: bool = False) -
     exact = [each for each in search.find_exact() if not _is_hidden(cases, table, each)]
     found = found._replace(is_cut=search.is_cut)
     likely = [(each, chance) for each in exact if (chance := chance_for(table, each)) <= MOST_CHANCE]
+    if likely and _is_overtaken(table, likely[0][0], exact[0]):
+        return _name_clauses(cases, table, exact), True
     resting = [is_whole and _drop_resting(table, each) is not each for each, _ in likely]
     rests = bool(likely) and all(resting)
     # No experiment can test a condition of a draw, so only the simplest are stated.
@@ -355,6 +357,15 @@ def _is_hidden(cases: Cases, table: Table, condition: Condition) -> bool:
         return True
     held = {each.identity for each in compress(cases.hidden, holds)}
     return len(held) > table.num_identities(table.is_wrong & condition.holds(table.values))
+
+
+def _is_overtaken(table: Table, condition: Condition, shortest: Condition) -> bool:
+    """Return whether a condition is only likely since it tests steps as well, although a shorter one on clauses is exact.
+
+    The few clauses of a program may not rule out chance; then their many steps do not do so either.
+    """
+    of_clauses = table.identities_for(shortest) is table.identities is not table.identities_for(condition)
+    return of_clauses and shortest.cost + AS_SHORT < condition.cost
 
 
 def _name_clauses(cases: Cases, table: Table, exact: Sequence[Condition]) -> Found | None:

@@ -94,6 +94,13 @@ class SeenStep:
         return self.run.inference.clauses.fact_index[excluded]
 
     @cached_property
+    def indexed_facts(self) -> Sequence[int]:
+        """The facts of the selected predicate with the first constant of the selected atom, the query included, ascending."""
+        p, a, b = known(self.goal[0] if self.goal else None)
+        facts = known(self.run.inference).clauses.fact_index
+        return facts.find_like(p, *((a, ANY) if a >= 0 else (ANY, max(b, ANY))))
+
+    @cached_property
     def made(self) -> dict[Clause, Made]:
         """The result of each matching clause, before pruning; empty without a program, or in an unsupported dialect."""
         if self.origins is None or not self.run.follows_semantics:
@@ -128,17 +135,22 @@ class SeenStep:
         return self.steps_since.keys()
 
     @cached_property
-    def limited(self) -> dict[Clause, tuple[int, int]]:
-        """The position of each resolvent among those that `limit` receives: among the short enough ones, and among all."""
+    def limited(self) -> dict[Clause, tuple[int, int, int]]:
+        """The position of each resolvent among those that `limit` receives.
+
+        It is counted among the short enough ones, among all, and among the short enough ones of its own kind.
+        """
         most = self.run.limits.max_atoms
         if most is None:
             return {}
-        found: dict[Clause, tuple[int, int]] = {}
-        num_short = num = 0
+        found: dict[Clause, tuple[int, int, int]] = {}
+        num_short = Counter[int]()
+        num = 0
         for clause in self.made:
-            found[clause] = num_short, num
+            found[clause] = num_short.total(), num, num_short[clause[0]]
             is_new = self.kept[clause] not in self.visited
-            num_short, num = num_short + (is_new and len(self.kept[clause]) <= most), num + is_new
+            num_short[clause[0]] += is_new and len(self.kept[clause]) <= most
+            num += is_new
         return found
 
     @cached_property
@@ -313,6 +325,9 @@ MOST_RIGHT: Final = 4_000
 MOST_WRONG: Final = 4_000
 """The most instances that went wrong to examine; more are thinned out."""
 
+TIED: Final = "with a tie and "
+"""The scope of steps that differ in nothing but the choice among equal scores."""
+
 MOST_LEFT_OUT: Final = 12
 """The most clauses of each step that do not match and are compared with extra ones."""
 
@@ -361,7 +376,8 @@ class Fault(NamedTuple):
             is_lost = self.kind is DifferenceClass.PROOF_LOST
             agreeing = [each for each in agreeing if each.is_proved == is_lost]
         cases = _join(Unit.STEP, (*(_of_step(each, True) for each in differing), *map(_of_step, agreeing)))
-        yield cases._replace(hidden=tuple(map(_of_step, thin(hidden, MOST_RIGHT))))
+        scope = TIED if self.kind is DifferenceClass.TIE else ""
+        yield cases._replace(hidden=tuple(map(_of_step, thin(hidden, MOST_RIGHT))), scope=scope)
 
     def _collect_clauses(
         self, unit: Unit, differing: Sequence[SeenStep], agreeing: Sequence[SeenStep]
@@ -506,18 +522,23 @@ def _list_made(steps: Iterable[SeenStep]) -> Iterator[tuple[SeenStep, list[Claus
 
 
 def _label_changed(step: SeenStep) -> Labelled:
-    """Label the resolvents that both sides made with the same clause: wrong if they differ."""
+    """Label the resolvents that both sides made with the same clause: wrong if they differ.
+
+    Resolvents that a proof, a limit or a visited goal hides from the expected list are inferred.
+    """
     left: Mapping[Clause, object]
     right: Mapping[Clause, object]
     if step.outputs is not None:
         left, right = ({(kind, i): plain(atoms) for *_, kind, i, atoms in side} for side in step.outputs)
     else:
         left, right = ({c: (r.kind, plain(r.atoms)) for c, r in side.items()} for side in step.sides)
+        made = {c: (GoalKind.GOAL if atoms else GoalKind.TRUE, atoms) for c, atoms in step.kept.items()}
+        left = {**made, **left}
     return step, [(c, left[c] != right[c]) for c in left if c in right and c in step.made]
 
 
 def _before_limit(step: SeenStep) -> Iterator[Clause]:
-    """Yield the clauses whose resolvents `limit` did not drop, so that the step shows the effect of `revisit`."""
+    """Yield the clauses whose resolvents `limit` did not drop, or `revisit` had to, so that the step shows its effect."""
     limits = step.run.limits
     if step.outputs is not None:
         yield from step.made
@@ -527,7 +548,7 @@ def _before_limit(step: SeenStep) -> Iterator[Clause]:
     is_full = limits.max_resolvents is not None and max(len(left), len(right)) >= limits.max_resolvents
     for place, clause in enumerate(step.made):
         is_long = limits.max_atoms is not None and len(step.kept[clause]) > limits.max_atoms
-        if not is_long and not (is_full and place > last):
+        if step.kept[clause] in step.visited or not (is_long or (is_full and place > last)):
             yield clause
 
 

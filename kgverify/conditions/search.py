@@ -239,7 +239,7 @@ class Search:
         right = self._values[~self._wrong]
         tests = [(test, self._cost(test), ~test.holds(right)) for test in self._necessary()]
         covers, self.is_cut = _cover([test for test in tests if test[2].any()], len(right))
-        return [Condition(chosen, cost, self._num_tried(chosen)) for chosen, cost in covers]
+        return [Condition(_open_bounds(chosen, right), cost, self._num_tried(chosen)) for chosen, cost in covers]
 
     def find_two(self) -> list[Condition]:
         """Return the shortest pairs of conditions that are exact when joined by "or"; empty if no pair is exact.
@@ -377,6 +377,8 @@ class Search:
                 return own + 3 + _bits(value) + _bits(test.high)
             case Relation.AT_LEAST:
                 return own + 1.5 + _bits_above(test.beyond, value)
+            case Relation.AT_MOST if feature.scale is Scale.NUMBER:
+                return own + 1.5 + _bits_above(test.beyond, value)
             case relation:
                 return own + _BITS_OF[relation] + _bits(value)
 
@@ -405,13 +407,23 @@ class Search:
     def _num_tried(self, tests: Sequence[Term]) -> float:
         """Return the number of tried conditions by which chance is multiplied.
 
-        Half of the error probability is reserved for single bounds and flags, and half for all other conditions.
+        A third of the error probability is reserved for single bounds and flags, a third for such tests together if all are
+        of the stage's own features, and a third for all other conditions.
         """
-        first, *others = tests
-        is_flag = self._features[first.feature].scale is Scale.FLAG and first.relation is Relation.EQUAL
-        if not others and (is_flag or first.relation in (Relation.AT_LEAST, Relation.AT_MOST)):
-            return 2.0 * self._counts[0]
-        return 2.0 * sum(float(self.num_single) ** n / math.factorial(n) for n in range(1, len(tests) + 1))
+        own = [i for i in self._columns if self._stage in self._features[i].stages]
+        num = math.inf
+        if all(map(self._is_plain, tests)):
+            num = float(self._counts[0]) if len(tests) == 1 else num
+            if all(test.feature in own for test in tests):
+                num = min(num, float(math.comb(3 * len(own), len(tests))))
+        every = sum(float(self.num_single) ** n / math.factorial(n) for n in range(1, len(tests) + 1))
+        return 3.0 * min(num, every)
+
+    def _is_plain(self, test: Term) -> bool:
+        """Return whether a test is a bound, a flag, or whether something is zero."""
+        if test.relation is Relation.EQUAL:
+            return not test.value or self._features[test.feature].scale is Scale.FLAG
+        return test.relation in (Relation.AT_LEAST, Relation.AT_MOST)
 
 
 _Counts = list[tuple[Relation, NDArray[np.float64], NDArray[np.intp]]]
@@ -451,6 +463,23 @@ def list_separating(
                 yield Term(i, relation, float(unique[at]))
 
 
+def _open_bounds(tests: tuple[Term, ...], right: NDArray[np.float64]) -> tuple[Term, ...]:
+    """Return the tests of a condition, each bound with the nearest value beyond it among what the other tests do not exclude.
+
+    right: the values of right instances, float64 [n, F]
+    """
+    if len(tests) == 1:
+        return tests
+    opened = []
+    for test in tests:
+        others = np.logical_and.reduce([other.holds(right) for other in tests if other is not test])
+        beyond = right[others & ~test.holds(right), test.feature]
+        if test.beyond is not None and len(beyond):
+            test = test._replace(beyond=float(beyond.max() if test.relation is Relation.AT_LEAST else beyond.min()))
+        opened.append(test)
+    return tuple(opened)
+
+
 def _intervals(
     x: NDArray[np.float64], num: NDArray[np.int64], known: NDArray[np.float64]
 ) -> Iterator[tuple[float, float]]:
@@ -488,7 +517,17 @@ def _bits_above(beyond: float | None, value: float) -> float:
     """Return the description length of a bound between two values. The bound "at least one" is short."""
     if beyond == 0 and value > 0:
         return 1.0
-    return _bits(value) if beyond is None or beyond != int(beyond) else min(_bits(beyond + 1), _bits(value))
+    if beyond is None or not math.isfinite(value) or not math.isfinite(beyond):
+        return _bits(value)
+    if value != int(value):
+        return _bits_between(*sorted((beyond, value)))
+    return _bits(value) if beyond != int(beyond) else min(_bits(beyond + 1), _bits(value))
+
+
+def _bits_between(low: float, high: float) -> float:
+    """Return the description length of the shortest binary fraction between two numbers, in bits."""
+    fractions = ((n, math.ceil(low * (1 << n))) for n in range(9))
+    return min((n + _bits(num) for n, num in fractions if num <= high * (1 << n)), default=12.0)
 
 
 def _cover(

@@ -12,7 +12,7 @@ from kgverify.comparison.result import Condition as ShownCondition
 from kgverify.comparison.result import Experiment, FeatureValue, TriedTest
 from kgverify.conditions.features import Feature, Scale
 from kgverify.conditions.find import AS_SHORT, Found, Table
-from kgverify.conditions.instances import Cases, Instance, Unit
+from kgverify.conditions.instances import TIED, Cases, Instance, Unit
 from kgverify.conditions.search import MOST_CHANCE, Condition, Relation, Search, Term, chance_of, f1, list_separating
 
 MOST_TRIED: Final = 20
@@ -32,6 +32,9 @@ _OF_OWN_UNIT: Final = {
     Unit.CANDIDATE: ((" of candidates ", " "),),
 }
 """Words that repeat the noun of a unit, and what stands for them after it."""
+
+_OF_TIES: Final = frozenset(("gap of the scores", "highest scores"))
+"""The features whose tests say that scores tie."""
 
 _COUNTED: Final = re.compile(r"\{\} (?:\w+ )?\w+s\b")
 """A count of things in a phrase."""
@@ -101,7 +104,8 @@ def describe_tests(tests: Sequence[Term], features: Sequence[Feature], cases: Ca
     words = [describe_test(tests[i], features) for i in order]
     if is_part:
         words = [f"of steps {w}" if of_steps[i] and _OF_STEP.match(w) else w for i, w in zip(order, words, strict=True)]
-    text = f"{cases.unit.value}s {cases.scope}{' and '.join(words)}"
+    says_scope = cases.scope == TIED and not _OF_TIES.isdisjoint(features[test.feature].name for test in tests)
+    text = f"{cases.unit.value}s {'' if says_scope else cases.scope}{' and '.join(words)}"
     for repeated, own in _OF_OWN_UNIT.get(cases.unit, ()):
         text = text.replace(repeated, own)
     return text

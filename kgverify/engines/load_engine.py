@@ -29,18 +29,14 @@ _PACKAGES: Final = tuple({sysconfig.get_path(name) for name in ("stdlib", "plats
 _OWN_FILES: Final = f"{Path(__file__).parents[1]}{os.sep}"
 
 
-def load_factory(name: str, where: str, kind: str = "") -> Any:
+def load_factory(name: str, where: str) -> Any:
     """Import `MODULE:NAME`, also from the current folder, or `FILE.py:NAME`. UserError if it cannot be loaded.
-
-    kind: what the name must stand for, unless it is a maker of engines
 
     This runs code. If the name of the engine comes from a file, call `require_trust` first.
     """
     module_name, _, path = name.rpartition(":")
     is_file = module_name.endswith(".py") and ("/" in module_name or Path(module_name).is_file())
     if not path or not module_name or not (is_file or re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)*", module_name)):
-        if kind:
-            raise UserError(f"kgverify cannot import {name!r}", where=where, fix=f"name {kind} as path/to/file.py:NAME")
         names = list_names()
         raise UserError(
             f"kgverify cannot make the engine {name!r}",
@@ -70,15 +66,15 @@ def load_factory(name: str, where: str, kind: str = "") -> Any:
             where=where,
             fix="repair the module; importing it must neither raise an exception nor exit",
         ) from None
-    return _find_attribute(module, path, module_name, where, kind or SIGNATURE)
+    return _find_attribute(module, path, module_name, where)
 
 
-def _find_attribute(module: Any, path: str, name: str, where: str, kind: str) -> Any:
+def _find_attribute(module: Any, path: str, name: str, where: str) -> Any:
     for part in path.split("."):
         known = dir(module)
         module = getattr(module, part, None)
         if module is None:
-            raise UserError(f"{name!r} has no {path!r}", where=where, fix=suggest(part, known) or f"name {kind}")
+            raise UserError(f"{name!r} has no {path!r}", where=where, fix=suggest(part, known) or f"name {SIGNATURE}")
     return module
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kgverify.program.atoms import Atom
-from kgverify.program.program import Program, Rule
+from kgverify.program.program import Program
 from kgverify.trace.model.columns import cut_rows, starts_of
 
 MOST_ROWS: Final = 1 << 26
@@ -46,13 +46,8 @@ class ModelCheck(NamedTuple):
         return self.is_complete and not len(self.missing)
 
 
-def check_model(
-    program: Program, keys: NDArray[np.int64], most_rows: int = MOST_ROWS, rules: Sequence[Rule] | None = None
-) -> ModelCheck:
-    """Check a model of the program, given as the keys `(predicate * C + first) * C + second`; C is the number of constants.
-
-    rules: the rules to check with; by default all
-    """
+def check_model(program: Program, keys: NDArray[np.int64], most_rows: int = MOST_ROWS) -> ModelCheck:
+    """Check a model of the program, given as the keys `(predicate * C + first) * C + second`; C is the number of constants."""
     size = max(1, len(program.symbols.constants))
     keys = np.unique(keys)
     predicate, rest = np.divmod(keys, size * size)
@@ -60,7 +55,7 @@ def check_model(
     facts = program.facts.astype(np.int64)
     concluded = [_number(facts, size)]
     joins = _Joins(atoms, size, most_rows)
-    for rule in program.rules if rules is None else rules:
+    for rule in program.rules:
         concluded += [np.unique(_number(heads, size)) for heads in joins.apply(rule.clause_head, rule.body)]
         if joins.is_exhausted:
             break

@@ -529,12 +529,10 @@ def choose_num_outside(num_candidates: int) -> int:
     return min(NUM_OUTSIDE, -(-num_candidates // _OUTSIDE_RATIO))
 
 
-def ranks_above_unproved(
-    outcome: NDArray[np.int8], log_probability: NDArray[np.float64], tolerance: float = RANK_TOLERANCE
-) -> NDArray[np.bool_]:
+def ranks_above_unproved(outcome: NDArray[np.int8], log_probability: NDArray[np.float64]) -> NDArray[np.bool_]:
     """Return whether true triples with these endings rank above everything that is not PROVED: bool [n]."""
     is_above: NDArray[np.bool_] = (outcome == Outcome.PROVED) & (
-        log_probability > MARGIN + tolerance - NOT_PROVED_PENALTY
+        log_probability > MARGIN + RANK_TOLERANCE - NOT_PROVED_PENALTY
     )
     return is_above
 

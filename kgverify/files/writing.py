@@ -506,9 +506,9 @@ def locked_folder(folder: Path, what: str, *, fix: str = "") -> Iterator[None]:
                 each.rmdir()
 
 
-def lock_beside(output: Path, what: str, *, fix: str = "") -> OutputLock:
+def lock_beside(output: Path, what: str) -> OutputLock:
     """Lock an output that renaming may replace, with a file beside it. UserError if another process holds the lock."""
-    return OutputLock(output.with_name(f".{output.name}.lock"), output, what, fix=fix)
+    return OutputLock(output.with_name(f".{output.name}.lock"), output, what)
 
 
 def _lock(descriptor: int) -> bool:

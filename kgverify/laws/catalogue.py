@@ -1,6 +1,6 @@
 """The laws by name."""
 
-from kgverify.errors import UserError, suggest
+from kgverify.errors import check_known
 from kgverify.laws.law import Law
 from kgverify.laws.statements import (
     clause_laws,
@@ -22,8 +22,5 @@ LAWS: dict[str, Law] = {
 
 def find_law(name: str) -> Law:
     """Return the law with this name. UserError for an unknown name."""
-    if name not in LAWS:
-        raise UserError(
-            f"unknown law {name!r}", where="law", fix=suggest(name, LAWS) or f"choose one of {', '.join(LAWS)}"
-        )
+    check_known(name, LAWS, "law", "law")
     return LAWS[name]

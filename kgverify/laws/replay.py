@@ -73,7 +73,6 @@ def make_law_reproducer(
     *,
     reference: EngineSpec = PLAIN,
     neighbour: str = "",
-    notes: tuple[str, ...] = (),
 ) -> Reproducer:
     """Return the reproducer of a violation. Shrink the violation first.
 
@@ -91,7 +90,7 @@ def make_law_reproducer(
         neighbour=neighbour,
         engine=engine,
         reference=reference,
-        notes=(f"breaks the law {violation.law}: {violation.statement}", *group, *notes),
+        notes=(f"breaks the law {violation.law}: {violation.statement}", *group),
     )
 
 

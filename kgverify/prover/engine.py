@@ -140,10 +140,6 @@ class CompiledEngine:
             self._score_error = ticks.scoring.error
         return ticks
 
-    @property
-    def _has_products(self) -> bool:
-        return self._policy.name != "shortest"
-
     @cached_property
     def _probe_parameters(self) -> Parameters:
         """The parameters of the probed stages; with fused ticks, in float32."""
@@ -287,7 +283,7 @@ class CompiledEngine:
     def _on_own_device(self) -> Iterator[None]:
         """Work on the engine's device. Eager ticks run without autograd's bookkeeping, which would take a sixth of their time."""
         inference = torch.inference_mode() if self._mode == "eager" else nullcontext()
-        with on_device(self._device, self._has_products), inference:
+        with on_device(self._device, self._policy.name != "shortest"), inference:
             yield
 
     def _empty_columns(self, candidates: CandidateSet) -> Columns:

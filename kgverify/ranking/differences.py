@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from itertools import combinations, product
+from math import comb
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -18,6 +19,8 @@ from kgverify.ranking.rules import (
     RankingRule,
     Ties,
     find_unexplained,
+    give_ranks,
+    rankings_of,
     ranks_of,
     take_rows,
 )
@@ -26,6 +29,8 @@ from kgverify.trace.model.columns import UNKNOWN, Rankings
 FEWEST: Final = 3
 """The fewest ranks that make a pattern."""
 MOST_RELATIONS: Final = 3
+MOST_CHANCE: Final = 1e-3
+"""The largest probability of a place in a random draw of as many ranks for it to be named."""
 _SPLITS: Final = ("train", "valid", "test")
 
 
@@ -103,6 +108,19 @@ def _list_mistakes(own: Rankings, size: NDArray[np.int64] | None) -> Iterator[tu
         yield Mistake.TRUE_LAST, counts._replace(above=size - 1, tied=np.zeros_like(size))
 
 
+def list_ranks(own: Rankings, size: NDArray[np.int64] | None) -> Iterator[tuple[str, Rankings]]:
+    """Yield the ranks that each rule or mistake makes of others, with its words. size: as in `describe_differences`."""
+    for words, rule, counts in _list_rules(own, size):
+        if rule.ties is not Ties.RANDOM:
+            yield words, rankings_of(give_ranks(counts, rule))
+
+
+def _list_rules(own: Rankings, size: NDArray[np.int64] | None) -> Iterator[tuple[str, RankingRule, Counts]]:
+    for (mistake, counts), ties in product(_list_mistakes(own, size), Ties):
+        tie = ties.value if counts.tied.any() or ties not in list(Ties)[:2] else ""
+        yield "; ".join(filter(None, (tie, mistake.value))), RankingRule(ties=ties, mistake=mistake), counts
+
+
 class _Pairs:
     """The ranks of the queries and sides that both sides rank, by query and side."""
 
@@ -113,15 +131,18 @@ class _Pairs:
         self.num, self.num_differing = len(self.differs), int(self.differs.sum())
 
     def describe_places(self, relation: NDArray[Any]) -> Iterator[str]:
-        """Yield the side and the relations that hold all differences, if they do not hold all ranks."""
+        """Yield the side and the relations that hold all differences, unless as many ranks drawn at random might do so."""
         names = np.array([Side(side).name.lower() for side in self.ranks[0].side.tolist()])
         for kind, values in (("side", names), ("relation", relation)):
             holding = np.unique(values[self.differs])
-            others = ~np.isin(values, holding)
-            if others.any() and len(holding) <= MOST_RELATIONS:
+            num_inside = int(np.isin(values, holding).sum())
+            # The probability that ranks drawn at random all lie inside. Any other values of the same number might hold them.
+            chance = comb(num_inside, self.num_differing) / comb(self.num, self.num_differing)
+            chance *= comb(len(np.unique(values)), len(holding))
+            if len(holding) <= MOST_RELATIONS and chance < MOST_CHANCE:
                 where = f"the {kind}{'' if len(holding) == 1 else 's'} {', '.join(holding)}"
-                num = int(others.sum())
-                yield f"only {where}: {self.num_differing:,} of {self.num - num:,} ranks differ there, none of {num:,} elsewhere"
+                inside = f"{self.num_differing:,} of {num_inside:,} ranks differ there"
+                yield f"only {where}: {inside}, none of {self.num - num_inside:,} elsewhere"
 
     def describe_rules(self, size: NDArray[np.int64] | None) -> Iterator[str]:
         """Yield the rule, or the mistake, that explains how the ranks of one side differ from those of the other.
@@ -130,15 +151,11 @@ class _Pairs:
         """
         for role, other, i in (("actual", "expected", 0), ("expected", "actual", 1)):
             one = ranks_of(self.ranks[1 - i]._replace(num_ranked=np.full(self.num, UNKNOWN, np.uint32)))
-            for (mistake, counts), ties in product(_list_mistakes(self.ranks[i], size), Ties):
-                rule = RankingRule(ties=ties, mistake=mistake)
+            for words, rule, counts in _list_rules(self.ranks[i], size):
                 if len(np.intersect1d(counts.key, one.key)) == self.num and not len(
                     find_unexplained(counts, counts, rule, one)
                 ):
-                    words = filter(
-                        None, (ties.value if counts.tied.any() or ties not in list(Ties)[:2] else "", mistake.value)
-                    )
-                    yield f"all {self.num:,} {role} ranks follow from the {other} ones: {'; '.join(words)}"
+                    yield f"all {self.num:,} {role} ranks follow from the {other} ones: {words}"
                     return
         gap = (self.means[1] - self.means[0])[self.differs]
         if (gap == gap[0]).all() and gap[0]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from kgverify.errors import UserError
 from kgverify.files.reading import open_file
-from kgverify.graphs.formats.fields import NAMES, Unquoted, find_roles, read_quoted
+from kgverify.graphs.formats.fields import Unquoted, find_roles, read_rows
 from kgverify.graphs.formats.reading import line_error, read_text, show, split_lines
 from kgverify.program.atoms import Atom, NamedAtom
 from kgverify.program.outcomes import Side
@@ -99,9 +99,8 @@ def _read_objects(lines: Sequence[tuple[Source, str]]) -> Iterator[tuple[Source,
 
 def _read_table(lines: Sequence[tuple[Source, str]]) -> Iterator[tuple[Source, dict[str, str]]]:
     sources, texts = zip(*lines, strict=True)
-    delimiter = next((each for each in NAMES if each in texts[0]), "\t")
     try:
-        rows = [text.split("\t") for text in texts] if delimiter == "\t" else list(read_quoted(texts, delimiter, '"'))
+        rows = read_rows(texts)
     except Unquoted as error:
         source, text = lines[error.args[0]]
         raise line_error(

@@ -4,6 +4,7 @@ import csv
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 
 from kgverify.comparison.locate import render_output
 from kgverify.comparison.step_view import Names, ResolventView, StepReader, outcome_name, side_name
-from kgverify.errors import UserError, find_missing_dependency, suggest
+from kgverify.errors import UserError, check_known, find_missing_dependency
 from kgverify.escaping import escape_cell, escape_json
 from kgverify.files.writing import replaced
 from kgverify.program.outcomes import GoalKind
@@ -180,19 +181,21 @@ TABLES: Final[Mapping[str, Callable[[Trace, NDArray[np.int64]], Table]]] = {
 
 def list_table(trace: Trace, table: str, rows: NDArray[np.int64] | None = None, *, where: str = "table") -> Table:
     """Return a table of a trace, for the given candidates or all. UserError for an unknown table."""
-    if table not in TABLES:
-        raise UserError(
-            f"unknown table {table!r}", where=where, fix=suggest(table, TABLES) or f"choose one of {', '.join(TABLES)}"
-        )
+    check_known(table, TABLES, "table", where)
     return TABLES[table](trace, np.arange(len(trace.columns.candidates.query)) if rows is None else rows)
+
+
+def _import_library(name: str) -> Any:
+    """Import a library that may not be installed. MissingDependency without it."""
+    try:
+        return import_module(name)
+    except ImportError as error:
+        raise find_missing_dependency(error) or error from error
 
 
 def to_pandas(table: Table) -> Any:
     """Return a table as a `pandas.DataFrame`. MissingDependency without pandas."""
-    try:
-        import pandas
-    except ImportError as error:
-        raise find_missing_dependency(error) or error from error
+    pandas = _import_library("pandas")
     frame = pandas.DataFrame(list(table.rows), columns=list(table.columns))
     numbers = {name: kind.__name__ for name, kind in table.columns.items() if kind in (bool, int, float)}
     return frame.astype(numbers)
@@ -200,10 +203,7 @@ def to_pandas(table: Table) -> Any:
 
 def to_polars(table: Table) -> Any:
     """Return a table as a `polars.DataFrame`. MissingDependency without polars."""
-    try:
-        import polars
-    except ImportError as error:
-        raise find_missing_dependency(error) or error from error
+    polars = _import_library("polars")
     scalars = {bool: polars.Boolean, int: polars.Int64, float: polars.Float64, str: polars.String}
     schema = _convert(table.columns, scalars, polars.List, polars.Struct)
     return polars.DataFrame(list(table.rows), schema=schema)
@@ -211,10 +211,7 @@ def to_polars(table: Table) -> Any:
 
 def to_arrow(table: Table) -> Any:
     """Return a table as a `pyarrow.Table`. MissingDependency without pyarrow."""
-    try:
-        import pyarrow
-    except ImportError as error:
-        raise find_missing_dependency(error) or error from error
+    pyarrow = _import_library("pyarrow")
     scalars = {bool: pyarrow.bool_(), int: pyarrow.int64(), float: pyarrow.float64(), str: pyarrow.string()}
     fields = _convert(table.columns, scalars, pyarrow.list_, pyarrow.struct)
     return pyarrow.Table.from_pylist(list(table.rows), schema=pyarrow.schema(fields))

@@ -95,9 +95,14 @@ def describe_divergence(divergence: Divergence) -> str:
     """Describe it: `match_facts at step 1 of p(a, b) (candidate 0, query 0, head side): missing: 4 facts missing`."""
     where = f" at step {divergence.step}" if divergence.step >= 0 else ""
     return make_visible(
-        f"{divergence.stage}{where} of {clip(divergence.atom)} (candidate {divergence.candidate},"
-        f" query {divergence.query}, {divergence.side} side): {clip(describe_kind(divergence))}"
+        f"{divergence.stage}{where} of {clip(divergence.atom)}{describe_place(divergence)}: {clip(describe_kind(divergence))}"
     )
+
+
+def describe_place(divergence: Divergence) -> str:
+    """Describe the candidate, the query and the side of a divergence in brackets; empty if it is one of a metric."""
+    candidate, query, side = divergence.candidate, divergence.query, divergence.side
+    return f" (candidate {candidate}, query {query}, {side} side)" if query >= 0 else ""
 
 
 def describe_values(divergence: Divergence) -> str:
@@ -112,13 +117,17 @@ def describe_values(divergence: Divergence) -> str:
     return "\n".join(lines)
 
 
+_SCORES: Final = frozenset(("resolvents.score", "candidates.log_probability"))
+
+
 def describe_coverage(report: ReportContent) -> str:
     """Describe the coverage: `1,120 candidates, 2,314 steps, 6,812 resolvents, 21 fields compared`."""
     c = report.coverage
     if c.rankings:
-        return f"{count_of(c.rankings, 'rank')} compared"
+        return f"{count_of(c.rankings, 'metric' if 'metrics' in c.fields else 'rank')} compared"
     counts = (c.candidates, "candidate"), (c.steps, "step"), (c.resolvents, "resolvent"), (len(c.fields), "field")
-    line = f"{', '.join(count_of(*each) for each in counts)} compared"
+    no_scores = ", but no scores" * _SCORES.isdisjoint(c.fields)
+    line = f"{', '.join(count_of(*each) for each in counts)} compared{no_scores if c.candidates else ''}"
     found = report.exercise
     if report.verdict is not Verdict.AGREE or found is None:
         return line

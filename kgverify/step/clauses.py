@@ -25,6 +25,7 @@ class Clauses:
 
     def __init__(self, program: Program, *, exclude_query: bool, dialect: Dialect = OURS) -> None:
         self._excludes_query, self._dialect = exclude_query, dialect
+        self.symbols = program.symbols
         self.fact_index = FactIndex(program.facts)
         self.facts = self.fact_index.facts
         self.rules: list[tuple[Ids, Atoms]] = [
@@ -220,10 +221,18 @@ def matches_in(bits: int, goal: Atoms, clause: Clause, clauses: Clauses) -> bool
     return all(min(left, right) < 0 or not (left ^ right) & (1 << bits) - 1 for left, right in pairs)
 
 
-def resolve_unrenamed(goal: Atoms, clause: Clause, clauses: Clauses) -> Atoms | None:
-    """Resolve a goal with a clause whose variables, numbered from 0, are not renamed apart from the goal's."""
+def resolve_unrenamed(first: int, goal: Atoms, clause: Clause, clauses: Clauses) -> Atoms | None:
+    """Resolve a goal with a clause whose variables are numbered from `first`, whether the goal has them or not."""
     kind, index = clause
-    return resolve(goal, *clauses.rules[index]) if kind == Origin.RULE else resolve(goal, clauses.facts[index], ())
+    head, body = clauses.rules[index] if kind == Origin.RULE else (clauses.facts[index], ())
+    return resolve(goal, _shift(head, -first), [_shift(atom, -first) for atom in body])
+
+
+def resolve_unbound(goal: Atoms, clause: Clause, clauses: Clauses) -> Atoms | None:
+    """Resolve a goal with a clause, and leave the rest of the goal as it was."""
+    head, body = clauses.clause(goal, *clause)
+    made = resolve(goal, head, body)
+    return None if made is None else (*made[: len(body)], *goal[1:])
 
 
 def resolve_unchained(goal: Atoms, clause: Clause, clauses: Clauses) -> Atoms | None:

@@ -83,14 +83,14 @@ def compare_ranks(
     files = [[] if isinstance(source, Trace) else read_rank_file(source) for source in sources]
     trace = next((source for source in sources if isinstance(source, Trace)), None)
     if trace is None:
-        found = _place_files(sources, files, graph, split)
+        found = place_files(sources, files, graph, split)
     else:
-        found, graph = _place_beside(sources, files, trace, graph), None
+        found, graph = place_beside(sources, files, trace, graph), None
     report = _judge(found, equality, graph)
     return RecordedComparison(report, (MemorySource(found.traces[0]), MemorySource(found.traces[1])), Rebuilds())
 
 
-class _Placed(NamedTuple):
+class Placed(NamedTuple):
     """Two sides as traces of candidates with ranks.
 
     atoms:       the triple of each query
@@ -103,9 +103,10 @@ class _Placed(NamedTuple):
     recognition: Recognition | None = None
 
 
-def _place_files(
+def place_files(
     sources: Sequence[RankSource], files: Sequence[Sequence[RankRow]], graph: KnowledgeGraph | None, split: str
-) -> _Placed:
+) -> Placed:
+    """Return two files of ranks as traces, with a candidate for each rank; without a graph, rows must name their triples."""
     run, program, of = RunInfo(), "", "the files"
     if graph is None:
         symbols, atoms = list_queries(files)
@@ -121,7 +122,7 @@ def _place_files(
         zeros = (np.zeros(len(rankings.query), column.dtype) for column in empty.candidates[3:])
         candidates = Candidates(rankings.query, rankings.side, _triples(atoms, rankings), *zeros)
         traces.append(_with_ranks(replace(base, columns=empty._replace(candidates=candidates)), source, rankings))
-    return _Placed((traces[0], traces[1]), atoms)
+    return Placed((traces[0], traces[1]), atoms)
 
 
 def _triples(atoms: Mapping[int, Atom], rankings: Rankings) -> NDArray[np.int32]:
@@ -135,9 +136,9 @@ def _with_ranks(trace: Trace, source: object, rankings: Rankings) -> Trace:
     return replace(trace, header=header, rankings=rankings, source=str(Path(str(source)).resolve()))
 
 
-def _place_beside(
+def place_beside(
     sources: Sequence[RankSource], files: Sequence[Sequence[RankRow]], trace: Trace, graph: KnowledgeGraph | None
-) -> _Placed:
+) -> Placed:
     """Give each side the candidates of the trace, without their steps, and its own ranks."""
     candidates, labels = trace.columns.candidates, MemorySource(trace).labels
     truth = find_truth(candidates, labels, trace.rankings)
@@ -169,10 +170,10 @@ def _place_beside(
                 )
             sides[i] = _with_ranks(narrow, source, rankings)
     traces = sides[0], sides[1]
-    return _Placed(traces, atoms, notes, Recognition(traces, [labels, labels], margin, graph))
+    return Placed(traces, atoms, notes, Recognition(traces, [labels, labels], margin, graph))
 
 
-def _judge(found: _Placed, equality: Equality, graph: KnowledgeGraph | None) -> Report:
+def _judge(found: Placed, equality: Equality, graph: KnowledgeGraph | None) -> Report:
     """Compare the mean ranks of two sides, and explain those that differ."""
     given = [cast(Rankings, trace.rankings) for trace in found.traces]
     means = [(own.optimistic + own.pessimistic) / 2 for own in given]

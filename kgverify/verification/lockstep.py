@@ -60,7 +60,9 @@ def compare_in_lockstep(stepper: Comparer, free: Comparer) -> tuple[Comparison, 
     wrong_steps = {(each.candidate, each.step) for each in stepped.divergences}
     unexplained = [each for each in ran.divergences if not _explanations(each) & wrong_steps]
     reasons = tuple(dict.fromkeys((*stepped.reasons, *ran.reasons)))
-    joined = _add(stepped, unexplained, reasons=reasons, benign=benign.listed())
+    whole = {name: getattr(ran.coverage, name) for name in ("candidates", "candidates_expected", "candidates_actual")}
+    coverage = msgspec.structs.replace(stepped.coverage, **whole)
+    joined = _add(stepped, unexplained, reasons=reasons, benign=benign.listed(), coverage=coverage)
     return msgspec.structs.replace(joined, verdict=Verdict.INCONCLUSIVE) if reasons else joined, free.views | views
 
 

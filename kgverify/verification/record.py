@@ -133,16 +133,12 @@ def record(
     options: RecordingOptions = DEFAULT_OPTIONS,
     *,
     progress: Progress = no_progress,
-    append_threads: int | None = None,
 ) -> Recording:
     """Prove the candidates of a run and write the trace: one file, or a folder of shards if it is large.
 
     Until it is complete, the trace is in `<path>.partial`; with `resume`, recording resumes an existing one. Proved
     candidates are committed there every few seconds, as pieces of the next shard. UserError for a path that cannot be written,
     or a `.partial` of another run or other code.
-
-    append_threads: the number of chunks appended at the same time, each in memory; it does not affect the trace. By
-                    default, the number that `choose_append_threads` returns
     """
     candidates = pipeline.draw_for(run)
     program = run.graph.program
@@ -172,7 +168,7 @@ def record(
             progress(resumed)
         left = candidates.take(slice(resumed, None))
         parts = _note_code(_prove_parts(pipeline.engine, left, writer.level, progress), partial_of(path), stored)
-        proved += writer.append_parts(parts, append_threads or choose_append_threads(pipeline.engine))
+        proved += writer.append_parts(parts, choose_append_threads(pipeline.engine))
         all_candidates = join_candidates(proved)
         writer.set_rankings(pipeline.rank_in_dialect(run, all_candidates))
     num_steps = int(all_candidates.num_steps.sum(dtype=np.int64))

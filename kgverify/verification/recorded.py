@@ -178,8 +178,14 @@ def _note_dialects(comparer: Comparer, divergences: Sequence[Divergence], *, is_
         fit = DialectFit(inference.clauses, limits, list(islice(steps, MOST_STEPS)), shown)
         if fit.declared.misfits and (fitting := fit.list_fitting()):
             more = [f"{len(fitting) - MOST_FITTING} others"] * (len(fitting) > MOST_FITTING)
+            num, total = len(fit.steps), comparer.sources[side].num_steps
+            read = (
+                f"all {num:,} steps that were read, of the {total:,} {role} ones,"
+                if num < total
+                else f"all {total:,} {role} steps"
+            )
             yield (
-                f"all {len(fit.steps):,} {role} steps that were read fit a dialect that differs in one switch:"
+                f"{read} fit a dialect that differs in one switch:"
                 f" {' or '.join([*fitting[:MOST_FITTING], *more])} {how}"
             )
 

@@ -1,6 +1,6 @@
 """The dialect in which a program gives the steps of a recorded trace."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -11,7 +11,6 @@ import numpy as np
 from kgverify.comparison.inference.infer import ProgramInference, find_program
 from kgverify.comparison.inference.other_dialect import (
     DialectFit,
-    RecordedStep,
     Shown,
     describe_changes,
     find_queries,
@@ -115,7 +114,6 @@ def find_dialect(
     own = fit.declared.dialect
     changes = describe_changes(own, best.dialect)
     others = best.alternatives[1:] if changes in best.alternatives else ()
-    misfit = [fit.steps[i] for i in best.misfits[:1]]
     return RecordedDialect(
         source=trace.source,
         dialect=best.dialect,
@@ -127,18 +125,20 @@ def find_dialect(
         num_declared=len(fit.steps) - len(fit.declared.misfits),
         first_misfit=tuple(
             line
-            for each in misfit
-            for line in _describe_misfit(
-                each._replace(candidate=int(rows[each.candidate])), fit, best.dialect, Names(trace)
-            )
+            for number in best.misfits[:1]
+            for line in _describe_misfit(fit, number, best.dialect, rows.tolist(), Names(trace))
         ),
     )
 
 
-def _describe_misfit(recorded: RecordedStep, fit: DialectFit, dialect: Dialect, names: Names) -> Iterator[str]:
-    given, step = fit.give(recorded, dialect), recorded.step
+def _describe_misfit(
+    fit: DialectFit, number: int, dialect: Dialect, rows: Sequence[int], names: Names
+) -> Iterator[str]:
+    """Yield a step that a dialect does not give. rows: the rows of the candidates in the trace."""
+    given, recorded = fit.give(number, dialect), fit.steps[number]
+    step = recorded.step
     own = [(each.kind, each.atoms) for each in step.resolvents]
-    candidate = f"candidate {recorded.candidate}, {names.atom(recorded.query)}"
+    candidate = f"candidate {rows[recorded.candidate]}, {names.atom(recorded.query)}"
     yield f"first step that does not fit: {candidate}, step {len(recorded.earlier)}"
     yield f"   goal        {names.goal(step.goal)}"
     for title, listed in (("the dialect", [key[:2] for key in given.keys]), ("recorded", own)):

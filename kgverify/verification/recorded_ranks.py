@@ -146,6 +146,13 @@ class Recognition:
         """Rank the expected candidates by a rule."""
         return rankings_of(give_ranks(self._count(0, rule), rule))
 
+    def rank_by_all(self) -> Iterator[tuple[RankingRule, Rankings]]:
+        """Rank the expected candidates by every known rule and mistake, except those that depend on chance."""
+        rules = self._list_rules(0)
+        for rule in (*rules, *list_mistakes(rules, sorted(self._of_split), USUAL_SIZES)):
+            if rule.ties is not Ties.RANDOM and rule.mistake is not Mistake.SAMPLED:
+                yield rule, self.rank_by(rule)
+
     def judge(self, comparison: Comparison) -> RecordedRanks:
         """Return the rules, the ranks that they leave unexplained, and functions that rank as each side does."""
         found = RecordedRanks(self._traces)
@@ -202,14 +209,7 @@ class Recognition:
         recorded = self._recorded[side]
         if recorded is None:
             return {}
-        counted = [Counted.ONCE]
-        counted += [Counted.ROWS] * any(map(has_repeated, self._candidates))
-        counted += [Counted.FILTERED] * (sum(self._num_known) > 0 or any(map(np.any, self._is_extra)))
-        rules = list_rules(
-            [each for each in RankedBy if all(self._knows(side, column) for column in _READ[each])],
-            [trace.header.run.rank_tolerance for trace in self._traces] + [0.0],
-            counted,
-        )
+        rules = self._list_rules(side)
         found: dict[RankingRule, int] = {}
         # If scores explain the ranks to the bit, rounding explains nothing.
         for margin in dict.fromkeys((0.0, self._margin)) if rules else ():
@@ -223,6 +223,17 @@ class Recognition:
             if not min(found.values()):
                 break
         return found
+
+    def _list_rules(self, side: int) -> tuple[RankingRule, ...]:
+        """Return the rules that the scores and the candidates of a side allow."""
+        counted = [Counted.ONCE]
+        counted += [Counted.ROWS] * any(map(has_repeated, self._candidates))
+        counted += [Counted.FILTERED] * (sum(self._num_known) > 0 or any(map(np.any, self._is_extra)))
+        return list_rules(
+            [each for each in RankedBy if all(self._knows(side, column) for column in _READ[each])],
+            [trace.header.run.rank_tolerance for trace in self._traces] + [0.0],
+            counted,
+        )
 
     def _try_mistakes(
         self, side: int, rules: Sequence[RankingRule], recorded: Ranks, margin: float

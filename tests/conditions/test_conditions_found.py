@@ -159,7 +159,7 @@ SLOW = (
                     "match the selected atom argument by argument but not as a whole are extra",
                 ),
                 # In the run alone, every fact resolvent is wrong; experiments find that it needs a shared variable.
-                ("rest-not-substituted", {}, "where the selected atom shares a variable with a later one"),
+                ("rest-not-substituted", {}, "that change if the rest of the goal stays as it was are wrong"),
                 # Conditions of the batch are confirmed by further runs.
                 (
                     "sticky-outcome",

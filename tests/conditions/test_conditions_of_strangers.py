@@ -10,7 +10,7 @@ from problem_text import graph_of
 import kgverify as kv
 from kgverify.engines.plain.engine import PlainEngine
 from kgverify.program.outcomes import Origin
-from kgverify.step.plain_step import SOUND, Stages, match_facts, prune, score_shortest
+from kgverify.step.plain_step import SOUND, Stages, match_facts, prune, resolve, score, score_shortest
 
 NAMES = range(17)
 GRAPH = graph_of(
@@ -113,3 +113,111 @@ def test_a_limit_that_counts_resolvents_that_another_one_drops_is_described():
     causes = causes_of(hidden(SOUND._replace(limit_atoms=cap, limit_resolvents=count)), max_atoms=2, max_resolvents=2)
     assert {cause.stage for cause in causes} == {"limit"}
     assert "beyond max_resolvents only if resolvents of more than max_atoms atoms count" in causes[0].condition
+
+
+RING = range(13)
+LOOPED = graph_of(
+    "; ".join(
+        (
+            *(f"e(n{i:02}, n{i * 5 % 13:02})" for i in RING),
+            *(f"e(n{i:02}, n{(i * 3 + 1) % 13:02})" for i in RING if i % 3),
+            *(f"f(n{i:02}, n{i * 7 % 13:02})" for i in RING),
+            *(f"g(n{i:02}, n{i * 3 % 13:02})" for i in RING[:9]),
+            "f(n03, n03); w(n01, n02); w(n12, n12); w(n02, n05)",
+            "r(X, Y) <- e(X, Z), r(Z, Y); r(X, Y) <- r(Y, X); r(X, Y) <- f(X, Z), e(Z, W), f(W, Y); r(X, X) <- f(X, Z)",
+            "r(X, Y) <- w(Z, X), e(X, Y); e(X, Y) <- f(Y, X); w(X, n02) <- e(X, Z), f(Z, Z)",
+            "r(X, Z) <- w(X, Y), w(Y, Z), e(W, Z); r(X, Y) <- f(n03, n03), g(X, Z), e(Z, Y)",
+            "s(X, Y) <- f(n03, n03), e(X, Z), f(Z, Y); g(X, Y) <- f(n03, n03), e(Y, X)",
+            "s(X, Y) <- g(Z, W), f(X, Z), e(W, Y); s(X, Y) <- f(X, Z), f(Z, Y), s(Y, X)",
+            "s(X, Y) <- g(X, Y), g(Y, X), w(X, Y), f(X, X); g(X, Y) <- e(Y, Z), f(Z, X)",
+            *(f"! {'rs'[i % 2]}(n{i:02}, n{(i * 4 + 2) % 13:02})" for i in RING[1:7]),
+        )
+    )
+)
+
+
+def count_variables(atoms):
+    return len({term for _, *terms in atoms for term in terms if term < 0})
+
+
+def keep_max_resolvents_of_each_kind(situation, resolvents):
+    kept = [
+        each
+        for kind in (Origin.RULE, Origin.FACT)
+        for each in [r for r in resolvents if r.origin_kind == kind][: situation.limits.max_resolvents]
+    ]
+    return kept, len(resolvents) - len(kept)
+
+
+def leave_the_rest_of_the_goal(situation, rules, facts):
+    return [
+        each._replace(atoms=(*each.atoms[: len(each.atoms) - len(situation.goal) + 1], *situation.goal[1:]))
+        for each in resolve(situation, rules, facts)
+    ]
+
+
+def count_variables_of_the_goal(situation, resolvents):
+    return [
+        -(len(each.atoms) + count_variables(situation.goal) / 64) if each.atoms else known
+        for known, each in zip(score(situation, resolvents), resolvents, strict=True)
+    ]
+
+
+def replace_pruned_atoms_with_the_last(situation, resolvents):
+    changed = []
+    for each in resolvents:
+        atoms, at = list(each.atoms), 0
+        while at < len(atoms):
+            if atoms[at] in situation.clauses.fact_index and atoms[at] != situation.excluded:
+                atoms[at] = atoms[-1]
+                atoms.pop()
+            else:
+                at += 1
+        changed.append(each._replace(atoms=tuple(atoms)))
+    return changed
+
+
+def drop_long_resolvents_before_pruning(situation, resolvents):
+    return prune(situation, [each for each in resolvents if len(each.atoms) <= situation.limits.max_atoms])
+
+
+def put_facts_first(situation, rules, facts):
+    return sorted(resolve(situation, rules, facts), key=lambda each: -each.origin_kind)
+
+
+def remember_the_first_goals(situation, resolvents):
+    return [each for each in resolvents if not each.atoms or each.atoms not in situation.visited[:3]]
+
+
+@pytest.mark.parametrize(
+    ("stages", "words"),
+    [
+        (
+            {"limit_resolvents": keep_max_resolvents_of_each_kind},
+            "beyond max_resolvents only if those of rules and those of facts count together",
+        ),
+        ({"resolve": leave_the_rest_of_the_goal}, "that change if the rest of the goal stays as it was"),
+        ({"score": count_variables_of_the_goal}, "with another number of variables than their goal"),
+        ({"prune": replace_pruned_atoms_with_the_last}, "if the last one takes the place of each fact to prune"),
+        (
+            {"prune": drop_long_resolvents_before_pruning},
+            "make more than max_atoms atoms before pruning, but not after it",
+        ),
+        ({"resolve": put_facts_first}, "whose list changes if the resolvents of facts come before those of rules"),
+        (
+            {"revisit": remember_the_first_goals},
+            'the true bound of "number of the goal visited" may be any from 3 to 4',
+        ),
+    ],
+)
+def test_what_provers_confuse_is_described(stages: dict[str, Any], words: str):
+    limits = {"max_resolvents": 2} if "limit_resolvents" in stages else {}
+    report = kv.verify(
+        LOOPED,
+        hidden(SOUND._replace(**stages)),
+        queries=6,
+        corruptions=2,
+        limits=kv.Limits(**({"max_depth": 8, "max_atoms": 3} | limits)),
+        equality=kv.Equality(determinism=False, minimum={}),
+    )
+    assert any(words in cause.condition for cause in report.causes)

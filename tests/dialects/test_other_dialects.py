@@ -1,6 +1,7 @@
 """A recording in a dialect that differs in one switch from the declared one: the switch is named."""
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -72,7 +73,7 @@ def test_either_of_two_traces_is_named(tmp_path: Path):
         traces.append(replace(trace, header=msgspec.structs.replace(trace.header, limits=declared)))
     for pair, role in ((traces, "expected"), (traces[::-1], "actual")):
         (note,) = [note for note in kv.compare(*pair).notes if "differs in one switch" in note]
-        assert f"{role} steps that were read fit" in note
+        assert re.match(rf"all \d+ steps that were read, of the \d+ {role} ones, fit|all \d+ {role} steps fit", note)
         assert "memory = set" in note
 
 

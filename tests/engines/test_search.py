@@ -348,7 +348,10 @@ def test_a_proof_beyond_the_bound_is_undecided_and_counted_apart():
         undecided = [each for each in report.notes if each.startswith("undecided")]
         assert len(undecided) == (engine is Bounded)
     assert "2 follow only by proofs of more than max_depth (20) clauses, of 6 candidates" in undecided[0]
-    assert kv.verify(CHAIN, SemiNaive, reference="model", **options).verdict is kv.Verdict.AGREE
+    agreeing = kv.verify(CHAIN, SemiNaive, reference="model", **options)
+    assert agreeing.verdict is kv.Verdict.AGREE
+    assert "fields compared, but no scores" in str(agreeing)
+    assert "ranks were compared, and no scores" in agreeing.notes[0]
     for engine, reference, lost in ((Bounded, "model", "p(n0, n30)"), (Loses, None, "p(n0, n3)")):
         report = kv.verify(CHAIN, engine, reference=reference, **options)
         found = {(each.kind.value, each.atom) for each in report.divergences if each.stage == "finish"}

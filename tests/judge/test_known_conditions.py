@@ -79,10 +79,11 @@ STATED = {
         {"match_facts": lack_the_last_facts}
     ),
     "match_facts extra: the facts of the selected predicate that match the selected atom but for the second argument"
-    " and whose index is odd are extra": {"match_facts": use_odd_facts_for_other_arguments},
-    "limit limit: the resolvents on the last place below max_resolvents are dropped wrongly": (
-        {"limit_resolvents": keep_a_resolvent_less}
-    ),
+    " and whose index is odd and where the selected atom's second argument is a constant are extra": {
+        "match_facts": use_odd_facts_for_other_arguments
+    },
+    "limit limit: the resolvents on the last place below max_resolvents and of max_atoms atoms or fewer"
+    " and that equal no goal visited before are dropped wrongly": ({"limit_resolvents": keep_a_resolvent_less}),
     "limit limit: the resolvents of max_atoms atoms and that equal no goal visited before are dropped wrongly": (
         {"limit_atoms": allow_an_atom_less}
     ),

@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -157,8 +158,15 @@ def test_names_and_json_lines_need_no_graph(tmp_path: Path):
     partly = compare_texts(
         tmp_path, NAMES + table, write(lambda h, r, t, side, rank: rank + rank * (side == "tail" and r == "q"))
     )
-    assert partly.causes[0].condition.startswith(
-        "only the side tail: 3 of 5 ranks differ there, none of 5 elsewhere; only the relation q: 3 of 6"
+    # Three ranks drawn at random may well be of one side and one relation.
+    assert "only the" not in partly.causes[0].condition
+    rows += [((f"h{i}", "pqq"[i % 3], f"t{i}"), side, 4) for i in range(18) for side in ("head", "tail")]
+    table = "".join(f'"{h}",{r},{t},{side},{rank}\n' for (h, r, t), side, rank in rows)
+    many = compare_texts(
+        tmp_path, NAMES + table, write(lambda h, r, t, side, rank: rank + rank * (side == "tail" and r == "q"))
+    )
+    assert many.causes[0].condition.startswith(
+        "only the side tail: 15 of 23 ranks differ there, none of 23 elsewhere; only the relation q: 15 of 30"
     )
     worse = compare_texts(tmp_path, NAMES + table, write(lambda h, r, t, side, rank: rank + 90 // rank))
     assert (
@@ -216,7 +224,8 @@ def test_too_little_is_inconclusive(tmp_path: Path):
         ("query,side,optimistic,pessimistic\n0,head,3,2\n", "optimistic <= pessimistic"),
         ('{"query": 0, "side": "head", "rank": [3]}\n', "got `array`"),
         ('[{"query": 0, "side": "head", "rank": 3}]\n', "a JSON object"),
-        ('{"mrr": 0.5}\n', "missing required field `side`"),
+        ('{"query": 0, "rank": 3}\n', "missing required field `side`"),
+        ('{"head": "a", "relation": "p", "tail": "b", "rank": 3}\n', "missing required field `side`"),
     ],
 )
 def test_what_is_no_rank_is_refused_with_its_place(text: str, words: str, tmp_path: Path):
@@ -257,3 +266,120 @@ def test_the_command_saves_a_run_and_ends_with_the_verdict(tmp_path: Path):
     assert invoke(["report", "run", "--html", "page.html", "--junit", "cases.xml"], tmp_path).exit_code == 0
     assert "<script>alert" not in (tmp_path / "page.html").read_text()
     assert (tmp_path / "cases.xml").read_text().count("<failure") == 3
+
+
+def state_metrics(path: Path, rankings, digits: int) -> Path:
+    """Write the metrics of ranks with some digits, as a paper prints them, beside another number."""
+    ranks, is_tail = (rankings.optimistic + rankings.pessimistic) / 2, rankings.side == 1
+    shares = {"mrr": (1 / ranks).mean(), "hits@1": (ranks <= 1).mean(), "hits@10": (ranks <= 10).mean()}
+    listed = ", ".join(f'"{name}": {value:.{digits}f}' for name, value in shares.items())
+    path.write_text(f'{{{listed}, "tail": {{"mrr": {(1 / ranks[is_tail]).mean():.{digits}f}}}, "loss": 3.5}}')
+    return path
+
+
+@pytest.mark.sample(3)
+@pytest.mark.parametrize(
+    "name",
+    [
+        "filter without valid",
+        "one more",
+        "maximum",
+        "ascending",
+        "the first 10",
+        "NaN first",
+        "filter on the head side only",
+        "known masked by 0",
+        "rounded up",
+        "no filter",
+    ],
+)
+def test_the_rule_that_gives_exactly_the_stated_metrics_is_named(name: str, case: Case):
+    evaluate, words, _ = CASES[name]
+    path = state_metrics(case.folder / "metrics.json", case.ranked(evaluate).rankings, 4)
+    report = kv.compare(case.right, path, job=case.job)
+    assert (report.verdict, report.coverage.rankings) == (kv.Verdict.DIVERGE, 4)
+    assert f"not compared in {path}: loss" in report.notes
+    (cause,) = report.causes
+    assert re.fullmatch(
+        r"[12] of the \d+ known rules of ranking that differ here gives? the stated metrics: .*", cause.condition
+    )
+    assert words in cause.condition
+    # With fewer digits, the same rule is one of several.
+    fewer = kv.compare(case.right, state_metrics(path, case.ranked(evaluate).rankings, 2), job=case.job)
+    assert words in str(fewer.notes)
+
+
+def test_stated_metrics_that_the_ranks_give_agree(case: Case):
+    path = state_metrics(case.folder / "metrics.json", case.right.rankings, 4)
+    for expected in (case.right, case.expected):
+        report = kv.compare(expected, path, job=case.job)
+        assert report.verdict is kv.Verdict.AGREE, str(report)
+        assert any("gives the stated metrics: " in note for note in report.notes)
+    turned = kv.compare(path, case.expected, job=case.job)
+    assert turned.verdict is kv.Verdict.AGREE
+
+
+RANKS = "query,side,rank\n0,head,1\n0,tail,2\n1,head,4\n1,tail,8\n"
+"""Ranks with an MRR of 0.46875, 0.625 and 0.3125 on the two sides."""
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "verdict"),
+    [
+        ("m.json", '{"mrr": 0.47}', "AGREE"),
+        ("m.json", '{"mrr": 0.46}', "DIVERGE"),
+        ("m.json", '{"mrr": 0.46875}', "AGREE"),
+        ("m.json", '{"both.realistic.inverse_harmonic_mean_rank": 0.468751}', "DIVERGE"),
+        (
+            "m.json",
+            '{"metrics": 3, "head": {"MRR": 0.625, "Hits@1": 0.5}, "tail": {"mrr": 0.3125, "hits_at_3": 0.5}}',
+            "AGREE",
+        ),
+        ("m.json", '{"hits@3": "50.0%"}', "AGREE"),
+        ("m.json", '{"hits@3": "51%"}', "DIVERGE"),
+        ("m.toml", "mrr = 0.469\n[tail]\nmr = 5.0\n", "AGREE"),
+        ("m.csv", "metric,value,side\nmrr,0.469,both\nhits@4,1.0,head\n", "AGREE"),
+        ("m.tsv", "side\tmrr\thits@1\nhead\t0.63\t0.5\ntail\t0.31\t0.1\n", "DIVERGE"),
+        ("m.csv", "relation,mrr\nlocatedInCR,0.47\n", "AGREE"),
+        ("m.csv", "relation,mrr\nelsewhere,0.47\n", "INCONCLUSIVE"),
+        # Every known rule gives a metric that says nothing.
+        ("m.json", '{"hits@100": 1.0}', "INCONCLUSIVE"),
+    ],
+)
+def test_the_printed_digits_of_a_metric_decide(name: str, text: str, verdict: str, tmp_path: Path):
+    (tmp_path / "ranks.csv").write_text(RANKS)
+    (tmp_path / name).write_text(text)
+    job = kv.Job(kv.Source("countries"))
+    report = kv.compare(tmp_path / "ranks.csv", tmp_path / name, job=job, save=tmp_path / "run")
+    assert report.verdict.value == verdict, str(report)
+    if verdict == "DIVERGE":
+        assert report.first_divergence.field == "metrics"
+        outputs = "--html", "x.html", "--markdown", "x.md", "--junit", "x.xml"
+        assert invoke(["report", "run", *outputs], tmp_path).exit_code == 0
+        for written in ("x.html", "x.md", "x.xml"):
+            assert "query -1" not in (tmp_path / written).read_text()
+        assert invoke(["show", "run"], tmp_path).exit_code == 0
+
+
+def test_two_files_of_metrics_differ_if_their_digits_exclude_each_other(tmp_path: Path):
+    paths = [tmp_path / f"{i}.json" for i in range(3)]
+    for path, text in zip(paths, ('{"mrr": 0.47}', '{"mrr": 0.4701, "hits@1": 0.3}', '{"mrr": 0.48}'), strict=True):
+        path.write_text(text)
+    verdicts = [kv.compare(paths[0], other).verdict.value for other in (*paths[1:], paths[0])]
+    assert verdicts == ["AGREE", "DIVERGE", "INCONCLUSIVE"]
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ('{"mrr": 47.1}', "expected mean_reciprocal_rank from 0 to 1, found '47.1'"),
+        ('{"mrr": "high"}', "expected a number for mean_reciprocal_rank, found 'high'"),
+        ('{"mrr": 0.4, "both": {"mean_reciprocal_rank": 0.5}}', "is stated twice"),
+        ('{"loss": 0.4}', "expected metrics, found 'loss'"),
+    ],
+)
+def test_what_is_no_metric_is_refused(text: str, error: str, tmp_path: Path):
+    (tmp_path / "ranks.csv").write_text(RANKS)
+    (tmp_path / "m.json").write_text(text)
+    with pytest.raises(kv.UserError, match=re.escape(error)):
+        kv.compare(tmp_path / "ranks.csv", tmp_path / "m.json", job=kv.Job(kv.Source("countries")))

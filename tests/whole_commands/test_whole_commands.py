@@ -17,7 +17,7 @@ EXIT_CODES = {"AGREE": 0, "DIVERGE": 1, "INCONCLUSIVE": 3}
 
 AGREEING = {
     "diff SMALL NATIVE": "AGREE 22; MRR 0.8750; proved 5",
-    "diff SMALL NATIVE --lockstep": "AGREE 278; MRR 0.8750; proved 5",
+    "diff SMALL NATIVE --lockstep": "AGREE 22; MRR 0.8750; proved 5",
     "diff SMALL NATIVE --minimum proved=6": "INCONCLUSIVE 22; MRR 0.8750; proved 5",
     "diff SMALL NATIVE --max-depth 1": "INCONCLUSIVE 22; MRR 0.3095; proved 0",
     "diff SMALL NATIVE --max-depth 1 --minimum none": "AGREE 22; MRR 0.3095; proved 0",

@@ -22,7 +22,7 @@ from kgverify.cli import options
 from kgverify.cli.progress import make_result_console, print_lines, show_phase, write_json
 from kgverify.engines.plain.choice import has_torch
 from kgverify.engines.table import COMPILED, find_class, make_entry
-from kgverify.errors import UserError, count_of, suggest
+from kgverify.errors import UserError, check_known, count_of
 from kgverify.report.render.screen import FittedTable
 from kgverify.runs.job import choose_reference
 from kgverify.runs.run import Run
@@ -101,9 +101,7 @@ def check_modes(modes: str | None, engine: str) -> tuple[str, ...]:
         )
     known = list_modes()
     for mode in named:
-        if mode not in known:
-            fix = suggest(mode, known) or f"choose from {', '.join(known)}"
-            raise UserError(f"unknown mode {mode!r}", where="modes", fix=fix)
+        check_known(mode, known, "mode", "modes")
     return named
 
 

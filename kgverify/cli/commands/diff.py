@@ -52,11 +52,11 @@ def diff(
     """Compare two engines, or two recorded traces, step by step.
 
     By default the compiled evaluator is compared with the reference prover. `kgverify diff reference TRACE.h5` judges a recorded
-    trace: the reference takes each of its steps again. Either may also be a file of ranks; docs/evaluating.md.
+    trace: the reference takes each of its steps again. Either may also be a file of ranks or metrics; docs/evaluating.md.
 
     Args:
-        expected: The trace or file of ranks to compare with; or an engine, which takes each step of the other trace again.
-        actual: The trace or file of ranks to judge.
+        expected: The trace or file to compare with; or an engine, which takes each step of the other trace again.
+        actual: The trace or file to judge.
         save: Save both traces and the report in a folder.
     """
     if expected is not None:

@@ -10,7 +10,7 @@ import numpy as np
 
 from kgverify.engines.policy import Policy
 from kgverify.engines.protocol import Positions
-from kgverify.errors import UserError, count_of, suggest
+from kgverify.errors import UserError, check_known, count_of
 from kgverify.program.limits import Limits
 from kgverify.program.outcomes import Outcome
 from kgverify.program.program import Program
@@ -219,9 +219,4 @@ MEMORIES: Final[Mapping[str, Callable[[Iterable[Sequence[Any]]], Hashable] | Non
 
 def check_memory(memory: str, where: str) -> None:
     """Raise a UserError unless the memory exists."""
-    if memory not in MEMORIES:
-        raise UserError(
-            f"unknown memory {memory!r}",
-            where=f"{where}.memory",
-            fix=suggest(memory, tuple(MEMORIES)) or f"choose one of {', '.join(MEMORIES)}",
-        )
+    check_known(memory, MEMORIES, "memory", f"{where}.memory")

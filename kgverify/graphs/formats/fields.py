@@ -100,6 +100,16 @@ def read_quoted(texts: Iterable[str], delimiter: str, quote: str) -> Iterator[tu
         raise Unquoted(row + 1) from error
 
 
+def read_rows(texts: Sequence[str]) -> list[tuple[str, ...]]:
+    """Split the lines of a table below a header row at the first sign of `NAMES` in it. Raise Unquoted for a bad quote."""
+    delimiter = next((each for each in NAMES if each in texts[0]), "\t")
+    return (
+        [split_plainly(text, delimiter) for text in texts]
+        if delimiter == "\t"
+        else [*read_quoted(texts, delimiter, '"')]
+    )
+
+
 _ROLE_PATTERNS: Final = tuple(
     re.compile(f"(?:{words})(?:entity|node|type|label|name|id|uri|iri)*")
     for words in (

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Any, Final, NamedTuple, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 
 import torch
 
@@ -190,30 +190,21 @@ class _explained_failures:
 _is_fresh: ContextVar[bool] = ContextVar("is_fresh", default=False)
 
 
-class CacheCounts(NamedTuple):
-    """The hits and misses of this process so far, for Inductor and AOTAutograd; kernels in Triton's cache, or -1."""
-
-    graph_hits: int
-    graph_misses: int
-    autograd_hits: int
-    autograd_misses: int
-    kernels: int
-
-
-_COUNTED: Final = (
-    ("inductor", "fxgraph_cache_hit"),
-    ("inductor", "fxgraph_cache_miss"),
-    ("aot_autograd", "autograd_cache_hit"),
-    ("aot_autograd", "autograd_cache_miss"),
-)
+_COUNTED: Final = {
+    "graph_hits": ("inductor", "fxgraph_cache_hit"),
+    "graph_misses": ("inductor", "fxgraph_cache_miss"),
+    "autograd_hits": ("aot_autograd", "autograd_cache_hit"),
+    "autograd_misses": ("aot_autograd", "autograd_cache_miss"),
+}
+"""The part and the name of torch's counter for each count of `CompilerCaches`."""
 
 
-def count_caches() -> CacheCounts:
-    """Return torch's counts so far, without importing anything."""
+def count_caches() -> dict[str, int]:
+    """Return torch's counts of this process, without importing anything; `kernels` in Triton's cache are -1 without one."""
     module = sys.modules.get("torch._dynamo.utils")
     counters: Any = module.counters if module is not None else {}
-    counts = [int(counters.get(part, {}).get(name, 0)) for part, name in _COUNTED]
-    return CacheCounts._make((*counts, _count_kernels()))
+    counts = {count: int(counters.get(part, {}).get(name, 0)) for count, (part, name) in _COUNTED.items()}
+    return counts | {"kernels": _count_kernels()}
 
 
 def _count_kernels() -> int:
@@ -224,11 +215,12 @@ def _count_kernels() -> int:
         return -1
 
 
-def describe_caches(mode: str, before: CacheCounts) -> CompilerCaches:
+def describe_caches(mode: str, before: dict[str, int]) -> CompilerCaches:
     """Describe the use of the caches since the counts `before`."""
     now = count_caches()
-    counts = {name: getattr(now, name) - getattr(before, name) for name in CacheCounts._fields[:-1]}
-    kernels = max(0, now.kernels) - max(0, before.kernels) if max(now.kernels, before.kernels) >= 0 else None
+    counts = {name: now[name] - before[name] for name in _COUNTED}
+    both = now["kernels"], before["kernels"]
+    kernels = max(0, both[0]) - max(0, both[1]) if max(both) >= 0 else None
     state = _state(mode, counts["graph_hits"], counts["graph_misses"], kernels)
     return CompilerCaches(state=state, kernels_added=kernels, **counts)
 

@@ -161,11 +161,6 @@ def program_arrays(program: Program) -> Arrays:
     )
 
 
-def limit_numbers(limits: Limits) -> Arrays:
-    """Return the numbers of the limits."""
-    return LimitNumbers.of(limits.max_depth, limits.max_atoms, limits.max_resolvents, int(limits.exclude_query))
-
-
 def policy_arrays(policy: Policy, rounding: float) -> Arrays:
     """Return the weights of a `two_tower`. rounding: the error bound of its scores in float32, in nats."""
     weights = policy.weights
@@ -268,9 +263,10 @@ class NativeEngine:
         make.restype = ctypes.c_void_p
         weights = None if policy.name == "shortest" else policy_arrays(policy, self._score_error)
         self._policy = weights
+        sizes = limits.max_depth, limits.max_atoms, limits.max_resolvents, int(limits.exclude_query)
         made = make(
             ctypes.byref(self._program),
-            ctypes.byref(limit_numbers(limits)),
+            ctypes.byref(LimitNumbers.of(*sizes)),
             None if weights is None else ctypes.byref(weights),
         )
         if not made:

@@ -161,7 +161,8 @@ class LeastModel:
         is_open = (first < 0) | (second < 0)
         found &= ~is_open
         for row in np.flatnonzero(is_open).tolist():
-            found[row] = self._has_instance(*rows[row].tolist())
+            atom = Atom(*rows[row].tolist())
+            found[row] = len(self._states[atom.predicate].all.select(atom).values) > 0
         return found
 
     def select_entities(self, atoms: NDArray[np.int32], side: int) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
@@ -185,9 +186,6 @@ class LeastModel:
     def _keys_by_second(self) -> Tensor:
         """The keys `(predicate * C + second) * C + first`, int64 [num_atoms], ascending."""
         return self._join_keys(state.all.by_second for state in self._states)
-
-    def _has_instance(self, predicate: int, first: int, second: int) -> bool:
-        return len(self._states[predicate].all.select(Atom(predicate, first, second)).values) > 0
 
     def _relation(self, keys: Tensor) -> Relation:
         return Relation(keys, self._num_constants)

@@ -67,7 +67,8 @@ def tick(
     work, is_tried = try_clauses(setting, tables, derivations, work, selected, segments, is_running)
 
     kind = stages.close(work.num_survivors, work.true_origin_kind, work.num_kept)
-    work = stand_alone(work, kind)
+    # Where TRUE is the only resolvent, nothing counts as dropped.
+    work = clear_counts(work, kind == TRUE, "dropped_atoms", "dropped_resolvents")
     rows, is_taken = form_rows(setting, tables, derivations, work, selected, kind, is_running & is_tried)
     score = score_rows(setting, parameters, derivations, rows, kind)
     gaps = None
@@ -80,7 +81,7 @@ def tick(
     record = StepRecord(
         is_taken, derivations.pool_index, derivations.goal, derivations.depth, outcome, work, rows, choices, gaps
     )
-    return alter(after, outcome=outcome), begin_step(work, is_taken), record
+    return alter(after, outcome=outcome), clear_counts(work, is_taken, *_COUNTERS), record
 
 
 def try_clauses(
@@ -162,11 +163,6 @@ def _resolve(
     return stages.rename(pruned[:, : layout.atoms]), num_atoms
 
 
-def stand_alone(work: Work, kind: Tensor) -> Work:
-    """Clear the counts of dropped atoms and resolvents where TRUE is the only resolvent."""
-    return clear_counts(work, kind == TRUE, "dropped_atoms", "dropped_resolvents")
-
-
 def clear_counts(work: Work, mask: Tensor, *names: str) -> Work:
     """Set some counts to zero in the slots of a mask, bool [B]."""
     counts = {name: getattr(work, name) for name in names}
@@ -206,11 +202,6 @@ def score_rows(setting: Setting, parameters: Parameters, derivations: Derivation
     score = score.index_put((rows.slot, row), torch.where(rows.is_live, values, 0.0))[:, : layout.resolvents]
     alone = (kind != GOAL)[:, None] & (torch.arange(layout.resolvents, device=score.device) == 0)
     return torch.where(alone, 0.0, score)
-
-
-def begin_step(work: Work, is_taken: Tensor) -> Work:
-    """Clear the counters of the slots that took their step."""
-    return clear_counts(work, is_taken, *_COUNTERS)
 
 
 TICKS_PER_REPLAY: Final = 2

@@ -510,18 +510,8 @@ class _Run:
         self.campaign = campaign
         self.corpus = Corpus(campaign.corpus)
         self._code = campaign.sides.identify_code()
-        self._work_identity = Identity(
-            engine=campaign.engine,
-            reference=campaign.reference,
-            lockstep=campaign.lockstep,
-            seed=campaign.seed,
-            block_size=BLOCK_SIZE,
-            code=self._code,
-            dialect=campaign.dialect,
-            scope=campaign.scope,
-            graph=campaign.graph,
-            files=campaign.files,
-        )
+        inputs = {name: getattr(campaign, name) for name in Identity.__struct_fields__ if hasattr(campaign, name)}
+        self._work_identity = Identity(**inputs, block_size=BLOCK_SIZE, code=self._code)
         self._log = self.corpus.log(
             self._work_identity, is_fresh=campaign.is_fresh, accept_changed=campaign.accept_changed
         )
@@ -725,12 +715,8 @@ class _Run:
             **{name: getattr(total, name) for name in Counts.__struct_fields__},
             engine=str(campaign.engine),
             reference=str(campaign.reference),
-            dialect=campaign.dialect,
-            seed=campaign.seed,
-            scope=campaign.scope,
-            graph=campaign.graph,
             stopped=self._describe_stop(total),
-            lockstep=campaign.lockstep,
+            **{name: getattr(campaign, name) for name in ("dialect", "seed", "scope", "graph", "lockstep")},
             is_interrupted=self.is_interrupted,
             num_resumed=self.num_resumed,
             seconds=self.seconds,

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from kgverify.comparison.exercise.exercise import Minimum
 from kgverify.engines.protocol import Sizes
-from kgverify.errors import UserError, suggest
+from kgverify.errors import UserError, check_known
 from kgverify.program.atoms import Atom, NamedAtom, Term, Variable, encode_variable, parse_atoms
 from kgverify.program.limits import OURS, Dialect, Limits
 from kgverify.program.outcomes import GoalKind
@@ -949,8 +949,7 @@ _MAX_RESOLVENTS: Final = (1, 3)
 
 def check_scope(name: str) -> None:
     """Raise UserError for an unknown scope."""
-    if name not in SCOPES:
-        raise UserError(f"unknown scope {name!r}", where="scope", fix=suggest(name, SCOPES) or "choose tiny")
+    check_known(name, SCOPES, "scope", "scope")
 
 
 @lru_cache(maxsize=2)

@@ -15,8 +15,8 @@ NEAREST: Final = 24
 NUM_CORRUPTIONS: Final = 2
 
 
-def cut_problems(graph: KnowledgeGraph, dialect: Dialect = OURS, split: str = "test") -> Iterator[Problem]:
-    """Yield a problem for each query of a split, in order. UserError if the graph has no such queries."""
+def cut_problems(graph: KnowledgeGraph, dialect: Dialect = OURS) -> Iterator[Problem]:
+    """Yield a problem for each test query, in order. UserError if the graph has none."""
     bodies: dict[str, set[str]] = {}
     for rule in graph.rules:
         bodies.setdefault(rule.clause_head.predicate, set()).update(atom.predicate for atom in rule.body)
@@ -25,7 +25,7 @@ def cut_problems(graph: KnowledgeGraph, dialect: Dialect = OURS, split: str = "t
     for fact in facts:
         for term in dict.fromkeys(fact[1:]):
             incident.setdefault(term, []).append(fact)
-    for row in graph.queries(split).tolist():
+    for row in graph.queries("test").tolist():
         query = graph.program.symbols.decode(row)
         predicates = _find_reached(query.predicate, bodies)
         problem = Problem(

@@ -47,7 +47,6 @@ def import_lines(
     *,
     level: str = "steps",
     is_archived: bool = False,
-    shard_steps: int = 1_000_000,
     overwrites: bool = True,
 ) -> Imported:
     """Write the trace that JSON lines describe, and add nothing to it; `-` stands for standard input.
@@ -85,7 +84,6 @@ def import_lines(
             rules=None if header.rules is None else [encoder.rule(rule) for rule in header.rules],
             level=level,
             is_archived=is_archived,
-            shard_steps=shard_steps,
             overwrites=overwrites,
         )
         with writer:

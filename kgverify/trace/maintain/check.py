@@ -119,7 +119,9 @@ def _check(path: Path) -> CheckReport:
             return CheckReport(str(path), DAMAGED, (PartState(MANIFEST, _describe(error, path)),), 0, 0, "")
         problem = "lists no shard of a complete trace" if manifest.is_complete and not manifest.shards else ""
         parts.append(PartState(MANIFEST, problem, manifest.num_candidates, manifest.num_steps))
-        notes += _note_files(path, manifest)
+        listed = {MANIFEST, *(shard.name for shard in manifest.shards)}
+        others = sorted(each.name for each in path.iterdir() if each.name not in listed)
+        notes += [f"{name} does not belong to the trace" for name in others]
         is_whole = manifest.is_complete and not path.name.endswith(".partial")
         loaded = _load_shards(path, manifest)
     else:
@@ -141,7 +143,9 @@ def _check(path: Path) -> CheckReport:
     texts = contradictions.describe()
     if rankings is not None and not is_damaged:
         texts += describe_rankings(rankings, joined)
-    notes += _note_duplicates(joined) + [f"it contradicts itself: {text}" for text in texts]
+    repeated = [first for first, _ in find_duplicates(joined)[:10]]
+    notes += [f"recorded more than once: {name_candidate(joined, first)}" for first in repeated]
+    notes += [f"it contradicts itself: {text}" for text in texts]
     return CheckReport(
         str(path),
         DAMAGED if is_damaged else WHOLE if is_whole else UNFINISHED,
@@ -161,17 +165,6 @@ def _check_datasets(file: DataFile) -> Iterator[PartState]:
         except UserError as error:
             problem = error.message
         yield PartState(name, problem)
-
-
-def _note_duplicates(candidates: Candidates) -> list[str]:
-    return [
-        f"recorded more than once: {name_candidate(candidates, first)}" for first, _ in find_duplicates(candidates)[:10]
-    ]
-
-
-def _note_files(folder: Path, manifest: Manifest) -> list[str]:
-    listed = {MANIFEST, *(shard.name for shard in manifest.shards)}
-    return [f"{path.name} does not belong to the trace" for path in sorted(folder.iterdir()) if path.name not in listed]
 
 
 def _describe(error: UserError, path: Path) -> str:

@@ -14,7 +14,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from kgverify.errors import UserError, suggest
+from kgverify.errors import UserError, check_known
 from kgverify.program.outcomes import Side
 
 FORMAT: Final = "kgverify-trace"
@@ -64,12 +64,8 @@ class Packing(StrEnum):
 
 def parse_level(text: str, where: str) -> TraceLevel:
     """Return the level of this name. UserError for an unknown name."""
-    try:
-        return TraceLevel(text)
-    except ValueError:
-        raise UserError(
-            f"unknown level {text!r}", where=where, fix=suggest(text, _LEVELS) or f"choose one of {', '.join(_LEVELS)}"
-        ) from None
+    check_known(text, _LEVELS, "level", where)
+    return TraceLevel(text)
 
 
 def has_goals(level: str) -> bool:

@@ -1,0 +1,261 @@
+"""The columns of two traces contradict no sentence of their report: an independent checker evaluates each."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import pytest
+from foreign_folder import FOLDER, needs_records
+from msgspec.structs import replace
+from sentences import Checked, Checker, check_saved
+from words import read_phrase
+
+import kgverify as kv
+from kgverify.engines.plain.engine import PlainEngine
+from kgverify.step.plain_step import SOUND, match_facts, match_rules, resolve, score_shortest
+
+FEATURES = tomllib.loads(resources.files("kgverify.conditions").joinpath("features.toml").read_text("utf-8"))[
+    "features"
+]
+CATALOGUE = tomllib.loads(resources.files("kgverify.prover.faults").joinpath("catalogue.toml").read_text("utf-8"))
+FAULTS = [each["name"] for each in CATALOGUE["faults"]]
+
+NOT_CHECKED = {
+    "needs a chain",
+    "position in its chunk",
+    "chunk",
+    "slot was used before",
+    "slot",
+    "turn of its slot",
+    "follows a proof",
+    "follows any proof",
+    "follows a failure",
+    "follows max_depth",
+    "follows its own query",
+    "steps of its slot before",
+    "step of its chunk at the end",
+    "meets a proof",
+    "meets an earlier goal",
+    "is in a partial turn",
+    "is a triple of {each}",
+    "is a triple of any split",
+}
+"""The features that the columns do not hold: the slots of a batch, the splits, and substitution by wrong rules."""
+
+SWITCHES = ("key", "leak", "capture", "falsy", "body", "cap", "sort", "late", "depth", "names", "no_prune")
+JAVASCRIPT = FOLDER.parent / "cases" / "strangers" / "engines"
+
+
+def record(fault: str, folder: Path, *, is_tight: bool, lockstep: bool = False) -> Checked:
+    """Verify the evaluator with a planted fault, and check what is saved."""
+    limits = {"max_depth": 5, "max_atoms": 3, "max_resolvents": 4} if is_tight else {}
+    graph, queries, corruptions = ("random:1", 10, 8) if is_tight else ("countries", 2, 20)
+    kv.verify(
+        graph,
+        kv.Evaluator(mode="eager", device="cpu", faults=(fault,), slots=5 if is_tight else 16),
+        queries=queries,
+        corruptions=corruptions,
+        limits=kv.Limits(**limits),
+        equality=kv.Equality(determinism=False, minimum={}, lockstep=lockstep),
+        save=folder / "run",
+    )
+    return check_saved(folder / "run")
+
+
+@pytest.mark.sample(3)
+@pytest.mark.parametrize("fault", FAULTS)
+def test_the_columns_contradict_nothing_said_of_a_planted_fault(fault: str, tmp_path: Path):
+    found = record(fault, tmp_path, is_tight=True)
+    assert found.contradicted == []
+    assert found.num_confirmed > 50
+
+
+def test_the_columns_contradict_nothing_said_in_lockstep(tmp_path: Path):
+    assert record("rule-cap", tmp_path, is_tight=True, lockstep=True).contradicted == []
+
+
+@pytest.mark.deep
+@pytest.mark.usefixtures("experiments")
+@pytest.mark.parametrize("fault", FAULTS)
+def test_the_columns_contradict_nothing_that_experiments_confirm(fault: str, tmp_path: Path):
+    assert record(fault, tmp_path, is_tight=False).contradicted == []
+
+
+HIDDEN = {
+    "atoms that are facts stay": {"prune": lambda situation, resolvents: list(resolvents)},
+    "the first fact is not tried": {"match_facts": lambda situation, selected: match_facts(situation, selected)[1:]},
+    "long resolvents lack an atom": {
+        "resolve": lambda *given: [
+            each._replace(atoms=each.atoms[:-1]) if len(each.atoms) > 2 else each for each in resolve(*given)
+        ]
+    },
+    "a rule is not tried": {"match_rules": lambda situation, selected: match_rules(situation, selected)[1:]},
+    "scores in sixteenths": {
+        "score": lambda situation, resolvents: [
+            round(each * 16) / 16 for each in score_shortest(situation.goal, resolvents)
+        ]
+    },
+}
+
+
+@pytest.mark.parametrize("fault", HIDDEN)
+def test_the_columns_contradict_nothing_said_of_an_engine_that_shows_no_stages(fault: str, tmp_path: Path):
+    class Hidden(PlainEngine):
+        probe = None
+
+        def __init__(self, program: Any, limits: Any, policy: Any) -> None:
+            super().__init__(program, limits, policy, stages=SOUND._replace(**HIDDEN[fault]))
+            self.info = replace(self.info, name="hidden", mode="")
+
+    every = {"queries": 10, "corruptions": 4, "limits": kv.Limits(max_depth=6, max_atoms=3)}
+    report = kv.verify(
+        "random:1", Hidden, equality=kv.Equality(determinism=False, minimum={}), save=tmp_path / "run", **every
+    )
+    assert report.causes
+    assert check_saved(tmp_path / "run").contradicted == []
+
+
+@needs_records
+@pytest.mark.parametrize("kind", [pytest.param("forced", marks=pytest.mark.deep), "free"])
+@pytest.mark.parametrize(
+    ("graph", "engine"),
+    [
+        ("countries_s3", "compiled_first"),
+        pytest.param("countries_s3", "compiled_later", marks=pytest.mark.deep),
+        pytest.param("family", "compiled_first", marks=pytest.mark.deep),
+        pytest.param("family", "compiled_later", marks=pytest.mark.deep),
+    ],
+)
+def test_the_columns_contradict_nothing_said_of_recorded_steps(
+    graph: str, engine: str, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "foreign"))
+    from foreign_records import write_trace
+
+    every = {"countries_s3": 1, "family": 48}[graph]
+    kv.compare(
+        *(write_trace(tmp_path, graph, each, kind, every=every) for each in ("eager", engine)), save=tmp_path / "run"
+    )
+    assert check_saved(tmp_path / "run").contradicted == []
+
+
+@pytest.mark.deep
+@pytest.mark.skipif(
+    shutil.which("node") is None or not JAVASCRIPT.is_dir(), reason="needs node and the provers of others"
+)
+@pytest.mark.parametrize(
+    "switch", ["key", "leak", "capture", "falsy", "body", "cap", "sort", "late", "depth", "names", "no_prune"]
+)
+def test_the_columns_contradict_nothing_said_of_a_prover_in_javascript(switch: str, tmp_path: Path):
+    def run(*words: str) -> Any:
+        return subprocess.run(words, cwd=tmp_path, check=True, capture_output=True, text=True)
+
+    run(sys.executable, str(JAVASCRIPT / "mk.py"))
+    steps = tmp_path / "steps.jsonl"
+    steps.write_text(run("node", str(JAVASCRIPT / "prover.js"), "graph.json", switch).stdout)
+    run(sys.executable, "-m", "kgverify", "trace", "import", str(steps), "-o", "steps.h5")
+    kv.compare("reference", tmp_path / "steps.h5", save=tmp_path / "run")
+    assert check_saved(tmp_path / "run").contradicted == []
+
+
+@pytest.fixture(scope="module")
+def capped(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A saved run of an engine that tries only the first 50 facts of a predicate."""
+    folder = tmp_path_factory.mktemp("capped")
+    assert record("fact-cap", folder, is_tight=False).contradicted == []
+    return folder / "run"
+
+
+def state_bound(bound: str) -> Callable[[Any], None]:
+    """Return a change of the position from which facts are said to be missing."""
+
+    def change(report: Any) -> None:
+        when = report["causes"][0]["when"]
+        for text in (when["tests"][0], when["sentence"]):
+            assert "position 50 or later" in text
+        when["tests"] = [text.replace("50 or", f"{bound} or") for text in when["tests"]]
+        when["sentence"] = when["sentence"].replace("position 50 or", f"position {bound} or")
+
+    return change
+
+
+def change_value(*path: Any, to: Callable[[Any], Any]) -> Callable[[Any], None]:
+    """Return a change of one value of a report."""
+
+    def change(report: Any) -> None:
+        *outer, last = path
+        for key in outer:
+            report = report[key]
+        changed = to(report[last])
+        assert changed != report[last]
+        report[last] = changed
+
+    return change
+
+
+WHEN = "causes", 0, "when"
+FIRST = "divergences", 0
+FALSE_SENTENCES = {
+    "a bound that is too low": state_bound("20"),
+    "a bound that is too high": state_bound("200"),
+    "words without a meaning": change_value(*WHEN, "tests", to=lambda tests: ["in a bad mood"]),
+    "a count in a sentence": change_value(*WHEN, "sentence", to=lambda text: text.replace(" of the 1", " of the 2")),
+    "a common clause": change_value(*WHEN, "sentence", to=lambda text: f"{text}; all of them by one clause"),
+    "another reading": change_value(
+        *WHEN, "sentence", to=lambda text: f"{text}; on these the same as facts that equal the query"
+    ),
+    "a number of candidates": change_value("causes", 0, "num_candidates", to=lambda number: number + 1),
+    "a number of later steps": change_value("causes", 0, "num_later", to=lambda number: number - 1),
+    "a member": change_value(*FIRST, "cause", to=lambda number: 1),
+    "a first wrong step": change_value(*FIRST, "step", to=lambda number: number - 1),
+    "evidence": change_value(*FIRST, "evidence", to=lambda text: f"5{text[1:]}"),
+    "a level": change_value(*FIRST, "level", to=lambda level: "renaming"),
+    "a lost proof": change_value(*FIRST, "kind", to=lambda kind: "proof_lost"),
+    "a limit": change_value("exercise", "expected", "limits", "max_atoms", to=lambda number: number + 1),
+    "outcomes": change_value("outcomes", "expected", "PROVED", to=lambda number: number + 1),
+    "a note": change_value("notes", to=lambda notes: [note.replace("7 of 52", "8 of 52") for note in notes]),
+    "a share": change_value("attribution", "shares", 0, "share", to=lambda share: share / 2),
+    "a metric if repaired": change_value("attribution", "shares", 0, "repaired", to=lambda value: value / 2),
+    "a metric": change_value("metrics", "actual", "both.realistic.hits_at_10", to=lambda value: value + 0.1),
+}
+
+
+@pytest.mark.parametrize("name", FALSE_SENTENCES)
+def test_a_false_sentence_is_contradicted(name: str, capped: Path):
+    report = json.loads((capped / "report.json").read_text("utf-8"))
+    FALSE_SENTENCES[name](report)
+    assert Checker.of(report, capped).check().contradicted
+
+
+def test_the_features_that_are_not_checked_are_listed():
+    unknown = set()
+    for row in FEATURES:
+        phrases = [
+            row[key].replace("{each}", str(each))
+            for key in ("phrase", "opposite", "zero", "other_than_zero", "at_least_zero", "at_most_zero", "negative")
+            if key in row
+            for each in row.get("each", [8])
+        ]
+        values = [read_phrase(text.replace("{}", "3 or more")) for text in phrases]
+        if None in values:
+            assert not any(values)
+            unknown.add(row["name"])
+    assert unknown == NOT_CHECKED
+
+
+def test_the_checker_shares_no_code():
+    imported = (
+        "import sys, sentences; print(*[name for name in sys.modules if name.startswith(('kgverify', 'kgreference'))])"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
+    found = subprocess.run(
+        [sys.executable, "-c", imported], capture_output=True, text=True, check=True, env=environment
+    )
+    assert found.stdout.strip() == ""
