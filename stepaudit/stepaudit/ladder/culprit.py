@@ -80,6 +80,14 @@ class Item(NamedTuple):
         return f"{self.kind} {self.name} ({', '.join(self.where)})"
 
 
+def describe_repair(items: Sequence[Item]) -> str:
+    """Say with which settings, and without which parts of the compiler, a step is right."""
+    settings = [f"{item.where[0]}.{item.name}" for item in items if item.kind == SWITCH]
+    parts = [str(item) for item in items if item.kind != SWITCH]
+    words = (("with", settings), ("without", parts))
+    return " and ".join(f"{word} {' and '.join(held)}" for word, held in words if held)
+
+
 class Culprit(NamedTuple):
     """A smallest set of items without which the subject behaves as in eager.
 

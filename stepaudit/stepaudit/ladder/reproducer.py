@@ -30,7 +30,7 @@ from torch.package.importer import ObjMismatchError, ObjNotFoundError, sys_impor
 from stepaudit.audited_function import Keywords, Subject
 from stepaudit.errors import first_line
 from stepaudit.ladder.climb import COLD, OFF, Climb
-from stepaudit.ladder.culprit import Item
+from stepaudit.ladder.culprit import Item, describe_repair
 from stepaudit.ladder.evidence import list_settings, render_repair
 from stepaudit.ladder.minimal_graph import MinimalGraph, render_graph
 from stepaudit.ladder.observation import Deviation
@@ -399,7 +399,7 @@ def _render(
         rung=climb.rung.name,
         version=torch.__version__,
         shown=shown,
-        items=items,
+        right=describe_repair(items),
         source="\n".join(line for line in bundled.source.splitlines() if line.strip()),
         settings=list_settings(climb),
         repair=repair,

@@ -12,7 +12,7 @@ from torch._inductor.utils import fresh_cache
 from stepaudit.audited_function import Subject
 from stepaudit.isolation import is_device_lost
 from stepaudit.ladder.climb import Climb, Judge, Ladder, climb, drawing_as_eager, warm_up_compiler
-from stepaudit.ladder.culprit import LINE, Culprit, find_culprit
+from stepaudit.ladder.culprit import LINE, Culprit, describe_repair, find_culprit
 from stepaudit.ladder.custom_operators import find_wrong_operators
 from stepaudit.ladder.evidence import explain_repair, list_values
 from stepaudit.ladder.minimal_graph import MinimalGraph, find_last_line, find_minimal_graph, render_graph
@@ -196,7 +196,7 @@ def _attribute(subject: Subject, judge: Judge, first: Climb, path: Path | None, 
     if OVERWRITTEN in found.detail:
         audit, remedy = KEPT, "keep a clone of it"
     elif left_out:
-        remedy = f"it is right without {left_out}"
+        remedy = f"it is right {describe_repair(culprit.items)}"
     elif culprit.left:
         remedy = f"the search is not finished: {len(culprit.left)} items remain to be tried"
     report.find(
