@@ -1,6 +1,7 @@
 """Why eager differs from itself: the first operation that gives another result for the same arguments, with its line."""
 
 import sys
+from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 import torch
@@ -82,6 +83,8 @@ def find_source(subject: Subject, number: int) -> Source:
             seeding(subject.first + number),
             torch.compiler.set_stance("force_eager"),
             _Journal(subject.function) as journal,
+            # What ran before an exception counts.
+            suppress(Exception),
         ):
             call_with(subject.function, inputs)
         operations: list[_Operation] = journal.operations
