@@ -1,6 +1,7 @@
 """AGREE is earned: only what runs with other roundings give is excused, and what nothing can restore is named."""
 
 import itertools
+import os
 import time
 from collections.abc import Iterator
 
@@ -115,16 +116,13 @@ def test_an_omitted_cast_and_a_step_that_is_compiled_already_are_found(step: obj
 
 @torch.library.custom_op("stepaudit_tests::add_in_any_order", mutates_args=())
 def add_in_any_order(x: Tensor) -> Tensor:
-    return torch.stack([x[order].sum() for order in (torch.randperm(len(x), generator=CHANCE) for _ in range(3))])
+    chance = torch.Generator().manual_seed(int.from_bytes(os.urandom(4)))
+    return torch.stack([x[torch.randperm(len(x), generator=chance)].sum() for _ in range(3)])
 
 
 @add_in_any_order.register_fake
 def _(x: Tensor) -> Tensor:
     return x.new_empty(3)
-
-
-CHANCE = torch.Generator()
-CHANCE.seed()
 
 
 def draw_many(call: int) -> tuple[Tensor]:

@@ -6,6 +6,7 @@ from typing import Any, Final, NamedTuple
 
 import torch
 from torch import Tensor
+from torch._ops import OpOverload
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -53,7 +54,9 @@ class _Journal(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._function = function
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run the operation and record it."""
+        """Run the operation and record it. Control flow is no operation, but holds some."""
+        if not isinstance(func, OpOverload):
+            return func(*args, **(kwargs or {}))
         given = _digest((args, kwargs))
         out = func(*args, **(kwargs or {}))
         name = func.overloadpacket.__name__

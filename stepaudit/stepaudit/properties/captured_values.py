@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch._dynamo.eval_frame import OptimizedModule
+from torch._library.custom_ops import CustomOpDef
 
 from stepaudit.source_lines import find_code, find_read, list_codes
 from stepaudit.values import copy_tensor, is_same, is_user_module, list_members, make_digest, name_key
@@ -241,6 +242,8 @@ class CapturedState:
         elif callable(value) and (not _has_state(value) or hasattr(value, "cache_clear")):
             self.values.append(captured)
             self.visit_function(value)
+        elif isinstance(value, CustomOpDef):
+            self.visit_function(value._init_fn)
         elif isinstance(value, OptimizedModule):
             self.values.append(captured)
             inner = captured.path, captured.name, captured.code, depth + 1
