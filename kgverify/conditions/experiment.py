@@ -38,7 +38,7 @@ MOST_DRAWN: Final = 120
 
 MOST_DEPTH: Final = 24
 MOST_ATOMS: Final = 6
-"""The largest depth to draw, and the most atoms of a goal that was visited before if the run has no limit."""
+"""The largest depth that is drawn, and the largest number of atoms in a visited goal if the run does not limit it."""
 
 MOST_MATCHES: Final = 500
 """The number of clauses of a predicate above which a drawn atom gets a constant, so that few of them match."""

@@ -27,7 +27,7 @@ from kgverify.verification.recorded import RecordedComparison
 
 _EQUALITY: Final = (FieldRule("metrics", "as printed: half a unit of the last digit to each side"),)
 MOST_NAMED: Final = 4
-"""The most rules that a sentence names; a note lists them all."""
+"""The largest number of rules that one sentence names; if there are more, a note lists all of them."""
 _BY_CHANCE: Final = "random ties and samples of candidates give other metrics each time, and are not among the rules"
 
 

@@ -36,7 +36,7 @@ MOST_STEPS: Final = 2_000
 
 @dataclass(frozen=True, kw_only=True)
 class RecordedDialect:
-    """The dialect that fits the most steps of a trace. `print` shows it; `save` writes it for `--limits dialect=FILE`.
+    """The dialect with which most steps of a trace agree. `print` shows it; `save` writes it for `--limits dialect=FILE`.
 
     dialect:      the declared one, changed in as few switches as possible
     changes:      the changed switches, in words; others that give as many steps are `alternatives`

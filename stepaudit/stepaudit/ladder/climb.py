@@ -14,13 +14,12 @@ from torch._inductor.utils import fresh_cache
 
 from stepaudit.audited_function import Function, Inputs, Subject
 from stepaudit.compiled_step import is_compiled
-from stepaudit.errors import UserError
+from stepaudit.errors import UserError, describe_error
 from stepaudit.isolation import can_isolate, is_device_lost, run_isolated
 from stepaudit.ladder.custom_operators import UseOfOperator
 from stepaudit.ladder.observation import (
     SIGNED_ZERO,
     Deviation,
-    DeviceLost,
     Observation,
     compare_observations,
     name_leaves,
@@ -299,9 +298,10 @@ def climb(subject: Subject, options: AuditOptions = USUALLY, rungs: Sequence[Run
     judge, unsteady = _judge_eager(subject, options)
     climbs: list[Climb] = []
     impossible = []
-    is_cuda = is_on_cuda((subject.inputs(0), [each.get() for each in find_captured_values(subject.function)]))
+    captured = [each.get() for each in find_captured_values(subject.function)]
+    is_cuda = is_on_cuda((subject.inputs(0), captured))
     if rungs is None:
-        calls_compiled = any(is_compiled(each.get()) for each in find_captured_values(subject.function))
+        calls_compiled = any(map(is_compiled, captured))
         rungs = [*options.ladder, *([GIVEN] if calls_compiled and options.ladder else [])]
     for rung in () if unsteady else rungs:
         if rung.name == "reduce-overhead" and not is_cuda:
@@ -378,10 +378,10 @@ def _climb_rung(judge: Judge, rung: Rung, *, is_seeded: bool) -> Climb:
                 if deviations and rung.has_caches and caches == COLD:
                     # This also serves the searches for the cause and the line.
                     prepare_compiler(judge.subject)
-    except (DeviceLost, RuntimeError) as error:
+    except RuntimeError as error:
         if not is_device_lost():
             raise
-        lost = Deviation("some call", "error", "", f"the device was lost: {error}")
+        lost = Deviation("some call", "error", "", f"the device was lost: {describe_error(error)}")
         return Climb(rung, (lost,), 0, time.perf_counter() - began, is_lost=True)
     # If there are no deviations at the end, the rung is right without the caches.
     seconds = time.perf_counter() - began

@@ -21,7 +21,6 @@ from unittest.mock import patch
 
 from stepaudit.isolation import is_device_lost
 from stepaudit.ladder.climb import Climb, Judge, Watched, compiling_without_caches
-from stepaudit.ladder.observation import DeviceLost
 from stepaudit.minimize import minimize
 from stepaudit.options import Rung
 from stepaudit.source_lines import is_user_file
@@ -261,7 +260,7 @@ class _Search:
                 if self.judge.is_right(actual):
                     return True
                 deviations, _ = self.judge.judge(actual)
-        except (DeviceLost, RuntimeError):
+        except RuntimeError:
             if not is_device_lost():
                 raise
             self._attempts.is_complete = False

@@ -86,10 +86,6 @@ class Deviation(NamedTuple):
     detail: str
 
 
-class DeviceLost(Exception):
-    """A kernel failed, and the device cannot be used again in this process."""
-
-
 @contextmanager
 def seeding(number: int) -> Iterator[None]:
     """Give torch, numpy and Python the same random numbers each time. Restore their generators afterwards."""
@@ -131,7 +127,7 @@ def observe(
     captures: the function whose captured state is read, instead of that of `function`
     around:   the context of the call; convert: maps a leaf to the value that is recorded
     draws_as_eager: whether the function must leave torch's own generators in the state in which eager leaves them
-    DeviceLost if nothing can be recorded any more.
+    RuntimeError if a kernel has failed, after which nothing can be recorded.
     """
     states = _read_generators()
     try:
@@ -164,14 +160,11 @@ def observe(
         error = describe_error(_find_error_of_step(raised))
         if is_overwritten(raised):
             error = f"{type(raised).__name__}: {OVERWRITTEN} at {find_line_in_text(str(raised))}"
-        try:
-            given = {"argument": with_grads(name_leaves("argument", inputs)), "captured": _read_captured(captures)}
-            effects = {kind: _copy(leaves, lambda leaf: leaf) for kind, leaves in given.items()}
-            kind = type(raised)
-            is_of_compiler = kind.__module__.startswith(_COMPILER) and kind.__name__ not in _OF_STEPS
-            return Observation(effects, error=error, is_of_compiler=is_of_compiler)
-        except RuntimeError:
-            raise DeviceLost(error) from raised
+        given = {"argument": with_grads(name_leaves("argument", inputs)), "captured": _read_captured(captures)}
+        effects = {kind: _copy(leaves, lambda leaf: leaf) for kind, leaves in given.items()}
+        kind = type(raised)
+        is_of_compiler = kind.__module__.startswith(_COMPILER) and kind.__name__ not in _OF_STEPS
+        return Observation(effects, error=error, is_of_compiler=is_of_compiler)
 
 
 def _find_error_of_step(error: BaseException) -> BaseException:

@@ -10,6 +10,7 @@ from typing import Final
 from torch._inductor.utils import fresh_cache
 
 from stepaudit.audited_function import Subject
+from stepaudit.errors import describe_error
 from stepaudit.isolation import is_device_lost
 from stepaudit.ladder.climb import Climb, Judge, Ladder, climb, drawing_as_eager, warm_up_compiler
 from stepaudit.ladder.culprit import LINE, Culprit, describe_repair, find_culprit
@@ -17,7 +18,7 @@ from stepaudit.ladder.custom_operators import find_wrong_operators
 from stepaudit.ladder.evidence import explain_repair, list_values
 from stepaudit.ladder.minimal_graph import MinimalGraph, find_last_line, find_minimal_graph, render_graph
 from stepaudit.ladder.numerics import list_errors
-from stepaudit.ladder.observation import OVERWRITTEN, VALUES, Deviation, DeviceLost
+from stepaudit.ladder.observation import OVERWRITTEN, VALUES, Deviation
 from stepaudit.ladder.reproducer import write_reproducer
 from stepaudit.options import USUALLY, AuditOptions
 from stepaudit.properties.aliasing import OVERWRITTEN as KEPT
@@ -156,10 +157,10 @@ def _attribute(subject: Subject, judge: Judge, first: Climb, path: Path | None, 
                     if name != "backend-eager":
                         minimal = find_minimal_graph(judge, first)
                     where = _find_line(judge, first, culprit, minimal)
-            except (DeviceLost, RuntimeError) as error:
+            except RuntimeError as error:
                 if not is_device_lost():
                     raise
-                report.skip(AUDIT, f"the device was lost while the graph was minimized: {error}")
+                report.skip(AUDIT, f"the device was lost while the graph was minimized: {describe_error(error)}")
         if path is not None:
             judge.options.announce(f"a script of {subject.name}")
             with report.timing("script"):

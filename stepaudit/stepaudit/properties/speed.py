@@ -14,7 +14,7 @@ from stepaudit.report import Cell
 ROUNDS: Final = 15
 """The number of measurements of each of the two."""
 _ROUND_SECONDS: Final = 0.02
-"""The least time of a measurement, over which its calls are averaged."""
+"""The time that one measurement takes at least; it averages as many calls as fit."""
 
 
 def measure_speed(run: CompiledRun) -> None:
