@@ -195,7 +195,7 @@ def position_of_match(i: Instance) -> int:
 
 def with_query(i: Instance) -> int:
     """Count the matching facts after this one, also if they equal the query."""
-    i.made  # noqa: B018
+    i.made  # noqa: B018  it raises Unknown if nothing is known of the clause
     return sum(index > i.by[1] for index in i.pair.program.matching_facts(i.seen.selected))
 
 
@@ -307,7 +307,7 @@ def alike(i: Instance) -> list[Clause]:
 
 def counts_with_other_kind(i: Instance) -> bool:
     """Return whether the short resolvents before one fill the list, but not those of its own kind."""
-    i.made  # noqa: B018
+    i.made  # noqa: B018  it raises Unknown if nothing is known of the clause
     before = [*i.seen.made.items()][: [*i.seen.made].index(i.by)]
     short = [c for c, m in before if m.kept not in i.seen.visited and len(m.kept) <= limit("max_atoms", i)]
     return sum(kind == i.by[0] for kind, _ in short) < limit("max_resolvents", i) <= len(short)
@@ -355,7 +355,7 @@ def captures(first: Callable[[Goal], int]) -> Value:
     """Return whether a rule makes another resolvent with its variables numbered from a number that the goal gives."""
 
     def read(i: Instance) -> bool:
-        i.made  # noqa: B018
+        i.made  # noqa: B018  it raises Unknown if nothing is known of the clause
         goal = number_variables(i.seen.goal)
         made = i.pair.program.resolve(goal, i.by, i.seen.query, first(goal))
         return i.by[0] == RULE and first(goal) < len(variables(goal)) and changes(i, made and made.before)
