@@ -108,9 +108,9 @@ class Phase:
         """Advance the bar."""
         self._progress.advance(self._task, num_finished)
 
-    def rename(self, title: str) -> None:
-        """Replace the title."""
-        self._progress.update(self._task, description=make_visible(title), refresh=True)
+    def rename(self, title: str, **fields: Any) -> None:
+        """Replace the title, and perhaps fields of rich's task."""
+        self._progress.update(self._task, description=make_visible(title), refresh=True, **fields)
 
 
 @contextmanager

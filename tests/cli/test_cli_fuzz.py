@@ -28,14 +28,6 @@ def test_times_are_read():
 
 def test_a_terminal_shows_how_far_a_campaign_is_and_what_it_compared(command, tmp_path: Path):
     words = ("--engine", "reference", "--examples", "24", "--jobs", "1", "--corpus", tmp_path, "--minimum", "none")
-    done = command("fuzz", *words, FORCE_COLOR="1", LINES="40", TERM="xterm")
+    done = command("fuzz", *words, FORCE_COLOR="1", COLUMNS="160", TERM="xterm")
     shown = re.sub(r"\r|\x1b\[[\d;?]*[A-Za-z]", "", done.stderr)
-    for title, text in {
-        "engine": "reference",
-        "now": "trying problems",
-        "time": r"0:\d\d:\d\d",
-        "problems": "24 of seed 0; 0 more in work",
-        "compared": r"\d+ candidates, \d+ steps, \d+ resolvents",
-        "failures": "none",
-    }.items():
-        assert re.search(rf"\b{title} +{text}", shown), shown[-2000:]
+    assert re.search(r"trying problems: \d+ candidates, \d+ steps .*24/24 .*\d:\d\d:\d\d", shown), shown[-2000:]

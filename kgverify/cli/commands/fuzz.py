@@ -2,7 +2,9 @@
 
 import os
 import re
+from collections import Counter
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -11,24 +13,31 @@ from cyclopts import Parameter, validators
 from kgverify.api.fuzz import FuzzOptions, plan_campaign
 from kgverify.cli import options
 from kgverify.cli.commands.diff import EXIT_CODES
-from kgverify.cli.dashboard import show_dashboard
 from kgverify.cli.output import is_typed
 from kgverify.cli.progress import (
+    Phase,
     make_result_console,
     print_lines,
     print_note,
     replay_command,
+    show_phase,
     typed_command,
     write_json,
 )
-from kgverify.errors import UserError
+from kgverify.errors import UserError, count_of
 from kgverify.program.limits import OURS, read_dialect
 from kgverify.runs.job import MOST_JOBS
-from kgverify.testing.campaigns.campaign import run_campaign
-from kgverify.testing.campaigns.result import describe_campaign
+from kgverify.testing.campaigns.campaign import Campaign, run_campaign
+from kgverify.testing.campaigns.result import Tally, describe_campaign
 from kgverify.testing.problems.decode import SCOPES
 
 INTERRUPTED: Final = 130
+_TITLES: Final = {
+    "start": "starting",
+    "replay": "replaying the corpus",
+    "try": "trying problems",
+    "shrink": "shrinking new divergences",
+}
 _TIME: Final = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s?)?", re.ASCII)
 
 
@@ -90,8 +99,8 @@ def fuzz(
     )
     campaign = replace(campaign, is_apart=bool(campaign.sides.foreign))
     try:
-        with show_dashboard(campaign) as watch:
-            result = run_campaign(campaign, watch=watch)
+        with show_phase("starting", 0) as phase:
+            result = run_campaign(campaign, watch=partial(_show_tally, phase, campaign))
     except KeyboardInterrupt:
         _print_how_to_resume("interrupted; finished work is saved, work in progress is lost")
         return INTERRUPTED
@@ -105,6 +114,21 @@ def fuzz(
         _print_how_to_resume("interrupted; the problems tried are saved")
         return INTERRUPTED
     return EXIT_CODES[result.verdict]
+
+
+def _show_tally(phase: Phase, campaign: Campaign, tally: Tally) -> None:
+    """Show what a campaign does, its share of the budget, and what it found most often."""
+    title, tried = _TITLES[tally.phase], tally.tried
+    if tried.num_steps:
+        title += f": {count_of(tried.num_candidates, 'candidate')}, {count_of(tried.num_steps, 'step')}"
+    if found := Counter(tried.count_by(str)).most_common():
+        num = count_of(tried.num_differing, "problem")
+        title += f"; {num} of {count_of(len(found), 'kind')} differ, {found[0][1]:,} as {found[0][0]}"
+    if tally.is_ending:
+        title = "finishing blocks in progress; Ctrl-C again ends at once"
+    is_timed = tally.phase == "try" and campaign.seconds is not None
+    total, done = (campaign.seconds, tally.seconds) if is_timed else (tally.total or None, tally.done)
+    phase.rename(title, total=total, completed=done)
 
 
 def _print_how_to_resume(what: str) -> None:
