@@ -24,7 +24,6 @@ from kgverify.program.limits import NUMBERS, describe_differences
 from kgverify.program.outcomes import Origin, Outcome, Stage
 from kgverify.program.program import Rule, Symbols
 from kgverify.trace.model.columns import (
-    LABELS,
     NO_DIGESTS,
     Columns,
     Digests,
@@ -76,7 +75,7 @@ class MemorySource:
     @property
     def labels(self) -> NDArray[Any] | None:
         """The labels of true triples, [N], 0 for other candidates; None if the trace has none."""
-        return self.trace.unknown.arrays.get(LABELS)
+        return self.trace.labels
 
     def split(self) -> Iterator[Range]:
         """Yield the range of all candidates."""

@@ -12,7 +12,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from kgverify.comparison.equal_columns import Rounded, agree, count_rounded, has_same_bytes
-from kgverify.trace.model.columns import LABELS, NO_DIGESTS, Columns, Range, Rankings, are_neighbours
+from kgverify.trace.model.columns import NO_DIGESTS, Columns, Range, Rankings, are_neighbours
 from kgverify.trace.model.schema import SEQUENCE, Column, EqualityRule
 from kgverify.trace.model.trace import Trace
 from kgverify.trace.model.validate import check_codes
@@ -54,7 +54,7 @@ class FileSource:
     @property
     def labels(self) -> NDArray[Any] | None:
         """The labels of true triples, [N], 0 for other candidates; None if the trace has none."""
-        return self.trace.read_unknown(LABELS)
+        return self.trace.read_labels()
 
     @property
     def stored(self) -> frozenset[str]:

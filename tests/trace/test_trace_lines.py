@@ -87,7 +87,7 @@ def test_every_field_is_stored(tmp_path):
     assert [column.tolist() for column in found] == [[2], [-1], [2], [1], [2]]
     c = trace.columns.candidates
     assert (c.query[0], c.side[0], c.outcome[0], c.is_limited[0], c.log_probability[0]) == (7, 1, 2, 1, -0.5)
-    assert trace.unknown.arrays["candidates/is_true"].tolist() == [1]
+    assert trace.labels.tolist() == [1]
     assert trace.header.limits == DeclaredLimits(max_depth=3)
     assert (trace.header.policy.name, trace.header.run.graph) == ("best", "toy")
     assert trace.header.clauses.rules == ("q(X0, X1) <- p(X1, X0)",)

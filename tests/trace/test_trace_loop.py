@@ -59,7 +59,7 @@ def test_a_short_float_of_torch_is_widened(tmp_path):
 @pytest.mark.parametrize("options", [{}, {"shard_steps": 1}, {"level": "digests"}])
 def test_true_triples_are_marked(tmp_path, options):
     batches = [(levels()[0] | {"is_true": COLUMNS.candidates.side == i}, *levels()[1:]) for i in range(3)]
-    marks = write(tmp_path / "a", *batches, **options).unknown.arrays["candidates/is_true"]
+    marks = write(tmp_path / "a", *batches, **options).labels
     assert marks.tolist() == [side == i for i in range(3) for side in COLUMNS.candidates.side]
     with pytest.raises(UserError, match="is_true: has 2 values"):
         write(tmp_path / "b", (levels()[0] | {"is_true": [True, False]}, *levels()[1:]))

@@ -29,7 +29,6 @@ from kgverify.report.render.html import render_html
 from kgverify.runs.engine_makers import make_for
 from kgverify.runs.run import build_trace, load_policy, reference_pipeline
 from kgverify.trace.model.columns import LABELS
-from kgverify.trace.model.trace import Unknown
 from kgverify.trace.write.writer import write_again
 from kgverify.verification.attribute import ROUNDING, attribute_loss
 from kgverify.verification.recorded import compare_recorded
@@ -285,7 +284,7 @@ def test_labels_show_the_true_triples_where_the_candidates_do_not(tmp_path):
         bare = replace(
             trace, columns=trace.columns._replace(candidates=candidates._replace(query=query)), rankings=None
         )
-        traces.append((bare, replace(bare, unknown=Unknown({LABELS: labels}, {}))))
+        traces.append((bare, replace(bare, labels=labels)))
     report = report_of(*(bare for bare, _ in traces))
     assert report.attribution is None
     assert any(f"`{LABELS}` would tell" in note for note in report.notes)

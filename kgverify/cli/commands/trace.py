@@ -6,7 +6,7 @@ from typing import Annotated, Final
 
 from cyclopts import Parameter
 
-from kgverify.cli.progress import make_result_console, print_lines, print_warning, write_json
+from kgverify.cli.progress import make_result_console, print_lines, write_json
 from kgverify.errors import UserError, count_of
 from kgverify.report.tables import TABLES, export_trace, parse_selection
 from kgverify.trace.lines.import_lines import import_lines
@@ -51,8 +51,6 @@ def convert(
         f"{target}: {_count(done.num_candidates, done.num_steps)},"
         f" {done.num_bytes_written:,} bytes of {done.num_bytes_read:,}{per_step}",
     )
-    if done.dropped:
-        print_warning(f"not kept, because they are not plain arrays: {', '.join(done.dropped)}")
 
 
 def import_(

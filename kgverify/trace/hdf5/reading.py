@@ -30,7 +30,7 @@ from kgverify.trace.hdf5.stored_array import (
     identity_of,
     translate_hdf5_errors,
 )
-from kgverify.trace.model.columns import KNOWLEDGE_GRAPH
+from kgverify.trace.model.columns import FIELD_OF, KNOWLEDGE_GRAPH, LABELS
 from kgverify.trace.model.header import check_version
 from kgverify.trace.model.schema import RECORD_AGAIN, Column, Schema
 from kgverify.trace.model.validate import check_shape
@@ -45,8 +45,6 @@ _MIN_HEADER_BYTES: Final = 1 << 20
 _MAX_HEADER_RATIO: Final = 8
 """The most bytes of header for each byte of the file; a decoded header takes up to twenty times as much memory."""
 _MAX_ATTRIBUTE_BYTES: Final = 1 << 10
-_MAX_LINKS: Final = 256
-_MAX_NESTING: Final = 8
 _SIGNATURE: Final = b"\x89HDF\r\n\x1a\n"
 
 MAX_BYTES: Final = 64 << 30
@@ -76,45 +74,34 @@ class StoredFile(NamedTuple):
     """The datasets of one file, by path.
 
     arrays:   the datasets that the schema names
-    unknown:  other datasets that can be kept
-    dropped:  paths of objects that cannot be kept
+    labels:   `/candidates/is_true`, if there is one
     identity: the identity that the file must still have when it is read
     checksum: the stored checksum of the file: a checksum over those of all datasets that the schema names
     """
 
     arrays: dict[str, StoredArray]
-    unknown: dict[str, StoredArray]
-    dropped: tuple[str, ...]
+    labels: StoredArray | None
     identity: Identity
     checksum: int
 
 
 def locate_arrays(path: Path, schema: Schema = KNOWLEDGE_GRAPH) -> StoredFile:
-    """Locate and check every dataset of one file. The caller verifies the checksums.
+    """Locate and check every dataset of one file that the format names; ignore others. The caller verifies the checksums.
 
     UserError for a file that `docs/traces.md` refuses.
     """
     where = str(path)
     with opened_trace(path, schema) as (root, descriptor):
         identity = identity_of(descriptor)
-        dropped: list[str] = []
-        found = dict(_find_datasets(root, where, dropped, schema))
-        known: dict[str, StoredArray] = {}
-        unknown: dict[str, StoredArray] = {}
-        for field in schema.columns:
-            if (dataset := found.pop(field.path, None)) is not None:
-                with translate_hdf5_errors(f"{where}:{field.path}"):
-                    known[field.path] = _check_dataset(dataset, field, f"{where}:{field.path}", identity.size)
-        for name, dataset in found.items():
-            checksum = _read_checksum(dataset, f"{where}:{name}") if h5a.exists(dataset, b"xxh3") else None
-            try:
-                unknown[name] = _check_unknown(dataset, f"{where}:{name}", identity.size, checksum)
-            except UserError:
-                dropped.append(name)
-        arrays = [*known.values(), *unknown.values()]
-        check_extents(arrays, identity.size)
-        _check_total(arrays, identity.size)
-        return StoredFile(known, unknown, tuple(dropped), identity, _read_checksum(root, f"{where}:/"))
+        found: dict[str, StoredArray] = {}
+        for field in (*schema.columns, FIELD_OF[LABELS]):
+            place = f"{where}:{field.path}"
+            with translate_hdf5_errors(place):
+                if (dataset := _find_dataset(root, field.path, where)) is not None:
+                    found[field.path] = _check_dataset(dataset, field, place, identity.size)
+        check_extents([*found.values()], identity.size)
+        _check_total([*found.values()], identity.size)
+        return StoredFile(found, found.pop(LABELS, None), identity, _read_checksum(root, f"{where}:/"))
 
 
 @contextmanager
@@ -153,59 +140,27 @@ def _check_attributes(root: Any, where: str, schema: Schema) -> None:
     check_version(None if version is None else int(version), where)
 
 
-def _list_names(schema: Schema) -> dict[str, list[str]]:
-    """Return, for each group of the schema, the names in it, by the group's path with a slash."""
-    names_in: dict[str, list[str]] = {"": []}
-    for path in schema.column_of:
-        group, _, name = path.rpartition("/")
-        names_in.setdefault(f"{group}/" if group else "", []).append(name)
-    names_in[""] += [prefix.rstrip("/") for prefix in names_in if prefix]
-    return names_in
+def _find_dataset(root: Any, path: str, where: str) -> Any | None:
+    """Return the dataset at a path, reached through hard links only; None if there is none.
 
-
-def _find_datasets(root: Any, where: str, dropped: list[str], schema: Schema) -> Iterator[tuple[str, Any]]:
-    """Yield the path and the dataset for each dataset reached through hard links only; list the other objects as dropped.
-
-    Each group is visited once, so that cycles end. In a group with too many links, only names of the schema are kept.
-    UserError if a name of the schema belongs to an object that is not a dataset, or to a link that is not a hard link.
+    UserError for a link of another kind, and for another object than a dataset.
     """
-    names_in = _list_names(schema)
-    seen = set()
-    groups = [("", root)]
-    while groups:
-        prefix, group = groups.pop()
-        address = h5o.get_info(group).addr  # checks more than looking up an object by its name
-        if address in seen and prefix not in names_in:
-            continue
-        seen.add(address)
-        if group.get_num_objs() > _MAX_LINKS or prefix.count("/") >= _MAX_NESTING or len(seen) > _MAX_LINKS:
-            dropped.append(prefix or "/")
-            names = [name.encode() for name in names_in.get(prefix, ()) if group.links.exists(name.encode())]
-        else:
-            names = sorted(group)
-        for raw in names:
-            try:
-                name = prefix + raw.decode()
-            except UnicodeDecodeError:
-                dropped.append(prefix + repr(raw))
-                continue
-            is_named = name in schema.column_of or f"{name}/" in names_in
-            is_hard = group.links.get_info(raw).type == h5l.TYPE_HARD
-            if is_named and not is_hard:
-                raise UserError(
-                    "is a soft, external or user-defined link, expected the object itself",
-                    where=f"{where}:{name}",
-                    fix="copy what it points to into the file",
-                )
-            node = h5o.open(group, raw) if is_hard else None
-            if isinstance(node, h5d.DatasetID):
-                yield name, node
-            elif name in schema.column_of:
-                raise UserError("is not a dataset", where=f"{where}:{name}", fix="write a dataset under this name")
-            elif isinstance(node, h5g.GroupID):
-                groups.append((f"{name}/", node))
-            else:
-                dropped.append(name)
+    node, names = root, path.split("/")
+    for number, name in enumerate(names, 1):
+        here = "/".join(names[:number])
+        if not isinstance(node, h5g.GroupID) or not node.links.exists(name.encode()):
+            return None
+        if node.links.get_info(name.encode()).type != h5l.TYPE_HARD:
+            raise UserError(
+                "is a soft, external or user-defined link, expected the object itself",
+                where=f"{where}:{here}",
+                fix="copy what it points to into the file",
+            )
+        node = h5o.open(node, name.encode())
+        h5o.get_info(node)  # checks more than looking up an object by its name
+    if not isinstance(node, h5d.DatasetID):
+        raise UserError("is not a dataset", where=f"{where}:{path}", fix="write a dataset under this name")
+    return node
 
 
 def _check_dataset(dataset: Any, field: Column, where: str, file_size: int) -> StoredArray:
@@ -224,16 +179,9 @@ def _check_dataset(dataset: Any, field: Column, where: str, file_size: int) -> S
     most = min(_MAX_HEADER_BYTES, _MIN_HEADER_BYTES + _MAX_HEADER_RATIO * file_size)
     if field.path == "header" and shape[0] > most:
         raise UserError(f"takes {shape[0]} bytes, expected at most {most}", where=where, fix="write a shorter header")
-    return _locate(dataset, np.dtype(matching[0]), shape, where, file_size, _read_checksum(dataset, where))
-
-
-def _check_unknown(dataset: Any, where: str, file_size: int, checksum: int | None) -> StoredArray:
-    """Locate the data of an unknown dataset. UserError unless it is a plain array of numbers."""
-    shape = _shape_of(dataset)
-    plain = [f"<{kind}{size}" for kind in "iu" for size in (1, 2, 4, 8)] + ["<f2", "<f4", "<f8"]
-    matching = [d for d in plain if dataset.get_type().equal(_library_type(d))]
-    if shape is None or not 0 < len(shape) <= _MAX_NESTING or not matching:
-        raise UserError("is not a plain array", where=where, fix="write it as an array of numbers")
+    # The checksum of the labels is optional.
+    has_checksum = field.path != LABELS or h5a.exists(dataset, b"xxh3")
+    checksum = _read_checksum(dataset, where) if has_checksum else None
     return _locate(dataset, np.dtype(matching[0]), shape, where, file_size, checksum)
 
 

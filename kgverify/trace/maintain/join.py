@@ -23,7 +23,7 @@ from kgverify.trace.files.manifest import (
     write_manifest,
 )
 from kgverify.trace.maintain.check import find_duplicates, name_candidate
-from kgverify.trace.model.columns import KNOWLEDGE_GRAPH, Candidates, Rankings, join_candidates
+from kgverify.trace.model.columns import KNOWLEDGE_GRAPH, LABELS, Candidates, Rankings, join_candidates
 from kgverify.trace.model.digests import candidate_keys
 from kgverify.trace.model.schema import SEQUENCE, Arrays, Packing, encode_level, packing_of
 from kgverify.trace.read.data_file import DataFile
@@ -37,7 +37,7 @@ _SHOWN = 10
 MOST_MISSING: Final = 1000
 """The most missing parts that are listed: a manifest may claim any number of parts."""
 
-_MAY_DIFFER = {name.replace(".", "/") for name in KNOWLEDGE_GRAPH.optional} | {SEQUENCE}
+_MAY_DIFFER = {name.replace(".", "/") for name in KNOWLEDGE_GRAPH.optional} | {LABELS, SEQUENCE}
 
 
 class PartsError(UserError):
@@ -185,6 +185,8 @@ def _read_parts(sources: Sequence[TraceFile]) -> Iterator[tuple[DataFile, Arrays
             arrays.pop("shard/index", None)
             if "digests/sequence" not in arrays:
                 arrays[SEQUENCE] = trace.digests.sequence
+            if trace.labels is not None:
+                arrays[LABELS] = trace.labels
             yield file, arrays
 
 

@@ -229,14 +229,12 @@ class Conversion(NamedTuple):
     """The result of a conversion.
 
     num_bytes_read, num_bytes_written: sizes of the files
-    dropped: paths of the data in the source that could not be kept
     """
 
     num_candidates: int
     num_steps: int
     num_bytes_read: int
     num_bytes_written: int
-    dropped: tuple[str, ...]
 
 
 def convert_trace(
@@ -254,7 +252,7 @@ def convert_trace(
     rebuild: a function that restores the goals, to raise a compact trace to level `steps`
     overwrites: replace an existing trace at `target`
 
-    Data that this version does not know are kept. UserError for a trace that cannot be read, or cannot be raised to the
+    Data that the format does not name are left out. UserError for a trace that cannot be read, or cannot be raised to the
     level; nothing appears at `target` then.
     """
     with lock_trace(target, overwrites=overwrites), explained(target, kept="the source is unchanged"):
@@ -262,7 +260,6 @@ def convert_trace(
         manifest = read_manifest(source) if source.is_dir() else None
         num_bytes = sum(path.stat().st_size for path in ([source] if manifest is None else source.iterdir()))
         shards: list[Shard] = []
-        dropped: set[str] = set()
         with new_trace(target) if manifest is None else new_folder(target) as place:
             for file, trace in TraceFile(source, is_lazy=True).load_parts():
                 arrays, packing = _convert(trace, level, is_archived, rebuild)
@@ -272,7 +269,6 @@ def convert_trace(
                 # The sequence digests do not change, so neither does the root.
                 sizes = path.stat().st_size, file.num_candidates, file.num_steps
                 shards.append(Shard(path.name, *sizes, render_hash(checksum), render_hash(trace.root)))
-                dropped.update(trace.unknown.dropped)
             if manifest is not None:
                 write_manifest(place, replace_shards(manifest, tuple(shards)))
                 read_trace(place)
@@ -281,7 +277,6 @@ def convert_trace(
         sum(shard.num_steps for shard in shards),
         num_bytes,
         sum(shard.size for shard in shards),
-        tuple(sorted(dropped)),
     )
 
 
@@ -301,5 +296,4 @@ def _convert(
                 fix="record it again at that level",
             )
         trace = rebuild(trace)
-    arrays = lower_arrays(encode_trace(trace), level) | dict(trace.unknown.arrays)
-    return arrays, packing_of(level, is_archived=is_archived)
+    return lower_arrays(encode_trace(trace), level), packing_of(level, is_archived=is_archived)

@@ -27,13 +27,13 @@ from kgverify.trace.hdf5.stored_array import (
     take_rows,
 )
 from kgverify.trace.model.codec import decode_rules, decode_symbols
-from kgverify.trace.model.columns import KNOWLEDGE_GRAPH, Candidates, Columns, Digests, Rankings, expand_rows
+from kgverify.trace.model.columns import KNOWLEDGE_GRAPH, LABELS, Candidates, Columns, Digests, Rankings, expand_rows
 from kgverify.trace.model.digests import compute_digests, root_digest
 from kgverify.trace.model.header import Header, check_version, unknown_columns
 from kgverify.trace.model.header import decode_header as header_of
 from kgverify.trace.model.offsets import Offsets
 from kgverify.trace.model.schema import SEQUENCE, Arrays, Schema, check_file_checksum, has_goals, parse_level
-from kgverify.trace.model.trace import Trace, find_unknown
+from kgverify.trace.model.trace import Trace
 from kgverify.trace.model.validate import (
     check_columns,
     check_facts,
@@ -92,8 +92,7 @@ class DataFile:
     @property
     def is_archived(self) -> bool:
         """True if the file is packed as archives are."""
-        stored = (*self.stored.values(), *self._file.unknown.values())
-        return any(FLETCHER32 in each.filters for each in stored)
+        return any(FLETCHER32 in each.filters for each in self.stored.values())
 
     @property
     def checksum(self) -> str:
@@ -288,11 +287,7 @@ class DataFile:
         arrays = self.load_arrays()
         columns = self.schema.decode(arrays)
         digests = self.check_block(columns, {"sequence": arrays[SEQUENCE]} if SEQUENCE in arrays else {})
-        unknown = self._load(self._file.unknown)
-        return replace(
-            self.with_columns(columns, digests, self.rankings),
-            unknown=find_unknown(self.header, unknown, arrays["header"].tobytes(), self._file.dropped),
-        )
+        return replace(self.with_columns(columns, digests, self.rankings), labels=self.read_labels())
 
     def with_columns(self, columns: Columns, digests: Digests, rankings: Rankings | None = None) -> Trace:
         """Return this file's metadata with other columns, in memory."""
@@ -311,10 +306,10 @@ class DataFile:
             schema=self.schema,
         )
 
-    def read_unknown(self, name: str) -> NDArray[Any] | None:
-        """Return a dataset that the schema does not name; None if the file does not have it."""
-        unknown = self._file.unknown
-        return self._load({name: unknown[name]})[name] if name in unknown else None
+    def read_labels(self) -> NDArray[np.uint8] | None:
+        """Return uint8 [N], 1 for the true triple of its query and side; None if the file does not say which they are."""
+        labels = self._file.labels
+        return None if labels is None else self._load({LABELS: labels})[LABELS]
 
     def load_arrays(self) -> Arrays:
         """Read every dataset that the schema names into memory, and verify its checksum."""

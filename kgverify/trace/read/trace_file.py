@@ -29,7 +29,7 @@ from kgverify.trace.model.columns import (
 )
 from kgverify.trace.model.header import Header, without_recording
 from kgverify.trace.model.schema import RECORD_AGAIN, Arrays, Schema, has_goals
-from kgverify.trace.model.trace import Trace, describe_trace, join_unknown
+from kgverify.trace.model.trace import Trace, describe_trace
 from kgverify.trace.read.data_file import (
     DataFile,
     LazySequence,
@@ -175,7 +175,7 @@ class TraceFile:
             return parts[0]
         digests = Digests(*(np.concatenate(columns) for columns in zip(*(p.digests for p in parts), strict=True)))
         whole = self.with_columns(concatenate([part.columns for part in parts]), digests, parts[-1].rankings)
-        return replace(whole, unknown=join_unknown([part.unknown for part in parts]))
+        return replace(whole, labels=_join_labels([part.labels for part in parts]))
 
     def load_parts(self) -> Iterator[tuple[DataFile, Trace]]:
         """Yield each file with its content, checked as `load` does; one file is in memory at a time."""
@@ -235,11 +235,9 @@ class TraceFile:
         parts = [file.candidate_columns(low, high) for file, low, high in pieces]
         return parts[0] if len(parts) == 1 else join_candidates(parts or [self.files[0].candidate_columns(0, 0)])
 
-    def read_unknown(self, name: str) -> NDArray[Any] | None:
-        """Return a dataset that the schema does not name, for all candidates; None unless every file has it."""
-        parts = [file.read_unknown(name) for file in self.files]
-        found = [part for part in parts if part is not None]
-        return np.concatenate(found) if found and len(found) == len(parts) else None
+    def read_labels(self) -> NDArray[np.uint8] | None:
+        """Return uint8 [N], 1 for the true triple of its query and side; None unless every file says which they are."""
+        return _join_labels([file.read_labels() for file in self.files])
 
     def gather_column(self, name: str, rows: NDArray[np.int64]) -> NDArray[Any]:
         """Return rows of a column of candidates, in any order."""
@@ -373,6 +371,11 @@ class TraceFile:
         self.files, self.shards = [file for file, _ in opened], tuple(shard for _, shard in opened)
         for number, file in enumerate(self.files, 1):
             check_alike(self.files[0], file, is_last=number == len(self.files))
+
+
+def _join_labels(parts: Sequence[NDArray[np.uint8] | None]) -> NDArray[np.uint8] | None:
+    found = [part for part in parts if part is not None]
+    return np.concatenate(found) if found and len(found) == len(parts) else None
 
 
 def check_same_run(first: DataFile, file: DataFile) -> None:

@@ -72,7 +72,7 @@ from kgverify.trace.model.schema import (
     packing_of,
     parse_level,
 )
-from kgverify.trace.model.trace import NOTHING_UNKNOWN, Trace, Unknown, merge_fields
+from kgverify.trace.model.trace import Trace
 from kgverify.trace.model.validate import (
     check_appended,
     check_columns,
@@ -238,14 +238,12 @@ class Clauses:
 NO_CLAUSES: Final = Clauses()
 
 
-def encode_shared(
-    header: Header, symbols: Symbols, clauses: Clauses, where: str, unknown: Unknown = NOTHING_UNKNOWN
-) -> Arrays:
+def encode_shared(header: Header, symbols: Symbols, clauses: Clauses, where: str) -> Arrays:
     """Encode what every shard repeats: header, names and clauses. UserError for clauses or names that do not fit."""
     check_version(header.schema_version, f"{where}:header")
     check_header(header)
     try:
-        content = msgspec.json.encode(merge_fields(encode_header(header), unknown.header))
+        content = msgspec.json.encode(encode_header(header))
     except UnicodeEncodeError as error:
         raise UserError(
             "holds text that UTF-8 cannot encode",
@@ -272,13 +270,15 @@ def encode_trace(trace: Trace) -> Arrays:
     """Encode every dataset of a trace at its level, with its digests as they are: they cannot be computed without goals."""
     level = parse_level(trace.header.level, trace.source)
     clauses = Clauses(trace.facts, trace.fact_lines, trace.rules)
-    arrays = encode_shared(trace.header, trace.symbols, clauses, trace.source, trace.unknown)
+    arrays = encode_shared(trace.header, trace.symbols, clauses, trace.source)
     columns = trace.schema.encode(trace.columns, trace.schema.optional - trace.fields)
     arrays |= {path: column for path, column in columns.items() if trace.schema.is_kept(path, level)}
     arrays[SEQUENCE] = trace.digests.sequence
     if trace.rankings is not None:
         arrays |= encode_level("rankings", trace.rankings)
-    return lower_arrays(arrays, level, trace.schema) | dict(trace.unknown.arrays)
+    if trace.labels is not None:
+        arrays[LABELS] = trace.labels
+    return lower_arrays(arrays, level, trace.schema)
 
 
 _MOST_PIECES: Final = 256
@@ -601,7 +601,7 @@ class TraceWriter:
             arrays = file.load_arrays()
             columns = self._schema.decode(arrays)
             self._encoded.append(self._schema.encode(columns, self._absent) | {SEQUENCE: arrays[SEQUENCE]})
-            if (labels := file.read_unknown(LABELS)) is not None:
+            if (labels := file.read_labels()) is not None:
                 self._encoded[-1][LABELS] = labels
             self._num_steps += file.num_steps
             self._num_bytes += sum(array.nbytes for array in self._encoded[-1].values())
@@ -651,7 +651,7 @@ class TraceWriter:
 
 
 def write_again(trace: Trace, path: Path, *, is_archived: bool = False) -> None:
-    """Write a trace as one file at its own level, including data that this version does not know.
+    """Write a trace as one file at its own level.
 
     Digests are recomputed if the level keeps the goals. UserError for data that cannot be stored, OSError if the write fails.
     """
