@@ -101,7 +101,6 @@ from kgverify.trace.model.schema import Schema as Schema
 from kgverify.trace.model.schema import TraceLevel as TraceLevel
 from kgverify.trace.model.stage_items import StageOutputs as StageOutputs
 from kgverify.trace.model.trace import Trace as Trace
-from kgverify.trace.model.trace import Unknown as Unknown
 from kgverify.trace.read.trace_file import TraceFile as TraceFile
 from kgverify.trace.write.writer import Clauses as Clauses
 from kgverify.trace.write.writer import Storage as Storage
