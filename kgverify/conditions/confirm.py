@@ -24,7 +24,7 @@ from kgverify.conditions.find import (
     weaken,
 )
 from kgverify.conditions.instances import Cases, Instance, Unit
-from kgverify.conditions.search import MOST_CHANCE, Condition
+from kgverify.conditions.search import MOST_CHANCE, Condition, Term
 
 MOST_ROUNDS: Final = 8
 """The most experiments for one cause, each with different problems."""
@@ -154,9 +154,8 @@ def adopt(found: Found, others: Sequence[Found]) -> Found:
     One fault may show in several causes, and a cause may have too few instances to find its condition or its boundary.
     """
     for other in others:
-        is_same = found.condition.tests == other.condition.tests
-        is_open = not (found.is_exact and found.condition.tests) or _is_bound_between(found.condition, other.condition)
-        if (is_same or is_open) and (moved := transfer(found, other, len(others) + 1)) is not None:
+        is_open = not (found.is_exact and found.condition.tests) or may_be_one(found.condition, other.condition)
+        if is_open and (moved := transfer(found, other, len(others) + 1)) is not None:
             return moved
     return found
 
@@ -180,15 +179,20 @@ def transfer(found: Found, other: Found, num_tried: int = 1, most: float = MOST_
     return None
 
 
-def _is_bound_between(condition: Condition, other: Condition) -> bool:
-    """Return whether another condition has the same tests, with bounds between the values that this condition leaves open."""
-    if len(condition.tests) != len(other.tests) or condition.either is not None or condition.tests == other.tests:
+def may_be_one(condition: Condition, other: Condition) -> bool:
+    """Return whether two conditions have the same tests, with bounds that both leave open where these differ."""
+    pairs = [sorted(each.terms, key=lambda term: term[:2]) for each in (condition, other)]
+    if len(condition.parts) != len(other.parts) or len(pairs[0]) != len(pairs[1]):
         return False
-    for own, test in zip(condition.tests, other.tests, strict=True):
-        low, high = sorted((own.value, own.value if own.beyond is None else own.beyond))
-        if (own.feature, own.relation) != (test.feature, test.relation) or not low <= test.value <= high:
-            return False
-    return True
+    return all(own == term or _overlap(own, term) for own, term in zip(*pairs, strict=True))
+
+
+def _overlap(term: Term, other: Term) -> bool:
+    """Return whether there is a true bound that fits two tests of one feature."""
+    if (term.feature, term.relation) != (other.feature, other.relation) or term.beyond is None or other.beyond is None:
+        return False
+    (low, high), (least, most) = sorted((term.value, term.beyond)), sorted((other.value, other.beyond))
+    return max(low, least) <= min(high, most)
 
 
 def _share(experiment: Experiment | None) -> float:

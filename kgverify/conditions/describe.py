@@ -18,7 +18,7 @@ from kgverify.comparison.locate import level_of_step, locate_difference, starts_
 from kgverify.comparison.result import NO_CANDIDATE, PROOF_CLASSES, Cause, Divergence, Level, count_candidates
 from kgverify.comparison.step_view import StepReader, StepView
 from kgverify.conditions.batch import Actual, CandidateReader
-from kgverify.conditions.confirm import CONFIRMED, Tested, adopt, confirm, split, transfer
+from kgverify.conditions.confirm import CONFIRMED, Tested, adopt, confirm, may_be_one, split, transfer
 from kgverify.conditions.experiment import Engines, Tried
 from kgverify.conditions.features import Feature
 from kgverify.conditions.find import OF_WHOLE_STEPS, Found, find_condition, settle
@@ -167,12 +167,12 @@ def _join_same_faults(
         is_of_proof = reader.is_of_proof(number)
         is_same = (
             _is_certain(own)
-            and own.found.condition.tests == named.found.condition.tests
+            and may_be_one(own.found.condition, named.found.condition)
             and own.found.table.is_wrong.sum() <= named.found.table.is_wrong.sum()
         )
         num_named = sum(not reader.is_of_proof(i) for i in tested)
         may_join = (
-            transfer(own.found, named.found, num_named, MOST_CHANCE_ALIKE) is not None
+            is_same or transfer(own.found, named.found, num_named, MOST_CHANCE_ALIKE) is not None
             if is_of_proof
             else (is_same or not _is_certain(own))
             and own.found.cases.is_like(named.found.cases)
@@ -185,14 +185,14 @@ def _join_same_faults(
         reader.assign({number: [], other: sorted([*apart[number], *apart[other]])})
         again = seek(other)
         joined: Tested | None = None
-        if again is not None and is_of_proof:
-            moved = transfer(again, named.found)
-            joined = None if moved is None else named._replace(found=moved)
+        moved = transfer(again, named.found) if again is not None and is_of_proof else None
+        if moved is not None:
+            joined = named._replace(found=moved)
         elif again is not None and again.is_exact and reader.is_in_all_steps(other, again):
             costs = [each.found.condition.cost for each in (own, named) if each.found.condition.tests]
-            if is_same or again.condition.cost < min(costs, default=inf):
+            if is_same or (again.condition.cost < min(costs, default=inf) and not is_of_proof):
                 joined = test(other, again)
-        if joined is None or not (is_of_proof or _is_certain(joined)):
+        if joined is None or not (moved is not None or _is_certain(joined)):
             reader.assign(apart)
             continue
         tested[other] = joined

@@ -119,11 +119,7 @@ def _count_steps(columns: Columns, *, knows_depth: bool, skips_unary: bool) -> C
     A candidate that begins with its query begins at depth 0. Any other begins at its recorded depth, or at 0 if it is unknown.
     """
     num_steps = columns.candidates.num_steps.astype(np.int64)
-    counts = np.ones(len(columns.steps.depth), np.int64)
-    if skips_unary:
-        first = starts_of(columns.steps.num_resolvents)[:-1]
-        is_single = columns.steps.num_resolvents == 1
-        counts[is_single] = columns.resolvents.kind[first[is_single]] != GoalKind.GOAL
+    counts = count_depth(columns, skips_unary=skips_unary)
     before = np.cumsum(counts) - counts
     has_steps = num_steps > 0
     begins = starts_of(num_steps)[:-1][has_steps]
@@ -132,6 +128,16 @@ def _count_steps(columns: Columns, *, knows_depth: bool, skips_unary: bool) -> C
         at = np.where(_begin_with_query(columns)[has_steps], 0, columns.steps.depth[begins])
     depth = np.minimum(before + np.repeat(at - before[begins], num_steps[has_steps]), MAX_DEPTH)
     return columns._replace(steps=columns.steps._replace(depth=depth.astype(np.uint16)))
+
+
+def count_depth(columns: Columns, *, skips_unary: bool) -> NDArray[np.int64]:
+    """Return how much each step adds to the depth: int64 [S]; 0 for a single goal if the dialect does not count it."""
+    counts = np.ones(len(columns.steps.depth), np.int64)
+    if skips_unary:
+        first = starts_of(columns.steps.num_resolvents)[:-1]
+        is_single = columns.steps.num_resolvents == 1
+        counts[is_single] = columns.resolvents.kind[first[is_single]] != GoalKind.GOAL
+    return counts
 
 
 def _begin_with_query(columns: Columns) -> NDArray[np.bool_]:

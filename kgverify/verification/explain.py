@@ -22,6 +22,7 @@ from kgverify.verification.attribute import attribute_loss, order_by_loss
 from kgverify.verification.lockstep import Compared, Task
 from kgverify.verification.planted_changes import check_attribution
 from kgverify.verification.recorded_ranks import judge_ranks, recognise_ranks
+from kgverify.verification.repair import measure_repairs
 from kgverify.verification.replay import Explainer, Replayed
 
 
@@ -63,6 +64,9 @@ def explain(
         },
         engines=Engines(task.engines, partial(rerun, task.run, *task.pipelines, expected, comparer)),
     )
+    if not lockstep:
+        with task.phase("taking the expected step once", 0):
+            causes = measure_repairs(task, compared, divergences, causes)
     if lockstep or not causes or expected.rankings is None or actual.rankings is None:
         return msgspec.structs.replace(comparison, divergences=divergences), causes, None
     with task.phase("splitting the loss over the causes", 0):

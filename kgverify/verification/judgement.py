@@ -49,6 +49,7 @@ class Effort(NamedTuple):
     exact:    the most causes for which every subset is evaluated to split the loss
     samples:  the number of orders of the causes that are drawn if there are more causes
     explained: the number of causes whose conditions are sought
+    repaired: the number of candidates of a cause whose wrong steps are replaced by the expected ones
     """
 
     replayed: int = 200
@@ -56,10 +57,11 @@ class Effort(NamedTuple):
     exact: int = 8
     samples: int = 200
     explained: int = 12
+    repaired: int = 1000
 
 
 FULL: Final = Effort()
-LITTLE: Final = Effort(replayed=6, alone=2, exact=3, samples=5, explained=0)
+LITTLE: Final = Effort(replayed=6, alone=2, exact=3, samples=5, explained=0, repaired=0)
 """The effort for known answers."""
 
 

@@ -32,10 +32,10 @@ def lockstep_comparer(run: Run, expected: Trace, actual: Pipeline, phase: Phase,
     positions = positions_of(expected.columns)
     with phase("one step from each expected goal", 0):
         stepped = actual.engine.step(positions)
-    return _compare_steps(run, actual, expected, lockstep_columns(expected.columns), stepped, options)
+    return compare_steps(run, actual, expected, lockstep_columns(expected.columns), stepped, options)
 
 
-def _compare_steps(
+def compare_steps(
     run: Run, actual: Pipeline, expected: Trace, steps: Columns, stepped: Columns, options: Options
 ) -> Comparer:
     """Return a comparer of expected steps with the actual engine's steps, each as a candidate with one step."""
@@ -138,7 +138,7 @@ def follow_near_ties(
         )
     stepped = select_candidates(stepped, np.flatnonzero(follows))
     owner = np.repeat(rows, num_steps)[follows]
-    later = _compare_steps(run, actual, comparer.expected, lock, stepped, comparer.alike)
+    later = compare_steps(run, actual, comparer.expected, lock, stepped, comparer.alike)
     named, views = restore_candidates(later.compare(), later.views, owner) if len(owner) else (None, {})
     benign = BenignCount()
     benign.join(comparer.benign, np.arange(len(comparer.expected.columns.candidates.query)))

@@ -343,6 +343,7 @@ def _list_rows(report: ReportContent, reader: DerivationReader) -> list[Values]:
             "num_later": cause.num_later,
             "share": shares.get(i),
             "condition": wording.clip(cause.condition, wording.MOST_OF_CONDITION),
+            "repair": wording.describe_repair(cause),
         }
         for i, cause in enumerate(report.causes[:MOST_ROWS])
     ] or [
@@ -356,6 +357,7 @@ def _list_rows(report: ReportContent, reader: DerivationReader) -> list[Values]:
             "num_later": each.later_steps,
             "share": None,
             "condition": "",
+            "repair": "",
         }
         for i, each in enumerate(report.divergences[:MOST_ROWS])
     ]

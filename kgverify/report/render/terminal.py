@@ -222,8 +222,9 @@ def _render_causes(report: ReportContent) -> Iterator[RenderableType]:
     if len(report.causes) > MOST_CAUSES:
         yield Text(f"... and {len(report.causes) - MOST_CAUSES} more; --json has them all", style="dim")
     for i, cause in enumerate(report.causes[:MOST_CAUSES]):
-        if cause.num_assumed:
-            yield Text(f"#{i + 1}: {wording.describe_size(cause)}", style="dim")
+        for text in (wording.describe_size(cause) if cause.num_assumed else "", wording.describe_repair(cause)):
+            if text:
+                yield Text(f"#{i + 1}: {text}", style="dim")
     if report.attribution:
         yield _summary_of_loss(report, report.attribution)
         if report.attribution.basis == "traces":
@@ -347,6 +348,8 @@ def explain_causes(
         yield "no cause: nothing diverged, or its cause is unknown"
     for number in numbers:
         yield f"#{number + 1} {wording.cause_label(report, number)}: {wording.describe_size(report.causes[number])}"
+        if repair := wording.describe_repair(report.causes[number]):
+            yield f"  {repair}"
         yield from (f"  {line}" for line in _explain(report.causes[number]))
         first = str(report.causes[number].first + 1)
         command = shlex.join(("kgverify", "shrink", str(folder), "--divergence", first))

@@ -14,7 +14,16 @@ from numpy.typing import NDArray
 
 from kgverify.program.limits import OURS
 from kgverify.program.outcomes import GoalKind, Outcome, Side
-from kgverify.trace.model.columns import Candidates, CandidateSet, Columns, Rankings, expand_rows, starts_of
+from kgverify.trace.model.columns import (
+    Candidates,
+    CandidateSet,
+    Columns,
+    Rankings,
+    Resolvents,
+    Steps,
+    expand_rows,
+    starts_of,
+)
 from kgverify.trace.model.digests import Words, candidate_keys, fold, renumber
 from kgverify.trace.model.header import Header
 from kgverify.trace.model.schema import has_goals
@@ -164,29 +173,15 @@ class _Block:
 
     def _has_other_sum(self) -> NDArray[np.bool_]:
         """Return the candidates whose log-probability does not follow from finite scores."""
-        score, steps = self._resolvents.score.astype(np.float64), self._steps
-        num = steps.num_resolvents.astype(np.int64)
-        is_known = self._is_from_start.copy()
-        is_known[self.owner[~self._has_choice]] = False
-        of_step = np.repeat(np.arange(len(num)), num)
-        is_known[self.owner[of_step[~np.isfinite(score)]]] = False
-        wanted = self._candidates.log_probability
-        is_known &= np.isfinite(wanted)
-        score = np.where(np.isfinite(score), score, 0.0)
-        filled = np.flatnonzero(num)
-        highest, total = np.zeros(len(num)), np.ones(len(num))
-        if len(filled):
-            at = self._starts[:-1][filled]
-            highest[filled] = np.maximum.reduceat(score, at)
-            total[filled] = np.add.reduceat(np.exp(score - highest[of_step]), at)
-        chosen = np.where(self._has_choice, steps.choice, 0) + self._starts[:-1]
-        gain = np.where(self._has_choice, score[np.minimum(chosen, len(score) - 1)] if len(score) else 0.0, 0.0)
-        gain -= highest + np.log(total)
-        sums = np.bincount(self.owner, gain, len(wanted))
+        gain, wanted = weigh_choices(self._steps, self._resolvents), self._candidates.log_probability
+        is_known = self._is_from_start & np.isfinite(wanted)
+        is_known[self.owner[~np.isfinite(gain)]] = False
+        sums = np.bincount(self.owner, np.where(np.isfinite(gain), gain, 0.0), len(wanted))
         engine = self._header.engine
+        score = self._resolvents.score
         unit = max(UNIT_ROUNDOFF[name_precision(engine.precision)], float(np.finfo(self._resolvents.score.dtype).eps))
         error = 2 * bound_score_error(self._header.policy, engine.precision) + _ROUNDINGS * unit * np.maximum(
-            1.0, float(np.abs(score).max(initial=0.0))
+            1.0, float(np.abs(score[np.isfinite(score)]).max(initial=0.0))
         )
         tolerance = error * np.maximum(1, self._candidates.num_steps.astype(np.int64)) + 1e-6 * np.abs(wanted)
         is_other: NDArray[np.bool_] = is_known & (np.abs(sums - wanted) > tolerance)
@@ -271,6 +266,24 @@ class _Block:
         differs = (renumber(left, ends) != renumber(right, ends)).any(1) & (left[:, 0] >= 0) & (right[:, 0] >= 0)
         is_other[np.repeat(goal, counts)[differs]] = True
         return is_other
+
+
+def weigh_choices(steps: Steps, resolvents: Resolvents) -> NDArray[np.float64]:
+    """Return the log-softmax of each step's choice: float64 [S], in nats; NaN if it follows from no finite scores."""
+    score, num = resolvents.score.astype(np.float64), steps.num_resolvents.astype(np.int64)
+    gain = np.full(len(num), np.nan)
+    has_choice = np.flatnonzero((steps.choice >= 0) & (steps.choice < num))
+    if len(has_choice):
+        starts = starts_of(num)
+        filled = np.flatnonzero(num)
+        highest, total = np.zeros(len(num)), np.ones(len(num))
+        with np.errstate(invalid="ignore"):
+            highest[filled] = np.maximum.reduceat(score, starts[:-1][filled])
+            total[filled] = np.add.reduceat(np.exp(score - np.repeat(highest, num)), starts[:-1][filled])
+            gain[has_choice] = score[starts[has_choice] + steps.choice[has_choice]]
+            gain -= highest + np.log(total)
+    gain[~np.isfinite(np.bincount(np.repeat(np.arange(len(num)), num), score, len(num)))] = np.nan
+    return gain
 
 
 def describe_rankings(rankings: Rankings, candidates: Candidates) -> list[str]:
