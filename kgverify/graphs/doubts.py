@@ -4,7 +4,6 @@ A warning about names lists the first ones and counts the rest.
 """
 
 import re
-import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
@@ -72,8 +71,6 @@ def find_doubts(
         number = count_of(len(strangers), "constant")
         yield f"{files['domains']}: {number} that no triple has, such as {min(strangers)!r}"
     yield from _find_split_warnings(tables, files)
-    for names in (constants, predicates):
-        yield from _find_similar_names(names, train)
 
 
 def _check_first_row(triples: Triples, parts: Sequence[Part], source: Source) -> Iterator[str]:
@@ -179,28 +176,6 @@ def _invert(name: str) -> str:
     """Return the relation whose inverse a name denotes; empty for another name."""
     match = _INVERSE.fullmatch(name)
     return (match["after"] or match["before"]) if match else ""
-
-
-_MAX_SIMILAR: Final = 10
-
-
-def _find_similar_names(names: Collection[str], file: str) -> Iterator[str]:
-    """Warn about names that look the same to a reader: they differ in blanks, marks or the encoding of accents."""
-    similar: dict[str, list[str]] = defaultdict(list)
-    for name in names:
-        if not name.isascii():
-            similar[_fold(name)].append(name)
-    for folded, written in similar.items():
-        if folded in names and folded not in written:
-            written.append(folded)
-    for written in islice((each for each in similar.values() if len(each) > 1), _MAX_SIMILAR):
-        shown = " and ".join(map(ascii, written))
-        yield f"{file}: names that differ in invisible characters: {shown}; each is another name"
-
-
-def _fold(name: str) -> str:
-    signs = (" " if unicodedata.category(sign) == "Zs" else sign for sign in unicodedata.normalize("NFC", name))
-    return "".join(sign for sign in signs if unicodedata.category(sign) not in ("Cf", "Cc")).strip()
 
 
 _MAX_LISTED: Final = 20

@@ -1,6 +1,5 @@
 """The limits of a derivation and the options of its semantics."""
 
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias, get_args
@@ -8,13 +7,12 @@ from typing import Any, Final, Literal, TypeAlias, get_args
 import msgspec
 
 from kgverify.arguments import check_fields
-from kgverify.errors import UserError, suggest
-from kgverify.files.reading import read_file
+from kgverify.errors import UserError, check_known, suggest
+from kgverify.files.reading import read_toml
 from kgverify.files.writing import write_file
 
 Filter: TypeAlias = Literal["prune", "revisit", "duplicates", "close", "max_atoms", "max_resolvents"]
 
-_MAX_BYTES: Final = 1 << 16
 _PAGE: Final = "docs/semantics.md explains each switch of a dialect"
 
 
@@ -117,34 +115,22 @@ def describe_differences(expected: Dialect, actual: Dialect) -> list[str]:
 
 
 def read_dialect(path: Path) -> Dialect:
-    """Read a dialect from a TOML file. UserError if the file cannot be read, or does not hold a dialect."""
-    content = read_file(path, purpose="a dialect, as TOML", max_bytes=_MAX_BYTES)
+    """Read a dialect from a TOML file. Switches that the file omits have their defaults.
+
+    UserError if the file cannot be read, or does not hold a dialect.
+    """
+    where, found = str(path), read_toml(path, purpose="a dialect, as TOML", fix=_PAGE)
+    for name in found:
+        check_known(name, Dialect.__struct_fields__, "switch", where)
     try:
-        return parse_dialect(content.decode("utf-8"), str(path))
-    except UnicodeDecodeError:
-        raise UserError("is not UTF-8 text", where=str(path), fix=_PAGE) from None
+        return Dialect(**found)
+    except UserError as error:
+        raise UserError(error.message, where=f"{where}: {error.where}", fix=error.fix) from None
 
 
 def write_dialect(dialect: Dialect, path: Path) -> None:
     """Write a dialect as a TOML file. UserError if it cannot be written."""
     write_file(path, render_dialect(dialect))
-
-
-def parse_dialect(text: str, where: str = "dialect") -> Dialect:
-    """Parse a dialect from TOML. Switches that the text omits have their defaults. UserError if the text is not a dialect."""
-    try:
-        found = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise UserError(f"is not TOML: {error}", where=where, fix=_PAGE) from None
-    for name in found:
-        if name not in Dialect.__struct_fields__:
-            raise UserError(
-                f"unknown switch {name!r}", where=where, fix=suggest(name, Dialect.__struct_fields__) or _PAGE
-            )
-    try:
-        return Dialect(**found)
-    except UserError as error:
-        raise UserError(error.message, where=f"{where}: {error.where}", fix=error.fix) from None
 
 
 def render_dialect(dialect: Dialect) -> str:

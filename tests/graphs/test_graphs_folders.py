@@ -310,14 +310,6 @@ def test_splits_that_may_mislead_have_one_sentence_each(files: dict[str, str], e
     assert list(read(files).warnings) == expected
 
 
-def test_names_that_look_the_same_are_a_warning() -> None:
-    names = ("Paris", "Paris\u200b", "Paris\u00a0", "caf\u00e9", "cafe\u0301")
-    graph = read({"train.txt": "".join(f"{name}\tin\tFrance\n" for name in names) + "a\tin\u00ad\tb\n"})
-    found = " ".join(warning for warning in graph.warnings if "invisible" in warning)
-    for name in (*names, "in", "in\u00ad"):
-        assert ascii(name) in found
-
-
 def test_a_seed_gives_the_same_graph_and_another_seed_another() -> None:
     graph = kv.load_graph("random:3")
     assert graph.name == "random:3"

@@ -589,11 +589,10 @@ class _Run:
             # A partial block was tried again as a whole.
             tried = reduce(Tried.plus, blocks.values(), NOTHING_TRIED) if is_partial else tried.plus(block)
 
-        def report(at_work: Iterable[int]) -> None:
+        def report() -> None:
             self.seconds = time.monotonic() - started
-            tally = Tally("try", tried.num_problems, campaign.most_examples or 0, self.seconds, self.num_resumed)
-            num = sum(size_of[number] for number in at_work)
-            self._watch(tally._replace(at_work=num, is_ending=self.is_interrupted, tried=tried))
+            num = campaign.most_examples or 0
+            self._watch(Tally("try", tried.num_problems, num, self.seconds, self.is_interrupted, tried))
 
         size_of: dict[int, int] = {}
         deaths: dict[int, Counter[Group]] = {}
@@ -647,55 +646,57 @@ class _Run:
         """
         if not tasks:
             return
-        started, begun = time.monotonic(), set[int]()
+        started, num_done = time.monotonic(), 0
 
-        def report(at_work: Iterable[int]) -> None:
-            begun.update(running := set(at_work))
-            seconds = time.monotonic() - started
-            self._watch(Tally(phase, len(begun - running), len(tasks), seconds, is_ending=self.is_interrupted))
+        def report() -> None:
+            self._watch(Tally(phase, num_done, len(tasks), time.monotonic() - started, self.is_interrupted))
+
+        def count(number: int, result: T) -> None:
+            nonlocal num_done
+            num_done += 1
+            take(number, result)
 
         def retry(number: int, exit_code: int) -> tuple[Callable[..., T], tuple[object, ...]]:
             ended[number] += weigh_end(exit_code)
             return tasks[number] if ended[number] < MOST_KILLS else (give, (after_death,))
 
         ended: Counter[int] = Counter()
-        self._work(workers, ((number, *task) for number, task in enumerate(tasks)), take, report, retry)
+        self._work(workers, ((number, *task) for number, task in enumerate(tasks)), count, report, retry)
 
     def _work(
         self,
         workers: Workers,
         tasks: Iterator[tuple[int, Callable[..., T], tuple[object, ...]]],
         take: Callable[[int, T], None],
-        report: Callable[[Iterable[int]], None],
+        report: Callable[[], None],
         retry: Callable[[int, int], tuple[Callable[..., T], tuple[object, ...]]],
     ) -> None:
-        """Do numbered tasks, pass on each result, and report the numbers of the tasks in progress.
+        """Do numbered tasks, pass on each result, and report the progress.
 
         retry: returns the replacement of a task whose process ended, given the exit code
 
         A KeyboardInterrupt cancels the tasks that have not begun; a second one is raised.
         """
-        report(())
+        report()
         with Calls(workers, retry) as calls:
             while True:
                 try:
                     most = 2 * workers.count() if self.campaign.scheduler is not None else workers.count()
                     while not self.is_interrupted and len(calls.running) < most and (task := next(tasks, None)):
                         number, function, arguments = task
-                        report([*calls.running, number])
                         calls.begin(number, function, *arguments)
                     if not calls.running:
                         break
                     if ended := calls.take(0.5):
                         take(*ended)
-                    report(calls.running)
+                    report()
                 except KeyboardInterrupt:
                     if self.is_interrupted:
                         raise
                     self.is_interrupted = True
                     calls.cancel()
-                    report(calls.running)
-        report(())
+                    report()
+        report()
 
     def _died(self, exit_code: int, when: str) -> UserError:
         num_checked = sum(block.num_problems for block in self.blocks.values())

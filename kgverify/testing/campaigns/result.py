@@ -317,8 +317,6 @@ class Tally(NamedTuple):
     phase:       `start`, `replay`, `try` or `shrink`
     done, total: the numbers of reproducers, problems or shrinks; total is 0 if the budget is in seconds
     seconds:     the seconds of the phase so far
-    resumed:     the number of finished problems that come from earlier campaigns
-    at_work:     the number of problems in progress
     is_ending:   whether the campaign was interrupted, and only finishes blocks in progress
     tried:       the results of all blocks so far
     """
@@ -327,8 +325,6 @@ class Tally(NamedTuple):
     done: int = 0
     total: int = 0
     seconds: float = 0.0
-    resumed: int = 0
-    at_work: int = 0
     is_ending: bool = False
     tried: Tried = NOTHING_TRIED
 

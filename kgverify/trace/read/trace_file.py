@@ -28,7 +28,7 @@ from kgverify.trace.model.columns import (
     select_candidates,
 )
 from kgverify.trace.model.header import Header, without_recording
-from kgverify.trace.model.schema import RECORD_AGAIN, Arrays, Schema, has_goals
+from kgverify.trace.model.schema import RECORD_AGAIN, Arrays, Schema
 from kgverify.trace.model.trace import Trace, describe_trace
 from kgverify.trace.read.data_file import (
     DataFile,
@@ -124,11 +124,6 @@ class TraceFile:
     def header(self) -> Header:
         """The header of the trace."""
         return self.files[0].header
-
-    @property
-    def has_goals(self) -> bool:
-        """True if its level keeps the atoms of its goals."""
-        return has_goals(self.header.level)
 
     @property
     def symbols(self) -> Symbols:
