@@ -141,7 +141,7 @@ def _check_attributes(root: Any, where: str, schema: Schema) -> None:
 
 
 def _find_dataset(root: Any, path: str, where: str) -> Any | None:
-    """Return the dataset at a path, reached through hard links only; None if there is none.
+    """Return the dataset at a path, reached through hard links only; None if no dataset is there.
 
     UserError for a link of another kind, and for another object than a dataset.
     """
