@@ -16,7 +16,6 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 
 from kgverify.errors import UserError, count_of
 from kgverify.graphs.formats.reading import line_error, show
-from kgverify.program.atoms import NamedAtom
 from kgverify.program.program import Source
 
 BLANKS: Final = " \t"
@@ -75,7 +74,6 @@ _WORD: Final = r"(?>(?:[^ \t\n()'\",\\:<=>]++|:(?![-:]))+)"
 _WORDS: Final = rf"(?!(?:not|Not|NOT|naf)[ \t]|\?-|[.%#~!¬;-]|{NUMBER}[ \t]){_WORD}(?>(?: ++{_WORD})*)"
 _ARGUMENTS: Final = r"[ \t]*+\([ \t]*+({0})[ \t]*+,[ \t]*+({0})[ \t]*+\)"
 _PLAIN_ATOM: Final = re.compile(rf"[ \t]*+({_WORDS}|{_IN_QUOTES}){_ARGUMENTS.format(f'{_BARE}|{_IN_QUOTES}')}")
-_PLAIN_FACT: Final = re.compile(rf"[ \t]*+({_WORDS}){_ARGUMENTS.format(_BARE)}[ \t]*+\.?[ \t]*+(?:\n|\Z)")
 
 NO_BODY: Final = (
     "at least one body atom",
@@ -128,15 +126,6 @@ class ClauseReader:
         self._source = Source(file, line + self.text.count("\n", self._counted, position))
         self._counted = position
         return self._source
-
-    def read_plain_fact(self) -> tuple[int, NamedAtom] | None:
-        """Return the line and the atom of the next fact, if it is alone on its line and has no quotes; None otherwise."""
-        match = _PLAIN_FACT.match(self.text, self.position)
-        if match is None or ".." in match[0] or (self._has_blocks and "/*" in match[0]):
-            return None
-        line = self.locate().line
-        self.position = match.end()
-        return line, NamedAtom(*match.groups())
 
     def skip_to_clause(self) -> bool:
         """Skip blank lines, comments and declarations; return whether a clause follows. UserError for another directive."""

@@ -112,11 +112,10 @@ def parse_facts(text: str, file: str) -> Triples:
     atoms: list[NamedAtom] = []
     lines: list[int] = []
     reader = ClauseReader("facts", text, Source(file, 1))
-    while (plain := reader.read_plain_fact()) or reader.skip_to_clause():
-        if plain is None:
-            plain = _read_fact(reader, file)
-        lines.append(plain[0])
-        atoms.append(plain[1])
+    while reader.skip_to_clause():
+        line, atom = _read_fact(reader, file)
+        lines.append(line)
+        atoms.append(atom)
     return Triples(tuple(atoms), tuple(lines), tuple(reader.describe_ignored()))
 
 

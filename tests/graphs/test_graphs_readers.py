@@ -77,7 +77,6 @@ def parse(text: str, *, of_facts: bool) -> object:
 
 def parse_slowly(text: str, *, of_facts: bool) -> object:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(grammar, "_PLAIN_FACT", re.compile("(?!)"))
         patch.setattr(grammar, "_PLAIN_ATOM", re.compile("(?!)"))
         return parse(text, of_facts=of_facts)
 
