@@ -37,3 +37,20 @@ def graph_of(text: str, name: str = "made up") -> KnowledgeGraph:
     """Return a graph from clauses as in `problem_of`, with the ranked queries as its test triples."""
     made = problem_of(text)
     return KnowledgeGraph(name, train=made.facts, test=made.queries, rules=made.rules)
+
+
+_NAMES = range(17)
+RINGS = graph_of(
+    "; ".join(
+        (
+            *(f"p(n{i}, n{i * 5 % 17})" for i in _NAMES),
+            *(f"q(n{i}, n{i * 7 % 17})" for i in _NAMES),
+            "r(X, Y) <- q(X, Z), p(Z, W), q(W, Y)",
+            "r(X, Y) <- p(X, Z), q(Z, Y)",
+            "r(X, Y) <- q(X, Z), q(Z, Y)",
+            "p(X, Y) <- q(Y, X)",
+            *(f"! r(n{i}, n{i * 3 % 17})" for i in range(1, 9)),
+        )
+    )
+)
+"""Two relations that lead from each of 17 constants to another one, and rules that follow them."""

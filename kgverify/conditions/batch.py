@@ -66,6 +66,7 @@ class Candidate(NamedTuple):
     turn:   its turn in the slots of the batch; None if the engine does not declare its slots
     history: the reader of earlier goals and proofs in the slots, if all slots take steps in parallel
     splits: the splits other than train that hold it, none if it is the triple of its query; None if they are unknown
+    actual_row: its row in the actual run; None if it is not there
     """
 
     row: int
@@ -81,6 +82,7 @@ class Candidate(NamedTuple):
     turn: Turn | None = None
     history: "CandidateReader | None" = None
     splits: frozenset[str] | None = None
+    actual_row: int | None = None
 
     @property
     def num_in_run(self) -> int:
@@ -101,6 +103,7 @@ class CandidateReader:
     info:      the description of the engine under test
     read_both: a function that returns readers of all steps of both sides; None if slots have no history
     splits:    the triples of each split other than train, int32 [n, 3]; None if they are unknown
+    actual_rows: int64 [N]  the row of each candidate in the actual run, -1 if it is not there; None if it is the same row
     """
 
     expected: Candidates
@@ -109,6 +112,7 @@ class CandidateReader:
     inference: OriginInference | None
     read_both: Callable[[], tuple[StepReader, StepReader]] | None = None
     splits: Mapping[str, NDArray[np.int32]] | None = None
+    actual_rows: NDArray[np.int64] | None = None
 
     def __post_init__(self) -> None:
         self._known: dict[int, Candidate] = {}
@@ -119,6 +123,7 @@ class CandidateReader:
             c = self.expected
             predicate, first, second = c.atom[row].tolist()
             atom = predicate, first, second
+            actual_row = row if self.actual_rows is None else int(self.actual_rows[row])
             self._known[row] = Candidate(
                 row=row,
                 query=int(c.query[row]),
@@ -133,6 +138,7 @@ class CandidateReader:
                 turn=self.turns[row] if self.turns else None,
                 history=self if self.turns and self.read_both is not None and self.turns[0].tick >= 0 else None,
                 splits=None if self._held is None else frozenset(s for s, held in self._held.items() if held[row]),
+                actual_row=None if actual_row < 0 else actual_row,
             )
         return self._known[row]
 

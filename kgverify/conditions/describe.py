@@ -86,6 +86,9 @@ def describe_conditions(
     if not causes[:most] or not all(has_goals(source.header.level) for source in comparer.sources):
         return divergences, causes
     reader = _Reader(causes, divergences, comparer, replays, find_splits)
+    if replays.lockstep:
+        # What the engine declares for the steps of its own run says nothing of the steps that it takes from other goals.
+        own = [each for each in own if not each.is_declared or Unit.CANDIDATE in each.of]
 
     def seek(number: int) -> Found | None:
         cause = causes[number]
@@ -420,7 +423,10 @@ class _Reader:
             only = {each.candidate for each in found if (each.expected == NO_CANDIDATE) == bool(side)}
             wrong = {each.candidate for each in self._divergences if (each.expected == NO_CANDIDATE) == bool(side)}
             candidates = self._comparer.read_candidates(side)
-            reader = CandidateReader(candidates, None, header.engine, self._run.inference, splits=splits)
+            rows_of_actual = None if side else self._actual_rows
+            reader = CandidateReader(
+                candidates, None, header.engine, self._run.inference, splits=splits, actual_rows=rows_of_actual
+            )
             right = [row for row in range(len(candidates.query)) if row not in wrong]
             rows = [*thin(sorted(only), MOST_CANDIDATES), *thin(right, MOST_CANDIDATES)]
             instances = (Instance(Unit.CANDIDATE, row in only, row, reader.read(row)) for row in rows)
@@ -436,16 +442,25 @@ class _Reader:
         return max(self._wrong, default=0) if is_cut else self._num_candidates
 
     @cached_property
+    def _actual_rows(self) -> NDArray[np.int64]:
+        """The row of each expected candidate in the actual run, -1 if it is not there: int64 [N]."""
+        rows = np.full(self._num_candidates, -1)
+        rows[self._comparer.paired_rows] = self._comparer.counterparts(self._comparer.paired_rows)
+        return rows
+
+    @cached_property
     def _candidates(self) -> CandidateReader:
         actual, num = self._comparer.sources[1], self._num_candidates
-        is_alike = has_steps(actual.header.engine) and actual.num_candidates == num
         rows = np.arange(num)
+        is_in_order = actual.num_candidates == num and np.array_equal(self._actual_rows, rows)
+        is_alike = has_steps(actual.header.engine) and is_in_order
         return CandidateReader(
             self._comparer.read_candidates(0),
             Actual(*(actual.gather_column(name, rows).tolist() for name in Actual._fields)) if is_alike else None,
             actual.header.engine,
             self._run.inference,
             None if self._replays.lockstep else lambda: self._read(rows),
+            actual_rows=self._actual_rows,
         )
 
     def _read(self, rows: NDArray[np.int64]) -> tuple[StepReader, StepReader]:

@@ -410,6 +410,7 @@ _VALUES: Final[dict[str, Callable[[Instance], Value]]] = {
     "matches after it with the query": _matches_left_with_query,
     "position among those that match": _match_position,
     "position in the index": _place_in_index,
+    "distance from the end of the index": lambda i: len(i.seen.indexed_facts) - 1 - _place_in_index(i),
     "distance from the end of its segment": lambda i: _segment(i) - 1 - _position(i),
     "length of its segment": _segment,
     "repeats a symbol": lambda i: i.head[1] == i.head[2],
@@ -686,7 +687,7 @@ def _read_array(name: object, values: object, columns: Columns) -> Feature:
     starts = starts_of(columns.candidates.num_steps).tolist()
 
     def read(instance: Instance) -> Value:
-        row = instance.candidate.row
+        row = known(instance.candidate.actual_row)
         if not is_of_steps:
             return numbers[row]
         at = starts[row] + instance.seen.number
@@ -734,13 +735,18 @@ def read_numbers(engine: NumberedEngine, symbols: Symbols) -> tuple[Feature, ...
         return lambda p, a, b: pack_numbers(predicates[p], constants[a], constants[b]) & (1 << bits) - 1
 
     values: _Numbered = {
-        "{each}'s number": lambda which: lambda i: number_of(i.head, _PLACES[which.split()[0]]),
-        "key": lambda _: lambda i: pack_numbers(*(number_of(i.head, place) for place in range(3))),
-        "selected predicate's number": lambda _: lambda i: number_of(i.selected, 0),
+        "{each}'s number in the engine": lambda which: lambda i: number_of(i.head, _PLACES[which.split()[0]]),
+        f"key (p * {size:,} + a) * {size:,} + b in the engine's numbers": lambda _: (
+            lambda i: pack_numbers(*(number_of(i.head, place) for place in range(3)))
+        ),
+        "selected predicate's number in the engine": lambda _: lambda i: number_of(i.selected, 0),
         "has the key of a fact in {each} bits": lambda bits: _mistaken(pack_ids(bits)),
         "prunes a fact with the engine's {each} number": lambda which: partial(_prunes_constant, constant=ends[which]),
     }
-    rows = ({**row, "phrase": row["phrase"].replace("{size}", f"{size:,}")} for row in _read_table()["numbers"])
+    rows = (
+        {key: text.replace("{size}", f"{size:,}") if type(text) is str else text for key, text in row.items()}
+        for row in _read_table()["numbers"]
+    )
     return tuple(feature for row in rows for feature in _read(row, values))
 
 

@@ -39,7 +39,7 @@ _OF_TIES: Final = frozenset(("gap of the scores", "highest scores"))
 _COUNTED: Final = re.compile(r"\{\} (?:\w+ )?\w+s\b")
 """A count of things in a phrase."""
 
-_PLURAL_OF_ONE: Final = re.compile(r"\b(1) ((?:fewer |new |body |significant )?\w+?)(?:(?<=ch)es|s)\b")
+_PLURAL_OF_ONE: Final = re.compile(r"\b(1) ((?:fewer |more |new |body |significant )?\w+?)(?:(?<=ch)es|s)\b")
 
 
 def describe_test(test: Term, features: Sequence[Feature]) -> str:

@@ -5,27 +5,13 @@ from typing import Any
 import numpy as np
 import pytest
 from msgspec.structs import replace
-from problem_text import graph_of
+from problem_text import RINGS, graph_of
 
 import kgverify as kv
 from kgverify.engines.plain.engine import PlainEngine
 from kgverify.program.outcomes import Origin
 from kgverify.step.plain_step import SOUND, Stages, match_facts, prune, resolve, score, score_shortest
 
-NAMES = range(17)
-GRAPH = graph_of(
-    "; ".join(
-        (
-            *(f"p(n{i}, n{i * 5 % 17})" for i in NAMES),
-            *(f"q(n{i}, n{i * 7 % 17})" for i in NAMES),
-            "r(X, Y) <- q(X, Z), p(Z, W), q(W, Y)",
-            "r(X, Y) <- p(X, Z), q(Z, Y)",
-            "r(X, Y) <- q(X, Z), q(Z, Y)",
-            "p(X, Y) <- q(Y, X)",
-            *(f"! r(n{i}, n{i * 3 % 17})" for i in range(1, 9)),
-        )
-    )
-)
 LAST = 16
 
 
@@ -41,7 +27,7 @@ def hidden(stages: Stages = SOUND, **others: Any) -> type[PlainEngine]:
 
 def causes_of(engine: type[PlainEngine], **limits: int) -> Any:
     report = kv.verify(
-        GRAPH,
+        RINGS,
         engine,
         queries=8,
         corruptions=3,

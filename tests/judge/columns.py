@@ -133,6 +133,11 @@ class Recorded:
         every = self._read_steps()
         return [[next(every) for _ in range(num)] for num in self.columns["candidates/num_steps"].tolist()]
 
+    @cached_property
+    def first_step(self) -> list[int]:
+        """The number of steps before each candidate, and that of all."""
+        return [0, *accumulate(self.columns["candidates/num_steps"].tolist())]
+
     def _read_steps(self) -> Iterator[Step]:
         resolvents = self._read_resolvents()
         num = len(self.columns["steps/num_atoms"])
@@ -243,6 +248,21 @@ class Program:
         return {clause: found for clause, found in made if found is not None}
 
 
+class Numbers(NamedTuple):
+    """The numbers that an engine gives beside the columns of its run.
+
+    predicates, constants: its numbers of these, in the order of their ids
+    declared:              arrays by name, with a value for each candidate or each step of the actual side
+    """
+
+    predicates: Sequence[int]
+    constants: Sequence[int]
+    declared: dict[str, Sequence[Any]]
+
+
+NO_NUMBERS = Numbers((), (), {})
+
+
 class Place(NamedTuple):
     """A step of a pair of candidates: the rows of both, and the number of the step."""
 
@@ -256,8 +276,8 @@ class Pair:
 
     has_lockstep = False
 
-    def __init__(self, expected: Recorded, actual: Recorded, tolerance: float) -> None:
-        self.sides = expected, actual
+    def __init__(self, expected: Recorded, actual: Recorded, tolerance: float, numbers: Numbers = NO_NUMBERS) -> None:
+        self.sides, self.numbers = (expected, actual), numbers
         # The numbers of variables count only if both engines say that they number them by first appearance.
         expected.numbers = actual.numbers = any(side.header["engine"].get("variables") == "own" for side in self.sides)
         self.tolerance = tolerance

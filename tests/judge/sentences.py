@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from columns import FACT, ORDINARY, PROVED, RULE, TRUE, Clause, Pair, Place, Recorded, Step
+from columns import FACT, NO_NUMBERS, ORDINARY, PROVED, RULE, TRUE, Clause, Numbers, Pair, Place, Recorded, Step
 from evidence import check_drawn, check_evidence
 from words import Instance, SeenStep, Unknown, Value, read_phrase
 
@@ -46,18 +46,20 @@ class Case(NamedTuple):
 class Checker:
     """The check of one report."""
 
-    def __init__(self, report: dict[str, Any], expected: Recorded, actual: Recorded) -> None:
+    def __init__(
+        self, report: dict[str, Any], expected: Recorded, actual: Recorded, numbers: Numbers = NO_NUMBERS
+    ) -> None:
         self.report = report
-        self.pair = Pair(expected, actual, float((report.get("rounding") or {}).get("bound", 0.0)))
+        self.pair = Pair(expected, actual, float((report.get("rounding") or {}).get("bound", 0.0)), numbers)
         self.stepped: Recorded | None = None
         self.contradicted: list[str] = []
         self.not_checked: list[str] = []
         self.num_confirmed = 0
 
     @classmethod
-    def of(cls, report: dict[str, Any], folder: Path) -> "Checker":
-        """Return the checker of a report about the two traces of a saved run."""
-        checker = cls(report, *(Recorded.read(folder / f"{name}.h5") for name in ("expected", "actual")))
+    def of(cls, report: dict[str, Any], folder: Path, numbers: Numbers = NO_NUMBERS) -> "Checker":
+        """Return the checker of a report about the two traces of a saved run. numbers: those of the engine under test."""
+        checker = cls(report, *(Recorded.read(folder / f"{name}.h5") for name in ("expected", "actual")), numbers)
         if report["lockstep"] and (folder / "lockstep.h5").exists():
             checker.stepped = Recorded.read(folder / "lockstep.h5")
         return checker
@@ -275,7 +277,7 @@ class Checker:
             r"on these the same as \w+ (?:of the selected predicate |with a tie and )?(.*?)(?:; |$)", when["sentence"]
         )
         if alike:
-            other = read_conjunction(alike[1], when["unit"])
+            other = read_conjunction(alike[1], when["unit"], self.pair.numbers.declared)
             if other is None:
                 self.not_checked.append(alike[1])
             elif other == ():
@@ -300,7 +302,7 @@ class Checker:
         tests = []
         for words in when["tests"]:
             try:
-                value = read_phrase(words)
+                value = read_phrase(words, self.pair.numbers.declared)
             except ValueError as error:
                 self.contradicted.append(f"{where}: {error}")
                 return None
@@ -615,7 +617,7 @@ class Repairs:
         return self.known[repaired]
 
 
-def read_conjunction(words: str, unit: str) -> tuple[Value, ...] | None:
+def read_conjunction(words: str, unit: str, declared: Iterable[str] = ()) -> tuple[Value, ...] | None:
     """Return the tests of a text of phrases joined by "and"; () if it has no meaning, None if it is not checked."""
     prefixes = ["", "of a clause ", "of a rule ", "of candidates "]
     options = [prefix + words for prefix in prefixes] + [re.sub("^without ", "of no rule with ", words)] * (
@@ -623,12 +625,12 @@ def read_conjunction(words: str, unit: str) -> tuple[Value, ...] | None:
     )
     for text in options:
         try:
-            value = read_phrase(text)
+            value = read_phrase(text, declared)
         except ValueError:
             continue
         return None if value is None else (value,)
     for place in [found.start() for found in re.finditer(" and ", words)]:
-        parts = read_conjunction(words[:place], unit), read_conjunction(words[place + 5 :], unit)
+        parts = [read_conjunction(part, unit, declared) for part in (words[:place], words[place + 5 :])]
         if () in parts:
             continue
         return None if None in parts else (*parts[0], *parts[1])
@@ -647,9 +649,9 @@ def compute_metrics(of_side: Any, optimistic: Any, pessimistic: Any) -> dict[str
     return found
 
 
-def check_saved(folder: Path) -> Checked:
-    """Check a saved run: its report against its two traces."""
-    return Checker.of(json.loads((folder / "report.json").read_text("utf-8")), folder).check()
+def check_saved(folder: Path, numbers: Numbers = NO_NUMBERS) -> Checked:
+    """Check a saved run: its report against its two traces. numbers: those of the engine under test."""
+    return Checker.of(json.loads((folder / "report.json").read_text("utf-8")), folder, numbers).check()
 
 
 def main(folders: list[str]) -> int:

@@ -75,9 +75,9 @@ def score_long_resolvents_lower(situation, resolvents):
 
 
 STATED = {
-    "match_facts missing: the facts in the last block of 16 of their predicate's segment, which is not full are missing": (
-        {"match_facts": lack_the_last_facts}
-    ),
+    "match_facts missing: the facts left over after full blocks of 16 of their predicate's segment are missing": {
+        "match_facts": lack_the_last_facts
+    },
     "match_facts extra: the facts of the selected predicate that match the selected atom but for the second argument"
     " and whose index is odd and where the selected atom's second argument is a constant are extra": {
         "match_facts": use_odd_facts_for_other_arguments

@@ -11,19 +11,21 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from columns import Numbers
 from foreign_folder import FOLDER, needs_records
 from msgspec.structs import replace
+from problem_text import RINGS
 from sentences import Checked, Checker, check_saved
 from words import read_phrase
 
 import kgverify as kv
 from kgverify.engines.plain.engine import PlainEngine
+from kgverify.ranking.draw import draw_candidates
 from kgverify.step.plain_step import SOUND, match_facts, match_rules, resolve, score_shortest
 
-FEATURES = tomllib.loads(resources.files("kgverify.conditions").joinpath("features.toml").read_text("utf-8"))[
-    "features"
-]
+TABLE = tomllib.loads(resources.files("kgverify.conditions").joinpath("features.toml").read_text("utf-8"))
 CATALOGUE = tomllib.loads(resources.files("kgverify.prover.faults").joinpath("catalogue.toml").read_text("utf-8"))
 FAULTS = [each["name"] for each in CATALOGUE["faults"]]
 
@@ -120,6 +122,76 @@ def test_the_columns_contradict_nothing_said_of_an_engine_that_shows_no_stages(f
     )
     assert report.causes
     assert check_saved(tmp_path / "run").contradicted == []
+
+
+class Numbered(PlainEngine):
+    """An engine that draws its candidates in another order, and has numbers of its own."""
+
+    probe = None
+    stages = SOUND
+
+    def __init__(self, program: Any, limits: Any, policy: Any) -> None:
+        super().__init__(program, limits, policy, stages=self.stages)
+        self.info = replace(self.info, name="numbered", mode="")
+        symbols = program.symbols
+        self.numbers = np.arange(len(symbols.predicates))[::-1] * 3, np.arange(len(symbols.constants)) * 5 % 17
+        MADE.append(self)
+
+    def draw(self, graph: Any, split: str, queries: Any, num_corruptions: Any, seed: Any) -> Any:
+        drawn = draw_candidates(graph, split, queries, num_corruptions, seed)
+        return drawn.take(np.arange(len(drawn.query))[::-1])
+
+    def prove(self, candidates: Any, progress: Any = None) -> Any:
+        columns = super().prove(candidates)
+        lane = np.arange(len(columns.candidates.query)) % 7
+        of_step = np.repeat(lane, columns.candidates.num_steps)
+        self.declared = {"lane": lane, "lane of the step": of_step, "lane four": lane == 4}
+        return columns
+
+
+MADE: list[Numbered] = []
+
+
+class Lanes(Numbered):
+    """It scores too low in one of its lanes."""
+
+    def features(self, columns: Any) -> Any:
+        return self.declared
+
+    def prove(self, candidates: Any, progress: Any = None) -> Any:
+        columns = super().prove(candidates)
+        is_low = np.repeat(self.declared["lane of the step"] == 4, columns.steps.num_resolvents)
+        return columns._replace(
+            resolvents=columns.resolvents._replace(score=columns.resolvents.score - 0.25 * is_low),
+        )
+
+
+def lose_high_numbers(situation: Any, selected: Any) -> list[int]:
+    facts = situation.clauses.facts
+    return [index for index in match_facts(situation, selected) if facts[index][1] * 5 % 17 < 9]
+
+
+class Short(Numbered):
+    """It has no room for facts whose first argument has a high number."""
+
+    stages = SOUND._replace(match_facts=lose_high_numbers)
+
+
+@pytest.mark.parametrize(
+    ("engine", "words"),
+    [(Lanes, "with lane four"), (Short, "whose first argument has the engine's number 9 or more")],
+)
+def test_the_columns_contradict_nothing_said_of_an_engines_own_numbers(
+    engine: type[Numbered], words: str, tmp_path: Path
+):
+    equality = kv.Equality(determinism=False, minimum={})
+    report = kv.verify(RINGS, engine, queries=8, corruptions=3, equality=equality, save=tmp_path / "run")
+    assert any(words in cause.condition for cause in report.causes), [cause.condition for cause in report.causes]
+    declared = {name: values.tolist() for name, values in MADE[-1].declared.items()}
+    predicates, constants = (values.tolist() for values in MADE[-1].numbers)
+    assert check_saved(tmp_path / "run", Numbers(predicates, constants, declared)).contradicted == []
+    false = Numbers(predicates, constants[::-1], {name: values[1:] + values[:1] for name, values in declared.items()})
+    assert check_saved(tmp_path / "run", false).contradicted
 
 
 @needs_records
@@ -236,9 +308,9 @@ def test_a_false_sentence_is_contradicted(name: str, capped: Path):
 
 def test_the_features_that_are_not_checked_are_listed():
     unknown = set()
-    for row in FEATURES:
+    for row in (*TABLE["features"], *TABLE["numbers"]):
         phrases = [
-            row[key].replace("{each}", str(each))
+            row[key].replace("{each}", str(each)).replace("{size}", "1,601")
             for key in ("phrase", "opposite", "zero", "other_than_zero", "at_least_zero", "at_most_zero", "negative")
             if key in row
             for each in row.get("each", [8])

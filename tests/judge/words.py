@@ -1,15 +1,17 @@
 """The words of conditions, and their meaning: each is evaluated from the columns of two traces, by code of its own.
 
-A phrase after the noun of an instance has a meaning here, or it is in `NOT_CHECKED`.
+A phrase after the noun of an instance has a name in phrases.toml, and the name a value here.
 """
 
 import math
 import re
+import tomllib
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import pairwise
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,10 +31,13 @@ from columns import (
     Made,
     Pair,
     Place,
+    Program,
     Resolvent,
     Step,
     number_variables,
 )
+
+PHRASES = tomllib.loads(Path(__file__).with_name("phrases.toml").read_text("utf-8"))
 
 
 class Unknown(Exception):
@@ -104,9 +109,6 @@ class SeenStep:
     def scores(self) -> list[float]:
         return sorted((known(r.score) for r in self.expected.resolvents), reverse=True)
 
-    def limit(self, name: str) -> int:
-        return known(self.pair.limits.get(name))
-
 
 @dataclass(eq=False)
 class Instance:
@@ -129,7 +131,7 @@ class Instance:
     @property
     def atoms(self) -> Goal:
         """The atoms of its clause, the head first."""
-        return known(self.pair.program).clause(self.by)
+        return self.program.clause(self.by)
 
     @property
     def head(self) -> Atom:
@@ -137,7 +139,7 @@ class Instance:
 
     @property
     def segment(self) -> list[int]:
-        return self.pair.program.segment(self.by)
+        return self.program.segment(self.by)
 
     @property
     def made(self) -> Made:
@@ -156,8 +158,43 @@ class Instance:
         return known(self.listed.score)
 
     @property
+    def program(self) -> Program:
+        return known(self.pair.program)
+
+    @property
     def candidate(self) -> tuple[int, int, Atom]:
         return self.pair.sides[self.side].candidates[self.row]
+
+    @property
+    def query(self) -> Atom:
+        return self.candidate[2]
+
+    def limit(self, name: str) -> int:
+        return known(self.pair.limits.get(name))
+
+    def number(self, atom: Atom, place: int) -> int:
+        """Return the engine's number of the predicate or of an argument of an atom."""
+        symbol = known(atom[place] if atom[place] >= 0 else None)
+        return known(self.pair.numbers[place > 0] or None)[symbol]
+
+    def key(self, atom: Atom, size: int) -> int:
+        """Return the key of a ground atom in the engine's numbers."""
+        p, a, b = (self.number(atom, place) for place in range(3))
+        return (p * size + a) * size + b
+
+    def extreme(self, which: str) -> int:
+        """Return the constant with the smallest or the largest number."""
+        every = known(self.pair.numbers.constants or None)
+        return every.index(max(every) if which == "largest" else min(every))
+
+    def declared(self, name: str) -> Any:
+        """Return what the engine declares for its candidate, or for its step."""
+        values, actual = self.pair.numbers.declared[name], self.pair.sides[1]
+        row = known(self.pair.actual_of.get(self.row)) if not self.side else self.row
+        if len(values) == len(actual.candidates):
+            return values[row]
+        at = self.seen.place.number
+        return values[known(actual.first_step[row] + at if at < len(actual.steps[row]) else None)]
 
     def column(self, name: str) -> Any:
         return known(self.pair.sides[self.side].column(f"candidates/{name}"))[self.row]
@@ -196,12 +233,13 @@ def position_of_match(i: Instance) -> int:
 def with_query(i: Instance) -> int:
     """Count the matching facts after this one, also if they equal the query."""
     i.made  # noqa: B018  it raises Unknown if nothing is known of the clause
-    return sum(index > i.by[1] for index in i.pair.program.matching_facts(i.seen.selected))
+    return sum(index > i.by[1] for index in i.program.matching_facts(i.seen.selected))
 
 
-def fits_apart(atom: Atom, head: Atom, arguments: Iterable[int] = (1, 2)) -> bool:
-    """Return whether each of some arguments fits for itself."""
-    return atom[0] == head[0] and all(atom[k] < 0 or head[k] < 0 or atom[k] == head[k] for k in arguments)
+def fits_apart(atom: Atom, head: Atom, modulus: int = 1 << 31) -> bool:
+    """Return whether each argument fits for itself, modulo a number."""
+    pairs = zip(atom[1:], head[1:], strict=True)
+    return atom[0] == head[0] and all(a < 0 or b < 0 or a % modulus == b % modulus for a, b in pairs)
 
 
 def mismatch(fits: Callable[[Instance], bool]) -> Callable[[Instance], bool]:
@@ -210,7 +248,7 @@ def mismatch(fits: Callable[[Instance], bool]) -> Callable[[Instance], bool]:
 
 def fits_as_excluded(i: Instance) -> bool:
     """Return whether a fact matches, and is only left out because it equals the query."""
-    return i.by[0] == FACT and i.head == i.seen.query and i.by[1] in i.pair.program.matching_facts(i.seen.selected)
+    return i.by[0] == FACT and i.head == i.seen.query and i.by[1] in i.program.matching_facts(i.seen.selected)
 
 
 def fits_without(argument: int) -> Callable[[Instance], bool]:
@@ -219,7 +257,7 @@ def fits_without(argument: int) -> Callable[[Instance], bool]:
     def fits(i: Instance) -> bool:
         atom = list(i.seen.selected)
         atom[argument] = -1 - max((-t for t in atom[1:] if t < 0), default=0)
-        return i.pair.program.resolve((tuple(atom),), i.by, i.seen.query) is not None
+        return i.program.resolve((tuple(atom),), i.by, i.seen.query) is not None
 
     return mismatch(fits)
 
@@ -232,7 +270,7 @@ def mistaken(key: Callable[[Atom], Any]) -> Callable[[Instance], bool]:
     """Return whether an atom before pruning is neither a fact nor the query, and has the key of a fact."""
 
     def read(i: Instance) -> bool:
-        program = i.pair.program
+        program = i.program
         others = [a for a in i.made.before if min(a) >= 0 and a not in program.index and a != i.seen.query]
         return bool(others) and not {key(a) for a in others}.isdisjoint(map(key, program.facts))
 
@@ -245,7 +283,7 @@ def before_limit(i: Instance) -> tuple[int, int]:
         raise Unknown
     before = [m.kept for c, m in list(i.seen.made.items())[: list(i.seen.made).index(i.by)]]
     new = [atoms for atoms in before if atoms not in i.seen.visited]
-    return sum(len(atoms) <= i.seen.limit("max_atoms") for atoms in new), len(new)
+    return sum(len(atoms) <= i.limit("max_atoms") for atoms in new), len(new)
 
 
 def steps_since(i: Instance) -> int:
@@ -284,7 +322,7 @@ def has_argument(argument: int, which: Callable[[Instance], int]) -> Callable[[I
 
 
 def last_constant(i: Instance) -> int:
-    clauses = (*i.pair.program.facts, *(atom for rule in i.pair.program.rules for atom in rule))
+    clauses = (*i.program.facts, *(atom for rule in i.program.rules for atom in rule))
     return max(constants(clauses))
 
 
@@ -294,7 +332,7 @@ def binds_zero(i: Instance) -> bool:
 
 def reads_like_selected(i: Instance) -> bool:
     """Return whether an atom of another predicate reads like the selected one up to its first argument."""
-    (p, a, _), (q, b, _), names = i.head, i.seen.selected, i.pair.program.names
+    (p, a, _), (q, b, _), names = i.head, i.seen.selected, i.program.names
     texts = {names["predicates"][each] + names["constants"][term] for each, term in ((p, a), (q, b)) if term >= 0}
     return p != q and min(a, b) >= 0 and len(texts) == 1
 
@@ -309,8 +347,8 @@ def counts_with_other_kind(i: Instance) -> bool:
     """Return whether the short resolvents before one fill the list, but not those of its own kind."""
     i.made  # noqa: B018  it raises Unknown if nothing is known of the clause
     before = [*i.seen.made.items()][: [*i.seen.made].index(i.by)]
-    short = [c for c, m in before if m.kept not in i.seen.visited and len(m.kept) <= limit("max_atoms", i)]
-    return sum(kind == i.by[0] for kind, _ in short) < limit("max_resolvents", i) <= len(short)
+    short = [c for c, m in before if m.kept not in i.seen.visited and len(m.kept) <= i.limit("max_atoms")]
+    return sum(kind == i.by[0] for kind, _ in short) < i.limit("max_resolvents") <= len(short)
 
 
 def unpruned(made: Made) -> Goal:
@@ -344,7 +382,7 @@ def changes(i: Instance, other: Goal | None) -> bool:
     """
     if other is None:
         return True
-    program, query = i.pair.program, i.seen.query
+    program, query = i.program, i.seen.query
     is_gone = [a in program.index and not (program.excludes and a == query) for a in other]
     kept = number_variables([a for a, gone in zip(other, is_gone, strict=True) if not gone])
     whole = number_variables(other) != number_variables(i.made.before)
@@ -357,7 +395,7 @@ def captures(first: Callable[[Goal], int]) -> Value:
     def read(i: Instance) -> bool:
         i.made  # noqa: B018  it raises Unknown if nothing is known of the clause
         goal = number_variables(i.seen.goal)
-        made = i.pair.program.resolve(goal, i.by, i.seen.query, first(goal))
+        made = i.program.resolve(goal, i.by, i.seen.query, first(goal))
         return i.by[0] == RULE and first(goal) < len(variables(goal)) and changes(i, made and made.before)
 
     return read
@@ -394,8 +432,19 @@ def sorts_otherwise(key: Callable[[Instance, int], Any]) -> Value:
     return read
 
 
-def names_of_arguments(i: Instance, fact: int) -> tuple[str, ...]:
-    return tuple(i.pair.program.names["constants"][term] for term in i.pair.program.facts[fact][1:])
+PLACES = {"first": 1, "second": 2}
+ORDERS: dict[str, Callable[[Instance, int], Any]] = {
+    "the names of their arguments": lambda i, fact: [
+        i.program.names["constants"][t] for t in i.program.facts[fact][1:]
+    ],
+    "their second arguments": lambda i, fact: i.program.facts[fact][2],
+    "the digits of their index": lambda i, fact: str(fact),
+}
+
+
+def shares_key(size: int, modulus: int) -> Callable[[Instance], bool]:
+    """Return whether an atom before pruning is neither a fact nor the query, and has the last bits of the key of a fact."""
+    return lambda i: mistaken(lambda atom: i.key(atom, size) % modulus)(i)
 
 
 def prunes(which: Callable[[Instance], int]) -> Value:
@@ -409,8 +458,8 @@ def indexed(i: Instance) -> list[int]:
     """Return the facts of the selected predicate with its first constant, or all of them if it has none."""
     p, a, b = i.seen.selected
     places = [k for k, term in ((1, a), (2, b)) if term >= 0][:1]
-    facts = i.pair.program.facts
-    return [f for f in i.pair.program.facts_of[p] if all(facts[f][k] == i.seen.selected[k] for k in places)]
+    facts = i.program.facts
+    return [f for f in i.program.facts_of[p] if all(facts[f][k] == i.seen.selected[k] for k in places)]
 
 
 def position_in_index(i: Instance) -> int:
@@ -425,775 +474,303 @@ def on_step(value: Callable[[Step], Any]) -> Callable[[Instance], Any]:
     return lambda i: value(i.seen.expected)
 
 
-def limit(name: str, i: Instance) -> int:
-    return i.seen.limit(name)
-
-
-FLAGS: dict[str, tuple[str, Value]] = {
-    "that equal the query": ("that differ from the query", lambda i: i.head == i.candidate[2]),
-    "that match the selected atom argument by argument but not as a whole": (
-        "that match the selected atom as a whole or not at all",
-        mismatch(lambda i: fits_apart(i.seen.selected, i.head)),
-    ),
-    "that match the selected atom but for the first argument": (
-        "that match the selected atom or differ from it in more than the first argument",
-        fits_without(1),
-    ),
-    "that match the selected atom but for the second argument": (
-        "that match the selected atom or differ from it in more than the second argument",
-        fits_without(2),
-    ),
-    "that do not match the selected atom": (
-        "that match the selected atom",
-        lambda i: i.by not in i.seen.made and not fits_as_excluded(i),
-    ),
-    "whose head has one symbol twice": ("whose head has two different symbols", lambda i: i.head[1] == i.head[2]),
-    "of a rule whose head repeats a variable": (
-        "of a rule whose head repeats no variable",
-        lambda i: i.head[1] == i.head[2] < 0,
-    ),
-    "of a rule with the head's predicate in the body": (
-        "of no rule with the head's predicate in the body",
-        lambda i: any(atom[0] == i.head[0] for atom in i.atoms[1:]),
-    ),
-    "of a rule with a predicate twice in the body": (
-        "of no rule with a predicate twice in the body",
-        lambda i: len({atom[0] for atom in i.atoms[1:]}) < len(i.atoms) - 1,
-    ),
-    "that are the query with its arguments swapped": (
-        "other than the query with its arguments swapped",
-        lambda i: swapped(i.head) == i.candidate[2] != i.head,
-    ),
-    "whose first argument is the query's": (
-        "whose first argument is not the query's",
-        lambda i: i.head[1] == i.candidate[2][1],
-    ),
-    "whose second argument is the query's": (
-        "whose second argument is not the query's",
-        lambda i: i.head[2] == i.candidate[2][2],
-    ),
-    "with an argument of the query": (
-        "without an argument of the query",
-        lambda i: bool({*i.head[1:]} & {*i.candidate[2][1:]}),
-    ),
-    "whose first argument has a larger id than the second": (
-        "whose first argument has no larger id than the second",
-        lambda i: i.head[1] > i.head[2],
-    ),
-    "of rules": ("of facts", lambda i: i.by[0] == RULE),
-    "that equal a goal visited before": ("that equal no goal visited before", lambda i: i.kept in i.seen.visited),
-    "that have, in any order, the atoms of a goal visited before": (
-        "that do not have, in any order, the atoms of a goal visited before",
-        lambda i: sorted(i.kept) in map(sorted, i.seen.visited),
-    ),
-    "of which every atom is a fact": (
-        "of which some atom is no fact",
-        lambda i: bool(i.made.before) and all(i.made.is_pruned),
-    ),
-    "whose first atom is a fact to prune": ("whose first atom is no fact", lambda i: any(i.made.is_pruned[:1])),
-    "with a fact to prune before an atom that stays": (
-        "without a fact to prune before an atom that stays",
-        lambda i: True in i.made.is_pruned and False in i.made.is_pruned[i.made.is_pruned.index(True) :],
-    ),
-    "that contain the query": ("that do not contain the query", lambda i: i.seen.query in i.made.before),
-    "with an atom that is not a fact but is one with its arguments swapped": (
-        "without an atom that is not a fact but is one with its arguments swapped",
-        lambda i: any(a not in i.pair.program.index and swapped(a) in i.pair.program.index for a in i.made.before),
-    ),
-    "with an atom that is not a fact but has the arguments of one of another predicate": (
-        "without an atom that is not a fact but has the arguments of one of another predicate",
-        mistaken(lambda a: a[1:]),
-    ),
-    "whose predicate and first argument, written as one text, are those of the selected atom, but for another predicate": (
-        "whose predicate and first argument, written as one text, are not those of the selected atom for another predicate",
-        reads_like_selected,
-    ),
-    "that begin with a goal visited before and have more atoms": (
-        "that do not begin with a shorter goal visited before",
-        lambda i: any(0 < len(goal) < len(i.kept) and i.kept[: len(goal)] == goal for goal in i.seen.visited),
-    ),
-    "that put the selected atom first again, up to the names of variables": (
-        "that do not put the selected atom first again, up to the names of variables",
-        lambda i: number_variables(i.kept[:1]) == number_variables([i.seen.selected]),
-    ),
-    "that make more than max_atoms atoms before pruning, but not after it": (
-        "that make at most max_atoms atoms before pruning, or more after it as well",
-        lambda i: len(i.kept) <= limit("max_atoms", i) < len(i.made.before),
-    ),
-    "whose atoms get another order if the last one takes the place of each fact to prune": (
-        "whose atoms stay in order if the last one takes the place of each fact to prune",
-        last_one_moves,
-    ),
-    "that change if the rule's variables are renamed apart from the selected atom's only": (
-        "that stay the same if the rule's variables are renamed apart from the selected atom's only",
-        captures(lambda goal: len(variables(goal[:1]))),
-    ),
-    "that change if the rest of the goal stays as it was": (
-        "that stay the same if the rest of the goal stays as it was",
-        leaves_rest,
-    ),
-    "whose variables get other numbers by renaming": (
-        "whose variables keep their numbers when they are renamed",
-        is_renumbered,
-    ),
-    "that make the same resolvent as a later clause of the step": (
-        "that make another resolvent than each later clause of the step",
-        lambda i: alike(i)[-1] != i.by,
-    ),
-    "that make the same resolvent as an earlier clause of the step": (
-        "that make another resolvent than each earlier clause of the step",
-        lambda i: alike(i)[0] != i.by,
-    ),
-    "with a fact to prune that has the first constant by id": (
-        "without a fact to prune that has the first constant by id",
-        prunes(lambda i: 0),
-    ),
-    "with a fact to prune that has the last constant by id": (
-        "without a fact to prune that has the last constant by id",
-        prunes(last_constant),
-    ),
-    "that are beyond max_resolvents only if those of rules and those of facts count together": (
-        "for which it makes no difference whether those of rules and those of facts count together",
-        counts_with_other_kind,
-    ),
-    "whose list changes if the resolvents of facts come before those of rules": (
-        "whose list stays the same if the resolvents of facts come before those of rules",
-        facts_first,
-    ),
-    "whose matching facts come in another order if the names of their arguments decide": (
-        "whose matching facts come in the same order if the names of their arguments decide",
-        sorts_otherwise(names_of_arguments),
-    ),
-    "whose matching facts come in another order if their second arguments decide": (
-        "whose matching facts come in the same order if their second arguments decide",
-        sorts_otherwise(lambda i, fact: i.pair.program.facts[fact][2]),
-    ),
-    "whose matching facts come in another order if the digits of their index decide": (
-        "whose matching facts come in the same order if the digits of their index decide",
-        sorts_otherwise(lambda i, fact: str(fact)),
-    ),
-    "that make the same resolvent as another clause of the step": (
-        "that make a resolvent of their own",
-        lambda i: [m.kept for m in i.seen.made.values()].count(i.kept) > 1,
-    ),
-    "that bind a variable to the constant with the id 0": (
-        "that bind no variable to the constant with the id 0",
-        binds_zero,
-    ),
-    "with an atom twice": ("without an atom twice", lambda i: len({*i.kept}) < len(i.kept)),
-    "with an atom whose arguments are equal": (
-        "without an atom whose arguments are equal",
-        lambda i: any(a == b for _, a, b in i.kept),
-    ),
-    "in which a variable occurs twice": (
-        "in which no variable occurs twice",
-        lambda i: len([t for _, *terms in i.kept for t in terms if t < 0]) > len(variables(i.kept)),
-    ),
-    "whose variables get other numbers if all first arguments are read before all second ones": (
-        "whose variables get the same numbers if all first arguments are read before all second ones",
-        by_column,
-    ),
-    "that are beyond max_resolvents only if resolvents of more than max_atoms atoms count": (
-        "for which it makes no difference whether resolvents of more than max_atoms atoms count",
-        lambda i: before_limit(i)[0] < limit("max_resolvents", i) <= before_limit(i)[1],
-    ),
-    "with negative scores": ("without negative scores", lambda i: i.score < 0),
-    "that choose TRUE": ("that do not choose TRUE", chosen_kind(TRUE)),
-    "that choose FALSE": ("that do not choose FALSE", chosen_kind(FALSE)),
-    "that choose the resolvent of a rule": (
-        "that choose no resolvent of a rule",
-        on_step(lambda s: s.chosen is not None and (s.chosen.clause or (0,))[0] == RULE),
-    ),
-    "that go on to another goal": ("that end", chosen_kind(ORDINARY)),
-    "with equal resolvents": (
-        "without equal resolvents",
-        on_step(lambda s: len({r.content for r in s.resolvents}) < len(s.resolvents)),
-    ),
-    "with a proof": ("without a proof", on_step(lambda s: s.has_true)),
-    "where the selected atom's first argument is a constant": (
-        "where the selected atom's first argument is a variable",
-        lambda i: i.seen.selected[1] >= 0,
-    ),
-    "where the selected atom's second argument is a constant": (
-        "where the selected atom's second argument is a variable",
-        lambda i: i.seen.selected[2] >= 0,
-    ),
-    "of goals with a predicate twice": (
-        "of goals with no predicate twice",
-        lambda i: len({atom[0] for atom in i.seen.goal}) < len(i.seen.goal),
-    ),
-    "where the selected atom repeats a variable": (
-        "where the selected atom repeats no variable",
-        lambda i: i.seen.selected[1] == i.seen.selected[2] < 0,
-    ),
-    "where the selected atom shares a variable with a later one": (
-        "where the selected atom shares no variable",
-        lambda i: bool(variables([i.seen.selected]) & variables(i.seen.goal[1:])),
-    ),
-    "where the query is selected": ("where the query is not selected", lambda i: i.seen.selected == i.candidate[2]),
-    "of candidates that are facts": (
-        "of candidates other than facts",
-        lambda i: i.candidate[2] in known(i.pair.program).index,
-    ),
-    "that end PROVED": ("that do not end PROVED", ends(PROVED)),
-    "that end FAILED": ("that do not end FAILED", ends(FAILED)),
-    "that end at max_depth": ("that end before max_depth", ends(DEPTH_LIMIT)),
-    "of the head side": ("not of the head side", lambda i: i.candidate[1] == HEAD),
-    "of candidates that repeat a constant": (
-        "of candidates that repeat no constant",
-        lambda i: i.candidate[2][1] == i.candidate[2][2],
-    ),
-}
-"""Each phrase that is true or false, with its opposite and its value."""
-
-SIZED: list[tuple[str, str, Callable[[int], Value]]] = [
-    (
-        "that match the selected atom in the last # bits of each id alone",
-        "that match the selected atom in all bits or not in the last #",
-        lambda bits: mismatch(
-            lambda i: (
-                all(
-                    a < 0 or b < 0 or a % (1 << bits) == b % (1 << bits)
-                    for a, b in zip(i.seen.selected[1:], i.head[1:], strict=True)
-                )
-                and i.seen.selected[0] == i.head[0]
-            )
-        ),
-    ),
-    (
-        "in the last block of # of their predicate's segment, which is not full",
-        "in full blocks of # of their predicate's segment",
-        lambda size: lambda i: partial_block(i.segment.index(i.by[1]), len(i.segment), size),
-    ),
-    (
-        "in the last block of # of those that match, which is not full",
-        "in full blocks of # of those that match",
-        lambda size: lambda i: partial_block(position_of_match(i), len(matching(i)), size),
-    ),
-    (
-        "in the last block of # of the facts with the first constant of the selected atom, which is not full",
-        "in full blocks of # of the facts with the first constant of the selected atom",
-        lambda size: lambda i: partial_block(position_in_index(i), len(indexed(i)), size),
-    ),
-    (
-        "that change if the rule's variables, numbered from #, are not renamed apart from the goal's",
-        "that stay the same if the rule's variables, numbered from #, are not renamed apart from the goal's",
-        lambda first: captures(lambda goal: first),
-    ),
-    (
-        "with an atom, after pruning, whose argument # is the constant with the id 0",
-        "without an atom, after pruning, whose argument # is the constant with the id 0",
-        lambda k: lambda i: any(atom[k] == 0 for atom in i.kept),
-    ),
-    (
-        "with an atom, after pruning, whose argument # is the constant with the largest id",
-        "without an atom, after pruning, whose argument # is the constant with the largest id",
-        lambda k: lambda i: any(atom[k] == last_constant(i) for atom in i.kept),
-    ),
-    (
-        "in the last block of # of the run, which is not full",
-        "in full blocks of # of the run",
-        lambda size: lambda i: partial_block(i.row, len(i.pair.sides[0].candidates), size),
-    ),
-    (
-        "with an atom that is not a fact but has the key of one when keys have # bits for each argument",
-        "without an atom that is not a fact but has the key of one when keys have # bits for each argument",
-        lambda bits: mistaken(lambda a: ((a[0] << bits) + a[1] << bits) + a[2]),
-    ),
-    (
-        "with an atom that is not a fact but equals one in the last # bits of each id",
-        "without an atom that is not a fact but equals one in the last # bits of each id",
-        lambda bits: mistaken(lambda a: tuple(n % (1 << bits) for n in a)),
-    ),
-    (
-        "with an atom, before pruning, whose argument # is the constant with the id 0",
-        "without an atom, before pruning, whose argument # is the constant with the id 0",
-        lambda k: has_argument(k, lambda i: 0),
-    ),
-    (
-        "with an atom, before pruning, whose argument # is the constant with the largest id",
-        "without an atom, before pruning, whose argument # is the constant with the largest id",
-        lambda k: has_argument(k, last_constant),
-    ),
-]
-"""Phrases with a number of their own, their opposites, and the value for each number."""
-
-
-class Count(NamedTuple):
-    """A number: its name, its phrase with {} for the value, and words for a value of 0, bounds of 0 or other values."""
-
-    name: str
-    phrase: str
-    value: Value
-    zero: str = ""
-    at_least: str = ""
-    at_most: str = ""
-    negative: str = ""
-    other: str = ""
-
-
-COUNTS = [
-    Count(
-        "position in its predicate's segment",
-        "at position {} (from 0) in their predicate's segment",
-        lambda i: i.segment.index(i.by[1]),
-    ),
-    Count(
-        "matches after it",
-        "with {} matches after them",
-        lambda i: len(matching(i)) - 1 - position_of_match(i),
-        "that match last",
-    ),
-    Count(
-        "matches after it with the query",
-        "with {} matches after them, the query included,",
-        with_query,
-        "that match last, the query included,",
-    ),
-    Count(
-        "position among those that match",
-        "at position {} (from 0) among the matching clauses of their kind",
-        position_of_match,
-        "that match first",
-    ),
-    Count(
-        "position in the index",
-        "at position {} (from 0) among the facts with the first constant of the selected atom, the query included,",
-        position_in_index,
-        "that are the first facts with the first constant of the selected atom, the query included,",
-    ),
-    Count(
-        "distance from the end of its segment",
-        "{} before the end of their predicate's segment",
-        lambda i: len(i.segment) - 1 - i.segment.index(i.by[1]),
-        "that are last in their predicate's segment",
-    ),
-    Count("length of its segment", "whose predicate has {} of them", lambda i: len(i.segment)),
-    Count("body atoms", "of a clause with {} body atoms", lambda i: len(i.atoms) - 1, "of facts"),
-    Count(
-        "new variables",
-        "of a clause with {} new variables",
-        lambda i: len(variables(i.atoms[1:]) - variables(i.atoms[:1])),
-        "of a clause without new variables",
-    ),
-    Count(
-        "constants in the head",
-        "of a clause whose head has {} constants",
-        lambda i: len(constants(i.atoms[:1])),
-        "of a clause whose head has no constant",
-    ),
-    Count(
-        "variables of the rule",
-        "of a clause with {} variables",
-        lambda i: len(variables(i.atoms)),
-        "of a clause without variables",
-    ),
-    Count(
-        "constants of the rule",
-        "of a clause with {} constants",
-        lambda i: len(constants(i.atoms)),
-        "of a clause without constants",
-    ),
-    Count("first argument", "whose first argument has the id {}", lambda i: clause_or_candidate(i)[1]),
-    Count("second argument", "whose second argument has the id {}", lambda i: clause_or_candidate(i)[2]),
-    Count("larger argument", "whose larger argument has the id {}", lambda i: max(clause_or_candidate(i)[1:])),
-    Count("index", "with the index {} (from 0)", lambda i: i.by[1]),
-    Count(
-        "room below max_atoms",
-        "of {} fewer atoms than max_atoms",
-        lambda i: limit("max_atoms", i) - len(i.kept),
-        "of max_atoms atoms",
-        "of max_atoms atoms or fewer",
-        "of max_atoms atoms or more",
-        "of {} atoms above max_atoms",
-    ),
-    Count(
-        "places left in the list",
-        "with {} places left after them below max_resolvents",
-        lambda i: limit("max_resolvents", i) - 1 - before_limit(i)[0],
-        "on the last place below max_resolvents",
-        "on one of the first max_resolvents places",
-        "on the last place below max_resolvents or behind it",
-        "on place {} behind the last one below max_resolvents",
-    ),
-    Count(
-        "steps since it was visited",
-        "that equal a goal visited {} steps ago",
-        steps_since,
-        "that equal no goal visited before",
-    ),
-    Count(
-        "number of the goal visited",
-        "that equal goal number {} (from 1) of their derivation",
-        number_visited,
-        "that equal no goal visited before",
-    ),
-    Count("atoms before pruning", "of {} atoms before pruning", lambda i: len(i.made.before)),
-    Count(
-        "facts pruned",
-        "from which pruning deletes {} atoms",
-        lambda i: sum(i.made.is_pruned),
-        "from which pruning deletes nothing",
-    ),
-    Count(
-        "atoms after a pruned one",
-        "with {} atoms after the first fact to prune",
-        lambda i: max(0, len(i.made.before) - 1 - [*i.made.is_pruned, True].index(True)),
-        "without an atom after the first fact to prune",
-    ),
-    Count(
-        "room below max_atoms before pruning",
-        "of {} atoms fewer than max_atoms before pruning",
-        lambda i: limit("max_atoms", i) - len(i.made.before),
-        "of max_atoms atoms before pruning",
-        "of max_atoms atoms or fewer before pruning",
-        "of max_atoms atoms or more before pruning",
-        "of {} atoms more than max_atoms before pruning",
-    ),
-    Count("atoms", "of {} atoms", lambda i: len(i.kept)),
-    Count("variables", "with {} variables", lambda i: len(variables(i.kept)), "without variables"),
-    Count(
-        "variables beyond its goal's",
-        "with {} more variables than their goal",
-        lambda i: len(variables(i.kept)) - len(variables(i.seen.goal)),
-        "with the same number of variables as their goal",
-        "with no fewer variables than their goal",
-        "with no more variables than their goal",
-        "with {} fewer variables than their goal",
-        "with another number of variables than their goal",
-    ),
-    Count(
-        "atoms beyond its goal's",
-        "of {} more atoms than their goal",
-        lambda i: len(i.kept) - len(i.seen.goal),
-        "of the same number of atoms as their goal",
-        "of no fewer atoms than their goal",
-        "of no more atoms than their goal",
-        "of {} fewer atoms than their goal",
-        "of another number of atoms than their goal",
-    ),
-    Count("constants", "with {} constants", lambda i: len({*constants(i.kept)}), "without constants"),
-    Count("largest constant", "whose largest constant has the id {}", lambda i: max(constants(i.kept), default=-1)),
-    Count(
-        "position before the limit",
-        "at position {} (from 0) in the list before the limit",
-        lambda i: before_limit(i)[0],
-    ),
-    Count("bits of its score", "whose score needs {} significant bits", lambda i: significant_bits(i.score)),
-    Count("size of its score", "with scores of {} in size", lambda i: abs(i.score)),
-    Count(
-        "ulps below the highest score",
-        "with scores of {} ulps of float32 below the highest",
-        lambda i: (i.seen.scores[0] - i.score) / float(np.spacing(np.float32(i.seen.scores[0]))),
-        "with the highest score",
-    ),
-    Count("depth", "at depth {}", lambda i: known(i.seen.expected.depth), "at depth 0"),
-    Count(
-        "steps left to max_depth",
-        "with {} steps left to max_depth",
-        lambda i: limit("max_depth", i) - 1 - known(i.seen.expected.depth),
-        "with no step left to max_depth",
-    ),
-    Count(
-        "highest scores",
-        "with {} resolvents of the highest score",
-        lambda i: i.seen.scores.count(i.seen.scores[0]) if i.seen.scores else 0,
-    ),
-    Count("highest score", "whose highest score is {}", lambda i: known(max(i.seen.scores, default=None))),
-    Count(
-        "gap of the scores",
-        "with a gap of {} between the two highest scores",
-        lambda i: i.seen.scores[0] - i.seen.scores[1] if len(i.seen.scores) > 1 else math.inf,
-    ),
-    Count("resolvents", "with {} resolvents", on_step(lambda s: len(s.resolvents))),
-    Count("index chosen", "that choose the index {}", on_step(lambda s: known(s.choice))),
-    Count(
-        "surplus over max_resolvents",
-        "with {} resolvents besides TRUE above max_resolvents",
-        lambda i: sum(map(bool, i.seen.survivors)) - limit("max_resolvents", i),
-        "with max_resolvents resolvents besides TRUE",
-        "with max_resolvents resolvents or more besides TRUE",
-        "with max_resolvents resolvents or fewer besides TRUE",
-        "with {} fewer resolvents besides TRUE than max_resolvents",
-    ),
-    Count(
-        "room below max_resolvents",
-        "that keep {} fewer resolvents than max_resolvents",
-        lambda i: limit("max_resolvents", i) - len(i.seen.expected.resolvents),
-        "that keep max_resolvents resolvents",
-    ),
-    Count(
-        "resolvents before closing",
-        "with {} resolvents besides TRUE before closing",
-        lambda i: sum(bool(atoms) for atoms in i.seen.survivors),
-        "without a resolvent besides TRUE before closing",
-    ),
-    Count(
-        "resolvents and proofs before closing",
-        "with {} resolvents, proofs included, before closing",
-        lambda i: len(i.seen.survivors),
-        "without any resolvent or proof before closing",
-    ),
-    Count(
-        "resolvents visited",
-        "with {} resolvents that equal goals visited before",
-        lambda i: sum(made.kept in i.seen.visited for made in i.seen.made.values()),
-        "without a resolvent that equals a goal visited before",
-    ),
-    Count("proofs of the step", "with {} proofs", lambda i: sum(proofs(i)), "without a proof"),
-    Count(
-        "resolvents before the proof",
-        "with {} resolvents before the first proof",
-        lambda i: [*proofs(i), True].index(True) if any(proofs(i)) else -1,
-        "whose first resolvent is a proof",
-        negative="without a proof",
-    ),
-    Count("atoms of the goal", "of goals of {} atoms", lambda i: len(i.seen.goal)),
-    Count(
-        "atoms left to max_atoms",
-        "of goals of {} fewer atoms than max_atoms",
-        lambda i: limit("max_atoms", i) - len(i.seen.goal),
-        "of goals of max_atoms atoms",
-    ),
-    Count(
-        "variables of the goal",
-        "of goals with {} variables",
-        lambda i: len(variables(i.seen.goal)),
-        "of goals without variables",
-    ),
-    Count(
-        "constants of the selected atom",
-        "where the selected atom has {} constants",
-        lambda i: len(constants([i.seen.selected])),
-        "where the selected atom has no constant",
-    ),
-    Count(
-        "first argument selected",
-        "where the selected atom's first argument has the id {}",
-        lambda i: max(i.seen.selected[1], -1),
-    ),
-    Count(
-        "second argument selected",
-        "where the selected atom's second argument has the id {}",
-        lambda i: max(i.seen.selected[2], -1),
-    ),
-    Count(
-        "largest constant of the goal",
-        "of goals whose largest constant has the id {}",
-        lambda i: max(constants(i.seen.goal), default=-1),
-    ),
-    Count(
-        "rules that match",
-        "where {} rules match",
-        lambda i: sum(kind == RULE for kind, _ in i.seen.made),
-        "where no rule matches",
-    ),
-    Count(
-        "facts that match",
-        "where {} facts match",
-        lambda i: sum(kind == FACT for kind, _ in i.seen.made),
-        "where no fact matches",
-    ),
-    Count("clauses that match", "where {} clauses match", lambda i: len(i.seen.made), "where no clause matches"),
-    Count(
-        "facts of the selected predicate",
-        "where the selected predicate has {} facts",
-        lambda i: len(i.pair.program.facts_of[i.seen.selected[0]]),
-        "where the selected predicate has no fact",
-    ),
-    Count(
-        "longest resolvent",
-        "whose longest resolvent has {} atoms",
-        on_step(lambda s: max((len(r.atoms) for r in s.resolvents), default=0)),
-    ),
-    Count(
-        "dropped by max_atoms",
-        "where max_atoms drops {} resolvents",
-        on_step(lambda s: known(s.dropped)[0]),
-        "where max_atoms drops nothing",
-    ),
-    Count(
-        "dropped by max_resolvents",
-        "where max_resolvents drops {} resolvents",
-        on_step(lambda s: known(s.dropped)[1]),
-        "where max_resolvents drops nothing",
-    ),
-    Count("selected predicate", "where the selected predicate is {}", lambda i: i.seen.selected[0]),
-    Count(
-        "position among the candidates",
-        "at position {} (from 0) of the run",
-        lambda i: i.row,
-        "that are first of the run",
-    ),
-    Count(
-        "position from the end of the run",
-        "{} before the end of the run",
-        lambda i: len(i.pair.sides[i.side].candidates) - 1 - i.row,
-        "that are last of the run",
-    ),
-    Count(
-        "place in its ranking",
-        "at place {} (from 0) of their query and side",
-        lambda i: i.group.index(i.row),
-    ),
-    Count(
-        "place from the end of its ranking",
-        "{} before the end of their query and side",
-        lambda i: len(i.group) - 1 - i.group.index(i.row),
-        "that are last of their query and side",
-    ),
-    Count("candidates of its ranking", "whose query and side have {} candidates", lambda i: len(i.group)),
-    Count("steps of the derivation", "of {} steps", lambda i: i.column("num_steps")),
-    Count("query", "of query {}", lambda i: i.candidate[0]),
-    Count("predicate of the query", "of queries whose predicate is {}", lambda i: i.candidate[2][0]),
-]
-
-NOT_CHECKED = {
-    "that change if each variable is replaced only once",
-    "that stay the same if each variable is replaced only once",
-    "at position {} (from 0) of their chunk",
-    "that are first of their chunk",
-    "of chunk {} (from 0)",
-    "in slots used before",
-    "in slots not used before",
-    "in slot {} (from 0)",
-    "of turn {} (from 0) of their slot",
-    "whose slot proved a candidate just before",
-    "whose slot did not prove a candidate just before",
-    "whose slot proved any candidate before",
-    "whose slot proved no candidate before",
-    "whose slot failed to prove a candidate just before",
-    "whose slot did not fail just before",
-    "whose slot reached max_depth just before",
-    "whose slot did not reach max_depth just before",
-    "whose slot held the same query just before",
-    "whose slot did not hold the same query just before",
-    "whose slot took {} steps for the candidate before",
-    "whose slot took no step before",
-    "that end {} steps after the start of their chunk",
-    "during which another slot proves a candidate",
-    "during which no other slot proves a candidate",
-    "that reach a goal that their slot has visited for an earlier candidate",
-    "that reach no goal that their slot has visited for an earlier candidate",
-    "of the last turn of the slots, which is not full",
-    "of full turns of the slots",
-    "that are other triples of train",
-    "other than triples of train",
-    "that are other triples of valid",
-    "other than triples of valid",
-    "that are other triples of test",
-    "other than triples of test",
-    "that are other triples of train, valid or test",
-    "other than triples of train, valid and test",
-}
-"""The phrases whose meaning the columns do not hold: the slots of a batch, the splits, and substitution by wrong rules."""
-
-
 def clause_or_candidate(i: Instance) -> Atom:
     """Return the head of a clause, or the atom of a candidate."""
-    return i.candidate[2] if i.clause is None else i.head
+    return i.query if i.clause is None else i.head
 
 
-_NUMBER = r"-?\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?"
-_VALUES: list[tuple[str, Callable[[float, list[float]], bool]]] = [
-    (rf"({_NUMBER}) or (?:more|later)", lambda x, v: x >= v[0]),
-    (rf"({_NUMBER}) or (?:less|earlier)", lambda x, v: x <= v[0]),
-    (rf"at most ({_NUMBER})", lambda x, v: x <= v[0]),
-    (rf"other than ({_NUMBER})", lambda x, v: x != v[0]),
-    (rf"({_NUMBER}) to ({_NUMBER})", lambda x, v: v[0] <= x <= v[1]),
-    (rf"({_NUMBER})", lambda x, v: x == v[0]),
-]
-_TURNED = {0: 1, 1: 0, 2: 0}
-"""The relation that a bound becomes if the sign of its value is left out."""
+VALUES: dict[str, Value] = {
+    "is the query": lambda i: i.head == i.query,
+    "matches argument by argument": mismatch(lambda i: fits_apart(i.seen.selected, i.head)),
+    "does not match": lambda i: i.by not in i.seen.made and not fits_as_excluded(i),
+    "repeats a symbol": lambda i: i.head[1] == i.head[2],
+    "repeats a head variable": lambda i: i.head[1] == i.head[2] < 0,
+    "is recursive": lambda i: any(atom[0] == i.head[0] for atom in i.atoms[1:]),
+    "repeats a body predicate": lambda i: len({atom[0] for atom in i.atoms[1:]}) < len(i.atoms) - 1,
+    "is the query with swapped arguments": lambda i: swapped(i.head) == i.query != i.head,
+    "has an argument of the query": lambda i: bool({*i.head[1:]} & {*i.query[1:]}),
+    "first argument is larger": lambda i: i.head[1] > i.head[2],
+    "is made by a rule": lambda i: i.by[0] == RULE,
+    "equals a goal visited": lambda i: i.kept in i.seen.visited,
+    "has the atoms of a goal visited": lambda i: sorted(i.kept) in map(sorted, i.seen.visited),
+    "is pruned to nothing": lambda i: bool(i.made.before) and all(i.made.is_pruned),
+    "first atom is pruned": lambda i: any(i.made.is_pruned[:1]),
+    "prunes before an atom": lambda i: any(a and not b for a, b in pairwise(i.made.is_pruned)),
+    "contains the query": lambda i: i.seen.query in i.made.before,
+    "is a fact with its arguments swapped": lambda i: any(
+        a not in i.program.index and swapped(a) in i.program.index for a in i.made.before
+    ),
+    "is a fact of another predicate": mistaken(lambda a: a[1:]),
+    "reads like the selected atom": reads_like_selected,
+    "begins with a goal visited": lambda i: any(
+        0 < len(goal) < len(i.kept) and i.kept[: len(goal)] == goal for goal in i.seen.visited
+    ),
+    "starts with the selected atom": lambda i: number_variables(i.kept[:1]) == number_variables([i.seen.selected]),
+    "is too long before pruning only": lambda i: len(i.kept) <= i.limit("max_atoms") < len(i.made.before),
+    "moves the last atom": last_one_moves,
+    "captures a variable behind the selected ones": captures(lambda goal: len(variables(goal[:1]))),
+    "binds the rest of the goal": leaves_rest,
+    "is renumbered": is_renumbered,
+    "equals a later resolvent": lambda i: alike(i)[-1] != i.by,
+    "equals an earlier resolvent": lambda i: alike(i)[0] != i.by,
+    "is beyond max_resolvents with the other kind": counts_with_other_kind,
+    "changes with facts first": facts_first,
+    "equals another resolvent": lambda i: [m.kept for m in i.seen.made.values()].count(i.kept) > 1,
+    "binds the constant of id 0": binds_zero,
+    "repeats an atom": lambda i: len({*i.kept}) < len(i.kept),
+    "repeats an argument": lambda i: any(a == b for _, a, b in i.kept),
+    "repeats a variable": lambda i: len([t for _, *terms in i.kept for t in terms if t < 0]) > len(variables(i.kept)),
+    "is numbered otherwise by column": by_column,
+    "is beyond max_resolvents with long ones": lambda i: (
+        before_limit(i)[0] < i.limit("max_resolvents") <= before_limit(i)[1]
+    ),
+    "score is negative": lambda i: i.score < 0,
+    "chooses TRUE": chosen_kind(TRUE),
+    "chooses FALSE": chosen_kind(FALSE),
+    "chooses the resolvent of a rule": on_step(lambda s: s.chosen is not None and (s.chosen.clause or (0,))[0] == RULE),
+    "chooses a goal": chosen_kind(ORDINARY),
+    "repeats a resolvent": on_step(lambda s: len({r.content for r in s.resolvents}) < len(s.resolvents)),
+    "has TRUE": on_step(lambda s: s.has_true),
+    "repeats a predicate": lambda i: len({atom[0] for atom in i.seen.goal}) < len(i.seen.goal),
+    "repeats a selected variable": lambda i: i.seen.selected[1] == i.seen.selected[2] < 0,
+    "shares a selected variable": lambda i: bool(variables([i.seen.selected]) & variables(i.seen.goal[1:])),
+    "selects the query": lambda i: i.seen.selected == i.query,
+    "is a fact": lambda i: i.query in known(i.program).index,
+    "is PROVED": ends(PROVED),
+    "is FAILED": ends(FAILED),
+    "reaches max_depth": ends(DEPTH_LIMIT),
+    "head side": lambda i: i.candidate[1] == HEAD,
+    "repeats a constant": lambda i: i.query[1] == i.query[2],
+    "position in its predicate's segment": lambda i: i.segment.index(i.by[1]),
+    "matches after it": lambda i: len(matching(i)) - 1 - position_of_match(i),
+    "matches after it with the query": with_query,
+    "position among those that match": position_of_match,
+    "position in the index": position_in_index,
+    "distance from the end of the index": lambda i: len(indexed(i)) - 1 - position_in_index(i),
+    "distance from the end of its segment": lambda i: len(i.segment) - 1 - i.segment.index(i.by[1]),
+    "length of its segment": lambda i: len(i.segment),
+    "body atoms": lambda i: len(i.atoms) - 1,
+    "new variables": lambda i: len(variables(i.atoms[1:]) - variables(i.atoms[:1])),
+    "constants in the head": lambda i: len(constants(i.atoms[:1])),
+    "variables of the rule": lambda i: len(variables(i.atoms)),
+    "constants of the rule": lambda i: len(constants(i.atoms)),
+    "larger argument": lambda i: max(clause_or_candidate(i)[1:]),
+    "index": lambda i: i.by[1],
+    "room below max_atoms": lambda i: i.limit("max_atoms") - len(i.kept),
+    "places left in the list": lambda i: i.limit("max_resolvents") - 1 - before_limit(i)[0],
+    "steps since it was visited": steps_since,
+    "number of the goal visited": number_visited,
+    "atoms before pruning": lambda i: len(i.made.before),
+    "facts pruned": lambda i: sum(i.made.is_pruned),
+    "atoms after a pruned one": lambda i: max(0, len(i.made.before) - 1 - [*i.made.is_pruned, True].index(True)),
+    "room below max_atoms before pruning": lambda i: i.limit("max_atoms") - len(i.made.before),
+    "atoms": lambda i: len(i.kept),
+    "variables": lambda i: len(variables(i.kept)),
+    "variables beyond its goal's": lambda i: len(variables(i.kept)) - len(variables(i.seen.goal)),
+    "atoms beyond its goal's": lambda i: len(i.kept) - len(i.seen.goal),
+    "constants": lambda i: len({*constants(i.kept)}),
+    "largest constant": lambda i: max(constants(i.kept), default=-1),
+    "position before the limit": lambda i: before_limit(i)[0],
+    "bits of its score": lambda i: significant_bits(i.score),
+    "size of its score": lambda i: abs(i.score),
+    "ulps below the highest score": lambda i: (
+        (i.seen.scores[0] - i.score) / float(np.spacing(np.float32(i.seen.scores[0])))
+    ),
+    "depth": lambda i: known(i.seen.expected.depth),
+    "steps left to max_depth": lambda i: i.limit("max_depth") - 1 - known(i.seen.expected.depth),
+    "highest scores": lambda i: i.seen.scores.count(i.seen.scores[0]) if i.seen.scores else 0,
+    "highest score": lambda i: known(max(i.seen.scores, default=None)),
+    "gap of the scores": lambda i: i.seen.scores[0] - i.seen.scores[1] if len(i.seen.scores) > 1 else math.inf,
+    "resolvents": on_step(lambda s: len(s.resolvents)),
+    "index chosen": on_step(lambda s: known(s.choice)),
+    "surplus over max_resolvents": lambda i: sum(map(bool, i.seen.survivors)) - i.limit("max_resolvents"),
+    "room below max_resolvents": lambda i: i.limit("max_resolvents") - len(i.seen.expected.resolvents),
+    "resolvents before closing": lambda i: sum(bool(atoms) for atoms in i.seen.survivors),
+    "resolvents and proofs before closing": lambda i: len(i.seen.survivors),
+    "resolvents visited": lambda i: sum(made.kept in i.seen.visited for made in i.seen.made.values()),
+    "proofs of the step": lambda i: sum(proofs(i)),
+    "resolvents before the proof": lambda i: [*proofs(i), True].index(True) if any(proofs(i)) else -1,
+    "atoms of the goal": lambda i: len(i.seen.goal),
+    "atoms left to max_atoms": lambda i: i.limit("max_atoms") - len(i.seen.goal),
+    "variables of the goal": lambda i: len(variables(i.seen.goal)),
+    "constants of the selected atom": lambda i: len(constants([i.seen.selected])),
+    "largest constant of the goal": lambda i: max(constants(i.seen.goal), default=-1),
+    "rules that match": lambda i: sum(kind == RULE for kind, _ in i.seen.made),
+    "facts that match": lambda i: sum(kind == FACT for kind, _ in i.seen.made),
+    "clauses that match": lambda i: len(i.seen.made),
+    "facts of the selected predicate": lambda i: len(i.program.facts_of[i.seen.selected[0]]),
+    "longest resolvent": on_step(lambda s: max((len(r.atoms) for r in s.resolvents), default=0)),
+    "dropped by max_atoms": on_step(lambda s: known(s.dropped)[0]),
+    "dropped by max_resolvents": on_step(lambda s: known(s.dropped)[1]),
+    "selected predicate": lambda i: i.seen.selected[0],
+    "position among the candidates": lambda i: i.row,
+    "position from the end of the run": lambda i: len(i.pair.sides[i.side].candidates) - 1 - i.row,
+    "place in its ranking": lambda i: i.group.index(i.row),
+    "place from the end of its ranking": lambda i: len(i.group) - 1 - i.group.index(i.row),
+    "candidates of its ranking": lambda i: len(i.group),
+    "steps of the derivation": lambda i: i.column("num_steps"),
+    "query": lambda i: i.candidate[0],
+    "predicate of the query": lambda i: i.query[0],
+    "predicate's number in the engine": lambda i: i.number(i.head, 0),
+    "selected predicate's number in the engine": lambda i: i.number(i.seen.selected, 0),
+}
+"""The value of each name in phrases.toml without `#`."""
+
+SIZED: dict[str, Callable[..., Value]] = {
+    "matches but for the # argument": lambda which: fits_without(PLACES[which]),
+    "has the query's # argument": lambda which: lambda i: i.head[PLACES[which]] == i.query[PLACES[which]],
+    "prunes a fact with the # constant": lambda which: prunes(last_constant if which == "last" else lambda i: 0),
+    "facts sort otherwise by #": lambda key: sorts_otherwise(ORDERS[key]),
+    "binds the # argument": lambda which: lambda i: i.seen.selected[PLACES[which]] >= 0,
+    "matches in # bits": lambda bits: mismatch(lambda i: fits_apart(i.seen.selected, i.head, 1 << bits)),
+    "is in a partial block of #": lambda size: lambda i: partial_block(i.segment.index(i.by[1]), len(i.segment), size),
+    "is in a partial block of # matches": lambda size: (
+        lambda i: partial_block(position_of_match(i), len(matching(i)), size)
+    ),
+    "is in a partial block of # of the index": lambda size: (
+        lambda i: partial_block(position_in_index(i), len(indexed(i)), size)
+    ),
+    "captures a variable numbered from #": lambda first: captures(lambda goal: first),
+    "keeps the first constant as argument #": lambda k: lambda i: any(atom[k] == 0 for atom in i.kept),
+    "keeps the last constant as argument #": lambda k: lambda i: any(atom[k] == last_constant(i) for atom in i.kept),
+    "is in a partial block of # candidates": lambda size: (
+        lambda i: partial_block(i.row, len(i.pair.sides[0].candidates), size)
+    ),
+    "packs like a fact in # bits": lambda bits: mistaken(lambda a: ((a[0] << bits) + a[1] << bits) + a[2]),
+    "is a fact in # bits": lambda bits: mistaken(lambda a: tuple(n % (1 << bits) for n in a)),
+    "has the first constant as argument #": lambda k: has_argument(k, lambda i: 0),
+    "has the last constant as argument #": lambda k: has_argument(k, last_constant),
+    "# argument": lambda which: lambda i: clause_or_candidate(i)[PLACES[which]],
+    "# argument selected": lambda which: lambda i: max(i.seen.selected[PLACES[which]], -1),
+    "# argument's number in the engine": lambda which: lambda i: i.number(i.head, PLACES[which]),
+    "key (p * # + a) * # + b in the engine's numbers": lambda size, _: lambda i: i.key(i.head, size),
+    "has the key of a fact in # bits": lambda size, _, bits: shares_key(size, 1 << bits),
+    "prunes a fact with the engine's # number": lambda which: prunes(lambda i: i.extreme(which)),
+}
+"""Values that take what stands for each `#` in their names or phrases."""
 
 
-def _to_number(text: str) -> float:
-    return float(text.replace(",", ""))
+_NUMBER = r"(-?\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?)"
+_RELATIONS: dict[str, Callable[..., bool]] = {
+    f"{_NUMBER} or (?:more|later)": lambda x, low: x >= low,
+    f"{_NUMBER} or (?:less|earlier)": lambda x, high: x <= high,
+    f"at most {_NUMBER}": lambda x, high: x <= high,
+    f"other than {_NUMBER}": lambda x, value: x != value,
+    f"{_NUMBER} to {_NUMBER}": lambda x, low, high: low <= x <= high,
+    _NUMBER: lambda x, value: x == value,
+}
+"""The words that stand for {} in a phrase, with their meaning."""
+
+_ALONE: dict[str, Callable[[Any], bool]] = {
+    "0": lambda x: x == 0,
+    ">= 0": lambda x: x >= 0,
+    "<= 0": lambda x: x <= 0,
+    "!= 0": lambda x: x != 0,
+    "< 0": lambda x: x < 0,
+}
+"""The values for which a number has words of its own."""
+
+_WORD = r"(\d[\d,]*|first|second|last|smallest|largest|(?:the|their) .+)"
+_PLURAL = re.compile(r"^(\\ (?:(?:fewer|more|new|body|significant)\\ )?[a-z]+?)(?:(?<=ch)(es)|(s))\b")
 
 
-def _pattern(phrase: str) -> str:
-    """Return a pattern for a phrase in which {} becomes the value, and a plural may be a singular."""
-    before, after = map(re.escape, phrase.split("{}"))
-    after = re.sub(r"^(\\ (?:fewer\\ |more\\ |new\\ |body\\ |significant\\ )?[a-z]+?)(?<=ch)es\b", r"\1(?:es)?", after)
-    after = re.sub(r"^(\\ (?:fewer\\ |more\\ |new\\ |body\\ |significant\\ )?[a-z]+?)s\b", r"\1s?", after)
-    return f"{before}@@{after}"
+class Row(NamedTuple):
+    """A phrase: its pattern, how many of its groups stand for `#`, and its value for these.
+
+    holds: a function of the value and of the numbers in the phrase; None if the phrase is not checked
+    """
+
+    pattern: re.Pattern[str]
+    num_sizes: int
+    value: Callable[..., Value]
+    holds: Callable[..., bool] | None
 
 
-def _read_count(words: str, count: Count) -> Value | None:
-    value = count.value
-    specials = [(count.zero, 5), (count.at_least, 0), (count.at_most, 1), (count.other, 3)]
-    for text, relation in specials:
-        if text and words == text:
-            return lambda i: _VALUES[relation][1](value(i), [0.0])
-    if count.negative and "{}" not in count.negative and words == count.negative:
-        return lambda i: value(i) < 0
-    for phrase, sign in ((count.phrase, 1), (count.negative, -1)):
-        if "{}" not in phrase:
-            continue
-        for number, (shown, _) in enumerate(_VALUES):
-            found = re.fullmatch(_pattern(phrase).replace("@@", shown), words)
-            if found:
-                relation = _TURNED.get(number, number) if sign < 0 else number
-                bounds = [sign * _to_number(each) for each in found.groups()]
-                return lambda i, holds=_VALUES[relation][1], bounds=bounds: holds(value(i), bounds)
+def to_number(text: str) -> Any:
+    """Return a number; other text as it is."""
+    text = text.replace(",", "")
+    try:
+        return int(text)
+    except ValueError:
+        return float(text) if re.fullmatch(_NUMBER, text) else text
+
+
+def make_row(phrase: str, value: Callable[..., Value], holds: Callable[..., bool] | None, shown: str = "") -> Row:
+    """Return the row of a phrase. shown: what stands for {}; the plural behind it may be a singular."""
+    before, is_number, after = re.escape(phrase).replace(r"\#", _WORD).partition(r"\{\}")
+    pattern = before + is_number.replace(r"\{\}", shown) + _PLURAL.sub(r"\1(?:\2\3)?", after)
+    return Row(re.compile(pattern), phrase.count("#"), value, holds)
+
+
+def list_numbers(words: list[str], value: Callable[..., Value]) -> Iterator[Row]:
+    """Yield the rows of a number, given the words around it and those for some values."""
+    phrase, *others = words
+    yield from (make_row(phrase, value, holds, shown) for shown, holds in _RELATIONS.items())
+    for relation, text in (other.split(": ", 1) for other in others):
+        if "{}" not in text:
+            yield make_row(text, value, _ALONE[relation])
+        for shown, holds in _RELATIONS.items() if "{}" in text else ():
+            yield make_row(text, value, lambda x, *bounds, holds=holds: holds(-x, *bounds), shown)
+
+
+@cache
+def list_rows() -> list[Row]:
+    """Return the rows of all phrases."""
+    values = {name: (lambda value=value: value) for name, value in VALUES.items()} | SIZED
+    rows = []
+    for name, (phrase, *opposite) in PHRASES["flags"].items():
+        rows.append(make_row(phrase, values[name], lambda x: bool(x)))
+        rows.append(make_row(*opposite or [re.sub("^with", "without", phrase)], values[name], lambda x: not x))
+    for name, words in PHRASES["counts"].items():
+        rows += list_numbers(words, values[name])
+    for phrase in PHRASES["unknown"]["phrases"]:
+        rows += [row._replace(holds=None) for row in list_numbers([phrase], values["depth"])]
+    return rows
+
+
+def find_value(name: str) -> Value | None:
+    """Return the value of a number by its name, as in "the number of atoms"; None if no number has this name."""
+    for text in (name, name.removeprefix("number of ")):
+        text = text.replace(" their ", " its ").removesuffix(" of the candidate")
+        for key, value in (VALUES | SIZED).items():
+            if found := re.fullmatch(re.escape(key).replace(r"\#", _WORD), text):
+                return value(*map(to_number, found.groups())) if key in SIZED else value
     return None
+
+
+def read_phrase(words: str, declared: Iterable[str] = ()) -> Value | None:
+    """Return the meaning of a phrase, or None if it is not checked. ValueError for a phrase without a meaning.
+
+    declared: the names of the numbers that the engine gives to its candidates or steps
+    """
+    words = words.removeprefix("of steps ")
+    if found := re.fullmatch(r"(with|without) resolvents (.+)", words):
+        value = read_phrase(found[2], declared)
+        return value and (lambda i: (found[1] == "with") == has_resolvent(value, i))
+    own = [(name, lambda name=name: lambda i: i.declared(name)) for name in declared]
+    rows = [row for name, value in own for row in list_numbers([f"whose {name} is {{}}"], value)]
+    rows += [make_row(f"with {name}", value, lambda x: bool(x)) for name, value in own]
+    rows += [make_row(f"without {name}", value, lambda x: not x) for name, value in own]
+    for row in (*rows, *list_rows()):
+        if found := row.pattern.fullmatch(words):
+            return row.holds and _hold(row, [to_number(text) for text in found.groups()])
+    if found := re.fullmatch(r"for which the (.+) equals the (.+)", words):
+        left, right = map(find_value, found.groups())
+        if left and right:
+            return lambda i: left(i) == right(i)
+    if found := re.fullmatch(r"(?:whose|for which the) (.+) is (even|odd|(\d+) modulo (\d+))", words):
+        value = dict(own)[found[1]]() if found[1] in declared else find_value(found[1])
+        rest, modulus = (int(found[3]), int(found[4])) if found[3] else (int(found[2] == "odd"), 2)
+        if value:
+            return lambda i: value(i) % modulus == rest
+    raise ValueError(f"a phrase without a meaning: {words!r}")
+
+
+def _hold(row: Row, groups: list[Any]) -> Value:
+    value, bounds = row.value(*groups[: row.num_sizes]), groups[row.num_sizes :]
+    return lambda i: row.holds(value(i), *bounds)
 
 
 def has_resolvent(value: Value, i: Instance) -> bool:
     """Return whether a flag of resolvents is true for one that a step makes."""
     return any(value(replace(i, clause=clause)) for clause in i.seen.made)
-
-
-def _named(name: str) -> Value | None:
-    """Return the value of a number by its name, as in "the number of atoms"."""
-    name = name.replace(" their ", " its ").removeprefix("number of ") if name not in _NAMES else name
-    return _NAMES.get(name)
-
-
-_NAMES = {count.name: count.value for count in COUNTS} | {
-    f"{name} of the candidate": lambda i, k=k: k(i.candidate[2])
-    for name, k in (
-        ("first argument", lambda a: a[1]),
-        ("second argument", lambda a: a[2]),
-        ("larger argument", lambda a: max(a[1:])),
-    )
-}
-
-
-def read_phrase(words: str) -> Value | None:
-    """Return the meaning of a phrase, or None if it is one of `NOT_CHECKED`. ValueError for any other phrase."""
-    words = words.removeprefix("of steps ")
-    if found := re.fullmatch(r"(with|without) resolvents (.+)", words):
-        value = read_phrase(found[2])
-        return value and (lambda i: (found[1] == "with") == has_resolvent(value, i))
-    for phrase, (opposite, value) in FLAGS.items():
-        if words == phrase:
-            return value
-        if words == opposite:
-            return lambda i, value=value: not value(i)
-    for phrase, opposite, of in SIZED:
-        for text, is_wanted in ((phrase, True), (opposite, False)):
-            if found := re.fullmatch(re.escape(text).replace(r"\#", r"(\d+)"), words):
-                value = of(int(found[1]))
-                return lambda i, value=value, is_wanted=is_wanted: bool(value(i)) == is_wanted
-    for count in COUNTS:
-        if found := _read_count(words, count):
-            return found
-    if found := re.fullmatch(r"for which the (.+) equals the (.+)", words):
-        left, right = map(_named, found.groups())
-        if left and right:
-            return lambda i: left(i) == right(i)
-    if found := re.fullmatch(r"(?:whose|for which the) (.+) is (even|odd|(\d+) modulo (\d+))", words):
-        value = _named(found[1])
-        rest, modulus = (int(found[3]), int(found[4])) if found[3] else (int(found[2] == "odd"), 2)
-        if value:
-            return lambda i: value(i) % modulus == rest
-    if any(re.fullmatch(_shape(text), words) for text in NOT_CHECKED):
-        return None
-    raise ValueError(f"a phrase without a meaning: {words!r}")
-
-
-def _shape(phrase: str) -> str:
-    if "{}" not in phrase:
-        return re.escape(phrase)
-    return _pattern(phrase).replace("@@", "(?:" + "|".join(shown for shown, _ in _VALUES) + ")")
