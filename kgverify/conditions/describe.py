@@ -1,6 +1,6 @@
 """The conditions of the causes of a comparison, found among their steps and among steps and candidates that agree."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from itertools import compress, permutations
@@ -22,7 +22,7 @@ from kgverify.conditions.confirm import CONFIRMED, Tested, adopt, confirm, may_b
 from kgverify.conditions.experiment import Engines, Tried
 from kgverify.conditions.features import Feature
 from kgverify.conditions.find import OF_WHOLE_STEPS, Found, find_condition, settle
-from kgverify.conditions.instances import Cases, Fault, Instance, Run, SeenStep, Unit, thin
+from kgverify.conditions.instances import Cases, Fault, Instance, Run, SeenStep, Unit, canonical, thin
 from kgverify.conditions.sentence import show
 from kgverify.program.outcomes import STEP_STAGES, Stage
 from kgverify.trace.model.schema import has_goals
@@ -383,15 +383,23 @@ class _Reader:
         return engines.try_steps(self._fault(number), found, seed)
 
     def describe(self, instance: Instance) -> str:
-        """Describe the problem of an instance with names: its clause, and the goal and depth of its step."""
+        """Describe the problem of an instance with names, so that it can be built again: its clause, goal, depth and query.
+
+        Of the goals visited before, those that a resolvent equals or contains are named.
+        """
         names, step = self._comparer.names, instance.step
         if step is None:
             who = instance.candidate
             return f"{names.atom(who.atom)} as number {who.row + 1:,} of a run of {who.num_in_run:,}"
         clause = f"{names.clause(*instance.clause)} for " if instance.clause is not None else ""
-        query = instance.candidate.atom
-        of_query = f", query {names.atom(query)}" if query in map(tuple, step.expected.goal) else ""
-        return f"{clause}{names.goal(step.expected.goal)} (depth {step.expected.depth}{of_query})"
+        kept = [Counter(atoms) for atoms in step.kept.values()]
+        visited = (
+            f", goal {number} was {names.goal(goal)}"
+            for number, goal in enumerate(step.earlier, 1)
+            if any(Counter(canonical(goal)) <= atoms for atoms in kept)
+        )
+        where = f"depth {step.expected.depth}, query {names.atom(instance.candidate.atom)}{''.join(visited)}"
+        return f"{clause}{names.goal(step.expected.goal)} ({where})"
 
     def _differing(self, number: int) -> list[SeenStep]:
         """Return the steps of a cause, for a bounded number of divergences."""

@@ -46,6 +46,9 @@ MOST_DECLARED: Final = 64
 MOST_OF_NAME: Final = 60
 """The most features that an engine may declare, and the most characters of a name."""
 
+SHARE_OF_NUMBER: Final = 0.25
+"""The part that counts of the bits of a feature's own number, which is one of a few likely numbers: ties go to features without."""
+
 Value = float | int | bool | None
 
 
@@ -83,6 +86,7 @@ class Feature(NamedTuple):
     is_of_query: whether it is the same for all candidates of a query
     is_of_outcome: whether it is the outcome, which explains no difference of outcomes
     first:       the stage that makes it, and so the first stage that it may explain
+    num_alike:   the number of features that its row of the table defines, one for each of several numbers
     """
 
     name: str
@@ -100,10 +104,12 @@ class Feature(NamedTuple):
     is_declared: bool = False
     is_of_outcome: bool = False
     first: Stage | None = None
+    num_alike: int = 1
 
     def cost(self, stage: str) -> float:
         """Return the feature's part of the description length of a condition, in bits."""
-        return (1.0 if stage in self.stages else 4.0) + (3.0 if self.scale is Scale.ID else 0.0)
+        own = 1.0 if stage in self.stages else 4.0
+        return own + SHARE_OF_NUMBER * math.log2(self.num_alike) + (3.0 if self.scale is Scale.ID else 0.0)
 
 
 def read_values(
@@ -603,7 +609,8 @@ def read_features() -> tuple[Feature, ...]:
 def _read(row: Mapping[str, Any], numbered: _Numbered) -> Iterator[Feature]:
     """Yield the features of a row of the table: one for each of its numbers, or a single one."""
     name = row["name"]
-    for number in row.get("each", [None]):
+    every = row.get("each", [None])
+    for number in every:
         words = {k: v if number is None else v.replace("{each}", str(number)) for k, v in row.items() if type(v) is str}
         value = numbered[name](number) if name in numbered else _VALUES.get(name) or attrgetter(row["value"])
         yield Feature(
@@ -618,6 +625,7 @@ def _read(row: Mapping[str, Any], numbered: _Numbered) -> Iterator[Feature]:
             zeros={relation: words[key] for key, relation in _ZEROS.items() if key in words},
             negative=words.get("negative", ""),
             first=Stage(row["first"]) if "first" in row else None,
+            num_alike=len(every) if isinstance(number, int) else 1,
             **{flag: row[flag] for flag in ("is_of_match", "is_of_query", "is_of_outcome") if flag in row},
         )
 

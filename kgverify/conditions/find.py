@@ -70,6 +70,21 @@ class Table(NamedTuple):
             return _number(list(zip(self.identities.tolist(), self.steps.tolist(), strict=True)))
         return self.steps if any(Unit.STEP in each.of for each in used) else self.identities
 
+    def clusters_for(self, condition: Condition) -> list[NDArray[np.int64]]:
+        """Return the numbers of the coincidences that a condition may rest on, int64 [n] each: instances of one happen together.
+
+        A condition on steps and on clauses may rest on steps, or on clauses: a clause that is always wrong or always right
+        shows no more in many steps than in one.
+        """
+        found = self.identities_for(condition)
+        units = [self.features[i].of for i in condition.used]
+        if found is not self.steps or all(Unit.STEP in each for each in units):
+            return [found]
+        is_mixed = np.isin(self.identities, self.identities[self.is_wrong])
+        is_mixed &= np.isin(self.identities, self.identities[~self.is_wrong])
+        steps = np.where(is_mixed, self.steps, -1)
+        return [found, _number(list(zip(self.identities.tolist(), steps.tolist(), strict=True)))]
+
     def predict(self, condition: Condition, instances: Sequence[Instance]) -> NDArray[np.bool_] | None:
         """Return a mask of the instances for which a condition holds: bool [n]. None if a feature that it tests is unknown."""
         values = read_values(self.features, instances, condition.used)
@@ -295,8 +310,6 @@ def find_in(stage: str, cases: Cases, table: Table, *, is_whole: bool = False) -
     exact = [each for each in search.find_exact() if not _is_hidden(cases, table, each)]
     found = found._replace(is_cut=search.is_cut)
     likely = [(each, chance) for each in exact if (chance := chance_for(table, each)) <= MOST_CHANCE]
-    if likely and _is_overtaken(table, likely[0][0], exact[0]):
-        return _name_clauses(cases, table, exact), True
     resting = [is_whole and _drop_resting(table, each) is not each for each, _ in likely]
     rests = bool(likely) and all(resting)
     # No experiment can test a condition of a draw, so only the simplest are stated.
@@ -359,15 +372,6 @@ def _is_hidden(cases: Cases, table: Table, condition: Condition) -> bool:
     return len(held) > table.num_identities(table.is_wrong & condition.holds(table.values))
 
 
-def _is_overtaken(table: Table, condition: Condition, shortest: Condition) -> bool:
-    """Return whether a condition is only likely since it tests steps as well, although a shorter one on clauses is exact.
-
-    The few clauses of a program may not rule out chance; then their many steps do not do so either.
-    """
-    of_clauses = table.identities_for(shortest) is table.identities is not table.identities_for(condition)
-    return of_clauses and shortest.cost + AS_SHORT < condition.cost
-
-
 def _name_clauses(cases: Cases, table: Table, exact: Sequence[Condition]) -> Found | None:
     """Return a condition that names a few clauses, if these always go wrong and no property of them is certain."""
     if cases.unit not in (Unit.FACT, Unit.RULE):
@@ -395,8 +399,13 @@ def _chance_of_shapes(table: Table, condition: Condition) -> float:
 
 
 def chance_for(table: Table, condition: Condition) -> float:
-    """Return the chance of a condition among different instances. An instance that is sometimes wrong counts as wrong."""
-    inside, identities = condition.holds(table.values), table.identities_for(condition)
+    """Return the chance of a condition among the coincidences that it may rest on."""
+    return max(_chance_among(table, condition, identities) for identities in table.clusters_for(condition))
+
+
+def _chance_among(table: Table, condition: Condition, identities: NDArray[np.int64]) -> float:
+    """Return the chance of a condition among different identities, int64 [n]. One that is sometimes wrong counts as wrong."""
+    inside = condition.holds(table.values)
     wrong = np.unique(identities[table.is_wrong])
     right = np.setdiff1d(identities[~table.is_wrong], wrong)
     held = np.unique(identities[inside])

@@ -183,7 +183,7 @@ def show(stage: str, found: Found, experiment: Experiment | None = None) -> Show
         reason = "too few to rule out chance" if exact or not num_right else "none tells them apart"
         if exact and chance_of(num_wrong, num_right, num_wrong, 0, exact[0].num_tried) <= MOST_CHANCE:
             fits = describe_tests(exact[0].tests, table.features, cases)
-            reason = f"the goals are of too few kinds to rule out chance; what fits so far: {fits}"
+            reason = f"they are of too few kinds to rule out chance; what fits so far: {fits}"
         sentence = f"{shown.sentence}, {search.num_single:,} conditions tried, {reason}"
         return replace(shown, sentence=sentence, num_tried=search.num_single, experiment=None)
     if experiment is not None and experiment.verdict == "refuted":

@@ -9,8 +9,10 @@ import pytest
 from kgverify import Limits
 from kgverify.conditions.confirm import judge
 from kgverify.conditions.experiment import Tried
-from kgverify.conditions.find import Found
+from kgverify.conditions.features import Feature, Scale
+from kgverify.conditions.find import Found, Table, chance_for
 from kgverify.conditions.instances import Cases, Fault, Instance, Unit, _shows_all
+from kgverify.conditions.search import Condition, Relation, Term
 from kgverify.program.outcomes import DifferenceClass, Stage
 
 
@@ -39,3 +41,19 @@ def test_a_full_list_may_lack_resolvents(num: int, shows_all: bool):
     listed = SimpleNamespace(dropped_atoms=0, dropped_resolvents=0, resolvents=[SimpleNamespace(kind=0)] * num)
     step = SimpleNamespace(expected=listed, actual=None, run=SimpleNamespace(limits=Limits(max_resolvents=2)))
     assert _shows_all(step) is shows_all
+
+
+@pytest.mark.parametrize(("first_wrong", "is_certain"), [(0, False), (20, True)])
+def test_a_clause_that_always_goes_wrong_is_one_coincidence_in_all_its_steps(first_wrong: int, is_certain: bool):
+    clause, step = (each.ravel().astype(np.float64) for each in np.meshgrid(np.arange(6), np.arange(40)))
+    features = tuple(
+        Feature(name, "", of, Scale.COUNT, "", lambda instance: None)
+        for name, of in (("clause", frozenset({Unit.FACT})), ("step", frozenset({Unit.FACT, Unit.STEP})))
+    )
+    is_wrong = (clause == 5) & (step >= first_wrong)
+    rows = np.arange(len(clause))
+    table = Table(
+        features, np.column_stack((clause, step)), is_wrong, clause.astype(int), step.astype(int), rows, rows, rows
+    )
+    tests = Term(0, Relation.AT_LEAST, 5.0), Term(1, Relation.AT_LEAST, float(first_wrong))
+    assert (chance_for(table, Condition(tests, 0.0, 100.0)) <= 0.01) is is_certain

@@ -207,3 +207,34 @@ def test_what_provers_confuse_is_described(stages: dict[str, Any], words: str):
         equality=kv.Equality(determinism=False, minimum={}),
     )
     assert any(words in cause.condition for cause in report.causes)
+
+
+BRANCHING = graph_of(
+    "; ".join(
+        (
+            *(f"p(n{i}, n{(i * factor + more) % 13})" for i in RING for factor, more in ((5, 0), (3, 1), (7, 2))),
+            *(f"q(n{i}, n{(i * factor + more) % 13})" for i in RING for factor, more in ((2, 0), (9, 1))),
+            "r(X, Y) <- p(Z, Y), q(X, Z); r(X, Y) <- q(Z, Y), p(Z, X), q(X, Z); r(X, Y) <- p(X, Z), p(Z, Y)",
+            "q(X, Y) <- r(Y, X); r(X, Y) <- p(Y, Z), r(X, Z)",
+            *(f"! r(n{i}, n{(i * 4 + 2) % 13})" for i in RING[1:9]),
+        )
+    )
+)
+
+
+@pytest.mark.usefixtures("experiments")
+def test_a_fault_of_one_of_two_indexes_is_stated_without_numbers_that_happen_to_fit():
+    def match(situation, selected):
+        found = [*match_facts(situation, selected)]
+        return found[1:] if selected[1] < 0 <= selected[2] else found
+
+    report = kv.verify(
+        BRANCHING,
+        hidden(SOUND._replace(match_facts=match)),
+        queries=8,
+        corruptions=3,
+        limits=kv.Limits(max_depth=6),
+        equality=kv.Equality(determinism=False, minimum={}),
+    )
+    where = "that match first and where the selected atom's second argument is a constant and where the selected atom's"
+    assert f"the facts {where} first argument is a variable are missing" in report.causes[0].condition
