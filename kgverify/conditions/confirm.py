@@ -218,6 +218,8 @@ def judge(found: Found, tried: Tried, describe: Callable[[Instance], str]) -> Ex
     if tried.predicted.all() or not tried.predicted.any():
         reason = "no problem on the other side of its boundary could be constructed"
         return replace(counted, verdict=NOT_TESTABLE, reason=reason)
+    if tried.is_one_sided:
+        return replace(counted, verdict=NOT_TESTABLE, reason="another cause goes wrong in steps as well")
     return replace(counted, pair=tuple(map(describe, choose_pair(tried, found))))
 
 

@@ -378,9 +378,9 @@ class _Reader:
             return engines.try_batches(found, hidden, seed)
         if cause.stage not in STEP_STAGES or cause.stage == Stage.ADVANCE:
             return "it is not one of single steps"
-        if unit is Unit.STEP and len(self._causes) > 1:
-            return "another cause goes wrong in steps as well"
-        return engines.try_steps(self._fault(number), found, seed)
+        return engines.try_steps(
+            self._fault(number), found, seed, is_one_sided=unit is Unit.STEP and len(self._causes) > 1
+        )
 
     def describe(self, instance: Instance) -> str:
         """Describe the problem of an instance with names, so that it can be built again: its clause, goal, depth and query.

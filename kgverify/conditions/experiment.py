@@ -7,7 +7,7 @@ engines then take the step. For a condition on candidates, the same candidates r
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import chain, islice, zip_longest
+from itertools import chain, compress, islice, zip_longest
 from random import Random
 from typing import Final, NamedTuple
 
@@ -72,10 +72,12 @@ class Tried(NamedTuple):
 
     cases:     the instances, labelled by the results of both engines
     predicted: bool [n]  the classes that the condition predicts
+    is_one_sided: whether instances were left out that went wrong outside the condition: another cause may be the reason
     """
 
     cases: Cases
     predicted: NDArray[np.bool_]
+    is_one_sided: bool = False
 
     @property
     def observed(self) -> NDArray[np.bool_]:
@@ -143,8 +145,8 @@ class Engines(NamedTuple):
             return reason
         return Tried(found.cases._replace(instances=tuple(instances)), np.concatenate(predicted))
 
-    def try_steps(self, fault: Fault, found: Found, seed: int) -> Tried | str:
-        """Take steps with both engines from goals constructed for a condition."""
+    def try_steps(self, fault: Fault, found: Found, seed: int, *, is_one_sided: bool) -> Tried | str:
+        """Take steps with both engines from goals constructed for a condition. is_one_sided: as in `Tried`."""
         if not all(has_steps(engine.info) for engine in self.sides):
             return "an engine tells no steps"
         if any(found.table.features[i].is_declared for i in found.condition.used):
@@ -163,7 +165,13 @@ class Engines(NamedTuple):
         agreeing = [replace(step, actual=None) for step in steps if not _differs(step, fault)]
         cases = _label(fault, found.cases, differing, agreeing)
         holds = found.table.predict(found.condition, cases.instances) if cases.instances else None
-        return "no goal could be constructed" if holds is None else Tried(cases, holds)
+        if holds is None:
+            return "no goal could be constructed"
+        if is_one_sided:
+            is_kept = holds | ~Tried(cases, holds).observed
+            cases = cases._replace(instances=tuple(compress(cases.instances, is_kept)))
+            holds = holds[is_kept]
+        return Tried(cases, holds, is_one_sided)
 
     def _take(self, problems: Sequence["_Problem"]) -> list[SeenStep]:
         """Take a step with both engines from each problem."""

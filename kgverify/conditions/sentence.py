@@ -191,8 +191,10 @@ def show(stage: str, found: Found, experiment: Experiment | None = None) -> Show
         refuted = f"an experiment refutes that these are the {what}: {describe_experiment(experiment)}"
         return replace(shown, sentence=f"{shown.sentence}; {refuted}")
     sentence = _state(found)
-    if experiment is not None and experiment.verdict == "confirmed":
-        sentence += f"; {describe_experiment(experiment)}"
+    if experiment is not None and condition.tests:
+        is_confirmed = experiment.verdict == "confirmed"
+        tested = describe_experiment(experiment) if is_confirmed else f"not tested by experiment: {experiment.reason}"
+        sentence += f"; {tested}"
     wrong_inside, right_inside = table.count_classes(inside)
     return replace(
         shown,
