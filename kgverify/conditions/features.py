@@ -491,7 +491,7 @@ _VALUES: Final[dict[str, Callable[[Instance], Value]]] = {
     "chooses a goal": _chosen(GoalKind.GOAL),
     "chooses the resolvent of a rule": _chooses_a_rule,
     "highest score": lambda i: i.seen.scores[0] if i.seen.scores else None,
-    "highest scores": lambda i: i.seen.scores.count(i.seen.scores[0]) if i.seen.scores else 0,
+    "resolvents of the highest score": lambda i: i.seen.scores.count(i.seen.scores[0]) if i.seen.scores else 0,
     "gap of the scores": lambda i: i.seen.scores[0] - i.seen.scores[1] if len(i.seen.scores) > 1 else math.inf,
     "resolvents": lambda i: len(i.seen.expected.resolvents),
     "repeats a resolvent": lambda i: (

@@ -33,7 +33,7 @@ _OF_OWN_UNIT: Final = {
 }
 """Words that repeat the noun of a unit, and what stands for them after it."""
 
-_OF_TIES: Final = frozenset(("gap of the scores", "highest scores"))
+_OF_TIES: Final = frozenset(("gap of the scores", "resolvents of the highest score"))
 """The features whose tests say that scores tie."""
 
 _COUNTED: Final = re.compile(r"\{\} (?:\w+ )?\w+s\b")
@@ -157,7 +157,7 @@ def describe_experiment(experiment: Experiment) -> str:
     """Describe an experiment, with the problems on both sides of the boundary."""
     num = f"{experiment.num_predicted:,} of {experiment.num_tried:,}"
     if experiment.verdict == "refuted":
-        return f"{num} constructed instances went as predicted, and not {' or '.join(experiment.pair)}"
+        return f"{num} constructed instances went as predicted, but not {' or '.join(experiment.pair)}"
     wrong, right = experiment.pair
     return f"confirmed by experiment, {num} as predicted: wrong at {wrong}, and right at {right}"
 
@@ -187,7 +187,7 @@ def show(stage: str, found: Found, experiment: Experiment | None = None) -> Show
         sentence = f"{shown.sentence}, {search.num_single:,} conditions tried, {reason}"
         return replace(shown, sentence=sentence, num_tried=search.num_single, experiment=None)
     if experiment is not None and experiment.verdict == "refuted":
-        what = describe_condition(condition, table.features, cases)
+        what = describe_condition(condition, table.features, cases).rstrip(",")
         refuted = f"an experiment refutes that these are the {what}: {describe_experiment(experiment)}"
         return replace(shown, sentence=f"{shown.sentence}; {refuted}")
     sentence = _state(found)

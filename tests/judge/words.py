@@ -578,7 +578,7 @@ VALUES: dict[str, Value] = {
     ),
     "depth": lambda i: known(i.seen.expected.depth),
     "steps left to max_depth": lambda i: i.limit("max_depth") - 1 - known(i.seen.expected.depth),
-    "highest scores": lambda i: i.seen.scores.count(i.seen.scores[0]) if i.seen.scores else 0,
+    "resolvents of the highest score": lambda i: i.seen.scores.count(i.seen.scores[0]) if i.seen.scores else 0,
     "highest score": lambda i: known(max(i.seen.scores, default=None)),
     "gap of the scores": lambda i: i.seen.scores[0] - i.seen.scores[1] if len(i.seen.scores) > 1 else math.inf,
     "resolvents": on_step(lambda s: len(s.resolvents)),
