@@ -47,7 +47,7 @@ MOST_OF_NAME: Final = 60
 """The most features that an engine may declare, and the most characters of a name."""
 
 SHARE_OF_NUMBER: Final = 0.25
-"""The part that counts of the bits of a feature's own number, which is one of a few likely numbers: ties go to features without."""
+"""The share that counts of the bits of a feature's own number, one of a few likely ones: ties go to features without any."""
 
 Value = float | int | bool | None
 
