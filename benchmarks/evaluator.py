@@ -45,10 +45,10 @@ def draw(run: Run) -> CandidateSet:
     return draw_candidates(run.graph, run.split, run.queries, run.num_corruptions, run.seed)
 
 
-def run_kgverify(*words: object, folder: str) -> Any:
+def run_kgverify(*words: object, launcher: Sequence[str] = (sys.executable,), folder: str) -> Any:
     """Run a command of kgverify, and return the JSON that it writes."""
     path = Path(folder, "result.json")
-    command = [sys.executable, "-m", "kgverify", *map(str, words), "--json", str(path)]
+    command = [*launcher, "-m", "kgverify", *map(str, words), "--json", str(path)]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     return msgspec.json.decode(path.read_bytes())
 
@@ -295,8 +295,8 @@ def run_gpus(words: list[str]) -> None:
         python -m benchmarks gpus --processes 1 4
         python -m benchmarks gpus --processes 1 2 --device cpu --precision float32 --queries 2 --corruptions 5
 
-    Each process has a GPU of its own. The time begins when all processes have warmed up. The metrics must be equal for
-    every number of GPUs.
+    `torchrun` starts a process for each GPU. The time begins when all processes have warmed up. The metrics
+    must be equal for every number of GPUs.
     """
     parser = make_parser(run_gpus)
     parser.add_argument("--processes", type=int, nargs="+", default=[1, 4])
@@ -305,7 +305,6 @@ def run_gpus(words: list[str]) -> None:
     parser.add_argument("--queries", type=int, help="all if not given")
     parser.add_argument("--corruptions", default="all", help="a side")
     parser.add_argument("--precision", default="fp16")
-    parser.add_argument("--part-size", type=int, default=1 << 20)
     options = parser.parse_args(words)
     queries = options.queries or len(load_graph(options.graph).queries("test"))
     print_header(
@@ -325,8 +324,8 @@ def run_gpus(words: list[str]) -> None:
             ]
             words += ["--policy", write_published(options.graph, folder), "--device", options.device]
             words += ["--tune", f"precision={options.precision}", "--check", 0, "--minimum", "none"]
-            words += ["--part-size", options.part_size, "--jobs", num]
-            found = run_kgverify("evaluate", *words, "--save", Path(folder, "save"), folder=folder)
+            launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(num)]
+            found = run_kgverify("evaluate", *words, "--save", Path(folder, "save"), launcher=launcher, folder=folder)
         first = first or found["metrics"]
         mrr = f"{found['metrics']['both.realistic.mean_reciprocal_rank']:.6f}"
         seconds = f"{found['seconds']:.2f}", f"{found['warm_up_seconds']:.1f}"

@@ -15,13 +15,13 @@ from kgverify.comparison.equality import Equality
 from kgverify.comparison.exercise.exercise import Minimum
 from kgverify.engines.policy import Policy
 from kgverify.engines.protocol import Engine, Workload
-from kgverify.engines.table import COMPILED, REFERENCE, Capability, make_entry
+from kgverify.engines.table import COMPILED, REFERENCE, Capability
 from kgverify.errors import UserError
 from kgverify.evaluation.evaluate import EvaluationSettings
 from kgverify.evaluation.evaluate import evaluate as evaluate_run
 from kgverify.evaluation.judge import LEAST, choose_num_checked, report_evaluation
 from kgverify.evaluation.parts import write_summary
-from kgverify.evaluation.proving import explain_out_of_memory
+from kgverify.evaluation.proving import ProcessGroup, explain_out_of_memory
 from kgverify.program.limits import Limits
 from kgverify.progress import Phase, silent_phase
 from kgverify.ranking.draw import count_candidates
@@ -30,21 +30,8 @@ from kgverify.report.evaluation import EvaluationReport
 from kgverify.report.report import encode_report
 from kgverify.runs.engine_makers import list_capabilities
 from kgverify.runs.fan_out import DaskWorkers, reference_beside
-from kgverify.runs.job import (
-    EngineLike,
-    Engines,
-    GraphLike,
-    Job,
-    Proofs,
-    Queries,
-    Reference,
-    Source,
-    check_workers,
-    choose_reference,
-)
-from kgverify.runs.pool import Processes, Workers
+from kgverify.runs.job import EngineLike, Engines, GraphLike, Job, Proofs, Queries, Reference, Source, choose_reference
 from kgverify.runs.run import Pipeline, Run, describe_work
-from kgverify.trace.model.header import EngineInfo
 
 
 def _ignore(text: str) -> None:
@@ -63,7 +50,6 @@ class EvaluationOptions:
         minimum: The exercise that the checked candidates require, as for `diff`; `proved=1,rules=1,choices=1` if not given,
             `none` for nothing. Below it `.is_sound` is false.
         accept_changed: Resume although this code changed, such as `helper.py`.
-        jobs: Processes that prove the parts, on CUDA each with a GPU of its own.
         scheduler: The address of a dask scheduler whose workers prove the parts; docs/evaluating.md.
         warn: A function that is called with the text of each warning.
 
@@ -79,13 +65,11 @@ class EvaluationOptions:
     rank_only: bool = False
     minimum: str | Minimum | None = None
     accept_changed: Sequence[str] = ()
-    jobs: int = 1
     scheduler: str | None = None
     warn: Callable[[str], None] = _ignore
 
     def __post_init__(self) -> None:
         check_fields(self)
-        check_workers(self.jobs, self.scheduler)
 
 
 DEFAULT_OPTIONS = EvaluationOptions()
@@ -141,7 +125,9 @@ def evaluate(
         corruptions = "all"
     chosen, sides = Queries.choose(queries, corruptions, seed), Engines(engine, reference)
     job = Job(Source(graph), chosen, sides, Proofs(limits, policy), Equality(minimum=options.minimum))
-    return evaluate_job(job, options, save=save).report
+    found = evaluate_job(job, options, save=save)
+    assert found is not None, "one process leads itself"
+    return found.report
 
 
 class Evaluated(NamedTuple):
@@ -153,7 +139,7 @@ class Evaluated(NamedTuple):
 
 
 class Unfinished(UserError):
-    """An evaluation with missing parts, which was stopped."""
+    """An evaluation with missing parts: it was stopped, or a process ended early."""
 
 
 def evaluate_job(
@@ -162,13 +148,17 @@ def evaluate_job(
     *,
     save: str | Path | None = None,
     phase: Phase = silent_phase,
+    group: ProcessGroup | None = None,
     should_stop: Callable[[], bool] = lambda: False,
-) -> Evaluated:
+) -> Evaluated | None:
     """Rank the candidates of a job; see `evaluate`. UserError as there, `Unfinished` if a part is missing.
 
+    group:       the processes that share the work. The result is None in processes that do not lead. They wait for the leader,
+                 which alone reports wrong options, before they read their own options
     should_stop: called before each part
     """
-    folder = None if save is None else Path(save)
+    group = ProcessGroup() if group is None else group
+    leads, folder = group.index == 0, None if save is None else Path(save)
     with phase("reading", 0):
         run, num_checked = job.make_run(), options.check
         if num_checked is None:
@@ -180,7 +170,7 @@ def evaluate_job(
     with ExitStack() as stack:
         is_default = reference in (REFERENCE, Reference())
         beside = reference_beside(run, num_checked) if is_default else running(reference, run, where="reference")
-        expected = stack.enter_context(beside)
+        expected = stack.enter_context(beside) if leads else None
         with phase("building the engine", 0), explain_out_of_memory():
             if options.rank_only and not all(Capability.LEAST_MODEL in list_capabilities(each) for each in judged):
                 raise UserError(
@@ -188,15 +178,16 @@ def evaluate_job(
                     where="rank_only",
                     fix="leave it out",
                 )
-            has_workers = options.jobs != 1 or options.scheduler is not None
-            work = None if has_workers else _describe_work(run, options)
-            pipeline = stack.enter_context(running(engine, run, work=work))
-        workers = stack.enter_context(_begin_workers(options, pipeline.engine.info)) if has_workers else None
+            pipeline = stack.enter_context(running(engine, run, work=_describe_work(run, options)))
+        if leads:
+            group.broadcast(b"")
+        workers = None if options.scheduler is None else stack.enter_context(DaskWorkers(options.scheduler))
         settings = EvaluationSettings(
             folder=folder,
             part_size=options.part_size,
             rank_only=options.rank_only,
             accept_changed=options.accept_changed,
+            group=group,
             workers=workers,
             # The function for warnings stays here, since it may not be picklable.
             make=partial(_build_engine, run, engine, replace(options, warn=_ignore)),
@@ -205,9 +196,11 @@ def evaluate_job(
             should_stop=should_stop,
         )
         result = evaluate_run(run, pipeline, settings)
+        if result is None:
+            return None
         if result.missing:
             done = f"{len(result.results):,} of {len(result.plan.parts):,} parts are done"
-            raise Unfinished(f"{done}: it was stopped", where=str(save), fix="resume")
+            raise Unfinished(f"{done}: a process ended early", where=str(save), fix="read its error, then resume")
         report = report_evaluation(
             run,
             result,
@@ -227,17 +220,7 @@ def _describe_work(run: Run, options: EvaluationOptions) -> Workload:
     return describe_work(run, options.part_size, rank_only=options.rank_only)
 
 
-def _begin_workers(options: EvaluationOptions, info: EngineInfo) -> Workers:
-    """Connect to the scheduler, or start the processes. UserError if there are fewer GPUs than processes."""
-    if options.scheduler is not None:
-        return DaskWorkers(options.scheduler)
-    # torchrun's name for the number by which the memory of the machine is divided.
-    shared = [{"LOCAL_WORLD_SIZE": str(options.jobs)}] * options.jobs
-    own = make_entry(COMPILED).divide_gpus(options.jobs) if info.device == "cuda" else shared
-    return Processes(options.jobs, [{**one, **other} for one, other in zip(shared, own, strict=True)])
-
-
 def _build_engine(run: Run, engine: EngineLike, options: EvaluationOptions) -> Pipeline:
-    """Build the pipeline of the engine in another process. UserError if the batch does not fit into memory."""
+    """Build the pipeline of the engine on another machine. UserError if the batch does not fit into memory."""
     with explain_out_of_memory():
         return make_pipeline(engine, run, work=_describe_work(run, options))

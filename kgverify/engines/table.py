@@ -4,7 +4,7 @@ Nothing that an engine needs is imported before it is made. Other packages add e
 `kgverify.engines`.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from enum import StrEnum
 from functools import cache
@@ -125,8 +125,8 @@ class OwnEvaluator(EngineMaker, Protocol):
         """Return a function that gives another thread the current GPU of this thread."""
         ...
 
-    def divide_gpus(self, num: int) -> Sequence[Mapping[str, str]]:
-        """Return the environment variables that give each of several processes a GPU of its own."""
+    def join_processes(self) -> Any:
+        """Join the processes that `torchrun` started with this one; None for a single process."""
         ...
 
     def list_modes(self) -> list[str]:

@@ -5,13 +5,14 @@ evaluation runs. An object appears whole or not at all, so a part is either pres
 """
 
 import hashlib
+import io
 import os
 import zipfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import reduce
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import IO, Any, Final, NamedTuple
 
 import msgspec
 import numpy as np
@@ -19,7 +20,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from kgverify.engines.protocol import STOPPED, Engine
-from kgverify.errors import UserError
+from kgverify.errors import InternalError, UserError
 from kgverify.files.code_identity import Code, list_changes, refuse_changes
 from kgverify.files.reading import open_file, read_json
 from kgverify.files.remote import Remote, find_local, find_remote
@@ -133,6 +134,9 @@ _OF_SAMPLES: Final[dict[str, tuple[Any, tuple[int, ...]]]] = {
 }
 _OF_CHOICES: Final = {"num_choices": np.int64, "num_rescored": np.int64, "smallest_gap": np.float64}
 """The columns of a part's file: the type of their items, and the shape of a row. Choices have no rows."""
+
+_COMMON: Final = ("query", "side", "num_ranked", "outcome", "log_probability", "drawn")
+"""The columns that are equal in all shares of a part."""
 
 
 def list_columns(result: PartResult) -> dict[str, NDArray[Any]]:
@@ -256,6 +260,40 @@ def join_results(results: Iterable[PartResult]) -> PartResult:
     return PartResult(**rankings, sample=join_samples(samples), choices=combined)
 
 
+def pack_result(result: PartResult) -> bytes:
+    """Return a result as bytes."""
+    file = io.BytesIO()
+    _save(file, result, "")
+    return file.getvalue()
+
+
+def unpack_result(packed: bytes) -> PartResult:
+    """Return the packed result. InternalError if it was altered."""
+    with zipfile.ZipFile(io.BytesIO(packed)) as members:
+        arrays = _read_arrays(members, len(packed))
+    identity, checksum = (str(arrays.pop(name)) for name in ("identity", "xxh3"))
+    if hash_columns(arrays, identity) != checksum:
+        raise InternalError("the result of another process arrived altered")
+    return build_result(arrays)
+
+
+def join_shares(shares: Sequence[PartResult]) -> PartResult:
+    """Join the results of all shares of a part. The leader's share, whose true triples count, comes first."""
+    leader = shares[0]
+    for share in shares[1:]:
+        if not all(np.array_equal(getattr(share, name), getattr(leader, name)) for name in _COMMON):
+            raise InternalError("the processes of the group do not prove the same true triples alike")
+    return leader._replace(
+        # A rank is one more than the number of corruptions above.
+        optimistic=1 + np.sum([share.optimistic - 1 for share in shares], axis=0),
+        pessimistic=1 + np.sum([share.pessimistic - 1 for share in shares], axis=0),
+        num_outcomes=np.sum([share.num_outcomes for share in shares], axis=0, dtype=np.uint32),
+        num_limited=np.sum([share.num_limited for share in shares], axis=0, dtype=np.uint32),
+        sample=join_samples(share.sample for share in shares),
+        choices=reduce(ChoiceStatistics.combine, (share.choices for share in shares)),
+    )
+
+
 def write_part(path: Path, result: PartResult, identity: str) -> None:
     """Write a part's file atomically; equal results give equal bytes. UserError if it cannot be written."""
     with (
@@ -263,8 +301,12 @@ def write_part(path: Path, result: PartResult, identity: str) -> None:
         renamed_into(path, is_durable=True) as temporary,
         temporary.open("wb") as file,
     ):
-        columns: dict[str, Any] = list_columns(result)
-        np.savez(file, identity=np.array(identity), xxh3=np.array(hash_columns(columns, identity)), **columns)
+        _save(file, result, identity)
+
+
+def _save(file: IO[bytes], result: PartResult, identity: str) -> None:
+    columns: dict[str, Any] = list_columns(result)
+    np.savez(file, identity=np.array(identity), xxh3=np.array(hash_columns(columns, identity)), **columns)
 
 
 def read_part(path: Path, part: Part, identities: Collection[str]) -> PartResult:
@@ -418,7 +460,7 @@ class PartFolder:
 
 
 @contextmanager
-def opened_folder(folder: Path, *, is_locked: bool = True) -> Iterator[PartFolder]:
+def opened_folder(folder: Path, *, is_locked: bool) -> Iterator[PartFolder]:
     """Yield a folder for parts, given by a path or URL, and lock it if it is on a disk and this is requested.
 
     UserError if another process holds the lock, or no folder can be created.

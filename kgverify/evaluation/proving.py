@@ -1,22 +1,24 @@
 """The work on one part of an evaluation: draw its candidates, prove them with any engine, and summarize the results."""
 
+import os
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import reduce
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kgverify.engines.protocol import Engine
+from kgverify.engines.table import COMPILED, make_entry
 from kgverify.errors import UserError
 from kgverify.evaluation.parts import ChoiceStatistics, PartResult, summarize_part
 from kgverify.progress import Progress, no_progress
 from kgverify.runs.fan_out import check_same_engine
 from kgverify.runs.pool import make_once
 from kgverify.runs.run import Part, Pipeline, Run
-from kgverify.trace.model.columns import Candidates, CandidateSet, cut_rows, find_end, join_candidates
+from kgverify.trace.model.columns import Candidates, CandidateSet, find_end, join_candidates
 from kgverify.trace.model.header import EngineInfo
 
 if TYPE_CHECKING:
@@ -72,22 +74,16 @@ class FullWork:
 
 
 def make_work(
-    run: Run, make: Callable[[], Pipeline], build: Callable[[Run, Pipeline], PartWork], info: EngineInfo, part: Part
+    run: Run, make: Callable[[], Pipeline], build: Callable[[Run, Pipeline], PartWork], info: EngineInfo
 ) -> PartWork:
-    """Make the work on the parts of a run, on a worker, and warm up. UserError if the engine here is a different one.
+    """Make the work on the parts of a run, on a worker. UserError if the engine here is a different one.
 
     make: makes the pipeline, and `build` the work with it
     info: the engine's description on the machine that started the evaluation
     """
     pipeline = make()
     check_same_engine(pipeline.engine.info, info)
-    warm_up(run, pipeline, part)
     return build(run, pipeline)
-
-
-def begin_work(make: bytes, name: str) -> None:
-    """Make the work on a worker; `make` and `name` come from `send_maker`."""
-    make_once(make, name)
 
 
 def do_part(make: bytes, name: str, part: Part) -> PartResult:
@@ -194,23 +190,94 @@ UNITS: Final = 8
 _LONG: Final = 4 * UNITS
 """The number of units above which a list takes long to prove: they do not fit into one block."""
 
+_CLAIMS: Final = 4
+"""The number of claims in which each process would take its share of the remaining units at the current size."""
 
-def cut_blocks(starts: NDArray[np.int64], block_size: int) -> Iterator[tuple[int, int]]:
-    """Yield the bounds of blocks of ragged rows.
+_PIECE: Final = 1 << 21
+"""The bytes of a message sent at once; the store accepts at most four times this number."""
 
-    A unit has an eighth of a block's elements, and fewer towards the end. The first and the last unit of a long list are
-    separate blocks: the engine waits until the first block is drawn, and the part is finished only when the last one is
-    compared.
+
+class ProcessGroup:
+    """The processes that share an evaluation. Process 0 leads: it chooses the parts and collects the results.
+
+    store: the torch key-value store through which the processes found each other; None for a single process
+    index: the number of this process; size: the number of processes
     """
-    units = _cut_units(starts, block_size)
-    ends = [0, len(units) - 1] if len(units) - 1 <= _LONG else [0, 1, len(units) - 2, len(units) - 1]
-    for first, last in pairwise(ends):
-        own = units[first : last + 1]
-        for begin, end in cut_rows(starts[own], block_size):
-            yield own[begin], own[end]
+
+    def __init__(self, store: Any = None, index: int = 0, size: int = 1) -> None:
+        self._store, self.index, self.size = store, index, size
+        self._counters: Counter[str] = Counter()
+
+    def broadcast(self, message: bytes) -> bytes:
+        """Return the leader's message in every process, in the order of the calls."""
+        if self._store is None:
+            return message
+        self._counters["shared"] += 1
+        key = f"kgverify/shared {self._counters['shared']}"
+        if self.index == 0:
+            self._store.set(key, message.hex())
+        return bytes.fromhex(self._store.get(key).decode())
+
+    def add(self, counter: str, num: int) -> int:
+        """Add to a counter that all processes share, and return its new value."""
+        if self._store is not None:
+            return int(self._store.add(f"kgverify/{counter}", num))
+        self._counters[counter] += num
+        return self._counters[counter]
+
+    def send(self, name: str, message: bytes) -> None:
+        """Send a message to the leader."""
+        key = f"kgverify/message {name}"
+        pieces = [message[i : i + _PIECE] for i in range(0, len(message), _PIECE)]
+        for i, piece in enumerate(pieces):
+            self._store.set(f"{key} {i}", piece.hex())
+        self._store.set(key, str(len(pieces)))
+
+    def receive(self, name: str) -> bytes | None:
+        """Return the message with a name, if it has arrived."""
+        key = f"kgverify/message {name}"
+        if not self._store.check([key]):
+            return None
+        num_pieces = int(self._store.get(key))
+        return b"".join(bytes.fromhex(self._store.get(f"{key} {i}").decode()) for i in range(num_pieces))
 
 
-def _cut_units(starts: NDArray[np.int64], block_size: int) -> list[int]:
+def join_process_group() -> ProcessGroup:
+    """Join the processes that `torchrun` started with this one; else return a group of one. UserError as in `join_team`."""
+    # A single process may run without torch.
+    joined = None if os.environ.get("WORLD_SIZE", "1") == "1" else make_entry(COMPILED).join_processes()
+    return ProcessGroup(*joined or ())
+
+
+class Share:
+    """The units that one process of a group proves of the part with a given number.
+
+    leads: whether this process also counts the true triples, which every process proves
+    """
+
+    def __init__(self, group: ProcessGroup, number: int) -> None:
+        self._group, self._number, self.leads = group, number, group.index == 0
+        self._is_new = True
+
+    def take(self, name: str, num: int) -> range:
+        """Return the next units to prove from a list of `num` units; an empty range if no unit is left.
+
+        Several processes take several units at a time from a long list, and fewer towards the end, so that all end together. A
+        single process takes the last unit of a long list separately, and likewise the first unit of a part. The engine waits
+        until the first unit is drawn, and the part is finished only when the last unit is compared.
+        """
+        counter = f"{name} of part {self._number}"
+        wanted = num - self._group.add(counter, 0)
+        if self._group.size > 1:
+            wanted = max(1, min(UNITS, wanted // (_CLAIMS * self._group.size)))
+        elif num > _LONG:
+            wanted = 1 if self._is_new else max(wanted - 1, min(wanted, 1))
+        self._is_new &= not num
+        begin = self._group.add(counter, wanted) - wanted
+        return range(min(begin, num), min(begin + wanted, num))
+
+
+def cut_units(starts: NDArray[np.int64], block_size: int) -> list[int]:
     """Return the bounds of units of ragged rows: each unit has an eighth of a block's elements, and fewer towards the end."""
     bounds = [0]
     while bounds[-1] < len(starts) - 1:

@@ -46,7 +46,7 @@ from kgverify.evaluation.parts import (
     hash_entities,
     join_samples,
 )
-from kgverify.evaluation.proving import cut_blocks, prove_candidates, refuse_scores
+from kgverify.evaluation.proving import ProcessGroup, Share, cut_units, prove_candidates, refuse_scores
 from kgverify.program.outcomes import NOT_PROVED_PENALTY, Outcome, Side
 from kgverify.progress import Progress, no_progress
 from kgverify.ranking.draw import (
@@ -163,7 +163,7 @@ class DrawnCorruptions:
         return Drawn(part, query, side, groups.counts - 1, entities, true, position, (candidates, groups))
 
     def draw_blocks(
-        self, drawn: Drawn, needs_all: NDArray[np.bool_], true_score: NDArray[np.float64]
+        self, drawn: Drawn, needs_all: NDArray[np.bool_], true_score: NDArray[np.float64], share: Share
     ) -> Iterator[Block]:
         """Yield the corruptions to prove. needs_all: bool [G]; true_score: float64 [G], of the true triples."""
         assert drawn.listed is not None
@@ -232,16 +232,16 @@ class AllCorruptions:
         return Drawn(part, query, side, num, np.zeros(len(query), np.uint64), *_find_distinct(run, query, side))
 
     def draw_blocks(
-        self, drawn: Drawn, needs_all: NDArray[np.bool_], true_score: NDArray[np.float64]
+        self, drawn: Drawn, needs_all: NDArray[np.bool_], true_score: NDArray[np.float64], share: Share
     ) -> Iterator[Block]:
-        """Yield the corruptions to prove. needs_all: bool [G]; true_score: float64 [G], of the true triples."""
+        """Yield the corruptions of a share. needs_all: bool [G]; true_score: float64 [G], of the true triples."""
         whole = self._find_kinds(drawn, np.flatnonzero(needs_all))
-        yield from self._draw_whole(drawn, whole, true_score)
+        yield from self._draw_whole("corruptions", drawn, whole, true_score, share)
         others = self._find_kinds(drawn, np.flatnonzero(~needs_all))
         if len(others.leader) and self.model.result() is None:
-            yield from self._draw_whole(drawn, others, true_score)
+            yield from self._draw_whole("other corruptions", drawn, others, true_score, share)
         elif len(others.leader):
-            yield from self._draw_inside(drawn.part, others)
+            yield from self._draw_inside(drawn.part, others, share)
 
     def _find_kinds(self, drawn: Drawn, groups: NDArray[np.int64]) -> _Kinds:
         """Sort queries and sides by the corruptions that they have."""
@@ -253,14 +253,16 @@ class AllCorruptions:
         leader = groups[first]
         return _Kinds(groups[order], kind[order], leader, drawn.query[leader], side[first], triple[first])
 
-    def _draw_whole(self, drawn: Drawn, kinds: _Kinds, true_score: NDArray[np.float64]) -> Iterator[Block]:
+    def _draw_whole(
+        self, name: str, drawn: Drawn, kinds: _Kinds, true_score: NDArray[np.float64], share: Share
+    ) -> Iterator[Block]:
         """Yield every corruption of each kind."""
         floor = np.full(len(kinds.leader), np.inf)
         lowest = true_score[kinds.groups] + (NOT_PROVED_PENALTY - RANK_TOLERANCE - MARGIN)
         np.minimum.at(floor, kinds.kind, lowest)
         starts = starts_of(drawn.num_corruptions[kinds.leader])
         stride = max(1, -(-int(starts[-1]) // choose_num_outside(drawn.part.num_candidates)))
-        for begin, end in cut_blocks(starts, self._block_size):
+        for begin, end in self._take(share, name, starts):
             block = kinds.build_block(
                 begin, end, *draw_eligible(self._run.graph, kinds.triple[begin:end], kinds.side[begin:end])
             )
@@ -269,7 +271,7 @@ class AllCorruptions:
             floors[-starts[begin] % stride :: stride] = -np.inf
             yield block if _is_given_up(self.model) else block._replace(floor=floors)
 
-    def _draw_inside(self, part: Part, kinds: _Kinds) -> Iterator[Block]:
+    def _draw_inside(self, part: Part, kinds: _Kinds, share: Share) -> Iterator[Block]:
         """Yield the corruptions of each kind that follow from the program, and a few others."""
         outside = self._draw_outside(kinds, choose_num_outside(part.num_candidates))
         number = np.unique(np.concatenate((self._find_inside(kinds), outside)))
@@ -279,8 +281,16 @@ class AllCorruptions:
         is_kept = may_be_drawn(self._run.graph, atom, side)
         atom, num = atom[is_kept], np.bincount(kind[is_kept], minlength=len(kinds.leader))
         starts = starts_of(num)
-        for begin, end in cut_blocks(starts, self._block_size):
+        for begin, end in self._take(share, "corruptions that follow", starts):
             yield kinds.build_block(begin, end, num[begin:end], atom[starts[begin] : starts[end]])
+
+    def _take(self, share: Share, name: str, starts: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
+        """Yield the bounds of the kinds that the process proves at once: one unit, or several that fill a block."""
+        bounds = cut_units(starts, self._block_size)
+        while taken := share.take(name, len(bounds) - 1):
+            own = bounds[taken.start : taken.stop + 1]
+            for begin, end in cut_rows(starts[own], self._block_size):
+                yield own[begin], own[end]
 
     def _draw_outside(self, kinds: _Kinds, num: int) -> NDArray[np.int64]:
         """Draw entities for kinds with the seed: int64 [num], numbered as in `_find_inside`."""
@@ -353,12 +363,18 @@ class RankOnly:
         """True if the least model takes more work than it can save."""
         return _is_given_up(self._source.model)
 
+    @property
+    def is_shareable(self) -> bool:
+        """True if several processes may prove a part together."""
+        return isinstance(self._source, AllCorruptions)
+
     def draw(self, part: Part) -> Drawn:
         """Draw the true triples."""
         return self._source.draw(part)
 
-    def prove(self, part: Part, drawn: Drawn, progress: Progress) -> PartResult:
-        """Prove what can affect a rank."""
+    def prove(self, part: Part, drawn: Drawn, progress: Progress, share: Share | None = None) -> PartResult:
+        """Prove what can affect a rank. share: this process's share, if others prove the same part; by default all of it."""
+        share = Share(ProcessGroup(), part.number) if share is None else share
         distinct, choices = self._prove(part, drawn.true, progress)
         true = take_candidates(distinct, drawn.position)._replace(query=drawn.query, side=drawn.side.astype(np.int8))
         true_score = ranking_scores(true)
@@ -366,11 +382,16 @@ class RankOnly:
         num_proved = len(distinct.query)
         with ThreadPoolExecutor(1) as beside, ThreadPoolExecutor(1) as awaiting_model:
             blocks = (
-                each for each in self._source.draw_blocks(drawn, needs_all, true_score) if len(each.candidates.query)
+                each
+                for each in self._source.draw_blocks(drawn, needs_all, true_score, share)
+                if len(each.candidates.query)
             )
             upcoming = beside.submit(next, blocks, None)
-            tally = _tally(true, len(true.query))
-            samples = [beside.submit(draw_sample, true, np.ones(len(true.query), np.bool_), self._run.seed)]
+            # The true triples count once.
+            counted = take_candidates(true, slice(None if share.leads else 0))
+            choices = choices if share.leads else ChoiceStatistics()
+            tally = _tally(counted, len(true.query))
+            samples = [beside.submit(draw_sample, counted, np.ones(len(counted.query), np.bool_), self._run.seed)]
             stopped: list[Future[Block]] = []
             while (block := self._wait_for(upcoming)) is not None:
                 upcoming = beside.submit(next, blocks, None)

@@ -26,6 +26,8 @@ from kgverify.ranking.rank import rank_candidates
 from kgverify.step.plain_step import SOUND
 
 if TYPE_CHECKING:
+    from torch._C._distributed_c10d import Store
+
     from kgverify.prover.program.least_model import LeastModel
     from kgverify.prover.state import Layout
     from kgverify.prover.training.train import Trained
@@ -203,11 +205,11 @@ class Evaluator:
 
         return stay_on_this_gpu()
 
-    def divide_gpus(self, num: int) -> list[dict[str, str]]:
-        """Return the environment variables that give each of several processes a GPU of its own. UserError for too few GPUs."""
-        from kgverify.prover.execution.device import divide_gpus
+    def join_processes(self) -> "tuple[Store, int, int] | None":
+        """Join the processes that `torchrun` started with this one; None for a single process. UserError as in `join_team`."""
+        from kgverify.prover.execution.device import join_team
 
-        return divide_gpus(num)
+        return join_team()
 
     def running(self) -> AbstractContextManager[None]:
         """Enter this context while the engine runs."""

@@ -137,19 +137,14 @@ class Reference:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        check_workers(self.jobs, self.scheduler)
-
-
-def check_workers(jobs: int, scheduler: str | None) -> None:
-    """Raise UserError for a number of processes that cannot be, or for processes beside the workers of a scheduler."""
-    if not 1 <= jobs <= MOST_JOBS:
-        raise UserError(f"expected 1 to {MOST_JOBS}, found {jobs}", where="jobs", fix="give another number")
-    if jobs != 1 and scheduler is not None:
-        raise UserError(
-            "the workers of the scheduler prove, and jobs would start processes here as well",
-            where="scheduler",
-            fix="give one of the two",
-        )
+        if not 1 <= self.jobs <= MOST_JOBS:
+            raise UserError(f"expected 1 to {MOST_JOBS}, found {self.jobs}", where="jobs", fix="give another number")
+        if self.jobs != 1 and self.scheduler is not None:
+            raise UserError(
+                "the workers of the scheduler prove, and jobs would start processes here as well",
+                where="scheduler",
+                fix="give one of the two",
+            )
 
 
 EngineLike: TypeAlias = str | EngineSpec | EngineMaker | Reference | Callable[..., Any] | Engine

@@ -9,7 +9,7 @@ import pickle
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
@@ -41,7 +41,7 @@ _POLL_SECONDS: Final = 0.1
 _SENT_FROM_OUTSIDE: Final = frozenset(
     -getattr(signal, name) for name in ("SIGKILL", "SIGTERM", "SIGINT", "SIGHUP") if hasattr(signal, name)
 )
-_NUM_THREADS: Final = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+_NUM_THREADS: Final = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 """The variables that a process reads when it loads torch, before a call can set them."""
 _SAFE_PATH: Final = "PYTHONSAFEPATH"
 """The variable that keeps Python from searching the current folder for modules.
@@ -202,21 +202,16 @@ def do_all(
     workers: Workers,
     calls: Iterable[tuple[K, Callable[..., Any], tuple[object, ...]]],
     most_ahead: Callable[[], int] | None = None,
-    should_stop: Callable[[], bool] = lambda: False,
 ) -> Iterator[tuple[K, Any] | None]:
     """Do calls, and yield the key and the result of each as it ends; None whenever no call ended for a while.
 
-    most_ahead:  returns the maximum number of calls under way, with at least one; without it, there is no limit
-    should_stop: once it returns True, only the calls that have begun are finished
+    most_ahead: returns the maximum number of calls under way, with at least one; without it, there is no limit
 
     Errors as for `Calls.take`.
     """
     waiting = iter(calls)
     with Calls[K](workers) as under_way:
         while True:
-            if should_stop():
-                waiting = iter(())
-                under_way.cancel()
             room = None if most_ahead is None else max(0, max(1, most_ahead()) - len(under_way.running))
             for key, function, arguments in islice(waiting, room):
                 under_way.begin(key, function, *arguments)
@@ -261,12 +256,10 @@ class Processes(Workers):
     """Processes on this machine, each with one thread. If one ends, the others continue.
 
     They ignore Ctrl-C, and exit with their parent. A KeyboardInterrupt that leaves the context ends them immediately.
-
-    variables: environment variables of each process, by name
     """
 
-    def __init__(self, jobs: int, variables: Sequence[Mapping[str, str]] | None = None) -> None:
-        self._processes = [_Process(each) for each in variables or [{}] * jobs]
+    def __init__(self, jobs: int) -> None:
+        self._processes = [_Process() for _ in range(jobs)]
         self._free: SimpleQueue[_Process] = SimpleQueue()
         for each in self._processes:
             self._free.put(each)
@@ -336,8 +329,7 @@ class _Process:
 
     _known: "tuple[_Shared, ...]" = ()
 
-    def __init__(self, variables: Mapping[str, str]) -> None:
-        self._context = _Context(variables)
+    def __init__(self) -> None:
         self._start()
 
     def do(self, function: Callable[..., T], arguments: Sequence[object], named: dict[str, object]) -> T:
@@ -370,8 +362,8 @@ class _Process:
         self._known = ()
         # Do not fork, which would lose torch's threads. The executor starts a process that tracks its semaphores.
         own = os.environ.get(_SAFE_PATH)
-        with _changing, _environment({_SAFE_PATH: "1"}):
-            self.executor = ProcessPoolExecutor(1, mp_context=self._context, initializer=_begin, initargs=(own,))
+        with _changing, _environment((_SAFE_PATH,)):
+            self.executor = ProcessPoolExecutor(1, mp_context=_Context(), initializer=_begin, initargs=(own,))
         _start_process(self.executor)
         processes: dict[int, BaseProcess] = self.executor._processes  # type: ignore[assignment]
         (self._process,) = processes.values()
@@ -380,32 +372,21 @@ class _Process:
 class _SpawnedProcess(SpawnProcess):
     """A process that uses one thread, and searches for modules only where its parent searches."""
 
-    variables: Mapping[str, str] = {}
-
     def start(self) -> None:
         """Start the process."""
-        with _changing, _environment({**_NUM_THREADS, _SAFE_PATH: "1", **self.variables}):
+        with _changing, _environment((*_NUM_THREADS, _SAFE_PATH)):
             super().start()
 
 
 class _Context(SpawnContext):
-    """A context whose processes have environment variables of their own."""
-
-    def __init__(self, variables: Mapping[str, str]) -> None:
-        self._variables = variables
-
-    def Process(self, *arguments: Any, **named: Any) -> _SpawnedProcess:  # type: ignore[override]
-        """Return a process that is not started."""
-        process = _SpawnedProcess(*arguments, **named)
-        process.variables = self._variables
-        return process
+    Process = _SpawnedProcess
 
 
 @contextmanager
-def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Set environment variables until the context ends, which must be soon, since this process reads them too."""
-    before = {name: os.environ.get(name) for name in variables}
-    os.environ.update(variables)
+def _environment(names: Iterable[str]) -> Iterator[None]:
+    """Set environment variables to 1 until the context ends, which must be soon, since this process reads them too."""
+    before = {name: os.environ.get(name) for name in names}
+    os.environ.update(dict.fromkeys(before, "1"))
     try:
         yield
     finally:

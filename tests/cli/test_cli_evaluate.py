@@ -1,7 +1,11 @@
-"""`kgverify evaluate`: what it prints and writes, its exit codes."""
+"""`kgverify evaluate`: what it prints and writes, its exit codes, and several processes."""
 
 import json
+import os
 import re
+import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -58,3 +62,34 @@ def test_an_evaluation_resumes_from_its_folder_and_refuses_that_of_another(comma
     other = command(*evaluate, "--seed", "1")
     assert other.exit_code == 2
     assert "seed is 0 there and 1 here" in other.stderr
+
+
+def start(rank: int, port: int, *arguments: object) -> subprocess.Popen[str]:
+    """Start one process of two, as torchrun does."""
+    group = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(
+        [sys.executable, "-m", "kgverify", "evaluate", *map(str, arguments)],
+        env=os.environ | group | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "COLUMNS": "120"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+@pytest.mark.deep
+def test_two_processes_leave_the_parts_and_the_metrics_of_one(command, tmp_path: Path):
+    arguments = ["--queries", "12", "--corruptions", "8", "--part-size", "30", "--check", "9", *EAGER[:4]]
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        port = bound.getsockname()[1]
+    processes = [start(rank, port, *arguments, "--save", tmp_path / "two") for rank in range(2)]
+    (out, err), silent = (process.communicate(timeout=300) for process in processes)
+    assert [process.returncode for process in processes] == [0, 0], err + silent[1]
+    assert silent == ("", "")
+    assert "by 2 processes" in out
+    assert command("evaluate", *arguments, "--save", tmp_path / "one").exit_code == 0
+    files = [{path.name: path.read_bytes() for path in (tmp_path / name).glob("part-*")} for name in ("one", "two")]
+    assert len(files[0]) > 5
+    assert files[0] == files[1]
+    metrics = [json.loads((tmp_path / name / "summary.json").read_text())["metrics"] for name in ("one", "two")]
+    assert metrics[0] == metrics[1]

@@ -1,24 +1,36 @@
-"""Parts that workers prove: the results of one process, whatever is cut, stopped or lost."""
+"""Parts that workers or several processes prove: the results of one process, whatever is cut, shared, stopped or lost."""
 
+import os
+import subprocess
+import threading
+from collections import Counter
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
-from run_engines import countries_run
+from run_engines import countries_run, needs_compiler
 
-import kgverify as kv
+from kgverify.errors import InternalError
+from kgverify.evaluation import evaluate as evaluate_module
+from kgverify.evaluation import rank_only
 from kgverify.evaluation.evaluate import EvaluationResult, EvaluationSettings, evaluate
-from kgverify.evaluation.parts import hash_result
-from kgverify.evaluation.proving import do_piece
+from kgverify.evaluation.parts import hash_result, join_shares, pack_result, unpack_result
+from kgverify.evaluation.proving import ProcessGroup, do_piece
+from kgverify.prover.native.engine import NativeEngine
+from kgverify.ranking.draw import ALL, draw_candidates
+from kgverify.ranking.rank import rank_candidates
+from kgverify.runs import run as runs
 from kgverify.runs.pool import Workers
-from kgverify.runs.run import Run, reference_pipeline
+from kgverify.runs.run import Pipeline, Run, reference_pipeline
 
 RUN = countries_run(num_queries=6, num_corruptions=2)
 
 
-def hashes(found: EvaluationResult) -> dict[int, str]:
+def hashes(found: EvaluationResult | None) -> dict[int, str]:
+    assert found is not None
     return {number: hash_result(result, "") for number, result in found.results.items()}
 
 
@@ -76,28 +88,117 @@ def test_a_stopped_evaluation_counts_what_it_finished() -> None:
     turns = iter((False, True, True, True, True))
     settings = EvaluationSettings(part_size=6, should_stop=lambda: next(turns))
     stopped = evaluate(RUN, reference_pipeline(RUN), settings)
+    assert stopped is not None
     assert stopped.missing
     finished = [part for part in stopped.plan.parts if part.number in stopped.results]
     assert stopped.num_candidates == sum(part.num_candidates for part in finished) > 0
 
 
-@pytest.mark.parametrize("rank_only", [False, True])
-def test_two_processes_leave_the_parts_and_the_metrics_of_one(rank_only: bool, tmp_path: Path) -> None:
-    def evaluate_by(jobs: int) -> kv.EvaluationReport:
-        options = kv.EvaluationOptions(part_size=30, check=9, rank_only=rank_only, jobs=jobs)
-        engine = kv.Evaluator(mode="eager", device="cpu")
-        return kv.evaluate("countries", engine, queries=6, corruptions=8, options=options, save=tmp_path / str(jobs))
-
-    one, two = evaluate_by(1), evaluate_by(2)
-    assert "by 2 processes" in str(two)
-    assert one.metrics == two.metrics
-    files = [{path.name: path.read_bytes() for path in (tmp_path / name).glob("part-*")} for name in "12"]
-    assert len(files[0]) > 2
-    assert files[0] == files[1]
+# Several processes.
 
 
-def test_processes_and_a_scheduler_exclude_each_other() -> None:
-    with pytest.raises(kv.UserError, match="jobs would start processes here as well"):
-        kv.EvaluationOptions(jobs=2, scheduler="tls://127.0.0.1:1")
-    with pytest.raises(kv.UserError, match="expected 1 to 1024, found 0"):
-        kv.EvaluationOptions(jobs=0)
+class Board:
+    """The counters and messages of a group."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.counters: Counter[str] = Counter()
+        self.messages: dict[str, bytes] = {}
+        self.plan: list[bytes] = []
+        self.is_planned = threading.Event()
+
+
+class ThreadGroup(ProcessGroup):
+    """A thread that stands for a process. mute: whether its messages are lost, as if it had been killed before."""
+
+    def __init__(self, board: Board, index: int, size: int, *, mute: bool = False) -> None:
+        super().__init__(None, index, size)
+        self._board, self._mute = board, mute
+
+    def broadcast(self, message: bytes) -> bytes:
+        if self.index == 0:
+            self._board.plan.append(message)
+            self._board.is_planned.set()
+        assert self._board.is_planned.wait(60)
+        return self._board.plan[0]
+
+    def add(self, counter: str, num: int) -> int:
+        with self._board.lock:
+            self._board.counters[counter] += num
+            return self._board.counters[counter]
+
+    def send(self, name: str, message: bytes) -> None:
+        if not self._mute:
+            self._board.messages[name] = message
+
+    def receive(self, name: str) -> bytes | None:
+        return self._board.messages.get(name)
+
+
+def evaluate_by(run: Run, num: int, *, mute: int | None = None, **options: Any) -> EvaluationResult:
+    board = Board()
+
+    def work(index: int) -> EvaluationResult | None:
+        engine = NativeEngine(run.graph.program, run.limits, run.policy, threads=1)
+        pipeline = Pipeline(engine, draw_candidates, rank_candidates)
+        group = ThreadGroup(board, index, num, mute=index == mute)
+        return evaluate(run, pipeline, EvaluationSettings(rank_only=True, group=group, **options))
+
+    with ThreadPoolExecutor(num) as threads:
+        results = [each.result() for each in [threads.submit(work, index) for index in range(num)]]
+    assert results[1:] == [None] * (num - 1)
+    assert results[0] is not None
+    return results[0]
+
+
+@pytest.fixture
+def shared_run(monkeypatch: pytest.MonkeyPatch) -> Run:
+    monkeypatch.setattr(rank_only, "BLOCK_SIZE", 300)
+    # The least model is worth its work although nothing has imported torch.
+    monkeypatch.setattr(runs, "WORK_OF_TORCH", 0)
+    return replace(countries_run("two_tower", num_queries=8), num_corruptions=ALL)
+
+
+@needs_compiler
+def test_processes_that_share_a_part_get_the_result_of_one(shared_run: Run, tmp_path: Path) -> None:
+    expected = evaluate_by(shared_run, 1)
+    for num in (2, 5):
+        assert hashes(evaluate_by(shared_run, num, folder=tmp_path / str(num))) == hashes(expected)
+    (result,) = expected.results.values()
+    assert result.num_outcomes.sum() < result.num_ranked.sum()
+    first, other = (next((tmp_path / name).glob("*.npz")).read_bytes() for name in ("2", "5"))
+    assert first == other
+    # Shares with other true triples are refused.
+    assert hash_result(unpack_result(pack_result(result)), "") == hash_result(result, "")
+    with pytest.raises(InternalError, match="do not prove the same true triples alike"):
+        join_shares([result, result._replace(log_probability=result.log_probability - 1)])
+
+
+@needs_compiler
+def test_a_part_is_left_out_if_a_process_that_shares_it_is_gone(shared_run: Run) -> None:
+    result = evaluate_by(shared_run, 3, mute=2)
+    assert not result.results
+    assert [part.number for part in result.missing] == [0]
+
+
+def test_a_process_has_left_when_it_says_so_or_is_gone() -> None:
+    group, stops = ThreadGroup(Board(), 0, 2), [False]
+    numbers = group._board.counters
+    settings = EvaluationSettings(group=group, should_stop=lambda: stops[0])
+    worker = evaluate_module._Worker(cast(Any, None), settings)
+    # A process that has not started yet is waited for, unless the evaluation stops.
+    assert not worker._has_left(1)
+    with subprocess.Popen(["sleep", "60"]) as other:
+        numbers["process 1"] = other.pid
+        try:
+            assert [worker._has_left(1) for _ in range(3)] == [False] * 3
+        finally:
+            other.kill()
+    assert worker._has_left(1)
+    numbers["process 1"] = os.getpid()
+    assert not worker._has_left(1)
+    numbers["left 1"] = 1
+    assert worker._has_left(1)
+    del numbers["process 1"], numbers["left 1"]
+    stops[0] = True
+    assert worker._has_left(1)

@@ -1,5 +1,6 @@
 """Device, mode, precision and sizes are chosen with reasons or refused with a fix; memory, processes and caches are reported."""
 
+import importlib
 import json
 from collections.abc import Callable
 from dataclasses import replace
@@ -305,15 +306,28 @@ def test_a_failed_allocation_is_recognized() -> None:
         assert not is_out_of_memory(error)
 
 
-@pytest.mark.parametrize(("visible", "named"), [("", ["0", "1"]), ("3, GPU-7", ["3", "GPU-7"])])
-def test_each_of_several_processes_has_a_gpu_of_its_own(
-    visible: str, named: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+def test_a_process_started_with_others_joins_them_with_a_gpu_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    assert device.join_team() is None
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    with monkeypatch.context() as patch:
+        patch.setattr(device.distributed, "is_available", lambda: False)
+        with pytest.raises(UserError, match="cannot run several processes"):
+            device.join_team()
+    store, taken = torch.distributed.HashStore(), []
+    meeting = importlib.import_module("torch.distributed.rendezvous")
+    monkeypatch.setattr(meeting, "rendezvous", lambda url: iter([(store, 2, 3)]))
+    monkeypatch.setattr(torch.cuda, "set_device", taken.append)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    assert device.divide_gpus(2) == [{"CUDA_VISIBLE_DEVICES": name} for name in named]
-    with pytest.raises(UserError, match="3 processes need a GPU each, and there are 2"):
-        device.divide_gpus(3)
+    for num_gpus, local, rank, gpus in ((0, "", "2", []), (2, "", "1", [1]), (2, "0", "1", [1, 0])):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda num=num_gpus: num > 0)
+        monkeypatch.setenv("RANK", rank)
+        monkeypatch.setenv("LOCAL_RANK", local) if local else monkeypatch.delenv("LOCAL_RANK", raising=False)
+        assert device.join_team() == (store, 2, 3)
+        assert taken == gpus
+    monkeypatch.setenv("LOCAL_RANK", "2")
+    with pytest.raises(UserError, match="process 2 of this host has no GPU: there are 2"):
+        device.join_team()
 
 
 def test_the_state_of_the_caches_follows_from_hits_and_misses(monkeypatch: pytest.MonkeyPatch) -> None:

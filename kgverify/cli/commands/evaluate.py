@@ -5,11 +5,12 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, redirect_stderr
 from dataclasses import replace
+from io import StringIO
 from pathlib import Path
 from types import FrameType
-from typing import Annotated
+from typing import Annotated, Final
 
 from cyclopts import Parameter, validators
 
@@ -27,10 +28,16 @@ from kgverify.cli.progress import (
 )
 from kgverify.comparison.equality import Equality
 from kgverify.engines.protocol import ExplainedEngine
+from kgverify.errors import UserError
+from kgverify.escaping import make_lines_visible
+from kgverify.evaluation.proving import ProcessGroup, join_process_group
 from kgverify.interrupts import handle_signals, note_interrupt
-from kgverify.progress import TimedPhases
+from kgverify.progress import TimedPhases, silent_phase
 from kgverify.report.evaluation import print_evaluation
 from kgverify.report.render.terminal import describe_execution
+
+_SAME_PRESS: Final = 1.0
+"""Seconds in which a second Ctrl-C counts as the first one, in a group: `torchrun` repeats what the terminal has sent."""
 
 
 def evaluate(
@@ -43,23 +50,39 @@ def evaluate(
 ) -> int:
     """Rank the triples of a split among their corruptions: all candidates, or a number of them for each side.
 
+    On several GPUs of one host: torchrun --nproc-per-node 4 -m kgverify evaluate ... --save DIR. On several machines:
+    --scheduler ADDRESS.
+
     Args:
         check: Number of candidates that the reference proves as well; chosen by their number if not given.
         save: Save finished parts in a folder or at a URL, and resume from those in it.
     """
-    phases = TimedPhases(show_work)
+    group = join_process_group()
+    leads = group.index == 0
+    phases = TimedPhases(show_work if leads else silent_phase)
+    if group.size > 1 and save is None:
+        raise UserError(f"{group.size} processes need a folder", where="save", fix="give --save DIR")
+    if group.size > 1 and chosen.scheduler is not None:
+        raise UserError(
+            f"the workers of the scheduler prove, and torchrun started {group.size} processes for it as well",
+            where="scheduler",
+            fix="give it to a command without torchrun",
+        )
+    if not leads:
+        # Wait until the leader has checked the options: it alone reports errors.
+        group.broadcast(b"")
     started = time.perf_counter()
-    made = job.make(sides.make(), Equality(minimum=chosen.minimum))
+    with nullcontext() if leads else redirect_stderr(StringIO()):
+        made = job.make(sides.make(), Equality(minimum=chosen.minimum))
     phases.seconds["reading"] = time.perf_counter() - started
     chosen = replace(chosen, check=check, warn=print_warning)
-    with stop_between_parts() as should_stop:
+    with stop_between_parts(group) as should_stop:
         try:
-            found = evaluate_job(made, chosen, save=save, phase=phases, should_stop=should_stop)
+            found = evaluate_job(made, chosen, save=save, phase=phases, group=group, should_stop=should_stop)
         except Unfinished as error:
-            command = shlex.join(["kgverify", *sys.argv[1:]])
-            how = f"resume with: {command}" if save is not None else "with --save DIR they would have been kept"
-            print_note(f"{error.message.partition(':')[0]}; {how}")
-            raise KeyboardInterrupt from None
+            raise _explain_unfinished(error, save, group, is_stopped=should_stop()) from None
+    if found is None:
+        return 0
     report = found.report
     first = min((each.query for each in report.check.differences), default=0) if report.check else 0
     console = make_result_console()
@@ -73,20 +96,39 @@ def evaluate(
 
 
 @contextmanager
-def stop_between_parts() -> Iterator[Callable[[], bool]]:
-    """Yield a function that tells whether to stop after the current part; a second Ctrl-C ends the command at once."""
-    pressed: list[int] = []
+def stop_between_parts(group: ProcessGroup) -> Iterator[Callable[[], bool]]:
+    """Yield a function that tells whether to stop after the current part; a second Ctrl-C ends the command at once.
+
+    In a group, SIGTERM stops it too: `torchrun` sends it when another process ends.
+    """
+    pressed: list[float] = []
 
     def stop(number: int, frame: FrameType | None) -> None:
         note_interrupt()
-        if pressed:
+        if pressed and time.monotonic() - pressed[0] > (_SAME_PRESS if group.size > 1 else 0):
             raise KeyboardInterrupt
-        # Not through a console: the signal may have interrupted one that is printing.
-        sys.stderr.write("\nstopping after the current part; Ctrl-C again ends at once\n")
-        pressed.append(number)
+        if not pressed and group.index == 0:
+            # Not through a console: the signal may have interrupted one that is printing.
+            again = "; Ctrl-C again ends at once" if number == signal.SIGINT else ""
+            sys.stderr.write(make_lines_visible(f"\nstopping after the current part{again}\n"))
+        pressed.append(time.monotonic())
 
-    with handle_signals([signal.SIGINT], stop):
+    with handle_signals([signal.SIGINT, *([signal.SIGTERM] if group.size > 1 else [])], stop):
         yield lambda: bool(pressed)
+
+
+def _explain_unfinished(
+    error: Unfinished, save: Path | None, group: ProcessGroup, *, is_stopped: bool
+) -> UserError | KeyboardInterrupt:
+    """Return the error of an evaluation whose process ended early, or the interrupt that stopped it, which is explained."""
+    command = shlex.join(["kgverify", *sys.argv[1:]])
+    if group.size > 1:
+        command = f"torchrun --nproc-per-node {group.size} -m {command}"
+    if not is_stopped:
+        return UserError(error.message, where=error.where, fix=f"{error.fix} with: {command}")
+    how = f"resume with: {command}" if save is not None else "with --save DIR they would have been kept"
+    print_note(f"{error.message.partition(':')[0]}; {how}")
+    return KeyboardInterrupt()
 
 
 def _diff_command(num_queries: int) -> str:
@@ -99,7 +141,6 @@ def _diff_command(num_queries: int) -> str:
         "--part-size",
         "--queries",
         "--minimum",
-        "--jobs",
         "--scheduler",
         "--accept-changed",
     }

@@ -5,16 +5,21 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import DTypeLike, NDArray
-from torch import Tensor
+from torch import Tensor, distributed
 
 from kgverify.errors import UserError
+
+if TYPE_CHECKING:
+    from torch._C._distributed_c10d import Store
+
 
 HIGHEST: Final = "highest"
 _DEVICES: Final = ("cpu", "cuda")
@@ -158,18 +163,40 @@ def compile_ahead(work: Callable[[], None]) -> None:
             _is_ahead.reset(before)
 
 
-_VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
+_PATIENCE: Final = timedelta(days=7)
+"""The time that a process waits for another; `torchrun` ends the others when one has ended."""
 
 
-def divide_gpus(num: int) -> list[dict[str, str]]:
-    """Return the environment variables that give each of several processes a GPU of its own. UserError for too few GPUs."""
+def join_team() -> "tuple[Store, int, int] | None":
+    """Join the group of processes that `torchrun` started; None without `torchrun`, or for a single process.
+
+    Returns the key-value store that connects the processes, the index of this process, and the number of processes.
+
+    UserError if there are more processes than GPUs, or torch was built without `torch.distributed`.
+    """
+    size = int(os.environ.get("WORLD_SIZE", "1"))
+    if size == 1:
+        return None
+    if not distributed.is_available():
+        raise UserError("this torch cannot run several processes", where="WORLD_SIZE", fix="run one process")
+    if torch.cuda.is_available():
+        _take_gpu(int(os.environ.get("LOCAL_RANK", os.environ.get("RANK", "0"))))
+    from torch.distributed.rendezvous import rendezvous
+
+    store, index, size = next(rendezvous("env://"))
+    store.set_timeout(_PATIENCE)
+    return store, index, size
+
+
+def _take_gpu(number: int) -> None:
     num_gpus = torch.cuda.device_count()
-    if num > num_gpus:
+    if number >= num_gpus:
         raise UserError(
-            f"{num} processes need a GPU each, and there are {num_gpus}", where="jobs", fix=f"give {num_gpus}"
+            f"process {number} of this host has no GPU: there are {num_gpus}",
+            where="torchrun",
+            fix=f"use --nproc-per-node {num_gpus}",
         )
-    names = os.environ.get(_VISIBLE) or ",".join(map(str, range(num_gpus)))
-    return [{_VISIBLE: name.strip()} for name in names.split(",")[:num]]
+    torch.cuda.set_device(number)
 
 
 T = TypeVar("T")
