@@ -188,7 +188,7 @@ class DerivationReader:
         self.score_tolerance = pair.score_tolerance
         self._expected = _Side(pair.expected.columns, pair.names, expected)
         self._actual = _Side(pair.actual.columns, pair.actual_names, actual)
-        self._actual_of = _align(pair.expected.columns, pair.actual.columns)
+        self._actual_of = align_rows(pair.expected.columns, pair.actual.columns)
         self._stepped_of: dict[int, int] = {}
         self._agreed: dict[int, tuple[int, bool]] = {}
         self._lockstep = lockstep
@@ -197,7 +197,7 @@ class DerivationReader:
             shared = Numbering(pair.expected, stepped).convert(1, stepped)
             columns = normalise(shared.columns, pair.modulo, pair.not_compared)
             self._actual = _Side(columns, Names(shared), stepped)
-            self._stepped_of = _align(lockstep_columns(pair.expected.columns), columns)
+            self._stepped_of = align_rows(lockstep_columns(pair.expected.columns), columns)
         self.divergences_at: dict[tuple[int, int], list[Divergence]] = {}
         for each in divergences:
             self.divergences_at.setdefault((each.candidate, each.step), []).append(each)
@@ -303,7 +303,7 @@ class DerivationReader:
         return num >= step
 
 
-def _align(expected: Columns, actual: Columns) -> dict[int, int]:
+def align_rows(expected: Columns, actual: Columns) -> dict[int, int]:
     """Return the actual row of each candidate that both sides have, by its expected row."""
     left, right = (CandidateSet(*columns.candidates[:3]) for columns in (expected, actual))
     found = align_candidates(left, right)

@@ -84,6 +84,11 @@ def describe_engine(engine: EngineInfo) -> str:
     return make_visible(f"{engine.name} ({about})" if about else engine.name)
 
 
+def describe_engines(report: ReportContent) -> str:
+    """Describe both engines: `reference (python, cpu, float64) against compiled (eager, cpu, float32)`."""
+    return " against ".join(map(describe_engine, (report.environment.expected, report.environment.actual)))
+
+
 def describe_kind(divergence: Divergence) -> str:
     """Describe a difference: `missing: 4 facts missing`, or the field if it has no class."""
     if divergence.kind is DifferenceClass.UNCLASSIFIED and not divergence.evidence:
@@ -133,6 +138,20 @@ def describe_coverage(report: ReportContent) -> str:
         return line
     waived = [ITEMS[name] for name in report.minimum if getattr(found.expected, name) is None]
     return f"{line}; not required, since unknown to both sides: {', '.join(waived)}" if waived else line
+
+
+def describe_extent(report: ReportContent) -> str:
+    """Describe the coverage, what was not compared, and the repetition: `1,120 candidates, ... compared; not compared: ...`."""
+    c = report.coverage
+    parts = (
+        describe_coverage(report),
+        f"{count_of(c.candidates_expected, 'candidate')} expected, {c.candidates_actual:,} actual"
+        if c.candidates != max(c.candidates_expected, c.candidates_actual)
+        else "",
+        f"not compared: {', '.join(c.not_compared)}" if c.not_compared else "",
+        describe_repetition(report),
+    )
+    return "; ".join(filter(None, parts))
 
 
 def describe_repetition(report: ReportContent) -> str:
@@ -188,7 +207,13 @@ def describe_loss(report: ReportContent) -> str:
     whole = f"{attribution.expected:.4f} expected, {attribution.actual:.4f} actual"
     shares = sorted(attribution.shares, key=lambda share: -abs(share.share))[:3]
     parts = [f"{name_cause(report, share.cause)} explains {sign * share.share:.4f}" for share in shares if share.share]
-    return f"{whole}: {', '.join(parts) or 'no cause explains anything'} of the {size:.4f} {verb}"
+    explained = ", ".join(parts) or "no cause explains anything"
+    return f"{whole}: {explained} of the {size:.4f} {verb}{describe_sampling(attribution)}"
+
+
+def describe_sampling(attribution: Attribution) -> str:
+    """Describe the error of sampled shares: `, sampled, within 0.002`; empty for exact shares."""
+    return "" if attribution.method == "exact" else f", sampled, within {attribution.error:.1g}"
 
 
 def measure_loss(attribution: Attribution) -> tuple[int, float, str]:
@@ -314,6 +339,18 @@ def metric_rows(report: ReportContent, lacking: str) -> Iterator[tuple[str, tupl
         if metric == MEAN_RANK and keys[0] not in both.expected:
             continue
         yield metric, tuple((render(both.expected, key), render(both.actual, key)) for key in keys)
+
+
+def metric_lines(report: ReportContent) -> list[str]:
+    """Describe each metric in a line: `hits_at_1, realistic ranks: 0.8200 -> 0.4700 both, 0.8100 head, 0.8300 tail`."""
+    return [
+        f"{metric}, realistic ranks: "
+        + ", ".join(
+            f"{expected if expected == actual else f'{expected} -> {actual}'} {side}"
+            for side, (expected, actual) in zip(SIDES, cells, strict=True)
+        )
+        for metric, cells in metric_rows(report, lacking="-")
+    ]
 
 
 def show_commands(divergence: Divergence, number: int, actual_candidate: int | None) -> tuple[str, ...]:

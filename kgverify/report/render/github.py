@@ -1,8 +1,10 @@
 """The report for GitHub: Markdown for a pull request, an issue or a step summary, and annotations of a workflow."""
 
+from collections.abc import Iterator
 from typing import Final
 
-from kgverify.comparison.result import Divergence, Verdict
+from kgverify.comparison.modulo import describe_modulo
+from kgverify.comparison.result import Cause, Divergence, Verdict
 from kgverify.escaping import (
     escape_data,
     escape_markdown,
@@ -36,6 +38,7 @@ def render_markdown(report: ReportContent) -> str:
         else (),
         most_causes=MOST_CAUSES,
         most_reasons=MOST_REASONS,
+        most_of_condition=wording.MOST_OF_CONDITION,
         of_traces=wording.OF_TRACES,
     )
 
@@ -53,7 +56,7 @@ def render_annotations(report: ReportContent) -> str:
     errors = [
         (
             wording.cause_label(report, i),
-            f"this cause: {wording.describe_size(cause)}\nthe first: ",
+            f"this cause: {wording.describe_size(cause)}\n{_describe_condition(cause)}the first: ",
             report.divergences[cause.first],
         )
         for i, cause in enumerate(report.causes[:MOST_ERRORS])
@@ -61,10 +64,33 @@ def render_annotations(report: ReportContent) -> str:
     for title, about, first in errors or [(each.stage, "", each) for each in report.divergences[:MOST_ERRORS]]:
         text = f"{about}{wording.describe_divergence(first)}\n{wording.describe_values(first)}"
         lines.append(annotate("error", f"kgverify: {title}", text))
-    summary = [wording.describe_coverage(report), *map(wording.clip, wording.exercise_lines(report))]
-    summary += filter(None, [wording.describe_loss(report)])
-    lines.append(annotate("notice", f"kgverify: {report.verdict.value}", "\n".join(summary)))
+    lines.append(annotate("notice", f"kgverify: {report.verdict.value}", "\n".join(_summarize(report))))
     return "".join(f"{line}\n" for line in lines)
+
+
+def _summarize(report: ReportContent) -> Iterator[str]:
+    yield wording.describe_run(report)
+    yield wording.describe_engines(report)
+    yield wording.describe_extent(report)
+    if report.modulo:
+        yield f"equal up to {describe_modulo(report.modulo)}"
+    if report.level:
+        yield f"level: {report.level.value}"
+    if report.near_ties:
+        yield f"near-ties: {len(report.near_ties):,}"
+    yield from (f"benign: {wording.describe_benign(each)}" for each in report.benign)
+    yield from map(wording.clip, wording.exercise_lines(report))
+    if loss := wording.describe_loss(report):
+        yield f"MRR {loss}"
+    if report.attribution and report.attribution.basis == "traces":
+        yield wording.OF_TRACES
+    yield from wording.describe_rules(report)
+    yield from wording.metric_lines(report)
+    yield from (f"note: {wording.clip(note)}" for note in report.notes[:MOST_REASONS])
+
+
+def _describe_condition(cause: Cause) -> str:
+    return f"condition: {wording.clip(cause.condition, wording.MOST_OF_CONDITION)}\n" if cause.condition else ""
 
 
 def annotate(command: str, title: str, message: str) -> str:

@@ -18,7 +18,7 @@ MOST_CASES: Final = 10_000
 """The maximum number of listed cases, failing ones first, for a file of a few megabytes. One more case stands for the rest."""
 
 MOST_CONDITIONS: Final = 12
-"""The maximum number of causes whose conditions are listed as properties."""
+"""The maximum number of causes whose sizes and conditions are listed as properties."""
 
 Group = tuple[int, str]
 """A query and a side."""
@@ -67,22 +67,32 @@ def render_junit(report: ReportContent, expected: Trace) -> bytes:
 
 
 def _properties(report: ReportContent) -> dict[str, str]:
-    return {
+    found = {
         "verdict": report.verdict.value,
         "level": report.level.value if report.level else "none",
-        "coverage": wording.describe_coverage(report),
+        "coverage": wording.describe_extent(report),
         "expected": wording.clip(wording.describe_engine(report.environment.expected)),
         "actual": wording.clip(wording.describe_engine(report.environment.actual)),
         "exercise": "\n".join(map(wording.clip, wording.exercise_lines(report))),
+        "self_test": wording.clip(wording.describe_self_test(report)),
+        "metrics": "\n".join(wording.metric_lines(report)),
+        "MRR": wording.describe_loss(report),
+        "ranks": "\n".join(wording.describe_rules(report)),
+        "notes": "\n".join(f"note: {wording.clip(note)}" for note in report.notes),
         "near_ties": str(len(report.near_ties)),
-        **({"modulo": ", ".join(report.modulo)} if report.modulo else {}),
+        "modulo": ", ".join(report.modulo),
         **{f"benign_{each.kind}": str(each.num_steps) for each in report.benign},
+        **{
+            f"cause_{i}": f"{wording.cause_label(report, i)}: {wording.describe_size(cause)}"
+            for i, cause in enumerate(report.causes[:MOST_CONDITIONS])
+        },
         **{
             f"condition_{i}": f"{wording.cause_label(report, i)}: {wording.clip(cause.condition, wording.MOST_OF_CONDITION)}"
             for i, cause in enumerate(report.causes[:MOST_CONDITIONS])
             if cause.condition
         },
     }
+    return {name: value for name, value in found.items() if value}
 
 
 def _case(name_of_class: str, name: str, result: ElementTree.Element | None) -> ElementTree.Element:

@@ -6,15 +6,16 @@ A process is a side, a thread is a slot, a slice is a derivation with its steps 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from heapq import heapreplace
-from itertools import zip_longest
 from typing import Any, Final
 
 import msgspec
 
-from kgverify.comparison.result import Divergence
+from kgverify.comparison.comparable import Numbering
+from kgverify.comparison.result import NO_CANDIDATE, Divergence
 from kgverify.comparison.step_view import Names, StepReader, outcome_name, side_name
 from kgverify.escaping import escape_json
 from kgverify.report.content import ReportContent
+from kgverify.report.step_document import align_rows
 from kgverify.report.wording import clip, describe_engine, describe_kind
 from kgverify.trace.model.trace import Trace
 
@@ -29,6 +30,9 @@ MOST_SLOTS: Final = 32
 
 Event = dict[str, Any]
 
+Pair = tuple[int | None, int | None]
+"""The rows of a candidate in the expected and the actual trace; None in a trace that lacks it."""
+
 
 def render_perfetto(report: ReportContent, expected: Trace, actual: Trace) -> bytes:
     """Render the derivations of both sides, and the divergences, as JSON.
@@ -36,23 +40,33 @@ def render_perfetto(report: ReportContent, expected: Trace, actual: Trace) -> by
     Slots are refilled in the order of the candidates, as the compiled engine does. Both sides of a candidate have the same
     slot and begin at the same time; the slot waits for the longer derivation.
     """
-    lengths = _longest(expected, actual)
+    pairs = _pair(expected, actual)
+    counts = [trace.columns.candidates.num_steps.tolist() for trace in (expected, actual)]
+    lengths = [max(0 if row is None else count[row] for row, count in zip(pair, counts, strict=True)) for pair in pairs]
     layouts = (trace.header.engine.layout.get("slots", 0) for trace in (actual, expected))
     num_slots = min(next((slots for slots in layouts if slots > 0), MOST_SLOTS), len(lengths))
     places = _place(lengths, num_slots)
+    numbers = {pair if pair[0] is None else pair[0]: number for number, pair in enumerate(pairs)}
     divergences: dict[int, list[tuple[int, Divergence]]] = defaultdict(list)
-    for number, each in enumerate(report.divergences, 1):
-        divergences[each.candidate].append((number, each))
+    for i, each in enumerate(report.divergences, 1):
+        if each.query < 0:
+            # A metric belongs to no candidate.
+            continue
+        at = (None, each.candidate) if each.expected == NO_CANDIDATE else each.candidate
+        divergences[numbers.get(at, -1)].append((i, each))
     drawn = _choose(lengths, divergences)
     events: list[Event] = []
     sides = (("expected", expected, report.environment.expected), ("actual", actual, report.environment.actual))
     # A thread with the same number as its process would be the main thread.
-    for pid, (role, trace, engine) in enumerate(sides, num_slots + 1):
-        slots = sorted({places[row][0] for row in drawn if row < len(trace.columns.candidates.query)})
-        events += _name_tracks(pid, f"{role}: {describe_engine(engine)}", slots)
+    for side, (role, trace, engine) in enumerate(sides):
+        pid = num_slots + 1 + side
+        rows = {number: row for number in drawn if (row := pairs[number][side]) is not None}
+        events += _name_tracks(
+            pid, f"{role}: {describe_engine(engine)}", sorted({places[number][0] for number in rows})
+        )
         # In lockstep, divergences belong to steps from the expected goals, which the actual derivation may lack.
         marked = {} if report.lockstep and trace is actual else divergences
-        events += _draw(trace, pid, drawn, places, marked)
+        events += _draw(trace, pid, rows, places, marked)
     left_out = len(lengths) - len(drawn)
     notes = {
         "verdict": report.verdict.value,
@@ -65,10 +79,13 @@ def render_perfetto(report: ReportContent, expected: Trace, actual: Trace) -> by
     )
 
 
-def _longest(expected: Trace, actual: Trace) -> list[int]:
-    """Return the number of steps of each candidate's longer side."""
-    counts = [trace.columns.candidates.num_steps.tolist() for trace in (expected, actual)]
-    return [max(each) for each in zip_longest(*counts, fillvalue=0)]
+def _pair(expected: Trace, actual: Trace) -> list[Pair]:
+    """Pair the candidates of both traces: first all expected candidates in order, then the further actual ones."""
+    numbering = Numbering(expected, actual)
+    actual_of = align_rows(numbering.convert(0, expected).columns, numbering.convert(1, actual).columns)
+    num_expected, num_actual = (len(trace.columns.candidates.query) for trace in (expected, actual))
+    further = sorted(set(range(num_actual)) - set(actual_of.values()))
+    return [*((row, actual_of.get(row)) for row in range(num_expected)), *((None, row) for row in further)]
 
 
 def _place(lengths: Sequence[int], num_slots: int) -> list[tuple[int, int]]:
@@ -114,17 +131,18 @@ def _name_tracks(pid: int, name: str, slots: Sequence[int]) -> list[Event]:
 def _draw(
     trace: Trace,
     pid: int,
-    rows: Sequence[int],
+    rows: Mapping[int, int],
     places: Sequence[tuple[int, int]],
     divergences: Mapping[int, list[tuple[int, Divergence]]],
 ) -> Iterator[Event]:
-    """Yield the events of one side: for each candidate its slice, the slices of its steps, and its divergences."""
+    """Yield the events of one side: for each candidate its slice, the slices of its steps, and its divergences.
+
+    rows: the number of each drawn candidate among the pairs, to its row in the trace
+    """
     names, reader, fields = Names(trace), StepReader(trace.columns), trace.fields
     c = trace.columns.candidates
-    for row in rows:
-        if row >= len(c.query):
-            continue
-        slot, begin = places[row]
+    for pair, row in rows.items():
+        slot, begin = places[pair]
         num_steps = int(c.num_steps[row])
         track = {"pid": pid, "tid": slot + 1}
 
@@ -151,7 +169,7 @@ def _draw(
                 args["outcome"] = outcome_name(view.outcome)
             goal = names.goal(view.goal) if "steps.goal_atoms" in fields else f"step {step}"
             yield slice_of(goal, "step", begin + step, 1, args)
-        for number, each in divergences.get(row, ()):
+        for number, each in divergences.get(pair, ()):
             described = {
                 "divergence": number,
                 "step": each.step,

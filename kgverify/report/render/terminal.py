@@ -117,7 +117,7 @@ def _render_style(style: Style) -> str:
 
 def summary_lines(report: ReportContent) -> list[str]:
     """Return the verdict with its coverage and reasons, and the first divergence, one line each."""
-    lines = [f"{report.verdict.value}   {_coverage_line(report)}"]
+    lines = [f"{report.verdict.value}   {wording.describe_extent(report)}"]
     lines += [make_visible(f"  because {reason}") for reason in report.reasons]
     lines += [f"  {line}" for line in wording.limit_lines(report)]
     if report.first_cause is not None:
@@ -128,8 +128,10 @@ def summary_lines(report: ReportContent) -> list[str]:
 
 
 def _render_verdict(report: ReportContent) -> Iterator[RenderableType]:
-    yield Text(report.verdict.value, style=STYLES[report.verdict]).append(f"   {_coverage_line(report)}", "default")
-    yield f"  {' against '.join(map(wording.describe_engine, (report.environment.expected, report.environment.actual)))}"
+    yield Text(report.verdict.value, style=STYLES[report.verdict]).append(
+        f"   {wording.describe_extent(report)}", "default"
+    )
+    yield f"  {wording.describe_engines(report)}"
     yield f"  {wording.describe_run(report)}"
     if report.modulo:
         yield f"  equal up to {describe_modulo(report.modulo)}"
@@ -140,19 +142,6 @@ def _render_verdict(report: ReportContent) -> Iterator[RenderableType]:
         yield f"  level: {report.level.value}"
     if tested := wording.describe_self_test(report):
         yield f"  self-test: {tested}"
-
-
-def _coverage_line(report: ReportContent) -> str:
-    c = report.coverage
-    parts = (
-        wording.describe_coverage(report),
-        f"{count_of(c.candidates_expected, 'candidate')} expected, {c.candidates_actual:,} actual"
-        if c.candidates != max(c.candidates_expected, c.candidates_actual)
-        else "",
-        f"not compared: {', '.join(c.not_compared)}" if c.not_compared else "",
-        wording.describe_repetition(report),
-    )
-    return "; ".join(filter(None, parts))
 
 
 def _render_first_cause(report: ReportContent, first: Divergence, expected: Trace | None) -> Iterator[RenderableType]:
@@ -240,7 +229,7 @@ def _summary_of_loss(report: ReportContent, attribution: Attribution) -> str:
         for share in sorted(attribution.shares, key=lambda each: -abs(each.share))[:3]
         if share.share
     ]
-    method = "" if attribution.method == "exact" else f", sampled, within {attribution.error:.1g}"
+    method = wording.describe_sampling(attribution)
     if not parts:
         return f"of {size:.4f} MRR {verb} no cause explains anything{method}"
     return f"{', '.join(parts)} of the {size:.4f} MRR {verb}{method}"

@@ -1,0 +1,226 @@
+"""Renderings are read back: every line states what the report as JSON states, and every leaf of it is stated, or listed."""
+
+import json
+import re
+import tomllib
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+import pytest
+from columns import Recorded
+from filled import NUM_CAUSES, SCHEMA
+from readers import READERS, STYLES, Page
+from reading import find, is_default, leaves, pattern_of
+from rendered_runs import RUNS
+from renderings import FILLED, Renderings
+
+NOT_SHOWN = tomllib.loads(Path(__file__).with_name("not_shown.toml").read_text("utf-8"))
+
+
+def is_listed(path: str, listed: list[str]) -> bool:
+    return any(fnmatchcase(path, each) or fnmatchcase(path, f"{each}/*") for each in listed)
+
+
+def listed_for(rendering: str) -> list[str]:
+    short = NOT_SHOWN["in_short"] if NOT_SHOWN[rendering].get("is_short") else []
+    return [*NOT_SHOWN["everywhere"], *short, *NOT_SHOWN[rendering]["not_shown"]]
+
+
+@pytest.fixture(scope="module")
+def renderings(tmp_path_factory: pytest.TempPathFactory) -> Renderings:
+    return Renderings(tmp_path_factory.mktemp("renderings"))
+
+
+@pytest.mark.parametrize("rendering", READERS)
+@pytest.mark.parametrize("name", [*RUNS, *FILLED])
+def test_every_line_states_what_the_report_states(renderings: Renderings, rendering: str, name: str):
+    read = renderings[name].read(rendering)
+    assert (read.wrong, read.unread) == ([], [])
+
+
+@pytest.mark.parametrize("rendering", READERS)
+def test_every_leaf_is_stated_or_listed_as_not_shown(renderings: Renderings, rendering: str):
+    stated: set[str] = set()
+    unstated: set[str] = set()
+    for name in FILLED:
+        run = renderings[name]
+        read = run.read(rendering).stated(run.report)
+        stated |= read
+        unstated |= {path for path, value in leaves(run.report) if not is_default(value) and path not in read}
+    unstated -= stated
+    assert sorted(path for path in stated if is_listed(path, listed_for(rendering))) == []
+    patterns = {pattern_of(path) for path in stated}
+    partly = NOT_SHOWN[rendering]["partly"]
+    missing = {
+        pattern_of(path)
+        for path in unstated
+        if not is_listed(path, listed_for(rendering)) and not (is_listed(path, partly) and pattern_of(path) in patterns)
+    }
+    assert sorted(missing) == []
+    paths = {path for name in FILLED for path, _ in leaves(renderings[name].report)}
+    assert [each for each in listed_for(rendering) if not any(is_listed(path, [each]) for path in paths)] == []
+
+
+ENUMERATIONS = {"kind": SCHEMA["$defs"]["DifferenceClass"]["enum"], "level": SCHEMA["$defs"]["Level"]["enum"]}
+
+
+def change(path: str, value: Any) -> Any:
+    """Return another value that a report may have at a path."""
+    if path.endswith("/cause"):
+        return (value + 1) % NUM_CAUSES
+    members = ENUMERATIONS.get(path.rpartition("/")[2], ())
+    if value in members:
+        return members[members.index(value) - 1]
+    if isinstance(value, bool):
+        return not value
+    return value + 1 if isinstance(value, int) else value / 2 if isinstance(value, float) else f"{value}x"
+
+
+def with_changes(report: dict[str, Any], paths: list[str]) -> dict[str, Any]:
+    """Return a report with other values at some paths. The first divergence is still one of the divergences."""
+    changed = json.loads(json.dumps(report))
+    for path in paths:
+        above, _, name = path.rpartition("/")
+        holder = find(changed, above)
+        holder[int(name) if isinstance(holder, list) else name] = change(path, find(report, path))
+    number = report["divergences"].index(report["first_cause"])
+    if "first_cause/atom" in paths:
+        changed["first_cause"] = changed["divergences"][number]
+    else:
+        changed["divergences"][number] = changed["first_cause"]
+    return changed
+
+
+def without_summary(text: str) -> str:
+    """Return a rendering without the copy of the report that a page has for programs."""
+    return re.sub(r'<script type="application/json" id="summary">.*?</script>', "", text)
+
+
+def scalars(report: dict[str, Any]) -> list[str]:
+    return [path for path, value in leaves(report) if isinstance(value, str | int | float) and path != "format"]
+
+
+@pytest.mark.parametrize("rendering", READERS)
+def test_leaves_that_are_listed_as_not_shown_change_nothing(renderings: Renderings, rendering: str):
+    for name in FILLED:
+        run = renderings[name]
+        listed = [path for path in scalars(run.report) if is_listed(path, listed_for(rendering))]
+        before = run.texts[rendering]
+        changed = run.changed(with_changes(run.report, listed), name).render(rendering)
+        assert without_summary(changed) == without_summary(before)
+
+
+OUTCOMES = ("OPEN", "PROVED", "FAILED", "DEPTH_LIMIT")
+KINDS = ("GOAL", "TRUE", "FALSE", "STOP")
+SIDES = ("expected", "actual")
+RECORDED = ("near-ties", "outcomes", "extra candidates", "a wrong stage")
+
+
+class Names:
+    """The names of a recorded trace."""
+
+    def __init__(self, trace: Recorded) -> None:
+        self.predicates, self.constants = trace.names("predicates"), trace.names("constants")
+
+    def atom(self, atom: Sequence[int]) -> str:
+        terms = [self.constants[term] if term >= 0 else f"X{-1 - term}" for term in atom[1:]]
+        return f"{self.predicates[atom[0]]}({', '.join(terms)})"
+
+    def goal(self, atoms: Sequence[Sequence[int]]) -> str:
+        return json.dumps([self.atom(atom) for atom in atoms])
+
+
+@pytest.mark.parametrize("side", SIDES)
+@pytest.mark.parametrize("name", RECORDED)
+def test_tables_in_csv_have_the_values_of_the_columns(renderings: Renderings, name: str, side: str):
+    run = renderings[name]
+    trace = Recorded.read(run.folder / f"{side}.h5")
+    names = Names(trace)
+    outcomes = trace.column("candidates/outcome")
+    assert [
+        (each["query"], each["side"], each["atom"], each["outcome"]) for each in run.export(side, "candidates")
+    ] == [
+        (f"{query}", ("head", "tail")[side], names.atom(atom), OUTCOMES[outcomes[row]])
+        for row, (query, side, atom) in enumerate(trace.candidates)
+    ]
+    steps = [(row, i, step) for row, listed in enumerate(trace.steps) for i, step in enumerate(listed)]
+    columns = "candidate", "step", "depth", "num_resolvents", "dropped_atoms", "dropped_resolvents", "choice"
+    assert [
+        (*(int(each[column]) for column in columns), each["outcome"], each["goal"])
+        for each in run.export(side, "steps")
+    ] == [
+        (
+            row,
+            i,
+            step.depth,
+            len(step.resolvents),
+            *step.dropped,
+            step.choice,
+            OUTCOMES[step.outcome],
+            names.goal(step.goal),
+        )
+        for row, i, step in steps
+    ]
+    columns = "candidate", "step", "resolvent", "is_chosen", "score", "kind", "goal"
+    assert [tuple(each[column] for column in columns) for each in run.export(side, "resolvents")] == [
+        (f"{row}", f"{i}", f"{k}", f"{k == step.choice}", f"{each.score}", KINDS[each.kind], names.goal(each.atoms))
+        for row, i, step in steps
+        for k, each in enumerate(step.resolvents)
+    ]
+    ranks = zip(
+        *(
+            trace.columns[f"rankings/{column}"].tolist()
+            for column in ("query", "side", "num_ranked", "optimistic", "pessimistic")
+        ),
+        strict=True,
+    )
+    assert [tuple(each.values()) for each in run.export(side, "rankings")] == [
+        (f"{query}", ("head", "tail")[side], *map(str, rest)) for query, side, *rest in ranks
+    ]
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_the_timeline_shows_the_tables_of_both_traces(renderings: Renderings, name: str):
+    run = renderings[name]
+    events = json.loads(run.texts["perfetto"])["traceEvents"]
+    tracks = [event["pid"] for event in events if event["name"] == "process_name"]
+    for pid, side in zip(tracks, SIDES, strict=True):
+        drawn = {
+            category: [each for each in events if each["pid"] == pid and each.get("cat") == category]
+            for category in ("derivation", "step")
+        }
+        clauses = {
+            (each["candidate"], each["step"]): each["clause"]
+            for each in run.export(side, "resolvents")
+            if each["is_chosen"] == "True"
+        }
+        derivations = {each["args"]["candidate"]: each for each in drawn["derivation"]}
+        rows = run.export(side, "candidates")
+        assert sorted(derivations) == list(range(len(rows)))
+        for row, each in enumerate(rows):
+            args = derivations[row]["args"]
+            found = derivations[row]["name"], args["query"], args["side"], args["outcome"], args["steps"]
+            assert found == (each["atom"], int(each["query"]), each["side"], each["outcome"], int(each["num_steps"]))
+        steps = {(each["args"]["candidate"], each["args"]["step"]): each for each in drawn["step"]}
+        rows = run.export(side, "steps")
+        assert len(steps) == len(rows)
+        for each in rows:
+            step = steps[int(each["candidate"]), int(each["step"])]
+            args = step["args"]
+            assert step["name"] == ", ".join(json.loads(each["goal"]))
+            assert (args["resolvents"], args["choice"]) == (int(each["num_resolvents"]), int(each["choice"]))
+            assert (args["outcome"], args["clause"]) == (each["outcome"], clauses[each["candidate"], each["step"]])
+            begin = derivations[int(each["candidate"])]
+            assert (step["tid"], step["ts"] - begin["ts"]) == (begin["tid"], int(each["step"]) * step["dur"])
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_a_notebook_shows_what_the_report_prints(renderings: Renderings, name: str):
+    report = renderings[name].made
+    printed = str(report)
+    shown = Page(report._repr_html_()).root.text
+    assert [line.rstrip() for line in shown.splitlines()] == [line.rstrip() for line in printed.rstrip().splitlines()]
+    wide = STYLES.sub("", renderings[name].texts["terminal"]).partition("\nnext\n")[0]
+    assert {*re.findall(r"\w+", printed)} == {*re.findall(r"\w+", wide)}
