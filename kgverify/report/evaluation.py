@@ -1,6 +1,7 @@
 """The report of a large evaluation, as data and as text for a terminal."""
 
 import msgspec
+from rich.console import Group
 
 from kgverify.comparison.exercise.exercise import NOT_EXERCISED, Exercise, explain_missing
 from kgverify.comparison.result import Verdict
@@ -208,7 +209,8 @@ class EvaluationReport(msgspec.Struct, frozen=True, tag_field="format", tag="kgv
 
 def print_evaluation(report: EvaluationReport, console: Screen, diff_command: str = "") -> None:
     """Print the summary and, if the reference disagrees, the command to run next."""
-    console.print(_headline(report), _metrics(report), _facts(report))
+    # Printed together, they would be joined to text that is folded without an indent.
+    console.print(Group(_headline(report), _metrics(report), _facts(report)))
     if report.verdict is Verdict.DIVERGE:
         console.print(_differences(report, diff_command), soft_wrap=True)
 

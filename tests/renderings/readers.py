@@ -13,6 +13,8 @@ from xml.etree import ElementTree
 
 _VOID: Final = {"meta", "link", "br", "img", "input", "hr", "col"}
 STYLES: Final = re.compile(r"\x1b\[[0-9;]*m")
+_PLOTTED: Final = re.compile(r" *(\S+) ([#. ]+) ([\d,]+ / [\d,]+)")
+"""A value of a feature, with bars and the numbers that they stand for."""
 _GROUPS: Final = ("evidence", "ranks", "exercise", "metrics", "notes")
 """Titles of lines that other renderings have without a title."""
 _GAP: Final = re.compile(r" {2,}")
@@ -283,6 +285,38 @@ def read_timeline(text: str) -> Iterator[str]:
             yield from (f"divergence {number} | {name}: {value}" for name, value in parts.items())
 
 
+def read_explanation(text: str) -> Iterator[str]:
+    """Yield the lines of `kgverify show --explain`: each with the number of its cause and its title, listed ones numbered."""
+    cause, title, number = "", "", 0
+    for line in STYLES.sub("", text).splitlines():
+        indent = len(line) - len(line.lstrip())
+        if indent == 0:
+            cause = line[1:].partition(" ")[0]
+            yield line
+        elif indent == 2 or not title:
+            title, number = line.strip().partition(":")[0], 0
+            if not line.endswith(":"):
+                yield f"{cause} | {line.strip()}"
+        else:
+            number += 1
+            plotted = _PLOTTED.fullmatch(line)
+            if plotted:
+                value, bars, counts = plotted.groups()
+                yield f"{cause} | plot | {number}: {value} | {bars.count('#')} {bars.count('.')} | {counts}"
+            else:
+                yield f"{cause} | {title} | {number}: {line.strip()}"
+
+
+def read_evaluation(text: str) -> Iterator[str]:
+    """Yield the lines of an evaluation as it is printed: what is folded, or listed beside a title, is one line."""
+    text = re.sub(r"\n {5,}(?=\S)", " ", text)
+    head, _, rest = text.partition("\nrealistic ranks ")
+    table, _, rest = rest.partition("\n\n")
+    yield from (line.strip() for line in head.replace("; to accept", "\nto accept").splitlines() if line)
+    yield from _read_columns("realistic ranks", f"realistic ranks {table}".splitlines())
+    yield from (_GAP.sub(" ", line.strip()) if line[:1].strip() else line.strip() for line in rest.splitlines() if line)
+
+
 READERS: Final[Mapping[str, Callable[[str], Iterator[str]]]] = {
     "terminal": read_terminal,
     "html": read_html,
@@ -290,4 +324,5 @@ READERS: Final[Mapping[str, Callable[[str], Iterator[str]]]] = {
     "junit": read_junit,
     "github": read_annotations,
     "perfetto": read_timeline,
+    "explain": read_explanation,
 }

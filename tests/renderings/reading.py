@@ -22,6 +22,7 @@ import tomllib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import product
+from math import ceil
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -29,6 +30,7 @@ _TOKEN: Final = re.compile(
     r"\{(?P<path>[^}~:|=*]*)(?:~(?P<words>\w+))?(?P<is_long>\*)?(?::(?P<format>[^}|=]+))?(?:\|(?P<joint>[^}=]*))?(?:=(?P<value>[^}]*))?\}"
     r"|<(?P<name>\w+)(?P<is_number>#?)>|(?P<plural>\(s\))|(?P<mark>[\[\]¦])|@(?P<part>\w+)(?:\((?P<of>[^)]*)\))?"
 )
+_NUMBER: Final = r"[-+]?[\d.,]*\d(?:e[-+]?\d+)?%?"
 _NAME: Final = re.compile(r"<(\??\w+)>")
 _PHRASES: Final = tomllib.loads((Path(__file__).with_name("phrases.toml")).read_text("utf-8"))
 MISSING: Final = object()
@@ -49,6 +51,7 @@ REQUIRED: Final = {
     "rules": "rules used",
     "choices": "steps with more than one resolvent",
 }
+CODES: Final = {"open": "left open", "depth_limit": "at the depth limit"}
 LIMITS: Final = ("max_resolvents", "max_atoms", "max_depth")
 SCORES: Final = {"resolvents.score", "candidates.log_probability"}
 
@@ -60,6 +63,12 @@ def _both(exercise: Any, table: str, name: str) -> int:
 def _untouched(exercise: Any) -> list[str]:
     known = [name for name in LIMITS if any(name in side["limits"] for side in exercise.values())]
     return [name for name in known if not _both(exercise, "limits", name)]
+
+
+def _other_items(minimum: Any) -> str:
+    rest = {name: number for name, number in minimum.items() if name != "proved"}
+    option = ",".join(f"{name}={number}" for name, number in rest.items()) or "none"
+    return f"--minimum {option}, or minimum={rest} in Python"
 
 
 def _lower(exercise: Any, option: str) -> str:
@@ -171,6 +180,16 @@ WORDS: Final[Mapping[str, Words]] = {
         lambda report: _shares(report, is_short=True), ("attribution/shares/*/share", "attribution/shares/*/cause")
     ),
     "rule": Words(_rule, ("rule", "also", "is_recorded", "num_unexplained", "num_known_triples", "remarks")),
+    "codes": Words(
+        lambda counts: ", ".join(
+            f"{number:,} {CODES.get(name, name)}" for name, number in counts.items() if number or name == "proved"
+        ),
+        ("",),
+    ),
+    "different": Words(lambda each: each["num_checked"] - each["num_equal"] - each["num_near_ties"]),
+    "percent": Words(lambda share: f"{100 * share:.3g} %", ("",)),
+    "microseconds": Words(lambda rate: f"{1e6 / rate:,.0f}" if rate < 1e4 else f"{1e6 / rate:.3g}", ("",)),
+    "parts_done": Words(lambda report: report["num_parts"] - report["num_parts_resumed"]),
     "lost": Words(lambda loss: abs(loss["expected"] - loss["actual"]), ("expected", "actual")),
     "verb": Words(lambda loss: "lost" if loss["expected"] >= loss["actual"] else "gained"),
     "meaning": Words(MEANINGS.get),
@@ -196,6 +215,8 @@ WORDS: Final[Mapping[str, Words]] = {
     ),
     "unused": Words(lambda side: side["num_rules"] - side["rules"]),
     "unused_rules": Words(_unused_rules, ("unused_rules",)),
+    "never": Words(lambda exercise: " or ".join(_untouched({"": exercise}))),
+    "other_items": Words(_other_items, ("rules", "choices")),
     "untouched": Words(lambda exercise: " or ".join(_untouched(exercise))),
     "lower": Words(lambda exercise: _lower(exercise, "--limits ")),
     "lower_again": Words(lambda exercise: _lower(exercise, "")),
@@ -207,11 +228,19 @@ WORDS: Final[Mapping[str, Words]] = {
 }
 
 
+def _bars(values: Any) -> list[str]:
+    """Return the lengths of the bars of each value: the longest has 30 characters."""
+    pairs = [(each["num_wrong"], each["num_right"]) for each in values]
+    most = max((number for pair in pairs for number in pair), default=1)
+    return [" ".join(f"{ceil(30 * number / most)}" for number in pair) for pair in pairs]
+
+
 def derive(report: Any, folder: Path, candidates: Iterable[Mapping[str, str]]) -> dict[str, Any]:
     """Count what renderings count of a report and of the candidates of its expected trace, as a table in CSV has them."""
     heat: dict[str, Counter[str]] = {}
     for each in report["divergences"]:
         heat.setdefault(each["stage"], Counter()).update(["whole" if each["step"] < 0 else f"{each['step']}", "all"])
+    further = sorted((each["share"] for each in (report["attribution"] or {}).get("shares", [])), key=abs)[:-12]
     diverging = Counter((f"{each['query']}", each["side"]) for each in report["divergences"])
     is_inconclusive = report["verdict"] == "INCONCLUSIVE"
     rankings = {}
@@ -222,6 +251,9 @@ def derive(report: Any, folder: Path, candidates: Iterable[Mapping[str, str]]) -
     skipped = sum(each["result"] == "skipped" for each in rankings.values())
     suite = {"tests": 1 + len(rankings) + len(unknown), "failures": len(diverging)}
     return {
+        "bars": [_bars((each["when"] or {}).get("values", [])) for each in report["causes"]],
+        "further": {"number": len(further), "change": -sum(further)},
+        "causes_after": {f"{number}": len(report["causes"]) - number for number in (12, 20)},
         "folder": shlex.quote(str(folder)),
         "heat": heat,
         "marks": [
@@ -330,7 +362,8 @@ class _Phrase:
         key = f"_{len(self.values)}"
         words, joint = token["words"] or "", ", " if token["joint"] is None else token["joint"]
         self.values[key] = _Value(token["path"], words, token["format"] or "", joint, token["value"])
-        pattern = "" if token["value"] is not None else ".*" if token["is_long"] else ".*?"
+        pattern = _NUMBER if token["format"] else ".*" if token["is_long"] else ".*?"
+        pattern = "" if token["value"] is not None else pattern
         return f"(?P<{key}>{pattern})"
 
     def read(self, line: str, report: Any) -> tuple[list[str], bool] | None:
@@ -395,11 +428,8 @@ class Read(NamedTuple):
         return found
 
 
-def read_lines(
-    rendering: str, lines: Iterable[str], report: Any, folder: Path, candidates: Iterable[Mapping[str, str]]
-) -> Read:
-    """Read the lines of a rendering, each with one of its phrases."""
-    report = {**report, "counted": derive(report, folder, candidates)}
+def read_lines(rendering: str, lines: Iterable[str], report: Any) -> Read:
+    """Read the lines of a rendering, each with one of its phrases. report: the report, with what is counted of it."""
     texts = "\n".join(_PHRASES["lines"][each] for each in ("all", rendering))
     phrases = [_Phrase(text.replace("\\n", "\n")) for text in texts.splitlines() if text.strip()]
     paths: set[str] = set()

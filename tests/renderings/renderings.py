@@ -11,10 +11,11 @@ from typing import Any, Final
 from filled import fill_report
 from invoked_commands import invoke
 from readers import READERS
-from reading import Read, read_lines
+from reading import Read, derive, read_lines
 from rendered_runs import RUNS
 
 FILLED: Final = tuple(f"filled {number}" for number in range(3))
+MANY: Final = "many causes"
 WIDE: Final = {"COLUMNS": "5000", "FORCE_COLOR": "1", "TERM": "xterm", "NO_COLOR": "", "GITHUB_STEP_SUMMARY": ""}
 
 
@@ -32,8 +33,10 @@ class Rendered:
 
     def render(self, rendering: str) -> str:
         """Return a rendering of the report that is saved now."""
-        options = {"terminal": [], "github": ["--github"]}.get(rendering, [f"--{rendering}", "-"])
-        done = invoke(["report", self.folder, *options], **WIDE)
+        options = {"terminal": [], "explain": ["--explain"], "github": ["--github"]}.get(
+            rendering, [f"--{rendering}", "-"]
+        )
+        done = invoke(["show" if rendering == "explain" else "report", self.folder, *options], **WIDE)
         assert done.exit_code == 0, done.stderr
         return done.stdout
 
@@ -53,7 +56,9 @@ class Rendered:
     def read(self, rendering: str) -> Read:
         """Read a rendering back."""
         lines = READERS[rendering](self.texts[rendering])
-        return read_lines(rendering, lines, self.report, self.folder, self.candidates)
+        return read_lines(
+            rendering, lines, self.report | {"counted": derive(self.report, self.folder, self.candidates)}
+        )
 
     def changed(self, report: Mapping[str, Any], name: str) -> "Rendered":
         """Return a saved run with the same traces and another report."""
@@ -76,5 +81,6 @@ class Renderings:
                 self._made[name] = Rendered(self._folder / name, RUNS[name](self._folder / name))
             else:
                 real = self["tensors"]
-                self._made[name] = real.changed(fill_report(FILLED.index(name), real.report), name)
+                given = (1, real.report, 21) if name == MANY else (FILLED.index(name), real.report)
+                self._made[name] = real.changed(fill_report(*given), name)
         return self._made[name]

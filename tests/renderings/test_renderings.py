@@ -8,13 +8,16 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from columns import Recorded
-from filled import NUM_CAUSES, SCHEMA
-from readers import READERS, STYLES, Page
-from reading import find, is_default, leaves, pattern_of
+from filled import NUM_CAUSES, SCHEMA, fill_evaluation
+from readers import READERS, STYLES, Page, read_evaluation
+from reading import find, is_default, leaves, pattern_of, read_lines
 from rendered_runs import RUNS
-from renderings import FILLED, Renderings
+from renderings import FILLED, MANY, Renderings
+
+import kgverify as kv
 
 NOT_SHOWN = tomllib.loads(Path(__file__).with_name("not_shown.toml").read_text("utf-8"))
 
@@ -24,8 +27,8 @@ def is_listed(path: str, listed: list[str]) -> bool:
 
 
 def listed_for(rendering: str) -> list[str]:
-    short = NOT_SHOWN["in_short"] if NOT_SHOWN[rendering].get("is_short") else []
-    return [*NOT_SHOWN["everywhere"], *short, *NOT_SHOWN[rendering]["not_shown"]]
+    lists = NOT_SHOWN[rendering]
+    return [*(each for name in lists.get("also", []) for each in NOT_SHOWN[name]), *lists["not_shown"]]
 
 
 @pytest.fixture(scope="module")
@@ -34,36 +37,54 @@ def renderings(tmp_path_factory: pytest.TempPathFactory) -> Renderings:
 
 
 @pytest.mark.parametrize("rendering", READERS)
-@pytest.mark.parametrize("name", [*RUNS, *FILLED])
+@pytest.mark.parametrize("name", [*RUNS, *FILLED, MANY])
 def test_every_line_states_what_the_report_states(renderings: Renderings, rendering: str, name: str):
     read = renderings[name].read(rendering)
     assert (read.wrong, read.unread) == ([], [])
 
 
+def check_completeness(rendering: str, read: Sequence[tuple[dict[str, Any], set[str]]]) -> None:
+    """Fail unless each leaf of some reports was stated in one of them, or is listed as not shown, and no other is listed.
+
+    read: each report with its leaves that were stated
+    """
+    listed, partly = listed_for(rendering), NOT_SHOWN[rendering]["partly"]
+    stated = set().union(*(paths for _, paths in read))
+    every = {path for report, _ in read for path, value in leaves(report) if not is_default(value)}
+    assert sorted(path for path in stated if is_listed(path, listed)) == []
+    patterns = {pattern_of(path) for path in stated}
+    missing = {path for path in every - stated if not is_listed(path, listed)}
+    assert {
+        pattern_of(path) for path in missing if not is_listed(path, partly) or pattern_of(path) not in patterns
+    } == set()
+    assert [
+        each for each in NOT_SHOWN[rendering]["not_shown"] if not any(is_listed(path, [each]) for path in every)
+    ] == []
+
+
 @pytest.mark.parametrize("rendering", READERS)
 def test_every_leaf_is_stated_or_listed_as_not_shown(renderings: Renderings, rendering: str):
-    stated: set[str] = set()
-    unstated: set[str] = set()
-    for name in FILLED:
-        run = renderings[name]
-        read = run.read(rendering).stated(run.report)
-        stated |= read
-        unstated |= {path for path, value in leaves(run.report) if not is_default(value) and path not in read}
-    unstated -= stated
-    assert sorted(path for path in stated if is_listed(path, listed_for(rendering))) == []
-    patterns = {pattern_of(path) for path in stated}
-    partly = NOT_SHOWN[rendering]["partly"]
-    missing = {
-        pattern_of(path)
-        for path in unstated
-        if not is_listed(path, listed_for(rendering)) and not (is_listed(path, partly) and pattern_of(path) in patterns)
-    }
-    assert sorted(missing) == []
-    paths = {path for name in FILLED for path, _ in leaves(renderings[name].report)}
-    assert [each for each in listed_for(rendering) if not any(is_listed(path, [each]) for path in paths)] == []
+    runs = [renderings[name] for name in FILLED]
+    check_completeness(rendering, [(run.report, run.read(rendering).stated(run.report)) for run in runs])
 
 
-ENUMERATIONS = {"kind": SCHEMA["$defs"]["DifferenceClass"]["enum"], "level": SCHEMA["$defs"]["Level"]["enum"]}
+def test_an_evaluation_prints_what_its_report_states():
+    found = []
+    for number, verdict in enumerate(("AGREE", "DIVERGE", "INCONCLUSIVE")):
+        report = fill_evaluation(number)
+        evaluation = msgspec.json.decode(json.dumps(report), type=kv.EvaluationReport)
+        assert evaluation.is_sound == (verdict == "AGREE")
+        read = read_lines("evaluation", read_evaluation(str(evaluation)), report | {"verdict": verdict})
+        assert (read.wrong, read.unread) == ([], [])
+        assert Page(evaluation._repr_html_()).root.text.split() == str(evaluation).split()
+        found.append((report, read.stated(report)))
+    check_completeness("evaluation", found)
+
+
+ENUMERATIONS = {
+    name: SCHEMA["$defs"][kind]["enum"]
+    for name, kind in (("kind", "DifferenceClass"), ("level", "Level"), ("verdict", "Verdict"))
+}
 
 
 def change(path: str, value: Any) -> Any:
