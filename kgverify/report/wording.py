@@ -96,6 +96,12 @@ def describe_kind(divergence: Divergence) -> str:
     return f"{divergence.kind.value}: {divergence.evidence}" if divergence.evidence else divergence.kind.value
 
 
+def describe_difference(divergence: Divergence) -> str:
+    """Describe a difference with the confidence in its class: `missing: 4 facts missing (confidence 90%)`."""
+    is_classified = divergence.kind is not DifferenceClass.UNCLASSIFIED or divergence.evidence
+    return describe_kind(divergence) + (f" (confidence {divergence.confidence:.0%})" if is_classified else "")
+
+
 def describe_divergence(divergence: Divergence) -> str:
     """Describe it: `match_facts at step 1 of p(a, b) (candidate 0, query 0, head side): missing: 4 facts missing`."""
     where = f" at step {divergence.step}" if divergence.step >= 0 else ""

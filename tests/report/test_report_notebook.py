@@ -4,33 +4,21 @@ import copy
 import pickle
 import sys
 import unicodedata
-from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
 import pytest
+from readers import Page
 from report_runs import HOSTILE
 
 import kgverify as kv
 
 
-class Parsed(HTMLParser):
-    """The elements of a page, with the text and the styles in them."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.tags: set[str] = set()
-        self.styles: set[str] = set()
-        self.text = ""
-        self.feed(text)
-
-    def handle_starttag(self, tag, attrs):
-        self.tags.add(tag)
-        assert [name for name, _ in attrs] == ["style"]
-        self.styles.add(attrs[0][1])
-
-    def handle_data(self, data):
-        self.text += data
+def parse(text: str) -> tuple[set[str], set[str | None], str]:
+    """Return the tags of a page, the styles of its elements, which have no other attributes, and its text."""
+    root = Page(text).root
+    assert all([*each.about] == ["style"] for each in root.all())
+    return {each.tag for each in root.all()}, {each.about["style"] for each in root.all()}, root.text
 
 
 def find_hidden(text: str) -> list[str]:
@@ -48,22 +36,22 @@ def test_what_a_notebook_shows_is_text_in_two_elements(faulty, hostile):
         trace = kv.open_trace(verification.folder / "expected.h5")
         for name, each in enumerate((verification.report, trace, trace.candidate(0), trace.step(0, 0))):
             html = each._repr_html_()
-            parsed = Parsed(html)
-            assert parsed.tags == {"pre", "span"}, name
-            assert find_hidden(parsed.text) == [], name
-            assert all("url" not in style for style in parsed.styles)
+            tags, styles, text = parse(html)
+            assert tags == {"pre", "span"}, name
+            assert find_hidden(text) == [], name
+            assert all("url" not in style for style in styles)
             assert len(html) < 100_000
 
 
 def test_a_graph_is_shown_by_its_first_rules_and_triples():
     graph = kv.load_graph("countries")
     assert repr(graph) == "<KnowledgeGraph countries: 999 train, 24 valid, 24 test, 3 rules, 3 domains>"
-    text = Parsed(graph._repr_html_()).text
+    text = parse(graph._repr_html_())[2]
     assert "locatedInCR(X, Z) <- neighborOf(X, Y), locatedInCR(Y, Z)" in text
     assert "... and 989 more" in text
     hostile = kv.KnowledgeGraph(HOSTILE[0], train=tuple(kv.NamedAtom(name, name, name) for name in HOSTILE))
-    parsed = Parsed(hostile._repr_html_())
-    assert (parsed.tags, find_hidden(parsed.text)) == ({"pre"}, [])
+    tags, _, text = parse(hostile._repr_html_())
+    assert (tags, find_hidden(text)) == ({"pre"}, [])
 
 
 def test_a_trace_prints_as_the_terminal_shows_it_and_its_repr_is_a_line(recorded, monkeypatch):
@@ -74,7 +62,7 @@ def test_a_trace_prints_as_the_terminal_shows_it_and_its_repr_is_a_line(recorded
     assert repr(trace.load()) == f"<Trace {line}>"
     for each in (trace, trace.candidate(0), trace.step(0, 0)):
         shown = [text.rstrip() for text in str(each).rstrip("\n").splitlines()]
-        assert shown == [text.rstrip() for text in Parsed(each._repr_html_()).text.splitlines()]
+        assert shown == [text.rstrip() for text in parse(each._repr_html_())[2].splitlines()]
 
 
 @pytest.mark.parametrize("shard_steps", [1_000_000, 5])

@@ -1,7 +1,7 @@
 """The timeline of a run, checked against the rules of the Trace Event Format."""
 
 import json
-from collections import Counter, defaultdict
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
@@ -52,30 +52,6 @@ def test_every_event_has_what_the_format_asks_for(any_run: SavedRun):
     named = {(each["pid"], each["tid"]) for each in of_phase(timeline, "M") if each["name"] == "thread_name"}
     assert named == threads.keys()
     assert {pid for pid, _ in named}.isdisjoint(tid for _, tid in named)
-
-
-def test_all_derivations_steps_and_divergences_are_drawn(any_run: SavedRun):
-    timeline, report = draw(any_run), any_run.report
-    traces = report.traces.expected, report.traces.actual
-    marks = of_phase(timeline, "i", "divergence")
-    if report.lockstep:
-        assert len(marks) == len(report.divergences)
-        assert {mark["pid"] for mark in marks} == {min(each["pid"] for each in timeline["traceEvents"])}
-        return
-    steps, derivations = of_phase(timeline, "X", "step"), of_phase(timeline, "X", "derivation")
-    num_steps = Counter(each["pid"] for each in steps)
-    assert [num_steps[pid] for pid in sorted(num_steps)] == [len(trace.columns.steps.depth) for trace in traces]
-    assert len(derivations) == sum(len(trace.columns.candidates.query) for trace in traces)
-    assert len(marks) == 2 * len(report.divergences)
-    begins = {(each["pid"], each["args"]["candidate"]): (each["tid"], each["ts"]) for each in derivations}
-    for (_, candidate), place in begins.items():
-        assert {begins[each["pid"], candidate] for each in derivations} == {place}
-    lengths = [step["dur"] for step in steps]
-    for mark in marks:
-        divergence = report.divergences[mark["args"]["divergence"] - 1]
-        tid, begin = begins[mark["pid"], divergence.candidate]
-        assert mark["tid"] == tid
-        assert 0 <= mark["ts"] - begin <= max(0, divergence.step) * max(lengths)
 
 
 def test_a_long_run_is_cut_and_keeps_the_candidates_with_divergences(faulty: SavedRun, monkeypatch: pytest.MonkeyPatch):

@@ -376,9 +376,7 @@ def _describe_first(report: ReportContent, reader: DerivationReader, row: Values
     # In lockstep the actual engine's own run has a different step there.
     actual_candidate = None if report.lockstep else reader.actual_candidate(first)
     shown = derivation, wording.value_lines(first.expected), wording.value_lines(first.actual)
-    found = wording.describe_finding(first)
-    if first.kind is not DifferenceClass.UNCLASSIFIED or first.evidence:
-        found = f"{wording.describe_kind(first)} (confidence {first.confidence:.0%}); {found}"
+    found = f"{wording.describe_difference(first)}; {wording.describe_finding(first)}"
     others = [each for each in row["members"] if each is not first]
     return {
         "found": wording.clip(found),

@@ -163,7 +163,7 @@ def _render_first_cause(report: ReportContent, first: Divergence, expected: Trac
         rows.append((Text(f"-> step {first.step}", style="bold red"), goal))
     rows += [
         ("   field", f"{first.field}, level {first.level.value}"),
-        ("   difference", f"{first.kind.value}: {first.evidence} (confidence {first.confidence:.0%})"),
+        ("   difference", wording.describe_difference(first)),
         ("   expected", Text("\n".join(wording.value_lines(first.expected)), style="green")),
         ("   actual", Text("\n".join(wording.value_lines(first.actual)), style="red")),
     ]

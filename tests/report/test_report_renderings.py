@@ -15,7 +15,7 @@ from filled import NUM_CAUSES, SCHEMA, fill_evaluation
 from readers import READERS, STYLES, Page, read_evaluation
 from reading import find, is_default, leaves, pattern_of, read_lines
 from rendered_runs import RUNS
-from renderings import FILLED, MANY, Renderings
+from renderings import FILLED, MANY, OLD, Renderings
 
 import kgverify as kv
 
@@ -37,7 +37,7 @@ def renderings(tmp_path_factory: pytest.TempPathFactory) -> Renderings:
 
 
 @pytest.mark.parametrize("rendering", READERS)
-@pytest.mark.parametrize("name", [*RUNS, *FILLED, MANY])
+@pytest.mark.parametrize("name", [*RUNS, *FILLED, MANY, OLD])
 def test_every_line_states_what_the_report_states(renderings: Renderings, rendering: str, name: str):
     read = renderings[name].read(rendering)
     assert (read.wrong, read.unread) == ([], [])
@@ -89,7 +89,7 @@ ENUMERATIONS = {
 
 def change(path: str, value: Any) -> Any:
     """Return another value that a report may have at a path."""
-    if path.endswith("/cause"):
+    if path.endswith(("/cause", "/other_cause")):
         return (value + 1) % NUM_CAUSES
     members = ENUMERATIONS.get(path.rpartition("/")[2], ())
     if value in members:
@@ -207,6 +207,7 @@ def test_the_timeline_shows_the_tables_of_both_traces(renderings: Renderings, na
     run = renderings[name]
     events = json.loads(run.texts["perfetto"])["traceEvents"]
     tracks = [event["pid"] for event in events if event["name"] == "process_name"]
+    slots: dict[tuple[str, ...], tuple[int, int]] = {}
     for pid, side in zip(tracks, SIDES, strict=True):
         drawn = {
             category: [each for each in events if each["pid"] == pid and each.get("cat") == category]
@@ -224,6 +225,8 @@ def test_the_timeline_shows_the_tables_of_both_traces(renderings: Renderings, na
             args = derivations[row]["args"]
             found = derivations[row]["name"], args["query"], args["side"], args["outcome"], args["steps"]
             assert found == (each["atom"], int(each["query"]), each["side"], each["outcome"], int(each["num_steps"]))
+            slot = derivations[row]["tid"], derivations[row]["ts"]
+            assert slots.setdefault(tuple(each[column] for column in ("atom", "query", "side")), slot) == slot
         steps = {(each["args"]["candidate"], each["args"]["step"]): each for each in drawn["step"]}
         rows = run.export(side, "steps")
         assert len(steps) == len(rows)

@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
-from filled import fill_report
+from filled import NUM_CAUSES, fill_report, without_causes
 from invoked_commands import invoke
 from readers import READERS
 from reading import Read, derive, read_lines
@@ -16,6 +16,7 @@ from rendered_runs import RUNS
 
 FILLED: Final = tuple(f"filled {number}" for number in range(3))
 MANY: Final = "many causes"
+OLD: Final = "without causes"
 WIDE: Final = {"COLUMNS": "5000", "FORCE_COLOR": "1", "TERM": "xterm", "NO_COLOR": "", "GITHUB_STEP_SUMMARY": ""}
 
 
@@ -81,6 +82,7 @@ class Renderings:
                 self._made[name] = Rendered(self._folder / name, RUNS[name](self._folder / name))
             else:
                 real = self["tensors"]
-                given = (1, real.report, 21) if name == MANY else (FILLED.index(name), real.report)
-                self._made[name] = real.changed(fill_report(*given), name)
+                number = FILLED.index(name) if name in FILLED else 1
+                report = fill_report(number, real.report, 21 if name == MANY else NUM_CAUSES)
+                self._made[name] = real.changed(without_causes(report) if name == OLD else report, name)
         return self._made[name]

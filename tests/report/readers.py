@@ -110,10 +110,10 @@ class Element:
         return f"{text}\n" if self.tag == "summary" else text
 
     def all(self, *tags: str) -> Iterator["Element"]:
-        """Yield the elements below that have one of some tags, in order."""
+        """Yield the elements below that have one of some tags, or all elements, in order."""
         for each in self.children:
             if isinstance(each, Element):
-                if each.tag in tags:
+                if not tags or each.tag in tags:
                     yield each
                 yield from each.all(*tags)
 
@@ -208,27 +208,24 @@ def _read_table(table: Element, title: str) -> Iterator[str]:
     num_rows = 0
     if "side" in table.classes:
         return
+    inner = {id(row) for each in table.all("table") for row in each.all("tr")}
     for row in table.all("tr"):
         cells = [each for each in row.children if isinstance(each, Element)]
         if not heads and all(each.tag == "th" for each in cells):
             heads = [each.text for each in cells]
+        elif "group" in cells[0].classes:
+            yield f"group: {cells[0].text}"
         elif "detail" in row.classes:
             yield from _read_elements(cells[0], title)
         elif "condition" in row.classes:
             yield f"{title.lower()} | {num_rows} | condition: {_join(row)}"
-        elif row in table_rows(table):
+        elif id(row) not in inner:
             num_rows += 1
             is_named = cells[0].about.get("scope") == "row"
             name = cells[0].text if is_named else f"{num_rows}"
             rest = cells[1:] if is_named else cells
             shown = heads[-len(rest) :] if heads else [""] * len(rest)
             yield from _table(title, shown, [(name, [_read_cell(cell) for cell in rest])])
-
-
-def table_rows(table: Element) -> list[Element]:
-    """Return the rows of a table, without those of tables in it."""
-    inner = {id(row) for each in table.all("table") for row in each.all("tr")}
-    return [row for row in table.all("tr") if id(row) not in inner]
 
 
 def read_junit(text: str) -> Iterator[str]:

@@ -137,10 +137,16 @@ def fill_report(number: int, real: Mapping[str, Any], num_causes: int = NUM_CAUS
     for i, each in enumerate(real["divergences"][: max(9, num_causes)]):
         filled = filling.fill(SCHEMA["$defs"]["Divergence"], f"divergences/{i}")
         kept = ("candidate", "atom", "query", "side", "step", "stage")
-        divergences.append(filled | {name: each[name] for name in kept} | {"cause": i % num_causes, "other_cause": -1})
+        divergences.append(
+            filled
+            | {name: each[name] for name in kept}
+            | {"cause": i % num_causes, "other_cause": (i + 1) % num_causes}
+        )
     for i, cause in enumerate(report["causes"]):
         cause |= {"stage": divergences[i]["stage"], "first": i}
         report["attribution"]["shares"][i]["cause"] = -1 if i == num_causes - 1 else i
+    # A gain among losses.
+    report["attribution"]["shares"][0]["share"] *= -2
     if number == 1:
         # The larger numbers of both sides are shown.
         sides = report["exercise"]
@@ -149,6 +155,14 @@ def fill_report(number: int, real: Mapping[str, Any], num_causes: int = NUM_CAUS
         each["kind"] = kind
     report |= {"divergences": divergences, "first_cause": divergences[1]}
     return report
+
+
+def without_causes(report: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a report in an older form: divergences without classes, no causes, no attribution."""
+    lost = {"kind": "unclassified", "evidence": "", "confidence": 0.0, "cause": -1, "other_cause": -1}
+    plain = [each | lost for each in report["divergences"]]
+    first = plain[report["divergences"].index(report["first_cause"])]
+    return {**report, "divergences": plain, "first_cause": first, "causes": [], "attribution": None}
 
 
 def fill_evaluation(number: int) -> dict[str, Any]:
