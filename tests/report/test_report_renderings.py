@@ -3,7 +3,7 @@
 import json
 import re
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ import msgspec
 import pytest
 from columns import Recorded
 from filled import NUM_CAUSES, SCHEMA, fill_evaluation
+from invoked_commands import invoke
 from readers import READERS, STYLES, Page, read_evaluation
 from reading import find, is_default, leaves, pattern_of, read_lines
 from rendered_runs import RUNS
@@ -248,3 +249,122 @@ def test_a_notebook_shows_what_the_report_prints(renderings: Renderings, name: s
     assert [line.rstrip() for line in shown.splitlines()] == [line.rstrip() for line in printed.rstrip().splitlines()]
     wide = STYLES.sub("", renderings[name].texts["terminal"]).partition("\nnext\n")[0]
     assert {*re.findall(r"\w+", printed)} == {*re.findall(r"\w+", wide)}
+
+
+def goal_of(row: Mapping[str, str]) -> str:
+    """Return the goal in a row of a table as people read it."""
+    return ", ".join(json.loads(row["goal"])) or row["kind"]
+
+
+def score_of(row: Mapping[str, str]) -> str:
+    return f"{float(row['score']):.6g}"
+
+
+def cells(line: str) -> list[str]:
+    """Return the cells of a line of a table."""
+    return re.split(" {2,}", line.strip())
+
+
+def show(*words: object) -> list[str]:
+    done = invoke(["show", *words])
+    assert done.exit_code == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+@pytest.mark.parametrize("name", ["near-ties", "a wrong stage"])
+def test_show_prints_the_tables_of_a_trace(renderings: Renderings, name: str):
+    run = renderings[name]
+    path, candidates = run.folder / "actual.h5", run.export("actual", "candidates")
+    steps, resolvents = run.export("actual", "steps"), run.export("actual", "resolvents")
+    columns = "candidate", "atom", "query", "side", "outcome", "num_steps"
+    assert [cells(line)[:7] for line in show(path) if line[:1].isdigit()] == [
+        [
+            *(each[column] for column in columns),
+            f"{float(each['log_probability']):.4f}",
+        ]
+        for each in candidates[:20]
+    ]
+    of_candidate = [each for each in steps if each["candidate"] == "0"]
+    chosen = {each["step"]: each for each in resolvents if each["candidate"] == "0" and each["is_chosen"] == "True"}
+    assert [cells(line) for line in show(path, "--candidate", 0) if line[:1].isdigit()] == [
+        [
+            each["step"],
+            goal_of(each),
+            each["num_resolvents"],
+            chosen[each["step"]]["clause"] or goal_of(chosen[each["step"]]),
+        ]
+        for each in of_candidate
+    ]
+    for each in of_candidate:
+        *lines, last = show(path, "--candidate", 0, "--step", each["step"])
+        goal = next(line for line in lines if line.startswith("goal"))
+        assert goal.split(maxsplit=1) == ["goal", goal_of(each)]
+        dropped = f"dropped {each['dropped_atoms']} by max_atoms, {each['dropped_resolvents']} by max_resolvents"
+        assert last == f"chosen {each['choice']}, then {each['outcome']}; {dropped}"
+        assert [cells(line) for line in lines if re.match(r"(->)? *\d", line)] == [
+            [
+                "-> " * (row["is_chosen"] == "True") + row["resolvent"],
+                score_of(row),
+                goal_of(row),
+                *filter(None, [row["clause"]]),
+            ]
+            for row in resolvents
+            if (row["candidate"], row["step"]) == ("0", each["step"])
+        ]
+
+
+@pytest.mark.parametrize("name", ["a wrong stage", "two wrong stages, lockstep", "extra candidates"])
+def test_a_divergent_step_is_shown_as_the_traces_hold_it(renderings: Renderings, name: str):
+    run = renderings[name]
+    (_, *tables), cause = Page(run.texts["html"]).root.all("table"), run.report["causes"][0]
+    table = next(each for each in tables if "side" in each.classes)
+    shown = json.loads("\n".join(show(run.folder, "--divergence", cause["first"] + 1, "--json", "-")))
+    divergence, derivation = shown["divergence"], shown["derivation"]
+    assert divergence == run.report["divergences"][cause["first"]]
+    rows = [[cell.text for cell in row.children] for row in table.all("tr") if "section" not in row.classes]
+    text = show(run.folder, "--divergence", cause["first"] + 1)
+    start = next(i for i, line in enumerate(text) if cells(line) == [*SIDES])
+    end = text.index("stage by stage")
+    for i, side in enumerate(SIDES):
+        goal = [atoms[side] for atoms in derivation["goals"] if atoms[side]]
+        listed = [pair[side] for pair in derivation["pairs"] if pair[side]]
+        is_recorded = side == "expected" or not run.report["lockstep"]
+        if is_recorded and name != "extra candidates":
+            at = f"{divergence['candidate']}", f"{divergence['step']}"
+            (step,) = (each for each in run.export(side, "steps") if (each["candidate"], each["step"]) == at)
+            assert goal == json.loads(step["goal"])
+            recorded = [each for each in run.export(side, "resolvents") if (each["candidate"], each["step"]) == at]
+            assert sorted(
+                (each["place"], each["goal"], each["score"], each["clause"], each["is_chosen"]) for each in listed
+            ) == [
+                (
+                    k,
+                    goal_of(each),
+                    score_of(each),
+                    each["clause"],
+                    each["is_chosen"] == "True",
+                )
+                for k, each in enumerate(recorded)
+            ]
+        page = [row[i + 1] for row in rows[1:] if row[i + 1] not in ("", "none")]
+        facts = [fact[side] for fact in derivation["facts"]]
+        assert page == [
+            *goal,
+            *(f"{each['score']}{each['goal']}{'chosen' * each['is_chosen']}by {each['clause']}" for each in listed),
+            *facts,
+        ]
+        begins = [text[start].index(each) for each in SIDES]
+        column = [line[begins[i] : [*begins, None][i + 1]].strip() for line in text[start + 1 : end]]
+        printed = [
+            f"{'* ' * each['is_chosen']}{each['goal']}   {each['score']}\nby {each['clause']}" for each in listed
+        ]
+        assert [line for line in column if line][: len(goal) + 2 * len(listed)] == "\n".join([*goal, *printed]).split(
+            "\n"
+        )
+    stages = [cells(line.removeprefix("->")) for line in text[end + 1 :] if line.strip()]
+    assert [stage[:2] for stage in stages] == [[each["stage"], each["mark"]] for each in shown["stages"]]
+    for stage, each in zip(stages, shown["stages"], strict=True):
+        single = [each[side][0] for side in SIDES if len(each[side]) == 1]
+        if len(single) == 2:
+            parts = single[: 1 + (single[0] != single[1])]
+            assert stage[2:] == [cell for part in parts for cell in cells(part)]
