@@ -79,6 +79,9 @@ OF_REPORTS: Final[Mapping[str, Any]] = _OF_LIMITS | {
 
 OF_EVALUATIONS: Final[Mapping[str, Any]] = _OF_LIMITS | {
     "num_parts": 9001,
+    "seconds": 12.5,
+    "warm_up_seconds": 3.25,
+    "candidates_per_second": 4321.5,
     "outcomes/open": Each(0, None, 0),
     "check/differences": Each([], None, []),
     "check/model/num_missing": Each(0, None, 0),

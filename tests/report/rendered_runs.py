@@ -65,9 +65,13 @@ class GivesUp(kv.TensorEngine):
         return successors, np.ones(len(states), np.int64), next_variable
 
 
-def _verify(engine: Any, **options: Any) -> Callable[[Path], kv.Report]:
+TIGHT: Final = kv.Limits(max_depth=2, max_atoms=1, max_resolvents=1)
+"""Limits that drop something in these runs."""
+
+
+def _verify(engine: Any, limits: kv.Limits = SIZE["limits"], **options: Any) -> Callable[[Path], kv.Report]:
     equality = kv.Equality(**{"determinism": False, "minimum": {}, **options})
-    return lambda folder: kv.verify(GRAPH, engine, equality=equality, save=folder, **SIZE)
+    return lambda folder: kv.verify(GRAPH, engine, equality=equality, save=folder, **SIZE | {"limits": limits})
 
 
 def _compare(expected: Any, actual: Any, num_corruptions: int = 3) -> Callable[[Path], kv.Report]:
@@ -102,6 +106,7 @@ RUNS: Final[Mapping[str, Callable[[Path], kv.Report]]] = {
     "a wrong stage": _verify(NO_FIRST_RULE),
     "two wrong stages, lockstep": _verify(TWO_STAGES, lockstep=True),
     "near-ties": _verify(NOISY, score_error=1e-3),
+    "limits": _verify(REVERSED, TIGHT),
     "benign": _verify(REVERSED, modulo="order"),
     "tensors": _verify(GivesUp),
     "outcomes": _verify(KnowsFacts),

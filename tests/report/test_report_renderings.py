@@ -14,7 +14,7 @@ from columns import Recorded
 from filled import NUM_CAUSES, SCHEMA, fill_evaluation
 from invoked_commands import invoke
 from readers import READERS, STYLES, Page, read_evaluation
-from reading import find, is_default, leaves, pattern_of, read_lines
+from reading import WORDS, find, is_default, leaves, pattern_of, read_lines
 from rendered_runs import RUNS
 from renderings import FILLED, MANY, OLD, Renderings
 
@@ -67,6 +67,27 @@ def check_completeness(rendering: str, read: Sequence[tuple[dict[str, Any], set[
 def test_every_leaf_is_stated_or_listed_as_not_shown(renderings: Renderings, rendering: str):
     runs = [renderings[name] for name in FILLED]
     check_completeness(rendering, [(run.report, run.read(rendering).stated(run.report)) for run in runs])
+
+
+def may_be_left_out(report: dict[str, Any], path: str, stated: set[str]) -> bool:
+    """True if the value of a leaf is that of the other side, or if it is one that a real run may leave out."""
+    value = find(report, path)
+    of_other_side = path.replace("expected", "actual") if "expected" in path else path.replace("actual", "expected")
+    if of_other_side in stated and find(report, of_other_side) == value:
+        return True
+    implied = [implied for each, implied in NOT_SHOWN["left_out"].items() if is_listed(path, [each])]
+    return any(value == find(report, each[1:]) if each[0] == "=" else each in ("any", value) for each in implied)
+
+
+@pytest.mark.parametrize("rendering", READERS)
+def test_a_real_run_states_all_that_is_not_implied(renderings: Renderings, rendering: str):
+    listed = [*listed_for(rendering), *NOT_SHOWN[rendering]["partly"]]
+    for name in RUNS:
+        run = renderings[name]
+        stated = run.read(rendering).stated(run.report)
+        left = {path for path, value in leaves(run.report) if not is_default(value)} - stated
+        left = {path for path in left if not is_listed(path, listed)}
+        assert [path for path in sorted(left) if not may_be_left_out(run.report, path, stated)] == [], name
 
 
 def test_an_evaluation_prints_what_its_report_states():
@@ -137,7 +158,7 @@ def test_leaves_that_are_listed_as_not_shown_change_nothing(renderings: Renderin
 OUTCOMES = ("OPEN", "PROVED", "FAILED", "DEPTH_LIMIT")
 KINDS = ("GOAL", "TRUE", "FALSE", "STOP")
 SIDES = ("expected", "actual")
-RECORDED = ("near-ties", "outcomes", "extra candidates", "a wrong stage")
+RECORDED = ("limits", "outcomes", "extra candidates", "a wrong stage")
 
 
 class Names:
@@ -271,15 +292,16 @@ def show(*words: object) -> list[str]:
     return done.stdout.splitlines()
 
 
-@pytest.mark.parametrize("name", ["near-ties", "a wrong stage"])
+@pytest.mark.parametrize("name", ["limits", "a wrong stage"])
 def test_show_prints_the_tables_of_a_trace(renderings: Renderings, name: str):
     run = renderings[name]
     path, candidates = run.folder / "actual.h5", run.export("actual", "candidates")
     steps, resolvents = run.export("actual", "steps"), run.export("actual", "resolvents")
-    columns = "candidate", "atom", "query", "side", "outcome", "num_steps"
     assert [cells(line)[:7] for line in show(path) if line[:1].isdigit()] == [
         [
-            *(each[column] for column in columns),
+            *(each[column] for column in ("candidate", "atom", "query", "side")),
+            each["outcome"] + " limited" * (each["is_limited"] == "True"),
+            each["num_steps"],
             f"{float(each['log_probability']):.4f}",
         ]
         for each in candidates[:20]
@@ -368,3 +390,44 @@ def test_a_divergent_step_is_shown_as_the_traces_hold_it(renderings: Renderings,
         if len(single) == 2:
             parts = single[: 1 + (single[0] != single[1])]
             assert stage[2:] == [cell for part in parts for cell in cells(part)]
+
+
+def test_an_index_states_the_figures_of_each_run(renderings: Renderings):
+    runs = [renderings[name] for name in (*FILLED, "agree", "ranks")]
+    done = invoke(["report", *(run.folder for run in runs), "--html", "-"])
+    of_runs, of_causes = (
+        [[cell.text for cell in row.all("td", "th")] for row in table.all("tr")][1:]
+        for table in Page(done.stdout).root.all("table")
+    )
+    mrr = "both.realistic.mean_reciprocal_rank"
+    for number, (found, run) in enumerate(zip(of_runs, runs, strict=True), 1):
+        report, engine = run.report, run.report["environment"]["actual"]
+        assert found[0] == f"{number}"
+        assert found[1].startswith(f"{run.folder}graph {report['run']['graph']}, ")
+        assert found[1].endswith(f"; {WORDS['engine'].say(engine)}")
+        values = [report["metrics"][side][mrr] for side in SIDES]
+        counts = [len(report["divergences"]), len(report["causes"])]
+        assert found[2:7] == [report["verdict"], *(f"{value:.4f}" for value in values), *map(str, counts)]
+        assert found[8] == (report["level"] or "–")
+    labels: dict[str, list[int]] = {}
+    for i, run in enumerate(runs):
+        for cause in run.report["causes"]:
+            label = f"{cause['stage']} ({cause['kind']})"
+            labels.setdefault(label, [0] * len(runs))[i] += cause["num_candidates"]
+    assert {name: (shown, num) for name, *shown, num in of_causes} == {
+        label: ([f"{number:,}" if number else "·" for number in numbers], f"{sum(map(bool, numbers))}")
+        for label, numbers in labels.items()
+    }
+
+
+def test_the_explanation_of_a_divergence_is_that_of_its_cause(renderings: Renderings):
+    run = renderings["tensors"]
+    every = show(run.folder, "--explain")
+    divergences = run.report["divergences"]
+    for number in (1, len(divergences)):
+        lines = show(run.folder, "--explain", "--divergence", number)
+        assert lines[0].startswith(f"#{divergences[number - 1]['cause'] + 1} ")
+        start = every.index(lines[0])
+        assert every[start : start + len(lines)] == lines
+    done = invoke(["show", run.folder, "--explain", "--divergence", len(divergences) + 1])
+    assert (done.exit_code, f"from 1 to {len(divergences)}" in done.stderr) == (2, True)

@@ -30,6 +30,8 @@ def test_every_word_of_a_cause_and_every_metric_is_shown_whole_at_any_width(faul
     lost, repaired = ("MRR lost", "0.5357"), ("MRR if repaired alone", "0.8333")
     for each in ("match_facts", "missing", *lost, *repaired, "candidate 0, step 1"):
         assert each in words
+    # In a list, the number of a cause stands alone.
+    assert bool(re.search(r"(?m)^1 *$", text)) == (width == 45)
     metrics = faulty.report.metrics
     for name in ("mean_reciprocal_rank", "hits_at_1", "hits_at_10"):
         for side in ("both", "head", "tail"):
