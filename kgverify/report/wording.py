@@ -457,14 +457,14 @@ def describe_limits(limits: DeclaredLimits, *sides: Exercise) -> list[str]:
     reached = {name: find_most(name) for side in sides for name in side.limits}
     for name, exercise in reached.items():
         num, enough = exercise.limits.get(name, 0), max(side.enough.get(name, 0) for side in sides)
-        value = getattr(limits, name)
+        value = getattr(limits, name, None)
         if not num or value is None:
             continue
         were = "was" if num == 1 else "were"
         what = f"{num:,} of {exercise.counted:,} steps {were} cut"
         if name == "max_depth":
             what = f"{count_of(num, 'derivation')} ended at the limit"
-        other = f"; {name} {enough:,} would cut none of them" if value < enough <= _LARGEST[name] else ""
+        other = f"; {name} {enough:,} would cut none of them" if value < enough <= _LARGEST.get(name, 0) else ""
         lines.append(f"{what}: the verdict holds only for {name} {value:,}{other}")
     if never := [name for name in _LIMITS if name in reached and not reached[name].limits.get(name)]:
         lines.append(f"no step reached {' or '.join(never)}: a fault there would not have been seen")

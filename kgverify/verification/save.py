@@ -6,7 +6,9 @@ from pathlib import Path
 
 import msgspec
 
-from kgverify.errors import UserError
+from kgverify.comparison.exercise.exercise import ITEMS
+from kgverify.comparison.modulo import MEANINGS
+from kgverify.errors import UserError, check_known
 from kgverify.files.reading import MAX_BYTES, read_file, read_json
 from kgverify.files.writing import (
     STAGED,
@@ -154,6 +156,7 @@ def read_saved_report(folder: Path) -> Report:
         max_bytes=MAX_BYTES,
     )
     _check_indices(report, str(path))
+    _check_words(report, str(path))
     return report
 
 
@@ -187,3 +190,13 @@ def _check_indices(report: Report, where: str) -> None:
             )
     if report.first_cause is not None and report.first_cause not in report.divergences:
         raise UserError("its first cause is not among its divergences", where=where, fix="save the run again")
+
+
+def _check_words(report: Report, where: str) -> None:
+    """Raise a UserError for an item of evidence or a kind of benign difference that is unknown."""
+    exercise = report.exercise
+    sides = () if exercise is None else (exercise.expected, exercise.actual)
+    for name in (*report.minimum, *(name for side in sides for name in side.inferred)):
+        check_known(name, ITEMS, "item of evidence", where)
+    for kind in (*report.modulo, *(each.kind for each in report.benign)):
+        check_known(kind, MEANINGS, "benign difference", where)

@@ -68,6 +68,7 @@ OF_REPORTS: Final[Mapping[str, Any]] = _OF_LIMITS | {
     "attribution/actual": Each(0.2413, 0.8715, 0.3413),
     "attribution/method": Each("exact", "sampled", "sampled"),
     "attribution/basis": Each("traces", "engines", "traces"),
+    "divergences/*/is_assumed": Each(True, False, False),
     "caches/state": Each("warm", "partly warm", "unused"),
     "causes/*/when/unit": "rule",
     "modulo": ["names", "order"],

@@ -20,7 +20,7 @@ import re
 import shlex
 import tomllib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import product
 from math import ceil
 from pathlib import Path
@@ -76,19 +76,20 @@ def _lower(exercise: Any, option: str) -> str:
     return " or ".join(f"{option}{name}={value}" for name, value in lower.items() if value > 0)
 
 
+_FINDINGS: Final = (
+    ("is_assumed", "assumed: others that differ alike in the recorded steps were replayed, and all have this stage"),
+    ("is_replayed", "found by replaying the step stage by stage"),
+)
+
+
 def _finding(divergence: Any) -> str:
-    for is_so, words in (
-        (
-            divergence["is_assumed"],
-            "assumed: others that differ alike in the recorded steps were replayed, and all have this stage",
-        ),
-        (divergence["is_replayed"], "found by replaying the step stage by stage"),
-        (divergence["field"].startswith("stage."), "found in the recorded outputs of the stages"),
-        (divergence["field"] == "digests.sequence", "or a later stage: only digests were recorded, and they differ"),
-    ):
-        if is_so:
+    for name, words in _FINDINGS:
+        if divergence[name]:
             return words
-    return "inferred from the traces"
+    if divergence["field"].startswith("stage."):
+        return "found in the recorded outputs of the stages"
+    by_digest = divergence["field"] == "digests.sequence"
+    return "or a later stage: only digests were recorded, and they differ" if by_digest else "inferred from the traces"
 
 
 def _kind(divergence: Any) -> str:
@@ -150,11 +151,13 @@ class Words(NamedTuple):
     """Words for a part of the report, and the leaves below it that they state."""
 
     say: Callable[[Any], Any]
-    of: tuple[str, ...] = ()
+    of: Sequence[str] | Callable[[Any], Sequence[str]] = ()
 
 
 WORDS: Final[Mapping[str, Words]] = {
     "number": Words(len),
+    # What is only compared with the report, since it comes from a trace.
+    "same": Words(lambda value: value),
     "json": Words(lambda value: json.dumps(value)),
     "start": Words(lambda text: text[:12], ("",)),
     "limits": Words(
@@ -166,7 +169,7 @@ WORDS: Final[Mapping[str, Words]] = {
     "items": Words(lambda items: ", ".join(f"{name} {value}" for name, value in items.items()), ("",)),
     "engine": Words(_engine, ("name", "mode", "device", "precision", "faults")),
     "kind": Words(_kind, ("kind", "evidence")),
-    "finding": Words(_finding, ("is_assumed", "is_replayed", "field")),
+    "finding": Words(_finding, lambda each: [name for name, _ in _FINDINGS if each[name]][:1]),
     "step": Words(
         lambda each: f"candidate {each['candidate']}" + f", step {each['step']}" * (each["step"] >= 0),
         ("candidate", "step"),
@@ -202,7 +205,8 @@ WORDS: Final[Mapping[str, Words]] = {
     "equal": Words(lambda rules: sum(rule["rule"] == "equal" for rule in rules)),
     "proved": Words(lambda side: (side["outcomes"] or {}).get("PROVED", 0), ("outcomes/PROVED",)),
     "stages": Words(
-        lambda stages: ", ".join(f"{name} {number:,}" for name, number in stages.items() if name != "choose"), ("",)
+        lambda stages: ", ".join(f"{name} {number:,}" for name, number in stages.items() if name != "choose"),
+        lambda stages: [name for name in stages if name != "choose"],
     ),
     "minimum": Words(lambda items: ",".join(f"{name}={value}" for name, value in items.items()) or "none", ("",)),
     "inferred": Words(lambda items: " and ".join(REQUIRED[name] for name in items), ("",)),
@@ -322,9 +326,10 @@ class _Value(NamedTuple):
             return self.joint.join(map(str, value))
         return format(value, self.format) if not isinstance(value, str) else value
 
-    def leaves_of(self, path: str) -> list[str]:
+    def leaves_of(self, report: Any, path: str) -> list[str]:
         """Return the paths that are stated by a value at a path."""
         parts = WORDS[self.words].of if self.words else ("",)
+        parts = parts(find(report, path)) if callable(parts) else parts
         return ["/".join(filter(None, (path, part))) for part in parts]
 
 
@@ -395,7 +400,7 @@ class _Phrase:
                 path = _fill(value.path, names)
                 if not _is_shown(found[key], value.show(report, path, names)):
                     return [], False
-                read += value.leaves_of(path)
+                read += value.leaves_of(report, path)
         return read, True
 
 

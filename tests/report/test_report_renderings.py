@@ -14,7 +14,7 @@ from columns import Recorded
 from filled import NUM_CAUSES, SCHEMA, fill_evaluation
 from invoked_commands import invoke
 from readers import READERS, STYLES, Page, read_evaluation
-from reading import WORDS, find, is_default, leaves, pattern_of, read_lines
+from reading import BENIGN, REQUIRED, WORDS, find, is_default, leaves, pattern_of, read_lines
 from rendered_runs import RUNS
 from renderings import FILLED, MANY, OLD, Renderings
 
@@ -116,6 +116,9 @@ def change(path: str, value: Any) -> Any:
     members = ENUMERATIONS.get(path.rpartition("/")[2], ())
     if value in members:
         return members[members.index(value) - 1]
+    for known in (BENIGN, REQUIRED):
+        if value in known:
+            return next(word for word in known if word != value)
     if isinstance(value, bool):
         return not value
     return value + 1 if isinstance(value, int) else value / 2 if isinstance(value, float) else f"{value}x"
@@ -129,7 +132,7 @@ def with_changes(report: dict[str, Any], paths: list[str]) -> dict[str, Any]:
         holder = find(changed, above)
         holder[int(name) if isinstance(holder, list) else name] = change(path, find(report, path))
     number = report["divergences"].index(report["first_cause"])
-    if "first_cause/atom" in paths:
+    if len(paths) > 1 and "first_cause/atom" in paths:
         changed["first_cause"] = changed["divergences"][number]
     else:
         changed["divergences"][number] = changed["first_cause"]
@@ -153,6 +156,21 @@ def test_leaves_that_are_listed_as_not_shown_change_nothing(renderings: Renderin
         before = run.texts[rendering]
         changed = run.changed(with_changes(run.report, listed), name).render(rendering)
         assert without_summary(changed) == without_summary(before)
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("rendering", READERS)
+def test_each_leaf_that_is_stated_changes_the_rendering(renderings: Renderings, rendering: str):
+    run = renderings[FILLED[0]]
+    stated, before = run.read(rendering).stated(run.report), run.texts[rendering]
+    of_patterns = {pattern_of(path): path for path in reversed(scalars(run.report)) if path in stated}
+    unchanged = [
+        path
+        for path in of_patterns.values()
+        if run.changed(with_changes(run.report, [path]), FILLED[0]).render(rendering) == before
+    ]
+    run.changed(run.report, FILLED[0])
+    assert unchanged == []
 
 
 OUTCOMES = ("OPEN", "PROVED", "FAILED", "DEPTH_LIMIT")

@@ -98,6 +98,8 @@ def test_a_run_follows_no_link(tmp_path: Path, name: str):
             "a divergence points",
         ),
         (lambda r: change(r, causes=()), "points to"),
+        (lambda r: change(r, minimum={"proof": 1}), "unknown item of evidence 'proof'"),
+        (lambda r: change(r, modulo=("order", "case")), "unknown benign difference 'case'"),
         (lambda r: change(r, first_cause=change(r.first_cause, evidence="another")), "first cause is not among"),
         (lambda r: change(r, first_cause=change(r.first_cause, step=1000)), "first cause is not among"),
     ],

@@ -385,7 +385,7 @@ def _explain_experiment(tried: Experiment) -> Iterator[str]:
 
 def _plot(found: Condition) -> Iterator[str]:
     """Yield a bar for each class and each value of the first feature."""
-    if not found.values:
+    if not (found.values and found.features):
         return
     most = max(max(each.num_wrong, each.num_right) for each in found.values)
     yield f"{wording.clip(found.features[0])}: wrong (#) and right (.)"
