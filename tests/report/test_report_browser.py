@@ -116,6 +116,21 @@ def test_an_address_opens_its_step_with_both_sides_in_sight(browser: Browser, fa
     browser.evaluate("location.hash = '#divergence=3&step=1&stage=finish'")
     opened = "document.querySelector('button.stage[aria-expanded=true]')"
     browser.wait_for(f"{opened}?.innerText.startsWith('finish')")
+    browser.evaluate("location.hash = '#divergence=3&step=1&stage=match_facts'")
+    browser.wait_for(f"{opened}?.innerText.includes('match_facts')")
+    stepper = stepper_of(faulty)
+    stepper.position = Position(2, 1)
+    document = stepper.document()
+    (stage,) = (line for line in document.stages if line.stage == "match_facts")
+    alone = [item for item in stage.expected if item not in stage.actual]
+    alone += [item for item in stage.actual if item not in stage.expected]
+    assert browser.evaluate("[...document.querySelectorAll('.item.only')].map(e => e.innerText)") == alone != []
+    for i, side in enumerate(("left", "right")):
+        chosen = [pair[1 + i] for pair in document.derivation.pairs if pair[1 + i] and pair[1 + i].is_chosen]
+        by = f"[...document.querySelectorAll('.timeline tr.current .{side} .by code')].map(e => e.innerText)"
+        assert browser.evaluate(by) == [each.clause or each.goal for each in chosen]
+    browser.evaluate("location.hash = '#divergence=3&step=1&stage=finish'")
+    browser.wait_for(f"{opened}?.innerText.includes('finish')")
     link = f"{opened}.closest('tr').nextSibling.querySelector('a').hash"
     assert browser.evaluate(link) == "#divergence=3&step=1&stage=finish"
     browser.evaluate("location.hash = '#divergence=2'")

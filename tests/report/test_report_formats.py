@@ -100,6 +100,11 @@ def test_the_waterfall_goes_from_expected_to_actual_and_no_bar_leaves_the_pictur
     for i, level in enumerate(levels[:-1], 1):
         assert level == pytest.approx(ends[i] if kinds[i] == "loss" else begins[i], abs=1.55)
     assert all(0 <= x <= 1000 for x in (*begins, *ends, *levels))
+    # The mark of a repair stands where its metric does on the scale of the first bar, which begins at 0.
+    marks = [float(x) for x in re.findall(r'<line class="repaired" x1="(.*?)"', table)]
+    repaired = [float(value) for value in re.findall(r'<td class="num">([\d.]+)</td></tr>', table)]
+    assert marks == pytest.approx([begins[0] + value * (ends[0] - begins[0]) / 0.8 for value in repaired], abs=0.1)
+    assert len(marks) > 2
 
 
 def read_heat_map(run: SavedRun, *places: tuple[str, int]) -> tuple[list[str], dict[str, list[str]]]:

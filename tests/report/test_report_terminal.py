@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from invoked_commands import invoke
+from readers import STYLES
 from report_runs import SavedRun
 
 import kgverify as kv
@@ -24,7 +25,8 @@ def test_the_last_agreeing_steps_stand_above_the_arrow_and_what_to_type_next_is_
 
 @pytest.mark.parametrize("width", [45, 120])
 def test_every_word_of_a_cause_and_every_metric_is_shown_whole_at_any_width(faulty: SavedRun, width: int):
-    text = faulty.render(width=width)
+    # Without a terminal, the width would be another.
+    text = STYLES.sub("", faulty.render(width=width, FORCE_COLOR="1", TERM="xterm"))
     header, _, rest = text.partition("\ncauses")
     words = " ".join(rest.split("#1:")[0].split())
     lost, repaired = ("MRR lost", "0.5357"), ("MRR if repaired alone", "0.8333")
