@@ -314,7 +314,7 @@ class _Value(NamedTuple):
     value: str | None
 
     def show(self, report: Any, path: str, names: Mapping[str, str]) -> str | None:
-        """Return the text of the value at a path; None if there is none, or if the words around it are not true."""
+        """Return the text of the value at a path; None without a value, or if the words around it are not true."""
         value = find(report, path)
         if self.words and value not in (MISSING, None):
             value = WORDS[self.words].say(value)
@@ -417,7 +417,7 @@ def _is_shown(text: str, whole: str | None) -> bool:
 
 
 class Read(NamedTuple):
-    """What was read: the paths of the report that were stated, and the lines that no phrase reads, or that are wrong."""
+    """The result of reading: the paths of the report that were stated, and the lines that no phrase reads, or that are wrong."""
 
     paths: frozenset[str]
     unread: list[str]

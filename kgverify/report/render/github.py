@@ -84,7 +84,7 @@ def _summarize(report: ReportContent) -> Iterator[str]:
         yield f"MRR {loss}"
     if report.attribution and report.attribution.basis == "traces":
         yield wording.OF_TRACES
-    yield from wording.describe_rules(report)
+    yield from map(wording.clip, wording.describe_rules(report))
     yield from wording.metric_lines(report)
     yield from (f"note: {wording.clip(note)}" for note in report.notes[:MOST_REASONS])
 

@@ -77,7 +77,7 @@ def _properties(report: ReportContent) -> dict[str, str]:
         "self_test": wording.clip(wording.describe_self_test(report)),
         "metrics": "\n".join(wording.metric_lines(report)),
         "MRR": wording.describe_loss(report),
-        "ranks": "\n".join(wording.describe_rules(report)),
+        "ranks": "\n".join(map(wording.clip, wording.describe_rules(report))),
         "notes": "\n".join(f"note: {wording.clip(note)}" for note in report.notes),
         "near_ties": str(len(report.near_ties)),
         "modulo": ", ".join(report.modulo),
