@@ -209,17 +209,25 @@ def describe_loss(report: ReportContent) -> str:
     attribution = report.attribution
     if attribution is None:
         return ""
+    return (
+        f"{attribution.expected:.4f} expected, {attribution.actual:.4f} actual: {describe_shares(report, attribution)}"
+    )
+
+
+def describe_shares(report: ReportContent, attribution: Attribution, *, is_short: bool = False) -> str:
+    """Describe the three largest shares of a loss: `match_facts explains 0.3100 of the 0.3500 lost, sampled, within 0.002`.
+
+    is_short: whether causes are named by their stages only, and the metric is named
+    """
     sign, size, verb = measure_loss(attribution)
-    whole = f"{attribution.expected:.4f} expected, {attribution.actual:.4f} actual"
     shares = sorted(attribution.shares, key=lambda share: -abs(share.share))[:3]
-    parts = [f"{name_cause(report, share.cause)} explains {sign * share.share:.4f}" for share in shares if share.share]
-    explained = ", ".join(parts) or "no cause explains anything"
-    return f"{whole}: {explained} of the {size:.4f} {verb}{describe_sampling(attribution)}"
-
-
-def describe_sampling(attribution: Attribution) -> str:
-    """Describe the error of sampled shares: `, sampled, within 0.002`; empty for exact shares."""
-    return "" if attribution.method == "exact" else f", sampled, within {attribution.error:.1g}"
+    parts = [
+        f"{name_cause(report, share.cause, is_short=is_short)} explains {sign * share.share:.4f}"
+        for share in shares
+        if share.share
+    ]
+    explained = f"{', '.join(parts) or 'no cause explains anything'} of the {size:.4f} {'MRR ' * is_short}{verb}"
+    return explained if attribution.method == "exact" else f"{explained}, sampled, within {attribution.error:.1g}"
 
 
 def measure_loss(attribution: Attribution) -> tuple[int, float, str]:

@@ -218,6 +218,7 @@ WORDS: Final[Mapping[str, Words]] = {
         )
     ),
     "unused": Words(lambda side: side["num_rules"] - side["rules"]),
+    "has_unused": Words(lambda side: side["rules"] is not None and side["rules"] < (side["num_rules"] or 0)),
     "unused_rules": Words(_unused_rules, ("unused_rules",)),
     "never": Words(lambda exercise: " or ".join(_untouched({"": exercise}))),
     "other_items": Words(_other_items, ("rules", "choices")),

@@ -61,11 +61,20 @@ class Rendered:
             rendering, lines, self.report | {"counted": derive(self.report, self.folder, self.candidates)}
         )
 
-    def changed(self, report: Mapping[str, Any], name: str) -> "Rendered":
+    def render_other(self, report: Mapping[str, Any], rendering: str) -> str:
+        """Return a rendering of another report about the same traces."""
+        path = self.folder / "report.json"
+        own = path.read_bytes()
+        path.write_text(json.dumps(report))
+        try:
+            return self.render(rendering)
+        finally:
+            path.write_bytes(own)
+
+    def copied(self, report: Mapping[str, Any], name: str) -> "Rendered":
         """Return a saved run with the same traces and another report."""
         folder = self.folder.with_name(name)
-        if not folder.exists():
-            shutil.copytree(self.folder, folder)
+        shutil.copytree(self.folder, folder)
         (folder / "report.json").write_text(json.dumps(report))
         return Rendered(folder)
 
@@ -84,5 +93,5 @@ class Renderings:
                 real = self["tensors"]
                 number = FILLED.index(name) if name in FILLED else 1
                 report = fill_report(number, real.report, 21 if name == MANY else NUM_CAUSES)
-                self._made[name] = real.changed(without_causes(report) if name == OLD else report, name)
+                self._made[name] = real.copied(without_causes(report) if name == OLD else report, name)
         return self._made[name]

@@ -14,7 +14,7 @@ from rich.style import Style
 from rich.table import Table
 
 from kgverify.comparison.modulo import describe_modulo
-from kgverify.comparison.result import Attribution, Cause, Condition, Divergence, Experiment, Verdict
+from kgverify.comparison.result import Cause, Condition, Divergence, Experiment, Verdict
 from kgverify.comparison.step_view import Names, StepReader
 from kgverify.engines.protocol import CompilerCaches
 from kgverify.errors import UserError, count_of
@@ -215,24 +215,10 @@ def _render_causes(report: ReportContent) -> Iterator[RenderableType]:
             if text:
                 yield Text(f"#{i + 1}: {text}", style="dim")
     if report.attribution:
-        yield _summary_of_loss(report, report.attribution)
+        yield wording.describe_shares(report, report.attribution, is_short=True)
         if report.attribution.basis == "traces":
             yield Text(wording.OF_TRACES, style="dim")
     yield from (Text(make_visible(text), style="dim") for text in wording.describe_rules(report))
-
-
-def _summary_of_loss(report: ReportContent, attribution: Attribution) -> str:
-    """Describe the loss: `match_facts explains 0.31 of the 0.35 MRR lost`."""
-    sign, size, verb = wording.measure_loss(attribution)
-    parts = [
-        f"{wording.name_cause(report, share.cause, is_short=True)} explains {sign * share.share:.4f}"
-        for share in sorted(attribution.shares, key=lambda each: -abs(each.share))[:3]
-        if share.share
-    ]
-    method = wording.describe_sampling(attribution)
-    if not parts:
-        return f"of {size:.4f} MRR {verb} no cause explains anything{method}"
-    return f"{', '.join(parts)} of the {size:.4f} MRR {verb}{method}"
 
 
 def _render_near_ties(report: ReportContent) -> RenderableType:
