@@ -218,7 +218,7 @@ def _read_table(table: Element, title: str) -> Iterator[str]:
         elif "detail" in row.classes:
             yield from _read_elements(cells[0], title)
         elif "condition" in row.classes:
-            yield f"{title.lower()} | {num_rows} | condition: {_join(row)}"
+            yield from (f"{title.lower()} | {num_rows} | condition: {_join(each)}" for each in row.all("div"))
         elif id(row) not in inner:
             num_rows += 1
             is_named = cells[0].about.get("scope") == "row"

@@ -90,7 +90,8 @@ def _summarize(report: ReportContent) -> Iterator[str]:
 
 
 def _describe_condition(cause: Cause) -> str:
-    return f"condition: {wording.clip(cause.condition, wording.MOST_OF_CONDITION)}\n" if cause.condition else ""
+    condition = f"condition: {wording.clip(cause.condition, wording.MOST_OF_CONDITION)}" if cause.condition else ""
+    return "".join(f"{line}\n" for line in (condition, wording.describe_repair(cause)) if line)
 
 
 def annotate(command: str, title: str, message: str) -> str:

@@ -4,7 +4,7 @@ from collections import Counter, defaultdict
 from typing import Final
 from xml.etree import ElementTree
 
-from kgverify.comparison.result import Divergence, Verdict
+from kgverify.comparison.result import Cause, Divergence, Verdict
 from kgverify.comparison.step_view import Names, side_name
 from kgverify.errors import count_of
 from kgverify.escaping import make_lines_visible, make_visible
@@ -82,10 +82,7 @@ def _properties(report: ReportContent) -> dict[str, str]:
         "near_ties": str(len(report.near_ties)),
         "modulo": ", ".join(report.modulo),
         **{f"benign_{each.kind}": str(each.num_steps) for each in report.benign},
-        **{
-            f"cause_{i}": f"{wording.cause_label(report, i)}: {wording.describe_size(cause)}"
-            for i, cause in enumerate(report.causes[:MOST_CONDITIONS])
-        },
+        **{f"cause_{i}": _describe_cause(report, i, cause) for i, cause in enumerate(report.causes[:MOST_CONDITIONS])},
         **{
             f"condition_{i}": f"{wording.cause_label(report, i)}: {wording.clip(cause.condition, wording.MOST_OF_CONDITION)}"
             for i, cause in enumerate(report.causes[:MOST_CONDITIONS])
@@ -93,6 +90,12 @@ def _properties(report: ReportContent) -> dict[str, str]:
         },
     }
     return {name: value for name, value in found.items() if value}
+
+
+def _describe_cause(report: ReportContent, number: int, cause: Cause) -> str:
+    described = f"{wording.cause_label(report, number)}: {wording.describe_size(cause)}"
+    repair = wording.describe_repair(cause)
+    return f"{described}; {repair}" if repair else described
 
 
 def _case(name_of_class: str, name: str, result: ElementTree.Element | None) -> ElementTree.Element:
