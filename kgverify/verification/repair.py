@@ -85,7 +85,7 @@ def _intervene(task: Task, compared: Compared, chosen: _Chosen, *, is_whole: boo
     """Return what the engine does after the expected steps; None if it repeats no wrong step from the expected goals.
 
     A step depends on the goals visited alone. So the engine takes a step from every expected goal, all at once, and where it
-    takes the expected ones, it would come to the next of these goals by itself.
+    takes the expected ones, it would reach the next of these goals by itself.
     """
     pipeline = task.pipelines[1]
     expected = select_candidates(compared.traces[0].columns, chosen.expected)

@@ -1,4 +1,4 @@
-"""What the expected step gives in place of wrong ones: the report's figures against an engine that is given these steps."""
+"""Interventions: the figures of the report against those of an engine with the expected steps in place of its wrong ones."""
 
 from pathlib import Path
 
@@ -34,7 +34,7 @@ class Misjudges(Loses):
 
 
 class Given(Misjudges):
-    """The same engine, given the right step wherever its list is wrong."""
+    """The same engine with the right step wherever its list is wrong."""
 
     def __init__(self, program, limits, policy):
         super().__init__(program, limits, policy)
