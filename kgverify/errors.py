@@ -43,6 +43,10 @@ class UserError(KgverifyError):
         super().__init__("\n".join([*lines, f"fix: {make_visible(fix)}"] if fix else lines))
 
 
+class NotWritten(UserError):
+    """A result that cannot be written, since a disk is full."""
+
+
 class MissingDependency(UserError):
     """A package that cannot be imported: it is missing, or its installation is broken."""
 

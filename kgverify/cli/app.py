@@ -17,7 +17,7 @@ from kgverify.cli.output import (
     settings,
     take_settings,
 )
-from kgverify.errors import InternalError, UserError, find_missing_dependency, suggest
+from kgverify.errors import InternalError, NotWritten, UserError, find_missing_dependency, suggest
 from kgverify.interrupts import is_pressed, watch_interrupts
 from kgverify.version import __version__
 
@@ -75,8 +75,10 @@ def _run(typed: Sequence[str]) -> int:
         what = "option" if first.startswith("-") else "command"
         fix = FORMER.get(first) or suggest(first, ENTRIES) or "kgverify --help lists them"
         raise UserError(f"unknown {what}", where=first, fix=fix)
-    if first in ENTRIES and settings.json_path is not None and not ENTRIES[first].has_json:
-        raise UserError(f"{first} has no result as JSON", where=JSON, fix="leave it out")
+    without_json = [each for each in words if first in ENTRIES and each in ENTRIES[first].without_json]
+    if settings.json_path is not None and without_json:
+        name = " ".join(dict.fromkeys((first, without_json[0])))
+        raise UserError(f"{name} has no result as JSON", where=JSON, fix="leave it out")
     from kgverify.cli.command_line import call
 
     return call(words)
@@ -99,7 +101,7 @@ def _end_with(error: BaseException) -> int:
     known = error if isinstance(error, UserError) else find_missing_dependency(error)
     if known is not None:
         print_note(*f"error: {known}".split("\n"), style="red")
-        return ExitCode.BAD_INPUT
+        return ExitCode.NOT_WRITTEN if isinstance(known, NotWritten) else ExitCode.BAD_INPUT
     if reason := describe_write_error(error):
         print_note(f"error: output cannot be written: {reason}", style="red")
         return ExitCode.NOT_WRITTEN

@@ -69,7 +69,7 @@ def call(words: Sequence[str]) -> int:
         raise _as_user_error(error) from None
     except UserError as error:
         where = name_option(error.where, app, words)
-        raise UserError(error.message, where=where, fix=error.fix, details=error.details).with_traceback(
+        raise type(error)(error.message, where=where, fix=error.fix, details=error.details).with_traceback(
             error.__traceback__
         ) from None
     return code if isinstance(code, int) else 0

@@ -34,21 +34,26 @@ class Entry(NamedTuple):
     panel:    the group of commands to which it belongs
     place:    the module below `kgverify.cli`, and its function or its table of functions by name
     summary:  its line in the list
-    has_json: whether it can write its result as JSON
+    without_json: the words with which it has no result as JSON: its own name, those of its parts, or options
     compares: whether it takes the options that a configuration file sets outside the sections of commands
     """
 
     panel: str
     place: str
     summary: str
-    has_json: bool = True
+    without_json: tuple[str, ...] = ()
     compares: bool = False
 
 
 ENTRIES: Final = {
     "diff": Entry(_START, "commands.diff:diff", "Compare two engines, or two traces, step by step.", compares=True),
     "record": Entry(_START, "commands.record:record", "Run one engine and write its trace.", compares=True),
-    "show": Entry(_START, "commands.show:show", "Show a trace in names; or step through a saved run."),
+    "show": Entry(
+        _START,
+        "commands.show:show",
+        "Show a trace in names; or step through a saved run.",
+        without_json=("--explain",),
+    ),
     "report": Entry(_START, "commands.report:report", "Render a saved comparison, also as HTML or JUnit."),
     "fuzz": Entry(
         _START, "commands.fuzz:fuzz", "Try generated problems on two engines; shrink failures.", compares=True
@@ -57,10 +62,15 @@ ENTRIES: Final = {
         _LOOK, "commands.dialect:dialect", "Propose the dialect of an engine, or name that of a trace.", compares=True
     ),
     "shrink": Entry(
-        _LOOK, "commands.reproducers:shrink", "Shrink a divergence to a minimal reproducer.", has_json=False
+        _LOOK, "commands.reproducers:shrink", "Shrink a divergence to a minimal reproducer.", without_json=("shrink",)
     ),
-    "replay": Entry(_LOOK, "commands.reproducers:replay", "Run a reproducer again.", has_json=False),
-    "trace": Entry(_LOOK, "commands.trace:COMMANDS", "Import, check, repair, join, convert, export traces."),
+    "replay": Entry(_LOOK, "commands.reproducers:replay", "Run a reproducer again.", without_json=("replay",)),
+    "trace": Entry(
+        _LOOK,
+        "commands.trace:COMMANDS",
+        "Import, check, repair, join, convert, export traces.",
+        without_json=("import", "convert", "export"),
+    ),
     "audit": Entry(_LOOK, "commands.audit:COMMANDS", "Is it the compiler? Examine a compiled step."),
     "doctor": Entry(_LOOK, "commands.doctor:doctor", "List what is installed, missing or broken."),
     "evaluate": Entry(_MEASURE, "commands.evaluate:evaluate", "Rank the triples of a split by proofs.", compares=True),

@@ -24,7 +24,7 @@ from tempfile import TemporaryDirectory
 from typing import Final, Self
 from weakref import WeakSet
 
-from kgverify.errors import UserError
+from kgverify.errors import NotWritten, UserError
 
 _NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 # Without O_NONBLOCK, opening a pipe would wait for its reader.
@@ -190,7 +190,7 @@ def temporary_folder(prefix: str, folder: str | None = None) -> Iterator[Path]:
         if is_created and error.errno not in (*_FULL, errno.EFBIG, errno.EIO):
             raise
         where = folder or tempfile.tempdir or os.environ.get("TMPDIR", "/tmp")
-        raise UserError(
+        raise name_error(error)(
             f"temporary files cannot be written: {describe_write_error(error, Path(where))}",
             where=where,
             fix="make room, or let TMPDIR name a folder that can be written",
@@ -322,7 +322,12 @@ def explained(path: Path, *, kept: str = "", num_bytes: int | None = None) -> It
         if error.errno in _FULL:
             fix = "make room, or choose a path on another disk"
         message = f"cannot be written: {reason}{'; ' if kept else ''}{kept}"
-        raise UserError(message, where=str(path), fix=fix) from error
+        raise name_error(error)(message, where=str(path), fix=fix) from error
+
+
+def name_error(error: OSError) -> type[UserError]:
+    """Return the kind of error that a failed write is: the disk is full, or the path is wrong."""
+    return NotWritten if error.errno in _FULL else UserError
 
 
 def describe_write_error(error: OSError, folder: Path, num_bytes: int | None = None) -> str:

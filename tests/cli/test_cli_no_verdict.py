@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -101,22 +102,75 @@ def test_an_engine_that_the_configuration_names_is_watched(tmp_path: Path):
     assert "ended the process" in done.stderr
 
 
+TWO = "--queries 2 --corruptions 4"
+ENDS = {
+    f"diff --engine reference {TWO}": True,
+    "diff expected.h5 expected.h5": True,
+    f"record --engine reference {TWO} -o new.h5": True,
+    "show expected.h5": True,
+    "show wrong --divergence 1": True,
+    "show run --explain": False,
+    "report run": True,
+    "fuzz --jobs 1 --corpus found --examples 3 --engine reference": True,
+    "dialect expected.h5": True,
+    "shrink wrong -o new.kg": False,
+    "trace check expected.h5": True,
+    "trace repair expected.h5": True,
+    "trace join expected.h5 -o new": True,
+    "trace convert expected.h5 new.h5": False,
+    "trace export expected.h5 --to new.jsonl": False,
+    "doctor": True,
+    f"evaluate --mode eager --device cpu {TWO}": True,
+    f"bench --engine reference {TWO} --seconds 0.1": True,
+}
+"""Every command, and whether it has a result as JSON."""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("ends")
+    for words in (
+        f"record --engine reference {TWO} -o expected.h5",
+        f"diff --engine reference {TWO} --save run",
+        "diff --mode eager --device cpu --slots 8 --queries 1 --corruptions 2 --fault fact-cap --save wrong",
+    ):
+        run(words, folder)
+    return folder
+
+
+def end(pipeline: str, folder: Path) -> int:
+    """Return the exit code of a pipeline of bash that begins with `kgverify`, and remove what it writes."""
+    line = f"set -o pipefail; {sys.executable} -m kgverify {pipeline}"
+    done = subprocess.run(["bash", "-c", line], cwd=folder, stderr=subprocess.PIPE, text=True, check=False)
+    for path in folder.glob("new*"):
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    assert not re.search("This is a bug|Traceback", done.stderr), done.stderr
+    return done.returncode
+
+
 @pytest.mark.parametrize(
     ("pipeline", "code"),
-    [
-        ("diff --fault list | true", 141),
-        pytest.param("diff --fault list >&-", 74, marks=pytest.mark.deep),
-        pytest.param(
-            "diff --engine reference --queries 1 --corruptions 2 --max-depth 3 > /dev/full", 74, marks=pytest.mark.deep
-        ),
-    ],
+    [("diff --fault list | true", 141), pytest.param("diff --fault list >&-", 74, marks=pytest.mark.deep)],
 )
-def test_a_result_that_cannot_be_written_has_its_own_exit_code(tmp_path: Path, pipeline: str, code: int):
-    if "/dev/full" in pipeline and not Path("/dev/full").exists():
-        pytest.skip("no /dev/full")
-    line = f"set -o pipefail; {sys.executable} -m kgverify {pipeline}"
-    done = subprocess.run(["bash", "-c", line], cwd=tmp_path, stderr=subprocess.DEVNULL, check=False)
-    assert done.returncode == code
+def test_a_result_that_nobody_reads_has_its_own_exit_code(tmp_path: Path, pipeline: str, code: int):
+    assert end(pipeline, tmp_path) == code
+
+
+@pytest.mark.deep
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
+@pytest.mark.parametrize("command", ENDS)
+def test_every_command_ends_as_stated_if_its_result_cannot_be_written(command: str, folder: Path):
+    assert end(f"{command} > /dev/full", folder) == 74
+    assert end(f"{command} --json /dev/full > new.txt", folder) == (74 if ENDS[command] else 2)
+    assert end(f"{command} | true", folder) == 141
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("command", ENDS)
+def test_every_command_refuses_an_option_and_an_input_that_do_not_exist(command: str, folder: Path):
+    assert end(f"{command} --no-such-option", folder) == 2
+    missing = re.sub(r"expected\.h5|run|wrong|reference", "no_such_input", command)
+    assert end(missing, folder) == (2 if missing != command else 0)
 
 
 @pytest.mark.deep

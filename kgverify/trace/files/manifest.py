@@ -23,6 +23,7 @@ from kgverify.files.writing import (
     exchange,
     lock_beside,
     make_folder,
+    name_error,
     refuse_link,
     remove_temporary,
     remove_tree,
@@ -401,7 +402,7 @@ def explain_failed_write(what: str, error: OSError, num_safe: int, partial: Path
     """Make the error for a failed write, which states how many candidates are safe."""
     reason = describe_write_error(error, partial.parent)
     safe = f"the first {num_safe:,} candidates are safe in {partial}" if num_safe else "nothing was safe yet"
-    return UserError(
+    return name_error(error)(
         f"{what} cannot be written: {reason}; {safe}",
         where=where,
         fix="make room, or see to the permissions; then resume the recording"
