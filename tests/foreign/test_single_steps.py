@@ -138,13 +138,13 @@ pab[] | 0[qaX pXY] 1[raX] pab[] pac[] pad[] | goals=paX | close extra: resolvent
 ALL | rca[] |  | select substituted: atom 2 of the goal is selected
 ALL | 2[qXa] 3[paX] | goals=qaX / rda / paX rXY | advance stale: the resolvents are those of the step 2 before this one
 # Goals visited before.
-2[rab] 3[rab] | FALSE | goals=rab / qab pac rab; memory=none | revisit missing: goals visited before are dropped
+2[rab] 3[rab] | FALSE | goals=rab / qab pac rab; memory=none | match_rules missing: 2 rules missing, none extra
 3[pXY raa] | 2[qXY raa] 3[pXY raa] qba[raa] qbc[raa] | goals=raa / qXY raa | revisit extra: goals visited before stay
 3[pXY raa] | 3[pXY raa] qba[raa] qbc[raa] | goals=raa / qXY raa | revisit extra: only the current goal is not visited again
 3[pXY raa] | 3[pXY raa] qbc[raa] | goals=raa / qXY raa | revisit extra: of the resolvents that are goals visited before, \
 1 of 3 stay
-2[qXY raa] 3[pXY raa] qba[raa] qbc[raa] | 3[pXY raa] | goals=raa / qXY raa; memory=none | revisit missing: goals visited \
-before are dropped
+2[qXY raa] 3[pXY raa] qba[raa] qbc[raa] | 3[pXY raa] | goals=raa / qXY raa; memory=none | match_rules missing: 3 clauses \
+missing, none extra
 ALL | R1 F0 F1 F2 | goals=pXY rYZ qaX / paX rXY | revisit missing: visited goals are compared as by the memory set
 R1 F0 F1 F2 | ALL | goals=pXY rYZ qaX / paX rXY; memory=set | revisit extra: goals visited before stay
 # Other atoms of the same clause. Pruning deletes the second atom of these goals.

@@ -205,7 +205,10 @@ class StepOrigins:
             if atoms or all(whole[i] == self._query for i in wrong):
                 more.append((len(wrong), clause, self._describe_deleted(whole[wrong[0]])))
         if less:
-            yield Explanation(tuple(less), Deviation.PRUNED_LESS, f"{num_kept} of its atoms are facts, and were left")
+            words = "1 of its atoms is a fact, and was left"
+            if num_kept != 1:
+                words = f"{num_kept} of its atoms are facts, and were left"
+            yield Explanation(tuple(less), Deviation.PRUNED_LESS, words)
         if cut:
             yield Explanation(tuple(cut), Deviation.TRUNCATED, "the last atoms are missing")
         if more:
