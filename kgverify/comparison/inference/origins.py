@@ -205,10 +205,7 @@ class StepOrigins:
             if atoms or all(whole[i] == self._query for i in wrong):
                 more.append((len(wrong), clause, self._describe_deleted(whole[wrong[0]])))
         if less:
-            words = "1 of its atoms is a fact, and was left"
-            if num_kept != 1:
-                words = f"{num_kept} of its atoms are facts, and were left"
-            yield Explanation(tuple(less), Deviation.PRUNED_LESS, words)
+            yield Explanation(tuple(less), Deviation.PRUNED_LESS, f"atoms that are facts, and were left: {num_kept}")
         if cut:
             yield Explanation(tuple(cut), Deviation.TRUNCATED, "the last atoms are missing")
         if more:

@@ -177,7 +177,7 @@ def _keep_lasts(situation: Situation, resolvents: Sequence[Resolvent]) -> list[R
 
 
 _COARSE_KEYS: Final[Mapping[str, Callable[[Atoms], object]]] = {
-    "the same atoms in any order": lambda atoms: sorted_shapes(atoms),
+    "the same atoms in any order": lambda atoms: tuple(sorted(map(shape_of, atoms))),
     "the same atoms apart from variables": lambda atoms: tuple(map(shape_of, atoms)),
     "the same first atom": lambda atoms: atoms[:1],
     "the same last atom": lambda atoms: number_variables(atoms[-1:]),
@@ -185,11 +185,6 @@ _COARSE_KEYS: Final[Mapping[str, Callable[[Atoms], object]]] = {
     "as many atoms": len,
 }
 """Keys by which a faulty filter may take different resolvents for equal ones."""
-
-
-def sorted_shapes(atoms: Atoms) -> tuple[Ids, ...]:
-    """Return the atoms in a canonical order, with the same stand-in for every variable."""
-    return tuple(sorted(map(shape_of, atoms)))
 
 
 _CHANGES: Final = {
@@ -232,16 +227,6 @@ def is_changed(atoms: Atoms, made: Atoms) -> bool:
         return False
     pairs = (atoms, made), (made, atoms)
     return is_permutation(atoms, made) or any(find_embedding(*pair, is_loose=True) is not None for pair in pairs)
-
-
-def has_lost_ground(shorter: Atoms, longer: Atoms) -> bool:
-    """Return whether the shorter goal is the longer one without some ground atoms."""
-    kept = find_embedding(shorter, longer)
-    return (
-        kept is not None
-        and len(shorter) < len(longer)
-        and all(min(atom[1:]) >= 0 for i, atom in enumerate(longer) if i not in kept)
-    )
 
 
 Item = TypeVar("Item")
@@ -344,7 +329,6 @@ class _Search:
             self._compare_coarsely,
             self._change_order_of_part,
             self._change_bodies,
-            self._delete_atoms,
             self._keep_facts_unseen,
             self._shorten_list,
             self._drop_unvisited,
@@ -620,8 +604,6 @@ class _Search:
         filters = self._program.dialect.filters
         if "duplicates" in filters:
             words, changed = "equal resolvents stay", self._without("duplicates")
-        elif not has_stage(self._program.dialect, Stage.REVISIT):
-            return
         else:
             place = filters.index("close") if "close" in filters else len(filters)
             words = "of equal resolvents, only one is kept"
@@ -653,9 +635,11 @@ class _Search:
         yield Change(Stage.LIMIT, kind, "the last max_resolvents resolvents are kept, not the first", changes)
         if self._whole.dropped_resolvents:
             yield from self._keep_others(kind)
-        if self._pair.has_counts or len(self._pair.listed.missing) > 1:
+        does_cut = self._program.dialect.long_resolvents == "truncate"
+        if does_cut or self._pair.has_counts or len(self._pair.listed.missing) > 1:
             changes = {"max_atoms": limits.max_atoms - 1}
-            yield Change(Stage.LIMIT, kind, "resolvents of max_atoms atoms are dropped", changes)
+            words = f"resolvents of max_atoms atoms are {'cut' if does_cut else 'dropped'}"
+            yield Change(Stage.LIMIT, kind, words, changes)
         changes = {"max_atoms": limits.max_atoms + 1}
         yield Change(Stage.LIMIT, kind, "resolvents of one atom more than max_atoms stay", changes)
         yield Change(Stage.LIMIT, kind, "resolvents of more than max_atoms atoms stay", self._without("max_atoms"))
@@ -706,22 +690,6 @@ class _Search:
             if not (is_clear and could_be_pruned(self._made, made, self._program.is_like_fact)):
                 yield Change(Stage.RESOLVE, kind, words, {}, made, confidence)
 
-    def _delete_atoms(self) -> Guesses:
-        """Guess that resolvents have lost some of their ground atoms, if clauses are unknown."""
-        if self._pair.has_origins or not self._filters("prune") or not self._has_more:
-            return []
-        left = [atoms for _, atoms in map(content_of, self._pair.listed.missing)]
-        for _, atoms in map(content_of, self._pair.listed.extra):
-            whole = next((other for other in left if has_lost_ground(atoms, other)), None)
-            if whole is None:
-                return []
-            left.remove(whole)
-        # `close` lists only the proof.
-        if not left or [key[0] for key in self._actual.keys] == [GoalKind.TRUE]:
-            kind = self._judge_proof(DifferenceClass.MISSING)
-            return [StepDifference(Stage.PRUNE, kind, "ground atoms that the facts lack are deleted", GUESSED)]
-        return []
-
     def _change_atoms(self) -> Guesses:
         """Guess that clauses made other atoms."""
         changed = self._find_changed()
@@ -770,7 +738,10 @@ class _Search:
         left = {each.clause: each for each in self._made if each.clause in lost}
         left |= {each.clause: each for each in self._made if each.clause not in listed}
         found: dict[Clause, tuple[int, Atoms]] = {}
+        right = Counter(self._program.prune(each.atoms) for each in left.values() if each.clause not in lost)
         for kind, atoms in map(content_of, self._pair.listed.extra):
+            if kind == GoalKind.FALSE or _take(right, atoms):
+                continue
             clause = next((each.clause for each in left.values() if is_changed(atoms, each.atoms)), None)
             if clause is None:
                 return {}
@@ -790,7 +761,7 @@ class _Search:
         clauses = clauses or {each.clause for each in self._made} - self._clauses_of(listed)
         same = [key[1] for key in self._actual.keys if self._filters("duplicates")]
         same += self._program.visited if self._program.remembers else []
-        found = {}
+        found: dict[Clause, Resolvent] = {}
         for each in self._made if same else ():
             atoms = next((atoms for atoms in same if is_changed(atoms, each.atoms)), None)
             if each.clause in clauses and atoms and len(found) < num:
