@@ -264,8 +264,9 @@ def name_in_dialect(
         why = "" if divergence.stage in explaining else _why_unnamed(divergence, dialect)
         if why:
             divergence = replace(divergence, stage=UNNAMED)
-            parts = [finding.evidence, f"no stage is named: {why}"]
-            finding = finding._replace(evidence="; ".join(filter(None, parts)))
+            # What the rules for the default dialect say about the lists may be wrong in another one.
+            parts = [finding.evidence] if _knows(dialect) or divergence.field.startswith("stage.") else []
+            finding = finding._replace(evidence="; ".join([*filter(None, parts), f"no stage is named: {why}"]))
         named.append(divergence)
         explained.append(finding)
     return tuple(named), tuple(explained)

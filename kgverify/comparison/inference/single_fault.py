@@ -435,11 +435,12 @@ class _Search:
             yield StepDifference(Stage.LIMIT, DifferenceClass.LIMIT, self._counts_in_words, OPEN)
 
     def _count_lost(self, kind: int) -> Guesses:
-        """Guess that clauses of a kind, whose resolvents the limits would drop, are lost, although the lists are equal."""
+        """Guess that clauses of a kind are lost or added among those whose resolvents the limits drop."""
         lacking = sum(self._wanted[1:]) - sum(self._actual[1:])
-        if self._counts_in_words and 0 < lacking <= self._num_lost[kind]:
-            words = f"{self._counts_in_words}: {count_of(lacking, 'resolvent')} lost before the limits"
-            yield StepDifference(_matching(kind), DifferenceClass.MISSING, words, OPEN)
+        if self._counts_in_words and lacking and lacking <= self._num_lost[kind]:
+            what, found = ("lost", DifferenceClass.MISSING) if lacking > 0 else ("extra", DifferenceClass.EXTRA)
+            words = f"{self._counts_in_words}: {count_of(abs(lacking), 'resolvent')} {what} before the limits"
+            yield StepDifference(_matching(kind), found, words, OPEN)
 
     # Other goals
 
@@ -504,24 +505,27 @@ class _Search:
 
     def _change_filters(self) -> Guesses:
         kind = self._kind_of_filter
-        memories = [("goals visited before stay", self._without("revisit"))]
-        memories += [
-            (
-                f"only the {f'last {num} goals are' if num > 1 else 'current goal is'} not visited again",
-                {"stages": stages},
-            )
-            for num in range(1, len(self._program.visited))
-            for stages in (_remember(slice(-num, None)),)
-        ]
-        memories.append(("the query is visited again", {"stages": _remember(slice(1, None))}))
-        memories.append(("the current goal is visited again", {"stages": _remember(slice(None, -1))}))
-        yield from (Change(Stage.REVISIT, kind, *each) for each in memories if self._program.remembers)
+        if (
+            self._program.remembers
+            and self._pair.show(self._program.list(self._made, **self._without("revisit"))) != self._wanted
+        ):
+            yield Change(Stage.REVISIT, kind, "goals visited before stay", self._without("revisit"))
+            for words, part in self._list_memories():
+                yield Change(Stage.REVISIT, kind, words, {"stages": _remember(part)})
         if self._shows_facts:
             yield Change(Stage.PRUNE, kind, "atoms that are facts stay", self._without("prune"))
         if self._pair.has_proof[1]:
             yield Change(Stage.CLOSE, kind, "resolvents beside a proof stay", self._without("close"))
         changes = {"stages": SOUND._replace(close=_close_last)}
         yield Change(Stage.CLOSE, DifferenceClass.SUBSTITUTED, "the last proof is kept, not the first", changes)
+
+    def _list_memories(self) -> Iterator[tuple[str, slice]]:
+        """Yield the parts of the visited goals that a wrong memory may hold."""
+        yield "only the current goal is not visited again", slice(-1, None)
+        for num in range(2, len(self._program.visited)):
+            yield f"only the last {num} goals are not visited again", slice(-num, None)
+        yield "the query does not count as visited", slice(1, None)
+        yield "the current goal does not count as visited", slice(None, -1)
 
     @cached_property
     def _shows_facts(self) -> bool:
@@ -772,7 +776,7 @@ class _Search:
         """Guess the stage that changed the result of a clause into these atoms."""
         right = self._program.prune(each.atoms)
         own = next((plain(r.atoms) for r in self._pair.steps[1].resolvents if r.clause == each.clause), atoms)
-        if self._pair.has_origins and number_variables(own) != own:
+        if self._pair.has_origins and self._program.dialect.forgets_names and number_variables(own) != own:
             # `rename` always numbers variables by first appearance, whatever was resolved and pruned.
             return StepDifference(Stage.RENAME, DifferenceClass.RENAMED, UNNUMBERED)
         solid = number_variables(atom for atom in atoms if atom[0] >= 0)
@@ -802,6 +806,7 @@ class _Search:
             return StepDifference(Stage.PRUNE, DifferenceClass.SUBSTITUTED, words)
         # A fact that binds nothing does not change any variable.
         is_bare = each.origin_kind == Origin.FACT and min(self._goal[0][1:]) >= 0 and len(atoms) == len(right)
+        is_bare = is_bare and self._program.dialect.forgets_names
         words = "the same clause gave different atoms"
         return StepDifference(Stage.RENAME if is_bare else Stage.RESOLVE, DifferenceClass.SUBSTITUTED, words)
 
