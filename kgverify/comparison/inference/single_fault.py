@@ -223,7 +223,8 @@ def could_be_pruned(
 
 def is_changed(atoms: Atoms, made: Atoms) -> bool:
     """Return whether a clause may have made these atoms in place of others: without some, in another order or otherwise bound."""
-    if not atoms or not made or min(atoms)[0] < 0:
+    shorter, longer = sorted(({atom[0] for atom in atoms}, {atom[0] for atom in made}), key=len)
+    if not shorter or not shorter <= longer or min(longer) < 0:
         return False
     pairs = (atoms, made), (made, atoms)
     return is_permutation(atoms, made) or any(find_embedding(*pair, is_loose=True) is not None for pair in pairs)
@@ -767,9 +768,9 @@ class _Search:
         same += self._program.visited if self._program.remembers else []
         found: dict[Clause, Resolvent] = {}
         for each in self._made if same else ():
-            atoms = next((atoms for atoms in same if is_changed(atoms, each.atoms)), None)
-            if each.clause in clauses and atoms and len(found) < num:
-                found[each.clause] = each._replace(atoms=atoms)
+            if len(found) < num and each.clause in clauses:
+                atoms = next((atoms for atoms in same if is_changed(atoms, each.atoms)), None)
+                found |= {each.clause: each._replace(atoms=atoms)} if atoms else {}
         return found
 
     def _judge_change(self, each: Resolvent, atoms: Atoms) -> StepDifference:
