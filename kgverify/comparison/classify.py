@@ -29,6 +29,7 @@ class Surroundings(NamedTuple):
     expected, actual: None if a side has no such step
     outputs:          both outputs of the culprit stage, if the step was replayed or they were recorded
     earlier:          the candidate's steps before this one
+    is_first:         whether it is the first step of its derivation
     other_goals:      goals of other derivations
     error_bound:      the largest gap between two scores that rounding explains
     draw:             the evidence that the candidates of this query and side were drawn differently
@@ -40,6 +41,7 @@ class Surroundings(NamedTuple):
     actual: StepView | None
     outputs: tuple[Any, Any] | None = None
     earlier: tuple[StepView, ...] = ()
+    is_first: bool = False
     other_goals: frozenset[Goal] = frozenset()
     error_bound: float = 0.0
     draw: str = ""
@@ -96,6 +98,7 @@ def find_surroundings(
         expected,
         actual,
         earlier=reader.read_earlier(candidate, step) if is_of_both else (),
+        is_first=step == 0 and has_history,
         error_bound=error_bound,
         draw=draw if divergence.stage == Stage.CORRUPT else "",
         has_scores=has_scores,
@@ -322,7 +325,8 @@ def _of_goal(stage: Stage, around: Surroundings) -> Finding:
             Finding(DifferenceClass.RENAMED, "the goal has different variables", 0.95),
         ),
     )
-    otherwise = Finding(DifferenceClass.SUBSTITUTED, "the goal is not the chosen resolvent", 0.8)
+    right = "query" if around.is_first else "chosen resolvent"
+    otherwise = Finding(DifferenceClass.SUBSTITUTED, f"the goal is not the {right}", 0.8)
     return next((finding for holds, finding in rules if holds), otherwise)
 
 

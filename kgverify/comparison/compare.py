@@ -61,6 +61,7 @@ from kgverify.trace.model.trace import Trace
 if TYPE_CHECKING:
     from kgverify.comparison.classify import Finding
     from kgverify.comparison.inference.infer import ProgramInference
+    from kgverify.comparison.inference.step_difference import StepDifference
     from kgverify.comparison.listed import Listed
     from kgverify.comparison.stored_columns import FileSource
 
@@ -132,7 +133,8 @@ class Comparer:
     findings:        the class of each listed divergence, if wanted
     benign:          the benign differences
     draws:           the evidence that candidates were drawn differently, by query and side
-    views:           both versions of each step that differs, by (candidate, step), if both traces are in memory
+    views, guesses:  both versions of each step that differs, by (candidate, step), if both traces are in memory, and
+                     the stages that may explain the step, the likeliest first
     comparison:      the result that `compare` returned
     num_found:       the number of all divergences, listed or not
     lists_all:       whether all divergences and near-ties are listed
@@ -196,6 +198,7 @@ class Comparer:
         self.findings: tuple[Finding, ...] = ()
         self.draws = {}
         self.views: dict[tuple[int, int], tuple[StepView, StepView]] = {}
+        self.guesses: dict[tuple[int, int], Sequence[StepDifference]] = {}
         self.benign = BenignCount()
         self._alignment: Alignment | None = None
         faults = [fault for source in self.sources for fault in source.faults]
@@ -477,6 +480,8 @@ class Comparer:
             self.benign.add(each.move(rows))
         if not self._files:
             self.views |= {(int(rows[candidate]), step): views for (candidate, step), views in block.views.items()}
+            guesses = block.guesses if isinstance(block, BlockComparer) else {}
+            self.guesses |= {(int(rows[candidate]), step): found for (candidate, step), found in guesses.items()}
 
     def _make_pair(self, expected: Trace, actual: Trace) -> ComparablePair:
         if expected is self._shells[0] and actual is self._shells[1]:

@@ -22,7 +22,13 @@ from kgverify.comparison.classify import (
     group_causes,
 )
 from kgverify.comparison.compare import Comparer
-from kgverify.comparison.inference.infer import adopt_guess, follows_inference, name_in_dialect, order_of_stages
+from kgverify.comparison.inference.infer import (
+    adopt_guess,
+    follows_inference,
+    name_in_dialect,
+    order_of_stages,
+    prefer_one_stage,
+)
 from kgverify.comparison.inference.single_fault import StepProgram, explain_by_one_stage
 from kgverify.comparison.inference.step_difference import StepDifference
 from kgverify.comparison.locate import first_difference, is_close, locate_difference, name_stage, starts_wrong
@@ -77,6 +83,7 @@ class Replayed(NamedTuple):
     views:   the two steps that differ, if they are not the steps that were compared first
     like:    the divergence from which it takes stage and class, if it was not replayed itself
     is_inferred: whether the stage was inferred from the result of the step when the engine repeated it
+    guesses:     the stages that explain the step by their fault alone, the likeliest first
     situation:   the origin of wrong scores, in words, if they belong to another step
     """
 
@@ -85,6 +92,7 @@ class Replayed(NamedTuple):
     views: tuple[StepView, StepView] | None = None
     like: "Replayed | None" = None
     is_inferred: bool = False
+    guesses: Sequence[StepDifference] = ()
     situation: str = ""
 
 
@@ -123,6 +131,22 @@ def _make_unprovable(atom: AtomIds, num: int) -> list[AtomIds]:
     """Return atoms, each with a variable of its own, that no stage deletes from a goal that begins with an atom."""
     lowest = min(0, *atom[1:]) - 1
     return [(atom[0], term, term) for term in range(lowest, lowest - num, -1)]
+
+
+def _choose_guesses(replayed: list[Replayed]) -> list[Replayed]:
+    """Return the replayed divergences, each with the guess that fits the most of them."""
+    guessed = [each for each in replayed if each.guesses]
+    chosen = {}
+    for each, guess in zip(guessed, prefer_one_stage([each.guesses for each in guessed]), strict=True):
+        chosen[id(each)] = each._replace(divergence=adopt_guess(each.divergence, guess))
+    found = []
+    for each in replayed:
+        like = chosen.get(id(each.like))
+        if like is not None:
+            stage = like.divergence.stage
+            each = each._replace(divergence=msgspec.structs.replace(each.divergence, stage=stage), like=like)
+        found.append(chosen.get(id(each), each))
+    return found
 
 
 def find_position(columns: Columns, candidate: int, step: int) -> Positions:
@@ -639,7 +663,7 @@ class Explainer:
                 alike = seen.setdefault(self._sign(divergence), {})
                 is_many = i >= self._effort.replayed and i % 10 and len(alike) == 1
                 replayed += self._assume(divergence, *alike.values()) if is_many else self._replay(divergence, alike)
-        return replayed
+        return _choose_guesses(replayed)
 
     def _assume(self, divergence: Divergence, like: Replayed) -> list[Replayed]:
         """Return a divergence with the stage of another divergence whose recorded steps differ in the same way."""
@@ -751,7 +775,8 @@ class Explainer:
         """Infer the stage from the step alone, for an engine that does not show its stages."""
         if not self._comparer.has_origins:
             # The resolvents were explained by the program, and nothing more is known.
-            return Replayed(divergence)
+            place = divergence.candidate, divergence.step
+            return Replayed(divergence, guesses=self._comparer.guesses.get(place, ()))
         shown = first_difference(*again.probes, self._tolerance) if again.probes is not None else None
         if shown not in (None, Stage.LIMIT) and not _shows_stages(again.shown, Stage.LIMIT):
             return Replayed(msgspec.structs.replace(divergence, stage=shown.value), is_inferred=True)
@@ -765,7 +790,8 @@ class Explainer:
         if is_reordered and again.probes is not None:
             # Rules and facts are each in order, and `limit` lists both.
             guesses = [guesses[0]._replace(stage=Stage.LIMIT)]
-        return Replayed(adopt_guess(divergence, guesses[0]) if guesses else divergence, is_inferred=True)
+        named = adopt_guess(divergence, guesses[0]) if guesses else divergence
+        return Replayed(named, is_inferred=True, guesses=guesses)
 
     def _ask(self, position: Positions, guesses: list[StepDifference]) -> list[StepDifference]:
         """Return the guesses that fit the engine's steps from other goals, or else new guesses from these steps."""
@@ -828,9 +854,8 @@ class Explainer:
         if inference is None:
             return []
         _, (goals,) = read_positions(again.position)
-        visited = [number_variables(iter(goal)) for goal in goals]
         predicate, first, second = again.position.candidates.atom[0].tolist()
-        program = StepProgram(inference.clauses, self._limits, visited, (predicate, first, second))
+        program = StepProgram(inference.clauses, self._limits, goals, (predicate, first, second))
         known = self._comparer.expected.fields & self._comparer.actual.fields
         return explain_by_one_stage(program, StepPair(*again.views, has_counts="steps.dropped_resolvents" in known))
 

@@ -8,6 +8,8 @@ import kgverify as kv
 from kgreference import Stages
 from kgreference.resolvent import Kind, Matches
 from kgreference.step import close, match_facts, match_rules, resolve
+from kgverify.comparison.classify import Finding
+from kgverify.comparison.inference.infer import name_in_dialect
 from kgverify.dialects import Dialect, ReferenceEngine
 
 OURS = Dialect()
@@ -15,6 +17,13 @@ NO_MEMORY = Dialect(memory="none", order="facts_first")
 SETS = Dialect(memory="set", order="facts_first")
 CLOSED_LAST = Dialect(filters=("prune", "revisit", "max_atoms", "max_resolvents", "close"))
 NO_PRUNING = Dialect(filters=("revisit", "close", "max_atoms", "max_resolvents"), memory="none")
+STACKED = Dialect(
+    order="facts_first",
+    is_reversed=True,
+    filters=("prune", "duplicates", "close", "revisit", "max_atoms", "max_resolvents"),
+    long_resolvents="truncate",
+    stopping="where_no_terminal",
+)
 DIALECTS = (OURS, NO_MEMORY, SETS, CLOSED_LAST, NO_PRUNING)
 
 
@@ -98,6 +107,22 @@ def test_the_stage_of_a_single_fault_is_named_in_any_dialect(tmp_path, stage, st
     assert {cause.stage for cause in report.causes} == {stage}, str(report)
 
 
+def test_a_stage_that_explains_a_step_is_named_where_none_explains_it(tmp_path):
+    report = kv.compare("reference", record(tmp_path / "wrong.h5", {"match_rules": no_last_rule}, STACKED))
+    assert {cause.stage for cause in report.causes} == {"match_rules"}
+    first, *others = report.divergences
+    unexplained = [Finding(each.kind, "4 facts missing", 0.5) for each in others]
+    explained = Finding(first.kind, first.evidence, first.confidence)
+    named, _ = name_in_dialect([first, *others], [explained, *unexplained], STACKED)
+    assert {each.stage for each in named} == {"match_rules"}
+    unnamed, findings = name_in_dialect(others, unexplained, STACKED)
+    assert {each.stage for each in unnamed} == {"unknown"}
+    # What holds only in the default dialect is not stated.
+    assert {each.evidence for each in findings} == {
+        "no stage is named: no fault of one stage explains the step in its dialect"
+    }
+
+
 def test_recorded_stages_are_compared_in_the_order_of_the_dialect(tmp_path):
     dialect = Dialect(filters=("revisit", "prune", "close", "max_atoms", "max_resolvents"))
     paths = []
@@ -143,7 +168,9 @@ class WithoutProbe:
 
 
 @pytest.mark.deep
-@pytest.mark.parametrize(("stage", "dialect"), [("select", OURS), ("match_facts", NO_MEMORY), ("revisit", SETS)])
+@pytest.mark.parametrize(
+    ("stage", "dialect"), [("select", OURS), ("match_facts", NO_MEMORY), ("revisit", SETS), ("match_rules", STACKED)]
+)
 def test_the_stage_of_an_engine_that_shows_none_is_named_in_its_dialect(stage, dialect):
     engine = type("Wrong", (WithoutProbe,), {"stages": Stages(**FAULTS[stage][0])})
     limits = kv.Limits(max_resolvents=4, max_atoms=5, max_depth=8, dialect=dialect)

@@ -4,7 +4,10 @@ Steps are written as text: `paX` is the atom p(a, X), `#XX` a hole, `2[qdc rab]`
 p(a, b) leaves, `[rbX]` a resolvent of an unknown clause; `!` and `?` say that it counts as TRUE or as a goal nevertheless.
 """
 
+import random
 import re
+from collections.abc import Iterator
+from itertools import combinations
 from typing import Any
 
 import pytest
@@ -13,7 +16,7 @@ from problem_text import graph_of
 from kgverify import Limits, Stage
 from kgverify.comparison.inference.infer import prefer_one_stage
 from kgverify.comparison.inference.origins import OriginInference
-from kgverify.comparison.inference.single_fault import ALONE, StepProgram, explain_by_one_stage
+from kgverify.comparison.inference.single_fault import ALONE, StepProgram, explain_by_one_stage, has_stage
 from kgverify.comparison.inference.step_difference import (
     GUESSED,
     OPEN,
@@ -26,8 +29,11 @@ from kgverify.comparison.step_pair import StepPair
 from kgverify.comparison.step_view import ResolventView, StepView
 from kgverify.dialects import Dialect
 from kgverify.program.atoms import Atom
+from kgverify.program.limits import FILTERS
 from kgverify.program.outcomes import DifferenceClass, GoalKind, Origin
-from kgverify.step.clauses import Clauses
+from kgverify.step import plain_step
+from kgverify.step.clauses import Clauses, number_variables
+from kgverify.step.plain_step import SOUND, Resolvent, Situation, Stages, Taken
 
 PROGRAM = graph_of(
     "p(a, b); p(a, c); p(a, d); q(b, a); q(b, c); r(c, a); r(c, d);"
@@ -138,13 +144,13 @@ pab[] | 0[qaX pXY] 1[raX] pab[] pac[] pad[] | goals=paX | close extra: resolvent
 ALL | rca[] |  | select substituted: atom 2 of the goal is selected
 ALL | 2[qXa] 3[paX] | goals=qaX / rda / paX rXY | advance stale: the resolvents are those of the step 2 before this one
 # Goals visited before.
-2[rab] 3[rab] | FALSE | goals=rab / qab pac rab; memory=none | revisit missing: goals visited before are dropped
+2[rab] 3[rab] | FALSE | goals=rab / qab pac rab; memory=none | match_rules missing: 2 rules missing, none extra
 3[pXY raa] | 2[qXY raa] 3[pXY raa] qba[raa] qbc[raa] | goals=raa / qXY raa | revisit extra: goals visited before stay
 3[pXY raa] | 3[pXY raa] qba[raa] qbc[raa] | goals=raa / qXY raa | revisit extra: only the current goal is not visited again
 3[pXY raa] | 3[pXY raa] qbc[raa] | goals=raa / qXY raa | revisit extra: of the resolvents that are goals visited before, \
 1 of 3 stay
-2[qXY raa] 3[pXY raa] qba[raa] qbc[raa] | 3[pXY raa] | goals=raa / qXY raa; memory=none | revisit missing: goals visited \
-before are dropped
+2[qXY raa] 3[pXY raa] qba[raa] qbc[raa] | 3[pXY raa] | goals=raa / qXY raa; memory=none | match_rules missing: 3 clauses \
+missing, none extra
 ALL | R1 F0 F1 F2 | goals=pXY rYZ qaX / paX rXY | revisit missing: visited goals are compared as by the memory set
 R1 F0 F1 F2 | ALL | goals=pXY rYZ qaX / paX rXY; memory=set | revisit extra: goals visited before stay
 # Other atoms of the same clause. Pruning deletes the second atom of these goals.
@@ -202,6 +208,127 @@ def test_several_stages_may_explain_a_step_the_likeliest_first_or_none(
 def test_an_empty_list_is_rather_that_of_lost_clauses_than_of_an_earlier_dead_end():
     found = [f"{each.stage} {each.kind}" for each in explain("ALL", "FALSE", f"goals=raX / {START}")]
     assert (found[0], found[-1]) == ("match_rules missing", "advance stale")
+
+
+def keep_all(situation: Situation, resolvents: list[Resolvent]) -> list[Resolvent]:
+    return list(resolvents)
+
+
+def keep_one_for_each_first_atom(situation: Situation, resolvents: list[Resolvent]) -> list[Resolvent]:
+    firsts = {number_variables(each.atoms)[:1]: each for each in reversed(resolvents)}
+    return [each for each in resolvents if firsts[number_variables(each.atoms)[:1]] is each]
+
+
+def overlook_late_proofs(situation: Situation, resolvents: list[Resolvent]) -> list[Resolvent]:
+    found = plain_step.close(situation, resolvents[: situation.limits.max_resolvents])
+    return found if found[0].kind is GoalKind.TRUE else list(resolvents)
+
+
+def confuse_new_variables(situation: Situation, rules: list[int], facts: list[int]) -> list[Resolvent]:
+    """Resolve, with the goal's first variable in the place of each new one."""
+    lowest = min((term for _, *terms in situation.goal for term in terms), default=0)
+    return [
+        each._replace(
+            atoms=tuple((p, *(-1 if lowest < 0 and t < lowest else t for t in terms)) for p, *terms in each.atoms)
+        )
+        for each in plain_step.resolve(situation, rules, facts)
+    ]
+
+
+def keep_last(situation: Situation, resolvents: list[Resolvent]) -> tuple[list[Resolvent], int]:
+    most = situation.limits.max_resolvents
+    return list(resolvents[-most:]), max(0, len(resolvents) - most)
+
+
+def remember_current(situation: Situation, resolvents: list[Resolvent]) -> list[Resolvent]:
+    return plain_step.revisit(situation._replace(visited=situation.visited[-1:]), resolvents)
+
+
+WRONG_STAGES = {
+    "match_facts": {"match_facts": lambda situation, selected: plain_step.match_facts(situation, selected)[:1]},
+    "match_rules": {"match_rules": lambda situation, selected: plain_step.match_rules(situation, selected)[:1]},
+    "resolve": {"resolve": confuse_new_variables},
+    "prune": {"prune": keep_all},
+    "revisit": {"revisit": remember_current},
+    "revisit, by duplicates": {"remove_duplicates": keep_one_for_each_first_atom},
+    "close": {"close": overlook_late_proofs},
+    "limit": {"limit_resolvents": keep_last},
+    "limit, by max_atoms": {"limit_atoms": lambda s, found: plain_step.limit_atoms(s, found, s.limits.max_atoms - 1)},
+}
+LINKED = graph_of(
+    "p(a, b); p(a, c); p(a, d); p(b, d); q(b, a); q(b, c); q(a, c); r(c, a); r(c, d); r(a, b);"
+    "p(X, Y) <- q(X, Z), p(Z, Y); p(X, X) <- r(X, Y); p(X, Y) <- q(X, Z), r(Z, Y); q(X, Y) <- q(Y, X); q(X, Y) <- p(X, Y);"
+    "q(X, Y) <- r(X, Z), q(Z, Y); r(X, Y) <- p(Y, X); r(X, Y) <- q(X, Z), r(Z, Y); ! q(b, c); ! p(b, c); ! r(b, a)"
+).program
+
+
+def take_wrongly(dialect: Dialect, stages: Stages, *, is_known: bool) -> Iterator[tuple[StepProgram, StepPair]]:
+    """Yield a few steps in which a fault shows, each from a derivation that went right until then."""
+    rng, limits = random.Random(0), Limits(max_atoms=3, max_resolvents=4, dialect=dialect)
+    clauses = Clauses(LINKED, exclude_query=True, dialect=dialect)
+
+    def view(goal: Any, taken: Taken) -> StepView:
+        listed = [
+            ResolventView(r.kind, number_variables(r.atoms), *(r.clause if is_known else (0, 0)), 0.0)
+            for r in taken.resolvents
+        ]
+        return StepView(0, goal, tuple(listed), taken.dropped_atoms, taken.dropped_resolvents, 0, 0)
+
+    found: list[StepPair] = []
+    for _ in range(100):
+        if len(found) == 3:
+            return
+        query = (rng.randrange(3), rng.randrange(4), rng.randrange(4))
+        goals, pair = [(query,)], None
+        while pair is None and len(goals) < 7:
+            situation = Situation(clauses, limits, clauses.excluded(query), goals)
+            right, wrong = (plain_step.take_step(situation, each).taken.taken for each in (SOUND, stages))
+            both = StepPair(view(goals[-1], right), view(goals[-1], wrong), has_origins=is_known, has_counts=is_known)
+            if both.read(0) != both.read(1):
+                pair = both
+            open_goals = [each.atoms for each in right.resolvents if not each.kind]
+            if pair is not None or not open_goals:
+                break
+            goals.append(rng.choice(open_goals))
+        if pair is not None:
+            found.append(pair)
+            yield StepProgram(clauses, limits, goals, query), pair
+
+
+OTHER_DIALECTS = [
+    *(
+        Dialect(filters=tuple({first: second, second: first}.get(name, name) for name in FILTERS))
+        for first, second in combinations(FILTERS, 2)
+    ),
+    Dialect(
+        filters=("prune", "duplicates", "close", "max_atoms", "max_resolvents"), memory="none", order="facts_first"
+    ),
+    Dialect(filters=FILTERS, is_reversed=True, long_resolvents="truncate", stopping="where_no_terminal"),
+    Dialect(forgets_names=False, exclusion="positives_only", unification="one_pass", skips_unary=True),
+]
+
+
+@pytest.mark.sample(6)
+@pytest.mark.parametrize("dialect", OTHER_DIALECTS, ids=str)
+def test_the_stage_at_fault_is_named_or_listed_in_every_dialect(dialect: Dialect):
+    num_named = 0
+    for name, stages in WRONG_STAGES.items():
+        for is_known in (True, False):
+            steps = take_wrongly(dialect, SOUND._replace(**stages), is_known=is_known)
+            guesses = [found for program, pair in steps if (found := explain_by_one_stage(program, pair))]
+            for each in prefer_one_stage(guesses):
+                num_named += 1
+                stage, _, filter_at_fault = name.partition(", by ")
+                assert stage in (each.stage.value, *re.findall(r"\w+", each.evidence)), (name, is_known, each)
+                assert has_stage(dialect, each.stage), each
+                assert each.stage.value != "revisit" or dialect.memory != "none" or "duplicates" in each.evidence
+                assert filter_at_fault != "duplicates" or "duplicates" in each.evidence or each.stage.value != "revisit"
+    assert num_named > 10
+
+
+def test_facts_that_no_listed_resolvent_has_are_not_said_to_stay():
+    found = explain("pab[]", "0[qaX pXY] 1[raX]", "goals=paX; max_resolvents=2")
+    assert not any(each.evidence.partition(";")[0] == "atoms that are facts stay" for each in found)
 
 
 def guess(stage: str) -> StepDifference:

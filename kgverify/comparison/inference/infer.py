@@ -9,7 +9,13 @@ from msgspec.structs import replace
 
 from kgverify.comparison.classify import Finding
 from kgverify.comparison.inference.origins import Deviation, OriginInference, StepOrigins
-from kgverify.comparison.inference.single_fault import ALONE, STAGE_OF_FILTER, StepProgram, explain_by_one_stage
+from kgverify.comparison.inference.single_fault import (
+    ALONE,
+    STAGE_OF_FILTER,
+    StepProgram,
+    explain_by_one_stage,
+    has_stage,
+)
 from kgverify.comparison.inference.step_difference import (
     Given,
     LimitsSeen,
@@ -26,7 +32,7 @@ from kgverify.program.fact_index import Ids
 from kgverify.program.limits import OURS, RANKED, UNSEEN, Dialect
 from kgverify.program.outcomes import STEP_STAGES, GoalKind, Stage
 from kgverify.program.program import Program
-from kgverify.step.clauses import Clauses, number_variables
+from kgverify.step.clauses import Clauses
 from kgverify.trace.model.trace import Trace
 
 
@@ -193,7 +199,7 @@ class BlockInference:
         earlier = self._earlier(candidate, step)
         guesses: list[StepDifference] = []
         if self._program.origins is not None and len(earlier) >= step:
-            visited = [number_variables(iter(plain(each.goal))) for each in (*earlier, expected)]
+            visited = [plain(each.goal) for each in (*earlier, expected)]
             query = _ids(self._traces[0].columns.candidates.atom[candidate].tolist())
             program = StepProgram(self._program.origins.clauses, limits, visited, query)
             guesses = explain_by_one_stage(program, pair)
@@ -218,10 +224,6 @@ def _ids(atom: Sequence[int]) -> Ids:
 UNNAMED: Final = "unknown"
 """The stage of a divergence that cannot be named."""
 
-_FILTERS: Final = {
-    stage: {name for name, of in STAGE_OF_FILTER.items() if of is stage and name != "duplicates"}
-    for stage in STAGE_OF_FILTER.values()
-}
 _STAGE_OF: Final = {name: of for name, of in STAGE_OF_FILTER.items() if name != "duplicates" and of is not Stage.LIMIT}
 
 
@@ -235,39 +237,53 @@ def order_of_stages(dialect: Dialect) -> tuple[Stage, ...]:
 
 def follows_inference(dialect: Dialect) -> bool:
     """Return whether the rules that infer a stage from the outputs of others hold in a dialect."""
-    return not _describe_change(dialect) and dialect.filters == OURS.filters and dialect.stopping == OURS.stopping
+    return _knows(dialect) and dialect.filters == OURS.filters and dialect.stopping == OURS.stopping
+
+
+def _knows(dialect: Dialect) -> bool:
+    """Return whether the rules about the content of two lists hold in a dialect: filters are in the usual order, if any."""
+    is_usual = [*dialect.filters] == [name for name in OURS.filters if name in dialect.filters]
+    others = (name for name in Dialect.__struct_fields__ if name not in _KNOWN_TO_INFERENCE)
+    is_same = all(getattr(dialect, name) == getattr(OURS, name) for name in others)
+    return is_usual and is_same and dialect.exclusion != "positives_only"
 
 
 def name_in_dialect(
     divergences: Sequence[Divergence], findings: Sequence[Finding], dialect: Dialect | None
 ) -> tuple[tuple[Divergence, ...], tuple[Finding, ...]]:
-    """Return divergences and their classes without the stages that cannot be named; the evidence says why."""
+    """Return divergences and their classes without the stages that cannot be named; the evidence says why.
+
+    A stage that explains another step alone is also named in steps that no stage explains alone.
+    """
     if dialect is None or dialect == OURS:
         return tuple(divergences), tuple(findings)
+    pairs = list(zip(divergences, findings, strict=True))
+    explaining = {divergence.stage for divergence, finding in pairs if ALONE in finding.evidence}
     named, explained = [], []
-    for divergence, finding in zip(divergences, findings, strict=True):
-        why = "" if ALONE in finding.evidence else _why_unnamed(divergence, dialect)
+    for divergence, finding in pairs:
+        why = "" if divergence.stage in explaining else _why_unnamed(divergence, dialect)
         if why:
             divergence = replace(divergence, stage=UNNAMED)
-            parts = [finding.evidence, f"no stage is named: {why}"]
-            finding = finding._replace(evidence="; ".join(filter(None, parts)))
+            # What the rules for the default dialect say about the lists may be wrong in another one.
+            parts = [finding.evidence] if _knows(dialect) or divergence.field.startswith("stage.") else []
+            finding = finding._replace(evidence="; ".join([*filter(None, parts), f"no stage is named: {why}"]))
         named.append(divergence)
         explained.append(finding)
     return tuple(named), tuple(explained)
 
 
 def _why_unnamed(divergence: Divergence, dialect: Dialect) -> str:
-    if divergence.stage not in (*_FILTERS, Stage.MATCH_RULES, Stage.MATCH_FACTS):
+    if divergence.stage not in (*STAGE_OF_FILTER.values(), Stage.MATCH_RULES, Stage.MATCH_FACTS):
         return ""
     stage = Stage(divergence.stage)
-    if stage in _FILTERS and not _FILTERS[stage] & {*dialect.filters}:
+    if not has_stage(dialect, stage):
         return f"the dialect does not apply {stage.value}"
     if divergence.field == f"stage.{stage.value}":
         # Both engines showed the outputs of their stages, in the order of the dialect.
         hidden = _first_hidden(dialect)
-        is_behind = hidden is not None and stage in _FILTERS
+        is_behind = hidden is not None and stage in STAGE_OF_FILTER.values()
         return f"its filter {hidden} shows no output of its own" if is_behind else ""
-    return _describe_change(dialect)
+    return "" if _knows(dialect) else "no fault of one stage explains the step in its dialect"
 
 
 def _first_hidden(dialect: Dialect) -> str | None:
@@ -277,17 +293,6 @@ def _first_hidden(dialect: Dialect) -> str | None:
     return next((name for i, name in enumerate(filters) if name not in _STAGE_OF and i < last), None) or (
         "duplicates" if "duplicates" in filters else None
     )
-
-
-def _describe_change(dialect: Dialect) -> str:
-    """Explain why the rules of inference do not hold in a dialect; return an empty text if they do."""
-    usual = [name for name in OURS.filters if name in dialect.filters]
-    if [*dialect.filters] != usual:
-        return f"the dialect applies its filters in another order: {', '.join(dialect.filters)}"
-    for name in Dialect.__struct_fields__:
-        if name not in _KNOWN_TO_INFERENCE and getattr(dialect, name) != getattr(OURS, name):
-            return f"the dialect has another {name}"
-    return "the dialect excludes positives only" if dialect.exclusion == "positives_only" else ""
 
 
 _KNOWN_TO_INFERENCE: Final = {

@@ -205,7 +205,7 @@ class StepOrigins:
             if atoms or all(whole[i] == self._query for i in wrong):
                 more.append((len(wrong), clause, self._describe_deleted(whole[wrong[0]])))
         if less:
-            yield Explanation(tuple(less), Deviation.PRUNED_LESS, f"{num_kept} of its atoms are facts, and were left")
+            yield Explanation(tuple(less), Deviation.PRUNED_LESS, f"atoms that are facts, and were left: {num_kept}")
         if cut:
             yield Explanation(tuple(cut), Deviation.TRUNCATED, "the last atoms are missing")
         if more:

@@ -9,7 +9,6 @@ are not explained.
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
-from itertools import pairwise
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from msgspec.structs import replace
@@ -28,13 +27,14 @@ from kgverify.comparison.step_pair import NO_CLAUSE, Key, Listed, StepPair, judg
 from kgverify.comparison.step_view import content_of, plain
 from kgverify.errors import count_of
 from kgverify.program.fact_index import Ids
-from kgverify.program.limits import Filter, Limits
+from kgverify.program.limits import Dialect, Filter, Limits
 from kgverify.program.outcomes import DifferenceClass, GoalKind, Origin, Stage
-from kgverify.step.clauses import Atoms, Clauses, find_embedding, number_variables
+from kgverify.step.clauses import Atoms, Clause, Clauses, find_embedding, is_permutation, number_variables, shape_of
 from kgverify.step.plain_step import (
     SOUND,
     Resolvent,
     Situation,
+    Stages,
     close,
     filter_resolvents,
     limit_atoms,
@@ -42,20 +42,34 @@ from kgverify.step.plain_step import (
     match_facts,
     match_rules,
     prune,
+    remove_duplicates,
     resolve,
+    revisit,
 )
 
 
 class StepProgram:
     """The resolvents that a program makes from one goal, filter by filter.
 
-    visited: the goals of the derivation in canonical variables, the current one last
+    visited:     the goals of the derivation, the current one last; they become canonical unless the dialect keeps names
+    is_positive: whether the query may be excluded, in a dialect that excludes only positives
     """
 
-    def __init__(self, clauses: Clauses, limits: Limits, visited: Sequence[Atoms], query: Ids) -> None:
-        self._clauses, self.limits, self.visited = clauses, limits, visited
-        self.excluded = clauses.excluded(query)
+    def __init__(
+        self, clauses: Clauses, limits: Limits, visited: Sequence[Atoms], query: Ids, *, is_positive: bool = True
+    ) -> None:
         self.dialect = limits.dialect
+        self._clauses, self.limits = clauses, limits
+        self.visited = list(map(number_variables, visited)) if self.dialect.forgets_names else visited
+        self._query = query
+        is_excluded = is_positive or self.dialect.exclusion != "positives_only"
+        self.excluded = clauses.excluded(query) if is_excluded else None
+
+    def list_readings(self) -> "list[StepProgram]":
+        """Return the program, and the program for a corruption if the dialect treats it differently."""
+        if self.dialect.exclusion != "positives_only":
+            return [self]
+        return [self, StepProgram(self._clauses, self.limits, self.visited, self._query, is_positive=False)]
 
     @property
     def remembers(self) -> bool:
@@ -64,7 +78,7 @@ class StepProgram:
 
     def match(self, goal: Atoms) -> list[Resolvent]:
         """Return the resolvent that each clause makes from a goal, in the order of the dialect, before pruning."""
-        situation = Situation(self._clauses, self.limits, self.excluded, (goal,))
+        situation = Situation(self._clauses, self.limits, self.excluded, (*self.visited, goal))
         return resolve(situation, match_rules(situation, goal[0]), match_facts(situation, goal[0]))
 
     def make_excluded(self, goal: Atoms) -> list[Resolvent]:
@@ -100,16 +114,14 @@ class StepProgram:
         *,
         max_atoms: int | None = None,
         max_resolvents: int | None = None,
-        takes_last: bool = False,
-        forgets: bool = False,
+        stages: Stages = SOUND,
         **changes: Any,
     ) -> Listed:
         """Return the resolvents that pass the filters; by default, the filters of the dialect with its limits.
 
-        fixed:      resolvents that have been pruned already
-        takes_last: whether `close` keeps the last proof instead of the first
-        forgets:    whether only the current goal counts as visited
-        changes:    changed fields of the dialect
+        fixed:   resolvents that have been pruned already
+        stages:  the functions of the filters
+        changes: changed fields of the dialect
         """
         is_fixed = {(each.clause, each.atoms) for each in fixed}
 
@@ -118,20 +130,61 @@ class StepProgram:
                 each if (each.clause, each.atoms) in is_fixed else prune(situation, [each])[0] for each in resolvents
             ]
 
-        def close_last(situation: Situation, resolvents: Sequence[Resolvent]) -> list[Resolvent]:
-            return close(situation, resolvents[::-1])[::-1]
-
-        stages = SOUND._replace(
-            prune=prune_others if is_fixed else prune,
-            close=close_last if takes_last else close,
+        stages = stages._replace(
+            prune=prune_others if is_fixed else stages.prune,
             limit_atoms=partial(limit_atoms, most=max_atoms),
-            limit_resolvents=partial(limit_resolvents, most=max_resolvents),
+            limit_resolvents=partial(stages.limit_resolvents, most=max_resolvents),  # type: ignore[call-arg]
         )
         limits = replace(self.limits, dialect=replace(self.dialect, **changes))
-        situation = Situation(self._clauses, limits, self.excluded, self.visited[-1:] if forgets else self.visited)
+        situation = Situation(self._clauses, limits, self.excluded, self.visited)
         left, dropped_atoms, dropped_resolvents = filter_resolvents(situation, made, stages).taken
         keys = ((each.kind, number_variables(each.atoms), each.clause) for each in left)
         return Listed(tuple(keys), dropped_atoms, dropped_resolvents)
+
+
+def _close_last(situation: Situation, resolvents: Sequence[Resolvent]) -> list[Resolvent]:
+    return close(situation, resolvents[::-1])[::-1]
+
+
+def _limit_last(
+    situation: Situation, resolvents: Sequence[Resolvent], most: int | None = None
+) -> tuple[list[Resolvent], int]:
+    kept, num_dropped = limit_resolvents(situation, resolvents[::-1], most)
+    return kept[::-1], num_dropped
+
+
+def _remember(part: slice) -> Stages:
+    """Return stages that remember only a part of the visited goals."""
+    return SOUND._replace(
+        revisit=lambda situation, resolvents: revisit(situation._replace(visited=situation.visited[part]), resolvents)
+    )
+
+
+def _keep_firsts(key: Callable[[Atoms], object]) -> Stages:
+    """Return stages that keep only the first of the resolvents with the same key."""
+
+    def remove(situation: Situation, resolvents: Sequence[Resolvent]) -> list[Resolvent]:
+        firsts: dict[object, Resolvent] = {}
+        for each in resolvents:
+            firsts.setdefault((each.kind, key(number_variables(each.atoms))), each)
+        return list(firsts.values())
+
+    return SOUND._replace(remove_duplicates=remove)
+
+
+def _keep_lasts(situation: Situation, resolvents: Sequence[Resolvent]) -> list[Resolvent]:
+    return remove_duplicates(situation, resolvents[::-1])[::-1]
+
+
+_COARSE_KEYS: Final[Mapping[str, Callable[[Atoms], object]]] = {
+    "the same atoms in any order": lambda atoms: tuple(sorted(map(shape_of, atoms))),
+    "the same atoms apart from variables": lambda atoms: tuple(map(shape_of, atoms)),
+    "the same first atom": lambda atoms: atoms[:1],
+    "the same last atom": lambda atoms: number_variables(atoms[-1:]),
+    "the same predicates": lambda atoms: tuple(atom[0] for atom in atoms),
+    "as many atoms": len,
+}
+"""Keys by which a faulty filter may take different resolvents for equal ones."""
 
 
 _CHANGES: Final = {
@@ -168,20 +221,22 @@ def could_be_pruned(
     return len(pairs) < 2 and all(min(atom[1:]) >= 0 or is_like_fact(atom) for atom in lost)
 
 
-def has_lost_ground(shorter: Atoms, longer: Atoms) -> bool:
-    """Return whether the shorter goal is the longer one without some ground atoms."""
-    kept = find_embedding(shorter, longer)
-    return (
-        kept is not None
-        and len(shorter) < len(longer)
-        and all(min(atom[1:]) >= 0 for i, atom in enumerate(longer) if i not in kept)
-    )
+def is_changed(atoms: Atoms, made: Atoms) -> bool:
+    """Return whether a clause may have made these atoms in place of others: without some, in another order or otherwise bound."""
+    shorter, longer = sorted(({atom[0] for atom in atoms}, {atom[0] for atom in made}), key=len)
+    if not shorter or not shorter <= longer or min(longer) < 0:
+        return False
+    pairs = (atoms, made), (made, atoms)
+    return is_permutation(atoms, made) or any(find_embedding(*pair, is_loose=True) is not None for pair in pairs)
 
 
 Item = TypeVar("Item")
 
 ALONE: Final = "a fault of this stage alone explains the step"
 """The end of the evidence for a stage that was found by this search."""
+
+CLEAR_LOSS: Final = 2
+"""The fewest resolvents to be dropped before a filter that drops similar ones is likelier than lost clauses."""
 
 MOST_CLAUSES: Final = 4096
 """The most clauses that may match a goal for its step to be taken again."""
@@ -198,20 +253,26 @@ STAGE_OF_FILTER: Final[Mapping[Filter, Stage]] = {
 }
 """The stage that applies each filter."""
 
+
+def has_stage(dialect: Dialect, stage: Stage) -> bool:
+    """Return whether a stage does anything in a dialect; `revisit` also stands for the filter `duplicates`."""
+    if stage is Stage.RENAME:
+        return dialect.forgets_names
+    applied = {STAGE_OF_FILTER[name] for name in dialect.filters if name != "revisit" or dialect.memory != "none"}
+    return stage in applied or stage is Stage.LIMIT or stage not in STAGE_OF_FILTER.values()
+
+
 TOGETHER: Final = "rules and facts are put together in another order"
 
 
 def explain_by_one_stage(program: StepProgram, pair: StepPair) -> list[StepDifference]:
     """Explain two steps from the same goal by a fault of one stage, the likeliest first; return nothing if no fault fits."""
-    dialect = program.dialect
-    if not program.visited[-1] or not dialect.forgets_names or dialect.exclusion == "positives_only":
-        return []
-    made = program.match(program.visited[-1])
-    if len(made) > MOST_CLAUSES:
-        return []
     missing, extra = tuple(pair.listed.missing), tuple(pair.listed.extra)
-    found = _Search(program, made, pair).find()
-    return [each._replace(evidence=f"{each.evidence}; {ALONE}", missing=missing, extra=extra) for each in found]
+    for reading in program.list_readings() if program.visited[-1] else ():
+        made = reading.match(reading.visited[-1])
+        if len(made) <= MOST_CLAUSES and (found := _Search(reading, made, pair).find()):
+            return [each._replace(evidence=f"{each.evidence}; {ALONE}", missing=missing, extra=extra) for each in found]
+    return []
 
 
 class Change(NamedTuple):
@@ -249,31 +310,34 @@ class _Search:
             return []
         attempts: tuple[Callable[[], Guesses], ...] = (
             self._change_ends,
-            self._change_counts,
-            partial(self._shorten_list, CLEAR),
             partial(self._take_earlier_goal, CLEAR),
             partial(self._select_another, CLEAR),
             self._change_filters,
             self._keep_visited,
+            partial(self._compare_coarsely, CLEAR),
+            self._change_counts,
+            *(partial(self._count_lost, kind) for kind in (Origin.FACT, Origin.RULE)),
+            partial(self._shorten_list, CLEAR),
             self._change_order,
             self._change_limits,
-            self._swap_filters,
+            *(partial(self._move_filters, stage) for stage in self._filter_stages),
             self._change_memory,
             partial(self._change_bodies, CLEAR),
             self._change_atoms,
             self._change_clauses,
             self._lose_proofs,
             self._change_duplicates,
+            self._compare_coarsely,
             self._change_order_of_part,
             self._change_bodies,
-            self._delete_atoms,
+            self._keep_facts_unseen,
             self._shorten_list,
             self._drop_unvisited,
             self._select_another,
             self._take_earlier_goal,
         )
         guesses = (next(filter(None, map(self._try, attempt())), None) for attempt in attempts)
-        return [guess for guess in guesses if guess is not None]
+        return [guess for guess in guesses if guess is not None and has_stage(self._program.dialect, guess.stage)]
 
     def _try(self, guess: Change | StepDifference) -> StepDifference | None:
         """Return a guess if it fits: if, with its changes, the resolvents that pass the filters are the actual list."""
@@ -299,7 +363,9 @@ class _Search:
     @cached_property
     def _kind_of_filter(self) -> DifferenceClass:
         """The class of a fault in a filter: EXTRA, MISSING, or the class of a lost or false proof."""
-        return self._judge_proof(DifferenceClass.EXTRA if self._has_more else DifferenceClass.MISSING)
+        (wanted, *counts), (actual, *own) = self._wanted, self._actual
+        has_more = self._has_more or (wanted == actual and sum(own) > sum(counts))
+        return self._judge_proof(DifferenceClass.EXTRA if has_more else DifferenceClass.MISSING)
 
     @cached_property
     def _is_permuted(self) -> bool:
@@ -325,6 +391,11 @@ class _Search:
             yield StepDifference(Stage.PRUNE, DifferenceClass.EXTRA, words)
         yield from self._compare_ends(own)
 
+    @property
+    def _end_stage(self) -> Stage:
+        """The stage that puts an end into an empty list."""
+        return Stage.CLOSE if self._filters("close") else Stage.LIMIT
+
     def _compare_ends(self, own: Sequence[Key]) -> Guesses:
         """Guess that the list has ends of another kind, given the ends of the actual side."""
         sides = self._wanted.keys, self._actual.keys
@@ -334,29 +405,43 @@ class _Search:
         if is_true and (not any(goals) or goals[0] == goals[1]):
             words = "TRUE stands for an empty list"
             is_false = not is_proved and self._pair.has_origins
-            return [StepDifference(Stage.CLOSE, DifferenceClass.FALSE_PROOF, words, CERTAIN)] if is_false else []
+            return [StepDifference(self._end_stage, DifferenceClass.FALSE_PROOF, words, CERTAIN)] if is_false else []
         names = [", ".join(GoalKind(key[0]).name for key in side if key[0] in ENDS) or "no end" for side in sides]
         if goals[0] != goals[1] or names[0] == names[1] or is_proved or any(key[0] == GoalKind.TRUE for key in own):
             return []
         kinds = DifferenceClass.MISSING, DifferenceClass.OUTCOME, DifferenceClass.EXTRA
         kind = kinds[1 + (len(sides[1]) > len(sides[0])) - (len(sides[1]) < len(sides[0]))]
-        return [StepDifference(Stage.CLOSE, kind, f"the list ends with {names[1]}, expected {names[0]}", CERTAIN)]
+        return [StepDifference(self._end_stage, kind, f"the list ends with {names[1]}, expected {names[0]}", CERTAIN)]
 
-    def _change_counts(self) -> Guesses:
-        """Guess that a different number of resolvents was dropped, although the lists are equal."""
+    @cached_property
+    def _counts_in_words(self) -> str:
+        """The numbers of dropped resolvents, if only they differ."""
         (wanted, *counts), (actual, *own) = self._wanted, self._actual
         if wanted != actual or not self._pair.has_counts:
-            return
-        words = f"dropped (by max_atoms, by max_resolvents): expected {tuple(counts)}, actual {tuple(own)}"
-        lacking = sum(counts) - sum(own)
-        if lacking <= 0 or not any(own):
-            yield StepDifference(Stage.LIMIT, DifferenceClass.LIMIT, words)
+            return ""
+        return f"dropped (by max_atoms, by max_resolvents): expected {tuple(counts)}, actual {tuple(own)}"
+
+    @cached_property
+    def _num_lost(self) -> Counter[int]:
+        """The numbers of facts and of rules whose resolvents are not in the expected list."""
         left = Counter(key[2] for key in self._whole.keys)
-        kinds = {each.clause[0] for each in self._made if not _take(left, each.clause)}
-        if len(kinds) > 1:
-            yield StepDifference(Stage.LIMIT, DifferenceClass.LIMIT, words, OPEN)
-        words = f"{words}: {count_of(lacking, 'resolvent')} lost before the limits"
-        yield StepDifference(_matching(min(kinds, default=Origin.FACT)), DifferenceClass.MISSING, words, OPEN)
+        return Counter(each.clause[0] for each in self._made if not _take(left, each.clause))
+
+    def _change_counts(self) -> Guesses:
+        """Guess that the limits dropped or counted a different number of resolvents, although the lists are equal."""
+        lacking = sum(self._wanted[1:]) - sum(self._actual[1:])
+        if self._counts_in_words and (lacking <= 0 or not any(self._actual[1:])):
+            yield StepDifference(Stage.LIMIT, DifferenceClass.LIMIT, self._counts_in_words)
+        if self._counts_in_words and len(self._num_lost) > 1:
+            yield StepDifference(Stage.LIMIT, DifferenceClass.LIMIT, self._counts_in_words, OPEN)
+
+    def _count_lost(self, kind: int) -> Guesses:
+        """Guess that clauses of a kind are lost or added among those whose resolvents the limits drop."""
+        lacking = sum(self._wanted[1:]) - sum(self._actual[1:])
+        if self._counts_in_words and lacking and lacking <= self._num_lost[kind]:
+            what, found = ("lost", DifferenceClass.MISSING) if lacking > 0 else ("extra", DifferenceClass.EXTRA)
+            words = f"{self._counts_in_words}: {count_of(abs(lacking), 'resolvent')} {what} before the limits"
+            yield StepDifference(_matching(kind), found, words, OPEN)
 
     # Other goals
 
@@ -421,27 +506,50 @@ class _Search:
 
     def _change_filters(self) -> Guesses:
         kind = self._kind_of_filter
-        if self._program.remembers:
-            memories: list[tuple[str, dict[str, Any]]] = [
-                ("goals visited before stay", self._without("revisit")),
-                ("only the current goal is not visited again", {"forgets": True}),
-            ]
-        else:
-            first: tuple[Filter, ...] = ("prune", "revisit") if self._filters("prune") else ("revisit",)
-            filters = (*first, *self._without("prune", "revisit")["filters"])
-            words = "goals visited before are dropped"
-            memories = [(words, {"filters": filters, "memory": memory}) for memory in ("sequence", "set")]
-        return [
-            *(Change(Stage.REVISIT, kind, *each) for each in memories),
-            Change(Stage.PRUNE, kind, "atoms that are facts stay", self._without("prune")),
-            Change(Stage.CLOSE, kind, "resolvents beside a proof stay", self._without("close")),
-            Change(
-                Stage.CLOSE,
-                DifferenceClass.SUBSTITUTED,
-                "the last proof is kept, not the first",
-                {"takes_last": True},
-            ),
-        ]
+        if (
+            self._program.remembers
+            and self._pair.show(self._program.list(self._made, **self._without("revisit"))) != self._wanted
+        ):
+            yield Change(Stage.REVISIT, kind, "goals visited before stay", self._without("revisit"))
+            for words, part in self._list_memories():
+                yield Change(Stage.REVISIT, kind, words, {"stages": _remember(part)})
+        if self._shows_facts:
+            yield Change(Stage.PRUNE, kind, "atoms that are facts stay", self._without("prune"))
+        if self._pair.has_proof[1]:
+            yield Change(Stage.CLOSE, kind, "resolvents beside a proof stay", self._without("close"))
+        changes = {"stages": SOUND._replace(close=_close_last)}
+        yield Change(Stage.CLOSE, DifferenceClass.SUBSTITUTED, "the last proof is kept, not the first", changes)
+
+    def _list_memories(self) -> Iterator[tuple[str, slice]]:
+        """Yield the parts of the visited goals that a wrong memory may hold."""
+        yield "only the current goal is not visited again", slice(-1, None)
+        for num in range(2, len(self._program.visited)):
+            yield f"only the last {num} goals are not visited again", slice(-num, None)
+        yield "the query does not count as visited", slice(1, None)
+        yield "the current goal does not count as visited", slice(None, -1)
+
+    @cached_property
+    def _shows_facts(self) -> bool:
+        """True if an actual resolvent has an atom that pruning would have deleted."""
+        return any(self._program.is_fact(atom) for _, atoms, _ in self._actual.keys for atom in atoms)
+
+    def _keep_facts_unseen(self) -> Guesses:
+        """Guess that atoms that are facts stay, although no listed resolvent has one: the other filters drop these."""
+        if not self._shows_facts:
+            words = "atoms that are facts stay, in resolvents that other filters drop"
+            yield Change(Stage.PRUNE, self._kind_of_filter, words, self._without("prune"), None, GUESSED)
+
+    def _compare_coarsely(self, confidence: float = GUESSED) -> Guesses:
+        """Guess that a filter takes different resolvents for equal; this is clear only if it drops several of them."""
+        kind, num_lost = self._kind_of_filter, len(self._wanted.keys) - len(self._actual.keys)
+        if not self._filters("duplicates") or (num_lost < CLEAR_LOSS and confidence >= CLEAR):
+            return
+        for words, key in _COARSE_KEYS.items():
+            said = f"the filter duplicates drops resolvents with {words} as an earlier one"
+            yield Change(Stage.REVISIT, kind, said, {"stages": _keep_firsts(key)}, None, confidence)
+        words = "of equal resolvents, the last one is kept, not the first"
+        changes = {"stages": SOUND._replace(remove_duplicates=_keep_lasts)}
+        yield Change(Stage.REVISIT, DifferenceClass.SUBSTITUTED, words, changes, None, confidence)
 
     def _keep_visited(self) -> Guesses:
         """Guess that only some of the resolvents that equal goals visited before are dropped."""
@@ -469,14 +577,26 @@ class _Search:
     def _clauses_of(listed: Listed) -> set[tuple[int, int]]:
         return {key[2] for key in listed.keys}
 
-    def _swap_filters(self) -> Guesses:
-        """Guess that two filters that follow each other are applied in the other order."""
+    @property
+    def _filter_stages(self) -> list[Stage]:
+        """The stages of filters: the last one first, but `close` before all if a proof is on one side only."""
+        is_lost, is_false = self._pair.has_proof
+        stages = sorted({STAGE_OF_FILTER[name] for name in self._program.dialect.filters}, key=rank, reverse=True)
+        return sorted(stages, key=lambda stage: is_lost != is_false and stage is not Stage.CLOSE)
+
+    def _move_filters(self, stage: Stage) -> Guesses:
+        """Guess that a filter of a stage is applied earlier or later than declared."""
         filters = self._program.dialect.filters
-        for i, (first, second) in enumerate(pairwise(filters)):
-            swapped = (*filters[:i], second, first, *filters[i + 2 :])
-            stage = max(STAGE_OF_FILTER[first], STAGE_OF_FILTER[second], key=rank)
-            words = f"the filter {second} is applied before {first}"
-            yield Change(stage, self._kind_of_filter, words, {"filters": swapped})
+        for i, name in enumerate(filters):
+            others = self._without(name)["filters"]
+            places = []
+            for j in range(len(filters)) if STAGE_OF_FILTER[name] is stage else ():
+                change = Change(stage, self._kind_of_filter, "", {"filters": (*others[:j], name, *others[j:])})
+                if j != i and self._try(change) is not None:
+                    places.append(f"before {others[j]}" if j < i else f"after {others[j - 1]}")
+            if places:
+                words = f"the filter {name} is applied {' or '.join(places)}"
+                yield StepDifference(stage, self._kind_of_filter, words)
 
     def _change_memory(self) -> Guesses:
         other = "set" if self._program.dialect.memory == "sequence" else "sequence"
@@ -516,11 +636,15 @@ class _Search:
 
     def _change_limits(self) -> Guesses:
         limits, kind = self._program.limits, self._judge_proof(DifferenceClass.LIMIT)
+        changes: dict[str, Any] = {"stages": SOUND._replace(limit_resolvents=_limit_last)}
+        yield Change(Stage.LIMIT, kind, "the last max_resolvents resolvents are kept, not the first", changes)
         if self._whole.dropped_resolvents:
             yield from self._keep_others(kind)
-        if self._pair.has_counts or len(self._pair.listed.missing) > 1:
+        does_cut = self._program.dialect.long_resolvents == "truncate"
+        if does_cut or self._pair.has_counts or len(self._pair.listed.missing) > 1:
             changes = {"max_atoms": limits.max_atoms - 1}
-            yield Change(Stage.LIMIT, kind, "resolvents of max_atoms atoms are dropped", changes)
+            words = f"resolvents of max_atoms atoms are {'cut' if does_cut else 'dropped'}"
+            yield Change(Stage.LIMIT, kind, words, changes)
         changes = {"max_atoms": limits.max_atoms + 1}
         yield Change(Stage.LIMIT, kind, "resolvents of one atom more than max_atoms stay", changes)
         yield Change(Stage.LIMIT, kind, "resolvents of more than max_atoms atoms stay", self._without("max_atoms"))
@@ -571,47 +695,89 @@ class _Search:
             if not (is_clear and could_be_pruned(self._made, made, self._program.is_like_fact)):
                 yield Change(Stage.RESOLVE, kind, words, {}, made, confidence)
 
-    def _delete_atoms(self) -> Guesses:
-        """Guess that resolvents have lost some of their ground atoms, if clauses are unknown."""
-        if self._pair.has_origins or not self._filters("prune") or not self._has_more:
-            return []
-        left = [atoms for _, atoms in map(content_of, self._pair.listed.missing)]
-        for _, atoms in map(content_of, self._pair.listed.extra):
-            whole = next((other for other in left if has_lost_ground(atoms, other)), None)
-            if whole is None:
-                return []
-            left.remove(whole)
-        # `close` lists only the proof.
-        if not left or [key[0] for key in self._actual.keys] == [GoalKind.TRUE]:
-            kind = self._judge_proof(DifferenceClass.MISSING)
-            return [StepDifference(Stage.PRUNE, kind, "ground atoms that the facts lack are deleted", GUESSED)]
-        return []
-
     def _change_atoms(self) -> Guesses:
         """Guess that clauses made other atoms."""
+        changed = self._find_changed()
+        hidden: dict[Clause, Resolvent] = {}
+        for _ in range(2) if changed else ():
+            made = [changed.get(each.clause) or hidden.get(each.clause) or each for each in self._made]
+            listed = self._program.list(made, [*changed.values(), *hidden.values()])
+            if self._pair.show(listed) == self._actual:
+                guesses = [
+                    self._judge_change(each, changed[each.clause].atoms)
+                    for each in self._made
+                    if each.clause in changed
+                ]
+                guess = min(guesses, key=lambda each: rank(each.stage))
+                yield guess._replace(kind=self._judge_proof(guess.kind))
+                return
+            hidden = self._find_hidden(listed)
+
+    def _find_changed(self) -> dict[Clause, Resolvent]:
+        """Return the actual resolvents of the clauses that made other atoms than they should."""
+        wanted = {clause: (kind, atoms) for kind, atoms, clause in self._whole.keys}
+        own = {clause: (kind, atoms) for kind, atoms, clause in self._actual.keys if clause != NO_CLAUSE}
         if not self._pair.has_origins:
-            return
-        own, wanted = (
-            {clause: (kind, atoms) for kind, atoms, clause in listed.keys} for listed in (self._actual, self._whole)
-        )
-        changed = {
-            each.clause: each._replace(atoms=own[each.clause][1], kind=GoalKind(own[each.clause][0]))
+            own = self._infer_changed()
+        return {
+            each.clause: each._replace(
+                atoms=self._complete(own[each.clause][1], each), kind=GoalKind(own[each.clause][0])
+            )
             for each in self._made
             if each.clause in own
             and own[each.clause] != wanted.get(each.clause)
             and own[each.clause][1] != self._program.prune(each.atoms)
         }
-        made = [changed.get(each.clause, each) for each in self._made]
-        if changed and self._pair.show(self._program.list(made, changed.values())) == self._actual:
-            guesses = [self._judge_change(each, own[each.clause][1]) for each in self._made if each.clause in changed]
-            guess = min(guesses, key=lambda each: rank(each.stage))
-            yield guess._replace(kind=self._judge_proof(guess.kind))
+
+    def _complete(self, atoms: Atoms, each: Resolvent) -> Atoms:
+        """Return the atoms, with those of the right result that a truncation hides."""
+        right, most = self._program.prune(each.atoms), self._program.limits.max_atoms
+        is_cut = self._program.dialect.long_resolvents == "truncate" and self._filters("max_atoms")
+        return (*atoms, *right[most:]) if is_cut and len(atoms) == most else atoms
+
+    def _infer_changed(self) -> dict[Clause, tuple[int, Atoms]]:
+        """Infer the clauses that made the extra resolvents: those of similar missing ones, else of similar dropped ones."""
+        missing = Counter(self._wanted.keys) - Counter(self._actual.keys)
+        lost = [key[2] for key, shown in zip(self._whole.keys, self._wanted.keys, strict=True) if _take(missing, shown)]
+        listed = {key[2] for key in self._whole.keys}
+        left = {each.clause: each for each in self._made if each.clause in lost}
+        left |= {each.clause: each for each in self._made if each.clause not in listed}
+        found: dict[Clause, tuple[int, Atoms]] = {}
+        right = Counter(self._program.prune(each.atoms) for each in left.values() if each.clause not in lost)
+        for kind, atoms in map(content_of, self._pair.listed.extra):
+            if kind == GoalKind.FALSE or _take(right, atoms):
+                continue
+            clause = next((each.clause for each in left.values() if is_changed(atoms, each.atoms)), None)
+            if clause is None:
+                return {}
+            found[clause] = kind, atoms
+            del left[clause]
+        return found
+
+    def _find_hidden(self, listed: Listed) -> dict[Clause, Resolvent]:
+        """Return results of clauses that may have made other atoms, which a filter then dropped as those of another goal.
+
+        listed: the list with the changes that are known, which is too long, or of which too many were dropped
+        """
+        surplus = Counter(self._pair.show(listed).keys) - Counter(self._actual.keys)
+        shown = zip(self._pair.show(listed).keys, listed.keys, strict=True)
+        num = sum(listed[1:]) - sum(self._actual[1:]) if not surplus and self._pair.has_counts else surplus.total()
+        clauses = {whole[2] for key, whole in shown if _take(surplus, key)}
+        clauses = clauses or {each.clause for each in self._made} - self._clauses_of(listed)
+        same = [key[1] for key in self._actual.keys if self._filters("duplicates")]
+        same += self._program.visited if self._program.remembers else []
+        found: dict[Clause, Resolvent] = {}
+        for each in self._made if same else ():
+            if len(found) < num and each.clause in clauses:
+                atoms = next((atoms for atoms in same if is_changed(atoms, each.atoms)), None)
+                found |= {each.clause: each._replace(atoms=atoms)} if atoms else {}
+        return found
 
     def _judge_change(self, each: Resolvent, atoms: Atoms) -> StepDifference:
         """Guess the stage that changed the result of a clause into these atoms."""
         right = self._program.prune(each.atoms)
-        own = next(plain(r.atoms) for r in self._pair.steps[1].resolvents if r.clause == each.clause)
-        if number_variables(own) != own:
+        own = next((plain(r.atoms) for r in self._pair.steps[1].resolvents if r.clause == each.clause), atoms)
+        if self._pair.has_origins and self._program.dialect.forgets_names and number_variables(own) != own:
             # `rename` always numbers variables by first appearance, whatever was resolved and pruned.
             return StepDifference(Stage.RENAME, DifferenceClass.RENAMED, UNNUMBERED)
         solid = number_variables(atom for atom in atoms if atom[0] >= 0)
@@ -641,6 +807,7 @@ class _Search:
             return StepDifference(Stage.PRUNE, DifferenceClass.SUBSTITUTED, words)
         # A fact that binds nothing does not change any variable.
         is_bare = each.origin_kind == Origin.FACT and min(self._goal[0][1:]) >= 0 and len(atoms) == len(right)
+        is_bare = is_bare and self._program.dialect.forgets_names
         words = "the same clause gave different atoms"
         return StepDifference(Stage.RENAME if is_bare else Stage.RESOLVE, DifferenceClass.SUBSTITUTED, words)
 
@@ -649,16 +816,16 @@ class _Search:
     def _change_clauses(self) -> Guesses:
         """Guess that matching clauses are lost, or that clauses were used that do not match."""
         known = {each.clause for each in self._made}
-        added = self._list_added()
-        pool = self._program.put_in_order([*self._made, *added])
-        found = self._drop_surplus(pool, added if self._pair.has_origins else ())
-        if found is None:
-            return
-        left = set(map(id, found[0]))
-        added = [each for each in added if id(each) in left]
-        lost = [each for each in pool if id(each) not in left and each.clause in known]
-        if (lost or added) and self._counts_fit(found[1]):
-            yield self._judge_clauses(lost, added)
+        attempts = [self._list_added()] if self._pair.has_origins else [[], self._list_added()]
+        for added in attempts:
+            pool = self._program.put_in_order([*self._made, *added])
+            left = self._drop_surplus(pool, added if self._pair.has_origins else ())
+            if left is not None and self._counts_fit(left[1]):
+                kept = set(map(id, left[0]))
+                found = [each for each in added if id(each) in kept]
+                lost = [each for each in pool if id(each) not in kept and each.clause in known]
+                if lost or found:
+                    yield self._judge_clauses(lost, found)
 
     def _judge_clauses(self, lost: Sequence[Resolvent], added: Sequence[Resolvent]) -> StepDifference:
         kinds = {each.clause[0] for each in (*lost, *added)}
