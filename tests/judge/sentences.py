@@ -17,6 +17,8 @@ import numpy as np
 from columns import FACT, NO_NUMBERS, ORDINARY, PROVED, RULE, TRUE, Clause, Numbers, Pair, Place, Recorded, Step
 from evidence import check_drawn, check_evidence
 from experiments import Problem, ProblemReader, Take
+from rankings import Ranks, check_patterns
+from remedies import check_remedies
 from words import Instance, SeenStep, Unknown, Value, read_phrase
 
 LEVELS = ("bits", "tolerance", "order", "renaming", "choice", "outcome", "rank", "metric")
@@ -75,7 +77,13 @@ class Checker:
 
     def check(self) -> Checked:
         """Check everything that the report states."""
-        self._check_run()
+        if self.report["coverage"]["fields"] == ["rankings"]:
+            num = len(Ranks.of(self.pair).both)
+            self._state(self.report["coverage"]["rankings"] == num, f"{num} ranks are of both sides")
+        else:
+            self._check_run()
+            for sentence, is_true in check_remedies(self.report, self.pair):
+                self._state(is_true, sentence)
         self._check_metrics()
         self._check_notes()
         self._check_drawn()
@@ -270,6 +278,12 @@ class Checker:
         self._state(first["cause"] == number, f"{where}: its first divergence belongs to cause {first['cause'] + 1}")
         if cause["when"]:
             self._check_condition(where, number, cause)
+        elif cause["stage"] == "rank" and cause["condition"] and self.pair.knows("rankings/optimistic"):
+            for pattern, is_confirmed in check_patterns(cause["condition"], self.pair):
+                if is_confirmed is None:
+                    self.not_checked.append(f"ranks: {re.sub(r'[0-9,.]+', 'N', pattern)}")
+                else:
+                    self._state(is_confirmed, f"{where}: {pattern}")
 
     def _check_condition(self, where: str, number: int, cause: dict[str, Any]) -> None:
         when = cause["when"]

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -235,6 +236,35 @@ def test_the_columns_contradict_nothing_said_of_a_prover_in_javascript(switch: s
     run(sys.executable, "-m", "kgverify", "trace", "import", str(steps), "-o", "steps.h5")
     kv.compare("reference", tmp_path / "steps.h5", save=tmp_path / "run")
     assert check_saved(tmp_path / "run").contradicted == []
+
+
+RANKS = {
+    "the side tail": lambda relation, side, rank: rank + (side == "tail"),
+    "the relation q": lambda relation, side, rank: rank + rank * (relation == "q"),
+    "each of the 50 actual ranks that differ is 2 higher": lambda relation, side, rank: rank + 2 * (rank > 5),
+    "each rank is one too high": lambda relation, side, rank: rank + 1,
+    "no actual rank is above 10": lambda relation, side, rank: min(rank, 10),
+    "not ranked by the actual side": lambda relation, side, rank: 0 if side == "head" else rank,
+}
+
+
+@pytest.mark.parametrize("words", RANKS)
+def test_the_ranks_contradict_nothing_said_of_their_differences(words: str, tmp_path: Path):
+    every = [(f"h{i}", "pqr"[i % 3], f"t{i}", side, 1 + i * 7 % 40) for i in range(30) for side in ("head", "tail")]
+    for name, rank_of in (("expected", lambda relation, side, rank: rank), ("actual", RANKS[words])):
+        rows = [(h, r, t, side, changed) for h, r, t, side, rank in every if (changed := rank_of(r, side, rank))]
+        text = "".join(",".join(map(str, row)) + "\n" for row in [("head", "relation", "tail", "side", "rank"), *rows])
+        (tmp_path / f"{name}.csv").write_text(text)
+    report = kv.compare(tmp_path / "expected.csv", tmp_path / "actual.csv", save=tmp_path / "run")
+    assert words in report.causes[0].condition
+    assert all(".realistic." in key for key in report.metrics.actual)
+    found = check_saved(tmp_path / "run")
+    assert found.contradicted == []
+    saved = json.loads((tmp_path / "run" / "report.json").read_text("utf-8"))
+    cause = saved["causes"][0]
+    for number in set(re.findall(r"\d+", cause["condition"])):
+        cause["condition"] = re.sub(rf"\b{number}\b", str(int(number) + 1), report.causes[0].condition)
+        assert Checker.of(saved, tmp_path / "run").check().contradicted, cause["condition"]
 
 
 @pytest.fixture(scope="module")
