@@ -86,5 +86,6 @@ def check_remedies(report: dict[str, Any], pair: Pair) -> Stated:
         yield from check_enough(role, side, ((report["exercise"] or {}).get(role) or {}).get("enough", {}))
     for number, cause in enumerate(report["causes"] or []):
         if found := re.fullmatch(r"kgverify shrink RUN_DIR --divergence (\d+)", cause["reproduce"]):
-            shown = report["divergences"][int(found[1]) - 1]
-            yield f"{cause['reproduce']} is of cause {number + 1}", number in (shown["cause"], shown["other_cause"])
+            shown = report["divergences"][int(found[1]) - 1 :][:1] if int(found[1]) else []
+            is_own = any(number in (each["cause"], each["other_cause"]) for each in shown)
+            yield f"{cause['reproduce']} is of cause {number + 1}", is_own
