@@ -19,7 +19,7 @@ from evidence import check_drawn, check_evidence
 from experiments import Problem, ProblemReader, Take
 from rankings import Ranks, check_patterns
 from remedies import check_remedies
-from words import Instance, SeenStep, Unknown, Value, read_phrase
+from words import Instance, SeenStep, Unknown, Value, find_value, read_phrase
 
 LEVELS = ("bits", "tolerance", "order", "renaming", "choice", "outcome", "rank", "metric")
 KINDS = {"fact": FACT, "rule": RULE}
@@ -298,17 +298,18 @@ class Checker:
             self._check_experiment(where, cause, condition)
         scope = "of the selected predicate " in when["sentence"]
         self._check_cases(where, number, cause, condition, scope=scope)
-        alike = re.search(
-            r"on these the same as \w+ (?:of the selected predicate |with a tie and )?(.*?)(?:; |$)", when["sentence"]
-        )
-        if alike:
-            other = read_conjunction(alike[1], when["unit"], self.pair.numbers.declared)
+        if not scope:
+            self._check_boundary(where, number, cause, condition)
+        alike = re.findall(r"on these the same as (.*?)(?:; |$)", when["sentence"])
+        for text in (*alike, *(when["others"] if when["is_exact"] else ())):
+            words = re.sub(r"^\w+ (?:of the selected predicate |with a tie and )?", "", text)
+            other = read_conjunction(words, when["unit"], self.pair.numbers.declared)
             if other is None:
-                self.not_checked.append(alike[1])
+                self.not_checked.append(words)
             elif other == ():
-                self.contradicted.append(f"{where}: no phrase is {alike[1]!r}")
+                self.contradicted.append(f"{where}: no phrase is {words!r}")
             else:
-                self._check_cases(f"{where}, alike", number, cause, [other], scope=scope)
+                self._check_cases(f"{where}, alike: {words}", number, cause, [other], scope=scope)
 
     def _check_counts(self, where: str, when: dict[str, Any]) -> None:
         found = re.search(r": ([\d,]+) of the ([\d,]+) .+?, and ([\d,]+) of the ([\d,]+) ", when["sentence"])
@@ -382,6 +383,33 @@ class Checker:
             shares = both / max(1, num_inside), both / len(wrong)
             self._state(min(shares) >= LEAST_SHARE, f"{where}: mostly, but precision and recall are {shares}")
         self._check_common(where, when["sentence"], wrong)
+
+    def _check_boundary(
+        self, where: str, number: int, cause: dict[str, Any], condition: list[tuple[Value, ...]]
+    ) -> None:
+        """State whether no instance that meets the other tests lies between the values that leave a bound open."""
+        number_of = r"(-?[\d,.]+(?:e[+-]?\d+)?)"
+        opened = (
+            rf'the true bound of "([^"]+)" may be any from .+?: nothing between {number_of} and {number_of} was seen'
+        )
+        for name, *bounds in re.findall(opened, cause["when"]["sentence"]):
+            value = find_value(name)
+            if value is None or len(condition) > 1:
+                self.not_checked.append(f"an open bound of {name}")
+                continue
+            low, high = (float(text.replace(",", "")) for text in bounds)
+            tests = condition[0]
+            # One of the tests is that of the bound.
+            is_open = [True] * len(tests)
+            try:
+                for instance, _ in self._collect(number, cause):
+                    held = [test(instance) for test in tests]
+                    is_between = low < value(instance) < high
+                    is_open = [o and not (is_between and all(held[:k] + held[k + 1 :])) for k, o in enumerate(is_open)]
+            except Unknown:
+                self.not_checked.append(f"an open bound of {name}")
+                continue
+            self._state(any(is_open), f"{where}: values between {low} and {high} were seen")
 
     def _check_common(self, where: str, sentence: str, wrong: list[Instance]) -> None:
         """State whether all wrong instances have in common what the sentence says."""
