@@ -1,4 +1,4 @@
-"""What a report says would help: a minimum or an error to accept, and values of limits, checked with the columns."""
+"""Remedies that a report names: a minimum or an error to accept, and values of limits, checked with the columns."""
 
 import re
 from collections.abc import Iterator
