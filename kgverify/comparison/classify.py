@@ -187,12 +187,13 @@ def _copied(around: Surroundings) -> Finding | None:
 
 def _of_matches(stage: Stage, around: Surroundings) -> Finding:
     expected, actual = (Counter[int](output) for output in around.outputs_of(stage))
-    missing, extra = (expected - actual).total(), (actual - expected).total()
+    missing, added = (expected - actual).total(), actual - expected
+    extra, repeated = added.total(), sum(num for clause, num in added.items() if expected[clause])
     is_repeated = any(atom.first < 0 and atom.first == atom.second for atom in around.steps[0].goal[:1])
     situation = "a repeated variable is selected" if is_repeated else ""
     what = "rule" if stage is Stage.MATCH_RULES else "fact"
     if missing or extra:
-        return Finding(*judge_counts(missing, extra, what), 0.7 if missing and extra else 1.0, situation)
+        return Finding(*judge_counts(missing, extra, what, repeated), 0.7 if missing and extra else 1.0, situation)
     dropped = _of_dropped(around)
     if dropped is not None:
         return dropped._replace(situation=situation)

@@ -100,9 +100,18 @@ class StepPair:
         return key if self.has_origins else (kind, atoms, NO_CLAUSE)
 
 
-def judge_counts(missing: int, extra: int, what: str) -> tuple[DifferenceClass, str]:
-    """Return the class for some missing and extra items, and both numbers in words: `2 facts missing, none extra`."""
+def judge_counts(missing: int, extra: int, what: str, repeated: int = 0) -> tuple[DifferenceClass, str]:
+    """Return the class for some missing and extra items, and both numbers in words: `2 facts missing, none extra`.
+
+    repeated: how many of the extra items are there already
+    """
+    of_extra = f", {repeated:,} of them repeated" if repeated else ""
     if not missing:
-        return DifferenceClass.EXTRA, f"{count_of(extra, what)} extra, none missing"
+        words = (
+            f"{count_of(extra, f'repeated {what}')} extra"
+            if repeated == extra
+            else f"{count_of(extra, what)} extra{of_extra}"
+        )
+        return DifferenceClass.EXTRA, f"{words}, none missing"
     kind = DifferenceClass.SUBSTITUTED if extra else DifferenceClass.MISSING
-    return kind, f"{count_of(missing, what)} missing, {f'{extra:,}' if extra else 'none'} extra"
+    return kind, f"{count_of(missing, what)} missing, {f'{extra:,}' if extra else 'none'} extra{of_extra}"

@@ -148,7 +148,8 @@ def describe_boundary(tests: Sequence[Term], features: Sequence[Feature]) -> str
         power = max(int(last), 1).bit_length() - 1
         such_as = f", such as 2^{power} = {1 << power:,}" if power >= FEWEST_BITS and first <= 1 << power else ""
         bounds = f"from {describe_number(first)} to {describe_number(last)}{such_as}"
-        unseen = f"nothing between {describe_number(low)} and {describe_number(high)} was seen"
+        among = " among what meets the other tests" if len(tests) > 1 else ""
+        unseen = f"nothing between {describe_number(low)} and {describe_number(high)} was seen{among}"
         parts.append(f'the true bound of "{name}" may be any {bounds}: {unseen}')
     return "; ".join(parts)
 

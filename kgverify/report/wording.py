@@ -472,7 +472,11 @@ def describe_limits(limits: DeclaredLimits, *sides: Exercise) -> list[str]:
         what = f"{num:,} of {exercise.counted:,} steps {were} cut"
         if name == "max_depth":
             what = f"{count_of(num, 'derivation')} ended at the limit"
-        other = f"; {name} {enough:,} would cut none of them" if value < enough <= _LARGEST.get(name, 0) else ""
+        other = (
+            f"; {name} {enough:,} would cut none of the program's resolvents"
+            if value < enough <= _LARGEST.get(name, 0)
+            else ""
+        )
         lines.append(f"{what}: the verdict holds only for {name} {value:,}{other}")
     if never := [name for name in _LIMITS if name in reached and not reached[name].limits.get(name)]:
         lines.append(f"no step reached {' or '.join(never)}: a fault there would not have been seen")

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 from msgspec.structs import replace
-from problem_text import RINGS, graph_of
+from problem_text import BRANCHING, LOOPED, RINGS
 
 import kgverify as kv
 from kgverify.engines.plain.engine import PlainEngine
@@ -101,27 +101,6 @@ def test_a_limit_that_counts_resolvents_that_another_one_drops_is_described():
     assert "beyond max_resolvents only if resolvents of more than max_atoms atoms count" in causes[0].condition
 
 
-RING = range(13)
-LOOPED = graph_of(
-    "; ".join(
-        (
-            *(f"e(n{i:02}, n{i * 5 % 13:02})" for i in RING),
-            *(f"e(n{i:02}, n{(i * 3 + 1) % 13:02})" for i in RING if i % 3),
-            *(f"f(n{i:02}, n{i * 7 % 13:02})" for i in RING),
-            *(f"g(n{i:02}, n{i * 3 % 13:02})" for i in RING[:9]),
-            "f(n03, n03); w(n01, n02); w(n12, n12); w(n02, n05)",
-            "r(X, Y) <- e(X, Z), r(Z, Y); r(X, Y) <- r(Y, X); r(X, Y) <- f(X, Z), e(Z, W), f(W, Y); r(X, X) <- f(X, Z)",
-            "r(X, Y) <- w(Z, X), e(X, Y); e(X, Y) <- f(Y, X); w(X, n02) <- e(X, Z), f(Z, Z)",
-            "r(X, Z) <- w(X, Y), w(Y, Z), e(W, Z); r(X, Y) <- f(n03, n03), g(X, Z), e(Z, Y)",
-            "s(X, Y) <- f(n03, n03), e(X, Z), f(Z, Y); g(X, Y) <- f(n03, n03), e(Y, X)",
-            "s(X, Y) <- g(Z, W), f(X, Z), e(W, Y); s(X, Y) <- f(X, Z), f(Z, Y), s(Y, X)",
-            "s(X, Y) <- g(X, Y), g(Y, X), w(X, Y), f(X, X); g(X, Y) <- e(Y, Z), f(Z, X)",
-            *(f"! {'rs'[i % 2]}(n{i:02}, n{(i * 4 + 2) % 13:02})" for i in RING[1:7]),
-        )
-    )
-)
-
-
 def count_variables(atoms):
     return len({term for _, *terms in atoms for term in terms if term < 0})
 
@@ -207,19 +186,6 @@ def test_what_provers_confuse_is_described(stages: dict[str, Any], words: str):
         equality=kv.Equality(determinism=False, minimum={}),
     )
     assert any(words in cause.condition for cause in report.causes)
-
-
-BRANCHING = graph_of(
-    "; ".join(
-        (
-            *(f"p(n{i}, n{(i * factor + more) % 13})" for i in RING for factor, more in ((5, 0), (3, 1), (7, 2))),
-            *(f"q(n{i}, n{(i * factor + more) % 13})" for i in RING for factor, more in ((2, 0), (9, 1))),
-            "r(X, Y) <- p(Z, Y), q(X, Z); r(X, Y) <- q(Z, Y), p(Z, X), q(X, Z); r(X, Y) <- p(X, Z), p(Z, Y)",
-            "q(X, Y) <- r(Y, X); r(X, Y) <- p(Y, Z), r(X, Z)",
-            *(f"! r(n{i}, n{(i * 4 + 2) % 13})" for i in RING[1:9]),
-        )
-    )
-)
 
 
 @pytest.mark.usefixtures("experiments")

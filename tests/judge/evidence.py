@@ -52,10 +52,15 @@ def loses(kind: int, is_missing: bool) -> Callable[[Stated], bool | None]:
     def check(s: Stated) -> bool | None:
         if not s.is_open or s.seen.pair.program is None:
             return None
-        left, right = ({c for c in s.seen.clauses_of(side) if c[0] == kind} for side in (s.left, s.right))
+        left, right = (Counter(c for c in s.seen.list_clauses(side) if c[0] == kind) for side in (s.left, s.right))
         matched = {clause for clause in s.seen.matched if clause[0] == kind}
-        found = (left - right, right - left - matched) if is_missing else (right - left, left - right)
-        return len(found[0]) == s.numbers[0] and not found[1]
+        found, others = (left - right, right - left) if is_missing else (right - left, left - right)
+        if is_missing:
+            others = Counter(clause for clause in others if clause not in matched)
+        repeated = sum(num for clause, num in found.items() if left[clause]) if not is_missing else 0
+        is_all = " repeated " in s.each["evidence"].partition(" extra")[0]
+        stated = s.numbers[1] if len(s.numbers) > 1 else s.numbers[0] * is_all
+        return [found.total(), repeated] == [s.numbers[0], stated] and not others
 
     return check
 
@@ -133,8 +138,8 @@ CHECKS: list[tuple[str, Callable[[Stated], bool | None]]] = [
     (r"the same ([\d,]+) resolvents in a different order", has_same_resolvents),
     (r"([\d,]+) facts? missing, none extra", loses(FACT, True)),
     (r"([\d,]+) rules? missing, none extra", loses(RULE, True)),
-    (r"([\d,]+) facts? extra, none missing", loses(FACT, False)),
-    (r"([\d,]+) rules? extra, none missing", loses(RULE, False)),
+    (r"([\d,]+) (?:repeated )?facts? extra(?:, ([\d,]+) of them repeated)?, none missing", loses(FACT, False)),
+    (r"([\d,]+) (?:repeated )?rules? extra(?:, ([\d,]+) of them repeated)?, none missing", loses(RULE, False)),
     (r"the same clause gave different atoms", changes_atoms),
     (r"the goal is that of an earlier step", is_earlier_goal),
     (r"([\d,]+) resolvents? missing$", differs_by(True)),
@@ -162,7 +167,7 @@ def check_evidence(each: dict[str, Any], seen: SeenStep, left: Step, right: Step
     """Return whether the columns confirm the evidence of a divergence; None if they do not show it."""
     for words, check in CHECKS:
         if found := re.match(words, each["evidence"]):
-            return check(Stated([float(n.replace(",", "")) for n in found.groups()], each, seen, left, right))
+            return check(Stated([float(n.replace(",", "")) for n in found.groups() if n], each, seen, left, right))
     return None
 
 

@@ -16,7 +16,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from columns import FACT, NO_NUMBERS, ORDINARY, PROVED, RULE, TRUE, Clause, Numbers, Pair, Place, Recorded, Step
 from evidence import check_drawn, check_evidence
-from words import Instance, SeenStep, Unknown, Value, read_phrase
+from experiments import Problem, ProblemReader, Take
+from rankings import Ranks, check_patterns
+from remedies import check_remedies
+from words import Instance, SeenStep, Unknown, Value, find_value, read_phrase
 
 LEVELS = ("bits", "tolerance", "order", "renaming", "choice", "outcome", "rank", "metric")
 KINDS = {"fact": FACT, "rule": RULE}
@@ -52,21 +55,35 @@ class Checker:
         self.report = report
         self.pair = Pair(expected, actual, float((report.get("rounding") or {}).get("bound", 0.0)), numbers)
         self.stepped: Recorded | None = None
+        self.take: Take | None = None
         self.contradicted: list[str] = []
         self.not_checked: list[str] = []
         self.num_confirmed = 0
 
     @classmethod
-    def of(cls, report: dict[str, Any], folder: Path, numbers: Numbers = NO_NUMBERS) -> "Checker":
-        """Return the checker of a report about the two traces of a saved run. numbers: those of the engine under test."""
+    def of(
+        cls, report: dict[str, Any], folder: Path, numbers: Numbers = NO_NUMBERS, take: Take | None = None
+    ) -> "Checker":
+        """Return the checker of a report about the two traces of a saved run.
+
+        numbers: those of the engine under test
+        take:    takes the steps of experiments again; None if the engines are not there
+        """
         checker = cls(report, *(Recorded.read(folder / f"{name}.h5") for name in ("expected", "actual")), numbers)
+        checker.take = take
         if report["lockstep"] and (folder / "lockstep.h5").exists():
             checker.stepped = Recorded.read(folder / "lockstep.h5")
         return checker
 
     def check(self) -> Checked:
         """Check everything that the report states."""
-        self._check_run()
+        if self.report["coverage"]["fields"] == ["rankings"]:
+            num = len(Ranks.of(self.pair).both)
+            self._state(self.report["coverage"]["rankings"] == num, f"{num} ranks are of both sides")
+        else:
+            self._check_run()
+            for sentence, is_true in check_remedies(self.report, self.pair):
+                self._state(is_true, sentence)
         self._check_metrics()
         self._check_notes()
         self._check_drawn()
@@ -261,6 +278,12 @@ class Checker:
         self._state(first["cause"] == number, f"{where}: its first divergence belongs to cause {first['cause'] + 1}")
         if cause["when"]:
             self._check_condition(where, number, cause)
+        elif cause["stage"] == "rank" and cause["condition"] and self.pair.knows("rankings/optimistic"):
+            for pattern, is_confirmed in check_patterns(cause["condition"], self.pair):
+                if is_confirmed is None:
+                    self.not_checked.append(f"ranks: {re.sub(r'[0-9,.]+', 'N', pattern)}")
+                else:
+                    self._state(is_confirmed, f"{where}: {pattern}")
 
     def _check_condition(self, where: str, number: int, cause: dict[str, Any]) -> None:
         when = cause["when"]
@@ -271,19 +294,22 @@ class Checker:
         condition = self._read_condition(where, when)
         if condition is None:
             return
+        if when["experiment"]:
+            self._check_experiment(where, cause, condition)
         scope = "of the selected predicate " in when["sentence"]
         self._check_cases(where, number, cause, condition, scope=scope)
-        alike = re.search(
-            r"on these the same as \w+ (?:of the selected predicate |with a tie and )?(.*?)(?:; |$)", when["sentence"]
-        )
-        if alike:
-            other = read_conjunction(alike[1], when["unit"], self.pair.numbers.declared)
+        if not scope:
+            self._check_boundary(where, number, cause, condition)
+        alike = re.findall(r"on these the same as (.*?)(?:; |$)", when["sentence"])
+        for text in (*alike, *(when["others"] if when["is_exact"] else ())):
+            words = re.sub(r"^\w+ (?:of the selected predicate |with a tie and )?", "", text)
+            other = read_conjunction(words, when["unit"], self.pair.numbers.declared)
             if other is None:
-                self.not_checked.append(alike[1])
+                self.not_checked.append(words)
             elif other == ():
-                self.contradicted.append(f"{where}: no phrase is {alike[1]!r}")
+                self.contradicted.append(f"{where}: no phrase is {words!r}")
             else:
-                self._check_cases(f"{where}, alike", number, cause, [other], scope=scope)
+                self._check_cases(f"{where}, alike: {words}", number, cause, [other], scope=scope)
 
     def _check_counts(self, where: str, when: dict[str, Any]) -> None:
         found = re.search(r": ([\d,]+) of the ([\d,]+) .+?, and ([\d,]+) of the ([\d,]+) ", when["sentence"])
@@ -358,6 +384,33 @@ class Checker:
             self._state(min(shares) >= LEAST_SHARE, f"{where}: mostly, but precision and recall are {shares}")
         self._check_common(where, when["sentence"], wrong)
 
+    def _check_boundary(
+        self, where: str, number: int, cause: dict[str, Any], condition: list[tuple[Value, ...]]
+    ) -> None:
+        """State whether no instance that meets the other tests lies between the values that leave a bound open."""
+        number_of = r"(-?[\d,.]+(?:e[+-]?\d+)?)"
+        opened = (
+            rf'the true bound of "([^"]+)" may be any from .+?: nothing between {number_of} and {number_of} was seen'
+        )
+        for name, *bounds in re.findall(opened, cause["when"]["sentence"]):
+            value = find_value(name)
+            if value is None or len(condition) > 1:
+                self.not_checked.append(f"an open bound of {name}")
+                continue
+            low, high = (float(text.replace(",", "")) for text in bounds)
+            tests = condition[0]
+            # One of the tests is that of the bound.
+            is_open = [True] * len(tests)
+            try:
+                for instance, _ in self._collect(number, cause):
+                    held = [test(instance) for test in tests]
+                    is_between = low < value(instance) < high
+                    is_open = [o and not (is_between and all(held[:k] + held[k + 1 :])) for k, o in enumerate(is_open)]
+            except Unknown:
+                self.not_checked.append(f"an open bound of {name}")
+                continue
+            self._state(any(is_open), f"{where}: values between {low} and {high} were seen")
+
     def _check_common(self, where: str, sentence: str, wrong: list[Instance]) -> None:
         """State whether all wrong instances have in common what the sentence says."""
         keys = {
@@ -369,6 +422,56 @@ class Checker:
             if f"all of them {words}" in sentence:
                 num = len({key(each) for each in wrong})
                 self._state(num == 1, f"{where}: {words}, but there are {num}")
+
+    # Experiments
+
+    def _check_experiment(self, where: str, cause: dict[str, Any], condition: list[tuple[Value, ...]]) -> None:
+        """State the figures of an experiment, and that its two problems go as the report says if they are tried again."""
+        when = cause["when"]
+        tried = when["experiment"]
+        num, num_tried = tried["num_predicted"], tried["num_tried"]
+        if tried["verdict"] != "confirmed":
+            untested = f"not tested by experiment: {tried['reason']}" in when["sentence"]
+            self._state(untested and "confirmed by" not in when["sentence"], f"{where}: no experiment confirms it")
+            return
+        pair = "wrong at {}, and right at {}".format(*tried["pair"])
+        words = f"confirmed by experiment, {num:,} of {num_tried:,} as predicted: {pair}"
+        self._state(words in when["sentence"], f"{where}: the experiment is {words}")
+        least = num_tried if when["is_exact"] or when["is_partial"] else LEAST_SHARE * num_tried
+        self._state(least <= num <= num_tried, f"{where}: confirmed, but {num} of {num_tried}")
+        reader = ProblemReader(self.pair.sides[0])
+        problems = [reader.read(text) for text in tried["pair"]]
+        if self.take is None or None in problems:
+            self.not_checked.append(f"an experiment with {when['unit']}s")
+            return
+        again = Checker(self.report, *self.take(problems), self.pair.numbers)
+        for row, (problem, is_wrong) in enumerate(zip(problems, (True, False), strict=True)):
+            try:
+                found = again._try_problem(row, problem, cause, condition)
+            except Unknown:
+                found = None
+            if found is None:
+                self.not_checked.append(f"an experiment whose {when['unit']} does not show")
+                continue
+            self._state(found[0] == is_wrong, f"{where}: {tried['pair'][row]} goes {'right' if is_wrong else 'wrong'}")
+            self._state(found[1] == is_wrong, f"{where}: {tried['pair'][row]} meets it: {found[1]}")
+
+    def _try_problem(
+        self, row: int, problem: Problem, cause: dict[str, Any], condition: list[tuple[Value, ...]]
+    ) -> tuple[bool, bool] | None:
+        """Return whether a problem goes wrong, and whether a condition holds for it; None if the step does not show it."""
+        step = SeenStep(self.pair, Place(row, row, 0))
+        step.visited = problem.visited
+        if problem.clause is None:
+            left, right = (self.pair.step(side, step.place) for side in (0, 1))
+            cases = [Case(Instance(self.pair, row, step), self.pair.differ(left, right))]
+        else:
+            every = self._collect_parts(step, True, cause["when"]["unit"], cause)
+            cases = [case for case in every if case.instance.clause == problem.clause]
+        if not cases:
+            return None
+        instance, is_wrong = cases[0]
+        return is_wrong, any(all(test(instance) for test in tests) for tests in condition)
 
     def _describe(self, instance: Instance) -> str:
         place = f"candidate {instance.row}"
@@ -649,9 +752,9 @@ def compute_metrics(of_side: Any, optimistic: Any, pessimistic: Any) -> dict[str
     return found
 
 
-def check_saved(folder: Path, numbers: Numbers = NO_NUMBERS) -> Checked:
-    """Check a saved run: its report against its two traces. numbers: those of the engine under test."""
-    return Checker.of(json.loads((folder / "report.json").read_text("utf-8")), folder, numbers).check()
+def check_saved(folder: Path, numbers: Numbers = NO_NUMBERS, take: Take | None = None) -> Checked:
+    """Check a saved run: its report against its two traces. numbers, take: those of `Checker.of`."""
+    return Checker.of(json.loads((folder / "report.json").read_text("utf-8")), folder, numbers, take).check()
 
 
 def main(folders: list[str]) -> int:

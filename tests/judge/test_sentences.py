@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -23,7 +24,7 @@ from words import read_phrase
 import kgverify as kv
 from kgverify.engines.plain.engine import PlainEngine
 from kgverify.ranking.draw import draw_candidates
-from kgverify.step.plain_step import SOUND, match_facts, match_rules, resolve, score_shortest
+from kgverify.step.plain_step import SOUND, match_facts, match_rules, resolve, score, score_shortest
 
 TABLE = tomllib.loads(resources.files("kgverify.conditions").joinpath("features.toml").read_text("utf-8"))
 CATALOGUE = tomllib.loads(resources.files("kgverify.prover.faults").joinpath("catalogue.toml").read_text("utf-8"))
@@ -98,6 +99,7 @@ HIDDEN = {
             each._replace(atoms=each.atoms[:-1]) if len(each.atoms) > 2 else each for each in resolve(*given)
         ]
     },
+    "each resolvent is listed twice": {"resolve": lambda *given: [each for each in resolve(*given) for _ in range(2)]},
     "a rule is not tried": {"match_rules": lambda situation, selected: match_rules(situation, selected)[1:]},
     "scores in sixteenths": {
         "score": lambda situation, resolvents: [
@@ -237,6 +239,73 @@ def test_the_columns_contradict_nothing_said_of_a_prover_in_javascript(switch: s
     assert check_saved(tmp_path / "run").contradicted == []
 
 
+RANKS = {
+    "the side tail": lambda relation, side, rank: rank + (side == "tail"),
+    "the relation q": lambda relation, side, rank: rank + rank * (relation == "q"),
+    "each of the 50 actual ranks that differ is 2 higher": lambda relation, side, rank: rank + 2 * (rank > 5),
+    "each rank is one too high": lambda relation, side, rank: rank + 1,
+    "no actual rank is above 10": lambda relation, side, rank: min(rank, 10),
+    "not ranked by the actual side": lambda relation, side, rank: 0 if side == "head" else rank,
+}
+
+
+@pytest.mark.parametrize("words", RANKS)
+def test_the_ranks_contradict_nothing_said_of_their_differences(words: str, tmp_path: Path):
+    every = [(f"h{i}", "pqr"[i % 3], f"t{i}", side, 1 + i * 7 % 40) for i in range(30) for side in ("head", "tail")]
+    for name, rank_of in (("expected", lambda relation, side, rank: rank), ("actual", RANKS[words])):
+        rows = [(h, r, t, side, changed) for h, r, t, side, rank in every if (changed := rank_of(r, side, rank))]
+        text = "".join(",".join(map(str, row)) + "\n" for row in [("head", "relation", "tail", "side", "rank"), *rows])
+        (tmp_path / f"{name}.csv").write_text(text)
+    report = kv.compare(tmp_path / "expected.csv", tmp_path / "actual.csv", save=tmp_path / "run")
+    assert words in report.causes[0].condition
+    assert all(".realistic." in key for key in report.metrics.actual)
+    found = check_saved(tmp_path / "run")
+    assert found.contradicted == []
+    saved = json.loads((tmp_path / "run" / "report.json").read_text("utf-8"))
+    cause = saved["causes"][0]
+    for number in set(re.findall(r"\d+", cause["condition"])):
+        cause["condition"] = re.sub(rf"\b{number}\b", str(int(number) + 1), report.causes[0].condition)
+        assert Checker.of(saved, tmp_path / "run").check().contradicted, cause["condition"]
+
+
+REMEDIES = {
+    "--score-error 0.0008": (
+        {"score": lambda situation, made: [each - i / 10_000 for i, each in enumerate(score(situation, made))]},
+        {},
+        "--score-error 0.0001",
+    ),
+    "--minimum proved=1,choices=1": ({}, {"minimum": {"proved": 1, "rules": 400, "choices": 1}}, "--minimum proved=99"),
+    "max_resolvents": ({"match_facts": lambda situation, _: range(0, len(situation.clauses.facts), 3)}, {}, ""),
+}
+
+
+@pytest.mark.parametrize("words", REMEDIES)
+def test_a_remedy_is_one_of_this_run(words: str, tmp_path: Path):
+    stages, equality, others = REMEDIES[words]
+
+    def make(program: Any, limits: Any, policy: Any) -> PlainEngine:
+        engine = PlainEngine(program, limits, policy, stages=SOUND._replace(**stages))
+        engine.info = replace(engine.info, name="hidden", mode="")
+        return engine
+
+    kv.verify(
+        "random:1",
+        make,
+        queries=10,
+        corruptions=4,
+        limits=kv.Limits(max_depth=4, **({} if others else {"max_resolvents": 3})),
+        equality=kv.Equality(**{"determinism": False, "minimum": {}, **equality}),
+        save=tmp_path / "run",
+    )
+    assert check_saved(tmp_path / "run").contradicted == []
+    text = (tmp_path / "run" / "report.json").read_text("utf-8")
+    assert words in text
+    report = json.loads(text.replace(words, others or words))
+    if not others:
+        report["exercise"]["actual"]["enough"][words] = 3
+    assert Checker.of(report, tmp_path / "run").check().contradicted
+
+
 @pytest.fixture(scope="module")
 def capped(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A saved run of an engine that tries only the first 50 facts of a predicate."""
@@ -295,6 +364,7 @@ FALSE_SENTENCES = {
     "a note": change_value("notes", to=lambda notes: [note.replace("7 of 52", "8 of 52") for note in notes]),
     "a share": change_value("attribution", "shares", 0, "share", to=lambda share: share / 2),
     "a metric if repaired": change_value("attribution", "shares", 0, "repaired", to=lambda value: value / 2),
+    "a reproducer": change_value("causes", 0, "reproduce", to=lambda text: "kgverify shrink RUN_DIR --divergence 0"),
     "a metric": change_value("metrics", "actual", "both.realistic.hits_at_10", to=lambda value: value + 0.1),
 }
 

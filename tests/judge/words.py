@@ -95,6 +95,12 @@ class SeenStep:
         listed = Counter(r.content for r in step.resolvents)
         return {clause for content, every in made.items() if listed[content] >= len(every) for clause in every}
 
+    def list_clauses(self, step: Step) -> Iterable[Clause]:
+        """Return the clauses of a side's list, each as often as it is recorded; once each if they are not recorded."""
+        if not self.pair.has_origins:
+            return self.clauses_of(step)
+        return [r.clause for r in step.resolvents if r.kind in (ORDINARY, TRUE) and r.clause]
+
     @cached_property
     def visited(self) -> list[Goal]:
         """The goals of the derivation up to this step."""

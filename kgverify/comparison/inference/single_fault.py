@@ -830,7 +830,8 @@ class _Search:
     def _judge_clauses(self, lost: Sequence[Resolvent], added: Sequence[Resolvent]) -> StepDifference:
         kinds = {each.clause[0] for each in (*lost, *added)}
         what = "clause" if len(kinds) > 1 else "rule" if min(kinds) == Origin.RULE else "fact"
-        kind, words = judge_counts(len(lost), len(added), what)
+        known = {each.clause for each in self._made}
+        kind, words = judge_counts(len(lost), len(added), what, sum(each.clause in known for each in added))
         is_open = self._program.remembers and len(self._program.visited) > 1 and bool(lost)
         confidence = LIKELY if is_open or not self._pair.has_origins else CLEAR
         if self._wanted.keys[0][0] == GoalKind.TRUE and len(self._actual.keys) > 1:
