@@ -18,6 +18,7 @@ from stepaudit.options import AuditOptions
 from stepaudit.report import ReportBuilder
 
 TICKETS = itertools.count()
+CYCLE = itertools.cycle([0.5, 2.0])
 
 
 def draw(call: int) -> tuple[Tensor]:
@@ -38,6 +39,10 @@ def take_a_ticket(x: Tensor) -> Tensor:
     return x + next(TICKETS)
 
 
+def scale_in_turn(x: Tensor) -> Tensor:
+    return x * next(CYCLE)
+
+
 def yield_rows(x: Tensor) -> Iterator[Tensor]:
     yield x + 1
 
@@ -48,7 +53,11 @@ def do_nothing(x: Tensor) -> str:
 
 @pytest.mark.parametrize(
     ("step", "words"),
-    [(take_a_ticket, "global TICKETS (count) cannot be restored"), (do_nothing, "no operation of torch ran")],
+    [
+        (take_a_ticket, "global TICKETS (count) cannot be restored"),
+        (scale_in_turn, "global CYCLE (cycle) cannot be restored"),
+        (do_nothing, "no operation of torch ran"),
+    ],
 )
 def test_a_step_that_nothing_can_judge_is_inconclusive(step: object, words: str):
     report = audit(step, "backend-eager")
