@@ -31,6 +31,7 @@ from stepaudit.ladder.observation import (
 from stepaudit.ladder.rounding import RUNS, Excuse, Float64Run, excuse, may_be_rounding
 from stepaudit.ladder.unsteady import Source, find_source
 from stepaudit.minimize import Attempts
+from stepaudit.operations import OperationMode
 from stepaudit.options import EAGER, GIVEN, USUALLY, WITHOUT_CACHES, AuditOptions, Rung
 from stepaudit.properties.captured_values import CapturedState, find_captured_values, set_tensor
 from stepaudit.properties.compiled_run import silencing_compiler
@@ -135,7 +136,7 @@ class Judge:
             for each, one in self.compare(seen, EXACT)
             if each[1:3] not in unsteady or not self._explain_rounding(each, one)
         )
-        return tuple(found), sum(each.num_of_step for each in made), operators
+        return tuple(found), sum(each.num_operations for each in seen.values()), operators
 
     def _watch_rounding(self, *how: Any) -> tuple[Watched, list[Float64Run]]:
         """Make the calls in eager, each in a context that sees its roundings. Return the contexts as well."""
@@ -145,7 +146,7 @@ class Judge:
             made.append(Float64Run(*how))
             return made[-1]
 
-        return watch(self.subject, EAGER, self.expected, repetitions=0, float64=begin), made
+        return watch(self.subject, EAGER, self.expected, repetitions=0, make_mode=begin), made
 
     @cached_property
     def _float64(self) -> Watched:
@@ -397,7 +398,7 @@ def watch(
     expected: Watched | None = None,
     *,
     repetitions: int = 2,
-    float64: Callable[[], Float64Run] | None = None,
+    make_mode: Callable[[], OperationMode | None] = lambda: None,
     note: Callable[[str, Observation], None] = lambda name, seen: None,
 ) -> Watched:
     """Make the calls of a subject on a rung, compiled anew.
@@ -406,7 +407,7 @@ def watch(
 
     expected: the eager calls. Repeated calls begin with the results of these, so that rounding does not add up over
               calls.
-    float64:  makes the context in which each call is observed
+    make_mode: makes the mode in which a call is observed
     note:     receives an empty observation when a call begins, and the actual observation when it has returned
     """
     with _compiling_anew():
@@ -418,7 +419,16 @@ def watch(
             # In eager, also what the step compiles itself runs without the compiler.
             stance = torch.compiler.set_stance("force_eager") if rung == EAGER else nullcontext()
             with seeding(subject.first + number), stance:
-                seen[name] = _call(function, subject.function, inputs, float64, draws_as_eager=rung.draws_as_eager)
+                if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+                    # Earlier outputs of a captured graph may be overwritten, but they have been copied.
+                    torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
+                seen[name] = observe(
+                    function,
+                    inputs,
+                    captures=subject.function,
+                    mode=make_mode(),
+                    draws_as_eager=rung.draws_as_eager,
+                )
             note(name, seen[name])
 
         for number in range(subject.calls):
@@ -454,30 +464,6 @@ def _compile_plainly(function: Function, options: dict[str, Any]) -> Function:
         return function(*inputs, **keywords)
 
     return torch.compile(run, **options)
-
-
-def _call(
-    function: Function,
-    captures: Function,
-    inputs: Inputs,
-    float64: Callable[[], Float64Run] | None,
-    *,
-    draws_as_eager: bool,
-) -> Observation:
-    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        # Earlier outputs of a captured graph may be overwritten, but they have been copied.
-        torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
-    if float64 is None:
-        return observe(function, inputs, captures=captures, draws_as_eager=draws_as_eager)
-    run = float64()
-
-    def step(*given: Any, **keywords: Any) -> Any:
-        try:
-            return function(*given, **keywords)
-        finally:
-            run.num_of_step = run.num_operations
-
-    return observe(step, inputs, captures=captures, around=run, convert=run.shadow_of)
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 import enum
 import random
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
@@ -13,6 +13,7 @@ from torch import Tensor
 
 from stepaudit.audited_function import Function, Inputs, Subject, call_with
 from stepaudit.errors import describe_error
+from stepaudit.operations import OperationMode
 from stepaudit.properties.captured_values import CapturedState, find_captured_values, is_plain, restoring
 from stepaudit.properties.compiled_run import is_overwritten
 from stepaudit.source_lines import find_line_in_text
@@ -53,6 +54,7 @@ class Observation:
     end:     how the call ended the process, such as `SIGABRT`; empty if it did not
     draws:   whether the call drew random numbers
     is_of_compiler: whether the error is a failure of the compiler itself
+    num_operations: the number of operations that ran in the mode of the call
     """
 
     effects: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -60,6 +62,7 @@ class Observation:
     end: str = ""
     draws: bool = False
     is_of_compiler: bool = False
+    num_operations: int = 0
 
     @property
     def kind_of_error(self) -> str:
@@ -118,21 +121,23 @@ def observe(
     inputs: Inputs,
     *,
     captures: Function | None = None,
-    around: AbstractContextManager[Any] = nullcontext(),  # noqa: B008  it has no state
-    convert: Callable[[Any], Any] = lambda leaf: leaf,
+    mode: OperationMode | None = None,
     draws_as_eager: bool = True,
 ) -> Observation:
     """Call a function and record its effects, including errors.
 
     captures: the function whose captured state is read, instead of that of `function`
-    around:   the context of the call; convert: maps a leaf to the value that is recorded
+    mode:     runs the operations of the call, and says which value of a leaf is recorded
     draws_as_eager: whether the function must leave torch's own generators in the state in which eager leaves them
     RuntimeError if a kernel has failed, after which nothing can be recorded.
     """
-    states = _read_generators()
+    states, convert, num_operations = _read_generators(), mode.shadow_of if mode else lambda leaf: leaf, 0
     try:
-        with around:
-            output = call_with(function, inputs)
+        with mode or nullcontext():
+            try:
+                output = call_with(function, inputs)
+            finally:
+                num_operations = mode.num_operations if mode else 0
             left = _read_generators()
             outputs, arguments = name_leaves("output", output), with_grads(name_leaves("argument", inputs))
             captured = _read_captured(captures)
@@ -155,7 +160,7 @@ def observe(
             # The failure of a kernel is reported by the call that launched it.
             if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
                 torch.cuda.synchronize()
-            return Observation(effects, draws=states != left)
+            return Observation(effects, draws=states != left, num_operations=num_operations)
     except Exception as raised:
         error = describe_error(_find_error_of_step(raised))
         if is_overwritten(raised):
@@ -164,7 +169,7 @@ def observe(
         effects = {kind: _copy(leaves, lambda leaf: leaf) for kind, leaves in given.items()}
         kind = type(raised)
         is_of_compiler = kind.__module__.startswith(_COMPILER) and kind.__name__ not in _OF_STEPS
-        return Observation(effects, error=error, is_of_compiler=is_of_compiler)
+        return Observation(effects, error=error, is_of_compiler=is_of_compiler, num_operations=num_operations)
 
 
 def _find_error_of_step(error: BaseException) -> BaseException:

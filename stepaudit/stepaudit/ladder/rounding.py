@@ -14,11 +14,11 @@ from typing import Any, Final, NamedTuple
 import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from stepaudit.environment import read_product_settings
 from stepaudit.ladder.custom_operators import UseOfOperator, note_use
 from stepaudit.ladder.observation import VALUES, Deviation, Observation
+from stepaudit.operations import OperationMode
 from stepaudit.values import Precision, find_other_elements, is_same, scale_of
 
 RUNS: Final = 12
@@ -50,20 +50,18 @@ _COARSE: Final = {"high": 2.0**-12, "medium": 2.0**-9}
 """A quarter of the unit to which a GPU may round the factors of a float32 product, by the precision that torch is set to."""
 
 
-class Float64Run(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Float64Run(OperationMode):
     """A run in which all memory of floats has a shadow in float64, computed by the same operations.
 
     seed: if given, each inexact result is replaced by another legitimate rounding of it; `has_rounded` says whether one was
     ulps: the units of rounding by which it is replaced; 0 leaves every result as it is
 
-    num_operations: the operations that ran; num_of_step: those of the step itself
     custom_operators: the operators that torch does not define, with their first use
     """
 
     def __init__(self, seed: int | None = None, ulps: float = _ULPS) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.has_rounded = False
-        self.num_operations = self.num_of_step = 0
         self.custom_operators: dict[Any, UseOfOperator] = {}
         self._ulps = ulps
         self._noise = None if seed is None else torch.Generator().manual_seed(seed)
@@ -77,28 +75,32 @@ class Float64Run(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """
         return self._find(leaf).clone() if self._noise is None and _has_shadow(leaf) else leaf
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run the operation, and run it in float64 as well."""
-        kwargs = kwargs or {}
-        self.num_operations += 1
+    def run_unseen(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Run what has no counterpart in float64, and use the present values as the float64 values from now on."""
+        out = func(*args, **kwargs)
+        for leaf in pytree.tree_leaves((args, kwargs, out)):
+            if _has_shadow(leaf):
+                self._find(leaf).copy_(leaf.detach())
+        return out
+
+    def meet(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Run an operation, and run it in float64 as well."""
         note_use(self.custom_operators, func, args, kwargs)
-        if func.is_view or torch.Tag.nondeterministic_seeded in func.tags:
-            out = func(*args, **kwargs)
-            if not func.is_view:
-                self._start_again((args, kwargs, out))
-            return out
+        if torch.Tag.nondeterministic_seeded in func.tags:
+            return self.run_unseen(func, args, kwargs)
+        if func.is_view:
+            return func(*args, **kwargs)
         if self._noise is not None:
             is_exact = not self._ulps or func.overloadpacket.__name__ in _CASTS
             return func(*args, **kwargs) if is_exact else self._round_otherwise(func, args, kwargs)
         shadows = _run_in_float64(func, args, kwargs, self._find)
-        out = func(*args, **kwargs)
         if shadows is None:
-            self._start_again((args, kwargs, out))
-        else:
-            cast = _CASTS.get(func.overloadpacket.__name__)
-            source = out if cast is None else args[cast]
-            narrows = _has_shadow(source) and _has_shadow(out) and source.element_size() > out.element_size()
-            self._keep(out, shadows.to(out.dtype).double() if narrows else shadows)
+            return self.run_unseen(func, args, kwargs)
+        out = func(*args, **kwargs)
+        cast = _CASTS.get(func.overloadpacket.__name__)
+        source = out if cast is None else args[cast]
+        narrows = _has_shadow(source) and _has_shadow(out) and source.element_size() > out.element_size()
+        self._keep(out, shadows.to(out.dtype).double() if narrows else shadows)
         return out
 
     def _find(self, tensor: Tensor) -> Tensor:
@@ -116,12 +118,6 @@ class Float64Run(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 held = self._find(own)
                 if held.shape == shadow.shape and held.data_ptr() != shadow.data_ptr():
                     held.copy_(shadow)
-
-    def _start_again(self, tree: Any) -> None:
-        """Use the present values as the float64 values from now on."""
-        for leaf in pytree.tree_leaves(tree):
-            if _has_shadow(leaf):
-                self._find(leaf).copy_(leaf.detach())
 
     def _round_otherwise(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Run an operation, and replace its rounded results by other roundings."""

@@ -6,12 +6,11 @@ from typing import Any, Final, NamedTuple
 
 import torch
 from torch import Tensor
-from torch._ops import OpOverload
 from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from stepaudit.audited_function import Function, Subject, call_with
 from stepaudit.ladder.observation import restored, seeding
+from stepaudit.operations import OperationMode
 from stepaudit.properties.captured_values import is_plain
 from stepaudit.source_lines import find_calling_line
 from stepaudit.values import view_bits
@@ -43,22 +42,18 @@ class _Operation(NamedTuple):
     made: tuple[int, ...]
 
 
-class _Journal(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _Journal(OperationMode):
     """A record of the operations of a run. Every operation waits for the one before."""
 
-    supports_higher_order_operators = True
-
     def __init__(self, function: Function) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.operations: list[_Operation] = []
         self._function = function
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run the operation and record it. Control flow is no operation, but holds some."""
-        if not isinstance(func, OpOverload):
-            return func(*args, **(kwargs or {}))
+    def meet(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Run an operation and record it."""
         given = _digest((args, kwargs))
-        out = func(*args, **(kwargs or {}))
+        out = func(*args, **kwargs)
         name = func.overloadpacket.__name__
         if not name.startswith(_UNWRITTEN):
             where = find_calling_line(sys._getframe(1), self._function)
