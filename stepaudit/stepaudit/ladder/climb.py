@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch._inductor.utils import fresh_cache
 
-from stepaudit.audited_function import Function, Inputs, Subject
+from stepaudit.audited_function import Function, Inputs, Subject, seeding
 from stepaudit.compiled_step import is_compiled
 from stepaudit.errors import UserError, describe_error
 from stepaudit.isolation import can_isolate, is_device_lost, run_isolated
@@ -25,7 +25,6 @@ from stepaudit.ladder.observation import (
     name_leaves,
     observe,
     restored,
-    seeding,
     with_grads,
 )
 from stepaudit.ladder.rounding import RUNS, Excuse, Float64Run, excuse, may_be_rounding

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 from torch.fx import Graph, GraphModule, Interpreter, Node
 
-from stepaudit.audited_function import Inputs, Subject
+from stepaudit.audited_function import Inputs, Subject, seeding
 from stepaudit.ladder.climb import Climb, Judge, compiling_without_caches, watch
-from stepaudit.ladder.observation import SIGNED_ZERO, Deviation, seeding
+from stepaudit.ladder.observation import SIGNED_ZERO, Deviation
 from stepaudit.minimize import Attempts, minimize
 from stepaudit.options import Rung
 from stepaudit.source_lines import find_node_line

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from stepaudit.audited_function import Function, Inputs, Subject, call_with
+from stepaudit.audited_function import Function, Inputs, Subject, call_with, seeding
 from stepaudit.errors import describe_error
 from stepaudit.operations import OperationMode
 from stepaudit.properties.captured_values import CapturedState, find_captured_values, is_plain, restoring
@@ -87,23 +87,6 @@ class Deviation(NamedTuple):
     kind: str
     where: str
     detail: str
-
-
-@contextmanager
-def seeding(number: int) -> Iterator[None]:
-    """Give torch, numpy and Python the same random numbers each time. Restore their generators afterwards."""
-    before = random.getstate(), np.random.get_state()
-    # To read the generators of devices would start CUDA in a process that does not use it.
-    devices = range(torch.cuda.device_count() if torch.cuda.is_initialized() else 0)  # type: ignore[no-untyped-call]
-    with torch.random.fork_rng(devices):
-        random.seed(number)
-        np.random.seed(number)
-        torch.manual_seed(number)
-        try:
-            yield
-        finally:
-            random.setstate(before[0])
-            np.random.set_state(before[1])
 
 
 @contextmanager

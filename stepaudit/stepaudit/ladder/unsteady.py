@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from stepaudit.audited_function import Function, Subject, call_with
-from stepaudit.ladder.observation import restored, seeding
+from stepaudit.audited_function import Function, Subject, call_with, seeding
+from stepaudit.ladder.observation import restored
 from stepaudit.operations import OperationMode
 from stepaudit.properties.captured_values import is_plain
 from stepaudit.source_lines import find_calling_line
