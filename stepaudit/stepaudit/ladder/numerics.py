@@ -44,7 +44,7 @@ PRECISIONS: Final[dict[str, Callable[[Tensor], Tensor]]] = {
 """The precisions, each with the function that rounds a float32 to it. In tf32 only the factors of products are rounded."""
 
 
-class _NarrowRun(OperationMode):
+class _NarrowRun(OperationMode):  # type: ignore[no-untyped-call]
     """A run whose operations round their float32 arguments and, unless only products are rounded, their results."""
 
     def __init__(self, round_values: Callable[[Tensor], Tensor]) -> None:

@@ -50,7 +50,7 @@ _COARSE: Final = {"high": 2.0**-12, "medium": 2.0**-9}
 """A quarter of the unit to which a GPU may round the factors of a float32 product, by the precision that torch is set to."""
 
 
-class Float64Run(OperationMode):
+class Float64Run(OperationMode):  # type: ignore[no-untyped-call]
     """A run in which all memory of floats has a shadow in float64, computed by the same operations.
 
     seed: if given, each inexact result is replaced by another legitimate rounding of it; `has_rounded` says whether one was

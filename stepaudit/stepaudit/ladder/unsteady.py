@@ -42,7 +42,7 @@ class _Operation(NamedTuple):
     made: tuple[int, ...]
 
 
-class _Journal(OperationMode):
+class _Journal(OperationMode):  # type: ignore[no-untyped-call]
     """A record of the operations of a run. Every operation waits for the one before."""
 
     def __init__(self, function: Function) -> None:

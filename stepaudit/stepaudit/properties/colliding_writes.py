@@ -34,7 +34,7 @@ class Repeated(NamedTuple):
     num: int
 
 
-class _WriteOrder(OperationMode):
+class _WriteOrder(OperationMode):  # type: ignore[no-untyped-call]
     """A fixed order of colliding writes: at the lines `first` the first value is kept, elsewhere the last."""
 
     def __init__(self, function: Function, first: frozenset[str]) -> None:

@@ -24,7 +24,7 @@ _TRANSFERS: Final = {*(each.__name__ for each in _TO_HOST), "to('cpu')", "aten._
 _ON_CALLER: Final = {"index.Tensor", "index_put.default", "index_put_.default", "_unsafe_index_put.default"}
 
 
-class Reads(OperationMode):
+class Reads(OperationMode):  # type: ignore[no-untyped-call]
     """A record of the lines of operations that need values on the host, and of the kernels that a call would launch."""
 
     def __init__(self, function: Function) -> None:
