@@ -4,6 +4,7 @@ import copy
 import hashlib
 import sys
 import types
+import zlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import is_dataclass
@@ -26,6 +27,11 @@ _OF_ANY_MODULE: Final = frozenset(vars(torch.nn.Module()))
 def is_user_module(module: str | None) -> bool:
     """Return whether a module belongs neither to Python nor to torch."""
     return module is not None and module.split(".")[0] not in _FOREIGN
+
+
+def is_plain(value: Any) -> bool:
+    """Return whether a value is a number, a text or None."""
+    return value is None or isinstance(value, (bool, int, float, complex, str, bytes))
 
 
 def list_members(owner: Any) -> dict[str, Any]:
@@ -185,6 +191,24 @@ def view_bits(tensor: Tensor) -> Tensor:
     return tensor
 
 
+def digest_values(tree: Any) -> tuple[int, ...]:
+    """Return a number for each leaf of nested values, which differs for other bits."""
+
+    def digest(leaf: Any) -> int:
+        if isinstance(leaf, Tensor):
+            held = _make_dense(leaf.detach()).resolve_conj().resolve_neg()
+            return zlib.crc32(view_bits(held).cpu().contiguous().numpy())
+        return zlib.crc32(repr(leaf).encode()) if is_plain(leaf) else 0
+
+    return tuple(map(digest, pytree.tree_leaves(tree)))
+
+
+def _make_dense(tensor: Tensor) -> Tensor:
+    if tensor.is_quantized:
+        return tensor.dequantize()
+    return tensor if tensor.layout == torch.strided else tensor.to_dense()
+
+
 class Precision(NamedTuple):
     """The differences that count.
 
@@ -247,8 +271,7 @@ def describe_difference(expected: Any, actual: Any, precision: Precision = USUAL
 
 def find_other_elements(expected: Tensor, actual: Tensor, precision: Precision = USUAL) -> Tensor:
     """Return a mask of the unequal elements of two tensors with the same shape and dtype."""
-    if expected.is_quantized or expected.layout != torch.strided:
-        expected, actual = (each.dequantize() if each.is_quantized else each.to_dense() for each in (expected, actual))
+    expected, actual = _make_dense(expected), _make_dense(actual)
     if not expected.is_floating_point() and not expected.is_complex():
         return expected != actual
     if precision.is_exact:

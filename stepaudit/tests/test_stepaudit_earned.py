@@ -181,3 +181,13 @@ def floor_probabilities(x: Tensor) -> Tensor:
 
 def test_a_small_probability_beside_a_large_one_is_compared_by_its_own_size():
     assert audit(floor_probabilities, "backend-eager").verdict is Verdict.DIVERGE
+
+
+def compare_with_itself(x: Tensor) -> Tensor:
+    other = x / 1.7
+    return (x / 1.7 == (other + 1 if torch.compiler.is_compiling() else other)).sum()
+
+
+def test_other_roundings_round_equal_operations_alike():
+    make = lambda call: (torch.tensor([1.0 + call]),)  # noqa: E731
+    assert audit(compare_with_itself, "backend-eager", make).verdict is Verdict.DIVERGE

@@ -14,7 +14,7 @@ from torch import Tensor
 from stepaudit.audited_function import Function, Inputs, Subject, call_with, seeding
 from stepaudit.errors import describe_error
 from stepaudit.operations import OperationMode
-from stepaudit.properties.captured_values import CapturedState, find_captured_values, is_plain, restoring
+from stepaudit.properties.captured_values import CapturedState, find_captured_values, restoring
 from stepaudit.properties.compiled_run import is_overwritten
 from stepaudit.source_lines import find_line_in_text
 from stepaudit.values import (
@@ -27,6 +27,7 @@ from stepaudit.values import (
     describe_other_signs,
     find_aliases,
     find_storage,
+    is_plain,
     list_leaves,
     make_digest,
 )

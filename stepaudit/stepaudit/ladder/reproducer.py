@@ -35,8 +35,8 @@ from stepaudit.ladder.evidence import list_settings, render_repair
 from stepaudit.ladder.minimal_graph import MinimalGraph, render_graph
 from stepaudit.ladder.observation import Deviation
 from stepaudit.options import GIVEN
-from stepaudit.properties.captured_values import is_plain
 from stepaudit.render import fill_template
+from stepaudit.values import is_plain
 
 SECONDS: Final = 300
 """The limit on the CPU time of a run of the file."""

@@ -8,6 +8,7 @@ infinity is excused only if a run with other roundings gave it.
 """
 
 import re
+import zlib
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
@@ -19,7 +20,7 @@ from stepaudit.environment import read_product_settings
 from stepaudit.ladder.custom_operators import UseOfOperator, note_use
 from stepaudit.ladder.observation import VALUES, Deviation, Observation
 from stepaudit.operations import OperationMode
-from stepaudit.values import Precision, find_other_elements, is_same, scale_of
+from stepaudit.values import Precision, digest_values, find_other_elements, is_same, scale_of
 
 RUNS: Final = 12
 """The number of eager runs with other roundings."""
@@ -64,7 +65,7 @@ class Float64Run(OperationMode):  # type: ignore[no-untyped-call]
         self.has_rounded = False
         self.custom_operators: dict[Any, UseOfOperator] = {}
         self._ulps = ulps
-        self._noise = None if seed is None else torch.Generator().manual_seed(seed)
+        self._seed, self._noise = seed, torch.Generator()
         # The memory, which must stay alive, and its shadow, by address, size and dtype.
         self._shadows: dict[tuple[int, int, torch.dtype], tuple[Any, Tensor]] = {}
 
@@ -73,7 +74,7 @@ class Float64Run(OperationMode):  # type: ignore[no-untyped-call]
 
         Return other leaves, and all leaves in a run that rounds differently, unchanged.
         """
-        return self._find(leaf).clone() if self._noise is None and _has_shadow(leaf) else leaf
+        return self._find(leaf).clone() if self._seed is None and _has_shadow(leaf) else leaf
 
     def run_unseen(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Run what has no counterpart in float64, and use the present values as the float64 values from now on."""
@@ -90,7 +91,7 @@ class Float64Run(OperationMode):  # type: ignore[no-untyped-call]
             return self.run_unseen(func, args, kwargs)
         if func.is_view:
             return func(*args, **kwargs)
-        if self._noise is not None:
+        if self._seed is not None:
             is_exact = not self._ulps or func.overloadpacket.__name__ in _CASTS
             return func(*args, **kwargs) if is_exact else self._round_otherwise(func, args, kwargs)
         shadows = _run_in_float64(func, args, kwargs, self._find)
@@ -120,8 +121,9 @@ class Float64Run(OperationMode):  # type: ignore[no-untyped-call]
                     held.copy_(shadow)
 
     def _round_otherwise(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """Run an operation, and replace its rounded results by other roundings."""
+        """Run an operation, and replace its rounded results by other roundings, the same ones for the same arguments."""
         name = func.overloadpacket.__name__
+        self._noise.manual_seed(zlib.crc32(repr((self._seed, name, digest_values((args, kwargs)))).encode()))
         # Copies, since the operation may write in place.
         exact = _run_in_float64(func, args, kwargs, lambda each: each.to(torch.float64, copy=True))
         others, sizes = exact, exact

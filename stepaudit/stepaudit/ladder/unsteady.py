@@ -5,15 +5,12 @@ from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 import torch
-from torch import Tensor
-from torch.utils import _pytree as pytree
 
 from stepaudit.audited_function import Function, Subject, call_with, seeding
 from stepaudit.ladder.observation import restored
 from stepaudit.operations import OperationMode
-from stepaudit.properties.captured_values import is_plain
 from stepaudit.source_lines import find_calling_line
-from stepaudit.values import view_bits
+from stepaudit.values import digest_values
 
 _ATTEMPTS: Final = 4
 """The number of pairs of runs: an order that the device chooses may be the same twice."""
@@ -52,24 +49,14 @@ class _Journal(OperationMode):  # type: ignore[no-untyped-call]
 
     def meet(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Run an operation and record it."""
-        given = _digest((args, kwargs))
+        given = digest_values((args, kwargs))
         out = func(*args, **kwargs)
         name = func.overloadpacket.__name__
         if not name.startswith(_UNWRITTEN):
             where = find_calling_line(sys._getframe(1), self._function)
             is_random = torch.Tag.nondeterministic_seeded in func.tags
-            self.operations.append(_Operation(name, where, is_random, given, _digest((args, kwargs, out))))
+            self.operations.append(_Operation(name, where, is_random, given, digest_values((args, kwargs, out))))
         return out
-
-
-def _digest(tree: Any) -> tuple[int, ...]:
-    def digest(leaf: Any) -> int:
-        if isinstance(leaf, Tensor):
-            held = leaf.detach() if leaf.layout == torch.strided else leaf.detach().to_dense()
-            return hash(view_bits(held).cpu().contiguous().numpy().tobytes())
-        return hash(repr(leaf)) if is_plain(leaf) else 0
-
-    return tuple(map(digest, pytree.tree_leaves(tree)))
 
 
 def find_source(subject: Subject, number: int) -> Source:

@@ -19,7 +19,7 @@ from torch._dynamo.eval_frame import OptimizedModule
 from torch._library.custom_ops import CustomOpDef
 
 from stepaudit.source_lines import find_code, find_read, list_codes
-from stepaudit.values import copy_tensor, is_same, is_user_module, list_members, make_digest, name_key
+from stepaudit.values import copy_tensor, is_plain, is_same, is_user_module, list_members, make_digest, name_key
 
 _DEEPEST: Final = 16
 _MOST: Final = 5000
@@ -72,11 +72,6 @@ class CapturedValue:
     def where(self) -> str:
         """The line that reads the value."""
         return find_read((self.code,), self.name) or f"{self.code.co_filename}:{self.code.co_firstlineno}"
-
-
-def is_plain(value: Any) -> bool:
-    """Return whether a value is a number, a text or None."""
-    return value is None or isinstance(value, (bool, int, float, complex, str, bytes))
 
 
 def _is_data(value: Any) -> bool:
