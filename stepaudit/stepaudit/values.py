@@ -245,7 +245,7 @@ def find_differences(expected: Any, actual: Any, precision: Precision = EXACT) -
 
 def is_same(first: Any, second: Any, precision: Precision = EXACT) -> bool:
     """Return whether two nested values have the same leaves, bit for bit unless a precision is given."""
-    return next(find_differences(first, second, precision), None) is None
+    return not any(find_differences(first, second, precision))
 
 
 def describe_difference(expected: Any, actual: Any, precision: Precision = USUAL) -> str:

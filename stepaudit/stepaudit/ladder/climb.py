@@ -127,37 +127,30 @@ class Judge:
 
         Where eager does not repeat itself, these calls need not either: the difference must be rounding.
         """
-        seen, made = self._watch_rounding(0, 0.0)
-        operators = {operator: use for each in reversed(made) for operator, use in each.custom_operators.items()}
+        mode = Float64Run(0, 0.0)
+        seen = self._watch_in(mode)
         unsteady = {each[1:3] for run in self.repeats for each, _ in self.compare(run, EXACT)}
         found = (
             each
             for each, one in self.compare(seen, EXACT)
             if each[1:3] not in unsteady or not self._explain_rounding(each, one)
         )
-        return tuple(found), sum(each.num_operations for each in seen.values()), operators
+        return tuple(found), sum(each.num_operations for each in seen.values()), mode.custom_operators
 
-    def _watch_rounding(self, *how: Any) -> tuple[Watched, list[Float64Run]]:
-        """Make the calls in eager, each in a context that sees its roundings. Return the contexts as well."""
-        made: list[Float64Run] = []
-
-        def begin() -> Float64Run:
-            made.append(Float64Run(*how))
-            return made[-1]
-
-        return watch(self.subject, EAGER, self.expected, repetitions=0, make_mode=begin), made
+    def _watch_in(self, mode: Float64Run) -> Watched:
+        return watch(self.subject, EAGER, self.expected, repetitions=0, mode=mode)
 
     @cached_property
     def _float64(self) -> Watched:
         """The calls in float64."""
-        return self._watch_rounding()[0]
+        return self._watch_in(Float64Run())
 
     @cached_property
     def _roundings(self) -> list[Watched]:
         """The calls with other roundings; only one of them if no operation rounds."""
-        first, made = self._watch_rounding(0)
-        seeds = range(1, RUNS) if any(each.has_rounded for each in made) else ()
-        return [first, *(self._watch_rounding(seed)[0] for seed in seeds)]
+        mode = Float64Run(0)
+        first = self._watch_in(mode)
+        return [first, *(self._watch_in(Float64Run(seed)) for seed in (range(1, RUNS) if mode.has_rounded else ()))]
 
     def watch(self, rung: Rung, most: int | None = None, **heard: Any) -> Watched:
         """Make the calls on a rung, compiled anew; only the first `most` calls if given. heard: as in `watch_isolated`."""
@@ -397,7 +390,7 @@ def watch(
     expected: Watched | None = None,
     *,
     repetitions: int = 2,
-    make_mode: Callable[[], OperationMode | None] = lambda: None,
+    mode: OperationMode | None = None,
     note: Callable[[str, Observation], None] = lambda name, seen: None,
 ) -> Watched:
     """Make the calls of a subject on a rung, compiled anew.
@@ -406,7 +399,7 @@ def watch(
 
     expected: the eager calls. Repeated calls begin with the results of these, so that rounding does not add up over
               calls.
-    make_mode: makes the mode in which a call is observed
+    mode:     runs the operations of each call
     note:     receives an empty observation when a call begins, and the actual observation when it has returned
     """
     with _compiling_anew():
@@ -425,7 +418,7 @@ def watch(
                     function,
                     inputs,
                     captures=subject.function,
-                    mode=make_mode(),
+                    mode=mode,
                     draws_as_eager=rung.draws_as_eager,
                 )
             note(name, seen[name])

@@ -88,8 +88,7 @@ def list_errors(judge: Judge, compiled: Climb) -> Iterator[dict[str, Cell]]:
     subject = replace(judge.subject, calls=1)
     calls = {"as it is": judge.expected["call 1"]}
     for name, round_values in PRECISIONS.items():
-        run = partial(_NarrowRun, round_values)
-        calls[name] = watch(subject, EAGER, repetitions=0, make_mode=run)["call 1"]
+        calls[name] = watch(subject, EAGER, repetitions=0, mode=_NarrowRun(round_values))["call 1"]
     with drawing_as_eager(compiled.is_seeded):
         calls[f"on rung {compiled.rung.name}"] = judge.watch(compiled.rung, 1)["call 1"]
     for kind in VALUES:

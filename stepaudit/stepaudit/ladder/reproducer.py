@@ -274,33 +274,56 @@ def write_reproducer(
     Returns:
         The reason why there is no file, or an empty text; and whether the file is right with the argument `repaired`.
     """
-    deviation = climb.deviations[0]
-    number = int(deviation.call.split()[1]) - 1 if deviation.call.startswith("call ") else 0
+    deviation, options = climb.deviations[0], climb.rung.options or {}
+    is_single = deviation.call.startswith("call ")
+    number = int(deviation.call.split()[1]) - 1 if is_single else 0
     attempts: list[tuple[Callable[[], Bundle], Deviation, int]] = []
     if minimal is not None:
         attempts.append((lambda: Bundle().hold_graph(minimal), minimal.deviation, minimal.calls))
-    calls = 1 if deviation.call.startswith("call ") else 3
-    attempts.append((lambda: Bundle().hold(subject.function, subject.inputs(number)), deviation, calls))
-    why, repair = "", render_repair(items)
-    for make, shown, num_calls in attempts:
+    held = subject.function, subject.inputs(number)
+    attempts.append((lambda: Bundle().hold(*held), deviation, 1 if is_single else 3))
+    why, repair = _find_obstacle(climb), render_repair(items)
+    for make, shown, calls in () if why else attempts:
         try:
             bundled = make()
-            render = partial(_render, subject, climb, shown, items, bundled, num_calls)
-            text = render(repair)
         except NotStandalone as error:
             why = str(error)
             continue
-        path.write_text(text, "utf-8")
+        render = partial(
+            fill_template,
+            "reproducer.py.j2",
+            step=subject.name,
+            rung=climb.rung.name,
+            version=torch.__version__,
+            shown=shown,
+            right=describe_repair(items),
+            source="\n".join(line for line in bundled.source.splitlines() if line.strip()),
+            settings=list_settings(climb),
+            arguments=bundled.arguments.removeprefix("(").removesuffix(")"),
+            calls=calls,
+            name=bundled.name,
+            options=", ".join(f"{name}={value!r}" for name, value in options.items()),
+        )
+        path.write_text(render(repair=repair), "utf-8")
         if bundled.tensors:
             torch.save(bundled.tensors, path.with_suffix(".pt"))
         why, is_repaired = _run(path, *(["repaired"] if repair else []))
         if not why:
             if not is_repaired:
-                path.write_text(render(""), "utf-8")
+                path.write_text(render(repair=""), "utf-8")
             return "", is_repaired
     path.unlink(missing_ok=True)
     path.with_suffix(".pt").unlink(missing_ok=True)
     return why, False
+
+
+def _find_obstacle(climb: Climb) -> str:
+    """Return why no file can show what a rung does; empty if one can."""
+    if climb.rung == GIVEN:
+        return "the step compiles parts of itself"
+    if callable((climb.rung.options or {}).get("backend")):
+        return "the backend is a function"
+    return "" if climb.caches in (COLD, OFF) else "it is wrong only when a graph is loaded from the caches"
 
 
 _RUNS: Final = """import os, runpy, sys
@@ -352,36 +375,3 @@ def _run(path: Path, *words: str) -> tuple[str, bool]:
         if not word and code >= 0 and (code != 1 or "DIFFERS" not in text):
             return f"it ends in exit code {code}: {text.strip()[-300:]}", False
     return "", any(word and code == 0 for _, code, word in runs)
-
-
-def _render(
-    subject: Subject,
-    climb: Climb,
-    shown: Deviation,
-    items: Sequence[Item],
-    bundled: Bundle,
-    calls: int,
-    repair: str,
-) -> str:
-    options = climb.rung.options or {}
-    if climb.rung == GIVEN:
-        raise NotStandalone("the step compiles parts of itself")
-    if callable(options.get("backend")):
-        raise NotStandalone("the backend is a function")
-    if climb.caches not in (COLD, OFF):
-        raise NotStandalone("it is wrong only when a graph is loaded from the caches")
-    return fill_template(
-        "reproducer.py.j2",
-        step=subject.name,
-        rung=climb.rung.name,
-        version=torch.__version__,
-        shown=shown,
-        right=describe_repair(items),
-        source="\n".join(line for line in bundled.source.splitlines() if line.strip()),
-        settings=list_settings(climb),
-        repair=repair,
-        arguments=bundled.arguments.removeprefix("(").removesuffix(")"),
-        calls=calls,
-        name=bundled.name,
-        options=", ".join(f"{name}={value!r}" for name, value in options.items()),
-    )

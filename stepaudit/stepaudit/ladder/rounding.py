@@ -52,7 +52,7 @@ _COARSE: Final = {"high": 2.0**-12, "medium": 2.0**-9}
 
 
 class Float64Run(OperationMode):  # type: ignore[no-untyped-call]
-    """A run in which all memory of floats has a shadow in float64, computed by the same operations.
+    """A run in which all memory of floats has a shadow in float64, computed by the same operations. Each entry begins anew.
 
     seed: if given, each inexact result is replaced by another legitimate rounding of it; `has_rounded` says whether one was
     ulps: the units of rounding by which it is replaced; 0 leaves every result as it is
@@ -68,6 +68,11 @@ class Float64Run(OperationMode):  # type: ignore[no-untyped-call]
         self._seed, self._noise = seed, torch.Generator()
         # The memory, which must stay alive, and its shadow, by address, size and dtype.
         self._shadows: dict[tuple[int, int, torch.dtype], tuple[Any, Tensor]] = {}
+
+    def __enter__(self) -> Any:
+        self._shadows.clear()
+        self.num_operations = 0
+        return super().__enter__()  # type: ignore[no-untyped-call]
 
     def shadow_of(self, leaf: Any) -> Any:
         """Return the float64 values of a tensor.
