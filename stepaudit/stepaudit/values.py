@@ -196,14 +196,15 @@ def digest_values(tree: Any) -> tuple[int, ...]:
 
     def digest(leaf: Any) -> int:
         if isinstance(leaf, Tensor):
-            held = _make_dense(leaf.detach()).resolve_conj().resolve_neg()
+            held = make_dense(leaf.detach()).resolve_conj().resolve_neg()
             return zlib.crc32(view_bits(held).cpu().contiguous().numpy())
         return zlib.crc32(repr(leaf).encode()) if is_plain(leaf) else 0
 
     return tuple(map(digest, pytree.tree_leaves(tree)))
 
 
-def _make_dense(tensor: Tensor) -> Tensor:
+def make_dense(tensor: Tensor) -> Tensor:
+    """Return the elements of a quantized or sparse tensor as a plain tensor, and other tensors unchanged."""
     if tensor.is_quantized:
         return tensor.dequantize()
     return tensor if tensor.layout == torch.strided else tensor.to_dense()
@@ -271,7 +272,7 @@ def describe_difference(expected: Any, actual: Any, precision: Precision = USUAL
 
 def find_other_elements(expected: Tensor, actual: Tensor, precision: Precision = USUAL) -> Tensor:
     """Return a mask of the unequal elements of two tensors with the same shape and dtype."""
-    expected, actual = _make_dense(expected), _make_dense(actual)
+    expected, actual = make_dense(expected), make_dense(actual)
     if not expected.is_floating_point() and not expected.is_complex():
         return expected != actual
     if precision.is_exact:

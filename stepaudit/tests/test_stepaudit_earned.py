@@ -191,3 +191,13 @@ def compare_with_itself(x: Tensor) -> Tensor:
 def test_other_roundings_round_equal_operations_alike():
     make = lambda call: (torch.tensor([1.0 + call]),)  # noqa: E731
     assert audit(compare_with_itself, "backend-eager", make).verdict is Verdict.DIVERGE
+
+
+def find_values(x: Tensor) -> Tensor:
+    """The values alone, by an algorithm that torch replaces where a mode sees the operations; 1.5e-5 off if compiled."""
+    pairs = x.outer(x) + 5 * torch.eye(len(x))
+    return torch.linalg.eigvalsh(pairs) * (1 + 1.5e-7 * torch.compiler.is_compiling())
+
+
+def test_a_run_that_sees_the_operations_may_differ_by_a_unit_of_rounding():
+    assert audit(find_values, "backend-eager").verdict is Verdict.AGREE

@@ -20,13 +20,13 @@ from stepaudit.environment import read_product_settings
 from stepaudit.ladder.custom_operators import UseOfOperator, note_use
 from stepaudit.ladder.observation import VALUES, Deviation, Observation
 from stepaudit.operations import OperationMode
-from stepaudit.values import Precision, digest_values, find_other_elements, is_same, scale_of
+from stepaudit.values import digest_values, find_other_elements, is_same, make_dense, scale_of
 
 RUNS: Final = 12
 """The number of eager runs with other roundings."""
 MARGIN: Final = 8.0
 """The factor by which the spread of these runs is multiplied."""
-_USUAL: Final = 1.3e-6
+FEW_UNITS: Final = 1.3e-6
 """The error, relative to itself and to the largest value beside it, of an element that eager rounds as well."""
 _LARGEST: Final = 1e-3
 """The largest error, relative to the largest value, that may be rounding if no run shows it."""
@@ -206,15 +206,18 @@ def _run_in_float64(func: Any, args: Any, kwargs: Any, convert: Any) -> Any:
         torch.set_default_dtype(before)
 
 
-def may_be_rounding(deviation: Deviation, expected: Observation, actual: Observation) -> bool:
+def may_be_rounding(
+    deviation: Deviation, expected: Observation, actual: Observation, largest: float = _LARGEST
+) -> bool:
     """Return whether a deviation is one of floats, and small beside the largest of them."""
     before, after = (each.leaves(deviation.kind).get(deviation.where) for each in (expected, actual))
     if not isinstance(before, Tensor) or not isinstance(after, Tensor) or not before.is_floating_point():
         return False
     if (before.shape, before.dtype, before.device) != (after.shape, after.dtype, after.device):
         return False
-    largest = max(_LARGEST, MARGIN * torch.finfo(before.dtype).eps) * max(scale_of(before), 1e-30)
-    return not bool(find_other_elements(before, after, Precision(largest)).any())
+    error = max(largest, MARGIN * torch.finfo(before.dtype).eps) * max(scale_of(before), 1e-30)
+    before, after = (make_dense(each.detach()).double() for each in (before, after))
+    return bool(torch.isclose(after, before, 0.0, error, equal_nan=True).all())
 
 
 class Excuse(NamedTuple):
@@ -303,11 +306,11 @@ def _excuse_float(
         # A value that is not finite, or is finite where eager's is not, must be one that another rounding gave.
         is_given |= (each == after) | (each.isnan() & after.isnan())
         is_given |= (
-            ~before.isfinite() & each.isfinite() & ((each.double() - other).abs() <= _USUAL * each.double().abs())
+            ~before.isfinite() & each.isfinite() & ((each.double() - other).abs() <= FEW_UNITS * each.double().abs())
         )
     bound = torch.maximum(2 * of_eager + 2 * step, MARGIN * spread)
     is_inexact = (spread > 0) | (of_eager > 0)
-    bound = torch.where(is_inexact, torch.maximum(bound, _USUAL * (exact.abs() + scale_of(exact))), bound)
+    bound = torch.where(is_inexact, torch.maximum(bound, FEW_UNITS * (exact.abs() + scale_of(exact))), bound)
     is_near = (of_found <= bound) | ((other - one).abs() <= bound)
     is_right = is_given | (is_near & before.isfinite() & after.isfinite())
     if bool((is_other & ~is_right).any()):
