@@ -255,31 +255,10 @@ def warm_up_compiler() -> None:
 
     pick_vec_isa()
     if can_isolate():
-        prepare_compiler(Subject("sum", _add_mirrored, lambda call: (torch.ones(64), torch.ones(64)), calls=1))
+        with _compiling_anew(), compiling_without_caches(), torch._inductor.config.patch(compile_threads=1):
+            torch.compile(lambda rows: rows.flip(0) + rows)(torch.ones(64))
         torch_key()
         CacheBase.get_system()
-
-
-def _add_mirrored(first: Tensor, second: Tensor) -> Tensor:
-    return first.flip(0) + second
-
-
-def prepare_compiler(subject: Subject) -> None:
-    """Compile the first call by Inductor here, so that forked processes inherit everything that torch loads for it.
-
-    The compiled code does not run, since it may end the process.
-    """
-
-    def compile_alone(graph: Any, inputs: list[Any]) -> Any:
-        from torch._inductor.compile_fx import compile_fx
-
-        compile_fx(graph, inputs)
-        raise NotImplementedError
-
-    if can_isolate():
-        rung = Rung("compiled", "nothing", {"backend": compile_alone})
-        with compiling_without_caches(), torch._inductor.config.patch(compile_threads=1):
-            watch(replace(subject, calls=1, first=1), rung, repetitions=0)
 
 
 def climb(subject: Subject, options: AuditOptions = USUALLY, rungs: Sequence[Rung] | None = None) -> Ladder:
@@ -375,9 +354,6 @@ def _climb_rung(judge: Judge, rung: Rung, *, is_seeded: bool) -> Climb:
                     found, where, observed = deviations, caches, actual[deviations[0].call]
                 if any(each.kind == "end" for each in deviations):
                     break
-                if deviations and rung.has_caches and caches == COLD:
-                    # This also serves the searches for the cause and the line.
-                    prepare_compiler(judge.subject)
     except RuntimeError as error:
         if not is_device_lost():
             raise

@@ -1,18 +1,16 @@
 """The lines of a step that run in eager, where no graph shows a deviation by itself."""
 
 import sys
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import pairwise
 from types import FrameType
 from typing import Any
 
-import torch
-
-from stepaudit.audited_function import Inputs, call_with, seeding
+from stepaudit.audited_function import Inputs
 from stepaudit.ladder.climb import Climb, Judge
 from stepaudit.ladder.culprit import LINE, list_items
-from stepaudit.ladder.observation import name_leaves, restored
+from stepaudit.ladder.observation import name_leaves, repeat_in_eager
 from stepaudit.properties.captured_values import find_captured_values
 from stepaudit.source_lines import is_user_file
 from stepaudit.values import copy_values, is_same
@@ -48,9 +46,9 @@ def _list_lines(judge: Judge, name: str, read: Callable[[Inputs], Any]) -> list[
     repeats = int(words[2]) if words[0] == "repeated" else 1
     number = 0 if words[0] == "repeated" else int(words[1]) - 1
     lines: list[tuple[str, Any]] = []
-    before = sys.gettrace()
-    with restored(subject, number) as (inputs, _), torch.compiler.set_stance("force_eager"):
 
+    @contextmanager
+    def tracing(inputs: Inputs) -> Iterator[None]:
         def meet(frame: FrameType, event: str, _: Any) -> Any:
             if not is_user_file(frame.f_code.co_filename):
                 return None
@@ -58,11 +56,13 @@ def _list_lines(judge: Judge, name: str, read: Callable[[Inputs], Any]) -> list[
                 lines.append((f"{frame.f_code.co_filename}:{frame.f_lineno}", read(inputs)))
             return meet
 
-        for repeat in range(repeats):
-            with seeding(subject.first + number + repeat), suppress(Exception):
-                try:
-                    sys.settrace(meet if repeat == repeats - 1 else before)
-                    call_with(subject.function, inputs)
-                finally:
-                    sys.settrace(before)
-        return [*lines, ("", read(inputs))]
+        before = sys.gettrace()
+        sys.settrace(meet)
+        try:
+            yield
+        finally:
+            sys.settrace(before)
+            lines.append(("", read(inputs)))
+
+    repeat_in_eager(subject, number, tracing, repeats)
+    return lines

@@ -3,7 +3,7 @@
 import enum
 import random
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
@@ -98,6 +98,20 @@ def restored(subject: Subject, number: int) -> Iterator[tuple[Inputs, CapturedSt
     state = find_captured_values(subject.function, inputs)
     with restoring(state):
         yield inputs, state
+
+
+def repeat_in_eager(
+    subject: Subject, number: int, watching: Callable[[Inputs], AbstractContextManager[Any]], repeats: int = 1
+) -> None:
+    """Make a call again in eager, a number of times on the same arguments, the last time in a context made from these.
+
+    An exception ends the call.
+    """
+    with restored(subject, number) as (inputs, _), torch.compiler.set_stance("force_eager"):
+        for repeat in range(1, repeats + 1):
+            around = watching(inputs) if repeat == repeats else nullcontext()
+            with seeding(subject.first + number + repeat - 1), around, suppress(Exception):
+                call_with(subject.function, inputs)
 
 
 def observe(

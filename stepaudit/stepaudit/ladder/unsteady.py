@@ -1,13 +1,12 @@
 """Why eager differs from itself: the first operation that gives another result for the same arguments, with its line."""
 
 import sys
-from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 import torch
 
-from stepaudit.audited_function import Function, Subject, call_with, seeding
-from stepaudit.ladder.observation import restored
+from stepaudit.audited_function import Function, Subject
+from stepaudit.ladder.observation import repeat_in_eager
 from stepaudit.operations import OperationMode
 from stepaudit.source_lines import find_calling_line
 from stepaudit.values import digest_values
@@ -63,17 +62,9 @@ def find_source(subject: Subject, number: int) -> Source:
     """Run a call twice in eager, operation by operation, and say why the results differ."""
 
     def record() -> list[_Operation]:
-        with (
-            restored(subject, number) as (inputs, _),
-            seeding(subject.first + number),
-            torch.compiler.set_stance("force_eager"),
-            _Journal(subject.function) as journal,
-            # What ran before an exception counts.
-            suppress(Exception),
-        ):
-            call_with(subject.function, inputs)
-        operations: list[_Operation] = journal.operations
-        return operations
+        journal = _Journal(subject.function)
+        repeat_in_eager(subject, number, lambda inputs: journal)
+        return journal.operations
 
     for _ in range(_ATTEMPTS):
         for one, other in zip(record(), record(), strict=False):
