@@ -35,9 +35,8 @@ _CASTS: Final = {"_to_copy": 0, "copy_": 1}
 _ULPS: Final = 4.0
 """The units of rounding of its result by which a pointwise operation may differ; other operations may differ by more."""
 MATRIX_PRODUCTS: Final = {"mm", "bmm", "addmm", "baddbmm", "addmv", "mv", "dot"}
-_LINEAR: Final = MATRIX_PRODUCTS | {
-    *("sum", "mean", "cumsum", "convolution", "_scaled_dot_product_flash_attention_for_cpu"),
-}
+_ATTENTION: Final = "_scaled_dot_product_flash_attention_for_cpu"
+_LINEAR: Final = MATRIX_PRODUCTS | {"sum", "mean", "cumsum", "convolution", _ATTENTION}
 """Operations that add products of their arguments. Their rounding depends on the size of the summands, not of the result."""
 _SCATTERED: Final = frozenset(
     f"{name}{ending}" for name in ("index_add", "scatter_add", "index_put") for ending in ("", "_")
