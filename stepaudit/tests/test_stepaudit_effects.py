@@ -156,10 +156,22 @@ def add_one_twice(x: Tensor, cache: dict[str, Tensor]) -> Tensor:
     return x + 1
 
 
+@torch.compiler.disable
+def leave_to_eager(x: Tensor) -> Tensor:
+    copy = x.clone()
+    return copy * 2
+
+
+def add_after_eager(x: Tensor) -> Tensor:
+    doubled = leave_to_eager(x)
+    return doubled + is_compiling()  # here
+
+
 @pytest.mark.parametrize(
     ("step", "make"),
     [
         (turn_the_side, draw),
+        (add_after_eager, draw),
         (move_a_key, lambda call: (*draw(call), {"a": torch.ones(2), "b": torch.ones(2)})),
         (add_one_twice, lambda call: (*draw(call), {"a": torch.ones(2)})),
     ],

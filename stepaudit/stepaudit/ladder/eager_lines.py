@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import pairwise
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 from stepaudit.audited_function import Inputs
 from stepaudit.ladder.climb import Climb, Judge
@@ -16,11 +16,11 @@ from stepaudit.source_lines import is_user_file
 from stepaudit.values import copy_values, is_same
 
 
-def find_deviating_line(judge: Judge, first: Climb) -> str:
+def find_deviating_line(judge: Judge, first: Climb, left_out: str) -> str:
     """Return the line at which eager last changes the deviating argument or captured value in the deviating call.
 
-    For other leaves return the line after which eager runs a line that the compiler has not traced. Return an empty text
-    if there is no such line.
+    For other leaves return the line after which a function runs in eager what the compiler has not traced of it. If there
+    is no such line, return the one that is left out to repair the step, or else the last one of the step.
     """
     _, kind, path, _ = first.deviations[0]
     whole = path if kind == "structure" else kind
@@ -31,21 +31,32 @@ def find_deviating_line(judge: Judge, first: Climb) -> str:
         return copy_values([pair for pair in leaves.items() if whole == path or pair[0] == path])
 
     lines = _list_lines(judge, first.deviations[0].call, read)
-    if changed := [line for (line, before), (_, after) in pairwise(lines) if not is_same(before, after)]:
+    if changed := [one.line for one, later in pairwise(lines) if not is_same(one.before, later.before)]:
         return changed[-1]
     traced = {item.name for item in list_items(judge, first.rung)[0] if item.kind == LINE}
-    return next((line for (line, _), (later, _) in pairwise(lines[:-1]) if later not in traced), "")
+    frames: dict[FrameType | None, list[str]] = {}
+    for each in lines[:-1]:
+        frames.setdefault(each.frame, []).append(each.line)
+    pairs = (pair for run in frames.values() for pair in pairwise(run))
+    departures = (line for line, later in pairs if line in traced and later not in traced)
+    last = (run[-1] for run in frames.values())
+    return next(departures, "") or left_out or next(last, "")
 
 
-def _list_lines(judge: Judge, name: str, read: Callable[[Inputs], Any]) -> list[tuple[str, Any]]:
-    """Make a call again in eager. Return the user's lines that it runs, each with what was read before it ran.
+class _Line(NamedTuple):
+    """A line that is about to run, with what was read before. The end of the call has no frame."""
 
-    The last pair has no line.
-    """
+    line: str
+    before: Any
+    frame: FrameType | None = None
+
+
+def _list_lines(judge: Judge, name: str, read: Callable[[Inputs], Any]) -> list[_Line]:
+    """Make a call again in eager. Return the user's lines that it runs, and the end of the call."""
     subject, words = judge.subject, name.replace(",", "").split()
     repeats = int(words[2]) if words[0] == "repeated" else 1
     number = 0 if words[0] == "repeated" else int(words[1]) - 1
-    lines: list[tuple[str, Any]] = []
+    lines: list[_Line] = []
 
     @contextmanager
     def tracing(inputs: Inputs) -> Iterator[None]:
@@ -53,7 +64,7 @@ def _list_lines(judge: Judge, name: str, read: Callable[[Inputs], Any]) -> list[
             if not is_user_file(frame.f_code.co_filename):
                 return None
             if event == "line":
-                lines.append((f"{frame.f_code.co_filename}:{frame.f_lineno}", read(inputs)))
+                lines.append(_Line(f"{frame.f_code.co_filename}:{frame.f_lineno}", read(inputs), frame))
             return meet
 
         before = sys.gettrace()
@@ -62,7 +73,7 @@ def _list_lines(judge: Judge, name: str, read: Callable[[Inputs], Any]) -> list[
             yield
         finally:
             sys.settrace(before)
-            lines.append(("", read(inputs)))
+            lines.append(_Line("", read(inputs)))
 
     repeat_in_eager(subject, number, tracing, repeats)
     return lines

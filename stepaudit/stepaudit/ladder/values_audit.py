@@ -224,4 +224,4 @@ def _find_line(judge: Judge, first: Climb, culprit: Culprit, minimal: MinimalGra
     is_known = deviation.kind == "end" or OVERWRITTEN in deviation.detail
     ended = deviation.detail.rpartition(" at ")[2] if is_known and " at " in deviation.detail else ""
     lines = [each.name for each in culprit.items if each.kind == LINE]
-    return ended or find_deviating_line(judge, first) or next(iter(lines), "")
+    return ended or find_deviating_line(judge, first, next(iter(lines), ""))
