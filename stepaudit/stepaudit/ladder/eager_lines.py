@@ -7,7 +7,7 @@ from itertools import pairwise
 from types import FrameType
 from typing import Any, NamedTuple
 
-from stepaudit.audited_function import Inputs
+from stepaudit.audited_function import Inputs, Subject
 from stepaudit.ladder.climb import Climb, Judge
 from stepaudit.ladder.culprit import LINE, list_items
 from stepaudit.ladder.observation import name_leaves, repeat_in_eager
@@ -19,10 +19,13 @@ from stepaudit.values import copy_values, is_same
 def find_deviating_line(judge: Judge, first: Climb, left_out: str) -> str:
     """Return the line at which eager last changes the deviating argument or captured value in the deviating call.
 
-    For other leaves return the line after which a function runs in eager what the compiler has not traced of it. If there
-    is no such line, return the one that is left out to repair the step, or else the last one of the step.
+    For other leaves, if code that was compiled for an earlier call deviates, return the line after which a function runs in
+    eager what the compiler has not traced of it. If there is no such line, return the one that is left out to repair the
+    step, or else the last one of the step.
     """
-    _, kind, path, _ = first.deviations[0]
+    call, kind, path, _ = first.deviations[0]
+    count = int(call.removeprefix("repeated ").split()[1].rstrip(","))
+    repeats, number = (count, 0) if call.startswith("repeated") else (1, count - 1)
     whole = path if kind == "structure" else kind
 
     def read(inputs: Inputs) -> Any:
@@ -30,10 +33,10 @@ def find_deviating_line(judge: Judge, first: Climb, left_out: str) -> str:
         leaves = name_leaves("argument", inputs) if whole == "argument" else captured
         return copy_values([pair for pair in leaves.items() if whole == path or pair[0] == path])
 
-    lines = _list_lines(judge, first.deviations[0].call, read)
+    lines = _list_lines(judge.subject, number, repeats, read)
     if changed := [one.line for one, later in pairwise(lines) if not is_same(one.before, later.before)]:
         return changed[-1]
-    traced = {item.name for item in list_items(judge, first.rung)[0] if item.kind == LINE}
+    traced = {item.name for item in (list_items(judge, first.rung)[0] if count > 1 else ()) if item.kind == LINE}
     frames: dict[FrameType | None, list[str]] = {}
     for each in lines[:-1]:
         frames.setdefault(each.frame, []).append(each.line)
@@ -51,11 +54,8 @@ class _Line(NamedTuple):
     frame: FrameType | None = None
 
 
-def _list_lines(judge: Judge, name: str, read: Callable[[Inputs], Any]) -> list[_Line]:
+def _list_lines(subject: Subject, number: int, repeats: int, read: Callable[[Inputs], Any]) -> list[_Line]:
     """Make a call again in eager. Return the user's lines that it runs, and the end of the call."""
-    subject, words = judge.subject, name.replace(",", "").split()
-    repeats = int(words[2]) if words[0] == "repeated" else 1
-    number = 0 if words[0] == "repeated" else int(words[1]) - 1
     lines: list[_Line] = []
 
     @contextmanager
