@@ -197,7 +197,7 @@ def digest_values(tree: Any) -> tuple[int, ...]:
     def digest(leaf: Any) -> int:
         if isinstance(leaf, Tensor):
             held = make_dense(leaf.detach()).resolve_conj().resolve_neg()
-            return zlib.crc32(view_bits(held).cpu().contiguous().numpy())
+            return zlib.crc32(view_bits(held).cpu().contiguous().numpy().tobytes())
         return zlib.crc32(repr(leaf).encode()) if is_plain(leaf) else 0
 
     return tuple(map(digest, pytree.tree_leaves(tree)))

@@ -9,7 +9,6 @@ from typing import Any, Final, NamedTuple
 from unittest.mock import patch
 
 import torch
-from torch import Tensor
 from torch._inductor.utils import fresh_cache
 
 from stepaudit.audited_function import Function, Inputs, Subject, seeding
@@ -17,22 +16,13 @@ from stepaudit.compiled_step import is_compiled
 from stepaudit.errors import UserError, describe_error
 from stepaudit.isolation import can_isolate, is_device_lost, run_isolated
 from stepaudit.ladder.custom_operators import UseOfOperator
-from stepaudit.ladder.observation import (
-    SIGNED_ZERO,
-    Deviation,
-    Observation,
-    compare_observations,
-    name_leaves,
-    observe,
-    restored,
-    with_grads,
-)
+from stepaudit.ladder.observation import SIGNED_ZERO, Deviation, Observation, compare_observations, observe, restored
 from stepaudit.ladder.rounding import FEW_UNITS, RUNS, Excuse, Float64Run, excuse, may_be_rounding
 from stepaudit.ladder.unsteady import Source, find_source
 from stepaudit.minimize import Attempts
 from stepaudit.operations import OperationMode
 from stepaudit.options import EAGER, GIVEN, USUALLY, WITHOUT_CACHES, AuditOptions, Rung
-from stepaudit.properties.captured_values import CapturedState, find_captured_values, set_tensor
+from stepaudit.properties.captured_values import find_captured_values
 from stepaudit.properties.compiled_run import silencing_compiler
 from stepaudit.values import EXACT, USUAL, Precision, is_on_cuda
 
@@ -385,6 +375,7 @@ def watch(
     with _compiling_anew():
         function = subject.function if rung.options is None else _compile_plainly(subject.function, rung.options)
         seen: Watched = {}
+        draws = rung.draws_as_eager
 
         def call(name: str, inputs: Inputs, number: int) -> None:
             note(name, Observation())
@@ -394,13 +385,7 @@ def watch(
                 if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
                     # Earlier outputs of a captured graph may be overwritten, but they have been copied.
                     torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
-                seen[name] = observe(
-                    function,
-                    inputs,
-                    captures=subject.function,
-                    mode=mode,
-                    draws_as_eager=rung.draws_as_eager,
-                )
+                seen[name] = observe(function, inputs, captures=subject.function, mode=mode, draws_as_eager=draws)
             note(name, seen[name])
 
         for number in range(subject.calls):
@@ -409,24 +394,12 @@ def watch(
         with restored(subject, 0) as (held, state):
             for number in range(subject.calls if subject.first == 0 else 0):
                 if expected is not None and number:
-                    _put_results(held, state, expected[f"repeated call {number}"])
+                    expected[f"repeated call {number}"].put_into(held, state)
                 call(f"repeated call {number + 1}", held, number)
         for number in range(repetitions):
             with restored(subject, 0) as (inputs, _):
                 call(f"call 1 again, {number + 1}", inputs, 0)
         return seen
-
-
-def _put_results(held: Inputs, state: CapturedState, before: Observation) -> None:
-    given = {
-        "argument": with_grads(name_leaves("argument", held)),
-        "captured": with_grads({captured.path: captured.get() for captured in state}),
-    }
-    for kind, leaves in given.items():
-        for path, leaf in leaves.items():
-            value = before.leaves(kind).get(path)
-            if isinstance(leaf, Tensor) and isinstance(value, Tensor):
-                set_tensor(leaf, value.detach())
 
 
 def _compile_plainly(function: Function, options: dict[str, Any]) -> Function:

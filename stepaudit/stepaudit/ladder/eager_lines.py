@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import pairwise
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import Any, TypeAlias
 
 from stepaudit.audited_function import Inputs, Subject
 from stepaudit.ladder.climb import Climb, Judge
@@ -14,6 +14,9 @@ from stepaudit.ladder.observation import name_leaves, repeat_in_eager
 from stepaudit.properties.captured_values import find_captured_values
 from stepaudit.source_lines import is_user_file
 from stepaudit.values import copy_values, is_same
+
+_Line: TypeAlias = tuple[str, Any, FrameType | None]
+"""A line that is about to run, what was read before, and the frame of the line. The end of the call has no line."""
 
 
 def find_deviating_line(judge: Judge, first: Climb, left_out: str) -> str:
@@ -34,24 +37,16 @@ def find_deviating_line(judge: Judge, first: Climb, left_out: str) -> str:
         return copy_values([pair for pair in leaves.items() if whole == path or pair[0] == path])
 
     lines = _list_lines(judge.subject, number, repeats, read)
-    if changed := [one.line for one, later in pairwise(lines) if not is_same(one.before, later.before)]:
+    if changed := [line for (line, before, _), (_, after, _) in pairwise(lines) if not is_same(before, after)]:
         return changed[-1]
     traced = {item.name for item in (list_items(judge, first.rung)[0] if count > 1 else ()) if item.kind == LINE}
     frames: dict[FrameType | None, list[str]] = {}
-    for each in lines[:-1]:
-        frames.setdefault(each.frame, []).append(each.line)
+    for line, _, frame in lines[:-1]:
+        frames.setdefault(frame, []).append(line)
     pairs = (pair for run in frames.values() for pair in pairwise(run))
     departures = (line for line, later in pairs if line in traced and later not in traced)
     last = (run[-1] for run in frames.values())
     return next(departures, "") or left_out or next(last, "")
-
-
-class _Line(NamedTuple):
-    """A line that is about to run, with what was read before. The end of the call has no frame."""
-
-    line: str
-    before: Any
-    frame: FrameType | None = None
 
 
 def _list_lines(subject: Subject, number: int, repeats: int, read: Callable[[Inputs], Any]) -> list[_Line]:
@@ -64,7 +59,7 @@ def _list_lines(subject: Subject, number: int, repeats: int, read: Callable[[Inp
             if not is_user_file(frame.f_code.co_filename):
                 return None
             if event == "line":
-                lines.append(_Line(f"{frame.f_code.co_filename}:{frame.f_lineno}", read(inputs), frame))
+                lines.append((f"{frame.f_code.co_filename}:{frame.f_lineno}", read(inputs), frame))
             return meet
 
         before = sys.gettrace()
@@ -73,7 +68,7 @@ def _list_lines(subject: Subject, number: int, repeats: int, read: Callable[[Inp
             yield
         finally:
             sys.settrace(before)
-            lines.append(_Line("", read(inputs)))
+            lines.append(("", read(inputs), None))
 
     repeat_in_eager(subject, number, tracing, repeats)
     return lines

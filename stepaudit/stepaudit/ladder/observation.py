@@ -14,7 +14,7 @@ from torch import Tensor
 from stepaudit.audited_function import Function, Inputs, Subject, call_with, seeding
 from stepaudit.errors import describe_error
 from stepaudit.operations import OperationMode
-from stepaudit.properties.captured_values import CapturedState, find_captured_values, restoring
+from stepaudit.properties.captured_values import CapturedState, find_captured_values, restoring, set_tensor
 from stepaudit.properties.compiled_run import is_overwritten
 from stepaudit.source_lines import find_line_in_text
 from stepaudit.values import (
@@ -73,6 +73,16 @@ class Observation:
     def leaves(self, kind: str) -> dict[str, Any]:
         """Return the leaves of a kind, by path."""
         return self.effects.get(kind, {})
+
+    def put_into(self, inputs: Inputs, state: CapturedState) -> None:
+        """Give arguments and captured values the values that they had after this call."""
+        captured = {captured.path: captured.get() for captured in state}
+        given = {"argument": with_grads(name_leaves("argument", inputs)), "captured": with_grads(captured)}
+        for kind, leaves in given.items():
+            for path, leaf in leaves.items():
+                value = self.leaves(kind).get(path)
+                if isinstance(leaf, Tensor) and isinstance(value, Tensor):
+                    set_tensor(leaf, value.detach())
 
 
 class Deviation(NamedTuple):

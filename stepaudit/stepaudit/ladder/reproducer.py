@@ -184,14 +184,12 @@ class Bundle:
         return found.name
 
     def _import(self, value: Any) -> str:
-        if isinstance(value, types.ModuleType):
-            module, name = value, value.__name__
-        else:
-            module, name = sys.modules[value.__module__], f"{value.__module__}.{value.__qualname__}"
-            if getattr(module, value.__qualname__, None) is not value:
-                raise NotStandalone(f"{name} cannot be imported")
-        self._imports.add(f"import {module.__name__}")
-        return name
+        is_module = isinstance(value, types.ModuleType)
+        module, name = (value.__name__, "") if is_module else (value.__module__, f".{value.__qualname__}")
+        if name and getattr(sys.modules[module], name[1:], None) is not value:
+            raise NotStandalone(f"{module}{name} cannot be imported")
+        self._imports.add(f"import {module}")
+        return f"{module}{name}"
 
     def _claim(self, name: str, value: Any) -> bool:
         """Let a name stand for a value. Return whether it did not before; NotStandalone if it stands for another value."""
@@ -319,11 +317,12 @@ def write_reproducer(
 
 def _find_obstacle(climb: Climb) -> str:
     """Return why no file can show what a rung does; empty if one can."""
-    if climb.rung == GIVEN:
-        return "the step compiles parts of itself"
-    if callable((climb.rung.options or {}).get("backend")):
-        return "the backend is a function"
-    return "" if climb.caches in (COLD, OFF) else "it is wrong only when a graph is loaded from the caches"
+    obstacles = {
+        "the step compiles parts of itself": climb.rung == GIVEN,
+        "the backend is a function": callable((climb.rung.options or {}).get("backend")),
+        "it is wrong only when a graph is loaded from the caches": climb.caches not in (COLD, OFF),
+    }
+    return next((why for why, is_so in obstacles.items() if is_so), "")
 
 
 _RUNS: Final = """import os, runpy, sys
