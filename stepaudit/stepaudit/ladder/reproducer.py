@@ -107,7 +107,7 @@ class Bundle:
         return self
 
     def _write(self, value: Any) -> str:
-        """Return an expression for a value, after the definitions that it needs. NotStandalone if there is none."""
+        """Return an expression for a value, after the definitions that it needs. NotStandalone for other values."""
         kind: Any = type(value)
         if is_plain(value) and kind.__module__ == "builtins":
             text = repr(value)
