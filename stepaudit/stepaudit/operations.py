@@ -7,11 +7,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 
 class OperationMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """A context in which `meet` runs each operation. Control flow, which holds operations, runs by `run_unseen`.
+    """A context in which `meet(func, args, kwargs)` runs each operation. Control flow runs by `run_unseen`.
 
     num_operations: the operations and control flows that ran
     """
 
+    meet: Any
     supports_higher_order_operators = True
 
     def __init__(self) -> None:
@@ -22,10 +23,6 @@ class OperationMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Run an operation or a control flow."""
         self.num_operations += 1
         return (self.meet if isinstance(func, OpOverload) else self.run_unseen)(func, args, kwargs or {})
-
-    def meet(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """Run an operation."""
-        return self.run_unseen(func, args, kwargs)
 
     def run_unseen(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Run an operation or a control flow as it is."""

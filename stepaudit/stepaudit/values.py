@@ -193,21 +193,19 @@ def view_bits(tensor: Tensor) -> Tensor:
 
 def digest_values(tree: Any) -> tuple[int, ...]:
     """Return a number for each leaf of nested values, which differs for other bits."""
-
-    def digest(leaf: Any) -> int:
-        if isinstance(leaf, Tensor):
-            held = make_dense(leaf.detach()).resolve_conj().resolve_neg()
-            return zlib.crc32(view_bits(held).cpu().contiguous().numpy().tobytes())
-        return zlib.crc32(repr(leaf).encode()) if is_plain(leaf) else 0
-
-    return tuple(map(digest, pytree.tree_leaves(tree)))
+    bits = (
+        view_bits(make_dense(leaf.detach()).resolve_conj().resolve_neg()).cpu().contiguous().numpy().tobytes()
+        if isinstance(leaf, Tensor)
+        else repr(leaf).encode() * is_plain(leaf)
+        for leaf in pytree.tree_leaves(tree)
+    )
+    return tuple(map(zlib.crc32, bits))
 
 
 def make_dense(tensor: Tensor) -> Tensor:
     """Return the elements of a quantized or sparse tensor as a plain tensor, and other tensors unchanged."""
-    if tensor.is_quantized:
-        return tensor.dequantize()
-    return tensor if tensor.layout == torch.strided else tensor.to_dense()
+    dense = tensor.dequantize() if tensor.is_quantized else tensor
+    return dense if dense.layout == torch.strided else dense.to_dense()
 
 
 class Precision(NamedTuple):
@@ -240,8 +238,7 @@ def find_differences(expected: Any, actual: Any, precision: Precision = EXACT) -
         return
     for (path, a), (_, b) in zip(one, other, strict=True):
         if found := describe_difference(a, b, precision):
-            root = _ROOTS.get(path[:3])
-            yield f"{f'{root}{path[3:]}' if root else path or 'the result'} differs: {found}"
+            yield f"{_ROOTS.get(path[:3], path[:3] or 'the result')}{path[3:]} differs: {found}"
 
 
 def is_same(first: Any, second: Any, precision: Precision = EXACT) -> bool:

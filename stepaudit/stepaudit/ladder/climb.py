@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import replace
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from typing import Any, Final, NamedTuple
 from unittest.mock import patch
 
@@ -102,6 +102,7 @@ class Judge:
         self.signs: dict[str, None] = {}
         self.errors: dict[str, None] = {}
         self.expected = watch(subject, EAGER, repetitions=options.repetitions)
+        self._watch_in = partial(watch, subject, EAGER, self.expected, repetitions=0)
 
     def compare(self, actual: Watched, precision: Precision) -> Iterator[tuple[Deviation, Observation]]:
         """Yield the deviations of calls from eager, each with its call."""
@@ -119,8 +120,8 @@ class Judge:
         Where eager does not repeat itself, these calls need not either: the difference must be rounding.
         """
         mode = Float64Run(0, 0.0)
-        seen = self._watch_in(mode)
-        again = self._watch_in(Float64Run(0, 0.0)) if any(self.compare(seen, EXACT)) else seen
+        seen = self._watch_in(mode=mode)
+        again = self._watch_in(mode=Float64Run(0, 0.0)) if any(self.compare(seen, EXACT)) else seen
         comes_back = not any(any(compare_observations(seen[call], again[call], "", EXACT)) for call in seen)
         unsteady = {each[1:3] for run in self.repeats for each, _ in self.compare(run, EXACT)}
         found = (
@@ -131,20 +132,20 @@ class Judge:
         )
         return tuple(found), sum(each.num_operations for each in seen.values()), mode.custom_operators
 
-    def _watch_in(self, mode: Float64Run) -> Watched:
-        return watch(self.subject, EAGER, self.expected, repetitions=0, mode=mode)
-
     @cached_property
     def _float64(self) -> Watched:
         """The calls in float64."""
-        return self._watch_in(Float64Run())
+        return self._watch_in(mode=Float64Run())
 
     @cached_property
     def _roundings(self) -> list[Watched]:
         """The calls with other roundings; only one of them if no operation rounds."""
         mode = Float64Run(0)
-        first = self._watch_in(mode)
-        return [first, *(self._watch_in(Float64Run(seed)) for seed in (range(1, RUNS) if mode.has_rounded else ()))]
+        first = self._watch_in(mode=mode)
+        return [
+            first,
+            *(self._watch_in(mode=Float64Run(seed)) for seed in (range(1, RUNS) if mode.has_rounded else ())),
+        ]
 
     def watch(self, rung: Rung, most: int | None = None, **heard: Any) -> Watched:
         """Make the calls on a rung, compiled anew; only the first `most` calls if given. heard: as in `watch_isolated`."""

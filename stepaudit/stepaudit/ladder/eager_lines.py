@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import pairwise
 from types import FrameType
-from typing import Any, TypeAlias
+from typing import Any
 
 from stepaudit.audited_function import Inputs, Subject
 from stepaudit.ladder.climb import Climb, Judge
@@ -14,9 +14,6 @@ from stepaudit.ladder.observation import name_leaves, repeat_in_eager
 from stepaudit.properties.captured_values import find_captured_values
 from stepaudit.source_lines import is_user_file
 from stepaudit.values import copy_values, is_same
-
-_Line: TypeAlias = tuple[str, Any, FrameType | None]
-"""A line that is about to run, what was read before, and the frame of the line. The end of the call has no line."""
 
 
 def find_deviating_line(judge: Judge, first: Climb, left_out: str) -> str:
@@ -44,14 +41,18 @@ def find_deviating_line(judge: Judge, first: Climb, left_out: str) -> str:
     for line, _, frame in lines[:-1]:
         frames.setdefault(frame, []).append(line)
     pairs = (pair for run in frames.values() for pair in pairwise(run))
-    departures = (line for line, later in pairs if line in traced and later not in traced)
-    last = (run[-1] for run in frames.values())
-    return next(departures, "") or left_out or next(last, "")
+    departure = next((line for line, later in pairs if line in traced and later not in traced), "")
+    return departure or left_out or next((run[-1] for run in frames.values()), "")
 
 
-def _list_lines(subject: Subject, number: int, repeats: int, read: Callable[[Inputs], Any]) -> list[_Line]:
-    """Make a call again in eager. Return the user's lines that it runs, and the end of the call."""
-    lines: list[_Line] = []
+def _list_lines(
+    subject: Subject, number: int, repeats: int, read: Callable[[Inputs], Any]
+) -> list[tuple[str, Any, FrameType | None]]:
+    """Make a call again in eager. Return the user's lines, each with what was read before it and with its frame.
+
+    The end of the call is the last one, without a line.
+    """
+    lines: list[tuple[str, Any, FrameType | None]] = []
 
     @contextmanager
     def tracing(inputs: Inputs) -> Iterator[None]:

@@ -280,7 +280,12 @@ def write_reproducer(
         attempts.append((lambda: Bundle().hold_graph(minimal), minimal.deviation, minimal.calls))
     held = subject.function, subject.inputs(number)
     attempts.append((lambda: Bundle().hold(*held), deviation, 1 if is_single else 3))
-    why, repair = _find_obstacle(climb), render_repair(items)
+    obstacles = {
+        "the step compiles parts of itself": climb.rung == GIVEN,
+        "the backend is a function": callable(options.get("backend")),
+        "it is wrong only when a graph is loaded from the caches": climb.caches not in (COLD, OFF),
+    }
+    why, repair = next((why for why, is_so in obstacles.items() if is_so), ""), render_repair(items)
     for make, shown, calls in () if why else attempts:
         try:
             bundled = make()
@@ -313,16 +318,6 @@ def write_reproducer(
     path.unlink(missing_ok=True)
     path.with_suffix(".pt").unlink(missing_ok=True)
     return why, False
-
-
-def _find_obstacle(climb: Climb) -> str:
-    """Return why no file can show what a rung does; empty if one can."""
-    obstacles = {
-        "the step compiles parts of itself": climb.rung == GIVEN,
-        "the backend is a function": callable((climb.rung.options or {}).get("backend")),
-        "it is wrong only when a graph is loaded from the caches": climb.caches not in (COLD, OFF),
-    }
-    return next((why for why, is_so in obstacles.items() if is_so), "")
 
 
 _RUNS: Final = """import os, runpy, sys

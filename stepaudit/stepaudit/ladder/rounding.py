@@ -210,9 +210,12 @@ def may_be_rounding(
 ) -> bool:
     """Return whether a deviation is one of floats, and small beside the largest of them."""
     before, after = (each.leaves(deviation.kind).get(deviation.where) for each in (expected, actual))
-    if not isinstance(before, Tensor) or not isinstance(after, Tensor) or not before.is_floating_point():
-        return False
-    if (before.shape, before.dtype, before.device) != (after.shape, after.dtype, after.device):
+    if (
+        not isinstance(before, Tensor)
+        or not isinstance(after, Tensor)
+        or not before.is_floating_point()
+        or (before.shape, before.dtype, before.device) != (after.shape, after.dtype, after.device)
+    ):
         return False
     error = max(largest, MARGIN * torch.finfo(before.dtype).eps) * max(scale_of(before), 1e-30)
     before, after = (make_dense(each.detach()).double() for each in (before, after))

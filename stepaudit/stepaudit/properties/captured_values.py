@@ -27,6 +27,7 @@ _MISSING: Final = object()
 """Stands for a value that no longer exists."""
 _UNREAD: Final = (torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler, torch.amp.GradScaler)
 """The classes of torch whose objects keep state that the user does not read."""
+_FUNCTIONS: Final = (types.FunctionType, types.MethodType, types.BuiltinFunctionType)
 _CONTAINERS: Final = (list, dict, set, deque)
 _GENERATORS: Final = (torch.Generator, random.Random, np.random.Generator)
 _CONSTANTS: Final = (enum.Enum, torch.dtype, torch.device)
@@ -234,7 +235,11 @@ class CapturedState:
             return
         elif hasattr(value, "__next__"):
             self.unrestored.append(f"{captured.path} ({type(value).__name__})")
-        elif callable(value) and (not _has_state(value) or hasattr(value, "cache_clear")):
+        elif callable(value) and (
+            isinstance(value, _FUNCTIONS)
+            or not (hasattr(value, "__dict__") or hasattr(value, "__struct_fields__"))
+            or hasattr(value, "cache_clear")
+        ):
             self.values.append(captured)
             self.visit_function(value)
         elif isinstance(value, CustomOpDef):
@@ -330,11 +335,6 @@ def _list_methods(kind: type) -> list[types.CodeType]:
 def _is_frozen(value: Any) -> bool:
     settings = getattr(value, "__dataclass_params__", None) or getattr(value, "__struct_config__", None)
     return bool(getattr(settings, "frozen", False))
-
-
-def _has_state(value: Any) -> bool:
-    is_function = isinstance(value, (types.FunctionType, types.MethodType, types.BuiltinFunctionType))
-    return not is_function and (hasattr(value, "__dict__") or hasattr(value, "__struct_fields__"))
 
 
 def _refuse(value: Any) -> None:
