@@ -1,9 +1,14 @@
 """A function under audit, how its arguments are made, and how it is compiled."""
 
 import inspect
-from collections.abc import Callable
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeAlias
+
+import numpy as np
+import torch
 
 from stepaudit.errors import UserError, describe_error
 from stepaudit.values import deepcopy_values
@@ -19,6 +24,23 @@ MakeInputs: TypeAlias = Callable[[int], Inputs | dict[str, Any]]
 
 class Keywords(dict[str, Any]):
     """Keyword arguments, the last item in the tuple of a call's arguments: `(values, Keywords(scale=2.0))`."""
+
+
+@contextmanager
+def seeding(number: int) -> Iterator[None]:
+    """Give torch, numpy and Python the same random numbers each time. Restore their generators afterwards."""
+    before = random.getstate(), np.random.get_state()
+    # To read the generators of devices would start CUDA in a process that does not use it.
+    devices = range(torch.cuda.device_count() if torch.cuda.is_initialized() else 0)  # type: ignore[no-untyped-call]
+    with torch.random.fork_rng(devices):
+        random.seed(number)
+        np.random.seed(number)
+        torch.manual_seed(number)
+        try:
+            yield
+        finally:
+            random.setstate(before[0])
+            np.random.set_state(before[1])
 
 
 def call_with(function: Function, inputs: Inputs) -> Any:

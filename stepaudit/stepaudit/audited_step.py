@@ -1,5 +1,6 @@
 """The audit of a step function: its values on every rung of the compiler, and the properties that compiling can lose."""
 
+import shutil
 import traceback
 from collections.abc import Callable
 from dataclasses import replace
@@ -11,7 +12,7 @@ from torch._inductor.utils import fresh_cache
 
 from stepaudit.audited_function import Function, Inputs, MakeInputs, Subject, make_subject
 from stepaudit.compiled_step import calling_plainly, refuse_distributed, unwrap_compiled
-from stepaudit.environment import describe_environment, has_cpp_compiler
+from stepaudit.environment import describe_environment
 from stepaudit.errors import UserError, describe_error, first_line
 from stepaudit.isolation import Received, is_device_lost, run_isolated, start_autograd
 from stepaudit.ladder.climb import warm_up_compiler
@@ -123,7 +124,7 @@ def _audit(subject: Subject, options: AuditOptions, budget: dict[str, float]) ->
 def examine_properties(subject: Subject, options: AuditOptions, report: ReportBuilder) -> None:
     """Examine every property of a subject. The caller chooses the folder of the caches; compile times need an empty folder."""
     run = CompiledRun(subject, options, report)
-    if not run.is_cuda and options.backend == "inductor" and not has_cpp_compiler():
+    if not run.is_cuda and options.backend == "inductor" and not any(map(shutil.which, ("g++", "clang++", "c++"))):
         raise UserError("a CPU backend needs a C++ compiler", where="mode", fix="install g++ or clang")
     options.announce("reading values, colliding writes")
     try:

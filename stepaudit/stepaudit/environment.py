@@ -2,7 +2,6 @@
 
 import os
 import platform
-import shutil
 import warnings
 from collections.abc import Callable
 from operator import attrgetter
@@ -21,11 +20,6 @@ def read_cpu_seconds() -> float:
     """Return the CPU time of this process and of the child processes that it has waited for."""
     used = os.times()
     return used.user + used.system + used.children_user + used.children_system
-
-
-def has_cpp_compiler() -> bool:
-    """Return whether the CPU backend of `torch.compile` finds a compiler."""
-    return any(shutil.which(name) for name in ("g++", "clang++", "c++"))
 
 
 def describe_environment(**more: str) -> dict[str, str]:

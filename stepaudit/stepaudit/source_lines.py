@@ -3,7 +3,6 @@
 import dis
 import inspect
 import re
-import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -71,15 +70,6 @@ def find_line_in_text(text: str, files: Iterable[str] = ()) -> str:
 def find_node_line(node: torch.fx.Node) -> str:
     """Return the user line of a node of a graph; empty if there is no such line."""
     return find_line_in_text(node.meta.get("stack_trace") or "")
-
-
-def complete_path(line: str, files: Iterable[str]) -> str:
-    """Complete a line with only the end of a file's name, using these files and the files of loaded modules."""
-    ending, _, number = line.rpartition(":")
-    if Path(ending).is_absolute():
-        return line
-    modules = [file for module in list(sys.modules.values()) if (file := getattr(module, "__file__", None))]
-    return next((f"{file}:{number}" for file in (*files, *modules) if file.endswith(ending)), line)
 
 
 def find_code(function: Callable[..., Any]) -> CodeType | None:

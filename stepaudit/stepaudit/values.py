@@ -4,6 +4,7 @@ import copy
 import hashlib
 import sys
 import types
+import zlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import is_dataclass
@@ -26,6 +27,11 @@ _OF_ANY_MODULE: Final = frozenset(vars(torch.nn.Module()))
 def is_user_module(module: str | None) -> bool:
     """Return whether a module belongs neither to Python nor to torch."""
     return module is not None and module.split(".")[0] not in _FOREIGN
+
+
+def is_plain(value: Any) -> bool:
+    """Return whether a value is a number, a text or None."""
+    return value is None or isinstance(value, (bool, int, float, complex, str, bytes))
 
 
 def list_members(owner: Any) -> dict[str, Any]:
@@ -185,6 +191,23 @@ def view_bits(tensor: Tensor) -> Tensor:
     return tensor
 
 
+def digest_values(tree: Any) -> tuple[int, ...]:
+    """Return a number for each leaf of nested values, which differs for other bits."""
+    bits = (
+        view_bits(make_dense(leaf.detach()).resolve_conj().resolve_neg()).cpu().contiguous().numpy().tobytes()
+        if isinstance(leaf, Tensor)
+        else repr(leaf).encode() * is_plain(leaf)
+        for leaf in pytree.tree_leaves(tree)
+    )
+    return tuple(map(zlib.crc32, bits))
+
+
+def make_dense(tensor: Tensor) -> Tensor:
+    """Return the elements of a quantized or sparse tensor as a plain tensor, and other tensors unchanged."""
+    dense = tensor.dequantize() if tensor.is_quantized else tensor
+    return dense if dense.layout == torch.strided else dense.to_dense()
+
+
 class Precision(NamedTuple):
     """The differences that count.
 
@@ -215,13 +238,12 @@ def find_differences(expected: Any, actual: Any, precision: Precision = EXACT) -
         return
     for (path, a), (_, b) in zip(one, other, strict=True):
         if found := describe_difference(a, b, precision):
-            root = _ROOTS.get(path[:3])
-            yield f"{f'{root}{path[3:]}' if root else path or 'the result'} differs: {found}"
+            yield f"{_ROOTS.get(path[:3], path[:3] or 'the result')}{path[3:]} differs: {found}"
 
 
 def is_same(first: Any, second: Any, precision: Precision = EXACT) -> bool:
     """Return whether two nested values have the same leaves, bit for bit unless a precision is given."""
-    return next(find_differences(first, second, precision), None) is None
+    return not any(find_differences(first, second, precision))
 
 
 def describe_difference(expected: Any, actual: Any, precision: Precision = USUAL) -> str:
@@ -247,8 +269,7 @@ def describe_difference(expected: Any, actual: Any, precision: Precision = USUAL
 
 def find_other_elements(expected: Tensor, actual: Tensor, precision: Precision = USUAL) -> Tensor:
     """Return a mask of the unequal elements of two tensors with the same shape and dtype."""
-    if expected.is_quantized or expected.layout != torch.strided:
-        expected, actual = (each.dequantize() if each.is_quantized else each.to_dense() for each in (expected, actual))
+    expected, actual = make_dense(expected), make_dense(actual)
     if not expected.is_floating_point() and not expected.is_complex():
         return expected != actual
     if precision.is_exact:

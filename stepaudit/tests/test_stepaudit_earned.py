@@ -18,6 +18,7 @@ from stepaudit.options import AuditOptions
 from stepaudit.report import ReportBuilder
 
 TICKETS = itertools.count()
+CYCLE = itertools.cycle([0.5, 2.0])
 
 
 def draw(call: int) -> tuple[Tensor]:
@@ -38,6 +39,10 @@ def take_a_ticket(x: Tensor) -> Tensor:
     return x + next(TICKETS)
 
 
+def scale_in_turn(x: Tensor) -> Tensor:
+    return x * next(CYCLE)
+
+
 def yield_rows(x: Tensor) -> Iterator[Tensor]:
     yield x + 1
 
@@ -48,7 +53,11 @@ def do_nothing(x: Tensor) -> str:
 
 @pytest.mark.parametrize(
     ("step", "words"),
-    [(take_a_ticket, "global TICKETS (count) cannot be restored"), (do_nothing, "no operation of torch ran")],
+    [
+        (take_a_ticket, "global TICKETS (count) cannot be restored"),
+        (scale_in_turn, "global CYCLE (cycle) cannot be restored"),
+        (do_nothing, "no operation of torch ran"),
+    ],
 )
 def test_a_step_that_nothing_can_judge_is_inconclusive(step: object, words: str):
     report = audit(step, "backend-eager")
@@ -172,3 +181,23 @@ def floor_probabilities(x: Tensor) -> Tensor:
 
 def test_a_small_probability_beside_a_large_one_is_compared_by_its_own_size():
     assert audit(floor_probabilities, "backend-eager").verdict is Verdict.DIVERGE
+
+
+def compare_with_itself(x: Tensor) -> Tensor:
+    other = x / 1.7
+    return (x / 1.7 == (other + 1 if torch.compiler.is_compiling() else other)).sum()
+
+
+def test_other_roundings_round_equal_operations_alike():
+    make = lambda call: (torch.tensor([1.0 + call]),)  # noqa: E731
+    assert audit(compare_with_itself, "backend-eager", make).verdict is Verdict.DIVERGE
+
+
+def find_values(x: Tensor) -> Tensor:
+    """The values alone, by an algorithm that torch replaces where a mode sees the operations; 1.5e-5 off if compiled."""
+    pairs = x.outer(x) + 5 * torch.eye(len(x))
+    return torch.linalg.eigvalsh(pairs) * (1 + 1.5e-7 * torch.compiler.is_compiling())
+
+
+def test_a_run_that_sees_the_operations_may_differ_by_a_unit_of_rounding():
+    assert audit(find_values, "backend-eager").verdict is Verdict.AGREE

@@ -1,6 +1,7 @@
 """Everything that a step does is compared, and nothing that a correct step does is flagged."""
 
 import enum
+import inspect
 import logging
 import random
 from collections import deque
@@ -14,6 +15,7 @@ import pytest
 import torch
 from torch import Tensor
 from torch.compiler import is_compiling
+from torch.utils.checkpoint import checkpoint
 
 from stepaudit import AuditReport, Verdict
 from stepaudit.audited_function import MakeInputs, make_subject
@@ -122,6 +124,81 @@ def add_to_a_set(x: Tensor) -> Tensor:
 )
 def test_each_effect_that_differs_is_a_deviation(step: Callable[..., Any], kind: str, where: str):
     assert find_kinds(step, calls=1) == {(kind, where)}
+
+
+class Side:
+    def __init__(self) -> None:
+        self.left, self.right = object(), object()
+        self.current = self.left
+
+
+SIDE = Side()
+
+
+def turn_the_side(x: Tensor) -> Tensor:
+    if SIDE.current is SIDE.left:  # here
+        SIDE.current = SIDE.right
+        return x + 1
+    SIDE.current = SIDE.left
+    return x - 1
+
+
+def move_a_key(x: Tensor, cache: dict[str, Tensor]) -> Tensor:
+    cache["b"] = cache.pop("b") if is_compiling() else cache["b"]
+    cache["a"] = cache["a"] if is_compiling() else cache.pop("a")  # here
+    return x + 1
+
+
+def add_one_twice(x: Tensor, cache: dict[str, Tensor]) -> Tensor:
+    cache["a"].add_(1)
+    if not is_compiling():
+        cache["a"].add_(1)  # here
+    return x + 1
+
+
+@torch.compiler.disable
+def leave_to_eager(x: Tensor) -> Tensor:
+    copy = x.clone()
+    return copy * 2
+
+
+def add_after_eager(x: Tensor) -> Tensor:
+    doubled = leave_to_eager(x)
+    return doubled + is_compiling()  # here
+
+
+@pytest.mark.parametrize(
+    ("step", "make"),
+    [
+        (turn_the_side, draw),
+        (add_after_eager, draw),
+        (move_a_key, lambda call: (*draw(call), {"a": torch.ones(2), "b": torch.ones(2)})),
+        (add_one_twice, lambda call: (*draw(call), {"a": torch.ones(2)})),
+    ],
+)
+def test_the_line_is_where_eager_leaves_what_was_traced_or_changes_the_value(
+    step: Callable[..., Any], make: MakeInputs
+):
+    (found,) = audit(step, make, calls=2).findings
+    lines, first = inspect.getsourcelines(step)
+    assert found.where == f"{__file__}:{first + next(at for at, line in enumerate(lines) if '# here' in line)}"
+
+
+def drop_in_a_checkpoint(x: Tensor) -> Tensor:
+    return checkpoint(lambda rows: torch.nn.functional.dropout(rows.sin()), x, use_reentrant=False)
+
+
+def test_rungs_that_are_right_again_are_named():
+    if not torch.__version__.startswith("2.13"):
+        pytest.skip("torch 2.13 draws other numbers when it repeats a checkpoint")
+    chosen = AuditOptions(rungs=("backend-eager", "aot-eager"), calls=1, repetitions=0, seconds=0)
+    report = ReportBuilder()
+    audit_values(
+        make_subject("", drop_in_a_checkpoint, lambda call: (torch.ones(64).requires_grad_(),)), report, chosen
+    )
+    (found,) = report.findings
+    assert ": gradient argument[0]: " in found.finding
+    assert found.finding.endswith("; right again on aot-eager")
 
 
 def keep_strides(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:

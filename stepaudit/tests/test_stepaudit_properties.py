@@ -4,6 +4,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import numpy as np
 import planted_steps as planted
 import pytest
 import torch
@@ -110,6 +111,15 @@ def test_collisions_that_change_nothing_are_no_finding():
     functions = planted.step_with_sink, planted.adding_step
     report = audit(lambda *given: [function(*given) for function in functions], lambda: (FOUR, ROWS))
     assert (report.findings, report.measures["colliding_scatters"]) == ((), 1)
+
+
+def test_random_numbers_of_numpy_do_not_make_harmless_collisions_a_finding():
+    def step(values: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+        return planted.step_with_sink(values, rows) * float(np.random.rand())
+
+    report = audit(step, lambda: (FOUR, ROWS), calls=1)
+    assert "duplicate-scatters" not in dict(found(report))
+    assert report.measures["colliding_scatters"] == 1
 
 
 def test_outputs_without_memory_share_none():

@@ -25,6 +25,7 @@ from stepaudit.ladder.rounding import excuse
 from stepaudit.ladder.values_audit import audit_values
 from stepaudit.minimize import minimize
 from stepaudit.options import RUNG_NAMES, RUNGS, USUALLY, AuditOptions, Rung
+from stepaudit.properties.colliding_writes import find_colliding_writes
 from stepaudit.properties.compiled_run import CompiledRun
 from stepaudit.properties.syncs import find_syncs, watch_eager_reads
 from stepaudit.report import ReportBuilder
@@ -322,6 +323,21 @@ def test_the_waits_of_different_calls_at_a_line_are_those_of_one_call() -> None:
     find_syncs(run)
     (found,) = run.report.build("step", {}, is_conclusive=True).findings
     assert " times in a call" not in found.finding
+
+
+def count_up(x: Tensor) -> Tensor:
+    (last,) = torch.while_loop(lambda i: i < 3, lambda i: (i + 1,), (torch.zeros((), dtype=torch.int64),))
+    return x * last
+
+
+def test_a_step_with_control_flow_is_examined() -> None:
+    subject = Subject("count_up", count_up, lambda call: (torch.ones(2),), calls=1)
+    run = CompiledRun(subject, USUALLY, ReportBuilder())
+    with torch.compiler.set_stance("force_eager"):
+        watch_eager_reads(run)
+        find_colliding_writes(run)
+    assert run.report.measures["aten_calls_per_step"] > 0
+    assert audit(subject, AuditOptions(rungs=("backend-eager",), repetitions=0)).verdict is Verdict.AGREE
 
 
 def test_a_value_without_source_is_named() -> None:

@@ -4,35 +4,25 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import replace
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from typing import Any, Final, NamedTuple
 from unittest.mock import patch
 
 import torch
-from torch import Tensor
 from torch._inductor.utils import fresh_cache
 
-from stepaudit.audited_function import Function, Inputs, Subject
+from stepaudit.audited_function import Function, Inputs, Subject, seeding
 from stepaudit.compiled_step import is_compiled
 from stepaudit.errors import UserError, describe_error
 from stepaudit.isolation import can_isolate, is_device_lost, run_isolated
 from stepaudit.ladder.custom_operators import UseOfOperator
-from stepaudit.ladder.observation import (
-    SIGNED_ZERO,
-    Deviation,
-    Observation,
-    compare_observations,
-    name_leaves,
-    observe,
-    restored,
-    seeding,
-    with_grads,
-)
-from stepaudit.ladder.rounding import RUNS, Excuse, Float64Run, excuse, may_be_rounding
+from stepaudit.ladder.observation import SIGNED_ZERO, Deviation, Observation, compare_observations, observe, restored
+from stepaudit.ladder.rounding import FEW_UNITS, RUNS, Excuse, Float64Run, excuse, may_be_rounding
 from stepaudit.ladder.unsteady import Source, find_source
 from stepaudit.minimize import Attempts
+from stepaudit.operations import OperationMode
 from stepaudit.options import EAGER, GIVEN, USUALLY, WITHOUT_CACHES, AuditOptions, Rung
-from stepaudit.properties.captured_values import CapturedState, find_captured_values, set_tensor
+from stepaudit.properties.captured_values import find_captured_values
 from stepaudit.properties.compiled_run import silencing_compiler
 from stepaudit.values import EXACT, USUAL, Precision, is_on_cuda
 
@@ -112,6 +102,7 @@ class Judge:
         self.signs: dict[str, None] = {}
         self.errors: dict[str, None] = {}
         self.expected = watch(subject, EAGER, repetitions=options.repetitions)
+        self._watch_in = partial(watch, subject, EAGER, self.expected, repetitions=0)
 
     def compare(self, actual: Watched, precision: Precision) -> Iterator[tuple[Deviation, Observation]]:
         """Yield the deviations of calls from eager, each with its call."""
@@ -123,41 +114,38 @@ class Judge:
     def control(self) -> tuple[tuple[Deviation, ...], int, dict[Any, UseOfOperator]]:
         """The differences of calls in the context of those with other roundings, but without any.
 
+        A few units of rounding are no difference if they come back, since operations may choose another algorithm there.
         Also the number of operations, and the operators that torch does not define, with their first use.
 
         Where eager does not repeat itself, these calls need not either: the difference must be rounding.
         """
-        seen, made = self._watch_rounding(0, 0.0)
-        operators = {operator: use for each in reversed(made) for operator, use in each.custom_operators.items()}
+        mode = Float64Run(0, 0.0)
+        seen = self._watch_in(mode=mode)
+        again = self._watch_in(mode=Float64Run(0, 0.0)) if any(self.compare(seen, EXACT)) else seen
+        comes_back = not any(any(compare_observations(seen[call], again[call], "", EXACT)) for call in seen)
         unsteady = {each[1:3] for run in self.repeats for each, _ in self.compare(run, EXACT)}
         found = (
             each
             for each, one in self.compare(seen, EXACT)
-            if each[1:3] not in unsteady or not self._explain_rounding(each, one)
+            if not (comes_back and may_be_rounding(each, self.expected[each.call], one, FEW_UNITS))
+            and (each[1:3] not in unsteady or not self._explain_rounding(each, one))
         )
-        return tuple(found), sum(each.num_of_step for each in made), operators
-
-    def _watch_rounding(self, *how: Any) -> tuple[Watched, list[Float64Run]]:
-        """Make the calls in eager, each in a context that sees its roundings. Return the contexts as well."""
-        made: list[Float64Run] = []
-
-        def begin() -> Float64Run:
-            made.append(Float64Run(*how))
-            return made[-1]
-
-        return watch(self.subject, EAGER, self.expected, repetitions=0, float64=begin), made
+        return tuple(found), sum(each.num_operations for each in seen.values()), mode.custom_operators
 
     @cached_property
     def _float64(self) -> Watched:
         """The calls in float64."""
-        return self._watch_rounding()[0]
+        return self._watch_in(mode=Float64Run())
 
     @cached_property
     def _roundings(self) -> list[Watched]:
         """The calls with other roundings; only one of them if no operation rounds."""
-        first, made = self._watch_rounding(0)
-        seeds = range(1, RUNS) if any(each.has_rounded for each in made) else ()
-        return [first, *(self._watch_rounding(seed)[0] for seed in seeds)]
+        mode = Float64Run(0)
+        first = self._watch_in(mode=mode)
+        return [
+            first,
+            *(self._watch_in(mode=Float64Run(seed)) for seed in (range(1, RUNS) if mode.has_rounded else ())),
+        ]
 
     def watch(self, rung: Rung, most: int | None = None, **heard: Any) -> Watched:
         """Make the calls on a rung, compiled anew; only the first `most` calls if given. heard: as in `watch_isolated`."""
@@ -258,31 +246,10 @@ def warm_up_compiler() -> None:
 
     pick_vec_isa()
     if can_isolate():
-        prepare_compiler(Subject("sum", _add_mirrored, lambda call: (torch.ones(64), torch.ones(64)), calls=1))
+        with _compiling_anew(), compiling_without_caches(), torch._inductor.config.patch(compile_threads=1):
+            torch.compile(lambda rows: rows.flip(0) + rows)(torch.ones(64))
         torch_key()
         CacheBase.get_system()
-
-
-def _add_mirrored(first: Tensor, second: Tensor) -> Tensor:
-    return first.flip(0) + second
-
-
-def prepare_compiler(subject: Subject) -> None:
-    """Compile the first call by Inductor here, so that forked processes inherit everything that torch loads for it.
-
-    The compiled code does not run, since it may end the process.
-    """
-
-    def compile_alone(graph: Any, inputs: list[Any]) -> Any:
-        from torch._inductor.compile_fx import compile_fx
-
-        compile_fx(graph, inputs)
-        raise NotImplementedError
-
-    if can_isolate():
-        rung = Rung("compiled", "nothing", {"backend": compile_alone})
-        with compiling_without_caches(), torch._inductor.config.patch(compile_threads=1):
-            watch(replace(subject, calls=1, first=1), rung, repetitions=0)
 
 
 def climb(subject: Subject, options: AuditOptions = USUALLY, rungs: Sequence[Rung] | None = None) -> Ladder:
@@ -332,7 +299,10 @@ def _judge_eager(subject: Subject, options: AuditOptions) -> tuple[Judge, tuple[
     judge = Judge(subject, options)
     # The state of the step must be restored in this process as well, where the calls before have changed it.
     here = watch(subject, EAGER, repetitions=options.repetitions)
-    judge.repeats = [run for run in (again, here) if any(judge.compare(run, EXACT))]
+    # A state with a period, such as that of `itertools.cycle`, may be the same when all calls are over.
+    names = (name for name in judge.expected if name == "repeated call 1" or name.startswith("call 1 again"))
+    alike = judge.expected | dict.fromkeys(names, judge.expected["call 1"])
+    judge.repeats = [run for run in (again, here, alike) if any(judge.compare(run, EXACT))]
     # The sign of a zero may depend on an order of additions that varies.
     found = [
         (each, seen)
@@ -375,9 +345,6 @@ def _climb_rung(judge: Judge, rung: Rung, *, is_seeded: bool) -> Climb:
                     found, where, observed = deviations, caches, actual[deviations[0].call]
                 if any(each.kind == "end" for each in deviations):
                     break
-                if deviations and rung.has_caches and caches == COLD:
-                    # This also serves the searches for the cause and the line.
-                    prepare_compiler(judge.subject)
     except RuntimeError as error:
         if not is_device_lost():
             raise
@@ -394,7 +361,7 @@ def watch(
     expected: Watched | None = None,
     *,
     repetitions: int = 2,
-    float64: Callable[[], Float64Run] | None = None,
+    mode: OperationMode | None = None,
     note: Callable[[str, Observation], None] = lambda name, seen: None,
 ) -> Watched:
     """Make the calls of a subject on a rung, compiled anew.
@@ -403,19 +370,23 @@ def watch(
 
     expected: the eager calls. Repeated calls begin with the results of these, so that rounding does not add up over
               calls.
-    float64:  makes the context in which each call is observed
+    mode:     runs the operations of each call
     note:     receives an empty observation when a call begins, and the actual observation when it has returned
     """
     with _compiling_anew():
         function = subject.function if rung.options is None else _compile_plainly(subject.function, rung.options)
         seen: Watched = {}
+        draws = rung.draws_as_eager
 
         def call(name: str, inputs: Inputs, number: int) -> None:
             note(name, Observation())
             # In eager, also what the step compiles itself runs without the compiler.
             stance = torch.compiler.set_stance("force_eager") if rung == EAGER else nullcontext()
             with seeding(subject.first + number), stance:
-                seen[name] = _call(function, subject.function, inputs, float64, draws_as_eager=rung.draws_as_eager)
+                if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+                    # Earlier outputs of a captured graph may be overwritten, but they have been copied.
+                    torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
+                seen[name] = observe(function, inputs, captures=subject.function, mode=mode, draws_as_eager=draws)
             note(name, seen[name])
 
         for number in range(subject.calls):
@@ -424,24 +395,12 @@ def watch(
         with restored(subject, 0) as (held, state):
             for number in range(subject.calls if subject.first == 0 else 0):
                 if expected is not None and number:
-                    _put_results(held, state, expected[f"repeated call {number}"])
+                    expected[f"repeated call {number}"].put_into(held, state)
                 call(f"repeated call {number + 1}", held, number)
         for number in range(repetitions):
             with restored(subject, 0) as (inputs, _):
                 call(f"call 1 again, {number + 1}", inputs, 0)
         return seen
-
-
-def _put_results(held: Inputs, state: CapturedState, before: Observation) -> None:
-    given = {
-        "argument": with_grads(name_leaves("argument", held)),
-        "captured": with_grads({captured.path: captured.get() for captured in state}),
-    }
-    for kind, leaves in given.items():
-        for path, leaf in leaves.items():
-            value = before.leaves(kind).get(path)
-            if isinstance(leaf, Tensor) and isinstance(value, Tensor):
-                set_tensor(leaf, value.detach())
 
 
 def _compile_plainly(function: Function, options: dict[str, Any]) -> Function:
@@ -451,30 +410,6 @@ def _compile_plainly(function: Function, options: dict[str, Any]) -> Function:
         return function(*inputs, **keywords)
 
     return torch.compile(run, **options)
-
-
-def _call(
-    function: Function,
-    captures: Function,
-    inputs: Inputs,
-    float64: Callable[[], Float64Run] | None,
-    *,
-    draws_as_eager: bool,
-) -> Observation:
-    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        # Earlier outputs of a captured graph may be overwritten, but they have been copied.
-        torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
-    if float64 is None:
-        return observe(function, inputs, captures=captures, draws_as_eager=draws_as_eager)
-    run = float64()
-
-    def step(*given: Any, **keywords: Any) -> Any:
-        try:
-            return function(*given, **keywords)
-        finally:
-            run.num_of_step = run.num_operations
-
-    return observe(step, inputs, captures=captures, around=run, convert=run.shadow_of)
 
 
 @contextmanager

@@ -1,5 +1,6 @@
 """Custom operators of a step, each checked by `torch.library.opcheck` on the arguments of its first use."""
 
+import re
 import sys
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
@@ -14,24 +15,11 @@ from stepaudit.source_lines import find_calling_line
 from stepaudit.values import deepcopy_values
 
 AUDIT: Final = "custom-operators"
-_OF_TORCH: Final = frozenset(
-    (
-        *(
-            "aten",
-            "prims",
-            "prim",
-            "profiler",
-            "inductor",
-            "inductor_prims",
-            "quantized",
-            "quantized_decomposed",
-            "mkl",
-        ),
-        *("mkldnn", "mkldnn_prepacked", "onednn", "sparse", "c10d", "c10d_functional", "symm_mem", "rngprims", "fsdp"),
-        *("debugprims", "static_runtime", "quantization", "export", "streams", "higher_order", "debug_mode_ops"),
-    )
+_OF_TORCH: Final = re.compile(
+    "_.*|aten|prims?|c10d(_functional)?|debug_mode_ops|debugprims|export|fsdp|higher_order|inductor(_prims)?|mkl|onednn|"
+    "mkldnn(_prepacked)?|profiler|quantization|quantized(_decomposed)?|rngprims|sparse|static_runtime|streams|symm_mem"
 )
-"""The namespaces of torch's own operators, besides those that begin with an underscore."""
+"""The namespaces of torch's own operators."""
 
 
 class UseOfOperator(NamedTuple):
@@ -45,7 +33,7 @@ class UseOfOperator(NamedTuple):
 def note_use(uses: dict[Any, UseOfOperator], operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Note the first use of an operator that torch does not define, which is about to run, with copies of its arguments."""
     space = getattr(operator, "namespace", "aten")
-    if operator not in uses and space not in _OF_TORCH and not space.startswith("_"):
+    if operator not in uses and not _OF_TORCH.fullmatch(space):
         args, kwargs = deepcopy_values((args, kwargs))
         uses[operator] = UseOfOperator(args, kwargs, find_calling_line(sys._getframe(2)))
 

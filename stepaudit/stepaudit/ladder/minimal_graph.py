@@ -13,9 +13,10 @@ import torch
 from torch import Tensor
 from torch.fx import Graph, GraphModule, Interpreter, Node
 
-from stepaudit.audited_function import Inputs, Subject
+from stepaudit.audited_function import Inputs, Subject, seeding
 from stepaudit.ladder.climb import Climb, Judge, compiling_without_caches, watch
-from stepaudit.ladder.observation import SIGNED_ZERO, Deviation, seeding
+from stepaudit.ladder.culprit import list_single
+from stepaudit.ladder.observation import SIGNED_ZERO, Deviation
 from stepaudit.minimize import Attempts, minimize
 from stepaudit.options import Rung
 from stepaudit.source_lines import find_node_line
@@ -41,13 +42,14 @@ class MinimalGraph(NamedTuple):
 
 
 def find_minimal_graph(judge: Judge, climb: Climb) -> MinimalGraph | None:
-    """Minimize a graph that Dynamo traces from a subject; None if no graph deviates by itself.
+    """Minimize a graph that Dynamo traces from the call that deviated; None if no graph deviates by itself.
 
     The caller chooses the folder of the caches.
     """
     attempts = judge.begin_search("minimize the graph")
     with compiling_without_caches():
-        for graph, arguments in trace_graphs(judge):
+        (traced,) = list_single(judge, climb) or [judge]
+        for graph, arguments in trace_graphs(traced):
             for calls in (1, 2):
                 search = _Search(judge, climb, calls, attempts)
                 if deviation := search.find_deviation(graph, arguments):
@@ -250,7 +252,7 @@ def render_graph(graph: GraphModule, name: str) -> tuple[str, dict[str, Any]]:
 
 
 def _find_origin(graph: GraphModule, arguments: Inputs, deviation: Deviation) -> str:
-    """Return the line of the node that made the deviating leaf, or wrote it last."""
+    """Return the line of the node that last wrote the memory of the deviating leaf, or made this memory, or the leaf."""
     number = deviation.where.partition("[")[2].partition("]")[0]
     nodes = list(graph.graph.nodes)
     held = {"argument": [node for node in nodes if node.op == "placeholder"], "output": nodes[-1].args[0]}
@@ -258,13 +260,11 @@ def _find_origin(graph: GraphModule, arguments: Inputs, deviation: Deviation) ->
     if kind not in held or not number.isdigit():
         return ""
     made, run = held[kind][int(number)], _Recorder(graph, arguments)
-    value = run.env[made] if isinstance(made, Node) else None
-    memory = find_storage(value) if isinstance(value, Tensor) else 0
-    writers = (node for node in reversed(nodes) if node is made or memory in run.written[node])
-    return next(filter(None, map(find_node_line, writers)), "")
-
-
-def find_last_line(judge: Judge) -> str:
-    """Return the last of the user's lines whose operations are in a graph; empty if there is no such line."""
-    nodes = (node for graph, _ in trace_graphs(judge) for node in graph.graph.nodes)
-    return next(filter(None, reversed([*map(find_node_line, nodes)])), "")
+    if not isinstance(made, Node):
+        return ""
+    memory = {node: find_storage(run.env[node]) for node in nodes[:-1] if isinstance(run.env[node], Tensor)}
+    own = memory.get(made, 0)
+    writers = [node for node in reversed(nodes) if own and own in run.written[node]]
+    makers = [node for node, each in memory.items() if own and each == own]
+    # A view computes nothing, unless it is of an argument.
+    return next(filter(None, map(find_node_line, (*writers, *makers[:1], made))), "")

@@ -15,7 +15,8 @@ from torch.utils import _pytree as pytree
 
 from stepaudit.ladder.climb import Climb, Judge, drawing_as_eager, watch
 from stepaudit.ladder.observation import VALUES
-from stepaudit.ladder.rounding import MATRIX_PRODUCTS, Float64Run
+from stepaudit.ladder.rounding import MATRIX_PRODUCTS
+from stepaudit.operations import OperationMode
 from stepaudit.options import EAGER
 from stepaudit.report import Cell
 from stepaudit.values import is_same, scale_of
@@ -43,18 +44,16 @@ PRECISIONS: Final[dict[str, Callable[[Tensor], Tensor]]] = {
 """The precisions, each with the function that rounds a float32 to it. In tf32 only the factors of products are rounded."""
 
 
-class _NarrowRun(Float64Run):  # type: ignore[no-untyped-call]
+class _NarrowRun(OperationMode):  # type: ignore[no-untyped-call]
     """A run whose operations round their float32 arguments and, unless only products are rounded, their results."""
 
     def __init__(self, round_values: Callable[[Tensor], Tensor]) -> None:
-        # A run with a seed has no shadows.
-        super().__init__(seed=0)
+        super().__init__()
         self._round = round_values
         self._rounds_all = round_values is not round_to_tf32
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run the operation on rounded arguments, and round its results."""
-        kwargs = kwargs or {}
+    def meet(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Run an operation on rounded arguments, and round its results."""
         name = func.overloadpacket.__name__
         multiplies = name in MATRIX_PRODUCTS or "convolution" in name or "attention" in name
         if func.is_view or not (self._rounds_all or multiplies):
@@ -89,8 +88,7 @@ def list_errors(judge: Judge, compiled: Climb) -> Iterator[dict[str, Cell]]:
     subject = replace(judge.subject, calls=1)
     calls = {"as it is": judge.expected["call 1"]}
     for name, round_values in PRECISIONS.items():
-        run = partial(_NarrowRun, round_values)
-        calls[name] = watch(subject, EAGER, repetitions=0, float64=run)["call 1"]
+        calls[name] = watch(subject, EAGER, repetitions=0, mode=_NarrowRun(round_values))["call 1"]
     with drawing_as_eager(compiled.is_seeded):
         calls[f"on rung {compiled.rung.name}"] = judge.watch(compiled.rung, 1)["call 1"]
     for kind in VALUES:

@@ -3,7 +3,7 @@
 import enum
 import random
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
@@ -11,9 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from stepaudit.audited_function import Function, Inputs, Subject, call_with
+from stepaudit.audited_function import Function, Inputs, Subject, call_with, seeding
 from stepaudit.errors import describe_error
-from stepaudit.properties.captured_values import CapturedState, find_captured_values, is_plain, restoring
+from stepaudit.operations import OperationMode
+from stepaudit.properties.captured_values import CapturedState, find_captured_values, restoring, set_tensor
 from stepaudit.properties.compiled_run import is_overwritten
 from stepaudit.source_lines import find_line_in_text
 from stepaudit.values import (
@@ -26,6 +27,7 @@ from stepaudit.values import (
     describe_other_signs,
     find_aliases,
     find_storage,
+    is_plain,
     list_leaves,
     make_digest,
 )
@@ -53,6 +55,7 @@ class Observation:
     end:     how the call ended the process, such as `SIGABRT`; empty if it did not
     draws:   whether the call drew random numbers
     is_of_compiler: whether the error is a failure of the compiler itself
+    num_operations: the number of operations that ran in the mode of the call
     """
 
     effects: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -60,6 +63,7 @@ class Observation:
     end: str = ""
     draws: bool = False
     is_of_compiler: bool = False
+    num_operations: int = 0
 
     @property
     def kind_of_error(self) -> str:
@@ -69,6 +73,16 @@ class Observation:
     def leaves(self, kind: str) -> dict[str, Any]:
         """Return the leaves of a kind, by path."""
         return self.effects.get(kind, {})
+
+    def put_into(self, inputs: Inputs, state: CapturedState) -> None:
+        """Give arguments and captured values the values that they had after this call."""
+        captured = {captured.path: captured.get() for captured in state}
+        given = {"argument": with_grads(name_leaves("argument", inputs)), "captured": with_grads(captured)}
+        for kind, leaves in given.items():
+            for path, leaf in leaves.items():
+                value = self.leaves(kind).get(path)
+                if isinstance(leaf, Tensor) and isinstance(value, Tensor):
+                    set_tensor(leaf, value.detach())
 
 
 class Deviation(NamedTuple):
@@ -87,23 +101,6 @@ class Deviation(NamedTuple):
 
 
 @contextmanager
-def seeding(number: int) -> Iterator[None]:
-    """Give torch, numpy and Python the same random numbers each time. Restore their generators afterwards."""
-    before = random.getstate(), np.random.get_state()
-    # To read the generators of devices would start CUDA in a process that does not use it.
-    devices = range(torch.cuda.device_count() if torch.cuda.is_initialized() else 0)  # type: ignore[no-untyped-call]
-    with torch.random.fork_rng(devices):
-        random.seed(number)
-        np.random.seed(number)
-        torch.manual_seed(number)
-        try:
-            yield
-        finally:
-            random.setstate(before[0])
-            np.random.set_state(before[1])
-
-
-@contextmanager
 def restored(subject: Subject, number: int) -> Iterator[tuple[Inputs, CapturedState]]:
     """Make the arguments of a call. Afterwards restore them, and everything else that the function can reach."""
     with seeding(subject.first + number):
@@ -113,26 +110,42 @@ def restored(subject: Subject, number: int) -> Iterator[tuple[Inputs, CapturedSt
         yield inputs, state
 
 
+def repeat_in_eager(
+    subject: Subject, number: int, watching: Callable[[Inputs], AbstractContextManager[Any]], repeats: int = 1
+) -> None:
+    """Make a call again in eager, a number of times on the same arguments, the last time in a context made from these.
+
+    An exception ends the call.
+    """
+    with restored(subject, number) as (inputs, _), torch.compiler.set_stance("force_eager"):
+        for repeat in range(1, repeats + 1):
+            around = watching(inputs) if repeat == repeats else nullcontext()
+            with seeding(subject.first + number + repeat - 1), around, suppress(Exception):
+                call_with(subject.function, inputs)
+
+
 def observe(
     function: Function,
     inputs: Inputs,
     *,
     captures: Function | None = None,
-    around: AbstractContextManager[Any] = nullcontext(),  # noqa: B008  it has no state
-    convert: Callable[[Any], Any] = lambda leaf: leaf,
+    mode: OperationMode | None = None,
     draws_as_eager: bool = True,
 ) -> Observation:
     """Call a function and record its effects, including errors.
 
     captures: the function whose captured state is read, instead of that of `function`
-    around:   the context of the call; convert: maps a leaf to the value that is recorded
+    mode:     runs the operations of the call, and says which value of a leaf is recorded
     draws_as_eager: whether the function must leave torch's own generators in the state in which eager leaves them
     RuntimeError if a kernel has failed, after which nothing can be recorded.
     """
-    states = _read_generators()
+    states, convert, num_operations = _read_generators(), mode.shadow_of if mode else lambda leaf: leaf, 0
     try:
-        with around:
-            output = call_with(function, inputs)
+        with mode or nullcontext():
+            try:
+                output = call_with(function, inputs)
+            finally:
+                num_operations = mode.num_operations if mode else 0
             left = _read_generators()
             outputs, arguments = name_leaves("output", output), with_grads(name_leaves("argument", inputs))
             captured = _read_captured(captures)
@@ -155,7 +168,7 @@ def observe(
             # The failure of a kernel is reported by the call that launched it.
             if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
                 torch.cuda.synchronize()
-            return Observation(effects, draws=states != left)
+            return Observation(effects, draws=states != left, num_operations=num_operations)
     except Exception as raised:
         error = describe_error(_find_error_of_step(raised))
         if is_overwritten(raised):
@@ -164,7 +177,7 @@ def observe(
         effects = {kind: _copy(leaves, lambda leaf: leaf) for kind, leaves in given.items()}
         kind = type(raised)
         is_of_compiler = kind.__module__.startswith(_COMPILER) and kind.__name__ not in _OF_STEPS
-        return Observation(effects, error=error, is_of_compiler=is_of_compiler)
+        return Observation(effects, error=error, is_of_compiler=is_of_compiler, num_operations=num_operations)
 
 
 def _find_error_of_step(error: BaseException) -> BaseException:

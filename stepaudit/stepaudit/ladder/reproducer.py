@@ -35,9 +35,8 @@ from stepaudit.ladder.evidence import list_settings, render_repair
 from stepaudit.ladder.minimal_graph import MinimalGraph, render_graph
 from stepaudit.ladder.observation import Deviation
 from stepaudit.options import GIVEN
-from stepaudit.properties.captured_values import is_plain
 from stepaudit.render import fill_template
-from stepaudit.source_lines import list_codes
+from stepaudit.values import is_plain
 
 SECONDS: Final = 300
 """The limit on the CPU time of a run of the file."""
@@ -83,7 +82,7 @@ class Bundle:
         Functions, classes and plain constants of any module are copied; installed ones are imported. NotStandalone if
         that is impossible.
         """
-        self.name = self._add(function, getattr(function, "__name__", "function"))
+        self.name = self._write(function)
         if arguments and isinstance(arguments[-1], Keywords):
             self._definitions.append(f"def call(*given):\n    return {self.name}(*given[:-1], **given[-1])\n")
             self.name = "call"
@@ -107,35 +106,8 @@ class Bundle:
         self.name, self.arguments = "graph", self._write(minimal.arguments)
         return self
 
-    def _add(self, value: Any, name: str) -> str:
-        """Define a name in the module as a value."""
-        if name in self._names:
-            if self._names[name] is not value and self._names[name] != value:
-                raise NotStandalone(f"two things are called {name}")
-            return name
-        self._names[name] = value
-        text = name
-        if (wrapped := _find_wrapped(value)) is not None:
-            self._add_function(wrapped, name, is_decorated=True)
-        elif isinstance(value, types.FunctionType) and not _is_installed(value):
-            self._add_function(value, name)
-        elif isinstance(value, type) and not _is_installed(value):
-            self._add_class(value, name)
-        elif isinstance(value, functools.partial):
-            inner = self._add(value.func, f"{name}_function")
-            arguments = [self._write(each) for each in value.args]
-            arguments += [f"{key}={self._write(each)}" for key, each in value.keywords.items()]
-            self._imports.add("import functools")
-            text = f"functools.partial({', '.join((inner, *arguments))})"
-        elif imported := _import_of(value, name):
-            self._imports.add(imported)
-        else:
-            text = self._write(value)
-        if text != name:
-            self._definitions.append(f"{name} = {text}\n")
-        return name
-
     def _write(self, value: Any) -> str:
+        """Return an expression for a value, after the definitions that it needs. NotStandalone for other values."""
         kind: Any = type(value)
         if is_plain(value) and kind.__module__ == "builtins":
             text = repr(value)
@@ -145,23 +117,28 @@ class Bundle:
         if isinstance(value, Tensor):
             return self._write_tensor(value)
         if isinstance(value, enum.Enum):
-            return f"{self._add(kind, kind.__name__)}.{value.name}"
+            return f"{self._write(kind)}.{value.name}"
+        if isinstance(value, functools.partial):
+            self._imports.add("import functools")
+            given = [*map(self._write, (value.func, *value.args))]
+            given += [f"{key}={self._write(each)}" for key, each in value.keywords.items()]
+            return f"functools.partial({', '.join(given)})"
         names = getattr(kind, "_fields" if isinstance(value, tuple) else "__dataclass_fields__", None)
         if names is not None and not isinstance(value, type):
-            given = (f"{name}={self._write(getattr(value, name))}" for name in names)
-            return f"{self._add(kind, kind.__name__)}({', '.join(given)})"
+            fields = (f"{name}={self._write(getattr(value, name))}" for name in names)
+            return f"{self._write(kind)}({', '.join(fields)})"
         for plain in (list, tuple, set, frozenset):
             if isinstance(value, plain):
                 return repr(plain(_Source(self._write(each)) for each in value))
         if isinstance(value, dict):
             return repr({_Source(self._write(key)): _Source(self._write(each)) for key, each in value.items()})
-        if callable(value) and hasattr(value, "__name__"):
-            return self._add(value, value.__name__)
+        if isinstance(value, types.ModuleType) or (callable(value) and hasattr(value, "__name__")):
+            return self._define(value)
         raise NotStandalone(f"a {kind.__module__}.{kind.__name__} cannot be written as source")
 
     def _write_tensor(self, tensor: Tensor) -> str:
         kind = type(tensor)
-        own = "" if kind is Tensor or _is_installed(kind) else f".as_subclass({self._add(kind, kind.__name__)})"
+        own = "" if kind is Tensor or _is_installed(kind) else f".as_subclass({self._write(kind)})"
         if tensor.numel() > MOST_WRITTEN:
             self.tensors.append(tensor)
             return f"TENSORS[{len(self.tensors) - 1}]{own}"
@@ -174,42 +151,59 @@ class Bundle:
             )
         return f"{text}{'.requires_grad_()' if tensor.requires_grad else ''}{own}"
 
-    def _add_function(self, function: types.FunctionType, name: str, *, is_decorated: bool = False) -> None:
-        found = _parse(function, name)
-        assert not isinstance(found, ast.ClassDef)
-        captured = inspect.getclosurevars(function).nonlocals
-        names = {name for code, names in list_codes(function.__code__) for name in (*names, *code.co_freevars)}
-        self._need(names, {**function.__globals__, **captured})
-        # Annotations are not needed, and would require imports.
-        found.returns = None
-        for node in ast.walk(found):
-            if isinstance(node, ast.arg):
-                node.annotation = None
-            elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-                node.annotation = ast.Constant("")
-        if not is_decorated:
-            # Decorators have done their work, such as registering the function.
-            found.decorator_list = []
-        evaluated = filter(None, (*found.args.defaults, *found.args.kw_defaults, *found.decorator_list))
-        self._need(set().union(*map(_loaded, evaluated)), function.__globals__)
+    def _define(self, value: Any) -> str:
+        """Import a module or what is installed, or define a user's function or class. Return its name."""
+        wrapped = _find_wrapped(value)
+        if wrapped is None and _is_installed(value):
+            return self._import(value)
+        kept = wrapped or value
+        if isinstance(kept, types.ModuleType):
+            raise NotStandalone(f"module {kept.__name__} is used as a whole: import names from it instead")
+        if not self._claim(kept.__name__, value):
+            return kept.__name__
+        found = _parse(kept)
+        if isinstance(found, ast.ClassDef):
+            scope = vars(sys.modules[kept.__module__])
+        else:
+            scope = {**kept.__globals__, **inspect.getclosurevars(kept).nonlocals}
+            # Annotations are not needed, and would require imports. Decorators that wrap nothing have done their work,
+            # such as registering the function.
+            found.returns = None
+            found.decorator_list = [] if wrapped is None else found.decorator_list
+            for node in ast.walk(found):
+                if isinstance(node, ast.arg):
+                    node.annotation = None
+                elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+                    node.annotation = ast.Constant("")
+        loaded = {node.id for node in ast.walk(found) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
+        for name in sorted(loaded & scope.keys()):
+            text = self._write(scope[name])
+            if text != name and self._claim(name, scope[name]):
+                self._definitions.append(f"{name} = {text}\n")
         self._definitions.append(ast.unparse(found) + "\n")
+        return found.name
 
-    def _add_class(self, kind: type, name: str) -> None:
-        found = _parse(kind, name)
-        self._need(_loaded(found), vars(sys.modules[kind.__module__]))
-        self._definitions.append(ast.unparse(found) + "\n")
+    def _import(self, value: Any) -> str:
+        is_module = isinstance(value, types.ModuleType)
+        module, name = (value.__name__, "") if is_module else (value.__module__, f".{value.__qualname__}")
+        if name and getattr(sys.modules[module], name[1:], None) is not value:
+            raise NotStandalone(f"{module}{name} cannot be imported")
+        self._imports.add(f"import {module}")
+        return f"{module}{name}"
 
-    def _need(self, names: set[str], scope: dict[str, Any]) -> None:
-        for each in sorted(names & scope.keys()):
-            if not each.startswith("__"):
-                self._add(scope[each], each)
+    def _claim(self, name: str, value: Any) -> bool:
+        """Let a name stand for a value. Return whether it did not before; NotStandalone if it stands for another value."""
+        is_new = name not in self._names
+        if self._names.setdefault(name, value) is not value:
+            raise NotStandalone(f"two things are called {name}")
+        return is_new
 
 
 _Definition: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
-def _parse(value: Any, name: str) -> _Definition:
-    """Return the definition of a function or class under a name, without docstrings."""
+def _parse(value: Any) -> _Definition:
+    """Return the definition of a function or a class, without docstrings."""
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(value)))
     except (OSError, TypeError, SyntaxError) as error:
@@ -220,7 +214,7 @@ def _parse(value: Any, name: str) -> _Definition:
     for node in found:
         if ast.get_docstring(node):
             node.body = node.body[1:] or [ast.Pass()]
-    found[0].name = name
+    found[0].name = value.__name__
     return found[0]
 
 
@@ -233,25 +227,6 @@ def _find_wrapped(function: Any) -> types.FunctionType | None:
         if isinstance(held, types.FunctionType) and not _is_installed(held):
             return held
     return None
-
-
-def _loaded(tree: ast.AST) -> set[str]:
-    return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
-
-
-def _import_of(value: Any, name: str) -> str | None:
-    """Return the line that imports a value; None for a plain value. NotStandalone for a user's module."""
-    if isinstance(value, types.ModuleType):
-        if not _is_installed(value):
-            raise NotStandalone(f"module {value.__name__} is used as a whole: import names from it instead")
-        return f"import {value.__name__} as {name}" if value.__name__ != name else f"import {name}"
-    module, own = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
-    if module is None or own is None or "." in own or isinstance(value, Tensor):
-        return None
-    found = getattr(sys.modules.get(module), own, None)
-    if found is not value:
-        return None
-    return f"from {module} import {own}" + (f" as {name}" if own != name else "")
 
 
 def _is_installed(value: Any) -> bool:
@@ -297,29 +272,48 @@ def write_reproducer(
     Returns:
         The reason why there is no file, or an empty text; and whether the file is right with the argument `repaired`.
     """
-    deviation = climb.deviations[0]
-    number = int(deviation.call.split()[1]) - 1 if deviation.call.startswith("call ") else 0
+    deviation, options = climb.deviations[0], climb.rung.options or {}
+    is_single = deviation.call.startswith("call ")
+    number = int(deviation.call.split()[1]) - 1 if is_single else 0
     attempts: list[tuple[Callable[[], Bundle], Deviation, int]] = []
     if minimal is not None:
         attempts.append((lambda: Bundle().hold_graph(minimal), minimal.deviation, minimal.calls))
-    calls = 1 if deviation.call.startswith("call ") else 3
-    attempts.append((lambda: Bundle().hold(subject.function, subject.inputs(number)), deviation, calls))
-    why, repair = "", render_repair(items)
-    for make, shown, num_calls in attempts:
+    held = subject.function, subject.inputs(number)
+    attempts.append((lambda: Bundle().hold(*held), deviation, 1 if is_single else 3))
+    obstacles = {
+        "the step compiles parts of itself": climb.rung == GIVEN,
+        "the backend is a function": callable(options.get("backend")),
+        "it is wrong only when a graph is loaded from the caches": climb.caches not in (COLD, OFF),
+    }
+    why, repair = next((why for why, is_so in obstacles.items() if is_so), ""), render_repair(items)
+    for make, shown, calls in () if why else attempts:
         try:
             bundled = make()
-            render = partial(_render, subject, climb, shown, items, bundled, num_calls)
-            text = render(repair)
         except NotStandalone as error:
             why = str(error)
             continue
-        path.write_text(text, "utf-8")
+        render = partial(
+            fill_template,
+            "reproducer.py.j2",
+            step=subject.name,
+            rung=climb.rung.name,
+            version=torch.__version__,
+            shown=shown,
+            right=describe_repair(items),
+            source="\n".join(line for line in bundled.source.splitlines() if line.strip()),
+            settings=list_settings(climb),
+            arguments=bundled.arguments.removeprefix("(").removesuffix(")"),
+            calls=calls,
+            name=bundled.name,
+            options=", ".join(f"{name}={value!r}" for name, value in options.items()),
+        )
+        path.write_text(render(repair=repair), "utf-8")
         if bundled.tensors:
             torch.save(bundled.tensors, path.with_suffix(".pt"))
         why, is_repaired = _run(path, *(["repaired"] if repair else []))
         if not why:
             if not is_repaired:
-                path.write_text(render(""), "utf-8")
+                path.write_text(render(repair=""), "utf-8")
             return "", is_repaired
     path.unlink(missing_ok=True)
     path.with_suffix(".pt").unlink(missing_ok=True)
@@ -375,36 +369,3 @@ def _run(path: Path, *words: str) -> tuple[str, bool]:
         if not word and code >= 0 and (code != 1 or "DIFFERS" not in text):
             return f"it ends in exit code {code}: {text.strip()[-300:]}", False
     return "", any(word and code == 0 for _, code, word in runs)
-
-
-def _render(
-    subject: Subject,
-    climb: Climb,
-    shown: Deviation,
-    items: Sequence[Item],
-    bundled: Bundle,
-    calls: int,
-    repair: str,
-) -> str:
-    options = climb.rung.options or {}
-    if climb.rung == GIVEN:
-        raise NotStandalone("the step compiles parts of itself")
-    if callable(options.get("backend")):
-        raise NotStandalone("the backend is a function")
-    if climb.caches not in (COLD, OFF):
-        raise NotStandalone("it is wrong only when a graph is loaded from the caches")
-    return fill_template(
-        "reproducer.py.j2",
-        step=subject.name,
-        rung=climb.rung.name,
-        version=torch.__version__,
-        shown=shown,
-        right=describe_repair(items),
-        source="\n".join(line for line in bundled.source.splitlines() if line.strip()),
-        settings=list_settings(climb),
-        repair=repair,
-        arguments=bundled.arguments.removeprefix("(").removesuffix(")"),
-        calls=calls,
-        name=bundled.name,
-        options=", ".join(f"{name}={value!r}" for name, value in options.items()),
-    )

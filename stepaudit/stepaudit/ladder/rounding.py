@@ -8,24 +8,25 @@ infinity is excused only if a run with other roundings gave it.
 """
 
 import re
+import zlib
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from stepaudit.environment import read_product_settings
 from stepaudit.ladder.custom_operators import UseOfOperator, note_use
 from stepaudit.ladder.observation import VALUES, Deviation, Observation
-from stepaudit.values import Precision, find_other_elements, is_same, scale_of
+from stepaudit.operations import OperationMode
+from stepaudit.values import digest_values, find_other_elements, is_same, make_dense, scale_of
 
 RUNS: Final = 12
 """The number of eager runs with other roundings."""
 MARGIN: Final = 8.0
 """The factor by which the spread of these runs is multiplied."""
-_USUAL: Final = 1.3e-6
+FEW_UNITS: Final = 1.3e-6
 """The error, relative to itself and to the largest value beside it, of an element that eager rounds as well."""
 _LARGEST: Final = 1e-3
 """The largest error, relative to the largest value, that may be rounding if no run shows it."""
@@ -34,9 +35,8 @@ _CASTS: Final = {"_to_copy": 0, "copy_": 1}
 _ULPS: Final = 4.0
 """The units of rounding of its result by which a pointwise operation may differ; other operations may differ by more."""
 MATRIX_PRODUCTS: Final = {"mm", "bmm", "addmm", "baddbmm", "addmv", "mv", "dot"}
-_LINEAR: Final = MATRIX_PRODUCTS | {
-    *("sum", "mean", "cumsum", "convolution", "_scaled_dot_product_flash_attention_for_cpu"),
-}
+_ATTENTION: Final = "_scaled_dot_product_flash_attention_for_cpu"
+_LINEAR: Final = MATRIX_PRODUCTS | {"sum", "mean", "cumsum", "convolution", _ATTENTION}
 """Operations that add products of their arguments. Their rounding depends on the size of the summands, not of the result."""
 _SCATTERED: Final = frozenset(
     f"{name}{ending}" for name in ("index_add", "scatter_add", "index_put") for ending in ("", "_")
@@ -50,55 +50,62 @@ _COARSE: Final = {"high": 2.0**-12, "medium": 2.0**-9}
 """A quarter of the unit to which a GPU may round the factors of a float32 product, by the precision that torch is set to."""
 
 
-class Float64Run(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """A run in which all memory of floats has a shadow in float64, computed by the same operations.
+class Float64Run(OperationMode):  # type: ignore[no-untyped-call]
+    """A run in which all memory of floats has a shadow in float64, computed by the same operations. Each entry begins anew.
 
     seed: if given, each inexact result is replaced by another legitimate rounding of it; `has_rounded` says whether one was
     ulps: the units of rounding by which it is replaced; 0 leaves every result as it is
 
-    num_operations: the operations that ran; num_of_step: those of the step itself
     custom_operators: the operators that torch does not define, with their first use
     """
 
     def __init__(self, seed: int | None = None, ulps: float = _ULPS) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.has_rounded = False
-        self.num_operations = self.num_of_step = 0
         self.custom_operators: dict[Any, UseOfOperator] = {}
         self._ulps = ulps
-        self._noise = None if seed is None else torch.Generator().manual_seed(seed)
+        self._seed, self._noise = seed, torch.Generator()
         # The memory, which must stay alive, and its shadow, by address, size and dtype.
         self._shadows: dict[tuple[int, int, torch.dtype], tuple[Any, Tensor]] = {}
+
+    def __enter__(self) -> Any:
+        self._shadows.clear()
+        self.num_operations = 0
+        return super().__enter__()  # type: ignore[no-untyped-call]
 
     def shadow_of(self, leaf: Any) -> Any:
         """Return the float64 values of a tensor.
 
         Return other leaves, and all leaves in a run that rounds differently, unchanged.
         """
-        return self._find(leaf).clone() if self._noise is None and _has_shadow(leaf) else leaf
+        return self._find(leaf).clone() if self._seed is None and _has_shadow(leaf) else leaf
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run the operation, and run it in float64 as well."""
-        kwargs = kwargs or {}
-        self.num_operations += 1
+    def run_unseen(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Run what has no counterpart in float64, and use the present values as the float64 values from now on."""
+        out = func(*args, **kwargs)
+        for leaf in pytree.tree_leaves((args, kwargs, out)):
+            if _has_shadow(leaf):
+                self._find(leaf).copy_(leaf.detach())
+        return out
+
+    def meet(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Run an operation, and run it in float64 as well."""
         note_use(self.custom_operators, func, args, kwargs)
-        if func.is_view or torch.Tag.nondeterministic_seeded in func.tags:
-            out = func(*args, **kwargs)
-            if not func.is_view:
-                self._start_again((args, kwargs, out))
-            return out
-        if self._noise is not None:
+        if torch.Tag.nondeterministic_seeded in func.tags:
+            return self.run_unseen(func, args, kwargs)
+        if func.is_view:
+            return func(*args, **kwargs)
+        if self._seed is not None:
             is_exact = not self._ulps or func.overloadpacket.__name__ in _CASTS
             return func(*args, **kwargs) if is_exact else self._round_otherwise(func, args, kwargs)
         shadows = _run_in_float64(func, args, kwargs, self._find)
-        out = func(*args, **kwargs)
         if shadows is None:
-            self._start_again((args, kwargs, out))
-        else:
-            cast = _CASTS.get(func.overloadpacket.__name__)
-            source = out if cast is None else args[cast]
-            narrows = _has_shadow(source) and _has_shadow(out) and source.element_size() > out.element_size()
-            self._keep(out, shadows.to(out.dtype).double() if narrows else shadows)
+            return self.run_unseen(func, args, kwargs)
+        out = func(*args, **kwargs)
+        cast = _CASTS.get(func.overloadpacket.__name__)
+        source = out if cast is None else args[cast]
+        narrows = _has_shadow(source) and _has_shadow(out) and source.element_size() > out.element_size()
+        self._keep(out, shadows.to(out.dtype).double() if narrows else shadows)
         return out
 
     def _find(self, tensor: Tensor) -> Tensor:
@@ -117,15 +124,10 @@ class Float64Run(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 if held.shape == shadow.shape and held.data_ptr() != shadow.data_ptr():
                     held.copy_(shadow)
 
-    def _start_again(self, tree: Any) -> None:
-        """Use the present values as the float64 values from now on."""
-        for leaf in pytree.tree_leaves(tree):
-            if _has_shadow(leaf):
-                self._find(leaf).copy_(leaf.detach())
-
     def _round_otherwise(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """Run an operation, and replace its rounded results by other roundings."""
+        """Run an operation, and replace its rounded results by other roundings, the same ones for the same arguments."""
         name = func.overloadpacket.__name__
+        self._noise.manual_seed(zlib.crc32(repr((self._seed, name, digest_values((args, kwargs)))).encode()))
         # Copies, since the operation may write in place.
         exact = _run_in_float64(func, args, kwargs, lambda each: each.to(torch.float64, copy=True))
         others, sizes = exact, exact
@@ -203,15 +205,21 @@ def _run_in_float64(func: Any, args: Any, kwargs: Any, convert: Any) -> Any:
         torch.set_default_dtype(before)
 
 
-def may_be_rounding(deviation: Deviation, expected: Observation, actual: Observation) -> bool:
+def may_be_rounding(
+    deviation: Deviation, expected: Observation, actual: Observation, largest: float = _LARGEST
+) -> bool:
     """Return whether a deviation is one of floats, and small beside the largest of them."""
     before, after = (each.leaves(deviation.kind).get(deviation.where) for each in (expected, actual))
-    if not isinstance(before, Tensor) or not isinstance(after, Tensor) or not before.is_floating_point():
+    if (
+        not isinstance(before, Tensor)
+        or not isinstance(after, Tensor)
+        or not before.is_floating_point()
+        or (before.shape, before.dtype, before.device) != (after.shape, after.dtype, after.device)
+    ):
         return False
-    if (before.shape, before.dtype, before.device) != (after.shape, after.dtype, after.device):
-        return False
-    largest = max(_LARGEST, MARGIN * torch.finfo(before.dtype).eps) * max(scale_of(before), 1e-30)
-    return not bool(find_other_elements(before, after, Precision(largest)).any())
+    error = max(largest, MARGIN * torch.finfo(before.dtype).eps) * max(scale_of(before), 1e-30)
+    before, after = (make_dense(each.detach()).double() for each in (before, after))
+    return bool(torch.isclose(after, before, 0.0, error, equal_nan=True).all())
 
 
 class Excuse(NamedTuple):
@@ -300,11 +308,11 @@ def _excuse_float(
         # A value that is not finite, or is finite where eager's is not, must be one that another rounding gave.
         is_given |= (each == after) | (each.isnan() & after.isnan())
         is_given |= (
-            ~before.isfinite() & each.isfinite() & ((each.double() - other).abs() <= _USUAL * each.double().abs())
+            ~before.isfinite() & each.isfinite() & ((each.double() - other).abs() <= FEW_UNITS * each.double().abs())
         )
     bound = torch.maximum(2 * of_eager + 2 * step, MARGIN * spread)
     is_inexact = (spread > 0) | (of_eager > 0)
-    bound = torch.where(is_inexact, torch.maximum(bound, _USUAL * (exact.abs() + scale_of(exact))), bound)
+    bound = torch.where(is_inexact, torch.maximum(bound, FEW_UNITS * (exact.abs() + scale_of(exact))), bound)
     is_near = (of_found <= bound) | ((other - one).abs() <= bound)
     is_right = is_given | (is_near & before.isfinite() & after.isfinite())
     if bool((is_other & ~is_right).any()):

@@ -1,20 +1,15 @@
 """Why eager differs from itself: the first operation that gives another result for the same arguments, with its line."""
 
 import sys
-from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 import torch
-from torch import Tensor
-from torch._ops import OpOverload
-from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode
 
-from stepaudit.audited_function import Function, Subject, call_with
-from stepaudit.ladder.observation import restored, seeding
-from stepaudit.properties.captured_values import is_plain
+from stepaudit.audited_function import Function, Subject
+from stepaudit.ladder.observation import repeat_in_eager
+from stepaudit.operations import OperationMode
 from stepaudit.source_lines import find_calling_line
-from stepaudit.values import view_bits
+from stepaudit.values import digest_values
 
 _ATTEMPTS: Final = 4
 """The number of pairs of runs: an order that the device chooses may be the same twice."""
@@ -43,55 +38,33 @@ class _Operation(NamedTuple):
     made: tuple[int, ...]
 
 
-class _Journal(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _Journal(OperationMode):  # type: ignore[no-untyped-call]
     """A record of the operations of a run. Every operation waits for the one before."""
 
-    supports_higher_order_operators = True
-
     def __init__(self, function: Function) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.operations: list[_Operation] = []
         self._function = function
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run the operation and record it. Control flow is no operation, but holds some."""
-        if not isinstance(func, OpOverload):
-            return func(*args, **(kwargs or {}))
-        given = _digest((args, kwargs))
-        out = func(*args, **(kwargs or {}))
+    def meet(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Run an operation and record it."""
+        given = digest_values((args, kwargs))
+        out = func(*args, **kwargs)
         name = func.overloadpacket.__name__
         if not name.startswith(_UNWRITTEN):
             where = find_calling_line(sys._getframe(1), self._function)
             is_random = torch.Tag.nondeterministic_seeded in func.tags
-            self.operations.append(_Operation(name, where, is_random, given, _digest((args, kwargs, out))))
+            self.operations.append(_Operation(name, where, is_random, given, digest_values((args, kwargs, out))))
         return out
-
-
-def _digest(tree: Any) -> tuple[int, ...]:
-    def digest(leaf: Any) -> int:
-        if isinstance(leaf, Tensor):
-            held = leaf.detach() if leaf.layout == torch.strided else leaf.detach().to_dense()
-            return hash(view_bits(held).cpu().contiguous().numpy().tobytes())
-        return hash(repr(leaf)) if is_plain(leaf) else 0
-
-    return tuple(map(digest, pytree.tree_leaves(tree)))
 
 
 def find_source(subject: Subject, number: int) -> Source:
     """Run a call twice in eager, operation by operation, and say why the results differ."""
 
     def record() -> list[_Operation]:
-        with (
-            restored(subject, number) as (inputs, _),
-            seeding(subject.first + number),
-            torch.compiler.set_stance("force_eager"),
-            _Journal(subject.function) as journal,
-            # What ran before an exception counts.
-            suppress(Exception),
-        ):
-            call_with(subject.function, inputs)
-        operations: list[_Operation] = journal.operations
-        return operations
+        journal = _Journal(subject.function)
+        repeat_in_eager(subject, number, lambda inputs: journal)
+        return journal.operations
 
     for _ in range(_ATTEMPTS):
         for one, other in zip(record(), record(), strict=False):

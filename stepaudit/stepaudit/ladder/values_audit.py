@@ -15,8 +15,9 @@ from stepaudit.isolation import is_device_lost
 from stepaudit.ladder.climb import Climb, Judge, Ladder, climb, drawing_as_eager, warm_up_compiler
 from stepaudit.ladder.culprit import LINE, Culprit, describe_repair, find_culprit
 from stepaudit.ladder.custom_operators import find_wrong_operators
+from stepaudit.ladder.eager_lines import find_deviating_line
 from stepaudit.ladder.evidence import explain_repair, list_values
-from stepaudit.ladder.minimal_graph import MinimalGraph, find_last_line, find_minimal_graph, render_graph
+from stepaudit.ladder.minimal_graph import MinimalGraph, find_minimal_graph, render_graph
 from stepaudit.ladder.numerics import list_errors
 from stepaudit.ladder.observation import OVERWRITTEN, VALUES, Deviation
 from stepaudit.ladder.reproducer import write_reproducer
@@ -73,7 +74,7 @@ def audit_values(subject: Subject, report: ReportBuilder, options: AuditOptions 
         for name, why in ladder.impossible:
             report.skip(AUDIT, f"rung {name}: {why}")
         if ladder.first is not None:
-            _attribute(subject, ladder.judge, ladder.first, options.script, report)
+            _attribute(subject, ladder, ladder.first, options.script, report)
         _report_rungs(ladder, report)
         if options.numerics and can_run and ladder.climbs:
             options.announce(f"the numerics of {subject.name}")
@@ -143,9 +144,9 @@ def _list_deviations(rung: str, deviations: Iterable[Deviation]) -> list[dict[st
     return [{"rung": rung, **each._asdict()} for each in islice(deviations, MOST_LISTED)]
 
 
-def _attribute(subject: Subject, judge: Judge, first: Climb, path: Path | None, report: ReportBuilder) -> None:
+def _attribute(subject: Subject, ladder: Ladder, first: Climb, path: Path | None, report: ReportBuilder) -> None:
     """Report the first deviating rung, with the line that shows the deviation and the change that repairs it."""
-    name, culprit, minimal, where, problem = first.rung.name, Culprit((), 0), None, "", ""
+    judge, name, culprit, minimal, where, problem = ladder.judge, first.rung.name, Culprit((), 0), None, "", ""
     is_repaired = False
     # Nothing more can run in this process after the device was lost.
     if not first.is_lost:
@@ -200,10 +201,12 @@ def _attribute(subject: Subject, judge: Judge, first: Climb, path: Path | None, 
         remedy = f"it is right {describe_repair(culprit.items)}"
     elif culprit.left:
         remedy = f"the search is not finished: {len(culprit.left)} items remain to be tried"
+    right = [each.rung.name for each in ladder.climbs[ladder.climbs.index(first) :] if not each.deviations]
     report.find(
         audit,
         mechanism=f"the rung {name} adds: {adds}",
-        finding=f"first deviation on rung {name}, {first.caches}, {found.call}: {found.kind} {found.where}: {found.detail}",
+        finding=f"first deviation on rung {name}, {first.caches}, {found.call}: {found.kind} {found.where}: {found.detail}"
+        + (f"; right again on {', '.join(right)}" if right else ""),
         where=where or find_definition(subject.function),
         remedy=remedy,
     )
@@ -212,17 +215,13 @@ def _attribute(subject: Subject, judge: Judge, first: Climb, path: Path | None, 
 def _find_line(judge: Judge, first: Climb, culprit: Culprit, minimal: MinimalGraph | None) -> str:
     """Return the line at which the minimal graph goes wrong.
 
-    If no graph shows the deviation, return the line left to eager.
+    If no graph shows the deviation, return the line at which eager makes the difference, or the line left to eager.
     """
     deviation = first.deviations[0]
     if minimal is not None and minimal.where:
         return minimal.where
-    if first.rung.name == "backend-eager" and deviation.kind == "captured":
-        captured = find_captured_values(judge.subject.function)
-        if where := next((each.where for each in captured if each.path == deviation.where), ""):
-            return where
     # If a call ended the process, or read lost memory, Python or torch may know the line.
     is_known = deviation.kind == "end" or OVERWRITTEN in deviation.detail
     ended = deviation.detail.rpartition(" at ")[2] if is_known and " at " in deviation.detail else ""
     lines = [each.name for each in culprit.items if each.kind == LINE]
-    return ended or next(iter(lines), "") or find_last_line(judge)
+    return ended or find_deviating_line(judge, first, next(iter(lines), ""))

@@ -19,7 +19,7 @@ from torch._dynamo.eval_frame import OptimizedModule
 from torch._library.custom_ops import CustomOpDef
 
 from stepaudit.source_lines import find_code, find_read, list_codes
-from stepaudit.values import copy_tensor, is_same, is_user_module, list_members, make_digest, name_key
+from stepaudit.values import copy_tensor, is_plain, is_same, is_user_module, list_members, make_digest, name_key
 
 _DEEPEST: Final = 16
 _MOST: Final = 5000
@@ -27,6 +27,7 @@ _MISSING: Final = object()
 """Stands for a value that no longer exists."""
 _UNREAD: Final = (torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler, torch.amp.GradScaler)
 """The classes of torch whose objects keep state that the user does not read."""
+_FUNCTIONS: Final = (types.FunctionType, types.MethodType, types.BuiltinFunctionType)
 _CONTAINERS: Final = (list, dict, set, deque)
 _GENERATORS: Final = (torch.Generator, random.Random, np.random.Generator)
 _CONSTANTS: Final = (enum.Enum, torch.dtype, torch.device)
@@ -72,11 +73,6 @@ class CapturedValue:
     def where(self) -> str:
         """The line that reads the value."""
         return find_read((self.code,), self.name) or f"{self.code.co_filename}:{self.code.co_firstlineno}"
-
-
-def is_plain(value: Any) -> bool:
-    """Return whether a value is a number, a text or None."""
-    return value is None or isinstance(value, (bool, int, float, complex, str, bytes))
 
 
 def _is_data(value: Any) -> bool:
@@ -239,7 +235,11 @@ class CapturedState:
             return
         elif hasattr(value, "__next__"):
             self.unrestored.append(f"{captured.path} ({type(value).__name__})")
-        elif callable(value) and (not _has_state(value) or hasattr(value, "cache_clear")):
+        elif callable(value) and (
+            isinstance(value, _FUNCTIONS)
+            or not (hasattr(value, "__dict__") or hasattr(value, "__struct_fields__"))
+            or hasattr(value, "cache_clear")
+        ):
             self.values.append(captured)
             self.visit_function(value)
         elif isinstance(value, CustomOpDef):
@@ -335,11 +335,6 @@ def _list_methods(kind: type) -> list[types.CodeType]:
 def _is_frozen(value: Any) -> bool:
     settings = getattr(value, "__dataclass_params__", None) or getattr(value, "__struct_config__", None)
     return bool(getattr(settings, "frozen", False))
-
-
-def _has_state(value: Any) -> bool:
-    is_function = isinstance(value, (types.FunctionType, types.MethodType, types.BuiltinFunctionType))
-    return not is_function and (hasattr(value, "__dict__") or hasattr(value, "__struct_fields__"))
 
 
 def _refuse(value: Any) -> None:

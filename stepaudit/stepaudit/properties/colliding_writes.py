@@ -11,9 +11,9 @@ from typing import Any, Final, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from stepaudit.audited_function import Function
+from stepaudit.operations import OperationMode
 from stepaudit.properties.captured_values import restoring
 from stepaudit.properties.compiled_run import CompiledRun, make_call
 from stepaudit.source_lines import find_calling_line
@@ -34,11 +34,11 @@ class Repeated(NamedTuple):
     num: int
 
 
-class _WriteOrder(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _WriteOrder(OperationMode):  # type: ignore[no-untyped-call]
     """A fixed order of colliding writes: at the lines `first` the first value is kept, elsewhere the last."""
 
     def __init__(self, function: Function, first: frozenset[str]) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.num: Counter[tuple[str, str]] = Counter()
         self._function, self._first = function, first
 
@@ -47,9 +47,8 @@ class _WriteOrder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """The lines that write elements twice, in the order found."""
         return [Repeated(where, operation, num) for (where, operation), num in self.num.items()]
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run the operation with its colliding writes in the fixed order."""
-        kwargs = kwargs or {}
+    def meet(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Run an operation with its colliding writes in the fixed order."""
         write = _read_write(func, args, kwargs)
         if write is None:
             return func(*args, **kwargs)

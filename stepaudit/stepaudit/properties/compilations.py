@@ -1,22 +1,18 @@
 """Graph breaks, recompilations, the silent return to eager, and the cost of compiling."""
 
 import re
+import sys
 import traceback
+from collections.abc import Iterable
 from itertools import dropwhile
+from pathlib import Path
 from typing import Final
 
 import torch
 
 from stepaudit.errors import describe_error, first_line
 from stepaudit.properties.compiled_run import Compilation, CompiledRun, is_overwritten
-from stepaudit.source_lines import (
-    complete_path,
-    find_code,
-    find_definition,
-    find_line_in_text,
-    find_read,
-    find_stack_line,
-)
+from stepaudit.source_lines import find_code, find_definition, find_line_in_text, find_read, find_stack_line
 
 BREAKS: Final = "graph-breaks"
 RECOMPILATIONS: Final = "recompilations"
@@ -154,7 +150,7 @@ def _locate_guard(each: Compilation, run: CompiledRun) -> str:
         return named
     size = _SIZE.search(each.reason)
     if each.graph is not None and size and (refusal := each.graph.find_refusal(int(size[1]), int(size[2]))):
-        return complete_path(refusal, files)
+        return _complete_path(refusal, files)
     name = _NAME.match(_shorten_reason(each))
     source = name[1] if name else ""
     for graph in (each.graph, *run.graphs):
@@ -175,3 +171,12 @@ def _fix_recompilation(reason: str) -> str:
     if "GLOBAL_STATE" in reason or "grad_mode" in reason:
         return "call it under one grad mode, number of threads and default dtype"
     return "pass what changes as a tensor, or keep it the same between calls"
+
+
+def _complete_path(line: str, files: Iterable[str]) -> str:
+    """Complete a line with only the end of a file's name, using these files and the files of loaded modules."""
+    ending, _, number = line.rpartition(":")
+    if Path(ending).is_absolute():
+        return line
+    modules = [file for module in list(sys.modules.values()) if (file := getattr(module, "__file__", None))]
+    return next((f"{file}:{number}" for file in (*files, *modules) if file.endswith(ending)), line)

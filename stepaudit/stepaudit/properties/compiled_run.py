@@ -16,7 +16,7 @@ import torch._dynamo
 from torch import Tensor
 from torch._dynamo import utils as dynamo_utils
 
-from stepaudit.audited_function import Function, Inputs, Subject, call_with
+from stepaudit.audited_function import Function, Inputs, Subject, call_with, seeding
 from stepaudit.options import AuditOptions
 from stepaudit.properties.captured_values import CapturedState, CapturedValue, find_captured_values
 from stepaudit.report import ReportBuilder
@@ -324,16 +324,17 @@ def repeat_calls(compiled: Function, inputs: list[Inputs]) -> None:
 
 def make_call(function: Function, inputs: Inputs, number: int) -> tuple[Call, BaseException | None]:
     """Make one call, with the same random numbers each time. Return it with the error that it raised."""
-    torch.manual_seed(number)
-    began = time.perf_counter()
     output, error = None, None
-    try:
-        output = call_with(function, inputs)
-        if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-            torch.cuda.synchronize()
-    except Exception as raised:
-        error = raised
-    return Call(inputs, output, time.perf_counter() - began), error
+    with seeding(number):
+        began = time.perf_counter()
+        try:
+            output = call_with(function, inputs)
+            if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+                torch.cuda.synchronize()
+        except Exception as raised:
+            error = raised
+        seconds = time.perf_counter() - began
+    return Call(inputs, output, seconds), error
 
 
 def _read_compilation(each: Any, call: int, fresh: list[Graph], before: list[Compilation]) -> Compilation:

@@ -8,9 +8,9 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from stepaudit.audited_function import Function
+from stepaudit.operations import OperationMode
 from stepaudit.properties.compiled_run import CompiledRun, make_call, repeat_calls
 from stepaudit.source_lines import find_calling_line, find_definition
 
@@ -24,21 +24,21 @@ _TRANSFERS: Final = {*(each.__name__ for each in _TO_HOST), "to('cpu')", "aten._
 _ON_CALLER: Final = {"index.Tensor", "index_put.default", "index_put_.default", "_unsafe_index_put.default"}
 
 
-class Reads(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Reads(OperationMode):  # type: ignore[no-untyped-call]
     """A record of the lines of operations that need values on the host, and of the kernels that a call would launch."""
 
     def __init__(self, function: Function) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.lines: Counter[tuple[str, str]] = Counter()
-        self.num_operations: int = 0
+        self.num_kernels = 0
         self._function = function
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run the operation and record it."""
-        output = func(*args, **(kwargs or {}))
+    def meet(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Run an operation and record it."""
+        output = func(*args, **kwargs)
         name = str(func).removeprefix("aten.")
-        self.num_operations += func.namespace == "aten" and not func.is_view
-        if _needs_values(func, name, args, kwargs or {}, output):
+        self.num_kernels += func.namespace == "aten" and not func.is_view
+        if _needs_values(func, name, args, kwargs, output):
             self.record(_READ if name == "_local_scalar_dense.default" else f"aten.{name}")
         return output
 
@@ -85,7 +85,7 @@ def watch_eager_reads(run: CompiledRun) -> None:
 
     Exceptions of a call are passed on.
     """
-    num_operations = 0
+    num_kernels = 0
     for number in range(run.subject.calls):
         reads = Reads(run.function)
 
@@ -98,9 +98,9 @@ def watch_eager_reads(run: CompiledRun) -> None:
             _, error = make_call(watched, run.subject.inputs(number), number)
         if error is not None:
             raise error
-        num_operations = max(num_operations, reads.num_operations)
+        num_kernels = max(num_kernels, reads.num_kernels)
         run.waits.append(reads.lines)
-    run.report.measures["aten_calls_per_step"] = num_operations
+    run.report.measures["aten_calls_per_step"] = num_kernels
 
 
 def find_syncs(run: CompiledRun) -> None:
