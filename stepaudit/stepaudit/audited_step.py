@@ -90,7 +90,29 @@ def audit_step(
 
 def _audit(subject: Subject, options: AuditOptions, budget: dict[str, float]) -> AuditReport:
     report = ReportBuilder()
-    is_conclusive = not options.rungs or audit_values(subject, report, options)
+    try:
+        is_conclusive = not options.rungs or audit_values(subject, report, options)
+    except RuntimeError as error:
+        if not is_device_lost():
+            raise
+        # The rungs report the loss of the device themselves.
+        raise UserError(
+            f"the device is lost without the compiler: {describe_error(error)}",
+            where=subject.name,
+            fix="audit a step whose kernels succeed in eager; CUDA_LAUNCH_BLOCKING=1 shows the line of the one that fails",
+        ) from error
+    if is_device_lost():
+        report.skip("properties", "the device was lost on a rung")
+    else:
+        is_conclusive &= _examine_apart(subject, options, report)
+    # A race is why such a function differs from itself.
+    is_conclusive = is_conclusive or any(each.audit == RACES for each in report.findings)
+    environment = describe_environment(mode=options.mode, dynamic=str(options.dynamic))
+    return report.build(subject.name, environment, budget=budget, is_conclusive=is_conclusive)
+
+
+def _examine_apart(subject: Subject, options: AuditOptions, report: ReportBuilder) -> bool:
+    """Examine every property, where possible in a process of its own; return whether the audit may be conclusive."""
     received = Received(options.announce)
 
     def examine(send: Callable[[str | ReportBuilder], None]) -> None:
@@ -105,7 +127,7 @@ def _audit(subject: Subject, options: AuditOptions, budget: dict[str, float]) ->
             vars(report).update(vars(received.result or report))
         if end:
             report.skip("properties", f"the process ended: {end}, while {received.part}")
-            is_conclusive = is_conclusive and bool(report.findings)
+            return bool(report.findings)
     except UserError as error:
         if not options.rungs:
             raise
@@ -114,11 +136,8 @@ def _audit(subject: Subject, options: AuditOptions, budget: dict[str, float]) ->
         if not is_device_lost():
             raise
         report.skip("properties", f"the device was lost while {received.part}: {describe_error(error)}")
-        is_conclusive = is_conclusive and bool(report.findings)
-    # A race is why such a function differs from itself.
-    is_conclusive = is_conclusive or any(each.audit == RACES for each in report.findings)
-    environment = describe_environment(mode=options.mode, dynamic=str(options.dynamic))
-    return report.build(subject.name, environment, budget=budget, is_conclusive=is_conclusive)
+        return bool(report.findings)
+    return True
 
 
 def examine_properties(subject: Subject, options: AuditOptions, report: ReportBuilder) -> None:
