@@ -28,7 +28,7 @@ from kgverify.cli.configuration import apply_configuration
 from kgverify.cli.entries import ENTRIES, MOST_COLUMNS, find_width, render_rows
 from kgverify.cli.output import END, CatalogueAsked, settings
 from kgverify.cli.progress import SafeConsole, check_writable, print_note, print_warning
-from kgverify.errors import UserError, first_line, suggest
+from kgverify.errors import NotWritten, UserError, first_line, suggest
 from kgverify.progress import LOGGER
 from kgverify.report.render.screen import Text
 
@@ -69,7 +69,8 @@ def call(words: Sequence[str]) -> int:
         raise _as_user_error(error) from None
     except UserError as error:
         where = name_option(error.where, app, words)
-        raise type(error)(error.message, where=where, fix=error.fix, details=error.details).with_traceback(
+        kind = NotWritten if isinstance(error, NotWritten) else UserError
+        raise kind(error.message, where=where, fix=error.fix, details=error.details).with_traceback(
             error.__traceback__
         ) from None
     return code if isinstance(code, int) else 0

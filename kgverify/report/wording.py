@@ -321,7 +321,7 @@ def describe_repair(cause: Cause) -> str:
     if found.num_steps > found.num_tried:
         text += f"; in place of every such step, {found.num_steps:,} in all, {found.num_healed:,} {do}"
     if found.elsewhere:
-        text += f"; another difference follows at {found.elsewhere}"
+        text += f"; another difference follows at {make_visible(found.elsewhere)}"
     return text + (f"; measured MRR: {found.metric:.4f}" if found.metric is not None else "")
 
 

@@ -74,7 +74,7 @@ def test_a_trace_is_recorded_checked_and_compared_at_a_url(store: Any, tmp_path:
         store.pipe_file("/bucket/a.h5/shard-00001.h5", bytes(content))
         with pytest.raises(UserError, match=r"altered|damaged") as caught:
             kv.open_trace(url)
-        assert caught.value.where == f"{url}/shard-00001.h5"
+        assert caught.value.where.startswith(f"{url}/shard-00001.h5")
 
 
 @pytest.mark.parametrize(

@@ -396,7 +396,7 @@ def test_the_checker_shares_no_code():
     imported = (
         "import sys, sentences; print(*[name for name in sys.modules if name.startswith(('kgverify', 'kgreference'))])"
     )
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, Path(__file__).parents[:2]))}
     found = subprocess.run(
         [sys.executable, "-c", imported], capture_output=True, text=True, check=True, env=environment
     )

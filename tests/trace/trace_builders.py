@@ -10,6 +10,7 @@ import numpy as np
 from invoked_commands import invoke
 
 import kgverify as kv
+from kgverify.cli.entries import ENTRIES
 from kgverify.program.atoms import Atom
 from kgverify.trace.model.columns import Resolvents, StageItems, Steps, no_stage_items, select_candidates
 from kgverify.trace.model.header import ClauseTexts, InputFile
@@ -253,13 +254,18 @@ def take(columns: kv.Columns, chosen: Any) -> kv.Columns:
 
 
 def run(command: str, *words: object) -> dict[str, Any]:
-    """Run `kgverify trace`; return its JSON and its exit code. UserError with what it prints if it ends with 2."""
-    done = invoke(["trace", command, *words, "--json", "-"])
-    if done.exit_code == 2:
+    """Run `kgverify trace`; return its JSON, if it has one, and its exit code. UserError with its output if it fails."""
+    has_json = command not in ENTRIES["trace"].without_json
+    done = invoke(["trace", command, *words, *(("--json", "-") if has_json else ())])
+    if done.exit_code in (2, 74):
         raise kv.UserError(done.stderr, where=str(words[0]), fix="-")
     assert done.exit_code in (0, 1), done.stderr
     lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
-    return {"code": done.exit_code, "warnings": done.stderr, **(json.loads(lines[-1]) if lines else {})}
+    return {
+        "code": done.exit_code,
+        "warnings": done.stderr if has_json else done.output,
+        **(json.loads(lines[-1]) if lines else {}),
+    }
 
 
 def edit_manifest(folder: Path, **changes: Any) -> None:
