@@ -145,7 +145,7 @@ class _Pairs:
                 yield f"only {where}: {inside}, none of {self.num - num_inside:,} elsewhere"
 
     def describe_rules(self, size: NDArray[np.int64] | None) -> Iterator[str]:
-        """Yield the rule or the mistake by which the ranks of one side differ from those of the other.
+        """Yield the rule, or the mistake, that turns the ranks of one side into those of the other.
 
         size: the numbers of candidates, int64 [n]
         """

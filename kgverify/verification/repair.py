@@ -47,9 +47,6 @@ class _Chosen(NamedTuple):
     actual: NDArray[np.int64]
     step: NDArray[np.int64]
 
-    def take(self, rows: NDArray[np.integer] | NDArray[np.bool_]) -> "_Chosen":
-        return _Chosen(*(each[rows] for each in self))
-
 
 def measure_repairs(
     task: Task, compared: Compared, divergences: Sequence[Divergence], causes: Sequence[Cause]
@@ -60,21 +57,21 @@ def measure_repairs(
     """
     pairs = align_candidates(*(candidate_set(each.columns) for each in compared.traces))
     actual_of = dict(zip(pairs.expected.tolist(), pairs.actual.tolist(), strict=True))
+    steps = defaultdict[int, dict[int, int]](dict)
+    for each in divergences:
+        if each.step >= 0 and each.expected != NO_CANDIDATE and each.candidate in actual_of:
+            for number in {each.cause, each.other_cause}:
+                steps[number][each.candidate] = each.step
     repaired = []
     for number, cause in enumerate(causes):
-        members = {
-            each.candidate: each.step
-            for each in divergences
-            if number in (each.cause, each.other_cause) and each.step >= 0 and each.expected != NO_CANDIDATE
-        }
-        rows = np.array(sorted(members.keys() & actual_of.keys())[: task.effort.repaired], np.int64)
+        rows = np.array(sorted(steps[number])[: task.effort.repaired], np.int64)
         if cause.stage in _NOT_OF_A_STEP or not len(rows):
             repaired.append(cause)
             continue
         chosen = _Chosen(
             rows,
             np.array([actual_of[row] for row in rows.tolist()], np.int64),
-            np.array([members[row] for row in rows.tolist()], np.int64),
+            np.array([steps[number][row] for row in rows.tolist()], np.int64),
         )
         repair = _intervene(task, compared, chosen, is_whole=len(rows) == cause.num_candidates)
         repaired.append(msgspec.structs.replace(cause, repair=repair))
@@ -89,12 +86,9 @@ def _intervene(task: Task, compared: Compared, chosen: _Chosen, *, is_whole: boo
     """
     pipeline = task.pipelines[1]
     expected = select_candidates(compared.traces[0].columns, chosen.expected)
-    num_steps = expected.candidates.num_steps.astype(np.int64)
-    owner = np.repeat(np.arange(len(num_steps)), num_steps)
-    place = np.arange(len(owner)) - starts_of(num_steps)[owner]
+    owner, place = _locate_steps(expected)
     asked = np.flatnonzero(place >= chosen.step[owner])
-    positions = take_positions(positions_of(expected), asked)
-    taken = pipeline.engine.step(positions)
+    taken = pipeline.engine.step(take_positions(positions_of(expected), asked))
     if len(taken.candidates.query) != len(asked):
         return None
     wanted = select_candidates(lockstep_columns(expected), asked)
@@ -103,8 +97,8 @@ def _intervene(task: Task, compared: Compared, chosen: _Chosen, *, is_whole: boo
     wrong = defaultdict[int, list[tuple[int, tuple[str, str]]]](list)
     for each in sorted(found.divergences, key=lambda each: each.candidate):
         wrong[int(owner[each.candidate])].append((int(place[each.candidate]), (each.stage, each.field)))
-    is_first = place == chosen.step[owner]
-    repeated = _find_repeated(task, compared, chosen, select_candidates(taken, np.flatnonzero(is_first)))
+    first = select_candidates(taken, np.flatnonzero(place == chosen.step[owner]))
+    repeated = _find_repeated(task, compared, chosen, first)
     tried = [row for row in wrong if repeated[row] and wrong[row][0][0] == chosen.step[row]]
     if not tried:
         return None
@@ -112,7 +106,7 @@ def _intervene(task: Task, compared: Compared, chosen: _Chosen, *, is_whole: boo
     is_left = np.array(last) < len(place)
     left, at = np.array(tried)[is_left], np.array(last)[is_left]
     metric = None
-    if is_whole and len(tried) == len(num_steps) and all(each.rankings is not None for each in compared.traces):
+    if is_whole and len(tried) == len(chosen.step) and all(each.rankings is not None for each in compared.traces):
         later = _go_on(pipeline.engine, select_candidates(expected, left), at, task.run.limits)
         metric = _measure(task, compared, chosen.actual, _put(expected.candidates, left, later))
     return Repair(
@@ -125,6 +119,13 @@ def _intervene(task: Task, compared: Compared, chosen: _Chosen, *, is_whole: boo
     )
 
 
+def _locate_steps(columns: Columns) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the candidate of each step, and the number of the step in it: int64 [S] both."""
+    num_steps = columns.candidates.num_steps.astype(np.int64)
+    owner = np.repeat(np.arange(len(num_steps)), num_steps)
+    return owner, np.arange(len(owner)) - starts_of(num_steps)[owner]
+
+
 def _find_repeated(task: Task, compared: Compared, chosen: _Chosen, again: Columns) -> NDArray[np.bool_]:
     """Return the candidates whose wrong step the engine takes again from the expected goal: the control."""
     actual = select_candidates(compared.traces[1].columns, chosen.actual)
@@ -132,19 +133,19 @@ def _find_repeated(task: Task, compared: Compared, chosen: _Chosen, again: Colum
     rows = starts_of(actual.candidates.num_steps)[:-1][repeated] + chosen.step[repeated]
     recorded = select_candidates(lockstep_columns(actual), rows)
     again = select_candidates(again, np.flatnonzero(repeated))
-    comparer = compare_steps(task.run, task.pipelines[1], compared.traces[1], recorded, again, compared.comparer.alike)
-    differing = {each.candidate for each in comparer.compare().divergences}
+    found = compare_steps(
+        task.run, task.pipelines[1], compared.traces[1], recorded, again, compared.comparer.alike
+    ).compare()
+    differing = {each.candidate for each in found.divergences}
     repeated[repeated] = [i not in differing for i in range(len(rows))]
     return repeated
 
 
 def _go_on(engine: Engine, expected: Columns, at: NDArray[np.int64], limits: Limits) -> Candidates:
     """Return the endings of derivations that follow the expected ones up to a step, from which the engine goes on by itself."""
-    num_steps = expected.candidates.num_steps.astype(np.int64)
-    starts = starts_of(num_steps)
-    owner = np.repeat(np.arange(len(num_steps)), num_steps)
-    before = np.flatnonzero(np.arange(len(owner)) - starts[owner] < at[owner])
-    later, of = _run_on(engine, take_positions(positions_of(expected), starts[:-1] + at), limits)
+    owner, place = _locate_steps(expected)
+    before, begins = np.flatnonzero(place < at[owner]), np.flatnonzero(place == at[owner])
+    later, of = _run_on(engine, take_positions(positions_of(expected), begins), limits)
     columns = concatenate([select_candidates(lockstep_columns(expected), before), later])
     of = np.concatenate([owner[before], of])
     order = np.argsort(of, kind="stable")
@@ -170,10 +171,8 @@ def _run_on(engine: Engine, positions: Positions, limits: Limits) -> tuple[Colum
     """Let an engine go on from positions by its own choices; return its steps, and the position from which each came."""
     _, goals = read_positions(positions)
     visited, depth = [list(each) for each in goals], positions.depth.astype(np.int64)
-    dialect = limits.dialect
     rows = np.arange(len(depth))
-    parts: list[Columns] = []
-    owners = [rows[:0]]
+    parts, owners = list[Columns](), [rows[:0]]
     # A derivation takes at most as many uncounted steps as counted ones; an engine that goes on beyond that stays open.
     for _ in range(2 * limits.max_depth + 1):
         if not len(rows):
@@ -182,13 +181,13 @@ def _run_on(engine: Engine, positions: Positions, limits: Limits) -> tuple[Colum
         columns = engine.step(asked)
         parts.append(columns)
         owners.append(rows)
-        depth[rows] += count_depth(columns, skips_unary=dialect.skips_unary)
+        depth[rows] += count_depth(columns, skips_unary=limits.dialect.skips_unary)
         reader = StepReader(columns)
         is_open = columns.steps.outcome == Outcome.OPEN
         for place in np.flatnonzero(is_open).tolist():
             view = reader.read(place)
             atoms = view.resolvents[view.choice].atoms
-            visited[rows[place]].append(number_variables(iter(atoms)) if dialect.forgets_names else tuple(atoms))
+            visited[rows[place]].append(number_variables(iter(atoms)) if limits.dialect.forgets_names else tuple(atoms))
         rows = rows[is_open]
     return concatenate(parts), np.concatenate(owners)
 

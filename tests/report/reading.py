@@ -8,7 +8,7 @@ A phrase of phrases.toml is text with values in braces:
     {lockstep=True}          no text: the words around it say that the value at the path is this one
     [... ¦ ...]              one of several texts, or none
     (s)                      the plural of a word
-    @name(path)              a phrase of the table `parts`, in which $ stands for the path
+    @name(path)              the phrase `name` of the table `parts`, with the path in place of $
     <name>                   a word, by which the paths of the phrase are named as well
     <i#>                     a number from 1, which is the index <i> in paths
     <n>                      in a path: the number of earlier lines that this phrase read
