@@ -8,6 +8,7 @@ from contextlib import suppress
 from enum import StrEnum
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, requires, version
+from importlib.util import find_spec
 from itertools import chain, starmap
 from pathlib import Path
 from time import perf_counter
@@ -62,10 +63,12 @@ TOOLS: Final = {
 """The programs: the names under which to look for them, what needs them, and what to do without them."""
 
 
-def examine_installation() -> list[Finding]:
+def examine_installation(*, imports: bool = False) -> list[Finding]:
     """Return what is installed and what is missing, in the order in which a reader asks.
 
-    Everything that is present is imported or run, so that BROKEN means that it was tried.
+    Args:
+        imports: Whether every package that is present is imported, which takes seconds, so that BROKEN means that it was
+            tried. Else its version is read.
 
     Returns:
         One finding for each package, program, device, cache and setting that matters.
@@ -79,11 +82,12 @@ def examine_installation() -> list[Finding]:
         Finding("kgverify", State.PRESENT, __version__),
         Finding("Python", State.PRESENT, f"{platform.python_version()} on {platform.platform(terse=True)}"),
     ]
-    packages, tools = starmap(_examine_package, _required().items()), starmap(_examine_tool, TOOLS.items())
-    return [*own, *packages, *tools, *_look_at_devices(), *_look_at_caches(), _examine_data()]
+    packages = [_examine_package(package, required, imports=imports) for package, required in _required().items()]
+    tools = starmap(_examine_tool, TOOLS.items())
+    return [*own, *packages, *tools, *_look_at_devices(), *_look_at_caches(imports=imports), _examine_data()]
 
 
-def _examine_package(package: str, required: SpecifierSet) -> Finding:
+def _examine_package(package: str, required: SpecifierSet, *, imports: bool) -> Finding:
     try:
         installed = version(package)
     except PackageNotFoundError:
@@ -93,7 +97,11 @@ def _examine_package(package: str, required: SpecifierSet) -> Finding:
         return Finding(package, State.ABSENT if extra else State.BROKEN, f"{needs} it", fix)
     try:
         # The distribution backports-zstd is the module backports.zstd.
-        import_module(package.replace("-", "."))
+        module = package.replace("-", ".")
+        if find_spec(module) is None:
+            raise ModuleNotFoundError(f"No module named {module!r}", name=module)
+        if imports:
+            import_module(module)
     except Exception as error:
         return Finding(package, State.BROKEN, describe_error(error), f"pip install --force-reinstall {package}")
     if required and not required.contains(installed, prereleases=True):
@@ -120,17 +128,15 @@ def _examine_tool(name: str, tool: tuple[Sequence[str], str, str]) -> Finding:
 
 
 def _look_at_devices() -> Iterator[Finding]:
+    evaluator = make_entry(COMPILED)
+    if reason := evaluator.why_not_compiled():
+        yield Finding("torch.compile", State.BROKEN, reason, "unset this variable")
     try:
+        if not evaluator.uses_cuda():
+            yield Finding("GPU", State.ABSENT, "there is no driver, or torch finds no device")
+            return
         import torch
     except Exception:
-        return
-    if reason := make_entry(COMPILED).why_not_compiled():
-        yield Finding("torch.compile", State.BROKEN, reason, "unset this variable")
-    if not torch.cuda.is_available():
-        build = (
-            f"torch was built for CUDA {torch.version.cuda}" if torch.version.cuda else "torch was built without CUDA"
-        )
-        yield Finding("GPU", State.ABSENT, f"{build}, and finds no device")
         return
     try:
         for device in range(torch.cuda.device_count()):
@@ -144,10 +150,12 @@ def _look_at_devices() -> Iterator[Finding]:
         )
 
 
-def _look_at_caches() -> Iterator[Finding]:
+def _look_at_caches(*, imports: bool) -> Iterator[Finding]:
     graphs = load.find_folder()
     if graphs is not None:
         yield Finding("cache of graphs", State.PRESENT, load.describe_stored(graphs))
+    if not imports:
+        return
     with suppress(Exception):
         from torch._inductor.runtime.cache_dir_utils import cache_dir
 

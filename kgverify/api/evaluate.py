@@ -24,7 +24,6 @@ from kgverify.evaluation.parts import write_summary
 from kgverify.evaluation.proving import ProcessGroup, explain_out_of_memory
 from kgverify.program.limits import Limits
 from kgverify.progress import Phase, silent_phase
-from kgverify.ranking.draw import count_candidates
 from kgverify.ranking.rank import describe_hits
 from kgverify.report.evaluation import EvaluationReport
 from kgverify.report.report import encode_report
@@ -162,8 +161,7 @@ def evaluate_job(
     with phase("reading", 0):
         run, num_checked = job.make_run(), options.check
         if num_checked is None:
-            counts = count_candidates(run.graph, run.split, run.queries, run.num_corruptions)
-            num_checked = choose_num_checked(int(counts.sum()))
+            num_checked = choose_num_checked(int(run.num_candidates.sum()))
     engine, reference = job.engines.engine, choose_reference(job.engines.reference)
     is_plain = reference == REFERENCE or isinstance(reference, Reference)
     judged = [engine, *([] if is_plain else [reference])]

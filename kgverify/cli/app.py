@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from enum import IntEnum
 from typing import Final
 
-from kgverify.cli.entries import ENTRIES, render_help
+from kgverify.cli.entries import ENTRIES, read_help, render_help
 from kgverify.cli.output import (
     JSON,
     describe_write_error,
@@ -75,6 +75,9 @@ def _run(typed: Sequence[str]) -> int:
         what = "option" if first.startswith("-") else "command"
         fix = FORMER.get(first) or suggest(first, ENTRIES) or "kgverify --help lists them"
         raise UserError(f"unknown {what}", where=first, fix=fix)
+    if (text := read_help(words)) is not None:
+        print(text)  # noqa: T201  its own words alone
+        return 0
     without_json = [each for each in words if first in ENTRIES and each in ENTRIES[first].without_json]
     if settings.json_path is not None and without_json:
         name = " ".join(dict.fromkeys((first, without_json[0])))

@@ -2,11 +2,14 @@
 
 import shutil
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Final, NamedTuple
 
 MOST_COLUMNS: Final = 80
 """The maximum width of a help text."""
+HELP: Final = Path(__file__).with_name("help")
+"""The folder of the help texts in this width, which `tools/write_help.py` writes."""
 SUMMARY: Final = "Find the step where a compiled knowledge-graph prover stops agreeing with a reference prover."
 EPILOG: Final = (
     "Exit codes: 0 agree or done, 1 diverge, 2 bad input, 3 inconclusive, 70 a bug in kgverify, 74 the result cannot be"
@@ -99,6 +102,13 @@ def render_help() -> str:
     for title, rows in sections.items():
         lines += ["", f"{title}:", *render_rows(rows, width)]
     return "\n".join([*lines, "", *textwrap.wrap(EPILOG, width)])
+
+
+def read_help(words: Sequence[str]) -> str | None:
+    """Return the stored help of a command, without importing it; None for other words, or on a narrow screen."""
+    path = HELP / f"{'-'.join(words[:-1])}.txt"
+    is_help = words[-1] in ("--help", "-h") and find_width() == MOST_COLUMNS - 2
+    return path.read_text(encoding="utf-8").rstrip() if is_help and path.exists() else None
 
 
 def render_rows(rows: list[tuple[str, str]], width: int, most: int = 30) -> Iterator[str]:

@@ -259,10 +259,12 @@ class Workload(NamedTuple):
     """The work that an engine is made for.
 
     num_candidates: a function from the type of the device, `cpu` or `cuda`, to the number of candidates passed at once
+    total:          the number of all candidates
     records:        whether the steps are recorded
     """
 
     num_candidates: Callable[[str], int]
+    total: int
     records: bool = False
 
 

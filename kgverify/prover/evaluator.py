@@ -4,7 +4,6 @@ import re
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, fields, replace
-from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, TypeAlias
 
 from kgverify.arguments import check_fields
@@ -14,12 +13,12 @@ from kgverify.engines.protocol import Engine, Sizes, Workload
 from kgverify.engines.table import COMPILED, Built, Capability
 from kgverify.errors import UserError, find_missing_dependency
 from kgverify.graphs.graph import KnowledgeGraph
-from kgverify.program.limits import Limits
+from kgverify.program.limits import OURS, Limits
 from kgverify.program.program import Program
 from kgverify.progress import Phase
 from kgverify.prover.faults.fault import Carrier, Composite, Fault, Plant
 from kgverify.prover.faults.plant import COMPOSITES, FAULTS, choose_carrier, find_carriers, find_faults, plant_faults
-from kgverify.prover.native.choice import NATIVE, choose_native, is_on_cpu, why_not_native
+from kgverify.prover.native.choice import NATIVE, choose_native, is_on_cpu, why_not_compiled, why_not_native
 from kgverify.prover.native.library import find_library, why_not_available
 from kgverify.ranking.draw import draw_candidates
 from kgverify.ranking.rank import rank_candidates
@@ -34,6 +33,12 @@ if TYPE_CHECKING:
 
 RECORDED_POOL: Final = 1 << 17
 """The largest number of candidates passed at once if steps are recorded."""
+
+MOST_PLAIN: Final = 2_000
+"""The largest number of candidates for which importing torch takes longer than a step at a time in Python."""
+
+LEAST_COMPILED: Final = 100_000
+"""The smallest number of candidates for which `torch.compile` takes less time than it saves, on a CPU."""
 
 Mode: TypeAlias = Literal["auto", "native", "fused", "eager", "default", "reduce-overhead", "max-autotune", "plain"]
 Device: TypeAlias = Literal["auto", "cpu", "cuda"]
@@ -121,7 +126,7 @@ class Evaluator:
         return engine
 
     def _make(self, program: Program, limits: Limits, policy: Policy, faults: tuple[Fault, ...]) -> Engine:
-        carrier = choose_carrier(faults, self.mode)
+        carrier = choose_carrier(faults, self.mode, prefers_plain=self._is_small())
         plant = plant_faults(limits, policy, faults, carrier) if faults else None
         stages = None if plant is None or carrier is Carrier.ANY else plant.stages
         names = tuple(fault.name for fault in faults)
@@ -131,7 +136,7 @@ class Evaluator:
             from kgverify.prover.native.engine import NativeEngine
 
             engine = NativeEngine(program, limits, policy, reasons=reasons, faults=names)
-        elif (plain := self._choose_plain(limits, policy, stages)) is not None:
+        elif (plain := self._choose_plain(limits, policy, stages, carrier)) is not None:
             from kgverify.engines.plain.engine import PlainEngine
 
             engine = PlainEngine(program, limits, policy, stages=stages or SOUND, reasons=plain, faults=names)
@@ -145,15 +150,30 @@ class Evaluator:
                 mode=self.mode,
                 device=self.device,
                 precision=self.precision,
+                compiles=isinstance(self.work, Workload) and self.work.total >= LEAST_COMPILED,
                 layout=self._choose_layout(program, limits, policy, has_faults=bool(faults)),
                 stages=stages,
                 faults=names,
             )
         return engine if plant is None else _plant_around(engine, plant)
 
-    def _choose_plain(self, limits: Limits, policy: Policy, stages: Any) -> tuple[str, ...] | None:
-        obstacle = partial(why_not_native, self.device, self.precision, limits, policy, stages)
-        return choose_plain(self.mode, self.device, self.precision, obstacle)
+    def _is_small(self) -> bool:
+        """Return whether the plain evaluator takes less time than torch, or torch is missing."""
+        is_small = not isinstance(self.work, Workload) or self.work.total <= MOST_PLAIN
+        return not has_torch() or (is_small and is_on_cpu(self.device))
+
+    def _choose_plain(self, limits: Limits, policy: Policy, stages: Any, carrier: Carrier) -> tuple[str, ...] | None:
+        why = ""
+        if self.mode == "auto" and carrier is not Carrier.TENSORS:
+            if not has_torch():
+                why = "torch is not installed"
+            elif limits.dialect != OURS:
+                why = "the only one that supports this dialect"
+            elif self._is_small():
+                why = "it is quick enough for few candidates"
+        if why:
+            why = f"{why}; not native, since {why_not_native(self.device, self.precision, limits, policy, stages)}"
+        return choose_plain(self.mode, self.device, self.precision, why)
 
     def _choose_layout(self, program: Program, limits: Limits, policy: Policy, *, has_faults: bool) -> "Layout | None":
         from kgverify.prover.execution_choice import choose_layout
@@ -233,8 +253,6 @@ class Evaluator:
 
     def why_not_compiled(self) -> str | None:
         """Return the reason why `torch.compile` is switched off; None if it is not."""
-        from kgverify.prover.execution.compilation import why_not_compiled
-
         return why_not_compiled()
 
     def catalogue(self) -> tuple[list[tuple[Fault, list[str]]], list[Composite]]:

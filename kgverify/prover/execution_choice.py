@@ -10,9 +10,9 @@ from kgverify.errors import UserError
 from kgverify.files.code_identity import find_compiler
 from kgverify.program.limits import Limits
 from kgverify.program.program import Program
-from kgverify.prover.execution.compilation import FUSED, resolve_mode, why_not_compiled
+from kgverify.prover.execution.compilation import FUSED, resolve_mode
 from kgverify.prover.execution.device import free_memory, resolve_device
-from kgverify.prover.native.choice import why_not_native
+from kgverify.prover.native.choice import why_not_compiled, why_not_native
 from kgverify.prover.program.tables import round_up
 from kgverify.prover.stages.choose import SCORES, score_two_tower
 from kgverify.prover.stages.stage_functions import Stages
@@ -30,11 +30,15 @@ class Execution(NamedTuple):
 
 
 class Wanted(TypedDict, total=False):
-    """The requested way to run. Missing values are `auto`, or `float32` for the precision."""
+    """The requested way to run. Missing values are `auto`, `float32` for the precision, and True.
+
+    compiles: whether `auto` compiles on a CPU
+    """
 
     mode: str
     device: str
     precision: str
+    compiles: bool
 
 
 def choose_execution(
@@ -46,6 +50,7 @@ def choose_execution(
     mode: str = "auto",
     device: str = "auto",
     precision: str = FLOAT32,
+    compiles: bool = True,
 ) -> Execution:
     """Choose a value for each `auto`, and check the given values.
 
@@ -56,6 +61,8 @@ def choose_execution(
     on = resolve_device(device)
     obstacle = find_obstacle(on)
     how = resolve_mode(mode, on, obstacle)
+    if mode == "auto" and how == "default" and not compiles:
+        how = "eager"
     products = resolve_precision(precision, policy, stages, on)
     reason = _mode_reason(mode, how, on, obstacle)
     if mode == "auto" and on.type == "cpu":
@@ -86,7 +93,8 @@ def _mode_reason(asked: str, mode: str, device: torch.device, obstacle: str | No
     if device.type == "cuda":
         return f"not fused, since {obstacle}; captured graphs leave no gaps between launches"
     if mode == "eager":
-        return why_not_compiled() or ("eager" if find_compiler() else "no C++ compiler is on the PATH")
+        reason = why_not_compiled() or ("" if find_compiler() else "no C++ compiler is on the PATH")
+        return reason or "compiling would take longer than it saves"
     return "compiled loops are faster than eager ones, and a C++ compiler was found"
 
 

@@ -87,6 +87,11 @@ class Run:
         """The indices of the queries."""
         return range(min(self.num_queries, len(self.triples)))
 
+    @property
+    def num_candidates(self) -> NDArray[np.int64]:
+        """The number of candidates of each query: int64 [n]. UserError as in `count_candidates`."""
+        return count_candidates(self.graph, self.split, self.queries, self.num_corruptions)
+
 
 def identify_code(engines: Sequence[str]) -> Code:
     """Return the identity of kgverify, its dependencies, the compilers, and the named engines."""
@@ -321,7 +326,7 @@ def plan_parts(run: Run, device: str, size: int | None = None, *, rank_only: boo
     The default of `size` depends only on the number of the run's candidates and on the kind of device.
     """
     queries = run.queries
-    counts = count_candidates(run.graph, run.split, queries, run.num_corruptions)
+    counts = run.num_candidates
     if size is None:
         sizes = RANKED_SIZES if rank_only and run.num_corruptions == ALL else SIZES
         least, most = sizes.get(device, sizes["cpu"])
@@ -335,7 +340,7 @@ def plan_parts(run: Run, device: str, size: int | None = None, *, rank_only: boo
 
 def choose_most_work(run: Run, device: str) -> int:
     """Return the number of rows that a run's least model may join: a small share of the time to prove the candidates."""
-    num = int(count_candidates(run.graph, run.split, run.queries, run.num_corruptions).sum())
+    num = int(run.num_candidates.sum())
     least = LEAST_WORK if "torch" in sys.modules else LEAST_WORK - WORK_OF_TORCH
     return least + WORK_OF_CANDIDATE.get(device, WORK_OF_CANDIDATE["cpu"]) * num
 
@@ -346,4 +351,4 @@ def describe_work(run: Run, size: int | None = None, *, rank_only: bool = False,
     def count(device: str) -> int:
         return max(part.num_candidates for part in plan_parts(run, device, size, rank_only=rank_only).parts)
 
-    return Workload(count, records)
+    return Workload(count, int(run.num_candidates.sum()), records)

@@ -22,7 +22,7 @@ from kgverify.program.atoms import Atom
 from kgverify.program.limits import DeclaredLimits
 from kgverify.program.outcomes import DifferenceClass, Side
 from kgverify.ranking.differences import describe_differences
-from kgverify.ranking.draw import add_known, count_candidates, draw_candidates
+from kgverify.ranking.draw import add_known, draw_candidates
 from kgverify.ranking.rank import find_truth, group_keys
 from kgverify.ranking.rank_file import RankRow, list_queries, place_ranks, read_rank_file
 from kgverify.ranking.rules import Counted, RankedBy, RankingRule, take_rows
@@ -57,7 +57,7 @@ def redraw(run: Run, engine: Engine) -> Trace:
 
     UserError for too many candidates.
     """
-    num = int(count_candidates(run.graph, run.split, run.queries, run.num_corruptions).sum())
+    num = int(run.num_candidates.sum())
     if num > MOST_REDRAWN:
         fix = "give fewer --queries or --corruptions"
         raise UserError(f"expected at most {MOST_REDRAWN:,} candidates, found {num:,}", where="queries", fix=fix)

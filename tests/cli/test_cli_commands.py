@@ -4,6 +4,7 @@ import importlib
 import json
 import os
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from invoked_commands import EAGER, SMALL, invoke
 
 import kgverify as kv
+from kgverify.cli.entries import HELP
 
 SCHEMA = json.loads((Path(__file__).parents[2] / "docs" / "report.schema.json").read_text())
 # `kgverify.cli.commands.show` is a function where it is imported by name.
@@ -148,6 +150,14 @@ def test_warnings_go_to_standard_error(command, tmp_path: Path):
     assert re.search("warning: .*nowhere", done.stderr)
     assert "warning: --queries 1000: the split test has 1, and all are taken" in done.stderr
     assert "warning: " not in done.stdout
+
+
+def test_the_stored_help_of_each_command_is_the_help_of_its_code(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    tool = Path(__file__).parents[2] / "tools" / "write_help.py"
+    texts = runpy.run_path(str(tool))["render_help"]()
+    assert {path.name: path.read_text("utf-8") for path in HELP.glob("*.txt")} == texts, f"run python {tool}"
+    assert invoke(["trace", "join", "--help"]).stdout == texts["trace-join.txt"]
 
 
 def test_the_version_and_the_help(command):

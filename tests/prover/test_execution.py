@@ -19,6 +19,7 @@ import kgverify as kv
 from kgverify import Evaluator, Limits, Policy, PolicySpec, Run, UserError, load_graph
 from kgverify.dialects import Dialect, ReferenceEngine
 from kgverify.engines.policy import POLICY_NAMES, SHORTEST, make_two_tower
+from kgverify.engines.protocol import Workload
 from kgverify.evaluation.proving import is_out_of_memory
 from kgverify.files.code_identity import find_compiler
 from kgverify.laws import compiled_maker, draw_problems
@@ -250,6 +251,42 @@ def test_auto_takes_the_native_evaluator_on_a_cpu_where_nothing_speaks_against_i
         driver.write_text("") if has_driver else driver.unlink(missing_ok=True)
         monkeypatch.setattr("torch.cuda.is_available", lambda has_cuda=has_cuda: has_cuda)
         assert choice.is_on_cpu("auto") is not (has_driver and has_cuda)
+
+
+@pytest.mark.parametrize(
+    ("fault", "total", "name", "mode", "reason"),
+    [
+        (
+            "fact-cap",
+            None,
+            "plain",
+            "plain",
+            "it is quick enough for few candidates; not native, since there is a fault",
+        ),
+        (
+            "fact-cap",
+            2_000,
+            "plain",
+            "plain",
+            "it is quick enough for few candidates; not native, since there is a fault",
+        ),
+        ("fact-cap", 2_001, "compiled", "eager", "compiling would take longer than it saves"),
+        ("last-fact-lost", None, "compiled", "eager", "compiling would take longer than it saves"),
+        ("last-fact-lost", 99_999, "compiled", "eager", "compiling would take longer than it saves"),
+        ("last-fact-lost", 100_000, "compiled", "default", "compiled loops are faster than eager ones"),
+    ],
+)
+def test_auto_compiles_only_what_repays_it(fault: str, total: int | None, name: str, mode: str, reason: str) -> None:
+    work = None if total is None else Workload(lambda _: 64, total)
+    engine: Any = Evaluator(device="cpu", faults=fault, work=work)(COUNTRIES, LIMITS, SHORTEST)
+    assert (engine.info.name, engine.info.mode) == (name, mode)
+    assert reason in engine.reasons[1]
+
+
+def test_auto_takes_the_plain_evaluator_for_a_dialect_that_no_other_one_supports() -> None:
+    engine: Any = Evaluator(device="cpu")(COUNTRIES, Limits(dialect=Dialect(exclusion="never")), SHORTEST)
+    assert engine.info.name == "plain"
+    assert "the only one that supports this dialect" in engine.reasons[1]
 
 
 def look_at_values(x: torch.Tensor) -> torch.Tensor:

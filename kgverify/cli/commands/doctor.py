@@ -13,11 +13,11 @@ def doctor(*, self_test: Annotated[bool, Parameter(negative="")] = False) -> int
     """List what is installed, what is missing for which feature, caches and GPUs. Exit code 2 if something is broken.
 
     Args:
-        self_test: Prove the embedded graph by every evaluator, and find planted faults.
+        self_test: Import every package, prove the embedded graph by every evaluator, and find planted faults.
     """
     from kgverify.api.doctor import State, describe_last_test, examine_installation, try_installation
 
-    findings = examine_installation()
+    findings = examine_installation(imports=self_test)
     findings += try_installation() if self_test else [describe_last_test()]
     table = Table("name", "state", "detail", "fix", box=None)
     styles = {State.PRESENT: "green", State.ABSENT: "dim", State.BROKEN: "bold red"}

@@ -1,6 +1,5 @@
-"""The choice of the plain evaluator, for runs that neither the native evaluator nor a torch evaluator can take."""
+"""The choice of the plain evaluator, for runs that the native evaluator cannot take and that are too small for torch."""
 
-from collections.abc import Callable
 from importlib.util import find_spec
 from typing import Final
 
@@ -18,15 +17,13 @@ def has_torch() -> bool:
         return False
 
 
-def choose_plain(
-    mode: str, device: str, precision: str, why_not_native: Callable[[], str | None]
-) -> tuple[str, ...] | None:
+def choose_plain(mode: str, device: str, precision: str, why: str) -> tuple[str, ...] | None:
     """Return the reasons for choosing the plain evaluator, in words; None if another evaluator is chosen.
 
-    `auto` takes it on a CPU without torch, after the native evaluator was refused. UserError if its mode is requested
-    with a device or a precision that it does not support.
+    why: the reason for which `auto` takes it, empty if it takes another. UserError if its mode is requested with a device or
+    a precision that it does not support.
     """
-    if mode not in ("auto", PLAIN) or (mode == "auto" and has_torch()):
+    if mode not in ("auto", PLAIN) or (mode == "auto" and not why):
         return None
     lacks = f"device {device}" if device not in ("auto", "cpu") else f"precision {precision}"
     if lacks != "precision float32":
@@ -35,9 +32,8 @@ def choose_plain(
         raise UserError(
             f"mode {PLAIN!r} has no {lacks}: it runs on the CPU, in float64", where="--mode", fix="leave it out"
         )
-    found = "as requested" if mode == PLAIN else f"torch is not installed; not native, since {why_not_native()}"
     return (
         f"device cpu: {'as requested' if device == 'cpu' else f'mode {PLAIN} runs on it'}",
-        f"mode {PLAIN}: {found}",
+        f"mode {PLAIN}: {'as requested' if mode == PLAIN else why}",
         "precision float64: the only one of the mode",
     )

@@ -25,7 +25,7 @@ from kgverify.files.code_identity import (
     make_private,
     read_driver,
 )
-from kgverify.prover.native.choice import NATIVE
+from kgverify.prover.native.choice import NATIVE, why_not_compiled
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -83,14 +83,6 @@ def find_kernels() -> Built:
 def captures_graphs(mode: str, device: torch.device) -> bool:
     """Return whether ticks are captured in CUDA graphs in this mode."""
     return device.type == "cuda" and mode not in ("eager", "default")
-
-
-def why_not_compiled() -> str | None:
-    """Return the setting that silently turns `torch.compile` off; None if there is no such setting."""
-    for name in ("TORCH_COMPILE_DISABLE", "TORCHDYNAMO_DISABLE"):
-        if os.environ.get(name) == "1":
-            return f"{name}=1 turns torch.compile off"
-    return None
 
 
 def compile_function(function: Function, mode: str) -> Function:

@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from kgverify.engines.plain.choice import PLAIN, has_torch
+from kgverify.engines.plain.choice import PLAIN
 from kgverify.engines.policy import Policy
 from kgverify.errors import UserError, suggest
 from kgverify.program.limits import Limits
@@ -32,8 +32,10 @@ def find_carriers(fault: str) -> tuple[Carrier, ...]:
     return (Carrier.TENSORS, Carrier.PLAIN) if fault in PLANTERS[Carrier.PLAIN] else (Carrier.TENSORS,)
 
 
-def choose_carrier(faults: Sequence[Fault], mode: str) -> Carrier:
+def choose_carrier(faults: Sequence[Fault], mode: str, *, prefers_plain: bool) -> Carrier:
     """Return the evaluator whose stages are replaced in a mode; ANY if no stage is replaced.
+
+    `auto` takes the plain one if it supports every fault and is preferred.
 
     UserError if it does not support a fault.
     """
@@ -49,9 +51,8 @@ def choose_carrier(faults: Sequence[Fault], mode: str) -> Carrier:
             )
     if not in_stages:
         return Carrier.ANY
-    # Without torch, the error of a fault that needs torch names the package.
     can_be_plain = all(Carrier.PLAIN in carriers for carriers in in_stages.values())
-    is_plain = mode == PLAIN or (mode == "auto" and can_be_plain and not has_torch())
+    is_plain = mode == PLAIN or (mode == "auto" and can_be_plain and prefers_plain)
     return Carrier.PLAIN if is_plain else Carrier.TENSORS
 
 

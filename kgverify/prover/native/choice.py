@@ -1,5 +1,6 @@
 """The choice between the native evaluator and the evaluator on tensors, without importing torch if possible."""
 
+import os
 from pathlib import Path
 from typing import Final
 
@@ -58,9 +59,22 @@ def why_not_native(device: str, precision: str, limits: Limits, policy: Policy, 
     return None
 
 
+def why_not_compiled() -> str | None:
+    """Return the setting that silently turns `torch.compile` off; None if there is no such setting."""
+    for name in ("TORCH_COMPILE_DISABLE", "TORCHDYNAMO_DISABLE"):
+        if os.environ.get(name) == "1":
+            return f"{name}=1 turns torch.compile off"
+    return None
+
+
+def has_driver() -> bool:
+    """Return whether there is the driver of a GPU."""
+    return any(Path(name).exists() for name in _DRIVERS)
+
+
 def is_on_cpu(device: str) -> bool:
     """Return whether a device means the CPU here. Without the driver of a GPU, torch need not be asked."""
-    if device != "auto" or not any(Path(name).exists() for name in _DRIVERS) or not has_torch():
+    if device != "auto" or not has_driver() or not has_torch():
         return device in ("auto", "cpu")
     from kgverify.prover.execution.device import resolve_device
 
