@@ -49,8 +49,9 @@ if TYPE_CHECKING:
     from kgverify.trace.read.trace_file import TraceFile
 
 
-VERIFIED_STEPS: Final = 1_000_000
-"""The largest number of steps of a trace whose values and digests are all verified: this takes longer than comparing."""
+VERIFIED_STEPS: Final = 1 << 14
+"""The largest number of steps of a trace whose values and digests are all verified, since this takes longer than comparing. Of a
+larger trace, as many steps are verified, spread over it."""
 
 _OF_STEPS: Final = frozenset({NUM_STEPS, "candidates.is_limited"})
 

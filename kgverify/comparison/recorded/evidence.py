@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from kgverify.comparison.comparable import MemorySource, StepSource, has_steps
+from kgverify.comparison.comparable import VERIFIED_STEPS, MemorySource, StepSource, has_steps
 from kgverify.comparison.compare import Comparer
 from kgverify.comparison.equal_columns import has_same_bytes
 from kgverify.comparison.locate import first_difference
@@ -33,11 +33,11 @@ from kgverify.trace.read.trace_file import TraceFile
 SAMPLED: Final = "checked in the"
 """The beginning of a note that says that only a sample of a trace was checked."""
 
-_WINDOWS: Final = 4
+_WINDOWS: Final = 64
 """The number of windows, spread over its candidates, in which a trace is sampled if it is too large to be verified whole."""
 
-_WINDOW_STEPS: Final = 256
-_WINDOW_CANDIDATES: Final = 4096
+_WINDOW_STEPS: Final = VERIFIED_STEPS // _WINDOWS
+_WINDOW_CANDIDATES: Final = 256
 """The candidates of each window that are searched for repetitions."""
 
 
@@ -144,6 +144,7 @@ def _check_sources(comparer: Comparer, roles: Sequence[str]) -> tuple[list[str],
                 columns = source.load(source.read_rows(rows), rows).columns
                 found.add(columns, source.header, source.fields, begin)
                 num += end - begin
+                source.trace.release()
             found = _check_ends(source, found)
             notes.append(
                 f"{SAMPLED} {role} trace: the ends of all candidates, and every value, digest and step of {num:,}"

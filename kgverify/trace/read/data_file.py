@@ -201,6 +201,8 @@ class DataFile:
         if stored.offset < 0:
             return take_rows(stored, rows, lambda begin, end: self.read(name, begin, end))
         taken: NDArray[Any] = self._view(stored)[rows]
+        # A row maps the pages around it, up to megabytes.
+        self.release()
         return taken
 
     def read_all(self, name: str) -> NDArray[Any]:
