@@ -32,6 +32,7 @@ from kgverify.runs.engine_makers import (
 )
 from kgverify.runs.job import EngineLike, Reference, write_down
 from kgverify.runs.run import Pipeline, Run, reference_pipeline, with_reference_ranking
+from kgverify.threads import count_threads
 from kgverify.trace.model.header import EngineInfo
 
 
@@ -66,10 +67,13 @@ def _try(built: Built, mode: str, device: str) -> None:
 @contextmanager
 def running(engine: EngineLike, run: Run, *, where: str = "engine", work: Workload | None = None) -> Iterator[Pipeline]:
     """Provide the pipeline of an engine until the context ends: with its processes or its own caches of compiled code."""
-    if isinstance(engine, Reference) and engine != Reference():
-        from kgverify.runs.fan_out import reference_over
+    if engine == REFERENCE or isinstance(engine, Reference):
+        from kgverify.runs.fan_out import choose_jobs, reference_over
 
-        with reference_over(run, jobs=engine.jobs, scheduler=engine.scheduler) as pipeline:
+        asked = engine if isinstance(engine, Reference) else Reference()
+        # A process takes as long to start as it proves a thousand candidates.
+        jobs = asked.jobs or choose_jobs(run, int(run.num_candidates.sum()) // 4, count_threads())
+        with reference_over(run, jobs=jobs, scheduler=asked.scheduler) as pipeline:
             yield pipeline
     else:
         with engine.running() if isinstance(engine, EngineMaker) else nullcontext():

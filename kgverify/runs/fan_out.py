@@ -4,7 +4,6 @@ Workers of a scheduler may be lost, and the scheduler may be restarted.
 """
 
 import importlib
-import os
 import re
 import socket
 import time
@@ -31,6 +30,7 @@ from kgverify.runs.run import (
     reference_triples,
     with_reference_ranking,
 )
+from kgverify.threads import count_threads
 from kgverify.trace.model.columns import CandidateSet, Columns, concatenate
 from kgverify.trace.model.header import EngineInfo
 from kgverify.trace.model.schema import TraceLevel
@@ -372,17 +372,20 @@ def reference_over(run: Run, *, jobs: int = 1, scheduler: str | None = None) -> 
         yield with_reference_ranking(FannedOut(make, workers))
 
 
+def choose_jobs(run: Run, num: int, num_cores: int) -> int:
+    """Return the number of processes in which the reference proves `num` candidates: what saves time, at most one a core."""
+    num_weights = sum(array.size for name, array in run.policy.weights.items() if name.startswith("block."))
+    is_costly = num_weights > _WIDE or len(run.graph.program.facts) > _LARGE
+    return max(1, min(_MOST_BESIDE, num_cores, (num - 1) // (_NUM_OF_COSTLY if is_costly else _NUM_OF_PROCESS)))
+
+
 @contextmanager
 def reference_beside(run: Run, num: int) -> Iterator[Pipeline]:
     """Provide the reference's pipeline to prove `num` candidates after other work.
 
     Its processes start immediately if they save time and cores are free.
     """
-    num_weights = sum(array.size for name, array in run.policy.weights.items() if name.startswith("block."))
-    is_costly = num_weights > _WIDE or len(run.graph.program.facts) > _LARGE
-    worth = _NUM_OF_COSTLY if is_costly else _NUM_OF_PROCESS
-    jobs = min(_MOST_BESIDE, len(os.sched_getaffinity(0)) - 1, (num - 1) // worth)
-    with reference_over(run, jobs=jobs) as pipeline:
+    with reference_over(run, jobs=choose_jobs(run, num, count_threads() - 1)) as pipeline:
         if isinstance(pipeline.engine, FannedOut):
             pipeline.engine.warm_up()
         yield pipeline

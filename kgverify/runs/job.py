@@ -118,7 +118,8 @@ class Reference:
     """kgverify's reference prover, and where it proves.
 
     Attributes:
-        jobs: Processes in which kgverify's reference prover proves; 1 means this process.
+        jobs: Processes in which kgverify's reference prover proves; 1 means this process. If not given, it proves thousands
+            of candidates on all cores.
         scheduler: The address of a dask scheduler, whose workers prove instead; docs/evaluating.md.
 
     UserError for both at once.
@@ -130,16 +131,16 @@ class Reference:
         'AGREE'
     """
 
-    jobs: int = 1
+    jobs: int | None = None
     scheduler: str | None = None
 
     name: ClassVar[str] = REFERENCE
 
     def __post_init__(self) -> None:
         check_fields(self)
-        if not 1 <= self.jobs <= MOST_JOBS:
+        if self.jobs is not None and not 1 <= self.jobs <= MOST_JOBS:
             raise UserError(f"expected 1 to {MOST_JOBS}, found {self.jobs}", where="jobs", fix="give another number")
-        if self.jobs != 1 and self.scheduler is not None:
+        if self.jobs is not None and self.scheduler is not None:
             raise UserError(
                 "the workers of the scheduler prove, and jobs would start processes here as well",
                 where="scheduler",

@@ -62,7 +62,7 @@ def record(
             engines = options.SideOptions(options.EngineOptions(recorded), evaluator).make()
             if recorded == REFERENCE:
                 engines = Engines(work)
-            elif work.jobs != 1:
+            elif work.jobs is not None:
                 raise UserError("is for the reference, which does not run", where="jobs", fix="leave it out")
             written = record_job(
                 job.make(engines),
