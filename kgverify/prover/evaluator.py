@@ -160,7 +160,7 @@ class Evaluator:
     def _is_small(self) -> bool:
         """Return whether the plain evaluator takes less time than torch, or torch is missing."""
         is_small = not isinstance(self.work, Workload) or self.work.total <= MOST_PLAIN
-        return not has_torch() or (is_small and is_on_cpu(self.device))
+        return not has_torch() or (is_small and self.device in ("auto", "cpu"))
 
     def _choose_plain(self, limits: Limits, policy: Policy, stages: Any, carrier: Carrier) -> tuple[str, ...] | None:
         why = ""
@@ -169,7 +169,7 @@ class Evaluator:
                 why = "torch is not installed"
             elif limits.dialect != OURS:
                 why = "the only one that supports this dialect"
-            elif self._is_small():
+            elif self._is_small() and (carrier is Carrier.PLAIN or is_on_cpu(self.device)):
                 why = "it is quick enough for few candidates"
         if why:
             why = f"{why}; not native, since {why_not_native(self.device, self.precision, limits, policy, stages)}"

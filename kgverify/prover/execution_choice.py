@@ -32,7 +32,7 @@ class Execution(NamedTuple):
 class Wanted(TypedDict, total=False):
     """The requested way to run. Missing values are `auto`, `float32` for the precision, and True.
 
-    compiles: whether `auto` compiles on a CPU
+    compiles: whether `auto` compiles ticks, where it takes no fused ones
     """
 
     mode: str
@@ -61,7 +61,7 @@ def choose_execution(
     on = resolve_device(device)
     obstacle = find_obstacle(on)
     how = resolve_mode(mode, on, obstacle)
-    if mode == "auto" and how == "default" and not compiles:
+    if mode == "auto" and how != FUSED and not compiles:
         how = "eager"
     products = resolve_precision(precision, policy, stages, on)
     reason = _mode_reason(mode, how, on, obstacle)
@@ -90,11 +90,12 @@ def _mode_reason(asked: str, mode: str, device: torch.device, obstacle: str | No
         return "as requested"
     if mode == FUSED:
         return "the fused kernels support this run"
+    reason = "compiling would take longer than it saves"
     if device.type == "cuda":
-        return f"not fused, since {obstacle}; captured graphs leave no gaps between launches"
+        why = reason if mode == "eager" else "captured graphs leave no gaps between launches"
+        return f"not fused, since {obstacle}; {why}"
     if mode == "eager":
-        reason = why_not_compiled() or ("" if find_compiler() else "no C++ compiler is on the PATH")
-        return reason or "compiling would take longer than it saves"
+        return why_not_compiled() or (reason if find_compiler() else "no C++ compiler is on the PATH")
     return "compiled loops are faster than eager ones, and a C++ compiler was found"
 
 

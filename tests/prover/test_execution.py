@@ -283,6 +283,14 @@ def test_auto_compiles_only_what_repays_it(fault: str, total: int | None, name: 
     assert reason in engine.reasons[1]
 
 
+def test_a_small_run_stays_on_a_gpu_unless_a_fault_replaces_a_stage(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kgverify.prover.evaluator.is_on_cpu", lambda _: False)
+    monkeypatch.setattr("kgverify.prover.native.choice.is_on_cpu", lambda _: False)
+    for faults, name in (("", "compiled"), ("known-triples", "compiled"), ("fact-cap", "plain")):
+        engine: Any = Evaluator(faults=faults or ())(COUNTRIES, LIMITS, SHORTEST)
+        assert engine.info.name == name
+
+
 def test_auto_takes_the_plain_evaluator_for_a_dialect_that_no_other_one_supports() -> None:
     engine: Any = Evaluator(device="cpu")(COUNTRIES, Limits(dialect=Dialect(exclusion="never")), SHORTEST)
     assert engine.info.name == "plain"
