@@ -172,8 +172,8 @@ def _note_dialects(comparer: Comparer, divergences: Sequence[Divergence], *, is_
     for side, role in enumerate(ROLES):
         if (is_retaken and not side) or not has_goals(comparer.sources[side].header.level):
             continue
-        queries = find_queries(comparer.read_candidates(side))
-        steps = read_steps((pair.expected, pair.actual)[side].columns, [queries[row] for row in own_rows[side]], shown)
+        queries = find_queries(comparer.read_candidates(side), own_rows[side])
+        steps = read_steps((pair.expected, pair.actual)[side].columns, queries, shown)
         limits = comparer.sources[0 if is_retaken else side].header.limits.with_defaults()
         fit = DialectFit(inference.clauses, limits, list(islice(steps, MOST_STEPS)), shown)
         if fit.declared.misfits and (fitting := fit.list_fitting()):

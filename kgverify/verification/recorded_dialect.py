@@ -107,8 +107,7 @@ def find_dialect(
         "steps.depth" in trace.fields,
         trace.header.engine.variables == "own",
     )
-    queries = find_queries(candidates)
-    steps = read_steps(select_candidates(trace.columns, rows), [queries[row] for row in rows], shown)
+    steps = read_steps(select_candidates(trace.columns, rows), find_queries(candidates, rows), shown)
     fit = DialectFit(inference.clauses, declared.with_defaults(), list(islice(steps, MOST_STEPS)), shown)
     best = fit.find_best()
     own = fit.declared.dialect

@@ -4,7 +4,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import Any, Final, NamedTuple
 
+import numpy as np
 from msgspec.structs import replace
+from numpy.typing import NDArray
 
 from kgverify.comparison.inference.single_fault import MOST_CLAUSES, StepProgram
 from kgverify.comparison.step_pair import Listed, StepPair
@@ -87,17 +89,20 @@ def describe_changes(declared: Dialect, dialect: Dialect) -> str:
     return " and ".join(f"{name} = {show_value(getattr(dialect, name))}" for name in names)
 
 
-def find_queries(candidates: Candidates) -> list[bool | None]:
-    """Return which candidates are queries, not corruptions: those on both sides of a ranking. None if it has one side."""
+def find_queries(candidates: Candidates, rows: NDArray[np.int64]) -> list[bool | None]:
+    """Return which candidates in some rows are queries, not corruptions: those on both sides of a ranking.
+
+    None if the ranking has one side.
+    """
     sides: dict[tuple[int, ...], set[int]] = {}
-    keys = list(zip(candidates.query.tolist(), *candidates.atom.T.tolist(), strict=True))
-    own_sides = candidates.side.tolist()
-    for key, side in zip(keys, own_sides, strict=True):
+    ranked = np.flatnonzero(np.isin(candidates.query, candidates.query[rows]))
+    keys = np.column_stack((candidates.query, candidates.atom))
+    for key, side in zip(map(tuple, keys[ranked].tolist()), candidates.side[ranked].tolist(), strict=True):
         sides.setdefault(key, set()).add(side)
         sides.setdefault(key[:1], set()).add(side)
     return [
         True if side == Side.NONE or len(sides[key]) > 1 else False if len(sides[key[:1]]) > 1 else None
-        for key, side in zip(keys, own_sides, strict=True)
+        for key, side in zip(map(tuple, keys[rows].tolist()), candidates.side[rows].tolist(), strict=True)
     ]
 
 
