@@ -128,6 +128,8 @@ def _examine_tool(name: str, tool: tuple[Sequence[str], str, str]) -> Finding:
 
 
 def _look_at_devices() -> Iterator[Finding]:
+    if find_spec("torch") is None:
+        return
     evaluator = make_entry(COMPILED)
     if reason := evaluator.why_not_compiled():
         yield Finding("torch.compile", State.BROKEN, reason, "unset this variable")

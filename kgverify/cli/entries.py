@@ -106,9 +106,10 @@ def render_help() -> str:
 
 def read_help(words: Sequence[str]) -> str | None:
     """Return the stored help of a command, without importing it; None for other words, or on a narrow screen."""
-    path = HELP / f"{'-'.join(words[:-1])}.txt"
-    is_help = words[-1] in ("--help", "-h") and find_width() == MOST_COLUMNS - 2
-    return path.read_text(encoding="utf-8").rstrip() if is_help and path.exists() else None
+    if words[-1] not in ("--help", "-h") or find_width() < MOST_COLUMNS - 2:
+        return None
+    stored = {path.stem: path for path in HELP.glob("*.txt")}.get("-".join(words[:-1]))
+    return None if stored is None else stored.read_text(encoding="utf-8").rstrip()
 
 
 def render_rows(rows: list[tuple[str, str]], width: int, most: int = 30) -> Iterator[str]:
