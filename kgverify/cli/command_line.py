@@ -59,7 +59,8 @@ def call(words: Sequence[str]) -> int:
         return 2
     check_writable(settings.json_path)
     try:
-        code = app(_replace_former(words, app))
+        settings.words = _replace_former(words, app)
+        code = app(settings.words)
     except CatalogueAsked:
         from kgverify.cli.options import print_catalogue
 

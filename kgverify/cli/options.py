@@ -337,13 +337,18 @@ class SmallSideOptions(SideOptions):
     evaluator: Annotated[EvaluatorOptions, SMALL_EVALUATOR] = EvaluatorOptions()
 
 
+def spell(name: str) -> tuple[str, ...]:
+    """Return the spellings of the option of a field."""
+    option = {"number": "queries", "faults": "fault"}.get(name, name).replace("_", "-")
+    return (f"--{option}", f"--no-{option}", *(["--faults"] if name == "faults" else []))
+
+
 def refuse_options(evaluator: EvaluatorOptions, *engines: str) -> None:
     """Raise UserError for options of the evaluator that were typed, though none of the engines is the evaluator."""
     if COMPILED in engines:
         return
     for name in evaluator.options:
-        spellings = ("--fault", "--faults") if name == "faults" else (f"--{name.replace('_', '-')}", "--tune")
-        if not is_typed(*spellings):
+        if not is_typed(*spell("tune" if name in TUNED else name)):
             continue
         is_about = f"is an option of the compiled evaluator, which does not run: {' and '.join(dict.fromkeys(engines))}"
         raise UserError(

@@ -1,6 +1,7 @@
 """The output, files and exit codes of the commands."""
 
 import importlib
+import inspect
 import json
 import os
 import re
@@ -14,7 +15,8 @@ import pytest
 from invoked_commands import EAGER, SMALL, invoke
 
 import kgverify as kv
-from kgverify.cli.entries import HELP
+from kgverify.cli.command_line import list_commands, list_options, make_app
+from kgverify.cli.entries import ENTRIES, HELP
 
 SCHEMA = json.loads((Path(__file__).parents[2] / "docs" / "report.schema.json").read_text())
 # `kgverify.cli.commands.show` is a function where it is imported by name.
@@ -172,6 +174,19 @@ def test_the_version_and_the_help(command):
     groups = dict(zip(shown[1::2], shown[2::2], strict=True))
     assert list(groups) == ["Arguments", "Options", "Graph and queries", "Proofs", "Compiled evaluator", "Comparison"]
     assert {"--mode", "--tune", "--fault,"} <= set(groups["Compiled evaluator"].split())
+
+
+@pytest.mark.parametrize("name", ENTRIES)
+def test_the_help_states_the_default_of_every_option(name: str):
+    for words, each in list_commands(make_app(name)).items():
+        entries = re.split(r"(?m)^  (?=-|[A-Z])", invoke([*words, "--help"], COLUMNS="200").stdout)
+        described = {entry.split()[0].strip(","): " ".join(entry.split()) for entry in entries[1:]}
+        for option in list_options(each):
+            default, spelled = option.field_info.default, option.name
+            if default is True:
+                assert "Do not: " in described[spelled.replace("--", "--no-", 1)], (words, spelled)
+            elif spelled.startswith("-") and default not in (None, False, (), inspect.Parameter.empty):
+                assert f" [default: {default}]" in described[spelled], (words, spelled)
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 from invoked_commands import EAGER, SMALL, invoke
 
+from kgverify.cli.command_line import list_commands, list_options, make_app
+
 ENGINES = Path(__file__).with_name("two_engines.py")
 
 # A command line, the place that the error names, and words of the message or the fix.
@@ -148,6 +150,28 @@ def test_a_mistake_is_reported_with_its_location_and_its_fix(folder: Path, words
     assert done.stderr.splitlines()[-1].startswith("fix: ")
     assert what in " ".join(done.stderr.split())
     assert [path for path in sorted(folder.rglob("*")) if "__pycache__" not in path.parts] == before
+
+
+# A value for each option of `diff` that only a run of both engines uses, and the options that two recorded traces use.
+OF_ENGINES = {
+    "--engine": "reference", "--reference": "reference", "--mode": "plain", "--device": "cpu", "--fault": "fact-cap",
+    "--tune": "slots=8", "--graph": "countries", "--rules": "rules.txt", "--queries": 2, "--corruptions": 3, "--seed": 1,
+    "--split": "test", "--limits": "max_depth=3", "--policy": "shortest", "--jobs": 2, "--scheduler": "tcp://127.0.0.1:1",
+    "--lockstep": None,
+}  # fmt: skip
+OF_TRACES = {"--save", "--determinism", "--minimum", "--score-error", "--modulo", "--allow-dialects"}
+FORMER = ("--max-depth=3", "--no-exclude-query", "--slots=8", "--train=train.txt")
+
+
+def test_two_recorded_traces_refuse_every_option_that_they_do_not_use(folder: Path):
+    (command,) = list_commands(make_app("diff")).values()
+    names = {each.name for each in list_options(command)}
+    assert {name for name in names if name.startswith("-")} == OF_ENGINES.keys() | OF_TRACES
+    given = [name if value is None else f"{name}={value}" for name, value in OF_ENGINES.items()]
+    for option in (*given, *FORMER):
+        done = invoke(["diff", "trace.h5", "trace.h5", option], folder)
+        assert (done.exit_code, done.stdout) == (2, ""), option
+        assert "applies only if kgverify runs both engines" in done.stderr, option
 
 
 @pytest.mark.parametrize("words", ["diff --nonsense", "diff --queries many", "report", "", "trace", "audit"])

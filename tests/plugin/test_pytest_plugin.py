@@ -1,5 +1,6 @@
 """The pytest plugin, run by pytest inside of a test; the page about it is executed."""
 
+import inspect
 import re
 import subprocess
 from importlib.metadata import entry_points
@@ -44,6 +45,15 @@ def test_the_plugin_is_declared_as_an_entry_point():
 
 
 @pytest.mark.deep
+@pytest.mark.skipif(not IS_INSTALLED, reason="this pytest has not loaded the plugin")
+def test_options_have_the_defaults_of_the_function_and_of_the_page(pytestconfig: pytest.Config):
+    parameters = inspect.signature(kv.assert_equivalent).parameters
+    defaults = {name: parameters[name].default for name in ("examples", "seconds", "seed")}
+    assert {name: float(pytestconfig.getini(f"kgverify_{name}")) for name in defaults} == defaults
+    stated = {name: float(value) for name, value in re.findall(r"`-(\w+)` \((\d+)\b", PAGE)}
+    assert stated == {name: defaults[name] for name in ("examples", "seconds")}
+
+
 def test_the_page_is_true(folder: Path):
     (folder / "test_toy.py").write_text(TEST)
     lines = run_pytest(folder, "test_toy.py").stdout.splitlines()

@@ -17,6 +17,11 @@ _PLOTTED: Final = re.compile(r" *(\S+) ([#. ]+) ([\d,]+ / [\d,]+)")
 """A value of a feature, with bars and the numbers that they stand for."""
 _GROUPS: Final = ("evidence", "ranks", "exercise", "metrics", "notes")
 """Titles of lines that other renderings have without a title."""
+_HEADS: Final = (
+    *("stage", "difference", "candidates", "queries", "later steps", "MRR lost", "MRR if repaired alone", "first"),
+    *("both", "head", "tail"),
+)
+"""The heads of the tables of a terminal."""
 _GAP: Final = re.compile(r" {2,}")
 
 
@@ -60,6 +65,21 @@ def _read_columns(title: str, lines: Sequence[str]) -> Iterator[str]:
             ends = [start for start, _ in columns[1:]]
             cells = [line[start:end].strip() for (start, _), end in zip(columns, [*ends, None], strict=True)]
             yield from _table(title, [head for _, head in columns], [(name, cells)])
+
+
+def read_narrow_tables(text: str) -> Iterator[str]:
+    """Yield the lines that `read_terminal` yields of tables, from a terminal so narrow that tables are lists."""
+    for block in STYLES.sub("", text).split("\n\n"):
+        title, _, rest = block.partition("\n")
+        if title != "causes" and not title.startswith("metrics"):
+            continue
+        name = ""
+        for line in rest.splitlines():
+            shown = re.fullmatch(rf"  ({'|'.join(_HEADS)}) +(.*?) *", line)
+            if line[:1].strip():
+                name = line.rstrip()
+            elif shown and name:
+                yield f"{title.partition(':')[0]} | {name} | {shown[1]}: {shown[2]}"
 
 
 def read_markdown(text: str) -> Iterator[str]:

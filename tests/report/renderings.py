@@ -17,7 +17,7 @@ from rendered_runs import RUNS
 FILLED: Final = tuple(f"filled {number}" for number in range(3))
 MANY: Final = "many causes"
 OLD: Final = "without causes"
-WIDE: Final = {"COLUMNS": "5000", "FORCE_COLOR": "1", "TERM": "xterm", "NO_COLOR": "", "GITHUB_STEP_SUMMARY": ""}
+TERMINAL: Final = {"FORCE_COLOR": "1", "TERM": "xterm", "NO_COLOR": "", "GITHUB_STEP_SUMMARY": ""}
 
 
 class Rendered:
@@ -32,12 +32,13 @@ class Rendered:
         """The renderings by name."""
         return {name: self.render(name) for name in READERS}
 
-    def render(self, rendering: str) -> str:
-        """Return a rendering of the report that is saved now."""
+    def render(self, rendering: str, width: int = 5000) -> str:
+        """Return a rendering of the report that is saved now. width: that of the terminal."""
         options = {"terminal": [], "explain": ["--explain"], "github": ["--github"]}.get(
             rendering, [f"--{rendering}", "-"]
         )
-        done = invoke(["show" if rendering == "explain" else "report", self.folder, *options], **WIDE)
+        words = ["show" if rendering == "explain" else "report", self.folder, *options]
+        done = invoke(words, **TERMINAL, COLUMNS=f"{width}")
         assert done.exit_code == 0, done.stderr
         return done.stdout
 

@@ -80,6 +80,8 @@ def test_the_keys_of_the_terminal_move_and_the_address_names_the_step(
             "[aria-selected=true] b": str(number + 1),
         }.items():
             assert browser.evaluate(f"document.querySelector('{selector}').innerText") == text
+        typed = browser.evaluate("['go-divergence', 'go-cause'].map(id => document.getElementById(id).value)")
+        assert typed == [f"{number + 1}", f"{stepper.divergence.cause + 1}"]
         assert browser.evaluate("document.querySelector('[aria-current=step]').dataset.step") == str(step)
         shown = [[texts[0].rstrip(": "), texts[-1]] for texts in browser.evaluate(stage_texts)]
         assert shown == [[line.stage, line.mark.value] for line in stepper.document().stages]
@@ -137,6 +139,17 @@ def test_an_address_opens_its_step_with_both_sides_in_sight(browser: Browser, fa
     browser.wait_for("document.querySelector('h3.at').innerText.startsWith('Divergence 2 ')")
     browser.evaluate("location.hash = '#divergence=31&step=<img>'")
     assert browser.evaluate("document.querySelector('h3.at').innerText") == "Divergence 2 of 30"
+
+
+def test_the_timeline_shows_the_goal_of_each_side_or_that_it_has_no_such_step(
+    browser: Browser, faulty: SavedRun, tmp_path: Path
+):
+    open_page(browser, faulty, tmp_path)
+    stepper = stepper_of(faulty)
+    rows = "[...document.querySelectorAll('.timeline tbody tr')].map(r => [...r.cells].slice(1).map(c => c.firstChild.innerText))"
+    goals = [goals_of(stepper, 1, step) for step in range(max(stepper.reader.num_steps(stepper.divergence)))]
+    assert any("" in sides for sides in goals)
+    assert browser.evaluate(rows) == [[goal or "no such step" for goal in sides] for sides in goals]
 
 
 def test_the_proof_tree_opens_by_key_and_leads_to_its_steps(browser: Browser, faulty: SavedRun, tmp_path: Path):

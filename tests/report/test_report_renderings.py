@@ -13,7 +13,7 @@ import pytest
 from columns import Recorded
 from filled import NUM_CAUSES, SCHEMA, fill_evaluation
 from invoked_commands import invoke
-from readers import READERS, STYLES, Page, read_evaluation
+from readers import READERS, STYLES, Page, read_evaluation, read_narrow_tables, read_terminal
 from reading import BENIGN, REQUIRED, WORDS, find, is_default, leaves, pattern_of, read_lines
 from rendered_runs import RUNS
 from renderings import FILLED, MANY, OLD, Renderings
@@ -226,14 +226,9 @@ def test_tables_in_csv_have_the_values_of_the_columns(renderings: Renderings, na
         for row, i, step in steps
         for k, each in enumerate(step.resolvents)
     ]
-    ranks = zip(
-        *(
-            trace.columns[f"rankings/{column}"].tolist()
-            for column in ("query", "side", "num_ranked", "optimistic", "pessimistic")
-        ),
-        strict=True,
-    )
-    assert [tuple(each.values()) for each in run.export(side, "rankings")] == [
+    columns = "query", "side", "num_ranked", "optimistic", "pessimistic"
+    ranks = zip(*(trace.columns[f"rankings/{column}"].tolist() for column in columns), strict=True)
+    assert [tuple(each[column] for column in columns) for each in run.export(side, "rankings")] == [
         (f"{query}", ("head", "tail")[side], *map(str, rest)) for query, side, *rest in ranks
     ]
 
@@ -284,6 +279,15 @@ def test_a_notebook_shows_what_the_report_prints(renderings: Renderings, name: s
     assert [line.rstrip() for line in shown.splitlines()] == [line.rstrip() for line in printed.rstrip().splitlines()]
     wide = STYLES.sub("", renderings[name].texts["terminal"]).partition("\nnext\n")[0]
     assert {*re.findall(r"\w+", printed)} == {*re.findall(r"\w+", wide)}
+
+
+@pytest.mark.parametrize("name", [*FILLED, "a wrong stage"])
+def test_a_narrow_terminal_lists_the_cells_of_each_table(renderings: Renderings, name: str):
+    run = renderings[name]
+    wide = [line for line in read_terminal(run.texts["terminal"]) if re.match(r"(causes|metrics).* \| [^#]+ \|", line)]
+    cells = [line for line in wide if " | condition: " not in line]
+    assert cells
+    assert [*read_narrow_tables(run.render("terminal", width=50))] == cells
 
 
 def goal_of(row: Mapping[str, str]) -> str:

@@ -3,7 +3,7 @@
 import shlex
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -22,19 +22,6 @@ from kgverify.report.render.terminal import print_report
 from kgverify.runs.job import Reference
 
 EXIT_CODES = {Verdict.AGREE: 0, Verdict.DIVERGE: 1, Verdict.INCONCLUSIVE: 3}
-
-NEED_ENGINES = (
-    "--fresh-cache",
-    "--tune",
-    "--jobs",
-    "--scheduler",
-    "--lockstep",
-    "--fault",
-    "--faults",
-    "--engine",
-    "--reference",
-)
-"""The options that two recorded traces do not take."""
 
 
 @warnings_afterwards()
@@ -66,13 +53,7 @@ def diff(
             )
         is_judged = names_engine(str(expected))
         has_ranks = any(map(holds_text, (expected, actual)))
-        for option in NEED_ENGINES if is_judged else (*NEED_ENGINES, "--limits"):
-            if is_typed(option):
-                raise UserError(
-                    "needs engines, and two recorded traces have none",
-                    where=option,
-                    fix="leave it out, or leave out the two traces",
-                )
+        _refuse_unused(is_judged=is_judged, has_ranks=has_ranks)
         from kgverify.api.compare import compare
 
         with show_comparison(expected, actual) as progress:
@@ -91,6 +72,26 @@ def diff(
     print_report(report, make_result_console(), next_commands=next_commands)
     write_json(report)
     return EXIT_CODES[report.verdict]
+
+
+def _refuse_unused(*, is_judged: bool, has_ranks: bool) -> None:
+    """Raise UserError for a typed option that a comparison of recorded traces or of files of ranks does not use."""
+
+    def list_names(*records: type) -> set[str]:
+        return {field.name for record in records for field in fields(record)}
+
+    unused = {"lockstep"} | list_names(options.EngineOptions, options.EvaluatorOptions, Reference)
+    unused |= set() if has_ranks else list_names(options.QueryOptions)
+    unused |= set() if is_judged or has_ranks else list_names(options.GraphOptions)
+    unused |= set() if is_judged else {"limits"}
+    unused |= set() if is_judged and has_ranks else {"policy"}
+    for name in sorted(unused):
+        if is_typed(*options.spell(name)):
+            raise UserError(
+                "applies only if kgverify runs both engines",
+                where=name,
+                fix="leave it out, or leave out the two traces",
+            )
 
 
 @contextmanager
