@@ -5,7 +5,7 @@ that only Python or other commands take.
 """
 
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
@@ -337,22 +337,19 @@ class SmallSideOptions(SideOptions):
     evaluator: Annotated[EvaluatorOptions, SMALL_EVALUATOR] = EvaluatorOptions()
 
 
-def spell(name: str) -> tuple[str, ...]:
-    """Return the spellings of the option of a field."""
-    option = {"number": "queries", "faults": "fault"}.get(name, name).replace("_", "-")
-    return (f"--{option}", f"--no-{option}", *(["--faults"] if name == "faults" else []))
+def find_typed(names: Iterable[str]) -> str | None:
+    """Return the first of some fields whose option the user typed, instead of leaving its default; None if there is none."""
+    others = {"number": "--queries", "faults": "--fault"} | dict.fromkeys(TUNED, "--tune")
+    return next((name for name in names if is_typed(f"--{name.replace('_', '-')}", others.get(name, ""))), None)
 
 
 def refuse_options(evaluator: EvaluatorOptions, *engines: str) -> None:
     """Raise UserError for options of the evaluator that were typed, though none of the engines is the evaluator."""
-    if COMPILED in engines:
-        return
-    for name in evaluator.options:
-        if not is_typed(*spell("tune" if name in TUNED else name)):
-            continue
-        is_about = f"is an option of the compiled evaluator, which does not run: {' and '.join(dict.fromkeys(engines))}"
+    if COMPILED not in engines and (name := find_typed(evaluator.options)):
         raise UserError(
-            "faults are planted in the compiled evaluator alone" if name == "faults" else is_about,
+            "faults are planted in the compiled evaluator alone"
+            if name == "faults"
+            else f"is an option of the compiled evaluator, which does not run: {' and '.join(dict.fromkeys(engines))}",
             where=name,
             fix="leave it out, or use --engine compiled",
         )

@@ -68,8 +68,8 @@ def take_settings(words: Sequence[str]) -> list[str]:
 
 
 def is_typed(*options: str) -> bool:
-    """Return whether the user typed one of the spellings of an option, instead of leaving its default."""
-    return any(word.split("=")[0] in options for word in settings.words)
+    """Return whether the user typed one of some options, also as `--no-` and the name, instead of leaving their defaults."""
+    return any(word.split("=")[0].replace("--no-", "--", 1) in options for word in settings.words)
 
 
 @contextmanager

@@ -57,41 +57,37 @@ def diff(
         from kgverify.api.compare import compare
 
         with show_comparison(expected, actual) as progress:
-            limits = job.proofs.given_limits() if is_judged and not has_ranks else None
             queries = job.queries if is_typed("--corruptions") else replace(job.queries, corruptions="all")
             needs_graph = job.source.is_given or (is_judged and has_ranks)
-            made = replace(job, queries=queries).make() if needs_graph and (has_ranks or is_judged) else None
+            made = replace(job, queries=queries).make() if needs_graph else None
             report = compare(
-                str(expected), actual, save=save, equality=equality, limits=limits, progress=progress, job=made
+                str(expected),
+                actual,
+                save=save,
+                equality=equality,
+                limits=job.proofs.given_limits() if is_judged and not has_ranks else None,
+                progress=progress,
+                job=made,
             )
     else:
         if save is not None:
             check_folder(save)
         report = verify_job(job.make(sides.make(work), equality), save=save, command=typed_command(), phase=show_phase)
-    next_commands = _next_commands(save, has_lockstep=expected is None and not equality.lockstep)
-    print_report(report, make_result_console(), next_commands=next_commands)
+    has_lockstep = expected is None and not equality.lockstep
+    print_report(report, make_result_console(), next_commands=_next_commands(save, has_lockstep=has_lockstep))
     write_json(report)
     return EXIT_CODES[report.verdict]
 
 
 def _refuse_unused(*, is_judged: bool, has_ranks: bool) -> None:
     """Raise UserError for a typed option that a comparison of recorded traces or of files of ranks does not use."""
-
-    def list_names(*records: type) -> set[str]:
-        return {field.name for record in records for field in fields(record)}
-
-    unused = {"lockstep"} | list_names(options.EngineOptions, options.EvaluatorOptions, Reference)
-    unused |= set() if has_ranks else list_names(options.QueryOptions)
-    unused |= set() if is_judged or has_ranks else list_names(options.GraphOptions)
-    unused |= set() if is_judged else {"limits"}
-    unused |= set() if is_judged and has_ranks else {"policy"}
-    for name in sorted(unused):
-        if is_typed(*options.spell(name)):
-            raise UserError(
-                "applies only if kgverify runs both engines",
-                where=name,
-                fix="leave it out, or leave out the two traces",
-            )
+    records: list[type] = [options.EngineOptions, options.EvaluatorOptions, Reference]
+    records += [options.QueryOptions] * (not has_ranks) + [options.GraphOptions] * (not (has_ranks or is_judged))
+    names = ["lockstep", *["limits"] * (not is_judged), *["policy"] * (not (is_judged and has_ranks))]
+    if name := options.find_typed([*names, *(field.name for record in records for field in fields(record))]):
+        raise UserError(
+            "applies only if kgverify runs both engines", where=name, fix="leave it out, or leave out the two traces"
+        )
 
 
 @contextmanager
@@ -112,7 +108,9 @@ def show_comparison(*paths: Path) -> Iterator[Callable[[int], None]]:
 
 def _next_commands(save: Path | None, *, has_lockstep: bool) -> dict[str, str]:
     """Return the commands that show more, with their purposes: the same one with other options, or `kgverify show`."""
-    stepping = {typed_command("--save", "run"): "then step through it: kgverify show run"}
-    if save is not None:
-        stepping = {shlex.join(["kgverify", "show", str(save)]): "step through it"}
+    stepping = (
+        {typed_command("--save", "run"): "then step through it: kgverify show run"}
+        if save is None
+        else {shlex.join(["kgverify", "show", str(save)]): "step through it"}
+    )
     return stepping | ({typed_command("--lockstep"): "every independent fault"} if has_lockstep else {})
