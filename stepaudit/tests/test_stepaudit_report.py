@@ -4,6 +4,7 @@ import dataclasses
 import inspect
 import io
 import json
+import re
 import subprocess
 import sys
 from html.parser import HTMLParser
@@ -101,6 +102,28 @@ def test_a_report_is_rendered_in_reading_order():
     found = [text.find(part) for part in parts]
     assert -1 not in found, text
     assert found == sorted(found)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "shown"),
+    [
+        ("compile_seconds", 2.0, "2.00 s"),
+        ("device_seconds_per_step", 0.0015, "1.500 ms"),
+        ("copied_bytes_per_step", 2_500_000, "2.50 MB"),
+        ("largest_difference", 0.000125, "0.000125"),
+        ("graph_nodes", 12_345.0, "12,345"),
+        ("syncs_per_step", 0.25, "0.25"),
+    ],
+)
+def test_a_measure_is_shown_in_its_unit(key: str, value: float, shown: str):
+    builder = ReportBuilder()
+    builder.measures[key] = value
+    report = builder.build("step", {})
+    console = Console(width=100, record=True, file=io.StringIO())
+    for part in render_audit(report):
+        console.print(part, highlight=False)
+    assert re.search(rf"{key.removeprefix('num_').replace('_', ' ')} +{re.escape(shown)}\s", console.export_text())
+    assert f"<dd>{shown}</dd>" in stepaudit.render_html(report)
 
 
 def test_a_report_is_written_as_json():

@@ -1,10 +1,12 @@
 """Saved evaluations: they resume, repeat what is damaged, and take nothing of another evaluation or of a stranger."""
 
 import io
+import time
 import zipfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -61,6 +63,24 @@ def test_missing_parts_are_proved_and_the_others_reused(folder: Path) -> None:
     assert report.num_candidates == 90
     assert read_files(folder) == whole
     assert resume(folder)[0].num_parts_resumed == 6
+
+
+def test_the_speed_is_that_of_the_parts_of_this_run_after_the_warm_up(folder: Path, monkeypatch) -> None:
+    clock, prove = [0.0], ReferenceEngine.prove
+
+    def prove_in_five_seconds(*given: Any) -> kv.Columns:
+        clock[0] += 5
+        return prove(*given)
+
+    for number in (1, 5):
+        (folder / f"part-00000{number}.npz").unlink()
+    times = SimpleNamespace(monotonic=lambda: clock[0], sleep=time.sleep)
+    monkeypatch.setattr("kgverify.evaluation.evaluate.time", times)
+    monkeypatch.setattr(ReferenceEngine, "prove", prove_in_five_seconds)
+    report, _ = resume(folder)
+    assert (report.num_candidates, report.num_parts_resumed) == (90, 4)
+    # One candidate warms up, and two parts of 15 candidates are proved.
+    assert (report.warm_up_seconds, report.seconds, report.candidates_per_second) == (5, 10, 3)
 
 
 @needs_compiler

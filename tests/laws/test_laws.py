@@ -63,6 +63,16 @@ def test_a_violation_names_the_problem_alone():
         assert str(each.problem).splitlines()[0] in str(each)
 
 
+def test_a_violation_of_a_common_run_names_how_many_other_problems_it_has():
+    law, problems = find_law("terminal-alone"), list(islice(draw_problems(0), 32))
+    violations = check_laws(compiled_maker(faults=["dead-end-open"]), problems, [law], confirms=False)
+    together = [each for each in violations if len(each.group) > 1]
+    assert together
+    for each in together:
+        num = len(each.group) - 1
+        assert f"   only in one run with {num} other problem{'s' * (num > 1)}\n" in str(each)
+
+
 @pytest.mark.deep
 @pytest.mark.parametrize(
     ("fault", "stage"),

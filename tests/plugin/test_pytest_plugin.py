@@ -118,6 +118,47 @@ def test_a_wrong_option_is_an_error(folder: Path, arguments: tuple[str, ...], me
     assert message in done.stdout
 
 
+CAUSES = """
+from kgverify.dialects import ReferenceEngine
+
+class DependsOnItsBatch(ReferenceEngine):
+    def prove(self, candidates, progress=lambda num: None):
+        columns = super().prove(candidates, progress)
+        ends = columns.candidates
+        return columns._replace(candidates=ends._replace(log_probability=ends.log_probability - len(ends.query)))
+
+def crashes(program, limits, policy):
+    engine = ReferenceEngine(program, limits, policy)
+    engine.prove = lambda *given: 1 // 0
+    return engine
+
+class MarksAsLimited(ReferenceEngine):
+    def prove(self, candidates, progress=lambda num: None):
+        columns = super().prove(candidates, progress)
+        ends = columns.candidates
+        return columns._replace(candidates=ends._replace(is_limited=1 - ends.is_limited))
+
+def test_a_law(assert_equivalent):
+    assert_equivalent(DependsOnItsBatch, reference=DependsOnItsBatch)
+
+def test_a_crash(assert_equivalent):
+    assert_equivalent(crashes)
+
+def test_a_difference(assert_equivalent):
+    assert_equivalent(MarksAsLimited)
+"""
+
+
+def test_a_section_of_a_failed_test_names_the_first_cause_and_the_file_of_the_problem(folder: Path):
+    (folder / "test_causes.py").write_text(CAUSES)
+    printed = run_pytest(folder, "--kgverify-examples", "40", "test_causes.py").stdout
+    assert re.findall(r"-+ kgverify -+\n([\w ]+): .*\nthe problem: .*/(.*)", printed) == [
+        ("law broken", "test_causes-test_a_law.kg"),
+        ("crash", "test_causes-test_a_crash.kg"),
+        ("first divergence", "test_causes-test_a_difference.kg"),
+    ], printed
+
+
 TESTS = r"""
 import pytest
 import kgverify as kv

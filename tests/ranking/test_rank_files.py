@@ -177,6 +177,16 @@ def test_names_and_json_lines_need_no_graph(tmp_path: Path):
     assert "[red]<b>" in str(worse)
 
 
+@pytest.mark.parametrize(("gap", "words"), [(2, "2 higher"), (-2, "2 lower")])
+def test_one_gap_of_all_ranks_that_differ_is_named_with_its_direction(tmp_path: Path, gap: int, words: str):
+    keys = [f"a{i},p,b{i},{side}" for i in range(12) for side in ("head", "tail")]
+    texts = [
+        NAMES + "".join(f"{key},{5 + i % 7 + more * (i % 3 == 0)}\n" for i, key in enumerate(keys)) for more in (0, gap)
+    ]
+    found = compare_texts(tmp_path, *texts).causes[0].condition
+    assert f"each of the 8 actual ranks that differ is {words}" in found
+
+
 def test_a_rank_for_both_sides_of_a_query_is_compared(tmp_path: Path):
     texts = [
         "query,side,rank\n" + "".join(f"{query},both,{query % 5 + 1.5 + more}\n" for query in range(24))

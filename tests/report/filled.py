@@ -144,10 +144,12 @@ def fill_report(number: int, real: Mapping[str, Any], num_causes: int = NUM_CAUS
         divergences.append(
             filled
             | {name: each[name] for name in kept}
-            | {"cause": i % num_causes, "other_cause": (i + 1) % num_causes}
+            # So that the first divergence of a cause has another number than the cause.
+            | {"cause": (i + 1) % num_causes, "other_cause": (i + 2) % num_causes}
         )
     for i, cause in enumerate(report["causes"]):
-        cause |= {"stage": divergences[i]["stage"], "first": i}
+        first = (i - 1) % num_causes
+        cause |= {"stage": divergences[first]["stage"], "first": first}
         report["attribution"]["shares"][i]["cause"] = -1 if i == num_causes - 1 else i
     # A gain among losses.
     report["attribution"]["shares"][0]["share"] *= -2

@@ -193,6 +193,21 @@ def test_what_ran_beside_a_step_stands_after_its_stages(faulty: SavedRun):
         assert "differs" not in [line["mark"] for line in shown["stages"][:-1]]
 
 
+@pytest.mark.parametrize("depths", [(1, 4), (4, 1)])
+def test_the_side_that_has_no_such_step_is_named(tmp_path: Path, depths: tuple[int, int]):
+    traces = []
+    for depth in depths:
+        path = tmp_path / f"{depth}.h5"
+        traces.append(kv.record("countries", path, "reference", **RUN, limits=kv.Limits(max_depth=depth)).path)
+    report = kv.compare(*traces, save=tmp_path / "run")
+    moved = change(report.divergences[0], step=1, field="candidates.num_steps")
+    changed = change(report, first_cause=moved, divergences=(moved, *report.divergences[1:]))
+    shorter = "expected" if depths[0] == 1 else "actual"
+    folder = SavedRun(report, tmp_path / "run").with_report(changed)
+    assert show(folder)["derivation"]["note"] == f"The {shorter} derivation has no such step."
+    assert f"The {shorter} side has no such step." in type_keys(folder, "f")[1]
+
+
 def test_the_atoms_of_a_clause_are_below_the_atom_that_it_resolved(faulty: SavedRun):
     _, view = type_keys(faulty.folder, "t")
     assert [line.rstrip()[4:] for line in view.splitlines() if line.startswith("    ")] == [

@@ -144,12 +144,22 @@ def test_a_divergence_is_kept_once_as_the_smallest_problem_that_shows_it(first):
     assert kv.replay(found.file, "reference").verdict is kv.Verdict.AGREE
 
 
+def test_figures_are_those_of_all_blocks_and_the_speed_is_that_of_this_call(first, tmp_path, monkeypatch):
+    monkeypatch.setattr("kgverify.testing.campaigns.campaign.BLOCK_SIZE", 4)
+    begun = kv.fuzz(DOUBTS, examples=32, corpus=tmp_path / "corpus")
+    whole = kv.fuzz(DOUBTS, examples=64, corpus=tmp_path / "corpus")
+    assert first.new[0].first >= 4
+    assert [(each.signature, each.first) for each in whole.new] == [(DOUBT, first.new[0].first)]
+    for result, num in ((begun, 32), (whole, 32), (first, 64)):
+        assert result.problems_per_second * result.seconds == pytest.approx(num)
+
+
 def test_the_corpus_is_replayed_first_and_nothing_is_tried_twice(first, corpus):
     files, phases = sorted(corpus.iterdir()), []
     again = kv.fuzz(DOUBTS, examples=64, corpus=corpus, progress=lambda tally: phases.append(tally.phase))
     assert phases[:2] == ["start", "replay"]
     assert "shrink" not in phases
-    assert again.num_resumed == 64
+    assert (again.num_resumed, again.problems_per_second) == (64, 0)
     assert comparable(again) == comparable(first)
     assert [(each.signature, each.found) for each in again.replays] == [(DOUBT, DOUBT)]
     assert sorted(corpus.iterdir()) == files

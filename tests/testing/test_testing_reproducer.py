@@ -169,7 +169,9 @@ def test_a_replay_tells_the_same_difference_another_and_none(reproducer):
     assert (fixed.verdict, fixed.is_same, fixed.failure) == (Verdict.AGREE, False, None)
     other = kv.replay(replace(reproducer, signature=SIGNATURE))
     assert (other.verdict, other.is_same) == (Verdict.DIVERGE, False)
-    assert "in another way" in str(other)
+    now = other.failure.signature
+    assert (now, SIGNATURE) == (reproducer.signature, other.reproducer.signature)
+    assert str(other).startswith(f"DIVERGE   in another way: {now}\n   was         {SIGNATURE}\n")
 
 
 def test_what_takes_company_is_no_reproducer():

@@ -148,6 +148,19 @@ BEGINNINGS = {
 }
 
 
+@pytest.mark.parametrize("clause", ["rule", "fact"])
+def test_the_fix_of_a_wrong_number_names_the_largest_that_is_right(tmp_path, clause):
+    def lines(number):
+        return LISTED, STEP | {"successors": [{clause: number}]}
+
+    with pytest.raises(UserError, match=f"names {clause} 5, and the first line lists 1") as caught:
+        imported(tmp_path, *lines(5))
+    (largest,) = re.findall(r"count from 0, up to (\d+)", str(caught.value))
+    assert len(imported(tmp_path, *lines(int(largest))).columns.steps.depth) == 1
+    with pytest.raises(UserError):
+        imported(tmp_path, *lines(int(largest) + 1))
+
+
 @pytest.mark.parametrize("name", [*WRONG, *BEGINNINGS])
 def test_a_wrong_line_is_named(tmp_path, name):
     line, match = (WRONG | BEGINNINGS)[name]
