@@ -14,8 +14,9 @@ from xml.etree import ElementTree
 import pytest
 from test_stepaudit_report import Page
 
-from stepaudit import AuditOptions, UserError
+from stepaudit import AuditOptions, UserError, Verdict
 from stepaudit.command import main, make_parser, run_command
+from stepaudit.report import ReportBuilder
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -71,6 +72,25 @@ def test_every_option_of_an_audit_is_an_option_of_the_command():
     named = {name.removeprefix("--").replace("-", "_") for name in re.findall(r"^  (--[\w-]+)", text, re.MULTILINE)}
     fields = {each.name for each in dataclasses.fields(AuditOptions)}
     assert {name for name in fields if name not in named and name.removesuffix("s") not in named} == {"announce"}
+
+
+def test_the_help_states_the_exit_codes(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    text = " ".join(make_parser("stepaudit").format_help().split()).partition("Exit codes: ")[2]
+    codes = {words: int(code) for code, words in re.findall(r"(\d+) ([^,.]+)", text)}
+    verdicts = {
+        "clean": Verdict.AGREE,
+        "with findings or over budget": Verdict.DIVERGE,
+        "inconclusive": Verdict.INCONCLUSIVE,
+    }
+    for words, verdict in verdicts.items():
+        report = dataclasses.replace(ReportBuilder().build("step", {}), verdict=verdict)
+        monkeypatch.setattr("stepaudit.command.audit_step", lambda *given, report=report, **options: report)
+        assert run_command(WORDS) == codes.pop(words)
+    monkeypatch.setattr(sys, "argv", ["stepaudit", "none.py:step"])
+    assert main() == codes.pop("bad input")
+    assert codes == {"a bug in stepaudit": 70}
 
 
 @dataclasses.dataclass

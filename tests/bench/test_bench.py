@@ -4,6 +4,7 @@ import json
 import re
 import shlex
 from pathlib import Path
+from statistics import quantiles
 
 import pytest
 from invoked_commands import Invoked, invoke
@@ -45,6 +46,12 @@ def test_modes_that_agree_are_timed_and_compared_with_the_reference_and_the_firs
         assert len(each["seconds"]) == 3
         assert min(each["seconds"]) > 0
         assert each["warm_up_seconds"] > 0
+        (row,) = (line.split() for line in done.stdout.splitlines() if line.split()[:1] == [each["name"]])
+        low, median, high = (
+            1e6 * part / each["num_candidates"] for part in quantiles(each["seconds"], n=4, method="inclusive")
+        )
+        shown = [f"{each['num_candidates']:,}", f"{median:,.4g}", f"{low:,.4g}", "to", f"{high:,.4g}", "3"]
+        assert row[1:8] == [*shown, f"{each['warm_up_seconds']:,.3g}"]
     agreements = [(each["against"], each["num_compared"]) for each in found["native"]["agreements"]]
     assert agreements == [("reference", 8), ("eager", 8)]
 

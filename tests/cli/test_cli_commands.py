@@ -57,6 +57,14 @@ def test_a_planted_fault_exits_with_1_and_says_what_to_type_next(command, tmp_pa
     assert report["command"] == " ".join(["kgverify diff", *SMALL, *EAGER, "--fault fact-cap"])
 
 
+@pytest.mark.parametrize(("typed", "proposed"), [((), ["--save", "--lockstep"]), (("--lockstep",), ["--save"])])
+def test_what_to_type_next_was_not_typed(command, typed: tuple[str, ...], proposed: list[str]):
+    finished = command("diff", *SMALL, *EAGER, "--no-determinism", "--fault", "fact-cap", *typed)
+    lines = finished.stdout.partition("\nnext\n")[2].splitlines()
+    assert [re.findall(r"--(?:save|lockstep)", line)[-1] for line in lines] == proposed
+    assert all(line.count("--lockstep") <= 1 for line in lines)
+
+
 def test_json_on_standard_output_is_json_alone(command):
     finished = command("diff", *SMALL, *EAGER, "--lockstep", "--no-determinism", "--json", "-")
     report = check_report(finished.stdout)

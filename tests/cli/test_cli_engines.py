@@ -1,5 +1,6 @@
 """Every command with every kind of pair: kgverify's engines swapped, a foreign engine, two foreign engines, broken ones."""
 
+import re
 import shutil
 from pathlib import Path
 
@@ -72,6 +73,27 @@ def test_a_crash_of_the_reference_is_attributed_to_the_reference(command, folder
     assert stopped.exit_code == 2
     failed = "--reference two_engines:CrashesOnRules: its `prove` failed: ValueError: rules are not supported"
     assert failed in stopped.stderr
+
+
+WARNS = """
+import logging
+from kgverify.dialects import ReferenceEngine
+
+def Engine(program, limits, policy):
+    for name in ("_dynamo", "_inductor", "_dynamo", "_dynamo"):
+        logging.getLogger(f"torch.{name}").warning("slow")
+    return ReferenceEngine(program, limits, policy)
+"""
+
+
+def test_warnings_of_an_engine_are_printed_once_with_their_number(command, folder: Path):
+    Path("warns.py").write_text(WARNS)
+    done = command("diff", *SMALL, "--engine", "warns.py:Engine")
+    printed = [line for line in done.stderr.splitlines() if line.startswith("warning: ")]
+    # The engine may be made several times.
+    (num,) = (int(found) // 3 for found in re.findall(r"_dynamo: slow \((\d+) times\)", done.stderr))
+    times = f" ({num} times)" if num > 1 else ""
+    assert printed == [f"warning: torch._dynamo: slow ({3 * num} times)", f"warning: torch._inductor: slow{times}"]
 
 
 HEAD = "import sys\nfrom kgverify.dialects import ReferenceEngine as Base\n"

@@ -33,6 +33,18 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("level", LEVELS)
+def test_a_conversion_prints_the_sizes_of_both_files(command, recorded: Path, tmp_path: Path, level: str):
+    source, target = recorded / f"{level}.h5", tmp_path / "a.h5"
+    done = command("trace", "convert", source, target, "--archive")
+    trace = kv.open_trace(target)
+    counts = f"{trace.num_candidates} candidates, {trace.num_steps} steps"
+    before, after = (path.stat().st_size for path in (source, target))
+    assert before != after
+    per_step = after / trace.num_steps
+    assert done.stdout == f"{target}: {counts}, {after:,} bytes of {before:,}, {per_step:.1f} bytes a step\n"
+
+
+@pytest.mark.parametrize("level", LEVELS)
 def test_an_export_has_a_row_for_each_step(command, recorded: Path, tmp_path: Path, level: str):
     trace = kv.open_trace(recorded / "steps.h5").load()
     counts = trace.columns.candidates.num_steps[[0, 2, 3]]

@@ -1,6 +1,7 @@
 """The dialect of an engine, proposed by experiments: it is that of the engine, or what is undecided is said."""
 
 import random
+import re
 from functools import partial
 from itertools import combinations
 from pathlib import Path
@@ -217,7 +218,12 @@ def test_the_proposal_is_written_with_what_is_undecided(tmp_path: Path):
     assert read_dialect(tmp_path / "slow.toml") == proposal.dialect
     text = (tmp_path / "slow.toml").read_text()
     assert "agrees with the reference in this dialect on 5 generated problems" in text
-    assert "# undecided: exempts_terminal: no derivation shows a difference" in text
+    undecided = re.findall(r"(?m)^# undecided: (\w+): (.+)$", text)
+    assert undecided == [(each.switch, each.describe()) for each in proposal.undecided]
+    assert ("exempts_terminal", "no derivation shows a difference, since it ends with its first proof") in [
+        (switch, reason.partition(" (")[0]) for switch, reason in undecided
+    ]
+    assert any(not each.others for each in proposal.undecided)
 
 
 def test_half_of_the_answers_decide_nothing_and_the_counts_of_every_answer_must_fit():

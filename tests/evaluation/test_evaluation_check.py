@@ -127,15 +127,18 @@ def test_queries_beyond_255_are_checked() -> None:
     assert report.num_parts > 256
 
 
-def test_scores_that_are_not_finite_are_refused() -> None:
+@pytest.mark.parametrize("query", [0, 3])
+def test_scores_that_are_not_finite_are_refused_and_the_fix_shows_them(query: int) -> None:
     class Nan(ReferenceEngine):
         def prove(self, *given: Any) -> kv.Columns:
             columns = super().prove(*given)
-            nan = np.full_like(columns.candidates.log_probability, np.nan)
-            return columns._replace(candidates=columns.candidates._replace(log_probability=nan))
+            ends = columns.candidates
+            scores = np.where(ends.query == query, np.nan, ends.log_probability)
+            return columns._replace(candidates=ends._replace(log_probability=scores))
 
-    with pytest.raises(kv.UserError, match="is not finite"):
-        kv.evaluate("countries", Nan, **RUN, options=UNCHECKED)
+    with pytest.raises(kv.UserError, match="is not finite") as caught:
+        kv.evaluate("countries", Nan, queries=6, corruptions=3, options=replace(UNCHECKED, part_size=8))
+    assert int(caught.value.fix.partition("kgverify diff --queries ")[2]) > query
 
 
 @needs_compiler

@@ -371,6 +371,22 @@ def test_the_printed_digits_of_a_metric_decide(name: str, text: str, verdict: st
         assert invoke(["show", "run"], tmp_path).exit_code == 0
 
 
+@pytest.mark.parametrize("kind", ["optimistic", "realistic", "pessimistic"])
+def test_a_metric_of_a_kind_is_that_of_ranks_of_this_kind(kind: str, tmp_path: Path):
+    bounds = [(1, 3), (2, 2), (4, 8), (1, 9)]
+    rows = "".join(f"{i // 2},{('head', 'tail')[i % 2]},{low},{high}\n" for i, (low, high) in enumerate(bounds))
+    ranks = {
+        "optimistic": [low for low, _ in bounds],
+        "realistic": [(low + high) / 2 for low, high in bounds],
+        "pessimistic": [high for _, high in bounds],
+    }
+    for stated, own in ranks.items():
+        mean = sum(1 / rank for rank in own) / len(own)
+        texts = f"query,side,optimistic,pessimistic\n{rows}", f'{{"{kind}": {{"mrr": {mean:.6f}}}}}'
+        report = compare_texts(tmp_path, *texts, job=kv.Job(kv.Source("countries")))
+        assert report.verdict.value == ("AGREE" if stated == kind else "DIVERGE")
+
+
 def test_two_files_of_metrics_differ_if_their_digits_exclude_each_other(tmp_path: Path):
     paths = [tmp_path / f"{i}.json" for i in range(3)]
     for path, text in zip(paths, ('{"mrr": 0.47}', '{"mrr": 0.4701, "hits@1": 0.3}', '{"mrr": 0.48}'), strict=True):

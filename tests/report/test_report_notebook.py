@@ -92,7 +92,9 @@ def test_both_data_frames_have_the_rows_of_each_table(recorded):
         frames[table] = frame = trace.to_pandas(table)
         assert frame.to_dict("records") == trace.to_polars(table).to_dicts()
         assert len(frame) == lengths.get(table, len(columns.resolvents.kind))
-        assert set(trace.to_pandas(table, candidates="1-2").get("candidate", [1, 2])) == {1, 2}
+        some = trace.to_pandas(table, candidates="1-2")
+        assert set(some.get("candidate", [1, 2])) == {1, 2}
+        assert some.to_dict("records") == trace.to_polars(table, candidates="1-2").to_dicts()
     assert np.array_equal(frames["candidates"]["num_steps"], columns.candidates.num_steps)
     assert frames["resolvents"].groupby(["candidate", "step"])["is_chosen"].sum().isin([0, 1]).all()
 

@@ -74,6 +74,14 @@ def test_the_chosen_divergence_is_shrunk_against_the_chosen_reference(lost):
     report, _ = lost
     other = kv.shrink(report, len(report.divergences), reference="compiled", max_calls=20)
     assert "compared with compiled" in str(other)
+    train = len(kv.load_graph("countries").train)
+    assert other.removed == 1 - len(other.sliced.facts) / train
+    sizes = [
+        f"{len(of.facts)} fact{'s' * (len(of.facts) != 1)}, {len(of.rules)} rule"
+        for of in (other.sliced, other.problem)
+    ]
+    assert f"   slice      {sizes[0]}" in str(other)
+    assert f"   ({other.removed:.1%} of the facts removed)\n   minimum    {sizes[1]}" in str(other)
     assert other.shrunk.calls <= 20
     assert kv.replay(other.reproducer).is_same
 

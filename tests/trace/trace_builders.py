@@ -11,6 +11,7 @@ from invoked_commands import invoke
 
 import kgverify as kv
 from kgverify.cli.entries import ENTRIES
+from kgverify.escaping import make_visible
 from kgverify.program.atoms import Atom
 from kgverify.trace.model.columns import Resolvents, StageItems, Steps, no_stage_items, select_candidates
 from kgverify.trace.model.header import ClauseTexts, InputFile
@@ -261,11 +262,35 @@ def run(command: str, *words: object) -> dict[str, Any]:
         raise kv.UserError(done.stderr, where=str(words[0]), fix="-")
     assert done.exit_code in (0, 1), done.stderr
     lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
-    return {
-        "code": done.exit_code,
-        "warnings": done.stderr if has_json else done.output,
-        **(json.loads(lines[-1]) if lines else {}),
-    }
+    report = json.loads(lines[-1]) if lines else {}
+    printed = " ".join(done.stderr.split())
+    assert [line for line in list_printed(command, report) if " ".join(make_visible(line).split()) not in printed] == []
+    return {"code": done.exit_code, "warnings": done.stderr if has_json else done.output, **report}
+
+
+def list_printed(command: str, report: dict[str, Any]) -> list[str]:
+    """Return what `kgverify trace` prints beside its JSON."""
+
+    def count(each: dict[str, Any]) -> str:
+        nums = [(each[f"num_{what}s"], what) for what in ("candidate", "step")]
+        return ", ".join(f"{num:,} {what}{'s' * (num != 1)}" for num, what in nums if num is not None)
+
+    notes = [f"note: {note}" for note in report.get("notes", ())]
+    if command == "repair":
+        lost = [
+            f"lost from {each['name']}: {count(each) or 'an unknown amount'} ({each['reason']})"
+            for each in report["losses"]
+        ]
+        original = [f"the unrepaired trace: {report['original']}"] * bool(report["original"])
+        what = "repaired" if report["is_changed"] else "nothing to repair"
+        return [*lost, *notes, *original, f"{report['path']}: {what}, {count(report)} kept"]
+    if command == "check":
+        parts = [
+            f"{each['name']} {each['problem'] or 'ok'}{count(each) and f', {count(each)}'}" for each in report["parts"]
+        ]
+        root = f", root {report['root']}" if report["root"] else ""
+        return [*parts, *notes, f"{report['path']}: {report['state']}, {count(report)} readable{root}"]
+    return [f": {count(report)}, root {report['root']}"] if command == "join" else []
 
 
 def edit_manifest(folder: Path, **changes: Any) -> None:
