@@ -1,6 +1,7 @@
 """The ladder: what is compared, what it is attributed to, and the script that shows it."""
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -87,6 +88,30 @@ def test_a_mutated_argument_left_wrong_is_found_and_laid_to_its_pass(tmp_path: P
     assert (python, path, words) == ("python", str(tmp_path / "swap.py"), ["repaired"])
     codes = [subprocess.run([sys.executable, path, *given], check=False).returncode for given in ([], words)]
     assert codes == [1, 0]
+
+
+def turn_differently(x: Tensor) -> Tensor:
+    return x.t().contiguous() if torch.compiler.is_compiling() else x.t()
+
+
+def shift_differently(x: Tensor) -> Tensor:
+    return x + 5 if torch.compiler.is_compiling() else x + 3
+
+
+# The result of eager is a view of the argument, and that of compiled code is not; or the values differ.
+@pytest.mark.deep
+@pytest.mark.parametrize(
+    ("function", "expected", "found"),
+    [(turn_differently, "[0, 0]", "[0, 1]"), (shift_differently, "[tensor([[4., 4., 4.]", "[tensor([[6., 6., 6.]")],
+)
+def test_a_script_says_what_eager_and_compiled_code_give(
+    tmp_path: Path, function: Any, expected: str, found: str
+) -> None:
+    path = tmp_path / "wrong.py"
+    subject = Subject("step", function, lambda call: (torch.ones(2, 3),), calls=1)
+    audit(subject, AuditOptions(rungs=("backend-eager",), reproducer=path, seconds=0))
+    done = subprocess.run([sys.executable, path], capture_output=True, text=True, check=False)
+    assert re.search(rf"DIFFERS: expected {re.escape(expected)}.*, found {re.escape(found)}", done.stderr, re.DOTALL)
 
 
 @torch.no_grad()

@@ -8,6 +8,7 @@ import re
 import runpy
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import jsonschema
@@ -55,6 +56,17 @@ def test_a_planted_fault_exits_with_1_and_says_what_to_type_next(command, tmp_pa
     assert report["first_cause"] == report["divergences"][0]
     assert report["environment"]["actual"]["faults"] == ["fact-cap"]
     assert report["command"] == " ".join(["kgverify diff", *SMALL, *EAGER, "--fault fact-cap"])
+
+
+def test_the_catalogue_of_faults_is_printed_and_written_whole(command):
+    finished = command("diff", "--fault", "list", "--json", "-")
+    written = json.loads(finished.stdout)
+    catalogue = tomllib.loads((Path(kv.__file__).parent / "prover" / "faults" / "catalogue.toml").read_text("utf-8"))
+    for kind in ("faults", "composites"):
+        assert [{key: of[key] for key in entry} for of, entry in zip(written[kind], catalogue[kind], strict=True)] == (
+            catalogue[kind]
+        )
+        assert [each["name"] for each in written[kind] if each["name"] not in finished.stderr] == []
 
 
 @pytest.mark.parametrize(("typed", "proposed"), [((), ["--save", "--lockstep"]), (("--lockstep",), ["--save"])])

@@ -21,6 +21,8 @@ def imported(folder, *lines):
     trace = read(folder / "out.h5")
     unknown = done["warnings"].partition("unknown: ")[2].split()
     assert {each.strip(",") for each in unknown} == KNOWLEDGE_GRAPH.optional - trace.fields
+    counts = (len(trace.columns.candidates.atom), "candidate"), (len(trace.columns.steps.depth), "step")
+    assert ", ".join(f"{num} {what}{'s' * (num != 1)}" for num, what in counts) in " ".join(done["warnings"].split())
     return trace
 
 
