@@ -12,10 +12,12 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+import torch
 from test_stepaudit_report import Page
 
 from stepaudit import AuditOptions, UserError, Verdict
 from stepaudit.command import main, make_parser, run_command
+from stepaudit.environment import describe_environment
 from stepaudit.report import ReportBuilder
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -74,7 +76,7 @@ def test_every_option_of_an_audit_is_an_option_of_the_command():
     assert {name for name in fields if name not in named and name.removesuffix("s") not in named} == {"announce"}
 
 
-def test_the_help_states_the_exit_codes(
+def test_the_help_states_the_exit_codes_and_quiet_prints_a_line(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     text = " ".join(make_parser("stepaudit").format_help().split()).partition("Exit codes: ")[2]
@@ -85,9 +87,14 @@ def test_the_help_states_the_exit_codes(
         "inconclusive": Verdict.INCONCLUSIVE,
     }
     for words, verdict in verdicts.items():
-        report = dataclasses.replace(ReportBuilder().build("step", {}), verdict=verdict)
+        report = dataclasses.replace(ReportBuilder().build("step", {"torch": "2"}), verdict=verdict)
         monkeypatch.setattr("stepaudit.command.audit_step", lambda *given, report=report, **options: report)
+        capsys.readouterr()
         assert run_command(WORDS) == codes.pop(words)
+        assert len(capsys.readouterr().out.splitlines()) > 1
+        run_command([*WORDS, "--quiet"])
+        (line,) = capsys.readouterr().out.splitlines()
+        assert line.startswith(verdict.value)
     monkeypatch.setattr(sys, "argv", ["stepaudit", "none.py:step"])
     assert main() == codes.pop("bad input")
     assert codes == {"a bug in stepaudit": 70}
@@ -106,6 +113,33 @@ class MoreOptions:
     pairs: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     names: Sequence[str] = ()
     limit: int | None = None
+
+
+@pytest.mark.parametrize(
+    ("words", "given"),
+    [
+        ("", {}),
+        ("--dynamic", {"dynamic": True}),
+        ("--no-dynamic", {"dynamic": False}),
+        ("--fullgraph --no-dynamic", {"dynamic": False, "fullgraph": True}),
+    ],
+)
+def test_what_is_asked_of_the_compiler_is_given_to_every_rung(words: str, given: dict[str, Any]):
+    parsed = vars(make_parser("stepaudit").parse_args([*WORDS, *words.split()]))
+    names = {name: value for name, value in parsed.items() if name in ("dynamic", "fullgraph")}
+    assert names == given
+    for rung in AuditOptions(**names).ladder:
+        assert {name: value for name, value in rung.options.items() if name in ("dynamic", "fullgraph")} == given
+
+
+def test_the_environment_has_the_threads_of_operations():
+    before = torch.get_num_threads()
+    try:
+        for num in (before, torch.get_num_interop_threads() + 1):
+            torch.set_num_threads(num)
+            assert describe_environment()["threads"] == f"{num}"
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_an_option_of_several_values_is_repeated(monkeypatch: pytest.MonkeyPatch):

@@ -212,6 +212,25 @@ def test_a_difference_in_the_proposed_dialect_is_reported():
     assert "in no dialect that fits the experiments" in str(proposal)
 
 
+def test_the_answers_that_are_shown_are_those_of_the_program_that_is_shown():
+    proposal = propose_dialect(type("Ranked", (Ranked,), {"ranking": Dialect()}), examples=0)
+    trials = [trial for finding in proposal.findings for trial in finding.trials if trial.proposed]
+    assert len(trials) > 10
+    for trial in trials:
+        assert (trial.answer, trial.num_fitting) == (trial.expected[trial.proposed], trial.num_asked)
+        assert (
+            f"{'the engine':<28} {trial.answer}   ({trial.num_asked} of {trial.num_asked} programs fit)"
+            in "\n".join(trial.lines())
+        )
+    of_ranks = [trial for trial in trials if trial.about in ("unproved", "ties")]
+    assert {trial.about for trial in of_ranks} == {"unproved", "ties"}
+    for trial in of_ranks:
+        # In some dialect, the true triple is the last of all.
+        last = max(float(rank) for answer in trial.expected.values() for rank in answer.split(" to "))
+        assert [line.partition(": ")[0] for line in trial.program] == ["the true triple", "corruptions"]
+        assert last == 1 + len(trial.program[1].split(", "))
+
+
 def test_the_proposal_is_written_with_what_is_undecided(tmp_path: Path):
     proposal = propose_dialect(slow.Slow, examples=5)
     proposal.save(tmp_path / "slow.toml")

@@ -272,6 +272,23 @@ def test_the_timeline_shows_the_tables_of_both_traces(renderings: Renderings, na
 
 
 @pytest.mark.parametrize("name", RUNS)
+def test_counts_of_causes_are_those_of_their_divergences(renderings: Renderings, name: str):
+    report = renderings[name].report
+    for number, cause in enumerate(report["causes"]):
+        members = [each for each in report["divergences"] if each["cause"] == number]
+        assert report["divergences"][cause["first"]] == members[0]
+        for count, of in (("num_queries", "query"), ("num_candidates", "candidate"), ("num_divergences", "")):
+            assert cause[count] == len({each[of] if of else i for i, each in enumerate(members)}), count
+        assert cause["num_later"] == sum(each["later_steps"] for each in members)
+        when = cause["when"] or {"num_wrong": 0, "tried": []}
+        for each in when["tried"]:
+            # Recall is a share of what is wrong, and what a precision counts includes that.
+            num_both = each["recall"] * when["num_wrong"]
+            assert num_both == pytest.approx(round(num_both))
+            assert num_both / each["precision"] == pytest.approx(round(num_both / each["precision"]))
+
+
+@pytest.mark.parametrize("name", RUNS)
 def test_a_notebook_shows_what_the_report_prints(renderings: Renderings, name: str):
     report = renderings[name].made
     printed = str(report)
@@ -353,7 +370,7 @@ def test_show_prints_the_tables_of_a_trace(renderings: Renderings, name: str):
         ]
 
 
-@pytest.mark.parametrize("name", ["a wrong stage", "two wrong stages, lockstep", "extra candidates"])
+@pytest.mark.parametrize("name", ["a wrong stage", "two wrong stages, lockstep", "extra candidates", "limits"])
 def test_a_divergent_step_is_shown_as_the_traces_hold_it(renderings: Renderings, name: str):
     run = renderings[name]
     (_, *tables), cause = Page(run.texts["html"]).root.all("table"), run.report["causes"][0]
@@ -373,6 +390,13 @@ def test_a_divergent_step_is_shown_as_the_traces_hold_it(renderings: Renderings,
             at = f"{divergence['candidate']}", f"{divergence['step']}"
             (step,) = (each for each in run.export(side, "steps") if (each["candidate"], each["step"]) == at)
             assert goal == json.loads(step["goal"])
+            facts = {fact["name"]: fact[side] for fact in derivation["facts"]}
+            columns = {"depth": "depth", "resolvents": "num_resolvents", "outcome": "outcome"}
+            columns |= {f"dropped by max_{what}": f"dropped_{what}" for what in ("atoms", "resolvents")}
+            assert {name: facts[name] for name in columns} == {name: step[column] for name, column in columns.items()}
+            (limit,) = (each for each in shown["stages"] if each["stage"] == "limit")
+            dropped = f"dropped {step['dropped_atoms']} by max_atoms, {step['dropped_resolvents']} by max_resolvents"
+            assert limit[side] == [dropped] or limit["is_culprit"]
             recorded = [each for each in run.export(side, "resolvents") if (each["candidate"], each["step"]) == at]
             assert sorted(
                 (each["place"], each["goal"], each["score"], each["clause"], each["is_chosen"]) for each in listed

@@ -43,6 +43,30 @@ def test_every_word_of_a_cause_and_every_metric_is_shown_whole_at_any_width(faul
     assert [line for line in below if line and not line.startswith("  ")] == []
 
 
+@pytest.mark.parametrize("num", [20, 21, 22])
+def test_a_trace_of_any_number_of_candidates_counts_those_that_are_not_listed(tmp_path: Path, num: int):
+    lines = (
+        f'{{"candidate": ["p", "a", "c{i}"]}}\n{{"goal": [["p", "a", "c{i}"]], "successors": []}}\n' for i in range(num)
+    )
+    (tmp_path / "a.jsonl").write_text("".join(lines))
+    assert invoke(["trace", "import", tmp_path / "a.jsonl", "-o", tmp_path / "a.h5"]).exit_code == 0
+    shown = invoke(["show", tmp_path / "a.h5"]).stdout
+    assert [int(found) for found in re.findall(r"\.\.\. and (\d+) more", shown)] == [num - 20] * (num > 20)
+    assert len(re.findall(r"(?m)^\d+ +p\(a, c\d+\)", shown)) == 20
+
+
+def test_the_header_of_a_trace_names_the_engine_with_its_faults(faulty: SavedRun):
+    for role, faults in (("expected", ()), ("actual", ("fact-cap",))):
+        header = kv.open_trace(faulty.folder / f"{role}.h5").load().header
+        engine, run = header.engine, header.run
+        assert engine.faults == faults
+        lines = invoke(["show", faulty.folder / f"{role}.h5"], COLUMNS="150").stdout.splitlines()
+        about = ", ".join(filter(None, (engine.mode, engine.device, engine.precision, *faults)))
+        assert lines[0].rstrip() == f"{engine.name}   {about}"
+        queries = f"{run.num_queries} queries of {run.split}"
+        assert lines[1].rstrip() == f"  graph {run.graph}, {queries}, policy {header.policy.name}"
+
+
 @pytest.mark.parametrize("num_more", [0, 2])
 def test_candidates_and_resolvents_that_are_not_listed_are_counted(tmp_path: Path, num_more: int):
     facts = "".join(f"p(a,c{i}).\n" for i in range(40 + num_more)) + "".join(f"q(a,d{i}).\n" for i in range(20))

@@ -32,6 +32,26 @@ def test_the_evaluator_agrees_on_every_problem(lockstep):
     assert kv.fuzz("compiled", examples=num, options=FuzzOptions(lockstep=lockstep)).is_passed
 
 
+@pytest.mark.parametrize("num", [1, 30])
+def test_a_long_problem_is_cut_and_the_lines_left_out_are_counted(num: int):
+    class ProvesNothing(ReferenceEngine):
+        def prove(self, *given):
+            columns = super().prove(*given)
+            return columns._replace(candidates=columns.candidates._replace(outcome=columns.candidates.outcome * 0))
+
+    problem = problem_of("; ".join(f"p(a, c{i})" for i in range(num)) + "; ? p(a, c0)")
+    with pytest.raises(AssertionError) as caught:
+        kv.assert_agrees(ProvesNothing, problem)
+    shown = str(caught.value).partition("\nproblem:\n")[2].splitlines()
+    (num_hidden,) = [int(line.split()[1]) for line in shown if "lines more" in line] or (0,)
+    whole = [f"   {line}" for line in str(problem).splitlines()]
+    assert (num_hidden > 0) == (num > 24)
+    kept = [line for line in shown if "lines more" not in line]
+    assert len(kept) + num_hidden == len(whole)
+    half = len(kept) // 2
+    assert kept == (whole[:half] + whole[len(whole) - half :] if num_hidden else whole)
+
+
 @pytest.fixture(scope="module")
 def stream() -> ProblemStream:
     return ProblemStream(seed=0)

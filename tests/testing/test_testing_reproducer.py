@@ -1,6 +1,8 @@
 """Reproducers: text that reads back as itself, mistakes reported with their line, replays, and generated tests."""
 
+import platform
 from dataclasses import replace
+from importlib.metadata import version
 
 import pytest
 from fault_search import failure_of
@@ -24,7 +26,7 @@ from kgverify import (
 )
 from kgverify.laws import render_reproducer
 from kgverify.program.atoms import Variable
-from kgverify.runs.engine_makers import find_maker
+from kgverify.runs.engine_makers import PLAIN, find_maker
 from kgverify.testing.checking.check import Checker
 from kgverify.testing.checking.failure import Failure, Signature
 from kgverify.testing.problems.decode import SIZE, decode_problem
@@ -172,6 +174,15 @@ def test_a_replay_tells_the_same_difference_another_and_none(reproducer):
     now = other.failure.signature
     assert (now, SIGNATURE) == (reproducer.signature, other.reproducer.signature)
     assert str(other).startswith(f"DIVERGE   in another way: {now}\n   was         {SIGNATURE}\n")
+
+
+def test_a_reproducer_holds_the_version_of_each_library_that_ran(reproducer):
+    compiled = {"kgverify": kv.__version__, "python": platform.python_version(), "torch": version("torch")}
+    assert reproducer.versions == compiled
+    failure = kv.replay(reproducer).failure
+    assert make_reproducer(failure, PLAIN, reference=LAST_LOST).versions == compiled
+    del compiled["torch"]
+    assert make_reproducer(failure, EngineSpec("mine:Engine"), reference=EngineSpec("reference")).versions == compiled
 
 
 def test_what_takes_company_is_no_reproducer():
