@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kgverify.comparison.step_view import content_of
-from kgverify.conditions.instances import Instance, Unit, Unknown, known
+from kgverify.conditions.instances import Instance, Unit, Unknown, known, or_none
 from kgverify.engines.protocol import DescribedEngine, NumberedEngine
 from kgverify.errors import UserError
 from kgverify.program.fact_index import Ids, Key
@@ -580,18 +580,6 @@ _NUMBERED: Final[_Numbered] = {
 }
 
 
-def _or_none(value: Callable[[Instance], Value]) -> Callable[[Instance], Value]:
-    """Return a function that returns None if the value is unknown."""
-
-    def read(instance: Instance) -> Value:
-        try:
-            return value(instance)
-        except Unknown:
-            return None
-
-    return read
-
-
 _ZEROS: Final = {"zero": "==", "other_than_zero": "!=", "at_least_zero": ">=", "at_most_zero": "<="}
 
 
@@ -619,7 +607,7 @@ def _read(row: Mapping[str, Any], numbered: _Numbered) -> Iterator[Feature]:
             of=frozenset(map(Unit, row["of"])),
             scale=Scale(row["scale"]),
             phrase=words["phrase"],
-            value=_or_none(value),
+            value=or_none(value),
             opposite=words.get("opposite", ""),
             stages=frozenset(map(Stage, row.get("stages", ()))),
             zeros={relation: words[key] for key, relation in _ZEROS.items() if key in words},
@@ -662,7 +650,7 @@ def _lift(feature: Feature) -> Feature:
         of=frozenset((Unit.STEP,)),
         phrase=f"with resolvents {feature.phrase}",
         opposite=f"without resolvents {feature.phrase}",
-        value=_or_none(read),
+        value=or_none(read),
     )
 
 
@@ -708,7 +696,7 @@ def _read_array(name: object, values: object, columns: Columns) -> Feature:
         scale=scale,
         phrase=f"with {name}" if is_flag else f"whose {name} is {{}}",
         opposite=f"without {name}" if is_flag else "",
-        value=_or_none(read),
+        value=or_none(read),
         is_declared=True,
     )
 

@@ -249,8 +249,9 @@ class Instance(NamedTuple):
 
     @property
     def by(self) -> Clause:
-        """Its clause. Raises Unknown for a step or a candidate."""
-        return known(self.clause)
+        """Its clause. Raises Unknown for a step or a candidate, and for a clause that the program lacks."""
+        clause, inference = known(self.clause), self.seen.run.inference
+        return known(clause if inference is None or inference.has(clause) else None)
 
     @property
     def inference(self) -> OriginInference:
@@ -260,13 +261,12 @@ class Instance(NamedTuple):
     @property
     def head(self) -> Ids:
         """The fact, or the head of the rule."""
-        return self.inference.head_of(self.by)
+        return self.inference.clauses.clause((), *self.by)[0]
 
     @property
     def body(self) -> Atoms:
         """The body of the rule; empty for a fact."""
-        clauses, (kind, index) = self.inference.clauses, self.by
-        return clauses.rules[index][1] if kind == Origin.RULE else ()
+        return self.inference.clauses.clause((), *self.by)[1]
 
     @property
     def made(self) -> Made:
@@ -294,6 +294,18 @@ class Instance(NamedTuple):
     def turn(self) -> Turn:
         """The turn of its candidate. Raises Unknown if the engine does not declare its slots."""
         return known(self.candidate.turn)
+
+
+def or_none(value: Callable[[Instance], Item]) -> Callable[[Instance], Item | None]:
+    """Return a function that returns None if the value is unknown."""
+
+    def read(instance: Instance) -> Item | None:
+        try:
+            return value(instance)
+        except Unknown:
+            return None
+
+    return read
 
 
 class Cases(NamedTuple):
@@ -404,7 +416,7 @@ class Fault(NamedTuple):
             words = ("missing", "present") if is_missing else ("extra", "right")
             cases = collect_labelled(unit, labelled, right_ones)
             cases = cases._replace(wrong=words[0], right=words[1], is_by_itself=self.kind in PROOF_CLASSES)
-            if not is_missing and all(each.head[0] == each.selected[0] for each in cases.instances):
+            if not is_missing and all(map(or_none(lambda each: each.head[0] == each.selected[0]), cases.instances)):
                 # Of the clauses that do not match, `_left_out` takes some.
                 cases = cases._replace(is_sample=True, scope="of the selected predicate ")
             yield cases

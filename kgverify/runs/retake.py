@@ -20,6 +20,7 @@ from kgverify.trace.model.columns import (
     Columns,
     concatenate,
     expand_rows,
+    no_stage_items,
     select_candidates,
     starts_of,
 )
@@ -64,7 +65,7 @@ def retake_steps(recorded: Trace, make: MakeEngine, limits: DeclaredLimits) -> t
     engine = make(program, complete, SHORTEST)
     canonical = complete.dialect.forgets_names
     knows_depth, skips_unary = "steps.depth" in recorded.fields, complete.dialect.skips_unary
-    given = recorded.columns
+    given = recorded.columns._replace(stages=no_stage_items())
     if not (knows_depth and skips_unary):
         given = _count_steps(given, knows_depth=knows_depth, skips_unary=skips_unary)
     columns, num_left = _retake(given, engine, complete.max_depth, canonical=canonical)

@@ -91,7 +91,7 @@ class Clauses:
             return self.facts[origin], ()
         head, body = self.rules[origin]
         # Every variable of the goal is above `lowest`; every variable of the rule is below it.
-        shift = min(0, *(min(a, b) for _, a, b in (*goal, *known)))
+        shift = min((0, *(min(a, b) for _, a, b in (*goal, *known))))
         return _shift(head, shift), tuple(_shift(atom, shift) for atom in body)
 
     def rules_of(self, predicate: int) -> Sequence[int]:

@@ -80,10 +80,10 @@ class OriginInference:
         # Both sides of a step, and many steps of a run, start from the same goal.
         self.at = lru_cache(maxsize=1 << 10)(partial(StepOrigins, clauses))
 
-    def head_of(self, clause: Clause) -> Ids:
-        """Return a fact, or the head of a rule."""
+    def has(self, clause: Clause) -> bool:
+        """Return whether the program has a clause. The recorded clause of an engine may be one of another program."""
         kind, index = clause
-        return self.clauses.facts[index] if kind == Origin.FACT else self.clauses.rules[index][0]
+        return index < len(self.clauses.facts if kind == Origin.FACT else self.clauses.rules)
 
     def position_of(self, clause: Clause) -> int:
         """Return the position, from 0, of a fact or a rule among the facts or the rules of its predicate."""
