@@ -1,6 +1,5 @@
 """A ledger of finished work: an interrupted job reads it and resumes where it stopped."""
 
-import json
 import os
 from collections.abc import Collection
 from pathlib import Path
@@ -109,10 +108,10 @@ class Ledger(Generic[R]):
         except NOT_JSON as error:
             raise self._mismatch(f"is not the {self._title}: {error}") from None
         for name in {*identity.__struct_fields__} - {*WorkIdentity.__struct_fields__}:
-            expected, actual = getattr(identity, name), getattr(found, name)
+            expected, actual = (msgspec.json.encode(getattr(each, name)).decode() for each in (identity, found))
             if expected != actual:
-                values = f"expected {json.dumps(expected)}, found {json.dumps(actual)}"
-                raise self._mismatch(f"is the {self._title} with another {name.replace('_', ' ')}: {values}")
+                words = name.replace("_", " ")
+                raise self._mismatch(f"is the {self._title} with another {words}: expected {expected}, found {actual}")
         self.accepted = found.accepted
         return list_changes(found.code, identity.code)
 

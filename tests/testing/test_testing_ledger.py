@@ -8,17 +8,18 @@ from kgverify.runs import ledger
 from kgverify.runs.ledger import Ledger, WorkIdentity
 
 
+class Done(msgspec.Struct):
+    """A record of the work."""
+
+    number: int
+
+
 class Work(WorkIdentity, frozen=True, omit_defaults=True):
     """The identity of the work."""
 
     name: str
     block_size: int = 10
-
-
-class Done(msgspec.Struct):
-    """A record of the work."""
-
-    number: int
+    last: Done = msgspec.field(default_factory=lambda: Done(0))
 
 
 def open_ledger(path, name="count", block_size=10, *, code=None, **options):
@@ -73,6 +74,7 @@ def test_records_are_read_again_and_a_torn_line_is_cut_off(tmp_path):
         (b'{"name":"count","block_size":10}\n{"number":"x"}\n', "is not the log of a test: "),
         (b'{"name":"other","block_size":10}\n', 'with another name: expected "count", found "other"'),
         (b'{"name":"count","block_size":5}\n', "with another block size: expected 10, found 5"),
+        (b'{"name":"count","last":{"number":4}}\n', 'with another last: expected {"number":0}, found {"number":4}'),
     ],
 )
 def test_other_files_and_other_work_are_refused_and_left_unchanged(tmp_path, content, message):
