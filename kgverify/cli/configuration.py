@@ -1,7 +1,8 @@
 """The configuration file: options in `kgverify.toml`, or in `[tool.kgverify]` of `pyproject.toml`.
 
 kgverify searches for the file in the current folder and its parents, up to the first parent that belongs to somebody else,
-because an engine that the file names is code that kgverify runs.
+because an engine that the file names is code that kgverify runs. The file of another user counts only in the current folder,
+and only if not everybody may write there: anybody can put a file into /tmp.
 """
 
 import os
@@ -17,14 +18,14 @@ _OF_FILES: Final = ("graph", "rules", "engine", "reference", "policy", "limits",
 def find_file() -> str | None:
     """Return the path of the configuration file; None if it does not exist."""
     try:
-        folder = os.getcwd()
+        folder = current = os.getcwd()
     except OSError:
         return None
     while True:
         for name in NAMES:
             path = os.path.join(folder, name)
             if os.path.isfile(path) and (name == NAMES[0] or _has_section(path)):
-                return path
+                return path if _is_owned(path) or (folder == current and not os.stat(folder).st_mode & 0o002) else None
         parent = os.path.dirname(folder)
         if parent == folder or not _is_owned(parent):
             return None
@@ -39,10 +40,10 @@ def _has_section(path: str) -> bool:
         return False
 
 
-def _is_owned(folder: str) -> bool:
-    """Return whether a folder belongs to this user; on systems without user ids, every folder does."""
+def _is_owned(path: str) -> bool:
+    """Return whether a file or folder belongs to this user; on systems without user ids, each does."""
     try:
-        return not hasattr(os, "getuid") or os.stat(folder).st_uid == os.getuid()
+        return not hasattr(os, "getuid") or os.stat(path).st_uid == os.getuid()
     except OSError:
         return False
 

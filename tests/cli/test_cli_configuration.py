@@ -2,9 +2,11 @@
 
 import os
 import re
+import stat
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from invoked_commands import SMALL
@@ -52,6 +54,30 @@ def test_a_table_of_a_command_is_for_it_alone_and_a_parent_folder_is_searched(
     monkeypatch.setattr(os, "getuid", lambda: project.stat().st_uid + 1)
     assert command(*record, "y.h5").exit_code == 0
     assert kv.open_trace("y.h5").header.level == "steps"
+
+
+@pytest.mark.skipif(not hasattr(os, "getuid"), reason="files have no owner")
+@pytest.mark.parametrize(
+    ("folder", "mode", "is_used"), [(".", 0o755, True), (".", 0o1777, False), ("below", 0o755, False)]
+)
+def test_the_file_of_another_user_counts_only_in_the_current_folder_and_if_not_everybody_can_put_it_there(
+    command, project: Path, monkeypatch: pytest.MonkeyPatch, folder: str, mode: int, is_used: bool
+):
+    (project / "kgverify.toml").write_text("[record]\nlevel = 'compact'\n")
+    (project / "below").mkdir()
+    project.chmod(mode)
+    monkeypatch.chdir(project / folder)
+    real = os.stat
+
+    def stat_as_of_others(path: Any, **options: Any) -> os.stat_result:
+        found = real(path, **options)
+        values = list(found)
+        values[stat.ST_UID] += str(path).endswith("kgverify.toml")
+        return os.stat_result(values)
+
+    monkeypatch.setattr(os, "stat", stat_as_of_others)
+    assert command("record", "--engine", "reference", *SMALL, "-o", "x.h5").exit_code == 0
+    assert kv.open_trace("x.h5").header.level == ("compact" if is_used else "steps")
 
 
 @pytest.mark.parametrize(

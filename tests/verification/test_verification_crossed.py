@@ -19,7 +19,7 @@ from kgverify.trace.model.header import ClauseTexts
 GOLDEN: Final = Path(kv.__file__).parents[1] / "traces" / "countries-deep.h5"
 NUM_CANDIDATES: Final = 9
 NUM_SHARES: Final = 211
-"""The cases are divided into so many tests. It is prime, so that each test has every value of every property."""
+"""The number of tests among which the cases are divided. It is prime, so that each test has every value of every property."""
 
 NECESSARY: Final = {"candidates.query", "candidates.side", "candidates.atom"}
 COUNTS: Final = {"steps.num_atoms", "steps.num_resolvents", "resolvents.num_atoms"}
