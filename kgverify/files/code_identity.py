@@ -497,6 +497,8 @@ def read_driver() -> str:
 
 CACHE: Final = "KGVERIFY_CACHE"
 """The environment variable for the cache folder; if it is empty, there is no cache."""
+_SHARED: Final = stat.S_IWGRP | stat.S_IWOTH
+"""The permissions of others to write to a file or folder."""
 
 
 def find_cache() -> Path | None:
@@ -516,7 +518,8 @@ def is_private(path: Path) -> bool:
         path = path.resolve()
         above = [each.lstat() for each in path.parents]
         return _is_own(path.lstat()) and all(
-            each.st_uid in (0, os.geteuid()) and (each.st_mode & stat.S_ISVTX or not _is_shared(each)) for each in above
+            each.st_uid in (0, os.geteuid()) and (each.st_mode & stat.S_ISVTX or not each.st_mode & _SHARED)
+            for each in above
         )
     return False
 
@@ -555,9 +558,4 @@ def open_private(path: Path, *, purpose: str, max_bytes: int | None = None) -> I
 
 
 def _is_own(status: os.stat_result) -> bool:
-    return status.st_uid == os.geteuid() and not _is_shared(status)
-
-
-def _is_shared(status: os.stat_result) -> bool:
-    """Return whether others may write to a file or folder."""
-    return bool(status.st_mode & (stat.S_IWGRP | stat.S_IWOTH))
+    return status.st_uid == os.geteuid() and not status.st_mode & _SHARED

@@ -8,7 +8,6 @@ import importlib
 import os
 import re
 import shutil
-import stat
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from kgverify.errors import UserError, describe_error, find_missing_dependency, show_path_as
+from kgverify.files.code_identity import is_private
 from kgverify.files.writing import explained, temporary_folder
 
 T = TypeVar("T")
@@ -270,8 +270,7 @@ def sent_to(remote: Remote, last: str) -> Iterator[Path]:
     folder = Path(tempfile.gettempdir()) / name
     with explained(folder):
         folder.mkdir(mode=0o700, exist_ok=True)
-    found = folder.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) & 0o077:
+    if folder.is_symlink() or not is_private(folder):
         raise UserError(
             "is in the way, and is not a private folder of this user",
             where=str(folder),

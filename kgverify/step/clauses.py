@@ -223,8 +223,7 @@ def matches_in(bits: int, goal: Atoms, clause: Clause, clauses: Clauses) -> bool
 
 def resolve_unrenamed(first: int, goal: Atoms, clause: Clause, clauses: Clauses) -> Atoms | None:
     """Resolve a goal with a clause whose variables are numbered from `first`, whether the goal has them or not."""
-    kind, index = clause
-    head, body = clauses.rules[index] if kind == Origin.RULE else (clauses.facts[index], ())
+    head, body = clauses.clause((), *clause)
     return resolve(goal, _shift(head, -first), [_shift(atom, -first) for atom in body])
 
 

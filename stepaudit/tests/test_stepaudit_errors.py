@@ -1,12 +1,16 @@
 """Mistakes in how a step is given to the audits."""
 
+import os
 import pickle
+import tempfile
+from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor
 
 from stepaudit import UserError, audit_step
+from stepaudit.ladder.climb import warm_up_compiler
 
 
 @pytest.fixture(autouse=True)
@@ -30,7 +34,8 @@ def test_an_unknown_mode_is_reported():
 
 
 def test_a_step_that_raises_without_the_compiler_is_reported_with_its_line():
-    with pytest.raises(UserError, match=r"test_stepaudit_errors\.py:19: raising_step raises"):
+    line = raising_step.__code__.co_firstlineno + 1
+    with pytest.raises(UserError, match=rf"test_stepaudit_errors\.py:{line}: raising_step raises"):
         audit_step(raising_step, lambda: (torch.ones(4),), rungs=())
 
 
@@ -53,3 +58,17 @@ def test_an_unknown_device_is_a_mistake():
 def test_an_error_shows_hidden_characters_as_escapes_and_survives_pickling():
     error = pickle.loads(pickle.dumps(UserError("found '\u202e'\n::error::", where="a\x1b.py:1", fix="##[x]")))
     assert str(error) == "a\\x1b.py:1: found '\\u202e'\\n::error::\nfix: #\\x23[x]"
+
+
+@pytest.mark.skipif(os.name == "nt", reason="permissions are those of POSIX")
+def test_a_folder_of_compiled_code_that_others_made_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    from torch._inductor.runtime.cache_dir_utils import default_cache_dir
+
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    folder = Path(default_cache_dir())
+    folder.mkdir()
+    folder.chmod(0o777)
+    warm_up_compiler.cache_clear()
+    with pytest.raises(UserError, match="belongs to others, or they can write there") as raised:
+        audit_step(torch.relu, lambda: (torch.ones(2),))
+    assert raised.value.where == str(folder)

@@ -1,6 +1,7 @@
 """Caches believe their owner only: nobody else may own, write or replace a file or a folder above it."""
 
 import os
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -45,3 +46,26 @@ def test_a_file_is_believed_unless_others_can_write_replace_or_own_it(kept: Path
 def test_a_file_below_a_folder_for_everybody_whose_names_only_owners_change_is_believed(kept: Path) -> None:
     kept.parents[1].chmod(0o1777)
     assert is_believed(kept)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="permissions are those of POSIX")
+def test_compiled_code_and_precompiled_headers_are_taken_from_no_folder_that_others_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = pytest.importorskip("torch._inductor.config")
+    from torch._inductor.runtime.cache_dir_utils import cache_dir, default_cache_dir
+
+    from kgverify.prover.execution.compilation import compile_function
+
+    monkeypatch.setenv("KGVERIFY_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    for mode, is_ours in ((0o700, True), (0o777, False)):
+        monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "")
+        monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR")
+        folder = Path(default_cache_dir())
+        folder.mkdir(exist_ok=True)
+        folder.chmod(mode)
+        with config.patch(cpp_cache_precompile_headers=True):
+            compile_function(lambda value: value, "default")
+            assert config.cpp_cache_precompile_headers is is_ours
+        assert Path(cache_dir()) == (folder if is_ours else tmp_path / "cache" / "inductor")

@@ -88,9 +88,8 @@ class OriginInference:
     def position_of(self, clause: Clause) -> int:
         """Return the position, from 0, of a fact or a rule among the facts or the rules of its predicate."""
         kind, index = clause
-        if kind == Origin.FACT:
-            return bisect_left(self.clauses.facts_of(self.clauses.facts[index][0]), index)
-        return self.clauses.rules_of(self.clauses.rules[index][0][0]).index(index)
+        alike = self.clauses.facts_of if kind == Origin.FACT else self.clauses.rules_of
+        return bisect_left(alike(self.clauses.clause((), kind, index)[0][0]), index)
 
 
 class StepOrigins:

@@ -134,12 +134,13 @@ def _use_private_cache() -> None:
 
     UserError if that is impossible.
     """
-    from torch._inductor.runtime.cache_dir_utils import cache_dir
+    from torch._inductor.runtime.cache_dir_utils import cache_dir, default_cache_dir
 
+    make_private(Path(default_cache_dir()))
+    # Precompiled headers are there, even if TORCHINDUCTOR_CACHE_DIR names another folder.
+    torch._inductor.config.cpp_cache_precompile_headers &= is_private(Path(default_cache_dir()))
     base, is_chosen = find_cache(), "TORCHINDUCTOR_CACHE_DIR" in os.environ
-    if is_private(Path(cache_dir())):
-        return
-    if base is not None and not is_chosen:
+    if base is not None and not is_chosen and not is_private(Path(cache_dir())):
         make_private(base / "inductor")
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(base / "inductor")
     if not is_private(Path(cache_dir())):

@@ -108,11 +108,8 @@ def _describe_processor() -> str:
 def _find_folder() -> Path | None:
     """Return the folder of kept libraries, created if necessary; None unless it belongs to this user only."""
     base, named = find_cache(), os.environ.get(LIBRARIES)
-    if named:
-        folder = Path(named)
-    elif base is not None:
-        folder = base / "native"
-    else:
+    folder = Path(named) if named else (base or Path()) / "native"
+    if not named and base is None:
         return None
     with suppress(OSError):
         make_private(folder)

@@ -1,5 +1,6 @@
 """The climb from eager upwards, rung by rung, to the first rung on which a function behaves differently than in eager."""
 
+import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
@@ -240,10 +241,16 @@ def warm_up_compiler() -> None:
     """Let Inductor make the preparations that it makes once in a process; forked processes inherit them.
 
     Its tests of the processor and of the headers need no empty folder of caches: torch keeps them in the user's folder.
+    UserError if that folder is not the user's, since torch runs what it finds there.
     """
     from torch._inductor.codecache import CacheBase, torch_key
     from torch._inductor.cpu_vec_isa import pick_vec_isa
+    from torch._inductor.runtime.cache_dir_utils import cache_dir, default_cache_dir
 
+    for folder in (cache_dir(), default_cache_dir()):
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        if os.name == "posix" and (os.stat(folder).st_uid != os.geteuid() or os.stat(folder).st_mode & 0o002):
+            raise UserError("belongs to others, or they can write there", where=folder, fix="delete it, or set TMPDIR")
     pick_vec_isa()
     if can_isolate():
         with _compiling_anew(), compiling_without_caches(), torch._inductor.config.patch(compile_threads=1):
