@@ -251,11 +251,11 @@ def refuse_link(path: Path) -> None:
         )
 
 
-def remove_temporary(path: Path) -> None:
-    """Delete what killed processes left while replacing an output. The caller must hold the output's lock."""
-    known = _temporary_prefix(path)
+def remove_temporary(folder: Path, output: Path | None = None) -> None:
+    """Delete what killed processes left in a folder while replacing one output, or any. The caller must hold its lock."""
+    known = "" if output is None else _temporary_prefix(output)
     with suppress(OSError):
-        for found in os.scandir(path.parent):
+        for found in os.scandir(folder):
             if found.name.startswith(known) and is_temporary(found.name):
                 remove_tree(Path(found))
 

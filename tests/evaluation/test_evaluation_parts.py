@@ -16,6 +16,7 @@ from saved_parts import UNCHECKED, read_files
 
 import kgverify as kv
 from kgverify.dialects import ReferenceEngine
+from kgverify.files.writing import temporary_beside
 
 OPTIONS = replace(UNCHECKED, part_size=15)
 RUN: dict[str, Any] = {"queries": 6, "corruptions": 9}
@@ -81,6 +82,12 @@ def test_the_speed_is_that_of_the_parts_of_this_run_after_the_warm_up(folder: Pa
     assert (report.num_candidates, report.num_parts_resumed) == (90, 4)
     # One candidate warms up, and two parts of 15 candidates are proved.
     assert (report.warm_up_seconds, report.seconds, report.candidates_per_second) == (5, 10, 3)
+
+
+def test_what_a_killed_process_left_is_deleted(folder: Path, finished: dict[str, bytes]) -> None:
+    temporary_beside(folder / "part-000001.npz").write_text("half")
+    resume(folder)
+    assert {path.name for path in folder.iterdir()} == finished.keys()
 
 
 @needs_compiler

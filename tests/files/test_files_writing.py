@@ -162,7 +162,7 @@ def test_temporary_names_cannot_be_guessed_and_are_deleted_after_errors_and_by_t
     assert output.name in found[0]
     for name in (found[0], found[0].replace("old", "other")):
         (output.parent / name).touch()
-    writing.remove_temporary(output)
+    writing.remove_temporary(output.parent, output)
     assert names(output.parent) == sorted([found[0].replace("old", "other"), "old"])
 
 

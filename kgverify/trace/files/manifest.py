@@ -373,7 +373,7 @@ def lock_trace(path: Path, *, overwrites: bool = True) -> OutputLock:
     if not path.parent.is_dir():
         raise UserError("its folder does not exist", where=str(path), fix=f"create {path.parent} first")
     lock = lock_beside(path, "this trace")
-    remove_temporary(path)
+    remove_temporary(path.parent, path)
     finish_replacing(path, partial_of(path))
     if path.exists() and not overwrites:
         lock.release()
