@@ -94,12 +94,13 @@ def _refuse_unused(*, is_judged: bool, has_ranks: bool) -> None:
 def show_comparison(*paths: Path) -> Iterator[Callable[[int], None]]:
     """Show the progress of a comparison in MiB of both traces; the function it yields takes bytes."""
     files = [file for path in paths for file in (path.glob("*.h5") if path.is_dir() else [path]) if file.is_file()]
-    with show_work("comparing, MiB", sum(file.stat().st_size for file in files) >> 20) as advance:
-        num_passed = 0
+    num_passed, total = 0, sum(file.stat().st_size for file in files)
+    with show_work("comparing, MiB", total >> 20) as advance:
 
         def advance_bytes(num_bytes: int) -> None:
             nonlocal num_passed
-            before, num_passed = num_passed >> 20, num_passed + num_bytes
+            # Packed columns are larger than their file, and those that differ are read twice.
+            before, num_passed = num_passed >> 20, min(total, num_passed + num_bytes)
             if num_passed >> 20 > before:
                 advance((num_passed >> 20) - before)
 
