@@ -8,9 +8,9 @@ runs in this process.
 import ctypes
 import faulthandler
 import gc
+import io
 import multiprocessing
 import os
-import pickle
 import re
 import signal
 import sys
@@ -143,8 +143,10 @@ def _work(work: Callable[[Callable[[Any], None]], None], writing: Connection, pr
     gc.freeze()
 
     def send(kind: str, value: Any = None) -> None:
-        # Not `send`: it would pass tensors through memory that ends with this process.
-        writing.send_bytes(pickle.dumps((kind, value)))
+        # Not `send`: it would pass tensors through memory that ends with this process. Not `pickle`: it cannot read
+        # tensors of unsigned integers back.
+        torch.save((kind, value), message := io.BytesIO())
+        writing.send_bytes(message.getbuffer())
 
     try:
         os.dup2(printed, 2)
@@ -166,7 +168,7 @@ def _work(work: Callable[[Callable[[Any], None]], None], writing: Connection, pr
 def _read(reading: Connection) -> tuple[str, Any]:
     """Read one message. Return an empty message if the process has ended, even in the middle of writing."""
     try:
-        message: tuple[str, Any] = pickle.loads(reading.recv_bytes())
+        message: tuple[str, Any] = torch.load(io.BytesIO(reading.recv_bytes()), weights_only=False)
     except (EOFError, OSError):
         return "", None
     return message

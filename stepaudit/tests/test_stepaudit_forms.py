@@ -59,6 +59,22 @@ def test_keyword_arguments_and_dataclasses_are_taken(audit: Callable[..., AuditR
     assert audit(advance, make).verdict is Verdict.AGREE
 
 
+def clear(rows: Tensor) -> Tensor:
+    return rows.zero_() + 1
+
+
+@pytest.mark.parametrize(
+    ("step", "rows"),
+    [(lambda rows: rows.to(torch.uint64), torch.ones(3)), (clear, torch.ones(1, 3).expand(2, 3))],
+    ids=["unsigned", "expanded"],
+)
+def test_unsigned_results_and_written_rows_that_are_one_row_in_memory_are_compared(
+    audit: Callable[..., AuditReport], step: Callable[[Tensor], Tensor], rows: Tensor
+):
+    assert audit(step, lambda: (rows,)).verdict is Verdict.AGREE
+    assert rows.bool().all()
+
+
 def test_a_deviation_in_a_nested_dataclass_is_named(audit: Callable[..., AuditReport]):
     report = audit(advance, lambda: {"state": make_state(), "wrong": True})
     assert report.verdict is Verdict.DIVERGE

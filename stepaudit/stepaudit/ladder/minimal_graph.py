@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from textwrap import dedent
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 from unittest.mock import patch
 
 import torch
@@ -21,6 +21,9 @@ from stepaudit.minimize import Attempts, minimize
 from stepaudit.options import Rung
 from stepaudit.source_lines import find_node_line
 from stepaudit.values import count_writes, deepcopy_values, find_storage, list_tensors
+
+_FUNCTORCH: Final = "torch._C._functorch"
+"""The module of the functions that begin and end a transformation of `torch.func`."""
 
 
 class MinimalGraph(NamedTuple):
@@ -122,7 +125,9 @@ class _Search:
         """Remove the parts of a deviating graph that are not needed."""
         *nodes, last = graph.graph.nodes
         kept: Kept = tuple(node for node in nodes if node.op != "placeholder")
-        if not self._raises:
+        # The tensors inside of `torch.func` transformations cannot be copied, so no part of such a graph is a graph.
+        is_whole = self._raises or any(getattr(each.target, "__module__", "") == _FUNCTORCH for each in nodes)
+        if not is_whole:
             with seeding(0):
                 run = _Recorder(graph, arguments)
             whole, given = graph, dict(zip(graph.graph.find_nodes(op="placeholder"), arguments, strict=True))
@@ -142,7 +147,7 @@ class _Search:
         arguments = self._simplify(graph, arguments)
         deviation = self.find_deviation(graph, arguments) or deviation
         lines = [find_node_line(each) for each in kept if isinstance(each, Node)]
-        origin = "" if self._raises else _find_origin(graph, arguments, deviation)
+        origin = "" if is_whole else _find_origin(graph, arguments, deviation)
         where = origin or next(filter(None, reversed(lines)), "")
         is_complete = self._attempts.is_complete
         return MinimalGraph(graph, arguments, self._calls, deviation, where, self._kernels, is_complete)
