@@ -338,7 +338,7 @@ class SmallSideOptions(SideOptions):
 
 
 def find_typed(names: Iterable[str]) -> str | None:
-    """Return the first of some fields whose option the user typed, instead of leaving its default; None if there is none."""
+    """Return the first of some fields whose option the user typed, instead of leaving its default, or None."""
     others = {"number": "--queries", "faults": "--fault"} | dict.fromkeys(TUNED, "--tune")
     return next((name for name in names if is_typed(f"--{name.replace('_', '-')}", others.get(name, ""))), None)
 

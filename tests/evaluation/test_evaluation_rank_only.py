@@ -239,8 +239,11 @@ def test_a_floor_that_is_too_high_is_found_by_the_check(monkeypatch: pytest.Monk
 
 @needs_compiler
 def test_a_least_model_that_costs_more_than_it_saves_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rank_only, "choose_most_work", lambda run, device: 1)
-    options = kv.EvaluationOptions(rank_only=True)
-    for corruptions in (9, "all"):
+    choose = rank_only.choose_most_work
+    for corruptions, is_given_up in ((9, True), ("all", True), ("all", False)):
+        warnings: list[str] = []
+        monkeypatch.setattr(rank_only, "choose_most_work", (lambda run, device: 1) if is_given_up else choose)
+        options = kv.EvaluationOptions(rank_only=True, warn=warnings.append)
         report = kv.evaluate("countries", NATIVE, queries=4, corruptions=corruptions, options=options)
-        assert (report.is_sound, report.num_left_out) == (True, 0)
+        assert (report.is_sound, report.num_left_out == 0) == (True, is_given_up)
+        assert [each.partition(":")[0] for each in warnings] == ["--rank-only skipped nothing"] * is_given_up
