@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 import numpy as np
 import pytest
+from run_engines import needs_compiler
 
 import kgverify as kv
 from kgverify import Columns, Equality, Trace, Verdict
@@ -102,6 +103,8 @@ def write(path: Path, case: Case) -> Path:
         clauses = kv.Clauses(trace.facts, trace.fact_lines, trace.rules)
         texts, digest = trace.header.clauses, trace.header.program_sha256
     header = msgspec.structs.replace(trace.header, engine=engine, program_sha256=digest, clauses=texts, recording="")
+    if case.content == "long goals":
+        header = msgspec.structs.replace(header, limits=msgspec.structs.replace(header.limits, max_atoms=1))
     columns = change(select_candidates(trace.columns, np.arange(NUM_CANDIDATES)), case.content)
     storage = kv.Storage(level=case.level)
     with kv.TraceWriter(path, header, trace.symbols, clauses=clauses, storage=storage) as writer:
@@ -160,3 +163,13 @@ def test_a_deep_trace_with_a_goal_without_atoms_is_judged_by_an_engine(tmp_path:
     assert "1 recorded step starts from a goal with a hole or without atoms, and was not judged" in " ".join(
         str(report).split()
     )
+
+
+@pytest.mark.parametrize("mode", ["eager", pytest.param("native", marks=needs_compiler)])
+def test_a_goal_that_is_longer_than_its_limit_is_judged_by_the_reference_and_refused_by_buffers(
+    mode: str, tmp_path: Path
+):
+    path = write(tmp_path / "actual.h5", Case("steps", (), "canonical", "known", "long goals", ""))
+    assert kv.compare("reference", path).verdict is Verdict.DIVERGE
+    with pytest.raises(kv.UserError, match="a step exceeds its limits"):
+        kv.compare(kv.Evaluator(mode=mode), path)

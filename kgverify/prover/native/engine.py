@@ -22,7 +22,7 @@ from kgverify.engines.protocol import (
     join_digests,
     no_results,
 )
-from kgverify.errors import InternalError, UserError
+from kgverify.errors import UserError
 from kgverify.program.limits import Limits
 from kgverify.program.outcomes import GoalKind, Origin, Stage
 from kgverify.program.program import Program
@@ -418,14 +418,14 @@ class NativeEngine:
             library.native_free_run(handle)
 
     def _position_arrays(self, positions: Positions) -> Arrays:
-        """Return the positions for the library. InternalError if one does not fit."""
+        """Return the positions for the library. UserError if one does not fit."""
         lowest = int(positions.atoms[:, 1:].min(initial=0))
         if (
             positions.num_atoms.max(initial=0) > self.limits.max_atoms
             or -lowest > 2 * self.limits.max_atoms
             or positions.num_goals.min(initial=1) < 1
         ):
-            raise InternalError("a position does not fit the limits under which the engine was built")
+            raise UserError("a step exceeds its limits", where="compiled", fix="name reference, or larger --limits")
         return PositionArrays.of(
             positions.depth.astype(np.int64),
             starts_of(positions.num_goals),

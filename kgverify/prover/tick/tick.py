@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from kgverify.engines.protocol import Positions
-from kgverify.errors import InternalError
+from kgverify.errors import UserError
 from kgverify.garbage_collection import without_garbage_collection
 from kgverify.program.limits import Limits
 from kgverify.prover.program.tables import Tables
@@ -365,11 +365,11 @@ def empty_pool(layout: Layout, device: torch.device) -> Pool:
 
 
 def derivations_at(positions: Positions, layout: Layout, limits: Limits, device: torch.device) -> Derivations:
-    """Put each position into a slot. InternalError if one does not fit; there are at most as many positions as slots."""
+    """Put each position into a slot. UserError if one does not fit; there are at most as many positions as slots."""
     num = len(positions.depth)
     num_goals, num_atoms = positions.num_goals.astype(np.int64), positions.num_atoms.astype(np.int64)
     if num_atoms.max(initial=0) > layout.atoms or num_goals.max(initial=0) > limits.max_depth:
-        raise InternalError("a position does not fit the limits under which the engine was built")
+        raise UserError("a step exceeds its limits", where="compiled", fix="name reference, or larger --limits")
     slot = np.repeat(np.arange(num), num_goals)
     turn = np.arange(len(num_atoms)) - np.repeat(starts_of(num_goals)[:-1], num_goals)
     visited = np.full((layout.slots, limits.max_depth, layout.atoms, 3), PAD, np.int32)
