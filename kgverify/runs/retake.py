@@ -24,6 +24,7 @@ from kgverify.trace.model.columns import (
     select_candidates,
     starts_of,
 )
+from kgverify.trace.model.consistency import compare_first_goals
 from kgverify.trace.model.digests import compute_digests, renumber
 from kgverify.trace.model.header import unknown_columns
 from kgverify.trace.model.schema import has_goals
@@ -67,7 +68,7 @@ def retake_steps(recorded: Trace, make: MakeEngine, limits: DeclaredLimits) -> t
     knows_depth, skips_unary = "steps.depth" in recorded.fields, complete.dialect.skips_unary
     given = recorded.columns._replace(stages=no_stage_items())
     if not (knows_depth and skips_unary):
-        given = _count_steps(given, knows_depth=knows_depth, skips_unary=skips_unary)
+        given = _count_steps(given, skips_unary=skips_unary)
     columns, num_left = _retake(given, engine, complete.max_depth, canonical=canonical)
     if not knows_depth:
         columns = _leave_depth_open(columns, recorded.columns)
@@ -114,7 +115,7 @@ def _retake(columns: Columns, engine: Engine, max_depth: int, *, canonical: bool
     return concatenate(parts), num_left
 
 
-def _count_steps(columns: Columns, *, knows_depth: bool, skips_unary: bool) -> Columns:
+def _count_steps(columns: Columns, *, skips_unary: bool) -> Columns:
     """Return the steps with their depths, counted from the beginning of each candidate; some steps may not add depth.
 
     A candidate that begins with its query begins at depth 0. Any other begins at its recorded depth, or at 0 if it is unknown.
@@ -124,9 +125,8 @@ def _count_steps(columns: Columns, *, knows_depth: bool, skips_unary: bool) -> C
     before = np.cumsum(counts) - counts
     has_steps = num_steps > 0
     begins = starts_of(num_steps)[:-1][has_steps]
-    at = np.zeros(len(begins), np.int64)
-    if knows_depth:
-        at = np.where(_begin_with_query(columns)[has_steps], 0, columns.steps.depth[begins])
+    # Unknown depths are zeros.
+    at = np.where(compare_first_goals(columns)[has_steps] == 1, 0, columns.steps.depth[begins])
     depth = np.minimum(before + np.repeat(at - before[begins], num_steps[has_steps]), MAX_DEPTH)
     return columns._replace(steps=columns.steps._replace(depth=depth.astype(np.uint16)))
 
@@ -141,24 +141,12 @@ def count_depth(columns: Columns, *, skips_unary: bool) -> NDArray[np.int64]:
     return counts
 
 
-def _begin_with_query(columns: Columns) -> NDArray[np.bool_]:
-    """Return which candidates have a first step whose goal is the candidate's atom."""
-    num_steps, num_atoms = columns.candidates.num_steps.astype(np.int64), columns.steps.num_atoms
-    first_step, first_atom = starts_of(num_steps)[:-1], starts_of(num_atoms)[:-1]
-    found = np.zeros(len(num_steps), np.bool_)
-    rows = np.flatnonzero(num_steps > 0)
-    rows = rows[num_atoms[first_step[rows]] == 1]
-    begun = columns.steps.goal_atoms[first_atom[first_step[rows]]]
-    found[rows] = (_renumber_each(begun) == _renumber_each(columns.candidates.atom[rows])).all(axis=1)
-    return found
-
-
 def _leave_depth_open(columns: Columns, recorded: Columns) -> Columns:
     """Keep the recorded outcome of steps at an unknown depth if the outcome depends only on the depth."""
     given, num_steps = recorded.steps, recorded.candidates.num_steps.astype(np.int64)
     by_depth = (int(Outcome.OPEN), int(Outcome.DEPTH_LIMIT))
-    is_open = ~np.repeat(_begin_with_query(recorded), num_steps)
-    is_open &= np.isin(columns.steps.outcome, by_depth) & np.isin(given.outcome, by_depth)
+    is_open = np.isin(columns.steps.outcome, by_depth) & np.isin(given.outcome, by_depth)
+    is_open &= np.repeat(compare_first_goals(recorded) != 1, num_steps)
     outcome = np.where(is_open, given.outcome, columns.steps.outcome).astype(np.int8)
     last = np.cumsum(num_steps) - 1
     ended = columns.candidates.outcome.copy()
@@ -166,11 +154,6 @@ def _leave_depth_open(columns: Columns, recorded: Columns) -> Columns:
     return columns._replace(
         candidates=columns.candidates._replace(outcome=ended), steps=columns.steps._replace(outcome=outcome)
     )
-
-
-def _renumber_each(atoms: NDArray[np.int32]) -> NDArray[np.int32]:
-    """Renumber the variables of each atom separately."""
-    return renumber(atoms, np.arange(len(atoms) + 1))
 
 
 def _follow_choices(columns: Columns, recorded: Columns) -> Columns:

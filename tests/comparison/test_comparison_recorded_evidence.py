@@ -133,6 +133,7 @@ CONTRADICTIONS = [
         lambda t: with_element(t, "steps.outcome", int(last_steps(t)[0]), invert),
     ),
     ("begin with a goal that the step before did not choose", with_choice),
+    ("another goal than the atom to prove", lambda t: with_element(t, "candidates.atom", (2, 1), lambda a: a + 1)),
     ("marked as limited", lambda t: with_element(t, "candidates.is_limited", 0, lambda flag: 1 - flag)),
     (
         "log-probability that is not that of their choices",

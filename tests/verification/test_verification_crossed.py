@@ -79,6 +79,10 @@ def change(columns: Columns, content: str) -> Columns:
         atoms = resolvents.atoms.copy()
         atoms[0] = 2, 3, 4
         return columns._replace(resolvents=resolvents._replace(atoms=atoms))
+    if content == "another candidate":
+        atom = candidates.atom.copy()
+        atom[3] = atom[4]
+        return columns._replace(candidates=candidates._replace(atom=atom))
     if content == "empty goal":
         num_atoms = steps.num_atoms.copy()
         num_atoms[:2] = num_atoms[0] - 1, num_atoms[1] + 1
@@ -163,6 +167,13 @@ def test_a_deep_trace_with_a_goal_without_atoms_is_judged_by_an_engine(tmp_path:
     assert "1 recorded step starts from a goal with a hole or without atoms, and was not judged" in " ".join(
         str(report).split()
     )
+
+
+def test_a_candidate_that_begins_with_another_goal_than_its_atom_earns_no_agreement(tmp_path: Path):
+    report = judge(Case("steps", (), "canonical", "known", "another candidate", "reference"), tmp_path)
+    assert report is not None
+    assert report.verdict is Verdict.INCONCLUSIVE
+    assert "1 candidates begin with another goal than the atom to prove" in " ".join(report.reasons)
 
 
 @pytest.mark.parametrize("mode", ["eager", pytest.param("native", marks=needs_compiler)])

@@ -106,7 +106,7 @@ class _Block:
     """Some candidates with their steps. first: the first step of each candidate; owner: the candidate of each step."""
 
     def __init__(self, columns: Columns, header: Header, fields: frozenset[str]) -> None:
-        self._candidates, self._steps, self._resolvents, _ = columns
+        self._candidates, self._steps, self._resolvents, _ = self._columns = columns
         self._header, self._limits = header, header.limits
         # A trace in an unknown dialect is checked against the default one.
         self._dialect = self._limits.dialect or OURS
@@ -140,6 +140,9 @@ class _Block:
             yield "candidates are marked as limited, or not, against the resolvents dropped in their steps", is_other
         if self._knows("candidates.log_probability", "resolvents.score", "steps.choice", "steps.num_resolvents"):
             yield "candidates have a log-probability that is not that of their choices", self._has_other_sum()
+        if has_goals(self._header.level) and self._knows("steps.num_atoms", "steps.goal_atoms"):
+            is_other = (compare_first_goals(self._columns) == -1) & self._is_from_start
+            yield "candidates begin with another goal than the atom to prove", is_other
 
     @cached_property
     def _is_from_start(self) -> NDArray[np.bool_]:
@@ -266,6 +269,19 @@ class _Block:
         differs = (renumber(left, ends) != renumber(right, ends)).any(1) & (left[:, 0] >= 0) & (right[:, 0] >= 0)
         is_other[np.repeat(goal, counts)[differs]] = True
         return is_other
+
+
+def compare_first_goals(columns: Columns) -> NDArray[np.int8]:
+    """Return 1 for each candidate whose first goal is its atom, up to renaming, -1 for another atom, else 0."""
+    num_steps, num_atoms = columns.candidates.num_steps.astype(np.int64), columns.steps.num_atoms
+    first_step, first_atom = starts_of(num_steps)[:-1], starts_of(num_atoms)[:-1]
+    found = np.zeros(len(num_steps), np.int8)
+    rows = np.flatnonzero((num_steps > 0) & (np.append(num_atoms, 0)[first_step] == 1))
+    begun, atoms = columns.steps.goal_atoms[first_atom[first_step[rows]]], columns.candidates.atom[rows]
+    each = np.arange(len(rows) + 1)
+    is_own = (renumber(begun, each) == renumber(atoms, each)).all(axis=1)
+    found[rows] = np.where(is_own, 1, np.where((begun[:, 0] < 0) | (atoms[:, 0] < 0), 0, -1))
+    return found
 
 
 def weigh_choices(steps: Steps, resolvents: Resolvents) -> NDArray[np.float64]:
