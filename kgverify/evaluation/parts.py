@@ -158,21 +158,6 @@ def build_result(columns: Mapping[str, NDArray[Any]]) -> PartResult:
     return PartResult(**rankings, sample=sample, choices=choices)
 
 
-_NOT_ARRAYS: Final = (
-    OSError,
-    ValueError,
-    LookupError,
-    EOFError,
-    RuntimeError,
-    TypeError,
-    ArithmeticError,
-    SyntaxError,
-    MemoryError,
-    zipfile.BadZipFile,
-)
-"""The errors of zipfile and numpy for a damaged file."""
-
-
 class DamagedError(Exception):
     """The reason why a part's file cannot be used."""
 
@@ -317,7 +302,10 @@ def read_part(path: Path, part: Part, identities: Collection[str]) -> PartResult
             arrays = _read_arrays(packed, os.fstat(raw.fileno()).st_size)
     except UserError as error:
         raise DamagedError(error.message) from None
-    except _NOT_ARRAYS as error:
+    except DamagedError:
+        raise
+    except Exception as error:
+        # zipfile and numpy raise errors of many kinds for a damaged file.
         raise DamagedError(f"cannot be read ({error})") from None
     identity, checksum = (str(arrays.pop(name)) for name in ("identity", "xxh3"))
     if identity not in identities:

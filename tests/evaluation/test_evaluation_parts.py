@@ -154,6 +154,7 @@ DAMAGES: dict[str, Callable[[bytes], bytes]] = {
     "too many": lambda part: repack(part, "optimistic", describe("(1000000000000000,)")),
     "too many of nothing": lambda part: repack(part, "optimistic", describe("(1000000000000000,)", "|V0")),
     "beyond 64 bits": lambda part: repack(part, "optimistic", describe(f"({10**30},)")),
+    "a header without an end": lambda part: repack(part, "optimistic", with_header("{'descr': (\n")),
     "a negative number": lambda part: repack(part, "optimistic", describe("(-1,)")),
     "objects": lambda part: repack(part, "optimistic", describe("(1,)", "|O", PICKLE)),
     "code as a header": lambda part: repack(part, "optimistic", with_header("__import__('os')._exit(3)")),
