@@ -9,6 +9,7 @@ from collections.abc import Callable
 from enum import IntEnum
 from typing import Any, Final, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -228,3 +229,66 @@ def squeeze_and_write(state: Tensor) -> Tensor:
         flat = flat + 0
     first[0] = 2  # here
     return first.squeeze()  # here
+
+
+def _values(*values: float, dtype: torch.dtype = torch.float32) -> Make:
+    return lambda draw: (torch.tensor(values, dtype=dtype),)
+
+
+@case(_values(*range(9)))
+def turn_rows(rows: Tensor) -> Tensor:
+    turned = torch.arange(3, dtype=torch.uint8) - 2  # here
+    return rows[turned.long() % rows.size(0)]  # here
+
+
+@case(_values(1, 1, 0, 1, dtype=torch.bool), issue=184893)
+def find_first_open(done: Tensor) -> Tensor:
+    return done.min(0).indices  # here
+
+
+@case(_values(-128, 3, dtype=torch.int8))
+def hash_small(rows: Tensor) -> Tensor:
+    return rows.abs() % 7  # here
+
+
+@case(SQUARE, issue=156786)
+def add_to_next(rows: Tensor) -> Tensor:
+    rows = rows + 1  # here
+    return rows.index_add(0, torch.arange(1, 6), rows[:5])  # here
+
+
+@case(SQUARE, rung="aot-eager", issue=198033)
+def scale_twice(rows: Tensor) -> Tensor:
+    torch._foreach_mul_([rows, rows], [2.0, 10.0])  # here
+    return rows
+
+
+@case(lambda draw: (torch.tensor(2.0, dtype=torch.float64),), rung="aot-eager")
+def clip_loss(loss: Tensor) -> Tensor:
+    torch.nn.functional.hardtanh(loss, 0.1, 0.9, inplace=True)  # here
+    return loss * 1  # here
+
+
+@case(_values(1.0, torch.inf), issue=188048)
+def divide_down(numbers: Tensor) -> Tensor:
+    return numbers // 2.0 + 1.0 // -numbers  # here
+
+
+@case(lambda draw: (torch.full((16,), -1.5),), issue=198057)
+def wrap_around(numbers: Tensor) -> Tensor:
+    return numbers % -torch.inf  # here
+
+
+@case(_values(torch.nan, 2.0), issue=186281)
+def shrink_softly(numbers: Tensor) -> Tensor:
+    return torch.nn.functional.softshrink(numbers)  # here
+
+
+@case(lambda draw: (torch.tensor(torch.inf),))
+def vary(number: Tensor) -> Tensor:
+    return number.var(correction=0)  # here
+
+
+@case(_values(100, 100, dtype=torch.int8), rung="backend-eager", issue=198056)
+def count_up(rows: Tensor) -> Tensor:
+    return torch.as_tensor(np.cumsum(rows.numpy()))  # here
