@@ -212,6 +212,18 @@ def test_where_the_source_cannot_be_taken_the_script_holds_the_graph(tmp_path: P
     assert "def graph(" in (tmp_path / "graph.py").read_text()
 
 
+def transform_and_find(done: Tensor) -> Tensor:
+    return torch.func.vjp(torch.sin, done.float())[0] + done.min(0).indices
+
+
+@pytest.mark.exhaustive
+def test_a_graph_with_a_transformation_of_torch_func_is_kept_whole() -> None:
+    subject = Subject("transform", transform_and_find, lambda call: (torch.tensor([True, False]),), calls=1)
+    report = audit(subject, AuditOptions(rungs=("default",), seconds=30))
+    assert report.verdict is Verdict.DIVERGE
+    assert "_wrap_for_grad" in report.listings["minimal graph"]
+
+
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("name", ["mark_true", "mark_others"])
 def test_a_comparison_folded_in_tracing_is_found_on_the_first_rung(name: str, tmp_path: Path) -> None:
