@@ -168,10 +168,9 @@ def _work(work: Callable[[Callable[[Any], None]], None], writing: Connection, pr
 def _read(reading: Connection) -> tuple[str, Any]:
     """Read one message. Return an empty message if the process has ended, even in the middle of writing."""
     try:
-        message: tuple[str, Any] = torch.load(io.BytesIO(reading.recv_bytes()), weights_only=False)
+        return torch.load(io.BytesIO(reading.recv_bytes()), weights_only=False)  # type: ignore[no-any-return]
     except (EOFError, OSError):
         return "", None
-    return message
 
 
 def _describe_end(code: int, printed: BinaryIO) -> str:
@@ -188,9 +187,8 @@ def _describe_end(code: int, printed: BinaryIO) -> str:
         how = f"exit code {code}"
     lines = [line.strip() for line in said.splitlines() if line.strip()]
     how += f", {lines[-1][:200]}" if lines else ""
-    own = stack.partition(_OWN)[0]
-    where = next((f"{file}:{line}" for file, line in _FRAME.findall(own) if is_user_file(file)), "")
-    return f"{how} at {where}" if where else how
+    frames = ((file, line) for file, line in _FRAME.findall(stack.partition(_OWN)[0]) if is_user_file(file))
+    return f"{how} at {':'.join(frame)}" if (frame := next(frames, None)) else how
 
 
 def _pause_threads() -> None:

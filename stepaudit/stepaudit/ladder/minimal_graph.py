@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from textwrap import dedent
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 from unittest.mock import patch
 
 import torch
@@ -21,9 +21,6 @@ from stepaudit.minimize import Attempts, minimize
 from stepaudit.options import Rung
 from stepaudit.source_lines import find_node_line
 from stepaudit.values import count_writes, deepcopy_values, find_storage, list_tensors
-
-_FUNCTORCH: Final = "torch._C._functorch"
-"""The module of the functions that begin and end a transformation of `torch.func`."""
 
 
 class MinimalGraph(NamedTuple):
@@ -125,8 +122,8 @@ class _Search:
         """Remove the parts of a deviating graph that are not needed."""
         *nodes, last = graph.graph.nodes
         kept: Kept = tuple(node for node in nodes if node.op != "placeholder")
-        # The tensors inside of `torch.func` transformations cannot be copied, so no part of such a graph is a graph.
-        is_whole = self._raises or any(getattr(each.target, "__module__", "") == _FUNCTORCH for each in nodes)
+        # The tensors inside of a transformation of `torch.func` cannot be copied, so it cannot be taken apart.
+        is_whole = self._raises or any("_functorch" in getattr(each.target, "__module__", "") for each in nodes)
         if not is_whole:
             with seeding(0):
                 run = _Recorder(graph, arguments)
@@ -149,8 +146,7 @@ class _Search:
         lines = [find_node_line(each) for each in kept if isinstance(each, Node)]
         origin = "" if is_whole else _find_origin(graph, arguments, deviation)
         where = origin or next(filter(None, reversed(lines)), "")
-        is_complete = self._attempts.is_complete
-        return MinimalGraph(graph, arguments, self._calls, deviation, where, self._kernels, is_complete)
+        return MinimalGraph(graph, arguments, self._calls, deviation, where, self._kernels, self._attempts.is_complete)
 
     def find_deviation(self, graph: GraphModule, arguments: Inputs) -> Deviation | None:
         """Return the first deviation of a graph that resembles the deviation of the whole subject."""
@@ -162,8 +158,7 @@ class _Search:
         actual = judge.watch(self._rung, listen=_reading_kernels, receive=lambda code: self._kernels.update(code[1]))
         found, _ = judge.judge(actual)
         # A part that fails in another way than the whole shows a different problem.
-        special = ("error", "end")
-        alike = (each for each in found if each.kind == self._kind or not {each.kind, self._kind} & {*special})
+        alike = (each for each in found if each.kind == self._kind or not {each.kind, self._kind} & {"error", "end"})
         return next(alike, None)
 
     def _simplify(self, graph: GraphModule, arguments: Inputs) -> Inputs:
@@ -173,8 +168,7 @@ class _Search:
             for simple in _list_simple(value):
                 if not self._attempts.begin():
                     return tuple(held)
-                attempt = (*held[:number], simple, *held[number + 1 :])
-                if self.find_deviation(graph, attempt) is not None:
+                if self.find_deviation(graph, (*held[:number], simple, *held[number + 1 :])) is not None:
                     held[number] = simple
                     break
         return tuple(held)

@@ -77,9 +77,8 @@ class Observation:
     def put_into(self, inputs: Inputs, state: CapturedState) -> None:
         """Give arguments and captured values the values that they had after this call."""
         captured = {captured.path: captured.get() for captured in state}
-        given = {"argument": with_grads(name_leaves("argument", inputs)), "captured": with_grads(captured)}
-        for kind, leaves in given.items():
-            for path, leaf in leaves.items():
+        for kind, leaves in ("argument", name_leaves("argument", inputs)), ("captured", captured):
+            for path, leaf in with_grads(leaves).items():
                 value = self.leaves(kind).get(path)
                 if isinstance(leaf, Tensor) and isinstance(value, Tensor):
                     set_tensor(leaf, value.detach())

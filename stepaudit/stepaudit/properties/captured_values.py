@@ -410,7 +410,9 @@ def set_tensor(tensor: Tensor, values: Tensor) -> None:
         if tensor.shape != values.shape or tensor.dtype != values.dtype:
             tensor.data = values.clone()
         elif copy_tensor(tensor) is not None and not is_same(tensor.detach(), values):
+            held = tensor.detach()
             # Torch refuses to write a dimension of stride 0, which repeats one element, as a whole.
-            is_expanded = tensor.layout == torch.strided and 0 in tensor.stride()
-            part = tuple(slice(None if step else 1) for step in tensor.stride()) if is_expanded else ...
-            tensor.detach()[part].copy_(values[part])
+            if held.layout == torch.strided and 0 in held.stride():
+                part = tuple(slice(None if step else 1) for step in held.stride())
+                held, values = held[part], values[part]
+            held.copy_(values)
