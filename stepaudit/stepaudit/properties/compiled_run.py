@@ -17,6 +17,7 @@ from torch import Tensor
 from torch._dynamo import utils as dynamo_utils
 
 from stepaudit.audited_function import Function, Inputs, Subject, call_with, seeding
+from stepaudit.errors import UserError, describe_error
 from stepaudit.options import AuditOptions
 from stepaudit.properties.captured_values import CapturedState, CapturedValue, find_captured_values
 from stepaudit.report import ReportBuilder
@@ -316,10 +317,17 @@ def is_overwritten(error: BaseException | None) -> bool:
 
 
 def repeat_calls(compiled: Function, inputs: list[Inputs]) -> None:
-    """Make calls of a function that was compiled for them."""
+    """Make calls of a function that was compiled for them. UserError if one raises, since the first time none did."""
     for number, given in enumerate(inputs):
         torch.manual_seed(number)
-        call_with(compiled, given)
+        try:
+            call_with(compiled, given)
+        except Exception as error:
+            raise UserError(
+                f"the compiled function raises when call {number + 1} is repeated: {describe_error(error)}",
+                where=f"call {number + 1}",
+                fix="compare the rungs, which repeat calls as well",
+            ) from error
 
 
 def make_call(function: Function, inputs: Inputs, number: int) -> tuple[Call, BaseException | None]:
