@@ -25,7 +25,6 @@ import kgverify as kv
 from kgverify import Limits, NamedAtom, PolicySpec, Problem, Stage, TraceLevel
 from kgverify.engines.policy import make_two_tower
 from kgverify.engines.protocol import STOPPED, positions_of, split_positions
-from kgverify.errors import InternalError
 from kgverify.laws import compiled_maker, draw_problems
 from kgverify.program.outcomes import STEP_STAGES, Outcome
 from kgverify.program.program import parse_rules
@@ -352,11 +351,11 @@ def test_threads_and_neighbours_change_no_bit(name: str) -> None:
         assert_same_columns(whole, other)
 
 
-def test_a_position_beyond_the_limits_is_a_bug_of_the_caller() -> None:
+def test_a_position_beyond_the_limits_is_refused() -> None:
     program = program_of("p(a,b) p(b,c)", "r(X,Z) p(X,Y) p(Y,Z)", "r(a,c)")
     case = Known(program, candidates_of(program, "r(a,c)"), Limits(max_atoms=2))
     positions = positions_of(case.expected)
     longer = positions._replace(num_atoms=np.full_like(positions.num_atoms, 3), atoms=positions.atoms.repeat(3, 0))
     for mode in ("eager", "native"):
-        with pytest.raises(InternalError, match="does not fit"):
+        with pytest.raises(kv.UserError, match="a step exceeds its limits"):
             case.make(mode).step(longer)

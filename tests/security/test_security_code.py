@@ -47,7 +47,7 @@ ALLOWED = {
     ),
     "stepaudit/stepaudit/isolation.py": {
         "CDLL": "the libraries that are loaded already",
-        "loads": "what a fork of this process has sent",
+        "load": "what a fork of this process has sent",
     },
     "stepaudit/stepaudit/ladder/culprit.py": {"import_module": "settings of torch, listed in the file"},
 }
@@ -93,7 +93,7 @@ IMPORTING = {
         "kgverify/runs/environment.py",
         "stepaudit/ladder/reproducer.py",
     ),
-    "pickle": ("kgverify/runs/pool.py", "stepaudit/isolation.py"),
+    "pickle": ("kgverify/runs/pool.py",),
     "yaml|marshal|shelve|joblib|cloudpickle|dill|matplotlib|git": (),
 }
 
