@@ -71,7 +71,7 @@ def running(engine: EngineLike, run: Run, *, where: str = "engine", work: Worklo
         from kgverify.runs.fan_out import choose_jobs, reference_over
 
         asked = engine if isinstance(engine, Reference) else Reference()
-        # A process takes as long to start as it proves a thousand candidates.
+        # Unlike beside an evaluation, nothing else runs while these processes start.
         jobs = asked.jobs or choose_jobs(run, int(run.num_candidates.sum()) // 4, count_threads())
         with reference_over(run, jobs=jobs, scheduler=asked.scheduler) as pipeline:
             yield pipeline

@@ -145,7 +145,7 @@ class _Pairs:
                 yield f"only {where}: {inside}, none of {self.num - num_inside:,} elsewhere"
 
     def describe_rules(self, size: NDArray[np.int64] | None) -> Iterator[str]:
-        """Yield the rule, or the mistake, that turns the ranks of one side into those of the other.
+        """Say how the ranks of one side follow from those of the other, if a known rule or mistake explains all of them.
 
         size: the numbers of candidates, int64 [n]
         """

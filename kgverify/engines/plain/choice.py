@@ -1,4 +1,4 @@
-"""The choice of the plain evaluator, for runs that the native evaluator cannot take and that are too small for torch."""
+"""The choice of the plain evaluator: without torch, for small runs, and for dialects that no other evaluator supports."""
 
 from importlib.util import find_spec
 from typing import Final
@@ -20,8 +20,9 @@ def has_torch() -> bool:
 def choose_plain(mode: str, device: str, precision: str, why: str) -> tuple[str, ...] | None:
     """Return the reasons for choosing the plain evaluator, in words; None if another evaluator is chosen.
 
-    why: the reason for which `auto` takes it, empty if it takes another. UserError if its mode is requested with a device or
-    a precision that it does not support.
+    why: the reason why `auto` takes it; empty if it takes another
+
+    UserError if its mode is requested with a device or a precision that it does not support.
     """
     if mode not in ("auto", PLAIN) or (mode == "auto" and not why):
         return None
