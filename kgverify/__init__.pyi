@@ -12,6 +12,7 @@ from kgverify.api.record import record as record
 from kgverify.api.replay import replay as replay
 from kgverify.api.shrink import shrink as shrink
 from kgverify.api.verify import verify as verify
+from kgverify.api.why import why as why
 from kgverify.comparison.equality import Equality as Equality
 from kgverify.comparison.result import Verdict as Verdict
 from kgverify.conformance import check_engine as check_engine
@@ -70,6 +71,8 @@ from kgverify.program.program import Rule as Rule
 from kgverify.program.program import Symbols as Symbols
 from kgverify.report.content import ComparedTraces as ComparedTraces
 from kgverify.report.evaluation import EvaluationReport as EvaluationReport
+from kgverify.report.proof_tree import TreeLine as TreeLine
+from kgverify.report.proofs import Why as Why
 from kgverify.runs.engine_makers import EngineSpec as EngineSpec
 from kgverify.runs.job import EngineLike as EngineLike
 from kgverify.runs.job import Engines as Engines

@@ -65,18 +65,31 @@ class Tables:
 
     def find(self, query: Atom) -> float | None:
         """Return the number of clauses in the smallest proof; infinity without a proof, None if the work ends before."""
-        goal = self._open(query)
-        answers = self._answers[goal]
+        answers = self._answers[self._open(query)]
         while not (query in answers if is_ground(query) else answers) and self._heap:
-            if self.work_left < 0:
+            if not self._find_next():
                 return None
-            size, owner, atom = heappop(self._heap)
-            if atom not in self._answers[owner]:
-                self._answers[owner][atom] = size
-                waiting = self._waiting[owner]
-                for rest, selected, size_before in [*waiting[None], *waiting.pop(atom, ())]:
-                    self._solve(rest, selected, atom, size_before + size)
         return answers.get(query, math.inf) if is_ground(query) else min(answers.values(), default=math.inf)
+
+    def find_all(self, query: Atom) -> dict[Atom, int] | None:
+        """Return the size of the smallest proof of each answer to a query; None if the work ends before."""
+        answers = self._answers[self._open(query)]
+        while self._heap:
+            if not self._find_next():
+                return None
+        return answers
+
+    def _find_next(self) -> bool:
+        """Find the atom with the next smallest proof; False if no work is left."""
+        if self.work_left < 0:
+            return False
+        size, owner, atom = heappop(self._heap)
+        if atom not in self._answers[owner]:
+            self._answers[owner][atom] = size
+            waiting = self._waiting[owner]
+            for rest, selected, size_before in [*waiting[None], *waiting.pop(atom, ())]:
+                self._solve(rest, selected, atom, size_before + size)
+        return True
 
     def _open(self, atom: Atom) -> Atom:
         """Return the subgoal that an atom asks, with a table. A ground atom asks for every second argument."""
