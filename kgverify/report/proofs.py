@@ -26,7 +26,7 @@ text { font: 12px monospace } .title { font-weight: bold } .lacking { fill: #b00
 
 @dataclass(frozen=True, kw_only=True)
 class Why:
-    """The proofs of a triple, the smallest first; or, if there are none, some proofs for which facts are lacking.
+    """The proofs of a triple, the smallest first; without a proof, some incomplete ones.
 
     atom:        the triple
     fact:        its file and line if it is a fact, such as `train.txt:7`; else empty
@@ -81,8 +81,10 @@ class Why:
         if self.fact and self.is_excluded:
             start += "; without it, it"
         if self.is_proved:
-            found = count_of(num, "proof") if self.is_complete else f"the {count_of(num, 'smallest proof')}"
-            return f"{start} follows: {found}." if self.is_excluded or not self.fact else f"{start}: {found}."
+            which = "Its" if self.is_complete else "The smallest" if num == 1 else f"The {num} smallest"
+            only = " only" if self.is_complete and num == 1 else f" {num}" if self.is_complete else ""
+            proofs = f"{which}{only} proof{'s' * (num > 1)}:"
+            return f"{start} follows. {proofs}" if self.is_excluded or not self.fact else f"{start}. {proofs}"
         if not self.is_decided:
             return f"{start} may follow: the search reached its limit without a proof."
         if not self.trees:

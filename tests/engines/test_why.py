@@ -78,7 +78,7 @@ def judge(graph: kv.KnowledgeGraph, atoms: Sequence[str], folder: Path, limit: i
         found = kv.why(atom, graph, limit=limit)
         assert found.is_decided
         num_proved += found.is_proved
-        # All triples that are no facts share the tables of Prolog.
+        # Triples that are not facts share the tables of Prolog.
         number = number if found.fact else "nothing"
         lines.append(f"lacks({number}, {terms(atom)})." if found.fact else "")
         ask(f"holds({number}, {terms(atom)})", found.is_proved, f"{atom} proved")
@@ -162,7 +162,7 @@ def test_a_recursive_proof_lists_each_rule_and_fact_with_its_line(small: kv.Know
         (2, "r(c, d)", "r(X, Y) <- q(X, Y) [rules.txt:2]"),
         (3, "q(c, d)", "fact [facts.txt:3]"),
     ]
-    assert str(found).splitlines()[0] == "r(a, d) follows: 1 proof."
+    assert str(found).splitlines()[0] == "r(a, d) follows. Its only proof:"
 
 
 def test_a_proof_longer_than_a_derivation_may_be_says_so(small: kv.KnowledgeGraph):
