@@ -36,14 +36,7 @@ def find_graph_breaks(run: CompiledRun) -> None:
     """Find every break with its line, a function without any compiled part, and a failed compilation."""
     report, error = run.report, run.error
     if error is not None and not is_overwritten(error):
-        line = find_stack_line(traceback.extract_tb(error.__traceback__))
-        report.find(
-            "compilation",
-            mechanism="the compiled function raised where it should have returned",
-            finding=describe_error(error),
-            where=find_line_in_text(str(error)) or line or find_definition(run.function),
-            remedy="call it without the compiler; if it returns there, the values on the rungs say what fails",
-        )
+        report_raised(run, error, describe_error(error))
     reasons = [each for each in _list_breaks(run) if error is None or first_line(str(error)) not in each[1]]
     for where, reason in reasons:
         report.find(
@@ -64,6 +57,18 @@ def find_graph_breaks(run: CompiledRun) -> None:
             remedy="look for torch.compiler.disable, a generator, or a function that torch takes for its own",
         )
     report.measures["graph_breaks"] = len(reasons) + is_skipped
+
+
+def report_raised(run: CompiledRun, error: BaseException, finding: str) -> None:
+    """Report that a call of compiled code raised, at the line that its error names."""
+    line = find_stack_line(traceback.extract_tb(error.__traceback__))
+    run.report.find(
+        "compilation",
+        mechanism="the compiled function raised where it should have returned",
+        finding=finding,
+        where=find_line_in_text(str(error)) or line or find_definition(run.function),
+        remedy="call it without the compiler; if it returns there, the values on the rungs say what fails",
+    )
 
 
 def _list_breaks(run: CompiledRun) -> list[tuple[str, str]]:

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch._dynamo import utils as dynamo_utils
 
 from stepaudit.audited_function import Function, Inputs, Subject, call_with, seeding
-from stepaudit.errors import UserError, describe_error
+from stepaudit.errors import describe_error
 from stepaudit.options import AuditOptions
 from stepaudit.properties.captured_values import CapturedState, CapturedValue, find_captured_values
 from stepaudit.report import ReportBuilder
@@ -316,18 +316,18 @@ def is_overwritten(error: BaseException | None) -> bool:
     return error is not None and "CUDAGraphs that has been overwritten" in str(error)
 
 
+class RepeatedCallError(Exception):
+    """A call raised when it was repeated, although it returned the first time. The message says how."""
+
+
 def repeat_calls(compiled: Function, inputs: list[Inputs]) -> None:
-    """Make calls of a function that was compiled for them. UserError if one raises, since the first time none did."""
+    """Make calls of a function that was compiled for them. RepeatedCallError if one raises."""
     for number, given in enumerate(inputs):
         torch.manual_seed(number)
         try:
             call_with(compiled, given)
         except Exception as error:
-            raise UserError(
-                f"the compiled function raises when call {number + 1} is repeated: {describe_error(error)}",
-                where=f"call {number + 1}",
-                fix="compare the rungs, which repeat calls as well",
-            ) from error
+            raise RepeatedCallError(f"call {number + 1}, repeated, raises {describe_error(error)}") from error
 
 
 def make_call(function: Function, inputs: Inputs, number: int) -> tuple[Call, BaseException | None]:
