@@ -22,7 +22,6 @@ from stepaudit.ladder.numerics import list_errors
 from stepaudit.ladder.observation import OVERWRITTEN, VALUES, Deviation
 from stepaudit.ladder.reproducer import write_reproducer
 from stepaudit.options import USUALLY, AuditOptions
-from stepaudit.properties.aliasing import OVERWRITTEN as KEPT
 from stepaudit.properties.captured_values import find_captured_values
 from stepaudit.report import Cell, ReportBuilder
 from stepaudit.source_lines import find_definition
@@ -196,20 +195,18 @@ def _attribute(subject: Subject, ladder: Ladder, first: Climb, path: Path | None
     adds = "the compiler's caches" if first.is_of_caches else first.rung.adds
     audit, remedy = AUDIT, f"nothing that was left out repairs it ({culprit.num_tried} attempts)"
     if OVERWRITTEN in found.detail:
-        audit, remedy = KEPT, "keep a clone of it"
+        audit, remedy = "overwritten-outputs", "keep a clone of it"
     elif left_out:
         remedy = f"it is right {describe_repair(culprit.items)}"
     elif culprit.left:
         remedy = f"the search is not finished: {len(culprit.left)} items remain to be tried"
     right = [each.rung.name for each in ladder.climbs[ladder.climbs.index(first) :] if not each.deviations]
-    report.find(
-        audit,
-        mechanism=f"the rung {name} adds: {adds}",
-        finding=f"first deviation on rung {name}, {first.caches}, {found.call}: {found.kind} {found.where}: {found.detail}"
-        + (f"; right again on {', '.join(right)}" if right else ""),
-        where=where or find_definition(subject.function),
-        remedy=remedy,
+    finding = (
+        f"first deviation on rung {name}, {first.caches}, {found.call}: {found.kind} {found.where}: {found.detail}"
     )
+    finding += f"; right again on {', '.join(right)}" if right else ""
+    where = where or find_definition(subject.function)
+    report.find(audit, finding, where, mechanism=f"the rung {name} adds: {adds}", remedy=remedy)
 
 
 def _find_line(judge: Judge, first: Climb, culprit: Culprit, minimal: MinimalGraph | None) -> str:

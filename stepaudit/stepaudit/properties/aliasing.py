@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Iterator
-from functools import partial
 from typing import Any
 
 from torch import Tensor
@@ -14,10 +13,6 @@ from stepaudit.values import copy_tensor, count_writes, find_aliases, find_stora
 
 AUDIT = "aliasing"
 OVERWRITTEN = "overwritten-outputs"
-ADDRESSES = "address-stability"
-_SHARED = "an output that is an input, or a view of one, changes when that memory is written again"
-_CLONE = "return a clone, or write into a new tensor"
-_REPLAYED = "a captured graph returns its outputs in its own memory, which the next replay overwrites"
 
 
 def find_aliasing(run: CompiledRun) -> None:
@@ -46,22 +41,14 @@ def find_aliasing(run: CompiledRun) -> None:
         f"{output} is or views {first}" for output, first in sorted(aliased.items())
     )
     report.details["shared_outputs"] = tuple(f"{first} and {output}" for output, first in sorted(shared.items()))
-    at_return = partial(report.find, AUDIT, where=find_return(subject.function))
+    last = find_return(subject.function)
     for path, memory in eager.memory:
         if memory in written:
-            at_return(
-                mechanism=_SHARED,
-                finding=f"output{path} shares its memory with {expected[f'output{path}']}, which the step writes in place: "
-                "an output that was kept changes with the next call",
-                remedy=_CLONE,
-            )
+            shares = f"output{path} shares its memory with {expected[f'output{path}']}, which the step writes in place"
+            report.find(AUDIT, f"{shares}: an output that was kept changes with the next call", last)
     for one, other, when in ((actual, expected, "when compiled"), (expected, actual, "when not compiled")):
         for output in (path for path in one if path not in other):
-            at_return(
-                mechanism="a write to one of two tensors that share memory is seen in the other",
-                finding=f"{output} shares memory with {one[output]} only {when}",
-                remedy="clone one of them in the step",
-            )
+            report.find(AUDIT, f"{output} shares memory with {one[output]} only {when}", last)
 
 
 def _list_inputs(inputs: Any, run: CompiledRun) -> list[tuple[str, Tensor]]:
@@ -87,39 +74,25 @@ def find_overwritten_outputs(run: CompiledRun) -> None:
         with restoring(run.found):
             eager = [make_call(subject.function, given, number)[0] for number, given in enumerate(run.all_inputs())]
         eager_paths = set(_find_lost(eager))
-    find_overwritten = partial(report.find, OVERWRITTEN, mechanism=_REPLAYED)
+    last = find_return(subject.function)
     report.measures["overwritten_outputs"] = len(lost)
     report.details["overwritten_outputs"] = tuple(f"{path}: {how}" for path, how in lost.items())
     for path, how in lost.items():
         if path in eager_paths:
             if any(each.audit == AUDIT and each.finding.startswith(f"{path} shares") for each in report.findings):
                 continue
-            report.find(
-                AUDIT,
-                mechanism=_SHARED,
-                finding=f"{path} of a call is changed by a later call, with and without the compiler",
-                where=find_return(subject.function),
-                remedy=_CLONE,
-            )
+            report.find(AUDIT, f"{path} of a call is changed by a later call, with and without the compiler", last)
         elif run.options.keeps_outputs:
-            find_overwritten(
-                finding=f"{path}, kept across calls: {how}",
-                where=find_return(subject.function),
-                remedy="clone it before the next call; if nothing reads it after that, say keeps_outputs=False",
-            )
+            report.find(OVERWRITTEN, f"{path}, kept across calls: {how}", last)
     kept = _find_kept_inside(run, eager_paths)
     if is_overwritten(run.error) and not kept:
-        find_overwritten(
-            finding="a call reads the output of an earlier one, whose memory a later replay took back",
-            where=find_line_in_text(str(run.error)) or find_definition(subject.function),
-            remedy="keep a clone of it",
+        where = find_line_in_text(str(run.error)) or find_definition(subject.function)
+        report.find(
+            OVERWRITTEN, "a call reads the output of an earlier one, whose memory a later replay took back", where
         )
     for captured in kept:
-        find_overwritten(
-            finding=f"the step itself keeps an output in {captured.path}: its memory is written by later calls",
-            where=captured.where,
-            remedy="keep a clone of it",
-        )
+        finding = f"the step itself keeps an output in {captured.path}: its memory is written by later calls"
+        report.find(OVERWRITTEN, finding, captured.where)
 
 
 def _list_changed(calls: list[Call]) -> Iterator[tuple[str, Tensor, str]]:
@@ -167,13 +140,9 @@ def find_unstable_addresses(run: CompiledRun) -> None:
         for number, given in enumerate(graph.inputs):
             seen = {row[number] for row in graph.addresses if number < len(row)}
             if given is not None and given.is_static and len(seen) > 1 and not seen & run.unmarked:
-                report.find(
-                    ADDRESSES,
-                    mechanism="a tensor marked as static is read at its address; a new address captures the graph anew",
-                    finding=f"{given.source} is marked as static and had {len(seen)} addresses in {len(graph.addresses)} calls",
-                    where=given.where or find_definition(run.function),
-                    remedy="write into one tensor with copy_, or remove the mark",
-                )
+                moved = f"had {len(seen)} addresses in {len(graph.addresses)} calls"
+                where = given.where or find_definition(run.function)
+                report.find("address-stability", f"{given.source} is marked as static and {moved}", where)
 
 
 def _count_unstable(addresses: list[tuple[str, int]]) -> int:
