@@ -207,7 +207,7 @@ def test_where_the_source_cannot_be_taken_the_script_holds_the_graph(tmp_path: P
     ladder = climb(subject, AuditOptions(rungs=("default",)))
     assert ladder.first is not None
     minimal = find_minimal_graph(ladder.judge, ladder.first)
-    problem, _ = write_reproducer(subject, ladder.first, tmp_path / "graph.py", minimal=minimal)
+    problem, _ = write_reproducer(ladder.judge, ladder.first, tmp_path / "graph.py", minimal=minimal)
     assert problem == ""
     assert "def graph(" in (tmp_path / "graph.py").read_text()
 
@@ -230,10 +230,11 @@ def test_a_comparison_folded_in_tracing_is_found_on_the_first_rung(name: str, tm
     if not torch.__version__.startswith("2.13"):
         pytest.skip("torch 2.13 folds it")
     subject = take(name)
-    first = climb(subject, AuditOptions(rungs=BELOW_INDUCTOR)).first
+    ladder = climb(subject, AuditOptions(rungs=BELOW_INDUCTOR))
+    first = ladder.first
     assert first is not None
     assert first.rung.name == "backend-eager"
-    problem, _ = write_reproducer(subject, first, tmp_path / "mark.py")
+    problem, _ = write_reproducer(ladder.judge, first, tmp_path / "mark.py")
     assert problem == ""
     done = subprocess.run([sys.executable, "mark.py"], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 1

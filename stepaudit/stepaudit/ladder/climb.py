@@ -27,10 +27,10 @@ from stepaudit.properties.captured_values import find_captured_values
 from stepaudit.properties.compiled_run import silencing_compiler
 from stepaudit.values import EXACT, USUAL, Precision, is_on_cuda
 
-COLD, WARM, OFF = "as users run it", "as users run it, from the caches", "without the caches"
+COLD, WARM = "as users run it", "as users run it, from the caches"
 """The states of the compiler's caches in which a rung runs."""
 FEW: Final = 2
-"""The number of calls in every state except the first."""
+"""The number of calls from the caches."""
 
 
 class Climb(NamedTuple):
@@ -40,7 +40,6 @@ class Climb(NamedTuple):
     caches:       the first state of the caches in which calls deviated
     is_of_caches: whether it deviates with the caches, but not without them
     excuses:      differences that count as rounding
-    is_seeded:    whether the compiled code drew eager's random numbers (`fallback_random`)
     observed:     the call of the first deviation
     """
 
@@ -52,7 +51,6 @@ class Climb(NamedTuple):
     caches: str = COLD
     is_of_caches: bool = False
     excuses: tuple[Excuse, ...] = ()
-    is_seeded: bool = False
     observed: Observation | None = None
 
 
@@ -91,6 +89,7 @@ class Judge:
 
     unproven: the differences that may be rounding, if runs with other roundings cannot decide it
     signs, errors: the zeros with other signs, if these do not count as deviations, and the errors of other kinds
+    draws:    whether eager draws random numbers; if so, compiled code draws the same ones
     repeats:  further runs in eager, if eager does not repeat itself to the bit
     source:   why it does not, if more than a unit of rounding differs
     """
@@ -103,6 +102,7 @@ class Judge:
         self.signs: dict[str, None] = {}
         self.errors: dict[str, None] = {}
         self.expected = watch(subject, EAGER, repetitions=options.repetitions)
+        self.draws = any(each.draws for each in self.expected.values())
         self._watch_in = partial(watch, subject, EAGER, self.expected, repetitions=0)
 
     def compare(self, actual: Watched, precision: Precision) -> Iterator[tuple[Deviation, Observation]]:
@@ -150,10 +150,11 @@ class Judge:
 
     def watch(self, rung: Rung, most: int | None = None, **heard: Any) -> Watched:
         """Make the calls on a rung, compiled anew; only the first `most` calls if given. heard: as in `watch_isolated`."""
-        if most is None:
-            return watch_isolated(self.subject, rung, self.options, self.expected, **heard)
-        few = replace(self.subject, calls=min(most, self.subject.calls))
-        return watch_isolated(few, rung, replace(self.options, repetitions=0), self.expected)
+        subject, options = self.subject, self.options
+        if most is not None:
+            subject, options = replace(subject, calls=min(most, subject.calls)), replace(options, repetitions=0)
+        with torch._inductor.config.patch({"fallback_random": True} if self.draws else {}):
+            return watch_isolated(subject, rung, options, self.expected, **heard)
 
     def judge(self, actual: Watched) -> tuple[tuple[Deviation, ...], tuple[Excuse, ...]]:
         """Return the deviations, call by call, and the differences that count as rounding."""
@@ -266,8 +267,8 @@ def climb(subject: Subject, options: AuditOptions = USUALLY, rungs: Sequence[Run
 
     rungs: by default those of the options
 
-    A rung runs as users run it, with the compiler's caches in that folder. It runs again from these caches, and then
-    without caches.
+    A rung runs as users run it, with the compiler's caches in that folder. The first rung that deviates runs without caches
+    as well, and each rung below it runs again from the caches.
     """
     judge, unsteady = _judge_eager(subject, options)
     climbs: list[Climb] = []
@@ -282,7 +283,7 @@ def climb(subject: Subject, options: AuditOptions = USUALLY, rungs: Sequence[Run
             impossible.append((rung.name, "CUDA graphs need tensors on a CUDA device"))
             continue
         options.announce(f"{subject.name} on rung {rung.name}")
-        climbs.append(_climb_rung(judge, rung, is_seeded=bool(climbs) and climbs[-1].is_seeded))
+        climbs.append(_climb_rung(judge, rung, is_first=not any(each.deviations for each in climbs)))
         # A higher rung also does the work of this one.
         if climbs[-1].is_lost or any(each.kind == "end" for each in climbs[-1].deviations):
             break
@@ -327,39 +328,29 @@ def _judge_eager(subject: Subject, options: AuditOptions) -> tuple[Judge, tuple[
     return judge, () if judge.source.is_order and is_small else tuple(dict.fromkeys(each for each, _ in found))
 
 
-def _climb_rung(judge: Judge, rung: Rung, *, is_seeded: bool) -> Climb:
-    """Run a rung in each state of the caches. If random numbers differ, run it with those of eager."""
+def _climb_rung(judge: Judge, rung: Rung, *, is_first: bool) -> Climb:
+    """Run a rung as users run it. is_first: whether no rung below it deviates, so that the caches matter as well."""
     began = time.perf_counter()
-    found: tuple[Deviation, ...] = ()
-    excuses: tuple[Excuse, ...] = ()
-    observed: Observation | None = None
-    where, num_calls = COLD, 0
+    caches, num_calls, is_of_caches = COLD, 0, False
     try:
-        with drawing_as_eager(is_seeded):
-            for caches in (COLD, WARM, OFF) if rung.has_caches else (COLD,):
-                with compiling_without_caches() if caches == OFF else nullcontext():
-                    actual = judge.watch(rung, None if caches == COLD else FEW)
-                deviations, excused = judge.judge(actual)
-                num_calls += len(actual)
-                draws = not is_seeded and any(each.draws for each in judge.expected.values())
-                if deviations and draws and not found:
-                    with drawing_as_eager(True):
-                        seeded, _ = judge.judge(judge.watch(rung))
-                    if len(seeded) < len(deviations):
-                        return _climb_rung(judge, rung, is_seeded=True)
-                excuses = excuses or excused
-                if deviations and not found:
-                    found, where, observed = deviations, caches, actual[deviations[0].call]
-                if any(each.kind == "end" for each in deviations):
-                    break
+        actual = judge.watch(rung)
+        deviations, excuses = judge.judge(actual)
+        num_calls += len(actual)
+        if rung.has_caches and is_first and not deviations:
+            actual, caches = judge.watch(rung, FEW), WARM
+            deviations, excused = judge.judge(actual)
+            num_calls, excuses = num_calls + len(actual), excuses or excused
+        if rung.has_caches and is_first and deviations and deviations[0].kind != "end":
+            with compiling_without_caches():
+                is_of_caches = not judge.judge(judge.watch(rung))[0]
     except RuntimeError as error:
         if not is_device_lost():
             raise
         lost = Deviation("some call", "error", "", f"the device was lost: {describe_error(error)}")
         return Climb(rung, (lost,), 0, time.perf_counter() - began, is_lost=True)
-    # If there are no deviations at the end, the rung is right without the caches.
+    observed = actual[deviations[0].call] if deviations else None
     seconds = time.perf_counter() - began
-    return Climb(rung, found, num_calls, seconds, False, where, not deviations, excuses, is_seeded, observed)
+    return Climb(rung, deviations, num_calls, seconds, False, caches, is_of_caches, excuses, observed)
 
 
 def watch(
@@ -428,12 +419,6 @@ def _compiling_anew() -> Iterator[None]:
     quiet = patch("torch._inductor.select_algorithm.PRINT_AUTOTUNE", False, create=True)
     with silencing_compiler(), torch._dynamo.config.patch(suppress_errors=False), unmeasured, quiet:
         yield
-
-
-def drawing_as_eager(is_needed: bool) -> AbstractContextManager[Any]:
-    """Let compiled code draw the same random numbers as eager, if needed."""
-    patched: AbstractContextManager[Any] = torch._inductor.config.patch({"fallback_random": True} if is_needed else {})
-    return patched
 
 
 @contextmanager

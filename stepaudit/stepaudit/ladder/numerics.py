@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from stepaudit.ladder.climb import Climb, Judge, drawing_as_eager, watch
+from stepaudit.ladder.climb import Climb, Judge, watch
 from stepaudit.ladder.observation import VALUES
 from stepaudit.ladder.rounding import MATRIX_PRODUCTS
 from stepaudit.operations import OperationMode
@@ -89,8 +89,7 @@ def list_errors(judge: Judge, compiled: Climb) -> Iterator[dict[str, Cell]]:
     calls = {"as it is": judge.expected["call 1"]}
     for name, round_values in PRECISIONS.items():
         calls[name] = watch(subject, EAGER, repetitions=0, mode=_NarrowRun(round_values))["call 1"]
-    with drawing_as_eager(compiled.is_seeded):
-        calls[f"on rung {compiled.rung.name}"] = judge.watch(compiled.rung, 1)["call 1"]
+    calls[f"on rung {compiled.rung.name}"] = judge.watch(compiled.rung, 1)["call 1"]
     for kind in VALUES:
         for path, true in exact.leaves(kind).items():
             found = {name: _describe_error(true, each.leaves(kind).get(path)) for name, each in calls.items()}

@@ -12,7 +12,7 @@ from torch._inductor.utils import fresh_cache
 from stepaudit.audited_function import Subject
 from stepaudit.errors import describe_error
 from stepaudit.isolation import is_device_lost
-from stepaudit.ladder.climb import Climb, Judge, Ladder, climb, drawing_as_eager, warm_up_compiler
+from stepaudit.ladder.climb import Climb, Judge, Ladder, climb, warm_up_compiler
 from stepaudit.ladder.culprit import LINE, Culprit, describe_repair, find_culprit
 from stepaudit.ladder.custom_operators import find_wrong_operators
 from stepaudit.ladder.eager_lines import find_deviating_line
@@ -102,8 +102,7 @@ def _report_rungs(ladder: Ladder, report: ReportBuilder) -> None:
             "calls": each.num_calls,
             "deviations": len(each.deviations),
             "rounding": len(each.excuses),
-            "caches": each.caches if each.deviations else "on, warm, off" if each.rung.has_caches else "none",
-            "random": "eager's, with fallback_random" if each.is_seeded else "as compiled",
+            "caches": each.caches if each.rung.has_caches else "none",
             "seconds": each.seconds,
         }
         for each in ladder.climbs
@@ -111,7 +110,7 @@ def _report_rungs(ladder: Ladder, report: ReportBuilder) -> None:
     report.add_section("rungs", "rungs, against eager", climbs)
     listed = [row for each in ladder.climbs for row in _list_deviations(each.rung.name, each.deviations)]
     report.add_section("deviations", "deviations", listed)
-    if any(each.is_seeded for each in ladder.climbs):
+    if ladder.judge.draws:
         report.details["random_numbers"] = (
             "compiled code draws other random numbers than eager; it is compared with torch._inductor.config.fallback_random",
         )
@@ -131,11 +130,10 @@ def _report_uncompared(ladder: Ladder, report: ReportBuilder) -> None:
     leaves = (pair for seen in ladder.judge.expected.values() for kind in VALUES for pair in seen.leaves(kind).items())
     opaque = {f"{path} ({leaf.kind})": None for path, leaf in leaves if isinstance(leaf, Other) and not leaf.text}
     names = [each.rung.name for each in ladder.climbs if not each.rung.draws_as_eager]
-    is_random = any(seen.draws for seen in ladder.judge.expected.values())
     streams = f"how far torch's random numbers advance on {', '.join(names)}, which draw from streams of their own"
     report.details["not_compared"] = (
         *(f"{each}: only its class" for each in opaque),
-        *([streams] if names and is_random else []),
+        *([streams] if names and ladder.judge.draws else []),
     )
 
 
@@ -149,29 +147,28 @@ def _attribute(subject: Subject, ladder: Ladder, first: Climb, path: Path | None
     is_repaired = False
     # Nothing more can run in this process after the device was lost.
     if not first.is_lost:
-        with drawing_as_eager(first.is_seeded):
-            with report.timing("cause"):
-                culprit = find_culprit(judge, first)
-            try:
-                with report.timing("line"):
-                    if name != "backend-eager":
-                        minimal = find_minimal_graph(judge, first)
-                    where = _find_line(judge, first, culprit, minimal)
-            except RuntimeError as error:
-                if not is_device_lost():
-                    raise
-                report.skip(AUDIT, f"the device was lost while the graph was minimized: {describe_error(error)}")
+        with report.timing("cause"):
+            culprit = find_culprit(judge, first)
+        try:
+            with report.timing("line"):
+                if name != "backend-eager":
+                    minimal = find_minimal_graph(judge, first)
+                where = _find_line(judge, first, culprit, minimal)
+        except RuntimeError as error:
+            if not is_device_lost():
+                raise
+            report.skip(AUDIT, f"the device was lost while the graph was minimized: {describe_error(error)}")
         if path is not None:
             judge.options.announce(f"a script of {subject.name}")
             with report.timing("script"):
-                problem, is_repaired = write_reproducer(subject, first, path, minimal=minimal, items=culprit.items)
+                problem, is_repaired = write_reproducer(judge, first, path, minimal=minimal, items=culprit.items)
     left_out = " and ".join(map(str, culprit.items))
     found = first.deviations[0]
     report.add_section("values", f"{found.call}: {found.where}, value by value", list_values(judge, first))
     if minimal is not None:
         report.listings["minimal graph"], _ = render_graph(minimal.graph, "graph")
         report.listings |= {f"kernel {kernel}": source for kernel, source in minimal.kernels.items()}
-    report.listings["repair"] = explain_repair(subject.name, first, culprit.items)
+    report.listings["repair"] = explain_repair(judge, first, culprit.items)
     report.details["not_tried"] = tuple(map(str, culprit.left))
     if culprit.left:
         report.skip(
