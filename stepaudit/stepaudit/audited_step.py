@@ -40,10 +40,9 @@ from stepaudit.report import AuditReport, ReportBuilder, check_budget, read_budg
 from stepaudit.source_lines import find_definition, find_stack_line
 from stepaudit.values import convert_tensors
 
-_EAGER: Final = (watch_eager_reads, find_colliding_writes)
+_EAGER: Final = (watch_eager_reads, find_colliding_writes, find_aliasing)
 _COMPILING: Final = (find_syncs, find_graph_breaks, find_recompilations, measure_graphs)
 _CALLS: Final = (
-    find_aliasing,
     find_overwritten_outputs,
     find_unstable_addresses,
     measure_launches,

@@ -119,6 +119,7 @@ class CompiledRun:
     compiled: the compiled function, which can be called again only within `silencing_compiler`
     breaks:   (reason, line) of graph breaks; error: the error that ended the calls
     unmarked: the addresses of arguments that the caller did not mark as static; the compiler itself marks parameters
+    changed_in_eager: the outputs of eager calls that later eager calls change
     messages: the compiler's messages, and `warned` its warnings, with the reasons why it captured no CUDA graph
     """
 
@@ -136,6 +137,7 @@ class CompiledRun:
     error: BaseException | None = None
     num_kernels: int = 0
     unmarked: set[int] = field(default_factory=set)
+    changed_in_eager: set[str] = field(default_factory=set)
     messages: list[logging.LogRecord] = field(default_factory=list)
     warned: list[warnings.WarningMessage] = field(default_factory=list)
 
