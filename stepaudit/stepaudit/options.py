@@ -87,7 +87,6 @@ class AuditOptions:
             does not return.
         reproducer: the Python file to write where a value deviates.
         repetitions: the number of times that the first call is repeated on equal arguments.
-        numerics: whether to list the error of each leaf as it is, in tf32, bf16 and fp16, and compiled, against float64.
         speed: whether to measure the time of a call, eager beside compiled.
         announce: receives the name of the work that begins.
 
@@ -113,7 +112,6 @@ class AuditOptions:
     patience: float = SECONDS
     reproducer: Path | str | None = None
     repetitions: int = 2
-    numerics: bool = False
     speed: bool = False
     announce: Callable[[str], None] = lambda what: None
 

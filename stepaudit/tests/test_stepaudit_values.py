@@ -157,24 +157,6 @@ size = compute(2)
     assert found == {"cpp_fused_add_0": "void kernel() {}\n// end", "triton_0": "@triton.jit\ndef triton_(x): pass"}
 
 
-def multiply(x: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-    return x @ weights, x + 1 / 3
-
-
-def test_the_numerics_of_a_step_get_worse_with_the_precision() -> None:
-    draw = torch.Generator().manual_seed(0)
-    inputs = torch.randn(8, 32, generator=draw), torch.randn(32, 4, generator=draw)
-    subject = Subject("multiply", multiply, lambda call: inputs, calls=1)
-    report = audit(subject, AuditOptions(rungs=("backend-eager",), numerics=True))
-    product, total = report.sections["numerics"].rows
-    errors = [float(str(product[name]).split(" (")[0]) for name in ("as it is", "tf32", "bf16")]
-    assert errors == sorted(errors)
-    assert errors[0] < 1e-6 < 1e-5 < errors[1] < errors[2] < 1e-1
-    assert (product["leaf"], product["on rung backend-eager"]) == ("output[0]", product["as it is"])
-    # Only factors of products are rounded to tf32.
-    assert total["tf32"] == total["as it is"]
-
-
 @pytest.mark.parametrize(("size", "is_stated"), [(0.01, False), (1e3, True)])
 def test_a_large_excuse_stands_in_the_line_of_the_verdict(size: float, is_stated: bool) -> None:
     def add_in_another_order(x: Tensor) -> Tensor:

@@ -41,9 +41,9 @@ _CASTS: Final = {"_to_copy": 0, "copy_": 1}
 """The operations that may round to another dtype because the step says so, and their argument that is rounded."""
 _ULPS: Final = 4.0
 """The units of rounding of its result by which a pointwise operation may differ; other operations may differ by more."""
-MATRIX_PRODUCTS: Final = {"mm", "bmm", "addmm", "baddbmm", "addmv", "mv", "dot"}
+_MATRIX_PRODUCTS: Final = {"mm", "bmm", "addmm", "baddbmm", "addmv", "mv", "dot"}
 _ATTENTION: Final = "_scaled_dot_product_flash_attention_for_cpu"
-_LINEAR: Final = MATRIX_PRODUCTS | {"sum", "mean", "cumsum", "convolution", _ATTENTION}
+_LINEAR: Final = _MATRIX_PRODUCTS | {"sum", "mean", "cumsum", "convolution", _ATTENTION}
 """Operations that add products of their arguments. Their rounding depends on the size of the summands, not of the result."""
 _SCATTERED: Final = frozenset(
     f"{name}{ending}" for name in ("index_add", "scatter_add", "index_put") for ending in ("", "_")
@@ -196,7 +196,7 @@ def _get_unit(dtype: torch.dtype) -> float:
 
 def _read_coarse_unit(operation: str) -> float:
     """Return the relative rounding of products of float32 that torch's settings allow on a GPU; 0 for that of float32."""
-    if operation not in MATRIX_PRODUCTS and "convolution" not in operation:
+    if operation not in _MATRIX_PRODUCTS and "convolution" not in operation:
         return 0.0
     settings = read_product_settings()
     if "convolution" in operation:

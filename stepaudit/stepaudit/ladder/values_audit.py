@@ -18,7 +18,6 @@ from stepaudit.ladder.custom_operators import find_wrong_operators
 from stepaudit.ladder.eager_lines import find_deviating_line
 from stepaudit.ladder.evidence import explain_repair, list_values
 from stepaudit.ladder.minimal_graph import MinimalGraph, find_minimal_graph, render_graph
-from stepaudit.ladder.numerics import list_errors
 from stepaudit.ladder.observation import OVERWRITTEN, VALUES, Deviation
 from stepaudit.ladder.reproducer import write_reproducer
 from stepaudit.options import USUALLY, AuditOptions
@@ -75,12 +74,6 @@ def audit_values(subject: Subject, report: ReportBuilder, options: AuditOptions 
         if ladder.first is not None:
             _attribute(subject, ladder, ladder.first, options.script, report)
         _report_rungs(ladder, report)
-        if options.numerics and can_run and ladder.climbs:
-            options.announce(f"the numerics of {subject.name}")
-            rows = [*list_errors(ladder.judge, ladder.climbs[-1])]
-            report.add_section("numerics", "numerics: errors against float64, relative to the largest value", rows)
-            if not rows:
-                report.skip("numerics", "no run in float64 repeats eager")
     is_open = bool(ladder.unsteady or ladder.judge.unproven) or not num_operations
     return bool(ladder.climbs) and (not is_open or (ladder.first is not None and not ladder.unsteady))
 
