@@ -254,8 +254,9 @@ def warm_up_compiler() -> None:
             raise UserError("belongs to others, or they can write there", where=folder, fix="delete it, or set TMPDIR")
     pick_vec_isa()
     if can_isolate():
-        with _compiling_anew(), compiling_without_caches(), torch._inductor.config.patch(compile_threads=1):
-            torch.compile(lambda rows: rows.flip(0) + rows)(torch.ones(64))
+        subject = Subject("warm-up", lambda rows: rows.flip(0) + rows, lambda call: (torch.ones(64),), calls=1)
+        with compiling_without_caches(), torch._inductor.config.patch(compile_threads=1):
+            watch(subject, Rung("warm-up", "", {"backend": "inductor"}), repetitions=0)
         torch_key()
         CacheBase.get_system()
 
