@@ -271,6 +271,19 @@ def test_two_passes_that_one_name_stands_for_are_left_out_together() -> None:
     assert culprit.num_tried > 1
 
 
+def add_with_caches(x: Tensor) -> Tensor:
+    return x + int(torch.compiler.is_compiling() and torch._inductor.config.fx_graph_cache)
+
+
+@pytest.mark.deep
+def test_a_deviation_that_needs_the_caches_is_laid_to_them() -> None:
+    subject = Subject("add", add_with_caches, lambda call: (torch.arange(4.0),), calls=1)
+    report = audit(subject, AuditOptions(rungs=("default",), seconds=60))
+    (found,) = report.findings
+    assert found.mechanism == "the rung default adds: the compiler's caches"
+    assert report.sections["attribution"].rows[0]["left_out"] == "switch fx_graph_cache=False (torch._inductor.config)"
+
+
 @pytest.mark.deep
 def test_a_function_that_differs_from_itself_is_inconclusive() -> None:
     report = audit(make_subject("noise", lambda x: x + os.urandom(8)[0], lambda: (torch.zeros(3),)))

@@ -10,7 +10,6 @@ from typing import Any, Final, NamedTuple
 from unittest.mock import patch
 
 import torch
-from torch._inductor.utils import fresh_cache
 
 from stepaudit.audited_function import Function, Inputs, Subject, seeding
 from stepaudit.compiled_step import is_compiled
@@ -38,8 +37,7 @@ class Climb(NamedTuple):
 
     num_calls:    the compared calls; seconds: the duration, including compilation; is_lost: whether the device was lost
     caches:       the first state of the caches in which calls deviated
-    is_of_caches: whether it deviates with the caches, but not without them
-    excuses:      differences that count as rounding
+    excuses:      the differences that count as rounding
     observed:     the call of the first deviation
     """
 
@@ -49,7 +47,6 @@ class Climb(NamedTuple):
     seconds: float
     is_lost: bool = False
     caches: str = COLD
-    is_of_caches: bool = False
     excuses: tuple[Excuse, ...] = ()
     observed: Observation | None = None
 
@@ -192,14 +189,6 @@ class Judge:
         kinds = [(self.expected[call].kind_of_error, observed.kind_of_error) for call, observed in actual.items()]
         return not self.judge(actual)[0] and all(expected == found for expected, found in kinds)
 
-    def run_as_found(self, climb: Climb) -> Watched:
-        """Make the calls on the rung on which a climb first deviated, in the same state of the caches."""
-        if not climb.is_of_caches:
-            return self.watch(climb.rung)
-        with fresh_cache():
-            actual = self.watch(climb.rung)
-            return self.watch(climb.rung) if climb.caches == WARM else actual
-
     def begin_search(self, work: str) -> Attempts:
         """Begin a search that may take half of the time for searches, and announce its attempts."""
         announce = self.options.announce
@@ -268,8 +257,8 @@ def climb(subject: Subject, options: AuditOptions = USUALLY, rungs: Sequence[Run
 
     rungs: by default those of the options
 
-    A rung runs as users run it, with the compiler's caches in that folder. The first rung that deviates runs without caches
-    as well, and each rung below it runs again from the caches.
+    A rung runs as users run it, with the compiler's caches in that folder. Each rung below the first one that deviates runs
+    again from the caches.
     """
     judge, unsteady = _judge_eager(subject, options)
     climbs: list[Climb] = []
@@ -332,7 +321,7 @@ def _judge_eager(subject: Subject, options: AuditOptions) -> tuple[Judge, tuple[
 def _climb_rung(judge: Judge, rung: Rung, *, is_first: bool) -> Climb:
     """Run a rung as users run it. is_first: whether no rung below it deviates, so that the caches matter as well."""
     began = time.perf_counter()
-    caches, num_calls, is_of_caches = COLD, 0, False
+    caches, num_calls = COLD, 0
     try:
         actual = judge.watch(rung)
         deviations, excuses = judge.judge(actual)
@@ -341,9 +330,6 @@ def _climb_rung(judge: Judge, rung: Rung, *, is_first: bool) -> Climb:
             actual, caches = judge.watch(rung, FEW), WARM
             deviations, excused = judge.judge(actual)
             num_calls, excuses = num_calls + len(actual), excuses or excused
-        if rung.has_caches and is_first and deviations and deviations[0].kind != "end":
-            with compiling_without_caches():
-                is_of_caches = not judge.judge(judge.watch(rung))[0]
     except RuntimeError as error:
         if not is_device_lost():
             raise
@@ -351,7 +337,7 @@ def _climb_rung(judge: Judge, rung: Rung, *, is_first: bool) -> Climb:
         return Climb(rung, (lost,), 0, time.perf_counter() - began, is_lost=True)
     observed = actual[deviations[0].call] if deviations else None
     seconds = time.perf_counter() - began
-    return Climb(rung, deviations, num_calls, seconds, False, caches, is_of_caches, excuses, observed)
+    return Climb(rung, deviations, num_calls, seconds, False, caches, excuses, observed)
 
 
 def watch(

@@ -144,7 +144,7 @@ def _attribute(subject: Subject, ladder: Ladder, first: Climb, path: Path | None
             culprit = find_culprit(judge, first)
         try:
             with report.timing("line"):
-                if name != "backend-eager":
+                if name != "backend-eager" and not culprit.is_of_caches:
                     minimal = find_minimal_graph(judge, first)
                 where = _find_line(judge, first, culprit, minimal)
         except RuntimeError as error:
@@ -182,7 +182,7 @@ def _attribute(subject: Subject, ladder: Ladder, first: Climb, path: Path | None
         "repaired_by": f"python {path} repaired" if is_repaired else "",
     }
     report.add_section("attribution", "attribution", [row])
-    adds = "the compiler's caches" if first.is_of_caches else first.rung.adds
+    adds = "the compiler's caches" if culprit.is_of_caches else first.rung.adds
     audit, remedy = AUDIT, f"nothing that was left out repairs it ({culprit.num_tried} attempts)"
     if OVERWRITTEN in found.detail:
         audit, remedy = "overwritten-outputs", "keep a clone of it"
