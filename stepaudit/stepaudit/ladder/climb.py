@@ -274,8 +274,9 @@ def climb(subject: Subject, options: AuditOptions = USUALLY, rungs: Sequence[Run
             continue
         options.announce(f"{subject.name} on rung {rung.name}")
         climbs.append(_climb_rung(judge, rung, is_first=not any(each.deviations for each in climbs)))
-        # A higher rung also does the work of this one.
-        if climbs[-1].is_lost or any(each.kind == "end" for each in climbs[-1].deviations):
+        # A higher rung also does the work of this one. After two that deviate, the others show nothing new.
+        kinds = {each.kind for each in climbs[-1].deviations}
+        if climbs[-1].is_lost or "end" in kinds or (kinds and any(each.deviations for each in climbs[:-1])):
             break
     if all(each.error for each in judge.expected.values()) and not any(each.deviations for each in climbs):
         raise UserError(
