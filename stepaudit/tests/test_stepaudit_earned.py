@@ -216,6 +216,7 @@ def scale_if_compiled(x: Tensor, num_units: float) -> Tensor:
     [
         (torch.sin, 20, Verdict.AGREE),
         (lambda x: x.sum(0, keepdim=True), 20, Verdict.AGREE),
+        (lambda x: x.clone().mul_(0.3).index_add_(0, torch.tensor([0, 0]), x[:2]), 20, Verdict.AGREE),
         (torch.sin, 1e6, Verdict.DIVERGE),
         (lambda x: x.flip(0), 20, Verdict.DIVERGE),
         (lambda x: torch.where(x > 0.5, -2 * x, 0.1), 20, Verdict.DIVERGE),

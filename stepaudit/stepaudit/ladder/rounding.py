@@ -13,6 +13,7 @@ argument; other results have digits that were rounded.
 import re
 import zlib
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 import torch
@@ -149,6 +150,7 @@ class Float64Run(OperationMode):  # type: ignore[no-untyped-call]
             others = sizes = _run_in_float64(
                 func, args, kwargs, lambda each: self._add_noise(each.double(), each, name)
             )
+        digits, is_pointwise = _read_digits((args, kwargs)), torch.Tag.pointwise in func.tags
         out = func(*args, **kwargs)
         if exact is None or others is None or sizes is None:
             return out
@@ -156,13 +158,12 @@ class Float64Run(OperationMode):  # type: ignore[no-untyped-call]
         for value, true, other, size in zip(*leaves, strict=True):
             if not _has_shadow(value) or not isinstance(true, Tensor) or true.shape != value.shape:
                 continue
-            is_rounded = (
-                _is_rounded(value, true, (args, kwargs)) & true.isfinite() & value.isfinite() & other.isfinite()
-            )
+            is_rounded = _is_rounded(value, true, digits, is_pointwise=is_pointwise)
+            is_rounded &= true.isfinite() & value.isfinite() & other.isfinite()
             if not bool(is_rounded.any()):
                 continue
             self.has_rounded = True
-            if others is exact is sizes and torch.Tag.pointwise not in func.tags:
+            if others is exact is sizes and not is_pointwise:
                 size = torch.where(is_rounded, size.abs(), 0.0).amax().expand_as(true)
             value.copy_(torch.where(is_rounded, self._add_noise(other, value, name, size), value.double()))
         return out
@@ -176,17 +177,22 @@ class Float64Run(OperationMode):  # type: ignore[no-untyped-call]
         return true + noise * (true if size is None else size) * unit
 
 
-def _is_rounded(value: Tensor, true: Tensor, given: Any) -> Tensor:
-    """Return a mask of the elements of a result that are rounded. given: the arguments of the operation."""
+def _read_digits(given: Any) -> list[Tensor]:
+    """Return the digits of the numbers in float64 among nested values: their mantissas without signs."""
+    leaves = pytree.tree_map_only(float, partial(torch.tensor, dtype=torch.float64), pytree.tree_leaves(given))
+    return [leaf.frexp().mantissa.abs() for leaf in leaves if _has_shadow(leaf) and leaf.dtype == torch.float64]
+
+
+def _is_rounded(value: Tensor, true: Tensor, given: list[Tensor], *, is_pointwise: bool) -> Tensor:
+    """Return a mask of the elements of a result that are rounded. given: the digits of the arguments in float64."""
     if value.dtype != torch.float64:
         return value.double() != true
-    is_short = (value == value.float()) | ((value == value.trunc()) & (value.abs() < 2.0**53))
-    leaves = [leaf for leaf in pytree.tree_leaves(given) if isinstance(leaf, float) or _has_shadow(leaf)]
+    is_exact = (value == value.float()) | ((value == value.trunc()) & (value.abs() < 2.0**53))
+    (digits,) = _read_digits(value)
     # The digits of an argument come from a copy, another sign, or a power of two as a factor.
-    digits = [
-        torch.as_tensor(leaf, dtype=torch.float64).frexp().mantissa.abs().flatten().to(value.device) for leaf in leaves
-    ]
-    return ~is_short & ~torch.isin(value.frexp().mantissa.abs(), torch.cat([value.new_zeros(1), *digits]))
+    for each in given:
+        is_exact |= digits == each.to(digits.device) if is_pointwise else torch.isin(digits, each.to(digits.device))
+    return ~is_exact
 
 
 def _get_unit(dtype: torch.dtype) -> float:
