@@ -643,3 +643,12 @@ def accept_drafted(drafted: Tensor, wanted: Tensor, chance: Tensor) -> tuple[Ten
 def slide_window(window: Tensor, newest: Tensor) -> Tensor:
     window.copy_(torch.cat([window[1:], newest[None]]))
     return window.std(0).nan_to_num()
+
+
+@correct(lambda draw: (torch.rand(301, dtype=torch.float64, generator=draw),))
+def evaluate_special_functions(numbers: Tensor) -> tuple[Tensor, ...]:
+    first, second = 50 * numbers + 0.1, 50 * numbers.flip(0) + 0.1
+    special = torch.special
+    gammas = special.gammainc(first, second), special.gammaincc(first, second)
+    waves = special.bessel_y0(first / 5), special.bessel_y1(first / 5), special.airy_ai(first / 5)
+    return (*gammas, *waves, numbers.expm1(), numbers.atanh(), special.log_ndtr(-numbers))

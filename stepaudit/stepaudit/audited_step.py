@@ -1,5 +1,6 @@
 """The audit of a step function: its values on every rung of the compiler, and the properties that compiling can lose."""
 
+import copy
 import shutil
 import traceback
 from collections.abc import Callable
@@ -13,7 +14,7 @@ from torch._inductor.utils import fresh_cache
 from stepaudit.audited_function import Function, Inputs, MakeInputs, Subject, make_subject
 from stepaudit.compiled_step import calling_plainly, refuse_distributed, unwrap_compiled
 from stepaudit.environment import describe_environment
-from stepaudit.errors import UserError, describe_error, first_line
+from stepaudit.errors import UserError, describe_error
 from stepaudit.isolation import Received, is_device_lost, run_isolated, start_autograd
 from stepaudit.ladder.climb import warm_up_compiler
 from stepaudit.ladder.values_audit import audit_values
@@ -21,8 +22,14 @@ from stepaudit.options import USUALLY, AuditOptions
 from stepaudit.properties.aliasing import find_aliasing, find_overwritten_outputs, find_unstable_addresses
 from stepaudit.properties.captured_values import restoring
 from stepaudit.properties.colliding_writes import find_colliding_writes
-from stepaudit.properties.compilations import find_graph_breaks, find_recompilations, measure_graphs
-from stepaudit.properties.compiled_run import CompiledRun, is_overwritten, run_compiled, silencing_compiler
+from stepaudit.properties.compilations import find_graph_breaks, find_recompilations, measure_graphs, report_raised
+from stepaudit.properties.compiled_run import (
+    CompiledRun,
+    RepeatedCallError,
+    is_overwritten,
+    run_compiled,
+    silencing_compiler,
+)
 from stepaudit.properties.guard_holes import find_guard_holes
 from stepaudit.properties.launches import collecting_messages, find_copied_inputs, measure_launches
 from stepaudit.properties.speed import measure_speed
@@ -31,12 +38,10 @@ from stepaudit.properties.stream_races import find_stream_races
 from stepaudit.properties.syncs import find_cuda_syncs, find_syncs, watch_eager_reads
 from stepaudit.report import AuditReport, ReportBuilder, check_budget, read_budget
 from stepaudit.source_lines import find_definition, find_stack_line
-from stepaudit.values import convert_tensors
 
-_EAGER: Final = (watch_eager_reads, find_colliding_writes)
+_EAGER: Final = (watch_eager_reads, find_colliding_writes, find_aliasing)
 _COMPILING: Final = (find_syncs, find_graph_breaks, find_recompilations, measure_graphs)
 _CALLS: Final = (
-    find_aliasing,
     find_overwritten_outputs,
     find_unstable_addresses,
     measure_launches,
@@ -80,8 +85,6 @@ def audit_step(
     given = options.budget
     budget = read_budget(Path(given)) if isinstance(given, (str, Path)) else check_budget(given or {})
     subject = replace(make_subject(options.name, function, make_inputs), calls=options.calls)
-    if options.device != "auto":
-        subject = replace(subject, make_inputs=_moving_to(options.device, subject.make_inputs))
     refuse_distributed(subject)
     start_autograd()
     with calling_plainly(function):
@@ -178,15 +181,22 @@ def examine_properties(subject: Subject, options: AuditOptions, report: ReportBu
 
 def _examine(run: CompiledRun, checks: tuple[Callable[[CompiledRun], None], ...]) -> None:
     for check in checks:
-        with restoring(run.found):
-            check(run)
+        try:
+            with restoring(run.found):
+                check(run)
+        except RepeatedCallError as error:
+            _report_repeated(run, check, error)
 
 
-def _moving_to(device: str, make_inputs: MakeInputs) -> MakeInputs:
-    """Return a function that makes the same arguments on a device. UserError for a device that does not exist here."""
+def _report_repeated(run: CompiledRun, check: Callable[[CompiledRun], None], error: RepeatedCallError) -> None:
+    """Report a repeated call that raised only when compiled: the check returns with the function in place of compiled code."""
+    eager = copy.copy(run)
+    eager.compiled, eager.report = run.function, ReportBuilder()
     try:
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
-        raise UserError(f"no such device: {first_line(str(error))}", where="device", fix="give cpu or cuda") from None
-
-    return lambda call: convert_tensors(make_inputs(call), lambda tensor: tensor.to(device))
+        with restoring(run.found):
+            check(eager)
+    except RepeatedCallError as expected:
+        if str(expected) == str(error):
+            run.report.skip("launches", f"{error}, without the compiler as well")
+            return
+    report_raised(run, error.__cause__ or error, f"{error}, which it does not without the compiler")

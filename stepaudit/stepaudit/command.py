@@ -178,13 +178,7 @@ def _audit_apart(names: tuple[str, str], given: dict[str, Any], announce: Callab
         )
     lost = ReportBuilder()
     line = end.rpartition(" at ")[2] if " at " in end else names[0]
-    lost.find(
-        "values",
-        mechanism="compiled code may end its process, or the use of the device",
-        finding=f"the process ended: {end}, while {received.part}",
-        where=line,
-        remedy="audit the rungs below it, such as --rung aot-eager",
-    )
+    lost.find("values", f"the process ended: {end}, while {received.part}", line)
     return lost.build(names[0].rpartition(":")[2], describe_environment(), budget={}, is_conclusive=True)
 
 

@@ -68,7 +68,6 @@ class AuditOptions:
     Args:
         name: the name in the report; the function's own if not given.
         calls: the number of different calls to make.
-        device: the device to which the inputs are moved; `auto` leaves them where they are.
         rungs: the ways to compile that are compared with eager: backend-eager, aot-eager, aot-eager-decomposed, default,
             reduce-overhead, max-autotune; an empty sequence leaves the values out.
         tolerance: the largest absolute and relative error of a float. If not given, a float may differ as far as another
@@ -87,7 +86,6 @@ class AuditOptions:
             does not return.
         reproducer: the Python file to write where a value deviates.
         repetitions: the number of times that the first call is repeated on equal arguments.
-        numerics: whether to list the error of each leaf as it is, in tf32, bf16 and fp16, and compiled, against float64.
         speed: whether to measure the time of a call, eager beside compiled.
         announce: receives the name of the work that begins.
 
@@ -97,7 +95,6 @@ class AuditOptions:
 
     name: str = ""
     calls: int = 6
-    device: str = "auto"
     rungs: Sequence[str] = RUNG_NAMES
     tolerance: float | None = None
     exact: bool = False
@@ -113,7 +110,6 @@ class AuditOptions:
     patience: float = SECONDS
     reproducer: Path | str | None = None
     repetitions: int = 2
-    numerics: bool = False
     speed: bool = False
     announce: Callable[[str], None] = lambda what: None
 

@@ -41,8 +41,6 @@ def show_measure(value: float, key: str) -> str:
         return f"{value:.2f} s" if value >= 0.1 else f"{value * 1e3:.3f} ms"
     if "bytes" in key:
         return f"{value / 1e6:,.2f} MB"
-    if "difference" in key or "error" in key:
-        return f"{value:.3g}"
     return f"{value:,.0f}" if math.isclose(value, round(value)) else f"{value:,.2f}"
 
 

@@ -36,6 +36,9 @@ KEYS: Final[dict[str, tuple[str, float]]] = {f"max_{name}": (name, 1) for name i
 }
 """The measure that each limit applies to, and the unit of the limit."""
 
+AUDITS: Final[dict[str, dict[str, str]]] = tomllib.loads(Path(__file__).with_name("findings.toml").read_text("utf-8"))
+"""The audits that find something, each with its mechanism and its usual remedy."""
+
 Cell: TypeAlias = bool | int | float | str
 
 
@@ -150,9 +153,9 @@ class ReportBuilder:
     listings: dict[str, str] = field(default_factory=dict)
     caveat: str = ""
 
-    def find(self, audit: str, *, mechanism: str, finding: str, where: str, remedy: str) -> None:
-        """Add a finding, unless it is already there."""
-        found = Finding(audit=audit, mechanism=mechanism, finding=finding, where=where, remedy=remedy)
+    def find(self, audit: str, finding: str, where: str, **texts: str) -> None:
+        """Add a finding, unless it is already there. texts: a mechanism or remedy other than those of the audit."""
+        found = Finding(audit=audit, finding=finding, where=where, **AUDITS[audit] | texts)
         if found not in self.findings:
             self.findings.append(found)
 

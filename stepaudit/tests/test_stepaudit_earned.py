@@ -3,7 +3,7 @@
 import itertools
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
@@ -201,3 +201,30 @@ def find_values(x: Tensor) -> Tensor:
 
 def test_a_run_that_sees_the_operations_may_differ_by_a_unit_of_rounding():
     assert audit(find_values, "backend-eager").verdict is Verdict.AGREE
+
+
+def draw_doubles(call: int) -> tuple[Tensor]:
+    return (torch.rand(64, dtype=torch.float64, generator=torch.Generator().manual_seed(call)) + 0.1,)
+
+
+def scale_if_compiled(x: Tensor, num_units: float) -> Tensor:
+    return x * (1 + num_units * torch.finfo(torch.float64).eps) if torch.compiler.is_compiling() else x
+
+
+@pytest.mark.parametrize(
+    ("step", "num_units", "verdict"),
+    [
+        (torch.sin, 20, Verdict.AGREE),
+        (lambda x: x.sum(0, keepdim=True), 20, Verdict.AGREE),
+        (lambda x: x.clone().mul_(0.3).index_add_(0, torch.tensor([0, 0]), x[:2]), 20, Verdict.AGREE),
+        (torch.sin, 1e6, Verdict.DIVERGE),
+        (lambda x: x.flip(0), 20, Verdict.DIVERGE),
+        (lambda x: torch.where(x > 0.5, -2 * x, 0.1), 20, Verdict.DIVERGE),
+        (lambda x: (x * 10).floor().exp2(), 20, Verdict.DIVERGE),
+    ],
+)
+def test_in_float64_only_a_result_with_digits_of_its_own_is_rounded(
+    step: Callable[[Tensor], Tensor], num_units: float, verdict: Verdict
+):
+    report = audit(lambda x: scale_if_compiled(step(x), num_units), "backend-eager", draw_doubles)
+    assert report.verdict is verdict

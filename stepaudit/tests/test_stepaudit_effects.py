@@ -201,6 +201,12 @@ def test_rungs_that_are_right_again_are_named():
     assert found.finding.endswith("; right again on aot-eager")
 
 
+def test_the_climb_ends_where_a_second_rung_deviates():
+    rungs = ("backend-eager", "aot-eager", "aot-eager-decomposed")
+    ladder = climb(make_subject("", lay_out_otherwise, draw), AuditOptions(rungs=rungs, calls=1, repetitions=0))
+    assert [each.rung.name for each in ladder.climbs] == ["backend-eager", "aot-eager"]
+
+
 def keep_strides(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return x.reshape(2, 2).t() + 1, x.sum().expand(3), (x * 2)[::2]
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 import torch
 from planted_steps import line_of
 
-from stepaudit import AuditReport, audit_step
+from stepaudit import AuditReport, Verdict, audit_step
 
 pytestmark = pytest.mark.deep
 
@@ -58,6 +59,38 @@ def test_a_shape_that_recompiles_is_found_at_the_line_that_depends_on_it():
     assert found(report) == [("recompilations", line_of(planted.step_with_shapes))]
     assert report.measures["recompilations"] == 2
     assert "size mismatch" in report.findings[0].finding
+
+
+def fail_later(graph: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
+    runs = count()
+
+    def run(*given: Any) -> Any:
+        if next(runs) > 2:
+            raise ValueError("no buffer is free")
+        return graph(*given)
+
+    return run
+
+
+def test_compiled_code_that_raises_when_a_call_is_repeated_is_found():
+    report = audit(lambda x: x + 1, lambda: (FOUR,), calls=2, backend=fail_later)
+    (found,) = report.findings
+    assert (found.audit, report.verdict) == ("compilation", Verdict.DIVERGE)
+    assert found.finding == (
+        "call 2, repeated, raises ValueError: no buffer is free, which it does not without the compiler"
+    )
+
+
+def count_down(left: torch.Tensor) -> torch.Tensor:
+    if int(left.sub_(1)) < 0:
+        raise ValueError("none is left")
+    return left + 1
+
+
+def test_a_step_that_raises_when_a_call_is_repeated_without_the_compiler_as_well_has_no_finding():
+    report = audit(count_down, lambda: (torch.tensor(1),), calls=1, backend="eager")
+    assert "compilation" not in {each.audit for each in report.findings}
+    assert any("repeated, raises ValueError: none is left" in each.reason for each in report.unmeasured)
 
 
 def test_a_branch_on_a_size_is_found_where_the_earlier_size_takes_the_other_way():

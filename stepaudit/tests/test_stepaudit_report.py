@@ -110,7 +110,6 @@ def test_a_report_is_rendered_in_reading_order():
         ("compile_seconds", 2.0, "2.00 s"),
         ("device_seconds_per_step", 0.0015, "1.500 ms"),
         ("copied_bytes_per_step", 2_500_000, "2.50 MB"),
-        ("largest_difference", 0.000125, "0.000125"),
         ("graph_nodes", 12_345.0, "12,345"),
         ("syncs_per_step", 0.25, "0.25"),
     ],

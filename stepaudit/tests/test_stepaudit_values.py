@@ -157,24 +157,6 @@ size = compute(2)
     assert found == {"cpp_fused_add_0": "void kernel() {}\n// end", "triton_0": "@triton.jit\ndef triton_(x): pass"}
 
 
-def multiply(x: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-    return x @ weights, x + 1 / 3
-
-
-def test_the_numerics_of_a_step_get_worse_with_the_precision() -> None:
-    draw = torch.Generator().manual_seed(0)
-    inputs = torch.randn(8, 32, generator=draw), torch.randn(32, 4, generator=draw)
-    subject = Subject("multiply", multiply, lambda call: inputs, calls=1)
-    report = audit(subject, AuditOptions(rungs=("backend-eager",), numerics=True))
-    product, total = report.sections["numerics"].rows
-    errors = [float(str(product[name]).split(" (")[0]) for name in ("as it is", "tf32", "bf16")]
-    assert errors == sorted(errors)
-    assert errors[0] < 1e-6 < 1e-5 < errors[1] < errors[2] < 1e-1
-    assert (product["leaf"], product["on rung backend-eager"]) == ("output[0]", product["as it is"])
-    # Only factors of products are rounded to tf32.
-    assert total["tf32"] == total["as it is"]
-
-
 @pytest.mark.parametrize(("size", "is_stated"), [(0.01, False), (1e3, True)])
 def test_a_large_excuse_stands_in_the_line_of_the_verdict(size: float, is_stated: bool) -> None:
     def add_in_another_order(x: Tensor) -> Tensor:
@@ -207,7 +189,7 @@ def test_where_the_source_cannot_be_taken_the_script_holds_the_graph(tmp_path: P
     ladder = climb(subject, AuditOptions(rungs=("default",)))
     assert ladder.first is not None
     minimal = find_minimal_graph(ladder.judge, ladder.first)
-    problem, _ = write_reproducer(subject, ladder.first, tmp_path / "graph.py", minimal=minimal)
+    problem, _ = write_reproducer(ladder.judge, ladder.first, tmp_path / "graph.py", minimal=minimal)
     assert problem == ""
     assert "def graph(" in (tmp_path / "graph.py").read_text()
 
@@ -230,10 +212,11 @@ def test_a_comparison_folded_in_tracing_is_found_on_the_first_rung(name: str, tm
     if not torch.__version__.startswith("2.13"):
         pytest.skip("torch 2.13 folds it")
     subject = take(name)
-    first = climb(subject, AuditOptions(rungs=BELOW_INDUCTOR)).first
+    ladder = climb(subject, AuditOptions(rungs=BELOW_INDUCTOR))
+    first = ladder.first
     assert first is not None
     assert first.rung.name == "backend-eager"
-    problem, _ = write_reproducer(subject, first, tmp_path / "mark.py")
+    problem, _ = write_reproducer(ladder.judge, first, tmp_path / "mark.py")
     assert problem == ""
     done = subprocess.run([sys.executable, "mark.py"], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 1
@@ -286,6 +269,19 @@ def test_two_passes_that_one_name_stands_for_are_left_out_together() -> None:
     culprit = find_culprit(judge, Climb(BY_NAME["default"], deviations, 1, 0.0))
     assert [(item.kind, len(item.where)) for item in culprit.items] in ([(PASS, 2)], [(PASS, 1)])
     assert culprit.num_tried > 1
+
+
+def add_with_caches(x: Tensor) -> Tensor:
+    return x + int(torch.compiler.is_compiling() and torch._inductor.config.fx_graph_cache)
+
+
+@pytest.mark.deep
+def test_a_deviation_that_needs_the_caches_is_laid_to_them() -> None:
+    subject = Subject("add", add_with_caches, lambda call: (torch.arange(4.0),), calls=1)
+    report = audit(subject, AuditOptions(rungs=("default",), seconds=60))
+    (found,) = report.findings
+    assert found.mechanism == "the rung default adds: the compiler's caches"
+    assert report.sections["attribution"].rows[0]["left_out"] == "switch fx_graph_cache=False (torch._inductor.config)"
 
 
 @pytest.mark.deep

@@ -10,7 +10,6 @@ from typing import Any, Final, NamedTuple
 from unittest.mock import patch
 
 import torch
-from torch._inductor.utils import fresh_cache
 
 from stepaudit.audited_function import Function, Inputs, Subject, seeding
 from stepaudit.compiled_step import is_compiled
@@ -27,10 +26,10 @@ from stepaudit.properties.captured_values import find_captured_values
 from stepaudit.properties.compiled_run import silencing_compiler
 from stepaudit.values import EXACT, USUAL, Precision, is_on_cuda
 
-COLD, WARM, OFF = "as users run it", "as users run it, from the caches", "without the caches"
+COLD, WARM = "as users run it", "as users run it, from the caches"
 """The states of the compiler's caches in which a rung runs."""
 FEW: Final = 2
-"""The number of calls in every state except the first."""
+"""The number of calls from the caches."""
 
 
 class Climb(NamedTuple):
@@ -38,9 +37,7 @@ class Climb(NamedTuple):
 
     num_calls:    the compared calls; seconds: the duration, including compilation; is_lost: whether the device was lost
     caches:       the first state of the caches in which calls deviated
-    is_of_caches: whether it deviates with the caches, but not without them
-    excuses:      differences that count as rounding
-    is_seeded:    whether the compiled code drew eager's random numbers (`fallback_random`)
+    excuses:      the differences that count as rounding
     observed:     the call of the first deviation
     """
 
@@ -50,9 +47,7 @@ class Climb(NamedTuple):
     seconds: float
     is_lost: bool = False
     caches: str = COLD
-    is_of_caches: bool = False
     excuses: tuple[Excuse, ...] = ()
-    is_seeded: bool = False
     observed: Observation | None = None
 
 
@@ -91,6 +86,7 @@ class Judge:
 
     unproven: the differences that may be rounding, if runs with other roundings cannot decide it
     signs, errors: the zeros with other signs, if these do not count as deviations, and the errors of other kinds
+    draws:    whether eager draws random numbers; if so, compiled code draws the same ones
     repeats:  further runs in eager, if eager does not repeat itself to the bit
     source:   why it does not, if more than a unit of rounding differs
     """
@@ -103,6 +99,7 @@ class Judge:
         self.signs: dict[str, None] = {}
         self.errors: dict[str, None] = {}
         self.expected = watch(subject, EAGER, repetitions=options.repetitions)
+        self.draws = any(each.draws for each in self.expected.values())
         self._watch_in = partial(watch, subject, EAGER, self.expected, repetitions=0)
 
     def compare(self, actual: Watched, precision: Precision) -> Iterator[tuple[Deviation, Observation]]:
@@ -150,10 +147,11 @@ class Judge:
 
     def watch(self, rung: Rung, most: int | None = None, **heard: Any) -> Watched:
         """Make the calls on a rung, compiled anew; only the first `most` calls if given. heard: as in `watch_isolated`."""
-        if most is None:
-            return watch_isolated(self.subject, rung, self.options, self.expected, **heard)
-        few = replace(self.subject, calls=min(most, self.subject.calls))
-        return watch_isolated(few, rung, replace(self.options, repetitions=0), self.expected)
+        subject, options = self.subject, self.options
+        if most is not None:
+            subject, options = replace(subject, calls=min(most, subject.calls)), replace(options, repetitions=0)
+        with torch._inductor.config.patch({"fallback_random": True} if self.draws else {}):
+            return watch_isolated(subject, rung, options, self.expected, **heard)
 
     def judge(self, actual: Watched) -> tuple[tuple[Deviation, ...], tuple[Excuse, ...]]:
         """Return the deviations, call by call, and the differences that count as rounding."""
@@ -190,14 +188,6 @@ class Judge:
         """Return whether the calls do what eager does. Where eager raises, the errors must be of the same kind."""
         kinds = [(self.expected[call].kind_of_error, observed.kind_of_error) for call, observed in actual.items()]
         return not self.judge(actual)[0] and all(expected == found for expected, found in kinds)
-
-    def run_as_found(self, climb: Climb) -> Watched:
-        """Make the calls on the rung on which a climb first deviated, in the same state of the caches."""
-        if not climb.is_of_caches:
-            return self.watch(climb.rung)
-        with fresh_cache():
-            actual = self.watch(climb.rung)
-            return self.watch(climb.rung) if climb.caches == WARM else actual
 
     def begin_search(self, work: str) -> Attempts:
         """Begin a search that may take half of the time for searches, and announce its attempts."""
@@ -253,8 +243,9 @@ def warm_up_compiler() -> None:
             raise UserError("belongs to others, or they can write there", where=folder, fix="delete it, or set TMPDIR")
     pick_vec_isa()
     if can_isolate():
-        with _compiling_anew(), compiling_without_caches(), torch._inductor.config.patch(compile_threads=1):
-            torch.compile(lambda rows: rows.flip(0) + rows)(torch.ones(64))
+        subject = Subject("warm-up", lambda rows: rows.flip(0) + rows, lambda call: (torch.ones(64),), calls=1)
+        with compiling_without_caches(), torch._inductor.config.patch(compile_threads=1):
+            watch(subject, Rung("warm-up", "", {"backend": "inductor"}), repetitions=0)
         torch_key()
         CacheBase.get_system()
 
@@ -266,8 +257,8 @@ def climb(subject: Subject, options: AuditOptions = USUALLY, rungs: Sequence[Run
 
     rungs: by default those of the options
 
-    A rung runs as users run it, with the compiler's caches in that folder. It runs again from these caches, and then
-    without caches.
+    A rung runs as users run it, with the compiler's caches in that folder. Each rung below the first one that deviates runs
+    again from the caches.
     """
     judge, unsteady = _judge_eager(subject, options)
     climbs: list[Climb] = []
@@ -282,9 +273,10 @@ def climb(subject: Subject, options: AuditOptions = USUALLY, rungs: Sequence[Run
             impossible.append((rung.name, "CUDA graphs need tensors on a CUDA device"))
             continue
         options.announce(f"{subject.name} on rung {rung.name}")
-        climbs.append(_climb_rung(judge, rung, is_seeded=bool(climbs) and climbs[-1].is_seeded))
-        # A higher rung also does the work of this one.
-        if climbs[-1].is_lost or any(each.kind == "end" for each in climbs[-1].deviations):
+        climbs.append(_climb_rung(judge, rung, is_first=not any(each.deviations for each in climbs)))
+        # A higher rung also does the work of this one. After two that deviate, the others show nothing new.
+        kinds = {each.kind for each in climbs[-1].deviations}
+        if climbs[-1].is_lost or "end" in kinds or (kinds and any(each.deviations for each in climbs[:-1])):
             break
     if all(each.error for each in judge.expected.values()) and not any(each.deviations for each in climbs):
         raise UserError(
@@ -327,39 +319,26 @@ def _judge_eager(subject: Subject, options: AuditOptions) -> tuple[Judge, tuple[
     return judge, () if judge.source.is_order and is_small else tuple(dict.fromkeys(each for each, _ in found))
 
 
-def _climb_rung(judge: Judge, rung: Rung, *, is_seeded: bool) -> Climb:
-    """Run a rung in each state of the caches. If random numbers differ, run it with those of eager."""
+def _climb_rung(judge: Judge, rung: Rung, *, is_first: bool) -> Climb:
+    """Run a rung as users run it. is_first: whether no rung below it deviates, so that the caches matter as well."""
     began = time.perf_counter()
-    found: tuple[Deviation, ...] = ()
-    excuses: tuple[Excuse, ...] = ()
-    observed: Observation | None = None
-    where, num_calls = COLD, 0
+    caches, num_calls = COLD, 0
     try:
-        with drawing_as_eager(is_seeded):
-            for caches in (COLD, WARM, OFF) if rung.has_caches else (COLD,):
-                with compiling_without_caches() if caches == OFF else nullcontext():
-                    actual = judge.watch(rung, None if caches == COLD else FEW)
-                deviations, excused = judge.judge(actual)
-                num_calls += len(actual)
-                draws = not is_seeded and any(each.draws for each in judge.expected.values())
-                if deviations and draws and not found:
-                    with drawing_as_eager(True):
-                        seeded, _ = judge.judge(judge.watch(rung))
-                    if len(seeded) < len(deviations):
-                        return _climb_rung(judge, rung, is_seeded=True)
-                excuses = excuses or excused
-                if deviations and not found:
-                    found, where, observed = deviations, caches, actual[deviations[0].call]
-                if any(each.kind == "end" for each in deviations):
-                    break
+        actual = judge.watch(rung)
+        deviations, excuses = judge.judge(actual)
+        num_calls += len(actual)
+        if rung.has_caches and is_first and not deviations:
+            actual, caches = judge.watch(rung, FEW), WARM
+            deviations, excused = judge.judge(actual)
+            num_calls, excuses = num_calls + len(actual), excuses or excused
     except RuntimeError as error:
         if not is_device_lost():
             raise
         lost = Deviation("some call", "error", "", f"the device was lost: {describe_error(error)}")
         return Climb(rung, (lost,), 0, time.perf_counter() - began, is_lost=True)
-    # If there are no deviations at the end, the rung is right without the caches.
+    observed = actual[deviations[0].call] if deviations else None
     seconds = time.perf_counter() - began
-    return Climb(rung, found, num_calls, seconds, False, where, not deviations, excuses, is_seeded, observed)
+    return Climb(rung, deviations, num_calls, seconds, False, caches, excuses, observed)
 
 
 def watch(
@@ -428,12 +407,6 @@ def _compiling_anew() -> Iterator[None]:
     quiet = patch("torch._inductor.select_algorithm.PRINT_AUTOTUNE", False, create=True)
     with silencing_compiler(), torch._dynamo.config.patch(suppress_errors=False), unmeasured, quiet:
         yield
-
-
-def drawing_as_eager(is_needed: bool) -> AbstractContextManager[Any]:
-    """Let compiled code draw the same random numbers as eager, if needed."""
-    patched: AbstractContextManager[Any] = torch._inductor.config.patch({"fallback_random": True} if is_needed else {})
-    return patched
 
 
 @contextmanager

@@ -19,8 +19,10 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 from unittest.mock import patch
 
+from torch._inductor.utils import fresh_cache
+
 from stepaudit.isolation import is_device_lost
-from stepaudit.ladder.climb import Climb, Judge, Watched, compiling_without_caches
+from stepaudit.ladder.climb import WARM, Climb, Judge, Watched, compiling_without_caches
 from stepaudit.minimize import minimize
 from stepaudit.options import Rung
 from stepaudit.source_lines import is_user_file
@@ -92,11 +94,13 @@ class Culprit(NamedTuple):
 
     num_tried: the number of compilations
     left:      if time ran out, the items that may still contain a culprit; `items` may then be too large
+    is_of_caches: whether it deviates with the compiler's caches, but not without them
     """
 
     items: tuple[Item, ...]
     num_tried: int
     left: tuple[Item, ...] = ()
+    is_of_caches: bool = False
 
 
 def find_culprit(judge: Judge, climb: Climb) -> Culprit:
@@ -106,18 +110,16 @@ def find_culprit(judge: Judge, climb: Climb) -> Culprit:
     whole, and then halved. Last comes the last line before which the trace can end. The caller chooses the folder of
     the caches.
     """
-    if climb.is_of_caches:
-        search = _Search(judge, climb)
-        caches = [item for item in _list_switches(climb.rung) if item.name in _OF_CACHES]
-        single = next(([item] for item in caches if search.repairs([item])), [])
-        return search.finish(single, caches)
+    search = _Search(judge, climb)
     with compiling_without_caches():
-        search = _Search(judge, climb)
         for search.judge in (*list_single(judge, climb), judge):
             items, actual = list_items(search.judge, climb.rung)
-            if search.judge.judge(actual)[0]:
-                break
-        return search.finish(_search_items(search, items), [item for item in items if item.kind != LINE])
+            if search.judge.judge(actual)[0] or not (climb.rung.has_caches or search.judge is not judge):
+                return search.finish(_search_items(search, items), [item for item in items if item.kind != LINE])
+    search.is_of_caches = True
+    caches = [item for item in _list_switches(climb.rung) if item.name in _OF_CACHES]
+    single = next(([item] for item in caches if search.repairs([item])), [])
+    return search.finish(single, caches)
 
 
 def list_single(judge: Judge, climb: Climb) -> list[Judge]:
@@ -231,7 +233,7 @@ def list_omitted(items: Sequence[Item]) -> list[tuple[str, str]]:
 class _Search:
     """The attempts to repair a subject on a rung; an attempt that fails to compile repairs nothing."""
 
-    has_failed = False
+    has_failed = is_of_caches = False
 
     def __init__(self, judge: Judge, climb: Climb) -> None:
         self.judge, self._climb = judge, climb
@@ -256,7 +258,7 @@ class _Search:
     def _attempt(self, items: Sequence[Item]) -> bool | None:
         try:
             with compiling_without(items):
-                actual = self.judge.run_as_found(self._climb)
+                actual = self._run()
                 if self.judge.is_right(actual):
                     return True
                 deviations, _ = self.judge.judge(actual)
@@ -269,13 +271,21 @@ class _Search:
         has_failed = any(each.kind in ("error", "end") and each.kind != known for each in deviations)
         return None if has_failed else False
 
+    def _run(self) -> Watched:
+        """Make the calls in the state of the caches in which they deviated."""
+        if not self.is_of_caches:
+            return self.judge.watch(self._climb.rung)
+        with fresh_cache():
+            actual = self.judge.watch(self._climb.rung)
+            return self.judge.watch(self._climb.rung) if self._climb.caches == WARM else actual
+
     def finish(self, items: Sequence[Item], all_items: Sequence[Item]) -> Culprit:
         """Return the items with the state of the search."""
-        num = self._attempts.num
-        if self._attempts.is_complete or len(items) == 1:
-            return Culprit(tuple(items), num)
-        untried = frozenset(all_items).difference(*self._known)
-        return Culprit(tuple(items), num, tuple(items) or tuple(each for each in all_items if each in untried))
+        left: Sequence[Item] = ()
+        if not self._attempts.is_complete and len(items) != 1:
+            untried = frozenset(all_items).difference(*self._known)
+            left = items or [each for each in all_items if each in untried]
+        return Culprit(tuple(items), self._attempts.num, tuple(left), self.is_of_caches)
 
 
 @contextmanager

@@ -14,7 +14,6 @@ from stepaudit.report import ReportBuilder
 from stepaudit.source_lines import find_calling_line
 from stepaudit.values import deepcopy_values
 
-AUDIT: Final = "custom-operators"
 _OF_TORCH: Final = re.compile(
     "_.*|aten|prims?|c10d(_functional)?|debug_mode_ops|debugprims|export|fsdp|higher_order|inductor(_prims)?|mkl|onednn|"
     "mkldnn(_prepacked)?|profiler|quantization|quantized(_decomposed)?|rngprims|sparse|static_runtime|streams|symm_mem"
@@ -43,13 +42,8 @@ def find_wrong_operators(uses: Mapping[Any, UseOfOperator], report: ReportBuilde
     for operator, use in uses.items():
         options.announce(f"operator {operator.name()}")
         for error, tests in _check(operator, use, options.patience).items():
-            report.find(
-                AUDIT,
-                mechanism="the compiler believes the schema, the fake kernel and the gradient of a custom operator",
-                finding=f"{operator.name()} fails {' and '.join(tests)} of torch.library.opcheck: {error}",
-                where=use.where,
-                remedy="repair how it is registered until torch.library.opcheck passes",
-            )
+            finding = f"{operator.name()} fails {' and '.join(tests)} of torch.library.opcheck: {error}"
+            report.find("custom-operators", finding, use.where)
 
 
 def _check(operator: Any, use: UseOfOperator, seconds: float) -> dict[str, list[str]]:

@@ -8,7 +8,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from stepaudit.ladder.climb import OFF, Climb, Judge
+from stepaudit.ladder.climb import Climb, Judge
 from stepaudit.ladder.culprit import LINE, SWITCH, Item, list_omitted
 from stepaudit.ladder.observation import VALUES
 from stepaudit.options import GIVEN, WITHOUT_CACHES
@@ -68,27 +68,20 @@ def render_repair(items: Sequence[Item]) -> str:
     return fill_template("repair.py.j2", patches=patches, omitted=omitted).strip()
 
 
-def list_settings(climb: Climb) -> list[str]:
-    """List the statements that set the compiler as it was set on a rung, after their imports."""
-    settings = ["torch._inductor.config.fallback_random = True"] if climb.is_seeded else []
-    if climb.caches == OFF:
-        settings += [
-            f"{module.__name__}.{name} = {off}" for module, held in WITHOUT_CACHES for name, off in held.items()
-        ]
-    return [*dict.fromkeys(f"import {each.partition('.config.')[0]}.config" for each in settings), *settings]
+def list_settings(judge: Judge) -> list[str]:
+    """List the statements that set the compiler as it was set on every rung, after their import."""
+    return ["import torch._inductor.config", "torch._inductor.config.fallback_random = True"] if judge.draws else []
 
 
-def explain_repair(name: str, climb: Climb, items: Sequence[Item]) -> str:
-    """Return Python that repeats a repair by hand; empty if nothing repairs the step.
-
-    name: the name of the step
-    """
+def explain_repair(judge: Judge, climb: Climb, items: Sequence[Item]) -> str:
+    """Return Python that repeats a repair by hand; empty if nothing repairs the step."""
     if lines := [item for item in items if item.kind == LINE]:
         return f"# Move {lines[0].name} and what follows it into a function with @torch.compiler.disable."
     if not items:
         return ""
     held = (climb.rung.options or {}).items()
     options = ", ".join(f"{option}={getattr(value, '__name__', repr(value))}" for option, value in held)
+    name = judge.subject.name
     compiled = name if climb.rung == GIVEN else f"torch.compile({name}, {options})"
     calls = ("with repair:", f"    {compiled}(...)  # as in eager")
-    return "\n".join(("import torch", *list_settings(climb), render_repair(items), *calls))
+    return "\n".join(("import torch", *list_settings(judge), render_repair(items), *calls))

@@ -52,8 +52,8 @@ def find_minimal_graph(judge: Judge, climb: Climb) -> MinimalGraph | None:
         for graph, arguments in trace_graphs(traced):
             for calls in (1, 2):
                 search = _Search(judge, climb, calls, attempts)
-                if deviation := search.find_deviation(graph, arguments):
-                    return search.run(graph, arguments, deviation)
+                if search.deviates(graph, arguments):
+                    return search.run(graph, arguments)
     return None
 
 
@@ -116,9 +116,8 @@ class _Search:
         self._options, self._rung, self._calls = replace(judge.options, repetitions=0), climb.rung, calls
         self._attempts, self._kind = attempts, climb.deviations[0].kind
         self._raises = bool(judge.expected[climb.deviations[0].call].error)
-        self._kernels: dict[str, str] = {}
 
-    def run(self, graph: GraphModule, arguments: Inputs, deviation: Deviation) -> MinimalGraph:
+    def run(self, graph: GraphModule, arguments: Inputs) -> MinimalGraph:
         """Remove the parts of a deviating graph that are not needed."""
         *nodes, last = graph.graph.nodes
         kept: Kept = tuple(node for node in nodes if node.op != "placeholder")
@@ -137,29 +136,31 @@ class _Search:
                     built = _build(whole, run, given, outputs, part)
                 except Exception:  # A part of a graph may not be a valid graph.
                     return False
-                return self.find_deviation(*built) is not None
+                return self.deviates(*built)
 
             kept = minimize((*kept, *range(len(outputs))), still_deviates)
             graph, arguments = _build(whole, run, given, outputs, kept)
         arguments = self._simplify(graph, arguments)
-        deviation = self.find_deviation(graph, arguments) or deviation
+        deviation, kernels = self._found
         lines = [find_node_line(each) for each in kept if isinstance(each, Node)]
         origin = "" if is_whole else _find_origin(graph, arguments, deviation)
         where = origin or next(filter(None, reversed(lines)), "")
-        return MinimalGraph(graph, arguments, self._calls, deviation, where, self._kernels, self._attempts.is_complete)
+        return MinimalGraph(graph, arguments, self._calls, deviation, where, kernels, self._attempts.is_complete)
 
-    def find_deviation(self, graph: GraphModule, arguments: Inputs) -> Deviation | None:
-        """Return the first deviation of a graph that resembles the deviation of the whole subject."""
+    def deviates(self, graph: GraphModule, arguments: Inputs) -> bool:
+        """Return whether a deviation of a graph resembles that of the whole subject. Keep the first one, and the kernels."""
         subject = Subject("graph", graph, lambda call: deepcopy_values(arguments), calls=self._calls)
         judge = Judge(subject, self._options)
         if not self._raises and any(each.error for each in judge.expected.values()):
-            return None
-        self._kernels = {}
-        actual = judge.watch(self._rung, listen=_reading_kernels, receive=lambda code: self._kernels.update(code[1]))
+            return False
+        kernels: dict[str, str] = {}
+        actual = judge.watch(self._rung, listen=_reading_kernels, receive=lambda code: kernels.update(code[1]))
         found, _ = judge.judge(actual)
         # A part that fails in another way than the whole shows a different problem.
-        alike = (each for each in found if each.kind == self._kind or not {each.kind, self._kind} & {"error", "end"})
-        return next(alike, None)
+        alike = [each for each in found if each.kind == self._kind or not {each.kind, self._kind} & {"error", "end"}]
+        if alike:
+            self._found = alike[0], kernels
+        return bool(alike)
 
     def _simplify(self, graph: GraphModule, arguments: Inputs) -> Inputs:
         """Replace the values of arguments by simple ones, as long as the graph still deviates."""
@@ -168,7 +169,7 @@ class _Search:
             for simple in _list_simple(value):
                 if not self._attempts.begin():
                     return tuple(held)
-                if self.find_deviation(graph, (*held[:number], simple, *held[number + 1 :])) is not None:
+                if self.deviates(graph, (*held[:number], simple, *held[number + 1 :])):
                     held[number] = simple
                     break
         return tuple(held)

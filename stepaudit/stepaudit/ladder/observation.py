@@ -189,7 +189,8 @@ def _find_error_of_step(error: BaseException) -> BaseException:
 
 def _read_generators() -> dict[str, str]:
     """Return digests of the states of Python's, NumPy's and torch's own generators of random numbers, by their names."""
-    states: dict[str, Any] = {"random": random.getstate(), "numpy.random": np.random.get_state(legacy=False)}
+    held: Any = np.random.get_state()
+    states: dict[str, Any] = {"random": random.getstate(), "numpy.random": [held[1].tolist(), *held[2:]]}
     cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []  # type: ignore[no-untyped-call]
     states |= {_OF_TORCH: [state.tolist() for state in (torch.get_rng_state(), *cuda)]}
     return {name: make_digest(state) for name, state in states.items()}

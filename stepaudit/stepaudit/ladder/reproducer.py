@@ -27,9 +27,9 @@ from torch import Tensor
 from torch.fx.graph_module import _format_import_block
 from torch.package.importer import ObjMismatchError, ObjNotFoundError, sys_importer
 
-from stepaudit.audited_function import Keywords, Subject
+from stepaudit.audited_function import Keywords
 from stepaudit.errors import first_line
-from stepaudit.ladder.climb import COLD, OFF, Climb
+from stepaudit.ladder.climb import WARM, Climb, Judge
 from stepaudit.ladder.culprit import Item, describe_repair
 from stepaudit.ladder.evidence import list_settings, render_repair
 from stepaudit.ladder.minimal_graph import MinimalGraph, render_graph
@@ -257,7 +257,7 @@ def _write_values(held: Tensor, device: str) -> str:
 
 
 def write_reproducer(
-    subject: Subject,
+    judge: Judge,
     climb: Climb,
     path: Path,
     *,
@@ -272,7 +272,7 @@ def write_reproducer(
     Returns:
         The reason why there is no file, or an empty text; and whether the file is right with the argument `repaired`.
     """
-    deviation, options = climb.deviations[0], climb.rung.options or {}
+    subject, deviation, options = judge.subject, climb.deviations[0], climb.rung.options or {}
     is_single = deviation.call.startswith("call ")
     number = int(deviation.call.split()[1]) - 1 if is_single else 0
     attempts: list[tuple[Callable[[], Bundle], Deviation, int]] = []
@@ -283,7 +283,7 @@ def write_reproducer(
     obstacles = {
         "the step compiles parts of itself": climb.rung == GIVEN,
         "the backend is a function": callable(options.get("backend")),
-        "it is wrong only when a graph is loaded from the caches": climb.caches not in (COLD, OFF),
+        "it is wrong only when a graph is loaded from the caches": climb.caches == WARM,
     }
     why, repair = next((why for why, is_so in obstacles.items() if is_so), ""), render_repair(items)
     for make, shown, calls in () if why else attempts:
@@ -301,7 +301,7 @@ def write_reproducer(
             shown=shown,
             right=describe_repair(items),
             source="\n".join(line for line in bundled.source.splitlines() if line.strip()),
-            settings=list_settings(climb),
+            settings=list_settings(judge),
             arguments=bundled.arguments.removeprefix("(").removesuffix(")"),
             calls=calls,
             name=bundled.name,

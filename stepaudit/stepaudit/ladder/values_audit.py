@@ -12,17 +12,15 @@ from torch._inductor.utils import fresh_cache
 from stepaudit.audited_function import Subject
 from stepaudit.errors import describe_error
 from stepaudit.isolation import is_device_lost
-from stepaudit.ladder.climb import Climb, Judge, Ladder, climb, drawing_as_eager, warm_up_compiler
+from stepaudit.ladder.climb import Climb, Judge, Ladder, climb, warm_up_compiler
 from stepaudit.ladder.culprit import LINE, Culprit, describe_repair, find_culprit
 from stepaudit.ladder.custom_operators import find_wrong_operators
 from stepaudit.ladder.eager_lines import find_deviating_line
 from stepaudit.ladder.evidence import explain_repair, list_values
 from stepaudit.ladder.minimal_graph import MinimalGraph, find_minimal_graph, render_graph
-from stepaudit.ladder.numerics import list_errors
 from stepaudit.ladder.observation import OVERWRITTEN, VALUES, Deviation
 from stepaudit.ladder.reproducer import write_reproducer
 from stepaudit.options import USUALLY, AuditOptions
-from stepaudit.properties.aliasing import OVERWRITTEN as KEPT
 from stepaudit.properties.captured_values import find_captured_values
 from stepaudit.report import Cell, ReportBuilder
 from stepaudit.source_lines import find_definition
@@ -76,12 +74,6 @@ def audit_values(subject: Subject, report: ReportBuilder, options: AuditOptions 
         if ladder.first is not None:
             _attribute(subject, ladder, ladder.first, options.script, report)
         _report_rungs(ladder, report)
-        if options.numerics and can_run and ladder.climbs:
-            options.announce(f"the numerics of {subject.name}")
-            rows = [*list_errors(ladder.judge, ladder.climbs[-1])]
-            report.add_section("numerics", "numerics: errors against float64, relative to the largest value", rows)
-            if not rows:
-                report.skip("numerics", "no run in float64 repeats eager")
     is_open = bool(ladder.unsteady or ladder.judge.unproven) or not num_operations
     return bool(ladder.climbs) and (not is_open or (ladder.first is not None and not ladder.unsteady))
 
@@ -103,8 +95,7 @@ def _report_rungs(ladder: Ladder, report: ReportBuilder) -> None:
             "calls": each.num_calls,
             "deviations": len(each.deviations),
             "rounding": len(each.excuses),
-            "caches": each.caches if each.deviations else "on, warm, off" if each.rung.has_caches else "none",
-            "random": "eager's, with fallback_random" if each.is_seeded else "as compiled",
+            "caches": each.caches if each.rung.has_caches else "none",
             "seconds": each.seconds,
         }
         for each in ladder.climbs
@@ -112,7 +103,7 @@ def _report_rungs(ladder: Ladder, report: ReportBuilder) -> None:
     report.add_section("rungs", "rungs, against eager", climbs)
     listed = [row for each in ladder.climbs for row in _list_deviations(each.rung.name, each.deviations)]
     report.add_section("deviations", "deviations", listed)
-    if any(each.is_seeded for each in ladder.climbs):
+    if ladder.judge.draws:
         report.details["random_numbers"] = (
             "compiled code draws other random numbers than eager; it is compared with torch._inductor.config.fallback_random",
         )
@@ -132,11 +123,10 @@ def _report_uncompared(ladder: Ladder, report: ReportBuilder) -> None:
     leaves = (pair for seen in ladder.judge.expected.values() for kind in VALUES for pair in seen.leaves(kind).items())
     opaque = {f"{path} ({leaf.kind})": None for path, leaf in leaves if isinstance(leaf, Other) and not leaf.text}
     names = [each.rung.name for each in ladder.climbs if not each.rung.draws_as_eager]
-    is_random = any(seen.draws for seen in ladder.judge.expected.values())
     streams = f"how far torch's random numbers advance on {', '.join(names)}, which draw from streams of their own"
     report.details["not_compared"] = (
         *(f"{each}: only its class" for each in opaque),
-        *([streams] if names and is_random else []),
+        *([streams] if names and ladder.judge.draws else []),
     )
 
 
@@ -150,29 +140,28 @@ def _attribute(subject: Subject, ladder: Ladder, first: Climb, path: Path | None
     is_repaired = False
     # Nothing more can run in this process after the device was lost.
     if not first.is_lost:
-        with drawing_as_eager(first.is_seeded):
-            with report.timing("cause"):
-                culprit = find_culprit(judge, first)
-            try:
-                with report.timing("line"):
-                    if name != "backend-eager":
-                        minimal = find_minimal_graph(judge, first)
-                    where = _find_line(judge, first, culprit, minimal)
-            except RuntimeError as error:
-                if not is_device_lost():
-                    raise
-                report.skip(AUDIT, f"the device was lost while the graph was minimized: {describe_error(error)}")
+        with report.timing("cause"):
+            culprit = find_culprit(judge, first)
+        try:
+            with report.timing("line"):
+                if name != "backend-eager" and not culprit.is_of_caches:
+                    minimal = find_minimal_graph(judge, first)
+                where = _find_line(judge, first, culprit, minimal)
+        except RuntimeError as error:
+            if not is_device_lost():
+                raise
+            report.skip(AUDIT, f"the device was lost while the graph was minimized: {describe_error(error)}")
         if path is not None:
             judge.options.announce(f"a script of {subject.name}")
             with report.timing("script"):
-                problem, is_repaired = write_reproducer(subject, first, path, minimal=minimal, items=culprit.items)
+                problem, is_repaired = write_reproducer(judge, first, path, minimal=minimal, items=culprit.items)
     left_out = " and ".join(map(str, culprit.items))
     found = first.deviations[0]
     report.add_section("values", f"{found.call}: {found.where}, value by value", list_values(judge, first))
     if minimal is not None:
         report.listings["minimal graph"], _ = render_graph(minimal.graph, "graph")
         report.listings |= {f"kernel {kernel}": source for kernel, source in minimal.kernels.items()}
-    report.listings["repair"] = explain_repair(subject.name, first, culprit.items)
+    report.listings["repair"] = explain_repair(judge, first, culprit.items)
     report.details["not_tried"] = tuple(map(str, culprit.left))
     if culprit.left:
         report.skip(
@@ -193,23 +182,21 @@ def _attribute(subject: Subject, ladder: Ladder, first: Climb, path: Path | None
         "repaired_by": f"python {path} repaired" if is_repaired else "",
     }
     report.add_section("attribution", "attribution", [row])
-    adds = "the compiler's caches" if first.is_of_caches else first.rung.adds
+    adds = "the compiler's caches" if culprit.is_of_caches else first.rung.adds
     audit, remedy = AUDIT, f"nothing that was left out repairs it ({culprit.num_tried} attempts)"
     if OVERWRITTEN in found.detail:
-        audit, remedy = KEPT, "keep a clone of it"
+        audit, remedy = "overwritten-outputs", "keep a clone of it"
     elif left_out:
         remedy = f"it is right {describe_repair(culprit.items)}"
     elif culprit.left:
         remedy = f"the search is not finished: {len(culprit.left)} items remain to be tried"
     right = [each.rung.name for each in ladder.climbs[ladder.climbs.index(first) :] if not each.deviations]
-    report.find(
-        audit,
-        mechanism=f"the rung {name} adds: {adds}",
-        finding=f"first deviation on rung {name}, {first.caches}, {found.call}: {found.kind} {found.where}: {found.detail}"
-        + (f"; right again on {', '.join(right)}" if right else ""),
-        where=where or find_definition(subject.function),
-        remedy=remedy,
+    finding = (
+        f"first deviation on rung {name}, {first.caches}, {found.call}: {found.kind} {found.where}: {found.detail}"
     )
+    finding += f"; right again on {', '.join(right)}" if right else ""
+    where = where or find_definition(subject.function)
+    report.find(audit, finding, where, mechanism=f"the rung {name} adds: {adds}", remedy=remedy)
 
 
 def _find_line(judge: Judge, first: Climb, culprit: Culprit, minimal: MinimalGraph | None) -> str:

@@ -2,77 +2,53 @@
 
 from collections import Counter
 from collections.abc import Iterator
-from functools import partial
-from typing import Any
 
 from torch import Tensor
 
-from stepaudit.properties.captured_values import CapturedValue, find_captured_values, restoring
+from stepaudit.properties.captured_values import CapturedValue, find_captured_values
 from stepaudit.properties.compiled_run import Call, CompiledRun, is_overwritten, make_call
+from stepaudit.report import ReportBuilder
 from stepaudit.source_lines import find_definition, find_line_in_text, find_return
 from stepaudit.values import copy_tensor, count_writes, find_aliases, find_storage, is_same, list_tensors
 
 AUDIT = "aliasing"
 OVERWRITTEN = "overwritten-outputs"
-ADDRESSES = "address-stability"
-_SHARED = "an output that is an input, or a view of one, changes when that memory is written again"
-_CLONE = "return a clone, or write into a new tensor"
-_REPLAYED = "a captured graph returns its outputs in its own memory, which the next replay overwrites"
 
 
 def find_aliasing(run: CompiledRun) -> None:
-    """Compare which leaves share memory with and without the compiler, and whether the shared memory is written in place."""
-    if not run.calls:
-        return
-    subject, report, inputs = run.subject, run.report, run.subject.inputs(0)
-    given = _list_inputs(inputs, run)
-    before = [(tensor, copy_tensor(tensor), count_writes(tensor)) for _, tensor in given]
-    with restoring(run.found):
-        eager, error = make_call(subject.function, inputs, 0)
+    """Find outputs of eager calls whose memory the step writes in place, in the same call or in a later one."""
+    report, last = run.report, find_return(run.function)
+    calls: list[Call] = []
+    shared: dict[str, str] = {}
+    for number, inputs in enumerate(run.all_inputs()):
+        given = [*list_tensors(inputs, "argument "), *((each.path, held) for each, held in run.list_captured_tensors())]
+        before = [(tensor, copy_tensor(tensor), count_writes(tensor)) for _, tensor in given]
+        call, _ = make_call(run.function, inputs, number)
         written = {
             find_storage(tensor)
             for tensor, old, num in before
             if count_writes(tensor) != num or (old is not None and not is_same(old, tensor.detach()))
-        } - {0}
-        expected = _find_aliases(given, eager)
-    if error is not None:
-        return
-    call = run.calls[0]
-    actual = _find_aliases(_list_inputs(call.inputs, run), call)
-    shared = {output: first for output, first in actual.items() if first.startswith("output")}
-    aliased = {output: first for output, first in actual.items() if output not in shared}
+        }
+        outputs = [(f"output{path}", memory) for path, memory in call.memory]
+        aliases = find_aliases(((path, find_storage(tensor)) for path, tensor in given), outputs)
+        shared = {path: aliases[path] for path, memory in outputs if memory and memory in written} | shared
+        if not number:
+            _list_aliases(aliases, report)
+        calls.append(call)
+    for path, first in shared.items():
+        shares = f"{path} shares its memory with {first}, which the step writes in place"
+        report.find(AUDIT, f"{shares}: an output that was kept changes with the next call", last)
+    run.changed_in_eager = set(_find_lost(calls))
+    for path in run.changed_in_eager - set(shared):
+        report.find(AUDIT, f"{path} of a call is changed by a later call, with and without the compiler", last)
+
+
+def _list_aliases(aliases: dict[str, str], report: ReportBuilder) -> None:
+    shared = {output: first for output, first in aliases.items() if first.startswith("output")}
+    aliased = {output: first for output, first in aliases.items() if output not in shared}
     report.measures |= {"aliased_outputs": len(aliased), "shared_outputs": len(shared)}
-    report.details["aliased_outputs"] = tuple(
-        f"{output} is or views {first}" for output, first in sorted(aliased.items())
-    )
-    report.details["shared_outputs"] = tuple(f"{first} and {output}" for output, first in sorted(shared.items()))
-    at_return = partial(report.find, AUDIT, where=find_return(subject.function))
-    for path, memory in eager.memory:
-        if memory in written:
-            at_return(
-                mechanism=_SHARED,
-                finding=f"output{path} shares its memory with {expected[f'output{path}']}, which the step writes in place: "
-                "an output that was kept changes with the next call",
-                remedy=_CLONE,
-            )
-    for one, other, when in ((actual, expected, "when compiled"), (expected, actual, "when not compiled")):
-        for output in (path for path in one if path not in other):
-            at_return(
-                mechanism="a write to one of two tensors that share memory is seen in the other",
-                finding=f"{output} shares memory with {one[output]} only {when}",
-                remedy="clone one of them in the step",
-            )
-
-
-def _list_inputs(inputs: Any, run: CompiledRun) -> list[tuple[str, Tensor]]:
-    captured = [(each.path, tensor) for each, tensor in run.list_captured_tensors()]
-    return [*list_tensors(inputs, "argument "), *captured]
-
-
-def _find_aliases(given: list[tuple[str, Tensor]], call: Call) -> dict[str, str]:
-    """Return the outputs that share memory with an input or an earlier output, each with the first such leaf."""
-    held = [(path, find_storage(tensor)) for path, tensor in given]
-    return find_aliases(held, [(f"output{path}", memory) for path, memory in call.memory])
+    report.details["aliased_outputs"] = tuple(f"{output} is or views {first}" for output, first in aliased.items())
+    report.details["shared_outputs"] = tuple(f"{first} and {output}" for output, first in shared.items())
 
 
 def find_overwritten_outputs(run: CompiledRun) -> None:
@@ -81,45 +57,21 @@ def find_overwritten_outputs(run: CompiledRun) -> None:
     If the caller reads no output after the next call, only outputs that the step itself keeps count.
     """
     subject, report = run.subject, run.report
-    lost = _find_lost(run.calls)
-    eager_paths: set[str] = set()
-    if lost:
-        with restoring(run.found):
-            eager = [make_call(subject.function, given, number)[0] for number, given in enumerate(run.all_inputs())]
-        eager_paths = set(_find_lost(eager))
-    find_overwritten = partial(report.find, OVERWRITTEN, mechanism=_REPLAYED)
+    lost = {path: how for path, how in _find_lost(run.calls).items() if path not in run.changed_in_eager}
+    last = find_return(subject.function)
     report.measures["overwritten_outputs"] = len(lost)
     report.details["overwritten_outputs"] = tuple(f"{path}: {how}" for path, how in lost.items())
-    for path, how in lost.items():
-        if path in eager_paths:
-            if any(each.audit == AUDIT and each.finding.startswith(f"{path} shares") for each in report.findings):
-                continue
-            report.find(
-                AUDIT,
-                mechanism=_SHARED,
-                finding=f"{path} of a call is changed by a later call, with and without the compiler",
-                where=find_return(subject.function),
-                remedy=_CLONE,
-            )
-        elif run.options.keeps_outputs:
-            find_overwritten(
-                finding=f"{path}, kept across calls: {how}",
-                where=find_return(subject.function),
-                remedy="clone it before the next call; if nothing reads it after that, say keeps_outputs=False",
-            )
-    kept = _find_kept_inside(run, eager_paths)
+    for path, how in lost.items() if run.options.keeps_outputs else ():
+        report.find(OVERWRITTEN, f"{path}, kept across calls: {how}", last)
+    kept = _find_kept_inside(run)
     if is_overwritten(run.error) and not kept:
-        find_overwritten(
-            finding="a call reads the output of an earlier one, whose memory a later replay took back",
-            where=find_line_in_text(str(run.error)) or find_definition(subject.function),
-            remedy="keep a clone of it",
+        where = find_line_in_text(str(run.error)) or find_definition(subject.function)
+        report.find(
+            OVERWRITTEN, "a call reads the output of an earlier one, whose memory a later replay took back", where
         )
     for captured in kept:
-        find_overwritten(
-            finding=f"the step itself keeps an output in {captured.path}: its memory is written by later calls",
-            where=captured.where,
-            remedy="keep a clone of it",
-        )
+        finding = f"the step itself keeps an output in {captured.path}: its memory is written by later calls"
+        report.find(OVERWRITTEN, finding, captured.where)
 
 
 def _list_changed(calls: list[Call]) -> Iterator[tuple[str, Tensor, str]]:
@@ -141,9 +93,9 @@ def _find_lost(calls: list[Call]) -> dict[str, str]:
     return lost
 
 
-def _find_kept_inside(run: CompiledRun, eager_paths: set[str]) -> list[CapturedValue]:
+def _find_kept_inside(run: CompiledRun) -> list[CapturedValue]:
     """Find captured tensors that are outputs, and whose memory is taken back or overwritten only when compiled."""
-    changed = [tensor for path, tensor, _ in _list_changed(run.calls) if path not in eager_paths]
+    changed = [tensor for path, tensor, _ in _list_changed(run.calls) if path not in run.changed_in_eager]
     gone = {id(tensor) for tensor in changed} | {find_storage(tensor) for tensor in changed} - {0}
     kept: dict[str, CapturedValue] = {}
     for captured in find_captured_values(run.function):
@@ -167,13 +119,9 @@ def find_unstable_addresses(run: CompiledRun) -> None:
         for number, given in enumerate(graph.inputs):
             seen = {row[number] for row in graph.addresses if number < len(row)}
             if given is not None and given.is_static and len(seen) > 1 and not seen & run.unmarked:
-                report.find(
-                    ADDRESSES,
-                    mechanism="a tensor marked as static is read at its address; a new address captures the graph anew",
-                    finding=f"{given.source} is marked as static and had {len(seen)} addresses in {len(graph.addresses)} calls",
-                    where=given.where or find_definition(run.function),
-                    remedy="write into one tensor with copy_, or remove the mark",
-                )
+                moved = f"had {len(seen)} addresses in {len(graph.addresses)} calls"
+                where = given.where or find_definition(run.function)
+                report.find("address-stability", f"{given.source} is marked as static and {moved}", where)
 
 
 def _count_unstable(addresses: list[tuple[str, int]]) -> int:

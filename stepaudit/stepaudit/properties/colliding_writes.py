@@ -19,7 +19,6 @@ from stepaudit.properties.compiled_run import CompiledRun, make_call
 from stepaudit.source_lines import find_calling_line
 from stepaudit.values import copy_values, find_differences, view_bits
 
-AUDIT = "duplicate-scatters"
 MOST_ELEMENTS: Final = 1 << 30
 """The size of the largest target that is examined."""
 _MOST_LINES: Final = 64
@@ -149,15 +148,8 @@ def find_colliding_writes(run: CompiledRun) -> None:
     )
     for each, difference in read.values():
         how = f": if the first does, {difference}" if difference else ""
-        report.find(
-            AUDIT,
-            mechanism="several values are written to one element, and the order of writes is not specified, in eager and in "
-            "compiled code alike",
-            finding=f"{each.operation} writes {each.num:,} elements different values, and the result depends on which one "
-            f"stays{how}",
-            where=each.where,
-            remedy="make the indices unique (a separate slot for dropped values), or reduce: scatter_reduce, index_add",
-        )
+        writes = f"{each.operation} writes {each.num:,} elements different values"
+        report.find("duplicate-scatters", f"{writes}, and the result depends on which one stays{how}", each.where)
 
 
 def _call_and_read(run: CompiledRun, number: int) -> Any:

@@ -14,10 +14,15 @@ from stepaudit.errors import describe_error, first_line
 from stepaudit.properties.compiled_run import Compilation, CompiledRun, is_overwritten
 from stepaudit.source_lines import find_code, find_definition, find_line_in_text, find_read, find_stack_line
 
-BREAKS: Final = "graph-breaks"
-RECOMPILATIONS: Final = "recompilations"
-FALLBACK: Final = "eager-fallback"
 _NAME: Final = re.compile(r"(?:tensor )?'?(?:[LG]\[')?([A-Za-z_]\w*)")
+_OF_TENSORS: Final = "give it tensors of one dtype, layout and requires_grad"
+_OF_STATE: Final = "call it under one grad mode, number of threads and default dtype"
+_REMEDIES: Final = {
+    "size": "give it one shape (pad), or torch._dynamo.mark_dynamic where nothing in the step depends on the size",
+    **dict.fromkeys(("dtype", "requires_grad", "stride"), _OF_TENSORS),
+    **dict.fromkeys(("GLOBAL_STATE", "grad_mode"), _OF_STATE),
+}
+"""The remedies of recompilations, by a word of their reasons."""
 _SIZE: Final = re.compile(r"size mismatch at index (\d+). expected (\d+)")
 
 
@@ -36,34 +41,21 @@ def find_graph_breaks(run: CompiledRun) -> None:
     """Find every break with its line, a function without any compiled part, and a failed compilation."""
     report, error = run.report, run.error
     if error is not None and not is_overwritten(error):
-        line = find_stack_line(traceback.extract_tb(error.__traceback__))
-        report.find(
-            "compilation",
-            mechanism="the compiled function raised where it should have returned",
-            finding=describe_error(error),
-            where=find_line_in_text(str(error)) or line or find_definition(run.function),
-            remedy="call it without the compiler; if it returns there, the values on the rungs say what fails",
-        )
+        report_raised(run, error, describe_error(error))
     reasons = [each for each in _list_breaks(run) if error is None or first_line(str(error)) not in each[1]]
     for where, reason in reasons:
-        report.find(
-            BREAKS,
-            mechanism="Dynamo ends a graph at what it cannot trace: Python runs it, and another graph begins after it; "
-            "nothing is fused or captured across, and a frame that cannot be resumed there runs without the compiler",
-            finding=first_line(reason) or "unknown",
-            where=where or find_definition(run.function),
-            remedy=_fix_break(reason),
-        )
+        where = where or find_definition(run.function)
+        report.find("graph-breaks", first_line(reason) or "unknown", where, remedy=_fix_break(reason))
     has_run = error is not None or any(call.num_runs for call in run.calls)
     if is_skipped := not (reasons or has_run or report.measures["aten_calls_per_step"] == 0):
-        report.find(
-            BREAKS,
-            mechanism="a frame that Dynamo skips, or is ordered to skip, runs without the compiler and without a word",
-            finding="no compiled graph ran in any call",
-            where=find_definition(run.function),
-            remedy="look for torch.compiler.disable, a generator, or a function that torch takes for its own",
-        )
+        report.find("graph-breaks", "no compiled graph ran in any call", find_definition(run.function))
     report.measures["graph_breaks"] = len(reasons) + is_skipped
+
+
+def report_raised(run: CompiledRun, error: BaseException, finding: str) -> None:
+    """Report that a call of compiled code raised, at the line that its error names."""
+    line = find_stack_line(traceback.extract_tb(error.__traceback__))
+    run.report.find("compilation", finding, find_line_in_text(str(error)) or line or find_definition(run.function))
 
 
 def _list_breaks(run: CompiledRun) -> list[tuple[str, str]]:
@@ -100,13 +92,7 @@ def find_recompilations(run: CompiledRun) -> None:
         reason = _shorten_reason(group[-1])
         calls = ", ".join(str(each.call + 1) for each in group)
         counted = f"{len(group)} recompilations (calls" if len(group) > 1 else "1 recompilation (call"
-        report.find(
-            RECOMPILATIONS,
-            mechanism="a guard on an assumption of the graph fails, and the frame is compiled again",
-            finding=f"{counted} {calls}): {reason}",
-            where=where,
-            remedy=_fix_recompilation(reason),
-        )
+        report.find("recompilations", f"{counted} {calls}): {reason}", where, **_fix_recompilation(reason))
     report.measures["recompilations"] = len(again)
     report.details["recompilations"] = tuple(f"call {each.call + 1}: {_shorten_reason(each)}" for each in again)
     _find_fallback(run, groups)
@@ -127,14 +113,9 @@ def _find_fallback(run: CompiledRun, groups: dict[str, list[Compilation]]) -> No
     code = (given_up[0].function if given_up else "") or find_definition(run.function)
     finding = f"{code}: compiled {limit} times, then given up" if given_up else "compiled code no longer runs"
     first = next((each.call for each in given_up), None)
-    report.find(
-        FALLBACK,
-        mechanism="past the recompile limit a frame runs without the compiler and says so in a log at most",
-        finding=f"{finding}; {num_silent} of {len(run.calls)} calls ran no compiled graph"
-        + (f", from call {first + 1} on" if first is not None else ""),
-        where=lines[-1] if lines else code,
-        remedy="remove the cause of the recompilations; torch._dynamo.config.fail_on_recompile_limit_hit makes it an error",
-    )
+    finding += f"; {num_silent} of {len(run.calls)} calls ran no compiled graph"
+    finding += f", from call {first + 1} on" if first is not None else ""
+    report.find("eager-fallback", finding, lines[-1] if lines else code)
 
 
 def _shorten_reason(each: Compilation) -> str:
@@ -163,14 +144,9 @@ def _locate_guard(each: Compilation, run: CompiledRun) -> str:
     return each.function or find_definition(run.function)
 
 
-def _fix_recompilation(reason: str) -> str:
-    if "size" in reason:
-        return "give it one shape (pad), or torch._dynamo.mark_dynamic where nothing in the step depends on the size"
-    if "dtype" in reason or "requires_grad" in reason or "stride" in reason:
-        return "give it tensors of one dtype, layout and requires_grad"
-    if "GLOBAL_STATE" in reason or "grad_mode" in reason:
-        return "call it under one grad mode, number of threads and default dtype"
-    return "pass what changes as a tensor, or keep it the same between calls"
+def _fix_recompilation(reason: str) -> dict[str, str]:
+    """Return the remedy of a failed guard, if it is not the usual one."""
+    return next(({"remedy": remedy} for word, remedy in _REMEDIES.items() if word in reason), {})
 
 
 def _complete_path(line: str, files: Iterable[str]) -> str:

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch._dynamo import utils as dynamo_utils
 
 from stepaudit.audited_function import Function, Inputs, Subject, call_with, seeding
-from stepaudit.errors import UserError, describe_error
+from stepaudit.errors import describe_error
 from stepaudit.options import AuditOptions
 from stepaudit.properties.captured_values import CapturedState, CapturedValue, find_captured_values
 from stepaudit.report import ReportBuilder
@@ -119,6 +119,7 @@ class CompiledRun:
     compiled: the compiled function, which can be called again only within `silencing_compiler`
     breaks:   (reason, line) of graph breaks; error: the error that ended the calls
     unmarked: the addresses of arguments that the caller did not mark as static; the compiler itself marks parameters
+    changed_in_eager: the outputs of eager calls that later eager calls change
     messages: the compiler's messages, and `warned` its warnings, with the reasons why it captured no CUDA graph
     """
 
@@ -136,6 +137,7 @@ class CompiledRun:
     error: BaseException | None = None
     num_kernels: int = 0
     unmarked: set[int] = field(default_factory=set)
+    changed_in_eager: set[str] = field(default_factory=set)
     messages: list[logging.LogRecord] = field(default_factory=list)
     warned: list[warnings.WarningMessage] = field(default_factory=list)
 
@@ -316,18 +318,18 @@ def is_overwritten(error: BaseException | None) -> bool:
     return error is not None and "CUDAGraphs that has been overwritten" in str(error)
 
 
+class RepeatedCallError(Exception):
+    """A call raised when it was repeated, although it returned the first time. The message says how."""
+
+
 def repeat_calls(compiled: Function, inputs: list[Inputs]) -> None:
-    """Make calls of a function that was compiled for them. UserError if one raises, since the first time none did."""
+    """Make calls of a function that was compiled for them. RepeatedCallError if one raises."""
     for number, given in enumerate(inputs):
         torch.manual_seed(number)
         try:
             call_with(compiled, given)
         except Exception as error:
-            raise UserError(
-                f"the compiled function raises when call {number + 1} is repeated: {describe_error(error)}",
-                where=f"call {number + 1}",
-                fix="compare the rungs, which repeat calls as well",
-            ) from error
+            raise RepeatedCallError(f"call {number + 1}, repeated, raises {describe_error(error)}") from error
 
 
 def make_call(function: Function, inputs: Inputs, number: int) -> tuple[Call, BaseException | None]:

@@ -150,15 +150,8 @@ def measure_launches(run: CompiledRun) -> None:
     counted = f"{seen.replays} replays and {seen.launches} kernel launches in {len(inputs)} calls"
     texts = [each.getMessage() for each in run.messages] + [str(each.message) for each in run.warned]
     for text in _list_reasons(texts) or [""]:
-        report.find(
-            REPLAYS,
-            mechanism="what cannot be captured is launched kernel by kernel; the compiler's counters may not show it",
-            finding=f"{counted}: {first_line(text) or 'the compiler gives no reason'}",
-            where=find_line_in_text(text) or find_definition(run.function),
-            remedy="call backward, or torch.compiler.cudagraph_mark_step_begin() before each step, or use torch.no_grad()"
-            if "fast path" in text
-            else "keep all tensors on the device, mutate no input that is not static, and read no value in the step",
-        )
+        where = find_line_in_text(text) or find_definition(run.function)
+        report.find(REPLAYS, f"{counted}: {first_line(text) or 'the compiler gives no reason'}", where)
 
 
 def _list_reasons(messages: Iterable[str]) -> list[str]:
@@ -230,10 +223,5 @@ def find_copied_inputs(run: CompiledRun) -> None:
         known = [held[address] for held in (captured, sources) if address in held]
         if address in arguments or not known:
             continue
-        report.find(
-            COPIES,
-            mechanism="a tensor of a closure, a global or an attribute is not a static input: each replay copies it first",
-            finding=f"{known[0][0]}, {size} bytes, is copied before each replay",
-            where=known[-1][1] or known[0][1] or find_definition(run.function),
-            remedy="torch._dynamo.mark_static_address(tensor) before compiling, or a buffer or parameter of a module",
-        )
+        where = known[-1][1] or known[0][1] or find_definition(run.function)
+        report.find(COPIES, f"{known[0][0]}, {size} bytes, is copied before each replay", where)

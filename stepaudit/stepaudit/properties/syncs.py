@@ -15,9 +15,6 @@ from stepaudit.properties.compiled_run import CompiledRun, make_call, repeat_cal
 from stepaudit.source_lines import find_calling_line, find_definition
 
 AUDIT = "syncs"
-_MECHANISM = (
-    "the host waits for the device to reach this line, and launches nothing meanwhile; no CUDA graph can hold it"
-)
 _READ: Final = "a value is read (item, bool, int or float of a tensor)"
 _TO_HOST: Final = {Tensor.tolist, Tensor.numpy, Tensor.cpu, Tensor.__array__}
 _TRANSFERS: Final = {*(each.__name__ for each in _TO_HOST), "to('cpu')", "aten._to_copy.default", "aten.copy_.default"}
@@ -116,13 +113,7 @@ def find_syncs(run: CompiledRun) -> None:
         seen |= each
     run.report.measures["syncs_per_step"] = max(sum(each.values()) for each in left)
     for (where, what), num in seen.items():
-        run.report.find(
-            AUDIT,
-            mechanism=_MECHANISM,
-            finding=f"{what}, {num} times in a call" if num > 1 else what,
-            where=where,
-            remedy="keep it on the device: a mask instead of nonzero, torch.where instead of a branch; read after the loop",
-        )
+        run.report.find(AUDIT, f"{what}, {num} times in a call" if num > 1 else what, where)
 
 
 def find_cuda_syncs(run: CompiledRun) -> None:
@@ -165,10 +156,4 @@ def find_cuda_syncs(run: CompiledRun) -> None:
     for where, num in steady.items():
         # The wait of a line that is known may have no line in compiled code.
         if where not in known and not (where == unknown and known):
-            report.find(
-                AUDIT,
-                mechanism=_MECHANISM,
-                finding=f"compiled code waits here, {num / len(inputs):g} times in a call",
-                where=where,
-                remedy="keep it on the device, or read it after the loop",
-            )
+            report.find(AUDIT, f"compiled code waits here, {num / len(inputs):g} times in a call", where)
