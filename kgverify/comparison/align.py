@@ -1,6 +1,6 @@
 """The alignment of two traces: candidates are paired by query, side and atom, never by position."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from math import prod
 from typing import Any, Final, NamedTuple
@@ -28,7 +28,7 @@ UNDECIDED: Final = (Outcome.OPEN, Outcome.DEPTH_LIMIT)
 """The outcomes of a search that did not decide: its budget ended, or there are only proofs beyond its bound."""
 
 ROWS: Final = 1 << 16
-"""The number of candidates to compare at a time while both traces have them in the same order."""
+"""The number of candidates to read at a time."""
 
 
 class Alignment(NamedTuple):
@@ -59,6 +59,11 @@ class SourceCandidates:
             return columns
         candidates = CandidateSet(*columns)
         return candidates if self._convert is None else candidates._replace(atom=self._convert(candidates.atom))
+
+    def blocks(self) -> Iterator[Any]:
+        """Yield the columns that identify all candidates, block by block."""
+        for begin in range(0, self.num_candidates, ROWS):
+            yield self.take(np.arange(begin, min(begin + ROWS, self.num_candidates)))
 
 
 CandidateReader = CandidateSet | SourceCandidates

@@ -208,8 +208,6 @@ class Comparer:
             self._judge_unpaired(self._alignment)
         for rows, others in blocks:
             self._compare_block(rows, others)
-            for source in self._files:
-                source.trace.release()
         listed = self._explain(found.explained) if self._options.explains else found.listed()
         self.num_found = found.num
         self.lists_all = found.num == len(listed) and found.num_ties == len(found.near_ties)
@@ -331,6 +329,20 @@ class Comparer:
     def paired_rows(self) -> NDArray[np.int64]:
         """The candidates of the expected trace that the actual trace has as well, after `compare`."""
         return np.arange(self.sources[0].num_candidates) if self._alignment is None else self._alignment.expected
+
+    def rows_of(self, pairs: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the rows in the expected trace of some pairs of candidates, given by their numbers, after `compare`."""
+        return pairs if self._alignment is None else self._alignment.expected[pairs]
+
+    def find_pairs(self, rows: Sequence[int]) -> NDArray[np.int64]:
+        """Return the numbers, ascending, of the pairs to which some candidates of the expected trace belong."""
+        wanted = np.unique(np.array(rows, np.int64))
+        if self._alignment is None:
+            return wanted
+        pairs = np.searchsorted(self._alignment.expected, wanted)
+        is_paired = pairs < len(self._alignment.expected)
+        is_paired[is_paired] = self._alignment.expected[pairs[is_paired]] == wanted[is_paired]
+        return pairs[is_paired]
 
     def counterparts(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the rows in the actual trace of some candidates of the expected trace, after `compare`."""

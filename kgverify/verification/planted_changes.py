@@ -197,15 +197,18 @@ def _plant_in_columns(comparer: Comparer) -> list[str]:
 def _load_pair(comparer: Comparer) -> tuple[Trace, Trace] | None:
     """Return both sides of a few candidates that agree; if no candidate agrees, use expected ones for both sides."""
     found = comparer.comparison
-    rows = comparer.paired_rows
-    if not len(rows):
+    num = found.coverage.candidates
+    if not num:
         return None
-    differing = [*(each.candidate for each in found.divergences), *(each.candidate for each in found.near_ties)]
-    agreeing = np.setdiff1d(rows, np.array(differing, np.int64)) if comparer.lists_all else rows[:0]
-    chosen = agreeing if len(agreeing) else rows
-    spread = np.unique(np.linspace(0, len(chosen) - 1, MAX_CANDIDATES).astype(np.int64))
-    expected, actual = comparer.load_pairs(chosen[spread])
-    if not len(agreeing):
+    rows = [*(each.candidate for each in found.divergences), *(each.candidate for each in found.near_ties)]
+    differing = comparer.find_pairs(rows)
+    num_agreeing = num - len(differing) if comparer.lists_all else 0
+    spread = np.unique(np.linspace(0, (num_agreeing or num) - 1, MAX_CANDIDATES).astype(np.int64))
+    if num_agreeing:
+        # The n-th pair that agrees is behind each pair that differs and has at most n agreeing pairs before it.
+        spread += np.searchsorted(differing - np.arange(len(differing)), spread, side="right")
+    expected, actual = comparer.load_pairs(comparer.rows_of(spread))
+    if not num_agreeing:
         actual = replace(expected, header=actual.header, fields=actual.fields)
     return expected, actual
 

@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from kgverify.comparison.align import ROWS, SourceCandidates
 from kgverify.comparison.comparable import VERIFIED_STEPS, MemorySource, StepSource, has_steps
 from kgverify.comparison.compare import Comparer
 from kgverify.comparison.equal_columns import has_same_bytes
@@ -21,7 +22,7 @@ from kgverify.comparison.stored_columns import FileSource
 from kgverify.errors import count_of
 from kgverify.program.outcomes import STEP_STAGES, Stage
 from kgverify.trace.files.manifest import MANIFEST
-from kgverify.trace.model.columns import KNOWLEDGE_GRAPH, Candidates, CandidateSet, Range, are_equal, starts_of
+from kgverify.trace.model.columns import KNOWLEDGE_GRAPH, CandidateSet, Range, are_equal, starts_of
 from kgverify.trace.model.consistency import Contradictions, count_repeated, describe_rankings
 from kgverify.trace.model.digests import Words
 from kgverify.trace.model.schema import TraceLevel
@@ -144,7 +145,6 @@ def _check_sources(comparer: Comparer, roles: Sequence[str]) -> tuple[list[str],
                 columns = source.load(source.read_rows(rows), rows).columns
                 found.add(columns, source.header, source.fields, begin)
                 num += end - begin
-                source.trace.release()
             found = _check_ends(source, found)
             notes.append(
                 f"{SAMPLED} {role} trace: the ends of all candidates, and every value, digest and step of {num:,}"
@@ -152,7 +152,7 @@ def _check_sources(comparer: Comparer, roles: Sequence[str]) -> tuple[list[str],
             )
         texts = found.describe()
         if source.rankings is not None and not source.faults and source.shell().is_complete:
-            texts += describe_rankings(source.rankings, source.shell(has_candidates=True).columns.candidates)
+            texts += describe_rankings(source.rankings, SourceCandidates(source, None).blocks())
         reasons += [f"the {role} trace contradicts itself: {text}" for text in texts]
     return reasons, notes
 
@@ -170,19 +170,16 @@ def _check_ends(source: FileSource, sampled: Contradictions) -> Contradictions:
     """Return the contradictions at the ends of all candidates, and the contradictions of other kinds from the sample."""
     found, first = Contradictions(), 0
     for file in source.trace.files:
-        candidates = Candidates(
-            *(file.read(f"candidates/{name}", 0, file.num_candidates) for name in Candidates._fields)
-        )
-        ended = None
-        if "steps.outcome" in source.fields:
-            ends = np.cumsum(candidates.num_steps, dtype=np.int64)
-            # A candidate without steps gets a value that is never used.
-            ended = (
-                file.take("steps/outcome", np.maximum(ends - 1, 0)) if file.num_steps else np.zeros(len(ends), np.int8)
-            )
-        found.add_ends(candidates, ended, source.fields, first)
+        for begin in range(0, file.num_candidates, ROWS):
+            candidates = file.candidate_columns(begin, min(begin + ROWS, file.num_candidates))
+            ended = None
+            if "steps.outcome" in source.fields:
+                ends = file.offsets("candidates/num_steps").at(begin) + np.cumsum(candidates.num_steps, dtype=np.int64)
+                # A candidate without steps gets a value that is never used.
+                rows = np.maximum(ends - 1, 0)
+                ended = file.take("steps/outcome", rows) if file.num_steps else np.zeros(len(ends), np.int8)
+            found.add_ends(candidates, ended, source.fields, first + begin)
         first += file.num_candidates
-        file.release()
     found.found = {**sampled.found, **found.found}
     return found
 
