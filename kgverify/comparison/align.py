@@ -22,7 +22,7 @@ from kgverify.comparison.result import NO_CANDIDATE, Divergence, Level
 from kgverify.comparison.step_view import side_name
 from kgverify.errors import count_of
 from kgverify.program.outcomes import Outcome, Stage
-from kgverify.trace.model.columns import KNOWLEDGE_GRAPH, CandidateSet, are_equal
+from kgverify.trace.model.columns import KNOWLEDGE_GRAPH, CandidateSet, are_equal, mark_rows, number_rows
 
 UNDECIDED: Final = (Outcome.OPEN, Outcome.DEPTH_LIMIT)
 """The outcomes of a search that did not decide: its budget ended, or there are only proofs beyond its bound."""
@@ -96,7 +96,7 @@ def align_candidates(expected: CandidateReader, actual: CandidateReader) -> Alig
     ):
         return Alignment(every, every, none, none)
     tables = [_columns(side.take(np.arange(side.num_candidates))) for side in (expected, actual)]
-    keys = _number_rows(*tables)
+    keys = number_rows(*tables)
     orders = [np.argsort(each, kind="stable") for each in keys]
     ordered = [each[order] for each, order in zip(keys, orders, strict=True)]
     occurrence = np.arange(len(ordered[0])) - np.searchsorted(ordered[0], ordered[0], side="left")
@@ -121,21 +121,9 @@ def _columns(candidates: Sequence[NDArray[Any]]) -> Table:
     return tuple(part for each in candidates for part in each.reshape(len(each), prod(each.shape[1:])).T)
 
 
-def _number_rows(left: Table, right: Table) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Assign a number to each row of two tables, so that rows have the same number exactly if they are equal."""
-    columns = [np.concatenate(pair) for pair in zip(left, right, strict=True)]
-    order = np.lexsort(columns)
-    is_other = np.zeros(len(order), bool)
-    for column in columns:
-        is_other[1:] |= np.diff(column[order]) != 0
-    numbers = np.empty(len(order), np.int64)
-    numbers[order] = np.cumsum(is_other)
-    return numbers[: len(left[0])], numbers[len(left[0]) :]
-
-
 def _find_common(table: Table, others: Table) -> set[tuple[int, ...]]:
     """Return the rows of a table that are also rows of another one."""
-    is_common = np.isin(*_number_rows(table, others))
+    is_common = mark_rows(table, others)
     return set(zip(*(column[is_common].tolist() for column in table), strict=True))
 
 

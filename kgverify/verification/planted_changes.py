@@ -195,20 +195,15 @@ def _plant_in_columns(comparer: Comparer) -> list[str]:
 
 
 def _load_pair(comparer: Comparer) -> tuple[Trace, Trace] | None:
-    """Return both sides of a few candidates that agree; if no candidate agrees, use expected ones for both sides."""
+    """Return both sides of those of a few candidates that agree; if none of them agrees, use expected ones for both sides."""
     found = comparer.comparison
-    num = found.coverage.candidates
-    if not num:
+    if not found.coverage.candidates:
         return None
-    rows = [*(each.candidate for each in found.divergences), *(each.candidate for each in found.near_ties)]
-    differing = comparer.find_pairs(rows)
-    num_agreeing = num - len(differing) if comparer.lists_all else 0
-    spread = np.unique(np.linspace(0, (num_agreeing or num) - 1, MAX_CANDIDATES).astype(np.int64))
-    if num_agreeing:
-        # The n-th pair that agrees is behind each pair that differs and has at most n agreeing pairs before it.
-        spread += np.searchsorted(differing - np.arange(len(differing)), spread, side="right")
-    expected, actual = comparer.load_pairs(comparer.rows_of(spread))
-    if not num_agreeing:
+    rows = comparer.rows_of(np.unique(np.linspace(0, found.coverage.candidates - 1, MAX_CANDIDATES).astype(np.int64)))
+    differing = [*(each.candidate for each in found.divergences), *(each.candidate for each in found.near_ties)]
+    agreeing = rows[~np.isin(rows, differing)] if comparer.lists_all else rows[:0]
+    expected, actual = comparer.load_pairs(agreeing if len(agreeing) else rows)
+    if not len(agreeing):
         actual = replace(expected, header=actual.header, fields=actual.fields)
     return expected, actual
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
@@ -96,7 +97,8 @@ class _Intact:
         """Check all of a file, block by block, and add it. UserError if it is damaged."""
         found, root = Contradictions(dict(self.contradictions.found)), 0
         for begin, columns, own in file.verify_blocks():
-            found.add(columns, file.header, file.fields, self.num_candidates + begin)
+            rows = self.num_candidates + begin + np.arange(len(columns.candidates.query))
+            found.add(columns, file.header, file.fields, rows)
             root += own
         root %= 1 << 64
         if shard is not None:
@@ -111,29 +113,18 @@ class _Intact:
                 rows = begin, min(begin + _BLOCK, file.num_candidates)
                 yield CandidateSet(*(file.read(f"candidates/{name}", *rows) for name in CandidateSet._fields))
 
-    def describe(self, *, is_damaged: bool) -> list[str]:
-        """Return the contradictions as text; rankings are judged only if no candidate is lost."""
-        texts = self.contradictions.describe()
-        rankings = self.files[-1].rankings if self.files and not is_damaged else None
-        return texts if rankings is None else texts + describe_rankings(rankings, self.candidates())
 
-
-def _name_repeated(intact: _Intact) -> list[str]:
-    """Return the names of the first candidates that are recorded more than once."""
-    names: list[str] = []
-    num_parts = intact.num_candidates // _SEARCHED + 1
+def _name_repeated(intact: _Intact) -> Iterator[str]:
+    """Yield the name of each candidate that is recorded again later."""
+    num_parts = -(-intact.num_candidates // _SEARCHED)
     for number in range(num_parts):
         # The keys are cut in parts of equal width, so candidates with equal keys are in the same part.
         chosen = [
             block.take(np.flatnonzero((candidate_keys(block) >> 32) * num_parts >> 32 == number))
             for block in intact.candidates()
         ]
-        if chosen:
-            part = CandidateSet(*map(np.concatenate, zip(*chosen, strict=True)))
-            names += [name_candidate(part, first) for first, _ in find_duplicates(part)]
-        if len(names) >= _MOST_REPEATED:
-            break
-    return names[:_MOST_REPEATED]
+        part = CandidateSet(*map(np.concatenate, zip(*chosen, strict=True)))
+        yield from (name_candidate(part, first) for first, _ in find_duplicates(part))
 
 
 def _check_shards(path: Path, manifest: Manifest, intact: _Intact) -> Iterator[PartState]:
@@ -189,8 +180,12 @@ def _check(path: Path) -> CheckReport:
             parts += _check_file(path, intact)
         is_whole = all("shard/index" not in file.stored for file in intact.files)
     is_damaged = any(part.problem for part in parts)
-    notes += [f"recorded more than once: {name}" for name in _name_repeated(intact)]
-    notes += [f"it contradicts itself: {text}" for text in intact.describe(is_damaged=is_damaged)]
+    texts = intact.contradictions.describe()
+    rankings = intact.files[-1].rankings if intact.files and not is_damaged else None
+    if rankings is not None:
+        texts += describe_rankings(rankings, intact.candidates())
+    notes += [f"recorded more than once: {name}" for name in islice(_name_repeated(intact), _MOST_REPEATED)]
+    notes += [f"it contradicts itself: {text}" for text in texts]
     return CheckReport(
         str(path),
         DAMAGED if is_damaged else WHOLE if is_whole else UNFINISHED,

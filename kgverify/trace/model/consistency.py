@@ -52,15 +52,15 @@ class Contradictions:
 
     found: dict[str, tuple[int, int, int]] = field(default_factory=dict)
 
-    def add(self, columns: Columns, header: Header, fields: frozenset[str], first_candidate: int = 0) -> None:
-        """Add the contradictions in consecutive candidates; the first one is row `first_candidate` of the trace."""
+    def add(self, columns: Columns, header: Header, fields: frozenset[str], rows: Rows) -> None:
+        """Add the contradictions in some candidates, given their rows in the trace."""
         block = _Block(columns, header, fields)
         for what, is_wrong in block.judge_candidates():
-            self._add(what, is_wrong, lambda row: (first_candidate + row, -1))
+            self._add(what, is_wrong, lambda row: (int(rows[row]), -1))
 
         def place(step: int) -> tuple[int, int]:
             candidate = int(block.owner[step])
-            return first_candidate + candidate, step - int(block.first[candidate])
+            return int(rows[candidate]), step - int(block.first[candidate])
 
         for what, is_wrong in block.judge_steps():
             self._add(what, is_wrong, place)
