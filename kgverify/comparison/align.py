@@ -1,6 +1,6 @@
 """The alignment of two traces: candidates are paired by query, side and atom, never by position."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from math import prod
 from typing import Any, Final, NamedTuple
@@ -22,13 +22,13 @@ from kgverify.comparison.result import NO_CANDIDATE, Divergence, Level
 from kgverify.comparison.step_view import side_name
 from kgverify.errors import count_of
 from kgverify.program.outcomes import Outcome, Stage
-from kgverify.trace.model.columns import KNOWLEDGE_GRAPH, CandidateSet, are_equal
+from kgverify.trace.model.columns import KNOWLEDGE_GRAPH, CandidateSet, are_equal, mark_rows, number_rows
 
 UNDECIDED: Final = (Outcome.OPEN, Outcome.DEPTH_LIMIT)
 """The outcomes of a search that did not decide: its budget ended, or there are only proofs beyond its bound."""
 
 ROWS: Final = 1 << 16
-"""The number of candidates to compare at a time while both traces have them in the same order."""
+"""The number of candidates to read at a time."""
 
 
 class Alignment(NamedTuple):
@@ -59,6 +59,11 @@ class SourceCandidates:
             return columns
         candidates = CandidateSet(*columns)
         return candidates if self._convert is None else candidates._replace(atom=self._convert(candidates.atom))
+
+    def blocks(self) -> Iterator[Any]:
+        """Yield the columns that identify all candidates, block by block."""
+        for begin in range(0, self.num_candidates, ROWS):
+            yield self.take(np.arange(begin, min(begin + ROWS, self.num_candidates)))
 
 
 CandidateReader = CandidateSet | SourceCandidates
@@ -91,7 +96,7 @@ def align_candidates(expected: CandidateReader, actual: CandidateReader) -> Alig
     ):
         return Alignment(every, every, none, none)
     tables = [_columns(side.take(np.arange(side.num_candidates))) for side in (expected, actual)]
-    keys = _number_rows(*tables)
+    keys = number_rows(*tables)
     orders = [np.argsort(each, kind="stable") for each in keys]
     ordered = [each[order] for each, order in zip(keys, orders, strict=True)]
     occurrence = np.arange(len(ordered[0])) - np.searchsorted(ordered[0], ordered[0], side="left")
@@ -116,21 +121,9 @@ def _columns(candidates: Sequence[NDArray[Any]]) -> Table:
     return tuple(part for each in candidates for part in each.reshape(len(each), prod(each.shape[1:])).T)
 
 
-def _number_rows(left: Table, right: Table) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Assign a number to each row of two tables, so that rows have the same number exactly if they are equal."""
-    columns = [np.concatenate(pair) for pair in zip(left, right, strict=True)]
-    order = np.lexsort(columns)
-    is_other = np.zeros(len(order), bool)
-    for column in columns:
-        is_other[1:] |= np.diff(column[order]) != 0
-    numbers = np.empty(len(order), np.int64)
-    numbers[order] = np.cumsum(is_other)
-    return numbers[: len(left[0])], numbers[len(left[0]) :]
-
-
 def _find_common(table: Table, others: Table) -> set[tuple[int, ...]]:
     """Return the rows of a table that are also rows of another one."""
-    is_common = np.isin(*_number_rows(table, others))
+    is_common = mark_rows(table, others)
     return set(zip(*(column[is_common].tolist() for column in table), strict=True))
 
 

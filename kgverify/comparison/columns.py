@@ -88,7 +88,7 @@ class ColumnComparer:
         num = len(self._candidates[0].num_steps)
         is_other = np.zeros(num, np.bool_)
         for each in self._ends:
-            is_other |= _differ(each, 0.0, *(self.schema.values(side, each.path) for side in self._sides))
+            is_other |= differ_in(each, 0.0, *(self.schema.values(side, each.path) for side in self._sides))
         rest = (candidate for candidate in np.flatnonzero(is_other).tolist() if candidate not in decided)
         divergences += filter(None, map(self._compare_whole, rest))
         last = np.full(num, len(differs), np.int64)
@@ -186,7 +186,7 @@ def _render(values: NDArray[Any]) -> Value:
     return value
 
 
-def _differ(column: Column, tolerance: float, *values: NDArray[Any]) -> NDArray[np.bool_]:
+def differ_in(column: Column, tolerance: float, *values: NDArray[Any]) -> NDArray[np.bool_]:
     """Return a mask of the rows in which a column differs, scores by more than the tolerance."""
     if column.rule is EqualityRule.SCORE:
         left, right = (side.astype(np.float64) for side in values)
@@ -213,7 +213,7 @@ def find_differing(expected: Trace, actual: Trace, pairs: StepPairs, judged: Com
     differs: NDArray[np.bool_] = expected.digests.sequence[pairs.expected] != actual.digests.sequence[pairs.actual]
     for each in compared:
         if each.rows == "steps":
-            differs |= _differ(each, score_tolerance, *(schema.values(side, each.path)[rows] for side, rows in sides))
+            differs |= differ_in(each, score_tolerance, *(schema.values(side, each.path)[rows] for side, rows in sides))
     for counts in schema.counts:
         below = [each for each in compared if each.rows == counts.counts and each.rows in schema.groups]
         if counts.rows != "steps" or not below:
@@ -223,7 +223,7 @@ def find_differing(expected: Trace, actual: Trace, pairs: StepPairs, judged: Com
         wrong = np.zeros(len(rows[0]), np.bool_)
         for each in below:
             values = (schema.values(side, each.path)[own] for (side, _), own in zip(sides, rows, strict=True))
-            wrong |= _differ(each, score_tolerance, *values)
+            wrong |= differ_in(each, score_tolerance, *values)
         owner = np.repeat(same, schema.values(expected.columns, counts.path)[pairs.expected[same]])
         differs[owner[wrong]] = True
     return differs

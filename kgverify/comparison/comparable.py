@@ -84,8 +84,12 @@ class MemorySource:
 
     def gather_column(self, name: str, rows: NDArray[np.int64]) -> NDArray[Any]:
         """Return rows of a column of the candidates, in any order."""
+        return self.read_column(name)[rows]
+
+    def read_column(self, name: str) -> NDArray[Any]:
+        """Return a whole column of the candidates."""
         column: NDArray[Any] = getattr(self.trace.columns.candidates, name)
-        return column[rows]
+        return column
 
     def read_rows(self, rows: NDArray[np.int64]) -> Columns:
         """Return candidates with all their steps, without the outputs of stages, which do not affect the verdict."""

@@ -63,7 +63,6 @@ if TYPE_CHECKING:
     from kgverify.comparison.inference.infer import ProgramInference
     from kgverify.comparison.inference.step_difference import StepDifference
     from kgverify.comparison.listed import Listed
-    from kgverify.comparison.stored_columns import FileSource
 
 KEPT: Final = 10_000
 """The most divergences, and the most near-ties, that a comparison of recorded traces lists; further ones are only counted."""
@@ -194,6 +193,7 @@ class Comparer:
         """Return the verdict with everything that supports it. Identities are compared first, then bytes, then steps."""
         self._found = found = _Found(self._options)
         self._num_steps = self._num_resolvents = 0
+        self._has_counted_all = False
         self._rounded = Rounded()
         self.findings: tuple[Finding, ...] = ()
         self.draws = {}
@@ -208,8 +208,6 @@ class Comparer:
             self._judge_unpaired(self._alignment)
         for rows, others in blocks:
             self._compare_block(rows, others)
-            for source in self._files:
-                source.trace.release()
         listed = self._explain(found.explained) if self._options.explains else found.listed()
         self.num_found = found.num
         self.lists_all = found.num == len(listed) and found.num_ties == len(found.near_ties)
@@ -332,6 +330,10 @@ class Comparer:
         """The candidates of the expected trace that the actual trace has as well, after `compare`."""
         return np.arange(self.sources[0].num_candidates) if self._alignment is None else self._alignment.expected
 
+    def rows_of(self, pairs: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the rows in the expected trace of some pairs of candidates, given by their numbers, after `compare`."""
+        return pairs if self._alignment is None else self._alignment.expected[pairs]
+
     def counterparts(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the rows in the actual trace of some candidates of the expected trace, after `compare`."""
         if self._alignment is None:
@@ -382,7 +384,9 @@ class Comparer:
                 ranges = [(0, num)]
                 if columns.has_same_shape():
                     ranges = columns.find_suspects()
-                    self._count_agreeing(expected, ranges)
+                    # What the suspects have is counted again when they are compared one by one.
+                    self._has_counted_all = True
+                    self._count({level: expected.trace.num_rows(level) for level in ("steps", "resolvents")})
                     self._rounded = columns.count_rounded(ranges)
                 else:
                     for source in self._files:
@@ -403,12 +407,6 @@ class Comparer:
             return False
         has_digests = all("digests/sequence" in source.stored for source in self._files)
         return self._has_goals or (self.has_like_digests and has_digests)
-
-    def _count_agreeing(self, expected: "FileSource", suspects: list[Range]) -> None:
-        """Count the steps of all candidates except the suspects, which are compared one by one."""
-        self._count({level: expected.trace.num_rows(level) for level in ("steps", "resolvents")})
-        for begin, end in suspects:
-            self._count(self._pair.schema.count_rows(expected.trace.read_candidates(begin, end)), -1)
 
     def _count(self, rows: Mapping[str, int], sign: int = 1) -> None:
         """Count the compared steps, and the compared resolvents if both traces have them."""
@@ -438,24 +436,29 @@ class Comparer:
 
     def _split(self, ranges: list[Range]) -> Iterator["_Rows"]:
         """Yield the rows of pairs on both sides, in blocks of a bounded number of steps or of a single pair."""
-        num_steps, alignment = self._block_steps, self._alignment
-        for begin, last in ranges:
-            while begin < last:
-                end = last if num_steps is None else min(last, begin + num_steps)
-                rows = others = np.arange(begin, end)
-                if alignment is not None:
-                    rows, others = alignment.expected[begin:end], alignment.actual[begin:end]
-                for source, own in zip(self.sources, (rows, others), strict=True) if num_steps is not None else ():
-                    sums = np.cumsum(source.gather_column("num_steps", own), dtype=np.int64)
-                    end = min(end, begin + max(1, int(np.searchsorted(sums, num_steps or 0, side="right"))))
-                yield rows[: end - begin], others[: end - begin]
-                begin = end
+        most, alignment = self._block_steps, self._alignment
+        begins, lasts = np.array(ranges, np.int64).reshape(-1, 2).T
+        ends = np.cumsum(lasts - begins)
+        begin, total = 0, int(ends[-1]) if len(ends) else 0
+        while begin < total:
+            numbers = np.arange(begin, min(total, begin + (most or total)))
+            pairs = rows = others = numbers + (lasts - ends)[np.searchsorted(ends, numbers, side="right")]
+            if alignment is not None:
+                rows, others = alignment.expected[pairs], alignment.actual[pairs]
+            num = len(pairs)
+            for source, own in zip(self.sources, (rows, others), strict=True) if most is not None else ():
+                sums = np.cumsum(source.gather_column("num_steps", own), dtype=np.int64)
+                num = min(num, max(1, int(np.searchsorted(sums, most or 0, side="right"))))
+            yield rows[:num], others[:num]
+            begin += num
 
     def _compare_block(self, rows: NDArray[np.int64], others: NDArray[np.int64]) -> None:
         """Compare some pairs of candidates: as a whole if they are equal, else step by step."""
         expected, actual = self.sources
         columns = expected.read_rows(rows), actual.read_rows(others)
         self._options.progress(sum(column.nbytes for side in columns for level in side for column in level))
+        if self._has_counted_all:
+            self._count(self._pair.schema.count_rows(columns[0]), -1)
         blocks = None if self._has_goals else self._load(columns, rows, others)
         is_equal, has_other_bits = (
             self.agrees(columns, rows, others) if blocks is None else self._agrees_by_digest(columns, blocks)

@@ -1,7 +1,7 @@
 """Traces on disk as a comparison reads them: block by block, or column by column, compared and hashed in one pass."""
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
@@ -11,6 +11,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
+from kgverify.comparison.columns import differ_in
 from kgverify.comparison.equal_columns import Rounded, agree, count_rounded, has_same_bytes
 from kgverify.trace.model.columns import NO_DIGESTS, Columns, Range, Rankings, are_neighbours
 from kgverify.trace.model.schema import SEQUENCE, Column, EqualityRule
@@ -22,7 +23,8 @@ from kgverify.trace.read.trace_file import TraceFile
 PIECE_BYTES: Final = 1 << 20
 """The bytes of a piece. It fits into the caches, so that hashing does not load it again."""
 
-_RELEASE_BYTES: Final = 128 << 20
+_GAP: Final = 16
+"""The most rows that agree between two rows that differ in one range."""
 
 _THREADS: Final = 2
 _AHEAD: Final = 8
@@ -80,6 +82,10 @@ class FileSource:
         """Return rows of a column of the candidates, in any order."""
         return self.trace.gather_column(f"candidates/{name}", rows)
 
+    def read_column(self, name: str) -> NDArray[Any]:
+        """Return a whole column of the candidates."""
+        return np.concatenate([file.read_all(f"candidates/{name}") for file in self.trace.files])
+
     def read_rows(self, rows: NDArray[np.int64]) -> Columns:
         """Return candidates with all their steps, as a view if their rows are consecutive."""
         if are_neighbours(rows):
@@ -120,7 +126,6 @@ class FileSource:
                 if each in file.stored and each not in done:
                     file.verify(each)
             file.check_counts()
-            file.release()
 
 
 class StoredColumns:
@@ -180,7 +185,6 @@ class StoredColumns:
         # If both traces are divided into files in the same way, equal counts have equal sums.
         for file in expected.files if lengths[0] == lengths[1] else (*expected.files, *actual.files):
             file.check_counts()
-            file.release()
         suspects: list[Range] = []
         names = {SEQUENCE, *(each.path for each in self._schema.compared)} - self.verified
         for name in sorted(names & (self._sources[0].stored | self._sources[1].stored)):
@@ -214,10 +218,10 @@ class StoredColumns:
         """Return the rows of a column that may differ; also verify its checksums unless all values were verified."""
         self.verified.add(name)
         column = self._schema.column_of[name]
-        traces = expected, actual = self._expected, self._actual
+        expected, actual = self._expected, self._actual
         checksums = None if all(source.is_verified for source in self._sources) else _PairedChecksums(name)
         found: list[Range] = []
-        num_passed, num_steps = 0, np.zeros(0, np.uint32)
+        num_steps = np.zeros(0, np.uint32)
         for begin, a, b, x, y, is_same in _compare_pieces(expected, actual, name, self._piece_bytes):
             rows = begin, begin + len(x)
             if checksums is not None:
@@ -232,25 +236,14 @@ class StoredColumns:
                 if is_rounded:
                     self._bit_ranges.append(rows)
             if not is_same:
-                found.append(rows)
-            num_passed += x.nbytes + y.nbytes
+                found += _list_ranges(begin + np.flatnonzero(differ_in(column, self._score_tolerance, x, y)))
             self._progress(x.nbytes + y.nbytes)
-            if num_passed > _RELEASE_BYTES:
-                num_passed = 0
-                _release(traces)
-        if expected.length(name) * expected.files[0].dtype(name).itemsize > _RELEASE_BYTES // 4:
-            _release(traces)
         # The loop has no pieces of an empty column.
         for file in (*expected.files, *actual.files) if checksums is not None else ():
             if name in file.stored and not file.length(name):
                 file.verify(name)
         self.found[name] = join_ranges(found)
         return self.found[name]
-
-
-def _release(traces: Iterable[TraceFile]) -> None:
-    for trace in traces:
-        trace.release()
 
 
 def _compare_pieces(
@@ -319,6 +312,12 @@ class _PairedChecksums:
         for (file, begin), hasher in ((a, self._left), (b, self._right)):
             if begin + len(x) == file.length(self._name) and self._name in file.stored:
                 file.stored[self._name].check_checksum(hasher.intdigest())
+
+
+def _list_ranges(rows: NDArray[np.int64]) -> Iterator[Range]:
+    """Yield ranges that hold the given ascending rows, with gaps that take less time to compare than a further range."""
+    groups = np.split(rows, np.flatnonzero(np.diff(rows) > _GAP) + 1)
+    return ((int(group[0]), int(group[-1]) + 1) for group in groups)
 
 
 def join_ranges(ranges: list[Range]) -> list[Range]:

@@ -464,7 +464,7 @@ class _Reader:
         is_alike = has_steps(actual.header.engine) and is_in_order
         return CandidateReader(
             self._comparer.read_candidates(0),
-            Actual(*(actual.gather_column(name, rows).tolist() for name in Actual._fields)) if is_alike else None,
+            Actual(*(actual.read_column(name).tolist() for name in Actual._fields)) if is_alike else None,
             actual.header.engine,
             self._run.inference,
             None if self._replays.lockstep else lambda: self._read(rows),

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from kgverify.errors import InternalError, count_of
 from kgverify.program.outcomes import NOT_PROVED_PENALTY, Outcome, Side
-from kgverify.trace.model.columns import Candidates, CandidateSet, Rankings, count_where
+from kgverify.trace.model.columns import Candidates, CandidateSet, Rankings, count_where, number_rows
 
 
 class Truth(NamedTuple):
@@ -82,16 +82,15 @@ def find_truth(candidates: Candidates | CandidateSet, labels: NDArray[Any] | Non
 
 def _find_shared(candidates: Candidates | CandidateSet) -> Truth:
     """Return the candidate that the head side and the tail side of a query share, for queries with exactly one."""
-    rows = np.column_stack((candidates.query, candidates.atom, candidates.side))
-    rows = np.unique(rows[candidates.side != Side.NONE], axis=0)
-    if len(rows) < 2:
-        return NO_TRUTH
-    is_shared = (rows[1:, :4] == rows[:-1, :4]).all(1)
-    query, counts = np.unique(rows[1:][is_shared, 0], return_counts=True)
-    shared = rows[1:][is_shared]
-    shared = shared[np.isin(shared[:, 0], query[counts == 1])]
-    key = np.concatenate([shared[:, 0].astype(np.int64) * 4 + side for side in (Side.HEAD, Side.TAIL)])
-    atom = np.concatenate((shared[:, 1:4], shared[:, 1:4])).astype(np.int32)
+    rows = drop_repeated(candidates)
+    rows = rows[candidates.side[rows] != Side.NONE]
+    (pairs,) = number_rows((candidates.query[rows], *candidates.atom[rows].T))
+    _, first, counts = np.unique(pairs, return_index=True, return_counts=True)
+    shared = rows[first[counts == 2]]
+    query, counts = np.unique(candidates.query[shared], return_counts=True)
+    shared = shared[np.isin(candidates.query[shared], query[counts == 1])]
+    key = np.concatenate([candidates.query[shared].astype(np.int64) * 4 + side for side in (Side.HEAD, Side.TAIL)])
+    atom = np.concatenate([candidates.atom[shared]] * 2)
     order = np.argsort(key)
     return Truth(key[order], atom[order], ("the candidate that both sides of a query share",) * bool(len(key)))
 
@@ -104,8 +103,8 @@ def _find_first(candidates: Candidates | CandidateSet, known: Truth) -> Truth:
     first = np.flatnonzero(is_first)
     if len(np.unique(key[first])) != len(first):
         return NO_TRUTH
-    atoms = [tuple(atom) for atom in candidates.atom.tolist()]
-    ascends = np.array([i > 0 and atoms[i] > atoms[i - 1] for i in range(len(atoms))], np.bool_)
+    (numbers,) = number_rows([*candidates.atom.T])
+    ascends = np.diff(numbers, prepend=numbers[:1]) > 0
     is_second = np.zeros(len(key), np.bool_)
     is_second[1:] = is_first[:-1] & ~is_first[1:]
     is_drawn = ascends[~is_first & ~is_second].all() and not ascends[is_second].all()
@@ -198,8 +197,8 @@ def sort_rows(candidates: Candidates | CandidateSet, triples: NDArray[np.int32])
 
 def drop_repeated(candidates: Candidates | CandidateSet) -> NDArray[np.int64]:
     """Return the first row of each distinct candidate: int64 [m]."""
-    keys = np.column_stack((group_keys(candidates), candidates.atom))
-    rows: NDArray[np.int64] = np.unique(keys, axis=0, return_index=True)[1]
+    (numbers,) = number_rows((group_keys(candidates), *candidates.atom.T))
+    rows: NDArray[np.int64] = np.unique(numbers, return_index=True)[1]
     return rows
 
 

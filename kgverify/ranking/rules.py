@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 
 from kgverify.program.outcomes import Outcome, Side
 from kgverify.ranking.rank import RANK_TOLERANCE, Truth, count_gaps, drop_repeated, group_keys, ranking_scores
-from kgverify.trace.model.columns import UNKNOWN, Candidates, CandidateSet, Rankings
-from kgverify.trace.model.digests import candidate_keys
+from kgverify.trace.model.columns import UNKNOWN, Candidates, CandidateSet, Rankings, mark_rows
 
 _Columns = TypeVar("_Columns", "Counts", "Ranks", Rankings)
 
@@ -367,19 +366,12 @@ class RuleRanker:
 
 def find_known(candidates: Candidates | CandidateSet, known: NDArray[np.int32]) -> NDArray[np.bool_]:
     """Return which candidates are among known triples, int32 [n, 3]: bool [N]."""
-    atoms = np.concatenate((candidates.atom, known)).astype(np.int64)
-    if not len(atoms):
-        return np.zeros(0, np.bool_)
-    numbers = np.unique(atoms, axis=0, return_inverse=True)[1].reshape(-1)
-    num = len(candidates.atom)
-    return np.isin(numbers[:num], numbers[num:])
+    return mark_rows([*candidates.atom.T], [*known.T])
 
 
 def has_repeated(candidates: Candidates | CandidateSet) -> bool:
     """Return whether a candidate is listed twice."""
-    # Different keys belong to different candidates.
-    keys = candidate_keys(candidates)
-    return len(np.unique(keys)) < len(keys) and len(drop_repeated(candidates)) < len(keys)
+    return len(drop_repeated(candidates)) < len(candidates.query)
 
 
 def take_rows(columns: _Columns, rows: Any) -> _Columns:

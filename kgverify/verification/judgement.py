@@ -146,8 +146,7 @@ def judge_search(comparison: Comparison, recorded: StepSource, compared: StepSou
     """Add what the expected side left undecided, if it searched. AGREE becomes INCONCLUSIVE if it decided no proof."""
     if not searches(recorded.header.engine):
         return comparison
-    rows = np.arange(recorded.num_candidates)
-    found, settled = (side.gather_column("outcome", rows) for side in (recorded, compared))
+    found, settled = (side.read_column("outcome") for side in (recorded, compared))
     num_open = int((found == Outcome.OPEN).sum())
     num_deep = int(((found == Outcome.DEPTH_LIMIT) & (settled != Outcome.PROVED)).sum())
     undecided = [
@@ -162,7 +161,7 @@ def judge_search(comparison: Comparison, recorded: StepSource, compared: StepSou
     notes = [f"the expected side is the reference {name}: any proof counts, not only that on the path of the policy"]
     if undecided:
         notes.append(
-            f"undecided, counted apart and no divergence: {' and '.join(undecided)}, of {len(rows):,} candidates"
+            f"undecided, counted apart and no divergence: {' and '.join(undecided)}, of {len(found):,} candidates"
         )
     comparison = msgspec.structs.replace(comparison, notes=(*comparison.notes, *notes))
     if comparison.verdict is not Verdict.AGREE or not num_open or (found == Outcome.PROVED).any():
@@ -209,7 +208,7 @@ def judge(
     check_verdict(found.comparison, found.parts)
     check_causes(found.comparison, causes)
     recount_causes(found.parts, found.comparison.divergences, causes)
-    codes = [source.gather_column("outcome", np.arange(source.num_candidates)) for source in found.sources]
+    codes = [source.read_column("outcome") for source in found.sources]
     outcomes = Outcomes(*map(count_outcomes, codes))
     comparison, exercised = judge_exercise(found.comparison, found.recorded, outcomes, minimum)
     comparison = withhold(judge_search(comparison, found.recorded[0], found.sources[0]))

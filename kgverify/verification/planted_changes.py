@@ -195,16 +195,14 @@ def _plant_in_columns(comparer: Comparer) -> list[str]:
 
 
 def _load_pair(comparer: Comparer) -> tuple[Trace, Trace] | None:
-    """Return both sides of a few candidates that agree; if no candidate agrees, use expected ones for both sides."""
+    """Return both sides of those of a few candidates that agree; if none of them agrees, use expected ones for both sides."""
     found = comparer.comparison
-    rows = comparer.paired_rows
-    if not len(rows):
+    if not found.coverage.candidates:
         return None
+    rows = comparer.rows_of(np.unique(np.linspace(0, found.coverage.candidates - 1, MAX_CANDIDATES).astype(np.int64)))
     differing = [*(each.candidate for each in found.divergences), *(each.candidate for each in found.near_ties)]
-    agreeing = np.setdiff1d(rows, np.array(differing, np.int64)) if comparer.lists_all else rows[:0]
-    chosen = agreeing if len(agreeing) else rows
-    spread = np.unique(np.linspace(0, len(chosen) - 1, MAX_CANDIDATES).astype(np.int64))
-    expected, actual = comparer.load_pairs(chosen[spread])
+    agreeing = rows[~np.isin(rows, differing)] if comparer.lists_all else rows[:0]
+    expected, actual = comparer.load_pairs(agreeing if len(agreeing) else rows)
     if not len(agreeing):
         actual = replace(expected, header=actual.header, fields=actual.fields)
     return expected, actual

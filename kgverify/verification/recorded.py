@@ -205,7 +205,8 @@ def _compare_recorded_rankings(
         if any("are listed" in note for note in comparison.notes):
             note = "ranks were not compared: not all divergences that may explain them are listed"
             return msgspec.structs.replace(comparison, notes=(*comparison.notes, note))
-    shells = expected.shell(has_candidates=True), actual.shell()
+    # Without the rankings of both, no candidate is looked at.
+    shells = expected.shell(has_candidates=left is not None and right is not None), actual.shell()
     tolerance = comparer.score_tolerance
     return compare_rankings(comparison, *shells, tolerance=tolerance, repeating=repeating, unexplained=unexplained)
 

@@ -41,7 +41,7 @@ from kgverify.ranking.rules import (
     rankings_of,
     ranks_of,
 )
-from kgverify.trace.model.columns import LABELS, UNKNOWN, Candidates, CandidateSet, Rankings, are_equal
+from kgverify.trace.model.columns import LABELS, UNKNOWN, Candidates, CandidateSet, Rankings, are_equal, mark_rows
 from kgverify.trace.model.trace import Trace
 from kgverify.verification.attribute import attribute_loss
 from kgverify.verification.judgement import FULL, Effort
@@ -377,9 +377,7 @@ def _find_extra(candidates: Candidates, others: Candidates) -> NDArray[np.bool_]
     """Return a mask of the candidates that the other trace does not list for the same query and side: bool [N]."""
     if are_equal(*(CandidateSet(each.query, each.side, each.atom) for each in (candidates, others))):
         return np.zeros(len(candidates.query), np.bool_)
-    rows = [np.column_stack((each.query, each.side, each.atom)).astype(np.int64) for each in (candidates, others)]
-    numbers = np.unique(np.concatenate(rows), axis=0, return_inverse=True)[1].reshape(-1)
-    return ~np.isin(numbers[: len(rows[0])], numbers[len(rows[0]) :])
+    return ~mark_rows(*((each.query, each.side, *each.atom.T) for each in (candidates, others)))
 
 
 def judge_ranks(finding: Finding, ranked: RecordedRanks | None) -> Finding:

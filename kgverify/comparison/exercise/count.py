@@ -40,11 +40,8 @@ def count_exercise(source: StepSource, outcomes: Mapping[str, int], minimum: Min
     if not is_of_steps or not source.num_candidates:
         return count.result()
     for number, (begin, end) in enumerate(_draw_blocks(source)):
-        if number % _NUM_BLOCKS == 0 and number:
-            if not isinstance(source, MemorySource):
-                source.trace.release()
-            if not find_missing(count.result(), minimum):
-                break
+        if number % _NUM_BLOCKS == 0 and number and not find_missing(count.result(), minimum):
+            break
         # Rows read from memory lack the outputs of stages, which show `revisit`.
         rows = np.arange(begin, end)
         count.add(source.trace.columns if isinstance(source, MemorySource) else source.read_rows(rows))

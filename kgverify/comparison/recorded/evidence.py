@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from kgverify.comparison.align import ROWS, SourceCandidates
 from kgverify.comparison.comparable import VERIFIED_STEPS, MemorySource, StepSource, has_steps
 from kgverify.comparison.compare import Comparer
 from kgverify.comparison.equal_columns import has_same_bytes
@@ -21,7 +22,7 @@ from kgverify.comparison.stored_columns import FileSource
 from kgverify.errors import count_of
 from kgverify.program.outcomes import STEP_STAGES, Stage
 from kgverify.trace.files.manifest import MANIFEST
-from kgverify.trace.model.columns import KNOWLEDGE_GRAPH, Candidates, CandidateSet, Range, are_equal, starts_of
+from kgverify.trace.model.columns import KNOWLEDGE_GRAPH, CandidateSet, are_equal, cut_rows, starts_of
 from kgverify.trace.model.consistency import Contradictions, count_repeated, describe_rankings
 from kgverify.trace.model.digests import Words
 from kgverify.trace.model.schema import TraceLevel
@@ -135,54 +136,51 @@ def _check_sources(comparer: Comparer, roles: Sequence[str]) -> tuple[list[str],
         source = comparer.sources[ROLES.index(role)]
         found = Contradictions()
         if isinstance(source, MemorySource) or source.is_verified:
-            for begin, end in source.split():
-                found.add(source.read_rows(np.arange(begin, end)), source.header, source.fields, begin)
+            for rows in (np.arange(*each) for each in source.split()):
+                found.add(source.read_rows(rows), source.header, source.fields, rows)
         else:
-            num = 0
-            for begin, end in _sample(source):
-                rows = np.arange(begin, end)
+            sampled = _sample(source)
+            starts = starts_of(source.gather_column("num_steps", sampled))
+            for rows in (sampled[begin:end] for begin, end in cut_rows(starts, source.block_steps)):
                 columns = source.load(source.read_rows(rows), rows).columns
-                found.add(columns, source.header, source.fields, begin)
-                num += end - begin
-                source.trace.release()
+                found.add(columns, source.header, source.fields, rows)
             found = _check_ends(source, found)
             notes.append(
-                f"{SAMPLED} {role} trace: the ends of all candidates, and every value, digest and step of {num:,}"
+                f"{SAMPLED} {role} trace: the ends of all candidates, and every value, digest and step of {len(sampled):,}"
                 f" candidates at {_WINDOWS} places"
             )
         texts = found.describe()
         if source.rankings is not None and not source.faults and source.shell().is_complete:
-            texts += describe_rankings(source.rankings, source.shell(has_candidates=True).columns.candidates)
+            texts += describe_rankings(source.rankings, SourceCandidates(source, None).blocks())
         reasons += [f"the {role} trace contradicts itself: {text}" for text in texts]
     return reasons, notes
 
 
-def _sample(source: FileSource) -> Iterator[Range]:
-    """Yield ranges of candidates spread over a trace; each has about `_WINDOW_STEPS` steps, or is a single candidate."""
+def _sample(source: FileSource) -> NDArray[np.int64]:
+    """Return windows of candidates spread over a trace; each has about `_WINDOW_STEPS` steps, or is a single candidate."""
     begins = np.unique(np.linspace(0, max(0, source.num_candidates - 1), _WINDOWS).astype(np.int64)).tolist()
+    windows = []
     for begin, limit in zip(begins, [*begins[1:], source.num_candidates], strict=True):
-        end = min(limit, begin + _WINDOW_STEPS)
-        counts = source.gather_column("num_steps", np.arange(begin, end))
-        yield begin, begin + max(1, int(np.searchsorted(np.cumsum(counts), _WINDOW_STEPS)))
+        rows = np.arange(begin, min(limit, begin + _WINDOW_STEPS))
+        sums = np.cumsum(source.gather_column("num_steps", rows))
+        windows.append(rows[: max(1, int(np.searchsorted(sums, _WINDOW_STEPS)))])
+    return np.concatenate(windows)
 
 
 def _check_ends(source: FileSource, sampled: Contradictions) -> Contradictions:
     """Return the contradictions at the ends of all candidates, and the contradictions of other kinds from the sample."""
     found, first = Contradictions(), 0
     for file in source.trace.files:
-        candidates = Candidates(
-            *(file.read(f"candidates/{name}", 0, file.num_candidates) for name in Candidates._fields)
-        )
-        ended = None
-        if "steps.outcome" in source.fields:
-            ends = np.cumsum(candidates.num_steps, dtype=np.int64)
-            # A candidate without steps gets a value that is never used.
-            ended = (
-                file.take("steps/outcome", np.maximum(ends - 1, 0)) if file.num_steps else np.zeros(len(ends), np.int8)
-            )
-        found.add_ends(candidates, ended, source.fields, first)
+        for begin in range(0, file.num_candidates, ROWS):
+            candidates = file.candidate_columns(begin, min(begin + ROWS, file.num_candidates))
+            ended = None
+            if "steps.outcome" in source.fields:
+                ends = file.offsets("candidates/num_steps").at(begin) + np.cumsum(candidates.num_steps, dtype=np.int64)
+                # A candidate without steps gets a value that is never used.
+                rows = np.maximum(ends - 1, 0)
+                ended = file.take("steps/outcome", rows) if file.num_steps else np.zeros(len(ends), np.int8)
+            found.add_ends(candidates, ended, source.fields, first + begin)
         first += file.num_candidates
-        file.release()
     found.found = {**sampled.found, **found.found}
     return found
 

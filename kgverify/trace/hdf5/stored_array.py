@@ -5,6 +5,7 @@ checks every extent against the file and the other extents before it reads a byt
 the chunk.
 """
 
+import mmap
 import os
 import zlib
 from collections import OrderedDict
@@ -29,6 +30,9 @@ FLETCHER32: Final = 3
 _FLETCHER_BYTES: Final = 4
 _UNDEFINED: Final = (1 << 64) - 1
 _KEPT_BYTES: Final = 64 << 20
+_MAPPED_BYTES: Final = 32 << 20
+_LEAST_MAPPED: Final = 1 << 20
+"""The bytes to assume for a small view: the system maps the pages around it, up to megabytes."""
 _HDF5_ERRORS: Final = (OSError, RuntimeError, LookupError, ValueError, TypeError, OverflowError, MemoryError)
 
 # The bytes of one read; some systems accept at most 2 GiB.
@@ -251,15 +255,35 @@ def _damaged(chunk: Chunk, stored: StoredArray, what: str) -> UserError:
     return UserError(f"the chunk at {list(chunk.index)} is damaged: {what}", where=stored.where, fix=RECORD_AGAIN)
 
 
-class ChunkCache:
-    """The most recently unpacked chunks of all files of one trace: 64 MiB, or one chunk if that is larger.
+class ReadMemory:
+    """The memory that reading the files of one trace takes.
+
+    Of unpacked chunks, it keeps the most recent 64 MiB, or one chunk if that is larger. Of mapped files, the pages of about
+    32 MiB stay in memory, or those of the last view if that is larger.
 
     num_bytes: bytes of the chunks kept
     """
 
     def __init__(self) -> None:
         self._chunks: OrderedDict[tuple[Identity, int], NDArray[Any]] = OrderedDict()
+        self._viewed: set[mmap.mmap] = set()
+        self._num_viewed = 0
         self.num_bytes = 0
+
+    def view(self, mapped: mmap.mmap, num_bytes: int) -> mmap.mmap:
+        """Return a mapped file, some bytes of which are viewed next; let the system reclaim the pages of earlier views.
+
+        The system reads a page again when a view of it is used again.
+        """
+        num_bytes = max(num_bytes, _LEAST_MAPPED)
+        if self._num_viewed + num_bytes > _MAPPED_BYTES and hasattr(mmap, "MADV_DONTNEED"):
+            for each in self._viewed:
+                each.madvise(mmap.MADV_DONTNEED)
+            self._viewed.clear()
+            self._num_viewed = 0
+        self._viewed.add(mapped)
+        self._num_viewed += num_bytes
+        return mapped
 
     def get(self, key: tuple[Identity, int], unpack: Callable[[], NDArray[Any]]) -> NDArray[Any]:
         """Return the chunk at an offset of a file; call `unpack` if it is not in the cache."""

@@ -297,6 +297,29 @@ def are_equal(first: Sequence[Any], second: Sequence[Any], *, equal_nan: bool = 
     return len(first) == len(second) and all(map(partial(are_equal, equal_nan=equal_nan), first, second))
 
 
+def number_rows(*tables: Sequence[NDArray[np.integer]]) -> list[NDArray[np.int64]]:
+    """Return a number for each row of some tables of columns: equal for equal rows only, and in the order of the rows."""
+    columns = [np.concatenate(parts).astype(np.int64) for parts in zip(*tables, strict=True)]
+    numbers, num_all = np.zeros(len(columns[0]), np.int64), 1
+    for values in columns if len(numbers) else ():
+        low = int(values.min())
+        num = int(values.max()) - low + 1
+        if num_all * num >= 1 << 63:
+            # Number the rows of the columns so far without gaps.
+            numbers, width = np.unique(numbers, return_inverse=True)[1], len(numbers)
+            values, num, low, num_all = np.unique(values, return_inverse=True)[1], width, 0, width
+        numbers = numbers * num + (values - low)
+        num_all *= num
+    ends = np.cumsum([len(table[0]) for table in tables])
+    return np.split(numbers, ends[:-1])
+
+
+def mark_rows(table: Sequence[NDArray[np.integer]], others: Sequence[NDArray[np.integer]]) -> NDArray[np.bool_]:
+    """Return a mask of the rows of a table of columns that are also rows of another one."""
+    left, right = number_rows(table, others)
+    return np.isin(left, right)
+
+
 def starts_of(counts: NDArray[np.integer]) -> NDArray[np.int64]:
     """Return int64 [n + 1], the offset of each of n ragged rows; the last entry is the end of the last row."""
     starts = np.zeros(len(counts) + 1, np.int64)

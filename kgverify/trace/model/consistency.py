@@ -4,7 +4,7 @@ The trace of a wrong engine is still readable, and a comparison with a sound eng
 contradict themselves in the same way prove nothing, so a comparison must know about it. Unknown columns contradict nothing.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final
@@ -52,15 +52,15 @@ class Contradictions:
 
     found: dict[str, tuple[int, int, int]] = field(default_factory=dict)
 
-    def add(self, columns: Columns, header: Header, fields: frozenset[str], first_candidate: int = 0) -> None:
-        """Add the contradictions in consecutive candidates; the first one is row `first_candidate` of the trace."""
+    def add(self, columns: Columns, header: Header, fields: frozenset[str], rows: Rows) -> None:
+        """Add the contradictions in some candidates, given their rows in the trace."""
         block = _Block(columns, header, fields)
         for what, is_wrong in block.judge_candidates():
-            self._add(what, is_wrong, lambda row: (first_candidate + row, -1))
+            self._add(what, is_wrong, lambda row: (int(rows[row]), -1))
 
         def place(step: int) -> tuple[int, int]:
             candidate = int(block.owner[step])
-            return first_candidate + candidate, step - int(block.first[candidate])
+            return int(rows[candidate]), step - int(block.first[candidate])
 
         for what, is_wrong in block.judge_steps():
             self._add(what, is_wrong, place)
@@ -302,14 +302,17 @@ def weigh_choices(steps: Steps, resolvents: Resolvents) -> NDArray[np.float64]:
     return gain
 
 
-def describe_rankings(rankings: Rankings, candidates: Candidates) -> list[str]:
-    """Describe the rankings that rank more candidates than the trace has."""
-    sides = len(Side)
-    keys = candidates.query.astype(np.int64) * sides + candidates.side
-    known, counts = np.unique(keys, return_counts=True)
-    wanted = rankings.query.astype(np.int64) * sides + rankings.side
-    at = np.minimum(np.searchsorted(known, wanted), max(0, len(known) - 1))
-    num = np.where(known[at] == wanted, counts[at], 0) if len(known) else np.zeros(len(wanted), np.int64)
+def describe_rankings(rankings: Rankings, blocks: Iterable[CandidateSet]) -> list[str]:
+    """Describe the rankings that rank more candidates than a trace has, given all its candidates."""
+    if not len(rankings.query):
+        return []
+    wanted, place = np.unique(_group_keys(rankings), return_inverse=True)
+    counts = np.zeros(len(wanted), np.int64)
+    for block in blocks:
+        keys = _group_keys(block)
+        at = np.minimum(np.searchsorted(wanted, keys), len(wanted) - 1)
+        counts += np.bincount(at[wanted[at] == keys], minlength=len(wanted))
+    num = counts[place]
     is_more = rankings.num_ranked > num
     if not is_more.any():
         return []
@@ -319,6 +322,10 @@ def describe_rankings(rankings: Rankings, candidates: Candidates) -> list[str]:
         f"{int(is_more.sum()):,} rankings are of more candidates than the trace has (first: query"
         f" {rankings.query[row]}, {side}: {rankings.num_ranked[row]} ranked, {num[row]} in the trace)"
     ]
+
+
+def _group_keys(of: Rankings | CandidateSet) -> Rows:
+    return of.query.astype(np.int64) * len(Side) + of.side
 
 
 def count_repeated(candidates: Candidates | CandidateSet, first_step: Words | None = None) -> int:

@@ -18,13 +18,14 @@ from kgverify.trace.files.manifest import Shard, ShardError, find_shard, numbers
 from kgverify.trace.hdf5.reading import locate_arrays
 from kgverify.trace.hdf5.stored_array import (
     FLETCHER32,
-    ChunkCache,
+    ReadMemory,
     StoredArray,
     load_array,
     open_again,
     read_chunk,
     read_rows,
     take_rows,
+    translate_hdf5_errors,
 )
 from kgverify.trace.model.codec import decode_rules, decode_symbols
 from kgverify.trace.model.columns import KNOWLEDGE_GRAPH, LABELS, Candidates, Columns, Digests, Rankings, expand_rows
@@ -45,6 +46,7 @@ from kgverify.trace.model.validate import (
 
 BLOCK_STEPS: Final = 1 << 14
 _CHECKSUM_BYTES: Final = 1 << 20
+_TAKEN_ROWS: Final = 1 << 13
 
 _Item = TypeVar("_Item")
 
@@ -57,9 +59,10 @@ class DataFile:
 
     stored: its datasets by path
     level:  the level of the trace
-    cache:  the chunks of packed datasets
+    memory: the memory for reading all files of the trace
     first:  a function that returns the first file of the trace, which has the names and the program of a piece
     schema: the schema of its columns
+    is_mapped: False to copy arrays from the file, so that a medium that cannot be read raises a UserError
 
     UserError if `docs/traces.md` refuses its links, types, shapes, storage, level or lengths.
     """
@@ -67,15 +70,16 @@ class DataFile:
     def __init__(
         self,
         path: Path,
-        cache: ChunkCache | None = None,
+        memory: ReadMemory | None = None,
         first: "Callable[[], DataFile] | None" = None,
         schema: Schema = KNOWLEDGE_GRAPH,
+        is_mapped: bool = True,
     ) -> None:
         self.path, self.schema = path, schema
         self._file = locate_arrays(path, schema)
         self.stored, self._identity = self._file.arrays, self._file.identity
-        self._cache = cache or ChunkCache()
-        self._first = first
+        self._memory = memory or ReadMemory()
+        self._first, self._is_mapped = first, is_mapped
         self.level = parse_level(self.header.level, f"{path}:header")
         # The names of a piece are in the first file of the recording.
         is_piece = "shard/index" in self.stored and not self.has_names
@@ -179,16 +183,16 @@ class DataFile:
         stored = self.stored.get(name)
         if stored is None:
             return self.schema.absent(name, end - begin)
-        if stored.offset >= 0:
-            return self._view(stored)[begin:end]
-        with open_again(self.path, self._identity) as descriptor:
+        if stored.offset >= 0 and self._is_mapped:
+            return self._view(stored, stored.num_bytes * (end - begin) // max(1, stored.shape[0]))[begin:end]
+        with open_again(self.path, self._identity) as descriptor, translate_hdf5_errors(stored.where):
             # No two chunks share bytes, so the offset identifies a chunk.
             return read_rows(
                 descriptor,
                 stored,
                 begin,
                 end,
-                lambda chunk: self._cache.get(
+                lambda chunk: self._memory.get(
                     (self._identity, chunk.offset), lambda: read_chunk(descriptor, chunk, stored)
                 ),
             )
@@ -198,12 +202,11 @@ class DataFile:
         stored = self.stored.get(name)
         if stored is None:
             return self.schema.absent(name, len(rows))
-        if stored.offset < 0:
+        if stored.offset < 0 or not self._is_mapped:
             return take_rows(stored, rows, lambda begin, end: self.read(name, begin, end))
-        taken: NDArray[Any] = self._view(stored)[rows]
-        # A row maps the pages around it, up to megabytes.
-        self.release()
-        return taken
+        # Rows from everywhere map most of the dataset.
+        parts = np.split(rows, range(_TAKEN_ROWS, len(rows), _TAKEN_ROWS))
+        return np.concatenate([self._view(stored, stored.num_bytes)[part] for part in parts])
 
     def read_all(self, name: str) -> NDArray[Any]:
         """Return all rows of a dataset, as `read` does."""
@@ -266,8 +269,11 @@ class DataFile:
         """Return candidates in any order, with all their steps."""
 
         def below(name: str, chosen: NDArray[np.int64]) -> NDArray[np.int64]:
-            first = self.offsets(name).of(chosen)
-            bounds = np.stack((first, first + self.take(name, chosen)), axis=1).reshape(-1)
+            # Below rows that follow each other, the rows follow each other as well.
+            heads = np.flatnonzero(np.diff(chosen, prepend=-2) != 1)
+            first = self.offsets(name).of(chosen[heads])
+            lengths = np.add.reduceat(self.take(name, chosen), heads, dtype=np.int64)
+            bounds = np.stack((first, first + lengths), axis=1).reshape(-1)
             return expand_rows(bounds, np.arange(0, len(bounds), 2))
 
         steps = below("candidates/num_steps", rows)
@@ -278,11 +284,6 @@ class DataFile:
     def read_digests(self, begin: int, end: int) -> StoredDigests:
         """Return the stored digests of some steps: the sequence digests, or none."""
         return {"sequence": self.read(SEQUENCE, begin, end)} if SEQUENCE in self.stored else {}
-
-    def release(self) -> None:
-        """Let the system reclaim the mapped pages; they are read again when they are needed."""
-        if hasattr(mmap, "MADV_DONTNEED") and "_map" in self.__dict__:
-            self._map.madvise(mmap.MADV_DONTNEED)
 
     def load(self) -> Trace:
         """Read the whole file into memory, and check every checksum, value and digest."""
@@ -325,11 +326,24 @@ class DataFile:
 
     def verify_content(self) -> int:
         """Check every checksum and value, block by block, in bounded memory; return the root digest of the steps."""
+        return sum(root for _, _, root in self.verify_blocks()) % (1 << 64)
+
+    def verify_blocks(self) -> Iterator[tuple[int, Columns, int]]:
+        """Yield blocks after checking every checksum, and their values: the first candidate, the columns, the root digest."""
         for name in self.stored:
             self.verify(name)
-        _ = self.program, self.rankings
+        _ = self.program, self.rankings, self.read_labels()
         self.check_counts()
-        return self.compute_root(is_checked=True)
+        offsets = self.offsets("candidates/num_steps")
+        for begin, end in self.split():
+            first, columns = offsets.at(begin), self.read_candidates(begin, end)
+            try:
+                digests = self.check_block(columns, self.read_digests(first, offsets.at(end)), first)
+            except UserError:
+                # An error in the whole file names the row of the file, not that of the block.
+                self.load()
+                raise
+            yield begin, columns, root_digest(columns.candidates, digests.sequence, self.schema)
 
     def check_counts(self) -> None:
         """Raise a UserError unless the counts add up."""
@@ -337,21 +351,17 @@ class DataFile:
             if each.path in self.stored:
                 self.offsets(each.path).build()
 
-    def compute_root(self, *, is_checked: bool = False) -> int:
-        """Return the root digest of the steps, from the stored digests; compute those that are not stored.
-
-        is_checked: compute all digests, and raise the UserError of `check_block` for any wrong value or digest
-        """
+    def compute_root(self) -> int:
+        """Return the root digest of the steps, from the stored digests; compute those that are not stored."""
         root = 0
         offsets = self.offsets("candidates/num_steps")
         for begin, end in self.split():
             first = offsets.at(begin)
             stored = self.read_digests(first, offsets.at(end))
             sequence = stored.get("sequence")
-            if is_checked or sequence is None:
+            if sequence is None:
                 sequence = self.check_block(self.read_candidates(begin, end), stored, first).sequence
             root += root_digest(self.candidate_columns(begin, end), sequence, self.schema)
-        self.release()
         return root % (1 << 64)
 
     def check_block(
@@ -415,21 +425,24 @@ class DataFile:
         with open_again(self.path, self._identity) as descriptor:
             return mmap.mmap(descriptor, self._identity.size, access=mmap.ACCESS_READ)
 
-    def _view(self, stored: StoredArray) -> NDArray[Any]:
+    def _view(self, stored: StoredArray, num_bytes: int) -> NDArray[Any]:
+        """Return a dataset, some bytes of which are read."""
         # The dataset was checked to lie within the file. numpy.memmap would map the file once for each dataset.
-        return np.ndarray(stored.shape, stored.dtype, buffer=self._map, offset=stored.offset)
+        mapped = self._memory.view(self._map, num_bytes)
+        return np.ndarray(stored.shape, stored.dtype, buffer=mapped, offset=stored.offset)
 
 
 def open_shard(
     folder: Path,
     shard: Shard,
-    cache: ChunkCache | None = None,
+    memory: ReadMemory | None = None,
     first: Callable[[], DataFile] | None = None,
     schema: Schema = KNOWLEDGE_GRAPH,
+    is_mapped: bool = True,
 ) -> DataFile:
     """Open a shard of a folder. ShardError if it is missing, misplaced, or does not match the manifest."""
     path = find_shard(folder, shard)
-    file = DataFile(path, cache, first, schema)
+    file = DataFile(path, memory, first, schema, is_mapped)
     stored = file.small("shard/index").tolist() if "shard/index" in file.stored else []
     if stored != [*numbers_of(shard.name)]:
         raise ShardError(

@@ -15,7 +15,7 @@ from kgverify.errors import UserError
 from kgverify.files.remote import fetched, names_url
 from kgverify.program.program import Rule, Symbols
 from kgverify.trace.files.manifest import Shard, ShardError, partial_of, read_manifest, render_hash, replaced_of
-from kgverify.trace.hdf5.stored_array import ChunkCache
+from kgverify.trace.hdf5.stored_array import ReadMemory
 from kgverify.trace.model.columns import (
     KNOWLEDGE_GRAPH,
     NO_DIGESTS,
@@ -83,11 +83,11 @@ class TraceFile:
         self.shards: tuple[Shard | None, ...] = (None,)
         self.files: Sequence[DataFile]
         counted: list[DataFile | Shard]
-        self._cache = ChunkCache()
+        self._memory = ReadMemory()
         if self.path.is_dir():
             counted = self._open_folder(tolerates_shards, is_lazy)
         elif self.path.exists():
-            self.files = [DataFile(self.path, self._cache, schema=schema)]
+            self.files = [DataFile(self.path, self._memory, schema=schema)]
             self.is_complete = "shard/index" not in self.files[0].stored
             counted = [*self.files]
         else:
@@ -287,7 +287,6 @@ class TraceFile:
         for file, first in zip(self.files, self.candidate_starts.tolist(), strict=False):
             for begin, end in file.split():
                 yield first + begin, first + end
-            file.release()
 
     def verify(self, *prefixes: str) -> None:
         """Raise a UserError unless all datasets, or those whose paths have one of the prefixes, match their checksums."""
@@ -295,7 +294,6 @@ class TraceFile:
             for name in file.stored:
                 if name.startswith(prefixes or ("",)):
                     file.verify(name)
-            file.release()
 
     def check_block(self, columns: Columns, stored: StoredDigests, where: str = "") -> Digests:
         """Return the digests of some columns, checked as `DataFile.check_block` does."""
@@ -311,11 +309,6 @@ class TraceFile:
     def compute_root(self) -> int:
         """Return the root digest of all steps, from the stored digests; compute those that are not stored."""
         return sum(file.compute_root() for file in self.files) % (1 << 64)
-
-    def release(self) -> None:
-        """Let the system reclaim the mapped pages."""
-        for file in self.files:
-            file.release()
 
     def _split(self, begin: int, end: int) -> Iterator[tuple[DataFile, int, int]]:
         """Yield the files that hold a range of candidates, with the rows there."""
@@ -339,7 +332,7 @@ class TraceFile:
         def open_one(index: int) -> DataFile:
             if index not in opened:
                 first = partial(open_one, 0) if index else None
-                opened[index] = open_shard(self.path, manifest.shards[index], self._cache, first, self.schema)
+                opened[index] = open_shard(self.path, manifest.shards[index], self._memory, first, self.schema)
             return opened[index]
 
         self.files = LazySequence(len(self.shards), open_one)
