@@ -324,8 +324,10 @@ class Expansion {
     Expansion(const Program &program, const Limits &limits) : program_(program), limits_(limits) {}
 
     // probe: takes every clause that matches; without it, the clauses after a proof are not tried.
-    void expand(const Derivation &derivation, Step &step, Probe *probe = nullptr) {
+    // formed: takes the atoms of every resolvent, as `rename` left them
+    void expand(const Derivation &derivation, Step &step, Probe *probe = nullptr, std::vector<Atom> *formed = nullptr) {
         step.clear();
+        formed_ = formed;
         const Goal goal = derivation.goal();
         // A position of another engine may have a goal without atoms.
         if (goal.size > 0 && program_.has_clauses(select(goal))) {
@@ -341,7 +343,7 @@ class Expansion {
     const Program &program_;
     const Limits &limits_;
     int32_t num_variables_ = 0;
-    std::vector<Atom> atoms_;
+    std::vector<Atom> atoms_, *formed_ = nullptr;
     std::vector<int32_t> numbers_;
 
     void match_rules(const Derivation &derivation, const Goal &goal, const Atom &selected, Step &step, Probe *probe) {
@@ -393,6 +395,7 @@ class Expansion {
         numbers_.assign(num_variables_ + num_variables, -1);
         const int32_t num = rename(atoms_, numbers_);
         if (probe) probe->atoms.insert(probe->atoms.end(), atoms_.begin(), atoms_.end());
+        if (formed_) formed_->insert(formed_->end(), atoms_.begin(), atoms_.end());
         Resolvent resolvent{GOAL, origin_kind, static_cast<uint16_t>(atoms_.size()), origin, num, 0, 0.0};
         if (atoms_.empty()) {
             resolvent.kind = TRUE;
