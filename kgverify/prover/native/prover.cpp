@@ -74,7 +74,7 @@ class Worker {
     Worker(const Engine &engine, Run &run, const Atom *queries, const double *floor, const PositionArrays *positions,
            int64_t num, Recording recording, bool is_probed)
         : engine_(engine), run_(run), queries_(queries), floor_(floor), positions_(positions), num_(num), recording_(recording),
-          probe_(is_probed ? &run.probe : nullptr), expansion_(engine.program, engine.limits),
+          probe_(is_probed ? &run.probe : nullptr), expansion_(engine.program, engine.limits, recording != NOTHING),
           slots_(engine.fast ? SIDE_BY_SIDE : 1) {}
 
     Gaps gaps;
@@ -296,7 +296,6 @@ Run *native_run(const Engine *engine, const Atom *queries, int64_t num, const do
     for (int64_t i = 0; i < num_threads; i++)
         workers.push_back(std::make_unique<Worker>(*engine, *run, queries, floor, positions, num,
                                                    static_cast<Recording>(recording), is_probed != 0));
-    const auto is_ground = [](const Atom &query) { return query.first >= 0 && query.second >= 0; };
     const bool is_shared = !engine->fast && recording == NOTHING && !positions && std::all_of(queries, queries + num, is_ground);
     std::vector<Unit> units;
     if (is_shared) units = cut_units(queries, num, std::max(LEAST_SHARED, num / num_threads + 1));

@@ -2,7 +2,7 @@
 //
 // Such candidates, the *members*, share one derivation: that of the constant OTHER, which occurs in no clause, in place of
 // their entities. A step of OTHER is the step of a member too, unless the member's entity
-//   - is a constant of a resolvent, so that atoms become equal that were not,
+//   - makes a resolvent equal to a visited goal,
 //   - has a fact that matches the selected atom, or that deletes an atom of a resolvent, with the entity in place of OTHER,
 //   - or stands in the head of a rule for the selected atom.
 // These members take the step by themselves. Members continue together if their next goals are equal, with OTHER in place of
@@ -62,7 +62,7 @@ inline std::vector<Unit> cut_units(const Atom *queries, int64_t num, int64_t mos
 class Sharing {
   public:
     Sharing(const Program &program, const Limits &limits, const Atom *queries, const double *floor, std::vector<Ending> &endings)
-        : program_(program), limits_(limits), queries_(queries), floor_(floor), endings_(endings), expansion_(program, limits) {}
+        : program_(program), limits_(limits), queries_(queries), floor_(floor), endings_(endings), expansion_(program, limits, false) {}
 
     void prove(const Unit &unit) {
         Atom open = queries_[unit.begin];
@@ -70,16 +70,17 @@ class Sharing {
         const int32_t kept = open.first == OTHER ? open.second : open.first;
         path_.begin(unit.begin, open);
         Node shared{0, {open}, {}};
-        int32_t highest = 0;
+        int32_t highest = kept;
         for (int64_t i = unit.begin; i < unit.end; i++) {
-            const Member member{i, queries_[i].*unit.differing, false, 0};
-            highest = std::max(highest, member.entity);
-            if (member.entity == kept || (limits_.exclude_query && program_.find_fact(queries_[i]) >= 0))
-                nodes_.push_back({0, {open}, {member}});
-            else
-                shared.members.push_back(member);
+            shared.members.push_back({i, queries_[i].*unit.differing, false, 0});
+            highest = std::max(highest, shared.members.back().entity);
         }
         if (marks_.size() <= static_cast<size_t>(highest)) marks_.resize(static_cast<size_t>(highest) + 1, 0);
+        mark_++;
+        mark(kept);
+        if (limits_.exclude_query) mark_facts(open, shared.members);
+        take_marked(shared.members);
+        for (const Member &member : apart_) nodes_.push_back({0, {open}, {member}});
         if (!shared.members.empty()) nodes_.push_back(std::move(shared));
         // The last node comes first, so that the path to it is a part of the current one.
         while (!nodes_.empty()) {
@@ -94,7 +95,6 @@ class Sharing {
     }
 
   private:
-    static constexpr int32_t OTHER = std::numeric_limits<int32_t>::max();
     static constexpr size_t FACTS_PER_LOOKUP = 16;  // facts that are read one after the other in the time of a search for one
 
     struct Member {
@@ -119,7 +119,8 @@ class Sharing {
     Expansion expansion_;
     Derivation path_, own_;  // of OTHER, and of one member
     Step step_;
-    std::vector<Atom> formed_, lifted_;
+    Formed formed_;
+    std::vector<Atom> lifted_;
     std::vector<Node> nodes_;
     std::vector<Member> apart_;
     std::unordered_map<uint64_t, size_t> next_;  // where the next goals of this step are among the nodes, by their hashes
@@ -131,8 +132,6 @@ class Sharing {
         if (atom.second == old) atom.second = entity;
         return atom;
     }
-
-    static bool is_open(const Atom &atom) { return atom.first == OTHER || atom.second == OTHER; }
 
     // Make the path that of a member.
     void descend(const Member &member) {
@@ -165,28 +164,27 @@ class Sharing {
     void advance_together(Node &node) {
         const size_t depth = node.depth + 1;
         std::vector<Member> &members = node.members;
-        formed_.clear();
+        formed_.atoms.clear(), formed_.ends.clear();
         expansion_.expand(path_, step_, nullptr, &formed_);
         mark_++;
         mark_clauses(members);
-        apart_.clear();
-        size_t num = 0;
-        for (const Member &member : members) {
-            if (marks_[member.entity] == mark_) apart_.push_back(member);
-            else members[num++] = member;
-        }
-        members.resize(num);
+        take_marked(members);
         next_.clear();
         if (!members.empty()) {
             path_.is_limited = false, path_.log_probability = 0;
             const int8_t ended = take_shortest(limits_, path_, step_, nullptr);
-            num = 0;
+            mark_++;
+            if (ended == OPEN) mark_constants(path_.goal());
+            size_t num = 0;
             for (Member member : members) {
                 member.is_limited |= path_.is_limited, member.log_probability += path_.log_probability;
                 const bool is_below = floor_ && member.log_probability < floor_[member.candidate];
-                if (ended == OPEN && !is_below) members[num++] = member;
-                else
+                if (ended != OPEN || is_below)
                     endings_[member.candidate] = {ended == OPEN ? STOPPED : ended, member.is_limited, member.log_probability};
+                else if (marks_[member.entity] == mark_)
+                    send(depth, path_.goal(), member);
+                else
+                    members[num++] = member;
             }
             members.resize(num);
             if (num) find_node(depth, path_.goal()).members = std::move(members);
@@ -196,13 +194,16 @@ class Sharing {
         }
         for (const Member &member : apart_) {
             descend(member);
-            if (step_alone() != OPEN) continue;
-            const Goal goal = own_.goal();
-            lifted_.assign(goal.atoms, goal.atoms + goal.size);
-            for (Atom &atom : lifted_) atom = put(atom, member.entity, OTHER);
-            find_node(depth, {lifted_.data(), lifted_.size()})
-                .members.push_back({member.candidate, member.entity, own_.is_limited, own_.log_probability});
+            if (step_alone() == OPEN)
+                send(depth, own_.goal(), {member.candidate, member.entity, own_.is_limited, own_.log_probability});
         }
+    }
+
+    // Send a member to the node of its next goal.
+    void send(size_t depth, const Goal &goal, const Member &member) {
+        lifted_.assign(goal.atoms, goal.atoms + goal.size);
+        for (Atom &atom : lifted_) atom = put(atom, member.entity, OTHER);
+        find_node(depth, {lifted_.data(), lifted_.size()}).members.push_back(member);
     }
 
     // The node of a next goal; a new one, unless this step has already come to the goal.
@@ -217,27 +218,69 @@ class Sharing {
         if (constant >= 0 && static_cast<size_t>(constant) < marks_.size()) marks_[constant] = mark_;
     }
 
+    // Move the members whose entities are marked to `apart_`.
+    void take_marked(std::vector<Member> &members) {
+        apart_.clear();
+        size_t num = 0;
+        for (const Member &member : members) {
+            if (marks_[member.entity] == mark_) apart_.push_back(member);
+            else members[num++] = member;
+        }
+        members.resize(num);
+    }
+
+    void mark_constants(const Goal &goal) {
+        for (size_t i = 0; i < goal.size; i++) mark(goal.atoms[i].first), mark(goal.atoms[i].second);
+    }
+
     // Mark the entities for which the step may be another one.
     void mark_clauses(const std::vector<Member> &members) {
         const Atom selected = select(path_.goal());
-        Atom last = selected;
-        if (is_open(selected) && program_.has_clauses(selected)) {
+        if (is_open(selected)) {
             mark_facts(selected, members);
             for (int64_t i = program_.rule_first[selected.predicate]; i < program_.rule_first[selected.predicate + 1]; i++) {
                 const Atom &head = program_.rule_atoms[program_.rule_start[program_.rules_by_head[i]]];
                 mark(head.first), mark(head.second);
             }
         }
-        for (const Atom &atom : formed_) {
-            mark(atom.first), mark(atom.second);
-            if (!is_open(atom) || atom.first < 0 || atom.second < 0 || atom == last || !program_.has_clauses(atom)) continue;
-            mark_facts(atom, members);
-            last = atom;
+        Atom last = selected;
+        size_t first = 0;
+        for (const size_t end : formed_.ends) {
+            mark_revisits({&formed_.atoms[first], end - first});
+            for (; first < end; first++) {
+                const Atom &atom = formed_.atoms[first];
+                if (!is_open(atom) || !is_ground(atom) || atom == last) continue;
+                mark_facts(atom, members);
+                last = atom;
+            }
+        }
+    }
+
+    // Mark the entity with which a resolvent equals a visited goal, if it replaces OTHER.
+    void mark_revisits(const Goal &goal) {
+        for (size_t i = 0; i < path_.hashes.size(); i++) {
+            const Goal visited{path_.atoms.data() + path_.starts[i], path_.starts[i + 1] - path_.starts[i]};
+            int32_t entity = OTHER;
+            const auto is_alike = [&](int32_t term, int32_t other) {
+                if (term == other) return true;
+                if (term != OTHER && other != OTHER) return false;
+                const int32_t constant = term == OTHER ? other : term;
+                const bool is_first = entity == OTHER;
+                if (is_first) entity = constant;
+                return constant >= 0 && entity == constant;
+            };
+            bool is_equal = visited.size == goal.size;
+            for (size_t j = 0; is_equal && j < goal.size; j++) {
+                const Atom &atom = goal.atoms[j], &other = visited.atoms[j];
+                is_equal = atom.predicate == other.predicate && is_alike(atom.first, other.first) && is_alike(atom.second, other.second);
+            }
+            if (is_equal && entity != OTHER) mark(entity);
         }
     }
 
     // Mark the entities with which an atom matches a fact when they replace OTHER.
     void mark_facts(const Atom &atom, const std::vector<Member> &members) {
+        if (!program_.has_clauses(atom)) return;
         const int64_t *first = program_.fact_first + atom.predicate;
         const bool is_by_constant = (atom.first >= 0 && atom.first != OTHER) || (atom.second >= 0 && atom.second != OTHER);
         const auto range = is_by_constant ? program_.find_facts(put(atom, OTHER, -1)) : ArgumentIndex::Range{nullptr, nullptr};
@@ -245,8 +288,7 @@ class Sharing {
         if (num > FACTS_PER_LOOKUP * members.size()) {
             for (const Member &member : members) {
                 const Atom own = put(atom, OTHER, member.entity);
-                const bool is_ground = own.first >= 0 && own.second >= 0;
-                if (is_ground ? program_.find_fact(own) >= 0 : program_.find_facts(own).size() > 0) mark(member.entity);
+                if (is_ground(own) ? program_.find_fact(own) >= 0 : program_.find_facts(own).size() > 0) mark(member.entity);
             }
         } else if (is_by_constant) {
             for (const auto &entry : range) mark(entry.other);
