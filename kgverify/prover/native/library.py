@@ -23,7 +23,7 @@ from kgverify.files.code_identity import find_cache, find_compiler, hash_file, i
 from kgverify.files.reading import read_file
 from kgverify.files.writing import write_file
 
-SOURCES: Final = ("prover.cpp", "stages.h", "tower.h")
+SOURCES: Final = ("prover.cpp", "shared.h", "stages.h", "tower.h")
 OPTIONS: Final = ("-O2", "-march=native", "-std=c++17", "-fPIC", "-shared", "-pthread")
 MOST_KEPT: Final = 8
 """The number of libraries that are kept; the oldest ones are removed."""

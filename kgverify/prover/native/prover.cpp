@@ -6,12 +6,14 @@
 #include <system_error>
 #include <thread>
 
+#include "shared.h"
 #include "stages.h"
 #include "tower.h"
 
 namespace {
 
 constexpr size_t SIDE_BY_SIDE = 32;  // derivations of a thread whose resolvents are scored together
+constexpr int64_t LEAST_SHARED = 256;  // candidates that several threads do not divide, since they share derivations
 
 struct StepRow {
     uint16_t depth, num_atoms;
@@ -26,14 +28,6 @@ struct Log {
     std::vector<StepRow> steps;
     std::vector<Atom> goal_atoms, atoms;
     std::vector<Resolvent> resolvents;
-};
-
-constexpr int8_t STOPPED = 4;  // ends a derivation below its floor; no step has it
-
-struct Ending {
-    int8_t outcome = OPEN;
-    uint8_t is_limited = 0;
-    double log_probability = 0;
 };
 
 enum Recording : int32_t { NOTHING, DIGESTS, EVERYTHING };
@@ -80,7 +74,7 @@ class Worker {
     Worker(const Engine &engine, Run &run, const Atom *queries, const double *floor, const PositionArrays *positions,
            int64_t num, Recording recording, bool is_probed)
         : engine_(engine), run_(run), queries_(queries), floor_(floor), positions_(positions), num_(num), recording_(recording),
-          probe_(is_probed ? &run.probe : nullptr), expansion_(engine.program, engine.limits),
+          probe_(is_probed ? &run.probe : nullptr), expansion_(engine.program, engine.limits, recording != NOTHING),
           slots_(engine.fast ? SIDE_BY_SIDE : 1) {}
 
     Gaps gaps;
@@ -99,6 +93,12 @@ class Worker {
             for (Slot &slot : slots_)
                 if (slot.derivation.candidate >= 0) take(slot, next);
         }
+    }
+
+    void share(const std::vector<Unit> &units, std::atomic<int64_t> &next) {
+        Sharing sharing(engine_.program, engine_.limits, queries_, floor_, run_.endings);
+        const auto end = static_cast<int64_t>(units.size());
+        for (int64_t i = next.fetch_add(1); i < end; i = next.fetch_add(1)) sharing.prove(units[i]);
     }
 
   private:
@@ -296,9 +296,13 @@ Run *native_run(const Engine *engine, const Atom *queries, int64_t num, const do
     for (int64_t i = 0; i < num_threads; i++)
         workers.push_back(std::make_unique<Worker>(*engine, *run, queries, floor, positions, num,
                                                    static_cast<Recording>(recording), is_probed != 0));
+    const bool is_shared = !engine->fast && recording == NOTHING && !positions && std::all_of(queries, queries + num, is_ground);
+    std::vector<Unit> units;
+    if (is_shared) units = cut_units(queries, num, std::max(LEAST_SHARED, num / num_threads + 1));
     const auto work = [&](Worker &worker) noexcept {
         try {
-            worker.work(next);
+            if (is_shared) worker.share(units, next);
+            else worker.work(next);
         } catch (...) {
             has_failed = true;
             // The others end with the candidates that they have.

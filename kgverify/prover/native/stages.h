@@ -19,6 +19,12 @@ inline bool operator==(const Atom &a, const Atom &b) {
     return a.predicate == b.predicate && a.first == b.first && a.second == b.second;
 }
 
+constexpr int32_t OTHER = std::numeric_limits<int32_t>::max();  // a constant that no clause has (shared.h)
+
+inline bool is_open(const Atom &atom) { return atom.first == OTHER || atom.second == OTHER; }
+
+inline bool is_ground(const Atom &atom) { return atom.first >= 0 && atom.second >= 0; }
+
 struct Goal {
     const Atom *atoms;
     size_t size;
@@ -263,11 +269,13 @@ inline void resolve(const Goal &body, int32_t offset, const Goal &goal, const Un
     }
 }
 
+inline bool is_deleted(const Program &program, bool excludes, const Atom &query, const Atom &atom) {
+    return is_ground(atom) && !(excludes && atom == query) && program.find_fact(atom) >= 0;
+}
+
 inline void prune(const Program &program, bool excludes, const Atom &query, std::vector<Atom> &atoms) {
-    const auto is_deleted = [&](const Atom &atom) {
-        return atom.first >= 0 && atom.second >= 0 && !(excludes && atom == query) && program.find_fact(atom) >= 0;
-    };
-    atoms.erase(std::remove_if(atoms.begin(), atoms.end(), is_deleted), atoms.end());
+    const auto is_gone = [&](const Atom &atom) { return is_deleted(program, excludes, query, atom); };
+    atoms.erase(std::remove_if(atoms.begin(), atoms.end(), is_gone), atoms.end());
 }
 
 // Return the number of variables. numbers: memory for the new number of each old one
@@ -318,14 +326,28 @@ inline void close(Step &step) {
     if (step.has_true) step.dropped_atoms = step.dropped_resolvents = 0;
 }
 
+// The atoms of resolvents, as `rename` left them, and where each resolvent ends.
+struct Formed {
+    std::vector<Atom> atoms;
+    std::vector<size_t> ends;
+
+    void add(const std::vector<Atom> &resolvent) {
+        atoms.insert(atoms.end(), resolvent.begin(), resolvent.end());
+        ends.push_back(atoms.size());
+    }
+};
+
 // Applies the stages from `match_rules` to `limit` to the clauses of a goal, in order.
+// counts: whether a step tells how many resolvents were dropped; else only whether any was
 class Expansion {
   public:
-    Expansion(const Program &program, const Limits &limits) : program_(program), limits_(limits) {}
+    Expansion(const Program &program, const Limits &limits, bool counts) : program_(program), limits_(limits), counts_(counts) {}
 
     // probe: takes every clause that matches; without it, the clauses after a proof are not tried.
-    void expand(const Derivation &derivation, Step &step, Probe *probe = nullptr) {
+    // formed: takes the resolvents that matter to the step, or would with an entity in place of OTHER
+    void expand(const Derivation &derivation, Step &step, Probe *probe = nullptr, Formed *formed = nullptr) {
         step.clear();
+        formed_ = formed;
         const Goal goal = derivation.goal();
         // A position of another engine may have a goal without atoms.
         if (goal.size > 0 && program_.has_clauses(select(goal))) {
@@ -340,8 +362,10 @@ class Expansion {
   private:
     const Program &program_;
     const Limits &limits_;
+    const bool counts_;
     int32_t num_variables_ = 0;
     std::vector<Atom> atoms_;
+    Formed *formed_ = nullptr;
     std::vector<int32_t> numbers_;
 
     void match_rules(const Derivation &derivation, const Goal &goal, const Atom &selected, Step &step, Probe *probe) {
@@ -386,6 +410,11 @@ class Expansion {
     // The stages from `resolve` to `limit`, for a clause that matches.
     void form(const Derivation &derivation, const Goal &goal, OriginKind origin_kind, int32_t origin, const Goal &body,
               int32_t num_variables, const Unifier &unifier, Step &step, Probe *probe) {
+        const bool is_full = static_cast<int64_t>(step.resolvents.size()) >= limits_.max_resolvents;
+        if (!counts_ && is_full && step.dropped_atoms + step.dropped_resolvents > 0) {
+            if (is_proof(derivation, goal, body, unifier)) keep_proof(step, {TRUE, origin_kind, 0, origin, 0, 0, 0.0});
+            return;
+        }
         resolve(body, num_variables_, goal, unifier, atoms_);
         if (probe) show(*probe, {origin_kind, 1, origin, static_cast<int32_t>(atoms_.size()), 0});
         prune(program_, limits_.exclude_query, derivation.query, atoms_);
@@ -393,17 +422,46 @@ class Expansion {
         numbers_.assign(num_variables_ + num_variables, -1);
         const int32_t num = rename(atoms_, numbers_);
         if (probe) probe->atoms.insert(probe->atoms.end(), atoms_.begin(), atoms_.end());
+        if (formed_) formed_->add(atoms_);
         Resolvent resolvent{GOAL, origin_kind, static_cast<uint16_t>(atoms_.size()), origin, num, 0, 0.0};
         if (atoms_.empty()) {
             resolvent.kind = TRUE;
-            if (!step.has_true) step.first_true = resolvent;
-            step.has_true = true;
+            keep_proof(step, resolvent);
         } else if (revisit(derivation, {atoms_.data(), atoms_.size()})) {
             if (probe) probe->tried.back().is_left = 0;
         } else {
             step.num_survivors++;
             limit(limits_, resolvent, atoms_.size(), atoms_, step);
         }
+    }
+
+    static void keep_proof(Step &step, const Resolvent &resolvent) {
+        if (!step.has_true) step.first_true = resolvent;
+        step.has_true = true;
+    }
+
+    // Return whether facts delete every atom of a resolvent. Most have an early atom that none deletes.
+    bool is_proof(const Derivation &derivation, const Goal &goal, const Goal &body, const Unifier &unifier) {
+        atoms_.clear();
+        const auto is_left = [&](const Atom &atom) {
+            if (is_deleted(program_, limits_.exclude_query, derivation.query, atom)) return false;
+            if (!formed_ || !is_open(atom) || !is_ground(atom)) return true;
+            // A fact may delete it with an entity in place of OTHER.
+            atoms_.push_back(atom);
+            return false;
+        };
+        for (size_t i = 0; i < body.size; i++) {
+            const Atom &atom = body.atoms[i];
+            const int32_t first = standardize_apart(atom.first, num_variables_);
+            const int32_t second = standardize_apart(atom.second, num_variables_);
+            if (is_left({atom.predicate, unifier.apply(first), unifier.apply(second)})) return false;
+        }
+        for (size_t i = 1; i < goal.size; i++) {
+            const Atom &atom = goal.atoms[i];
+            if (is_left({atom.predicate, unifier.apply(atom.first), unifier.apply(atom.second)})) return false;
+        }
+        if (!atoms_.empty()) formed_->add(atoms_);
+        return atoms_.empty();
     }
 
     void show(Probe &probe, const Tried &tried) {
