@@ -165,6 +165,16 @@ def test_every_command_ends_as_stated_if_its_result_cannot_be_written(command: s
     assert end(f"{command} | true", folder) == 141
 
 
+@pytest.mark.parametrize(
+    "command", [pytest.param(each, marks=pytest.mark.deep) for each in ENDS] + ["trace check x.h5"]
+)
+def test_every_command_refuses_a_current_folder_that_was_deleted(command: str, tmp_path: Path):
+    line = f"rmdir ../{tmp_path.name}; {sys.executable} -m kgverify {command}"
+    done = subprocess.run(["bash", "-c", line], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert re.fullmatch(r"error: the current folder cannot be used: .*\nfix: cd to a folder that exists\n", done.stderr)
+
+
 @pytest.mark.deep
 @pytest.mark.parametrize("command", ENDS)
 def test_every_command_refuses_an_option_and_an_input_that_do_not_exist(command: str, folder: Path):
@@ -266,3 +276,19 @@ def test_an_interrupted_command_reports_what_is_safe_and_resumes(
     resumed = start(SMALL_BLOCKS, f"{line}{' --resume' * ('partial' in written)}", tmp_path)
     out, err = resumed.communicate(timeout=300)
     assert (resumed.returncode, again in out) == (0, True), err
+
+
+@pytest.mark.deep
+@pytest.mark.usefixtures("heeds_signals")
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
+def test_a_signal_that_ends_a_command_has_its_exit_code_and_leaves_no_temporary_files(tmp_path: Path, name: str):
+    (temporary := tmp_path / "temporary").mkdir()
+    words = "fuzz --engine reference --examples 9999 --jobs 2 --corpus found"
+    process = start(MAIN, words, tmp_path, TMPDIR=str(temporary))
+    while not any(temporary.iterdir()) and process.poll() is None:
+        time.sleep(0.01)
+    process.send_signal(signal.Signals[name])
+    out, err = process.communicate(timeout=300)
+    assert (process.returncode, out) == (128 + signal.Signals[name], "")
+    assert err.endswith(f"ended by {name}\n")
+    assert [*temporary.iterdir(), *(tmp_path / "found").glob(".*")] == []
