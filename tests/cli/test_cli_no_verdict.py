@@ -114,6 +114,8 @@ ENDS = {
     "fuzz --jobs 1 --corpus found --examples 3 --engine reference": True,
     "dialect expected.h5": True,
     "shrink wrong -o new.kg": False,
+    "replay found.kg": False,
+    "trace import steps.jsonl -o new.h5": False,
     "trace check expected.h5": True,
     "trace repair expected.h5": True,
     "trace join expected.h5 -o new": True,
@@ -122,6 +124,7 @@ ENDS = {
     "doctor": True,
     f"evaluate --mode eager --device cpu {TWO}": True,
     f"bench --engine reference {TWO} --seconds 0.1": True,
+    "train --rounds 1 --epochs 1 -o new.safetensors": True,
 }
 """Every command, and whether it has a result as JSON."""
 
@@ -133,8 +136,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         f"record --engine reference {TWO} -o expected.h5",
         f"diff --engine reference {TWO} --save run",
         "diff --mode eager --device cpu --slots 8 --queries 1 --corruptions 2 --fault fact-cap --save wrong",
+        "shrink wrong -o found.kg",
     ):
         run(words, folder)
+    (folder / "steps.jsonl").write_text('{"goal": [["p", "a", "b"]], "successors": [true], "choice": 0}\n')
     return folder
 
 
@@ -179,7 +184,7 @@ def test_every_command_refuses_a_current_folder_that_was_deleted(command: str, t
 @pytest.mark.parametrize("command", ENDS)
 def test_every_command_refuses_an_option_and_an_input_that_do_not_exist(command: str, folder: Path):
     assert end(f"{command} --no-such-option", folder) == 2
-    missing = re.sub(r"expected\.h5|run|wrong|reference", "no_such_input", command)
+    missing = re.sub(r"expected\.h5|run|wrong|reference|steps|found\.", "no_such_input", command)
     assert end(missing, folder) == (2 if missing != command else 0)
 
 
