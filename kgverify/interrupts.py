@@ -2,6 +2,7 @@
 
 import gc
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -109,10 +110,33 @@ def watch_interrupts() -> Iterator[None]:
     before = _is_watched, _pressed
     _is_watched, _pressed = True, None
     try:
-        with handle_signals((signal.SIGINT, *_ENDING), _raise_interrupt):
+        with _deliver_lost(), handle_signals((signal.SIGINT, *_ENDING), _raise_interrupt):
             yield
     finally:
         _is_watched, _pressed = before
+
+
+@contextmanager
+def _deliver_lost() -> Iterator[None]:
+    """Deliver a signal again if Python dropped its exception, as it does in `__del__` and in callbacks of weak references."""
+    usual, timers = sys.unraisablehook, list[threading.Timer]()
+
+    def deliver(lost: "sys.UnraisableHookArgs") -> None:
+        global _pressed
+        if _pressed is None or not issubclass(lost.exc_type, KeyboardInterrupt):
+            usual(lost)
+            return
+        _pressed = None
+        timers.append(threading.Timer(SHORTEST, signal.pthread_kill, (threading.main_thread().ident, _number)))
+        timers[-1].start()
+
+    sys.unraisablehook = deliver
+    try:
+        yield
+    finally:
+        sys.unraisablehook = usual
+        for timer in timers:
+            timer.cancel()
 
 
 @contextmanager

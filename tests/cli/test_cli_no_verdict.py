@@ -15,10 +15,14 @@ from invoked_commands import SMALL
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="signals and pipes are other things there")
 
 ENGINE = """
-import ctypes, os, signal, sys
+import ctypes, os, signal, sys, time
 from kgverify.dialects import ReferenceEngine
 
 class Other(BaseException): pass
+
+class Killing:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGTERM)
 
 def act(what):
     match what:
@@ -29,6 +33,7 @@ def act(what):
         case "Other": raise Other
         case "SIGKILL": os.kill(os.getpid(), signal.SIGKILL)
         case "fork": os.fork()
+        case "SIGTERM in __del__": Killing(), time.sleep(10)
 
 class Engine(ReferenceEngine):
     def __init__(self, program, limits, policy):
@@ -75,6 +80,7 @@ def start(script: str, words: str, folder: Path, **environment: str) -> subproce
     [
         ("native exit", "prove", "diff", 2, "ended the process with exit code 0 before there was a verdict"),
         pytest.param("SIGKILL", "prove", "record", 137, "ended by SIGKILL before there was", marks=pytest.mark.deep),
+        pytest.param("SIGTERM in __del__", "prove", "record", 143, "ended by SIGTERM\n", marks=pytest.mark.deep),
         pytest.param("KeyboardInterrupt", "prove", "evaluate", 2, "", marks=pytest.mark.deep),
         pytest.param("Other", "factory", "diff", 2, "", marks=pytest.mark.deep),
         pytest.param("_exit", "factory", "fuzz", 2, "a process died", marks=pytest.mark.deep),
