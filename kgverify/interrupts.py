@@ -1,7 +1,8 @@
-"""Ctrl-C, distinguished from a KeyboardInterrupt that an engine raises; and the end of the time for some work."""
+"""Ctrl-C and SIGTERM, distinguished from a KeyboardInterrupt that an engine raises; and the end of the time for some work."""
 
 import gc
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -11,15 +12,24 @@ from types import FrameType
 from typing import Final
 
 SAME_PRESS: Final = 0.2
-"""The seconds within which a second SIGINT counts as the first: `kill` to a process group may deliver it twice."""
+"""The seconds within which a second signal counts as the first: `kill` to a process group may deliver it twice."""
+
+_ENDING: Final = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
+"""The signals other than Ctrl-C that ask the process to end."""
 
 SHORTEST: Final = 1e-3
 """The shortest time of a timer, in seconds; 0 would disarm it."""
 
 _pressed: float | None = None
-"""The time of the last Ctrl-C."""
+"""The time of the last Ctrl-C, or of another signal that asks the process to end."""
+_number: int = signal.SIGINT
+"""The number of that signal."""
 _is_watched: bool = False
 """True if every Ctrl-C is noted, so that any other KeyboardInterrupt comes from an engine."""
+
+
+class Ended(KeyboardInterrupt):
+    """A signal other than Ctrl-C that asks the process to end. What is finished is kept; work in progress is not finished."""
 
 
 class OutOfTime(BaseException):
@@ -68,15 +78,15 @@ def _raise_out_of_time(number: int, frame: FrameType | None) -> None:
     signal.setitimer(signal.ITIMER_REAL, SHORTEST, 1.0)
 
 
-def is_pressed() -> bool:
-    """Return whether Ctrl-C was pressed since the watch began."""
-    return _pressed is not None
+def find_interrupt() -> int | None:
+    """Return the number of the last signal that asked the process to end since the watch began; None without one."""
+    return None if _pressed is None else _number
 
 
-def note_interrupt() -> None:
+def note_interrupt(number: int) -> None:
     """Note a Ctrl-C, or another signal that raises KeyboardInterrupt, in a handler other than the watch's own."""
-    global _pressed
-    _pressed = time.monotonic()
+    global _pressed, _number
+    _pressed, _number = time.monotonic(), number
 
 
 def expect_no_interrupt() -> None:
@@ -87,7 +97,7 @@ def expect_no_interrupt() -> None:
 
 @contextmanager
 def watch_interrupts() -> Iterator[None]:
-    """Note every Ctrl-C until the context ends; only in the main thread, and unless other code handles it.
+    """Note every Ctrl-C, SIGTERM and SIGHUP until the context ends; only in the main thread, and unless other code handles it.
 
     If Ctrl-C is ignored, as for a background process of a script, every KeyboardInterrupt comes from an engine.
     """
@@ -99,14 +109,34 @@ def watch_interrupts() -> Iterator[None]:
         return
     before = _is_watched, _pressed
     _is_watched, _pressed = True, None
-    if is_usual:
-        signal.signal(signal.SIGINT, _raise_interrupt)
+    try:
+        with _deliver_lost(), handle_signals((signal.SIGINT, *_ENDING), _raise_interrupt):
+            yield
+    finally:
+        _is_watched, _pressed = before
+
+
+@contextmanager
+def _deliver_lost() -> Iterator[None]:
+    """Deliver a signal again if Python dropped its exception, as it does in `__del__` and in callbacks of weak references."""
+    usual, timers = sys.unraisablehook, list[threading.Timer]()
+
+    def deliver(lost: "sys.UnraisableHookArgs") -> None:
+        global _pressed
+        if _pressed is None or not issubclass(lost.exc_type, KeyboardInterrupt):
+            usual(lost)
+            return
+        _pressed = None
+        timers.append(threading.Timer(SHORTEST, signal.pthread_kill, (threading.main_thread().ident, _number)))
+        timers[-1].start()
+
+    sys.unraisablehook = deliver
     try:
         yield
     finally:
-        if is_usual:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-        _is_watched, _pressed = before
+        sys.unraisablehook = usual
+        for timer in timers:
+            timer.cancel()
 
 
 @contextmanager
@@ -126,6 +156,6 @@ def handle_signals(numbers: Iterable[int], handler: Callable[[int, FrameType | N
 
 def _raise_interrupt(number: int, frame: FrameType | None) -> None:
     last = _pressed
-    note_interrupt()
+    note_interrupt(number)
     if last is None or time.monotonic() - last > SAME_PRESS:
-        raise KeyboardInterrupt
+        raise KeyboardInterrupt if number == signal.SIGINT else Ended

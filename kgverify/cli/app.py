@@ -1,6 +1,8 @@
 """The application, with its exit codes and error messages."""
 
 import io
+import os
+import signal
 import sys
 import traceback
 from collections.abc import Sequence
@@ -18,7 +20,7 @@ from kgverify.cli.output import (
     take_settings,
 )
 from kgverify.errors import InternalError, NotWritten, UserError, find_missing_dependency, suggest
-from kgverify.interrupts import is_pressed, watch_interrupts
+from kgverify.interrupts import find_interrupt, watch_interrupts
 from kgverify.version import __version__
 
 FORMER: Final = {"explain": "use kgverify show RUN_DIR --explain", "faults": "use kgverify diff --fault list"}
@@ -31,7 +33,6 @@ class ExitCode(IntEnum):
     BAD_INPUT = 2
     BUG = 70
     NOT_WRITTEN = 74
-    INTERRUPTED = 130
     CLOSED_PIPE = 141
 
 
@@ -82,9 +83,20 @@ def _run(typed: Sequence[str]) -> int:
     if settings.json_path is not None and without_json:
         name = " ".join(dict.fromkeys((first, without_json[0])))
         raise UserError(f"{name} has no result as JSON", where=JSON, fix="leave it out")
+    _check_current_folder()
     from kgverify.cli.command_line import call
 
     return call(words)
+
+
+def _check_current_folder() -> None:
+    """Raise a UserError if the current folder was deleted, since relative paths then have no meaning and torch cannot start."""
+    try:
+        os.getcwd()
+    except OSError as error:
+        raise UserError(
+            f"the current folder cannot be used: {error.strerror}", fix="cd to a folder that exists"
+        ) from None
 
 
 def _end_with(error: BaseException) -> int:
@@ -94,10 +106,12 @@ def _end_with(error: BaseException) -> int:
     # This import takes as long as everything else that a short command needs.
     from kgverify.cli.progress import make_error_console, print_note
 
-    if isinstance(error, KeyboardInterrupt) or (is_pressed() and not isinstance(error, UserError)):
+    number = find_interrupt()
+    if isinstance(error, KeyboardInterrupt) or (number is not None and not isinstance(error, UserError)):
         # Any other exception is a consequence of the interrupt, for example in the middle of an import.
-        make_error_console().print("interrupted")
-        return ExitCode.INTERRUPTED
+        ended_by = signal.Signals(number or signal.SIGINT)
+        make_error_console().print("interrupted" if ended_by is signal.SIGINT else f"ended by {ended_by.name}")
+        return 128 + ended_by
     if isinstance(error, SystemExit):
         # No command ends this way: an exit code may be 0 only with a verdict.
         error = InternalError(f"SystemExit: {error.code}")

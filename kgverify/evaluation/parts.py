@@ -30,7 +30,6 @@ from kgverify.files.writing import (
     is_temporary,
     locked_folder,
     make_folders,
-    remove_temporary,
     renamed_into,
     temporary_folder,
     write_file,
@@ -465,7 +464,6 @@ def opened_folder(folder: Path, *, is_locked: bool) -> Iterator[PartFolder]:
         return
     fix = "wait until it ends: the same command then resumes, or give another --save folder"
     with locked_folder(local, "this evaluation", fix=fix):
-        remove_temporary(local)
         yield PartFolder(local)
 
 

@@ -498,12 +498,14 @@ os.register_at_fork(after_in_child=_close_in_child)
 def locked_folder(folder: Path, what: str, *, fix: str = "") -> Iterator[None]:
     """Create a folder if it does not exist, and lock it; delete it again if it stays empty.
 
-    UserError if it cannot be created, or another process holds the lock.
+    Files that killed processes left half-written there are deleted. UserError if the folder cannot be created, or another
+    process holds the lock.
     """
     made = make_folders(folder)
     try:
         check_folder(folder)
         with OutputLock(folder / FOLDER_LOCK, folder, what, fix=fix):
+            remove_temporary(folder)
             yield
     finally:
         with suppress(OSError):

@@ -15,10 +15,14 @@ from invoked_commands import SMALL
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="signals and pipes are other things there")
 
 ENGINE = """
-import ctypes, os, signal, sys
+import ctypes, os, signal, sys, time
 from kgverify.dialects import ReferenceEngine
 
 class Other(BaseException): pass
+
+class Killing:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGTERM)
 
 def act(what):
     match what:
@@ -29,6 +33,7 @@ def act(what):
         case "Other": raise Other
         case "SIGKILL": os.kill(os.getpid(), signal.SIGKILL)
         case "fork": os.fork()
+        case "SIGTERM in __del__": Killing(), time.sleep(10)
 
 class Engine(ReferenceEngine):
     def __init__(self, program, limits, policy):
@@ -75,6 +80,7 @@ def start(script: str, words: str, folder: Path, **environment: str) -> subproce
     [
         ("native exit", "prove", "diff", 2, "ended the process with exit code 0 before there was a verdict"),
         pytest.param("SIGKILL", "prove", "record", 137, "ended by SIGKILL before there was", marks=pytest.mark.deep),
+        pytest.param("SIGTERM in __del__", "prove", "record", 143, "ended by SIGTERM\n", marks=pytest.mark.deep),
         pytest.param("KeyboardInterrupt", "prove", "evaluate", 2, "", marks=pytest.mark.deep),
         pytest.param("Other", "factory", "diff", 2, "", marks=pytest.mark.deep),
         pytest.param("_exit", "factory", "fuzz", 2, "a process died", marks=pytest.mark.deep),
@@ -114,6 +120,8 @@ ENDS = {
     "fuzz --jobs 1 --corpus found --examples 3 --engine reference": True,
     "dialect expected.h5": True,
     "shrink wrong -o new.kg": False,
+    "replay found.kg": False,
+    "trace import steps.jsonl -o new.h5": False,
     "trace check expected.h5": True,
     "trace repair expected.h5": True,
     "trace join expected.h5 -o new": True,
@@ -122,6 +130,7 @@ ENDS = {
     "doctor": True,
     f"evaluate --mode eager --device cpu {TWO}": True,
     f"bench --engine reference {TWO} --seconds 0.1": True,
+    "train --rounds 1 --epochs 1 -o new.safetensors": True,
 }
 """Every command, and whether it has a result as JSON."""
 
@@ -133,8 +142,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         f"record --engine reference {TWO} -o expected.h5",
         f"diff --engine reference {TWO} --save run",
         "diff --mode eager --device cpu --slots 8 --queries 1 --corruptions 2 --fault fact-cap --save wrong",
+        "shrink wrong -o found.kg",
     ):
         run(words, folder)
+    (folder / "steps.jsonl").write_text('{"goal": [["p", "a", "b"]], "successors": [true], "choice": 0}\n')
     return folder
 
 
@@ -165,11 +176,21 @@ def test_every_command_ends_as_stated_if_its_result_cannot_be_written(command: s
     assert end(f"{command} | true", folder) == 141
 
 
+@pytest.mark.parametrize(
+    "command", [pytest.param(each, marks=pytest.mark.deep) for each in ENDS] + ["trace check x.h5"]
+)
+def test_every_command_refuses_a_current_folder_that_was_deleted(command: str, tmp_path: Path):
+    line = f"rmdir ../{tmp_path.name}; {sys.executable} -m kgverify {command}"
+    done = subprocess.run(["bash", "-c", line], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert re.fullmatch(r"error: the current folder cannot be used: .*\nfix: cd to a folder that exists\n", done.stderr)
+
+
 @pytest.mark.deep
 @pytest.mark.parametrize("command", ENDS)
 def test_every_command_refuses_an_option_and_an_input_that_do_not_exist(command: str, folder: Path):
     assert end(f"{command} --no-such-option", folder) == 2
-    missing = re.sub(r"expected\.h5|run|wrong|reference", "no_such_input", command)
+    missing = re.sub(r"expected\.h5|run|wrong|reference|steps|found\.", "no_such_input", command)
     assert end(missing, folder) == (2 if missing != command else 0)
 
 
@@ -266,3 +287,19 @@ def test_an_interrupted_command_reports_what_is_safe_and_resumes(
     resumed = start(SMALL_BLOCKS, f"{line}{' --resume' * ('partial' in written)}", tmp_path)
     out, err = resumed.communicate(timeout=300)
     assert (resumed.returncode, again in out) == (0, True), err
+
+
+@pytest.mark.deep
+@pytest.mark.usefixtures("heeds_signals")
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
+def test_a_signal_that_ends_a_command_has_its_exit_code_and_leaves_no_temporary_files(tmp_path: Path, name: str):
+    (temporary := tmp_path / "temporary").mkdir()
+    words = "fuzz --engine reference --examples 9999 --jobs 2 --corpus found"
+    process = start(MAIN, words, tmp_path, TMPDIR=str(temporary))
+    while not any(temporary.iterdir()) and process.poll() is None:
+        time.sleep(0.01)
+    process.send_signal(signal.Signals[name])
+    out, err = process.communicate(timeout=300)
+    assert (process.returncode, out) == (128 + signal.Signals[name], "")
+    assert err.endswith(f"ended by {name}\n")
+    assert [*temporary.iterdir(), *(tmp_path / "found").glob(".*")] == []

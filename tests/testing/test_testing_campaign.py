@@ -15,6 +15,7 @@ import pytest
 import kgverify as kv
 from kgverify import FuzzOptions, UserError
 from kgverify.dialects import Dialect
+from kgverify.files.writing import temporary_beside
 from kgverify.laws import render_reproducer
 
 DOUBTS = "doubting:Doubts"
@@ -210,10 +211,13 @@ def test_a_second_interrupt_ends_at_once(tmp_path):
         kv.fuzz("reference", examples=96, corpus=tmp_path, progress=interrupt(0, times=2))
 
 
-def test_a_line_that_was_being_written_when_the_process_died_is_tried_again(first, corpus):
+def test_what_was_being_written_when_the_process_died_is_tried_again_or_deleted(first, corpus):
     (log,) = corpus.glob("*.jsonl")
     log.write_bytes(log.read_bytes()[:-20])
+    files = sorted(corpus.iterdir())
+    temporary_beside(files[0]).write_text("half")
     again = kv.fuzz(DOUBTS, examples=64, corpus=corpus)
+    assert sorted(corpus.iterdir()) == files
     assert again.num_resumed == 32
     assert comparable(again) == comparable(first)
 

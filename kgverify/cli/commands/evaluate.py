@@ -104,7 +104,7 @@ def stop_between_parts(group: ProcessGroup) -> Iterator[Callable[[], bool]]:
     pressed: list[float] = []
 
     def stop(number: int, frame: FrameType | None) -> None:
-        note_interrupt()
+        note_interrupt(number)
         if pressed and time.monotonic() - pressed[0] > (_SAME_PRESS if group.size > 1 else 0):
             raise KeyboardInterrupt
         if not pressed and group.index == 0:

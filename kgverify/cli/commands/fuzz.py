@@ -31,7 +31,6 @@ from kgverify.testing.campaigns.campaign import Campaign, run_campaign
 from kgverify.testing.campaigns.result import Tally, describe_campaign
 from kgverify.testing.problems.decode import SCOPES
 
-INTERRUPTED: Final = 130
 _TITLES: Final = {
     "start": "starting",
     "replay": "replaying the corpus",
@@ -102,8 +101,8 @@ def fuzz(
         with show_phase("starting", 0) as phase:
             result = run_campaign(campaign, watch=partial(_show_tally, phase, campaign))
     except KeyboardInterrupt:
-        _print_how_to_resume("interrupted; finished work is saved, work in progress is lost")
-        return INTERRUPTED
+        _print_how_to_resume("finished work is saved, work in progress is lost")
+        raise
     console = make_result_console()
     print_lines(
         console,
@@ -111,8 +110,8 @@ def fuzz(
     )
     write_json(result)
     if result.is_interrupted:
-        _print_how_to_resume("interrupted; the problems tried are saved")
-        return INTERRUPTED
+        _print_how_to_resume("the problems tried are saved")
+        raise KeyboardInterrupt
     return EXIT_CODES[result.verdict]
 
 

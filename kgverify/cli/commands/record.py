@@ -1,10 +1,8 @@
 """`kgverify record`: run one engine and keep its trace."""
 
-import signal
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import FrameType
-from typing import Annotated, Final, NoReturn
+from typing import Annotated
 
 from cyclopts import Parameter
 
@@ -14,13 +12,10 @@ from kgverify.cli.output import is_typed
 from kgverify.cli.progress import make_result_console, print_lines, print_note, show_phase, typed_command, write_json
 from kgverify.engines.table import REFERENCE
 from kgverify.errors import UserError, count_of
-from kgverify.interrupts import handle_signals, note_interrupt
 from kgverify.report.render.terminal import describe_execution
 from kgverify.runs.job import Engines, Reference
 from kgverify.trace.files.manifest import count_safe, partial_of
 from kgverify.verification.record import RecordingOptions
-
-_SIGNALS: Final = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
 
 
 @dataclass(frozen=True)
@@ -58,7 +53,7 @@ def record(
             fix="give compiled, reference, or your own as MODULE:NAME or FILE.py:NAME",
         )
     try:
-        with handle_signals(_SIGNALS, _end), show_phase(f"recording {recorded}", 0) as progress:
+        with show_phase(f"recording {recorded}", 0) as progress:
             engines = options.SideOptions(options.EngineOptions(recorded), evaluator).make()
             if recorded == REFERENCE:
                 engines = Engines(work)
@@ -70,11 +65,8 @@ def record(
                 replace(recording, as_reference=is_reference, scheduler=work.scheduler),
                 progress=progress,
             )
-    except KeyboardInterrupt as error:
+    except KeyboardInterrupt:
         _explain_interruption(output, resume=recording.resume)
-        if isinstance(error, Ended):
-            print_note(f"ended by {signal.Signals(error.number).name}")
-            return 128 + error.number
         raise
     if written.reasons:
         print_note(describe_execution(written.reasons, written.caches), style="dim")
@@ -105,19 +97,3 @@ def _explain_interruption(output: Path, *, resume: bool) -> None:
     num_candidates, num_steps = count_safe(partial)
     print_note(f"{count_of(num_candidates, 'candidate')} with {num_steps:,} steps are safe in {partial}")
     print_note(f"resume with: {typed_command(*([] if resume else ['--resume']))}")
-
-
-class Ended(KeyboardInterrupt):
-    """A signal that asks the process to end, such as SIGTERM; finished work is kept and reported."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__()
-        self.number = number
-
-
-def _end(number: int, frame: FrameType | None) -> NoReturn:
-    """Raise `Ended` on the first SIGTERM or SIGHUP; ignore those that follow during the clean-up."""
-    for each in _SIGNALS:
-        signal.signal(each, signal.SIG_IGN)
-    note_interrupt()
-    raise Ended(number)

@@ -24,7 +24,7 @@ from kgverify.files.code_identity import list_changes
 from kgverify.files.writing import locked_folder, temporary_folder, write_file
 from kgverify.garbage_collection import skip_existing_objects, without_garbage_collection
 from kgverify.graphs.graph import GraphFile, GraphFiles
-from kgverify.interrupts import OutOfTime, stop_after
+from kgverify.interrupts import Ended, OutOfTime, stop_after
 from kgverify.program.atoms import Variable
 from kgverify.program.limits import OURS, Dialect
 from kgverify.runs.engine_makers import EAGER, PLAIN, EngineSpec, MakePipeline, Sides, make_reference
@@ -675,7 +675,7 @@ class _Run:
 
         retry: returns the replacement of a task whose process ended, given the exit code
 
-        A KeyboardInterrupt cancels the tasks that have not begun; a second one is raised.
+        A Ctrl-C cancels the tasks that have not begun; a second one, and another signal, is raised.
         """
         report()
         with Calls(workers, retry) as calls:
@@ -690,8 +690,8 @@ class _Run:
                     if ended := calls.take(0.5):
                         take(*ended)
                     report()
-                except KeyboardInterrupt:
-                    if self.is_interrupted:
+                except KeyboardInterrupt as error:
+                    if self.is_interrupted or isinstance(error, Ended):
                         raise
                     self.is_interrupted = True
                     calls.cancel()
