@@ -510,8 +510,8 @@ def read_mapped(path: Path) -> Trace:
     mapped = TraceFile(path)
     mapped.verify_content()
     columns = mapped.read_candidates(0, mapped.num_candidates)
-    parts = mapped.read_digests(0, mapped.num_candidates)
-    stored = {name: np.concatenate([part[name] for part in parts]) for name in (parts[0] if parts else ())}
+    parts = [*mapped.read_digests(0, mapped.num_candidates)]
+    stored = np.concatenate(parts) if parts else None
     return replace(
         mapped.with_columns(columns, mapped.check_block(columns, stored, str(path))), rankings=mapped.rankings
     )

@@ -107,9 +107,9 @@ class MemorySource:
             columns = columns._replace(stages=select_steps(self.trace.columns, steps).stages)
         return replace(self.trace, columns=columns, digests=Digests(*(words[steps] for words in self.trace.digests)))
 
-    def stored_digests(self, rows: NDArray[np.int64]) -> dict[str, Words]:
+    def stored_digests(self, rows: NDArray[np.int64]) -> Words | None:
         """Return no digests: in memory, they were computed from the columns."""
-        return {}
+        return None
 
     def _is_all(self, rows: NDArray[np.int64]) -> bool:
         return len(rows) == self.num_candidates and are_neighbours(rows)
@@ -674,7 +674,7 @@ def _hash_sequence(source: StepSource) -> bytes:
     """Hash the digests of all steps, in order; compute digests that are not stored."""
     hasher: Any = xxhash.xxh3_128()
     for begin, end in source.split():
-        sequence = source.stored_digests(np.arange(begin, end)).get("sequence")
+        sequence = source.stored_digests(np.arange(begin, end))
         if sequence is None:
             sequence = _load(source, begin, end).digests.sequence
         hasher.update(np.ascontiguousarray(sequence).data)

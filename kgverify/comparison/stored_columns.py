@@ -14,10 +14,11 @@ from numpy.typing import NDArray
 from kgverify.comparison.columns import differ_in
 from kgverify.comparison.equal_columns import Rounded, agree, count_rounded, has_same_bytes
 from kgverify.trace.model.columns import NO_DIGESTS, Columns, Range, Rankings, are_neighbours
+from kgverify.trace.model.digests import Words
 from kgverify.trace.model.schema import SEQUENCE, Column, EqualityRule
 from kgverify.trace.model.trace import Trace
 from kgverify.trace.model.validate import check_codes
-from kgverify.trace.read.data_file import BLOCK_STEPS, DataFile, StoredDigests
+from kgverify.trace.read.data_file import BLOCK_STEPS, DataFile
 from kgverify.trace.read.trace_file import TraceFile
 
 PIECE_BYTES: Final = 1 << 20
@@ -99,15 +100,15 @@ class FileSource:
             where += f":candidates {int(rows.min())} to {int(rows.max())}"
         return self.trace.with_columns(columns, self.trace.check_block(columns, self.stored_digests(rows), where))
 
-    def stored_digests(self, rows: NDArray[np.int64]) -> StoredDigests:
-        """Return the digests of all steps of some candidates, as the files hold them."""
+    def stored_digests(self, rows: NDArray[np.int64]) -> Words | None:
+        """Return the sequence digests of all steps of some candidates; None if the files hold none."""
         # Consecutive rows are read as one piece of a file.
         ends = np.flatnonzero(np.diff(rows, append=-2) != 1)
         begins = np.concatenate(([0], ends[:-1] + 1))
-        pieces: list[StoredDigests] = []
+        pieces: list[Words] = []
         for begin, end in zip(rows[begins].tolist(), rows[ends].tolist(), strict=True) if len(rows) else ():
             pieces.extend(self.trace.read_digests(begin, end + 1))
-        return {name: np.concatenate([piece[name] for piece in pieces]) for name in (pieces[0] if pieces else ())}
+        return np.concatenate(pieces) if pieces else None
 
     def verify(self, *, content: bool) -> None:
         """Verify every value, or only the structure and the data that are read at once. UserError if the trace is damaged."""

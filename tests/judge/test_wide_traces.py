@@ -175,15 +175,13 @@ def test_each_element_belongs_to_its_candidate_and_each_last_step_is_read(file: 
             ends[name] = end = begin + len(getattr(getattr(columns, group), column))
             assert {file.candidate_of(name, element) for element in (begin, end - 1) if begin < end} <= {row}
         own = compute_sequence(columns)
-        np.testing.assert_array_equal(
-            np.concatenate([part["sequence"] for part in file.read_digests(row, row + 1)]), own
-        )
+        np.testing.assert_array_equal(np.concatenate([*file.read_digests(row, row + 1)]), own)
         last = int(NUM_STEPS[number]) - 1
         if last >= 0:
             step, digests = file.read_step(row, last)
             known = make_steps(np.array([number]), np.array([last]))
             assert_same(step[:3], [columns.candidates, *known])
-            assert digests["sequence"].tolist() == own[last:].tolist()
+            assert digests.tolist() == own[last:].tolist()
 
 
 def test_blocks_end_with_files_and_hold_a_limited_number_of_steps(file: TraceFile):

@@ -245,11 +245,8 @@ def _rows_to_search(source: StepSource) -> Iterator[NDArray[np.int64]]:
 def _first_digests(source: StepSource, rows: NDArray[np.int64]) -> Words | None:
     """Return the digest of each candidate's first step, 0 if it has no step; None if digests are not stored."""
     counts = source.gather_column("num_steps", rows)
-    if isinstance(source, MemorySource):
-        words = source.trace.digests.sequence
-    else:
-        words = source.stored_digests(rows).get("sequence", np.zeros(0, np.uint64))
-    if len(words) != int(counts.sum(dtype=np.int64)):
+    words = source.trace.digests.sequence if isinstance(source, MemorySource) else source.stored_digests(rows)
+    if words is None or len(words) != int(counts.sum(dtype=np.int64)):
         return None
     first = np.zeros(len(rows), np.uint64)
     first[counts > 0] = words[starts_of(counts)[:-1][counts > 0]]

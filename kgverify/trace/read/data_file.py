@@ -29,7 +29,7 @@ from kgverify.trace.hdf5.stored_array import (
 )
 from kgverify.trace.model.codec import decode_rules, decode_symbols
 from kgverify.trace.model.columns import KNOWLEDGE_GRAPH, LABELS, Candidates, Columns, Digests, Rankings, expand_rows
-from kgverify.trace.model.digests import compute_digests, root_digest
+from kgverify.trace.model.digests import Words, compute_digests, root_digest
 from kgverify.trace.model.header import Header, check_version, unknown_columns
 from kgverify.trace.model.header import decode_header as header_of
 from kgverify.trace.model.offsets import Offsets
@@ -49,9 +49,6 @@ _CHECKSUM_BYTES: Final = 1 << 20
 _TAKEN_ROWS: Final = 1 << 13
 
 _Item = TypeVar("_Item")
-
-StoredDigests = dict[str, NDArray[np.uint64]]
-"""The digests that a file holds, by their names in `Digests`."""
 
 
 class DataFile:
@@ -281,15 +278,15 @@ class DataFile:
         columns: Columns = self.schema.build(found | {"candidates": rows}, self.take)
         return columns
 
-    def read_digests(self, begin: int, end: int) -> StoredDigests:
-        """Return the stored digests of some steps: the sequence digests, or none."""
-        return {"sequence": self.read(SEQUENCE, begin, end)} if SEQUENCE in self.stored else {}
+    def read_digests(self, begin: int, end: int) -> Words | None:
+        """Return the sequence digests of some steps; None if they are not stored."""
+        return self.read(SEQUENCE, begin, end) if SEQUENCE in self.stored else None
 
     def load(self) -> Trace:
         """Read the whole file into memory, and check every checksum, value and digest."""
         arrays = self.load_arrays()
         columns = self.schema.decode(arrays)
-        digests = self.check_block(columns, {"sequence": arrays[SEQUENCE]} if SEQUENCE in arrays else {})
+        digests = self.check_block(columns, arrays.get(SEQUENCE))
         return replace(self.with_columns(columns, digests, self.rankings), labels=self.read_labels())
 
     def with_columns(self, columns: Columns, digests: Digests, rankings: Rankings | None = None) -> Trace:
@@ -357,22 +354,21 @@ class DataFile:
         offsets = self.offsets("candidates/num_steps")
         for begin, end in self.split():
             first = offsets.at(begin)
-            stored = self.read_digests(first, offsets.at(end))
-            sequence = stored.get("sequence")
+            sequence = self.read_digests(first, offsets.at(end))
             if sequence is None:
-                sequence = self.check_block(self.read_candidates(begin, end), stored, first).sequence
+                sequence = self.check_block(self.read_candidates(begin, end), None, first).sequence
             root += root_digest(self.candidate_columns(begin, end), sequence, self.schema)
         return root % (1 << 64)
 
     def check_block(
         self,
         columns: Columns,
-        stored: StoredDigests,
+        stored: Words | None,
         first_step: int = 0,
         *,
         where: str = "",
     ) -> Digests:
-        """Return the digests of some columns. UserError unless their values are valid and match the stored digests.
+        """Return the digests of some columns. UserError unless their values are valid and match the stored sequence digests.
 
         At a level without goals, return the stored digests, with zeros for digests that are not stored.
 
@@ -385,18 +381,17 @@ class DataFile:
         check_columns(columns, where, num_rules=num_rules, num_facts=num_facts, schema=self.schema)
         if not has_goals(self.level):
             zeros = np.zeros(self.schema.count_rows(columns)["steps"], np.uint64)
-            return Digests(*(stored.get(name, zeros) for name in Digests._fields))
+            return Digests(zeros if stored is None else stored, zeros, zeros)
         digests = compute_digests(columns, self.schema)
-        for name, found in stored.items():
-            expected = getattr(digests, name)
-            if (found != expected).any():
-                step = int(np.argmax(found != expected))
-                raise UserError(
-                    f"step {first_step + step} has digest {int(found[step]):016x},"
-                    f" expected {int(expected[step]):016x} from its columns",
-                    where=f"{where}:digests/{name}",
-                    fix="write the digests that docs/traces.md defines, or none",
-                )
+        expected = digests.sequence
+        if stored is not None and (stored != expected).any():
+            step = int(np.argmax(stored != expected))
+            raise UserError(
+                f"step {first_step + step} has digest {int(stored[step]):016x},"
+                f" expected {int(expected[step]):016x} from its columns",
+                where=f"{where}:{SEQUENCE}",
+                fix="write the digests that docs/traces.md defines, or none",
+            )
         return digests
 
     def split(self) -> Iterator[tuple[int, int]]:

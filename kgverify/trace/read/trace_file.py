@@ -27,16 +27,11 @@ from kgverify.trace.model.columns import (
     join_candidates,
     select_candidates,
 )
+from kgverify.trace.model.digests import Words
 from kgverify.trace.model.header import Header, without_recording
 from kgverify.trace.model.schema import RECORD_AGAIN, Arrays, Schema
 from kgverify.trace.model.trace import Trace, describe_trace
-from kgverify.trace.read.data_file import (
-    DataFile,
-    LazySequence,
-    StoredDigests,
-    lazy_names,
-    open_shard,
-)
+from kgverify.trace.read.data_file import DataFile, LazySequence, lazy_names, open_shard
 
 SHARED: Final = ("header", "symbols/", "program/")
 """The datasets that every shard repeats; a piece of a recording repeats only the header."""
@@ -249,8 +244,8 @@ class TraceFile:
             position = np.flatnonzero(shard == i)
             yield self.files[i], position, rows[position] - self.candidate_starts[i]
 
-    def read_step(self, candidate: int, step: int) -> tuple[Columns, StoredDigests]:
-        """Return one step of a candidate, with the candidate, and its stored digests. IndexError if it does not exist."""
+    def read_step(self, candidate: int, step: int) -> tuple[Columns, Words | None]:
+        """Return one step of a candidate, with the candidate, and its stored digest. IndexError if it does not exist."""
         ((file, row, end),) = self._split(candidate, candidate + 1)
         num_steps = int(file.read("candidates/num_steps", row, end)[0])
         if not 0 <= step < num_steps:
@@ -259,13 +254,13 @@ class TraceFile:
         columns = file.read_steps(first, first + 1)._replace(candidates=file.candidate_columns(row, end))
         return columns, file.read_digests(first, first + 1)
 
-    def read_digests(self, begin: int, end: int) -> list[StoredDigests]:
-        """Return the stored digests of all steps of some neighbouring candidates, file by file."""
-        found = []
+    def read_digests(self, begin: int, end: int) -> Iterator[Words]:
+        """Yield the stored digests of all steps of some neighbouring candidates, file by file."""
         for file, low, high in self._split(begin, end):
             first = file.offsets("candidates/num_steps")
-            found.append(file.read_digests(first.at(low), first.at(high)))
-        return found
+            words = file.read_digests(first.at(low), first.at(high))
+            if words is not None:
+                yield words
 
     def candidate_of(self, name: str, element: int) -> int:
         """Return the candidate to which an element of a column belongs, at any level."""
@@ -295,7 +290,7 @@ class TraceFile:
                 if name.startswith(prefixes or ("",)):
                     file.verify(name)
 
-    def check_block(self, columns: Columns, stored: StoredDigests, where: str = "") -> Digests:
+    def check_block(self, columns: Columns, stored: Words | None, where: str = "") -> Digests:
         """Return the digests of some columns, checked as `DataFile.check_block` does."""
         return self.files[0].check_block(columns, stored, where=where or self.source)
 
