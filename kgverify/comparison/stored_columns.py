@@ -16,7 +16,7 @@ from kgverify.trace.model.columns import NO_DIGESTS, Columns, Range, Rankings, a
 from kgverify.trace.model.schema import SEQUENCE, Column, EqualityRule
 from kgverify.trace.model.trace import Trace
 from kgverify.trace.model.validate import check_codes
-from kgverify.trace.read.data_file import BLOCK_STEPS, DataFile, StoredDigests
+from kgverify.trace.read.data_file import DataFile, StoredDigests
 from kgverify.trace.read.trace_file import TraceFile
 
 PIECE_BYTES: Final = 1 << 20
@@ -44,7 +44,7 @@ class FileSource:
         self.trace = trace = opened if isinstance(opened, TraceFile) else TraceFile(opened, tolerates_shards=True)
         self.header, self.fields, self.schema, self.faults = trace.header, trace.fields, trace.schema, trace.faults
         self.num_candidates, self.num_steps = trace.num_candidates, trace.num_steps
-        self.is_verified, self.block_steps = False, BLOCK_STEPS
+        self.is_verified, self.block_steps = False, DataFile.block_steps
 
     @property
     def rankings(self) -> Rankings | None:
@@ -102,6 +102,10 @@ class FileSource:
         for begin, end in zip(rows[begins].tolist(), rows[ends].tolist(), strict=True) if len(rows) else ():
             pieces.extend(self.trace.read_digests(begin, end + 1))
         return {name: np.concatenate([piece[name] for piece in pieces]) for name in (pieces[0] if pieces else ())}
+
+    def release(self) -> None:
+        """Let the system reclaim the mapped pages."""
+        self.trace.release()
 
     def verify(self, *, content: bool) -> None:
         """Verify every value, or only the structure and the data that are read at once. UserError if the trace is damaged."""

@@ -32,7 +32,7 @@ from kgverify.comparison.inference.infer import (
 from kgverify.comparison.inference.single_fault import StepProgram, explain_by_one_stage
 from kgverify.comparison.inference.step_difference import StepDifference
 from kgverify.comparison.locate import first_difference, is_close, locate_difference, name_stage, starts_wrong
-from kgverify.comparison.modulo import normalise_outputs, normalise_steps
+from kgverify.comparison.modulo import NAMES, normalise_outputs, normalise_steps, rename_candidates
 from kgverify.comparison.result import SCORES_BEFORE, Cause, Divergence
 from kgverify.comparison.step_pair import StepPair
 from kgverify.comparison.step_view import StepReader, StepView, Views, outcome_name
@@ -1013,5 +1013,6 @@ class Explainer:
     def _all_goals(self) -> frozenset[Goal]:
         """The goals of the expected derivations, and the queries of both sides."""
         goals = (self._reader.read(row).goal for row in range(len(self._columns.steps.depth)))
-        queries = self._comparer.actual.columns.candidates.atom.tolist()
-        return frozenset((*goals, *((Atom(*query),) for query in queries)))
+        queries = self._comparer.read_candidates(1).atom
+        queries = rename_candidates(queries) if NAMES in self._modulo else queries
+        return frozenset((*goals, *((Atom(*query),) for query in queries.tolist())))

@@ -204,7 +204,7 @@ def _join(
 def _are_all_equal(sides: tuple[EngineRun, EngineRun]) -> bool:
     """Return whether all scores are equal in every bit, between the sides and between two runs of a side."""
     pairs = [(sides[0].trace.columns, sides[1].trace.columns)]
-    pairs += [(select_candidates(s.trace.columns, s.rows), s.again) for s in sides if s.again is not None]
+    pairs += [(s.trace.reader.gather_candidates(s.rows), s.again) for s in sides if s.again is not None]
     return all(
         np.array_equal(first.resolvents.score, other.resolvents.score, equal_nan=True)
         and np.array_equal(first.candidates.log_probability, other.candidates.log_probability, equal_nan=True)
@@ -465,9 +465,10 @@ def _needed(divergence: Divergence, comparer: Comparer) -> float:
     """Return the smallest tolerance of scores at which a divergence of scores would disappear."""
     views = comparer.views.get((divergence.candidate, divergence.step))
     if views is None:
-        sides = [each.columns.candidates for each in (comparer.expected, comparer.actual)]
-        sums = [float(each.log_probability[divergence.candidate]) for each in sides]
-        return abs(sums[0] - sums[1]) / (2 * max(1, int(sides[0].num_steps[divergence.candidate])))
+        pair = comparer.pair_of(np.array([divergence.candidate]))
+        sides = [each.columns.candidates for each in (pair.expected, pair.actual)]
+        sums = [float(each.log_probability[0]) for each in sides]
+        return abs(sums[0] - sums[1]) / (2 * max(1, int(sides[0].num_steps[0])))
     pairs = zip(*(view.resolvents for view in views), strict=True)
     return max((abs(e.score - a.score) for e, a in pairs if e.score != a.score), default=0.0)
 

@@ -1,7 +1,7 @@
 """One file of a trace, opened lazily: a column is read when it is needed, and checked when it is loaded or verified."""
 
 import mmap
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -27,11 +27,11 @@ from kgverify.trace.hdf5.stored_array import (
     take_rows,
 )
 from kgverify.trace.model.codec import decode_rules, decode_symbols
-from kgverify.trace.model.columns import KNOWLEDGE_GRAPH, LABELS, Candidates, Columns, Digests, Rankings, expand_rows
+from kgverify.trace.model.column_reader import ColumnReader
+from kgverify.trace.model.columns import KNOWLEDGE_GRAPH, LABELS, Columns, Digests, Rankings
 from kgverify.trace.model.digests import compute_digests, root_digest
 from kgverify.trace.model.header import Header, check_version, unknown_columns
 from kgverify.trace.model.header import decode_header as header_of
-from kgverify.trace.model.offsets import Offsets
 from kgverify.trace.model.schema import SEQUENCE, Arrays, Schema, check_file_checksum, has_goals, parse_level
 from kgverify.trace.model.trace import Trace
 from kgverify.trace.model.validate import (
@@ -43,7 +43,6 @@ from kgverify.trace.model.validate import (
     check_rules,
 )
 
-BLOCK_STEPS: Final = 1 << 14
 _CHECKSUM_BYTES: Final = 1 << 20
 
 _Item = TypeVar("_Item")
@@ -52,7 +51,7 @@ StoredDigests = dict[str, NDArray[np.uint64]]
 """The digests that a file holds, by their names in `Digests`."""
 
 
-class DataFile:
+class DataFile(ColumnReader):
     """A file of a trace, of any level, whose structure was checked. Contiguous arrays are read-only views of the file.
 
     stored: its datasets by path
@@ -71,7 +70,8 @@ class DataFile:
         first: "Callable[[], DataFile] | None" = None,
         schema: Schema = KNOWLEDGE_GRAPH,
     ) -> None:
-        self.path, self.schema = path, schema
+        super().__init__()
+        self.path, self.schema, self.source = path, schema, str(path)
         self._file = locate_arrays(path, schema)
         self.stored, self._identity = self._file.arrays, self._file.identity
         self._cache = cache or ChunkCache()
@@ -87,7 +87,6 @@ class DataFile:
         check_lengths(lengths, str(path), schema)
         self._num_rows = schema.num_rows(lengths)
         self.num_candidates, self.num_steps = self._num_rows["candidates"], self._num_rows["steps"]
-        self._offsets: dict[str, Offsets] = {}
 
     @property
     def is_archived(self) -> bool:
@@ -228,53 +227,6 @@ class DataFile:
             hasher.update(np.ascontiguousarray(self.read(name, begin, min(begin + rows, stored.shape[0]))).data)
         self.stored[name].check_checksum(hasher.intdigest())
 
-    def offsets(self, name: str) -> Offsets:
-        """Return the offsets of the rows below, for a column of counts."""
-        if name not in self._offsets:
-            self._offsets[name] = Offsets(
-                lambda begin, end: self.read(name, begin, end),
-                lambda rows: self.take(name, rows),
-                self.length(name),
-                self.num_rows(self.schema.column_of[name].counts),
-                f"{self.path}:{name}",
-            )
-        return self._offsets[name]
-
-    def candidate_columns(self, begin: int, end: int) -> Candidates:
-        """Return candidates without their steps."""
-        kind: type[Candidates] = self.schema.groups["candidates"]
-        return kind(*(self.read(f"candidates/{name}", begin, end) for name in kind._fields))
-
-    def read_candidates(self, begin: int, end: int) -> Columns:
-        """Return candidates with all their steps."""
-        first = self.offsets("candidates/num_steps")
-        steps = self.read_steps(first.at(begin), first.at(end))
-        return steps._replace(candidates=self.candidate_columns(begin, end))
-
-    def read_steps(self, begin: int, end: int) -> Columns:
-        """Return steps with all their resolvents; no candidates."""
-
-        def below(name: str, bounds: tuple[int, int]) -> tuple[int, int]:
-            first = self.offsets(name)
-            return first.at(bounds[0]), first.at(bounds[1])
-
-        rows = self.schema.find_rows((begin, end), below, has_stages=self.has_stages) | {"candidates": (0, 0)}
-        columns: Columns = self.schema.build(rows, lambda name, bounds: self.read(name, *bounds))
-        return columns
-
-    def gather_candidates(self, rows: NDArray[np.int64]) -> Columns:
-        """Return candidates in any order, with all their steps."""
-
-        def below(name: str, chosen: NDArray[np.int64]) -> NDArray[np.int64]:
-            first = self.offsets(name).of(chosen)
-            bounds = np.stack((first, first + self.take(name, chosen)), axis=1).reshape(-1)
-            return expand_rows(bounds, np.arange(0, len(bounds), 2))
-
-        steps = below("candidates/num_steps", rows)
-        found = self.schema.find_rows(steps, below, has_stages=self.has_stages)
-        columns: Columns = self.schema.build(found | {"candidates": rows}, self.take)
-        return columns
-
     def read_digests(self, begin: int, end: int) -> StoredDigests:
         """Return the stored digests of some steps: the sequence digests, or none."""
         return {"sequence": self.read(SEQUENCE, begin, end)} if SEQUENCE in self.stored else {}
@@ -388,19 +340,6 @@ class DataFile:
                     fix="write the digests that docs/traces.md defines, or none",
                 )
         return digests
-
-    def split(self) -> Iterator[tuple[int, int]]:
-        """Yield ranges of candidates with at most `BLOCK_STEPS` steps, or of a single candidate."""
-        first = self.offsets("candidates/num_steps")
-        begin = 0
-        while begin < self.num_candidates:
-            end = min(begin + BLOCK_STEPS, self.num_candidates)
-            if first.at(end) - first.at(begin) > BLOCK_STEPS:
-                counts = self.read("candidates/num_steps", begin, end)
-                sums = np.cumsum(counts, dtype=np.int64)
-                end = begin + max(1, int(np.searchsorted(sums, BLOCK_STEPS, side="right")))
-            yield begin, end
-            begin = end
 
     def _other(self, what: str) -> "DataFile":
         """Return the first file of the trace, to use instead of a piece. UserError for a piece opened by itself."""
