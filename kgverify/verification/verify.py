@@ -229,11 +229,11 @@ def _prove(run: Run, engine: Engine, candidates: CandidateSet, progress: Progres
     # Features describe the columns that the engine returned last.
     if len(candidates.query) <= BLOCK or isinstance(engine, DescribedEngine):
         return build_trace(run, engine, engine.prove(candidates, progress), None)
-    spool = Spool(f"engine {engine.info.name}")
-    for read in prove_parts(engine, candidates, progress, size=BLOCK):
-        part = build_trace(run, engine, read()[0], None)
-        spool.append(part.columns, part.digests)
-    columns, digests = spool.read()
+    with Spool(f"engine {engine.info.name}") as spool:
+        for read in prove_parts(engine, candidates, progress, size=BLOCK):
+            part = build_trace(run, engine, read()[0], None)
+            spool.append(part.columns, part.digests)
+        columns, digests = spool.read()
     return replace(part, columns=columns, digests=digests)
 
 

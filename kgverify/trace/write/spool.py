@@ -3,6 +3,7 @@
 import mmap
 import os
 import tempfile
+from contextlib import ExitStack
 from typing import IO, Any
 
 import numpy as np
@@ -13,13 +14,16 @@ from kgverify.trace.files.manifest import bytes_of, write_all
 from kgverify.trace.model.columns import KNOWLEDGE_GRAPH, Columns, Digests
 
 
-class Spool:
-    """The columns of candidates, and the digests of their steps, in files that disappear when they are no longer used.
+class Spool(ExitStack):
+    """A context with temporary files of candidates with their steps, and the digests of the steps.
+
+    What was read stays mapped after the context; the system deletes the files when nothing uses them.
 
     where: the name of the columns in errors
     """
 
     def __init__(self, where: str) -> None:
+        super().__init__()
         self._where = where
         self._files: dict[str, tuple[IO[bytes], NDArray[Any]]] = {}
 
@@ -38,7 +42,7 @@ class Spool:
     def _append(self, path: str, values: NDArray[Any]) -> None:
         try:
             if path not in self._files:
-                new: IO[bytes] = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115  open while its columns are in use
+                new: IO[bytes] = self.enter_context(tempfile.TemporaryFile(buffering=0))  # noqa: SIM115  this is the context
                 self._files[path] = new, np.zeros_like(values, shape=(0, *values.shape[1:]))
             file, like = self._files[path]
             if like.dtype != values.dtype:
