@@ -23,7 +23,6 @@ from kgverify.program.atoms import Atom, Goal
 from kgverify.program.limits import NUMBERS, describe_differences
 from kgverify.program.outcomes import Origin, Outcome, Stage
 from kgverify.program.program import Rule, Symbols
-from kgverify.trace.model.column_reader import release_pages
 from kgverify.trace.model.columns import (
     NO_DIGESTS,
     Columns,
@@ -110,10 +109,6 @@ class MemorySource:
     def stored_digests(self, rows: NDArray[np.int64]) -> dict[str, Words]:
         """Return no digests: in memory, they were computed from the columns."""
         return {}
-
-    def release(self) -> None:
-        """Let the system reclaim mapped pages."""
-        release_pages(each for level in (*self.trace.columns, self.trace.digests) for each in level)
 
     def _read(self, rows: NDArray[np.int64]) -> Columns:
         if self._is_all(rows):

@@ -103,10 +103,6 @@ class FileSource:
             pieces.extend(self.trace.read_digests(begin, end + 1))
         return {name: np.concatenate([piece[name] for piece in pieces]) for name in (pieces[0] if pieces else ())}
 
-    def release(self) -> None:
-        """Let the system reclaim the mapped pages."""
-        self.trace.release()
-
     def verify(self, *, content: bool) -> None:
         """Verify every value, or only the structure and the data that are read at once. UserError if the trace is damaged."""
         self.is_verified = content

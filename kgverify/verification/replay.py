@@ -409,6 +409,9 @@ def find_score_source(
 
     expected: the columns of the expected run, in which steps taken together in a batch have the same number
     """
+    num_wrong = sum(each.field == "resolvents.score" for each in divergences)
+    if num_wrong < MIN_STEPS:
+        return None
     starts, first_step = starts_of(expected.steps.num_resolvents), starts_of(expected.candidates.num_steps)
     scores = expected.resolvents.score.astype(np.float64)
     number = np.arange(first_step[-1]) - np.repeat(first_step[:-1], np.diff(first_step))
@@ -418,7 +421,6 @@ def find_score_source(
     spread = float(np.std(scores[np.isfinite(scores)])) if np.isfinite(scores).any() else 0.0
     # A wide tolerance would match scores of other steps by chance.
     tolerance = min(tolerance, MAX_SPREAD * spread)
-    num_wrong = sum(each.field == "resolvents.score" for each in divergences)
     num_known, num_found = dict.fromkeys(_FOUND, 0), dict.fromkeys(_FOUND, 0)
     for each in divergences:
         view = views.get((each.candidate, each.step))

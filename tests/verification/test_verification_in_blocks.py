@@ -2,6 +2,7 @@
 
 import mmap
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -102,3 +103,17 @@ def test_a_full_disk_is_an_error_that_says_how_to_fix_it(monkeypatch: pytest.Mon
     with Spool("engine foreign") as spool, pytest.raises(UserError, match="No space left on device") as caught:
         spool.append(columns, Digests(nothing, nothing, nothing))
     assert "TMPDIR" in str(caught.value.fix)
+
+
+def test_a_large_run_is_saved_in_blocks(cut: Callable[[], None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    cut()
+    monkeypatch.setattr("kgverify.trace.write.writer._MOST_AT_ONCE", 24)
+    report = kv.verify("countries", "reference", queries=3, corruptions=5, save=tmp_path)
+    for name in ("expected", "actual"):
+        stored, trace = kv.open_trace(tmp_path / f"{name}.h5"), getattr(report.traces, name)
+        assert stored.path.is_dir()
+        assert len(stored.shards) > 1
+        loaded = stored.load()
+        assert loaded.root == trace.root
+        assert loaded.rankings is not None
+    assert kv.compare(tmp_path / "expected.h5", tmp_path / "actual.h5").verdict is Verdict.AGREE

@@ -43,11 +43,11 @@ def count_exercise(source: StepSource, outcomes: Mapping[str, int], minimum: Min
         for begin, end in source.split():
             # Rows read from a source lack the outputs of stages, which show `revisit`.
             count.add(source.trace.reader.read_candidates(begin, end))
-            source.release()
+            source.trace.release()
         return count.result()
     for number, (begin, end) in enumerate(_draw_blocks(source)):
         if number % _NUM_BLOCKS == 0 and number:
-            source.release()
+            source.trace.release()
             if not find_missing(count.result(), minimum):
                 break
         count.add(source.read_rows(np.arange(begin, end)))
