@@ -53,7 +53,8 @@ from kgverify.program.limits import Limits
 from kgverify.program.outcomes import STEP_STAGES, DifferenceClass, GoalKind, Origin, Outcome, Stage
 from kgverify.step.clauses import number_variables
 from kgverify.step.plain_step import find_outcome
-from kgverify.trace.model.columns import Columns, select_candidates, starts_of
+from kgverify.trace.model.column_reader import ColumnReader
+from kgverify.trace.model.columns import Columns, starts_of
 from kgverify.trace.model.stage_items import StageOutputs, ends_alike
 from kgverify.trace.model.trace import Trace
 from kgverify.verification.judgement import FULL, Effort
@@ -149,9 +150,9 @@ def _choose_guesses(replayed: list[Replayed]) -> list[Replayed]:
     return found
 
 
-def find_position(columns: Columns, candidate: int, step: int) -> Positions:
+def find_position(reader: ColumnReader, candidate: int, step: int) -> Positions:
     """Return the position before a step of a candidate."""
-    return take_position(positions_of(select_candidates(columns, np.array([candidate]))), step)
+    return take_position(positions_of(reader.read_candidates(candidate, candidate + 1)), step)
 
 
 class _Again:
@@ -629,7 +630,7 @@ class Explainer:
         effort: Effort = FULL,
     ) -> None:
         self._effort, self._is_repeating = effort, is_repeating
-        self._columns = expected.columns
+        self._trace, self._columns = expected, expected.columns
         self._limits = expected.header.limits.with_defaults()
         self._comparer = comparer
         self._names, self._tolerance = comparer.names, comparer.score_tolerance
@@ -700,7 +701,7 @@ class Explainer:
         step = divergence.step
         for at in (step - 1, step) if step > 0 and starts_wrong(divergence) else (step,):
             found = self._judge_again(
-                divergence, at, self._take_again(find_position(self._columns, divergence.candidate, at))
+                divergence, at, self._take_again(find_position(self._trace.reader, divergence.candidate, at))
             )
             if found is not None:
                 return found
@@ -741,9 +742,9 @@ class Explainer:
             return False
         if len(self._among) >= self._effort.alone:
             return all(self._among)
-        group = np.arange(max(0, candidate - OTHERS), candidate + 1)
-        positions = positions_of(select_candidates(self._columns, group))
-        num, own = len(positions.depth), int(self._columns.candidates.num_steps[group[:-1]].sum()) + step
+        group = self._trace.reader.read_candidates(max(0, candidate - OTHERS), candidate + 1)
+        positions = positions_of(group)
+        num, own = len(positions.depth), int(group.candidates.num_steps[:-1].sum()) + step
         slots = self._actual.info.layout.get("slots", OTHERS)
         times = 1 + -(-min(slots, MOST_SLOTS) // num)
         repeated = take_positions(positions, np.tile(np.arange(num), times))
@@ -922,7 +923,7 @@ class Explainer:
         """Yield the further faults of a step, after the first stage at fault."""
         if not follows_inference(self._limits.dialect):
             return
-        again = self._take_again(find_position(self._columns, first.candidate, first.step))
+        again = self._take_again(find_position(self._trace.reader, first.candidate, first.step))
         if again.probes is None:
             return
         recorded, alone = again.raw_views[1], again.views[1]

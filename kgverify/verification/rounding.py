@@ -23,6 +23,7 @@ from kgverify.comparison.result import Comparison, Divergence, Verdict
 from kgverify.engines.protocol import Engine, Positions, positions_of, take_positions
 from kgverify.errors import count_of
 from kgverify.interrupts import is_interrupt
+from kgverify.trace.model.column_reader import ColumnReader
 from kgverify.trace.model.columns import Columns, Resolvents, expand_rows, select_candidates, select_steps, starts_of
 from kgverify.trace.model.header import Header
 from kgverify.trace.model.score_tolerance import (
@@ -116,7 +117,7 @@ def measure_tolerance(sides: tuple[EngineRun, EngineRun], accepted: float | str 
     float_types = [_name_float_type(side.trace.header, each) for side, each in zip(sides, scores, strict=True)]
     if accepted is not None:
         float_types[1] = accepted
-    rows = _choose(sides[0].trace.columns)
+    rows = _choose(sides[0].trace.reader)
     measured = [_measure(side, rows, name, accepted) for side, name in zip(sides, float_types, strict=True)]
     if accepted is None and name_coarser_type(*scores):
         # Its scores jump between neighbouring short numbers, whatever is changed.
@@ -227,9 +228,9 @@ def _spread(rows: NDArray[np.int64], most: int) -> NDArray[np.int64]:
     return rows[np.unique(np.linspace(0, len(rows) - 1, min(len(rows), most)).astype(np.int64))]
 
 
-def _choose(columns: Columns) -> Positions:
+def _choose(reader: ColumnReader) -> Positions:
     """Return the positions of steps that list resolvents, spread over a run."""
-    some = select_candidates(columns, _spread(np.arange(len(columns.candidates.query)), MAX_CANDIDATES))
+    some = reader.gather_candidates(_spread(np.arange(reader.num_candidates), MAX_CANDIDATES))
     return take_positions(positions_of(some), _spread(np.flatnonzero(some.steps.num_resolvents > 0), MAX_STEPS))
 
 
