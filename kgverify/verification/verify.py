@@ -178,7 +178,8 @@ def verify(
         reasons_of_actual=actual.engine.reasons if isinstance(actual.engine, ExplainedEngine) else (),
         caches=actual.engine.caches if isinstance(actual.engine, ExplainedEngine) else None,
     )
-    stepped = compared.stepper.actual if compared.stepper is not None else None
+    stepper = compared.stepper
+    stepped = stepper.pair_of(stepper.paired_rows).actual if stepper is not None else None
     return Verification(report, *traces, stepped)
 
 

@@ -32,11 +32,14 @@ def cut(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
 def assert_same_report(make: Callable[[], tuple[Report, Any]], cut: Callable[[], None]) -> Report:
     """Make a report in memory and in blocks, and require that they are equal; return the report."""
     whole, traces = make()
+    stepped = traces.stepped
     assert not is_mapped(traces.expected.columns.steps.depth)
     cut()
     blocks, traces = make()
     assert is_mapped(traces.expected.columns.steps.depth)
     assert is_mapped(traces.actual.columns.resolvents.atoms)
+    assert (stepped is None) == (traces.stepped is None)
+    assert stepped is None or stepped.root == traces.stepped.root
     assert encode_report(blocks) == encode_report(whole)
     return blocks
 
