@@ -34,8 +34,6 @@ from kgverify.trace.model.columns import (
     empty_columns,
     expand_rows,
     no_stage_items,
-    select_candidates,
-    select_steps,
     starts_of,
 )
 from kgverify.trace.model.digests import COUNTED, Words, compute_digests
@@ -57,7 +55,7 @@ _OF_STEPS: Final = frozenset({NUM_STEPS, "candidates.is_limited"})
 
 
 class MemorySource:
-    """A trace in memory, as one block. It has the same methods as `FileSource`."""
+    """A trace in memory, or mapped into it. It has the same methods as `FileSource`."""
 
     faults: tuple[str, ...] = ()
     is_verified = True
@@ -70,17 +68,25 @@ class MemorySource:
         self.num_candidates, self.num_steps = rows["candidates"], rows["steps"]
 
     def shell(self, *, has_candidates: bool = False) -> Trace:
-        """Return the whole trace."""
-        return self.trace
+        """Return the trace without its steps, and without its candidates unless they are wanted."""
+        columns = self.trace.reader.read_steps(0, 0)
+        if has_candidates:
+            columns = columns._replace(candidates=self.trace.columns.candidates)
+        return replace(self.trace, columns=columns, digests=NO_DIGESTS)
 
     @property
     def labels(self) -> NDArray[Any] | None:
         """The labels of true triples, [N], 0 for other candidates; None if the trace has none."""
         return self.trace.labels
 
+    @property
+    def block_steps(self) -> int:
+        """The steps to read at a time."""
+        return self.trace.reader.block_steps
+
     def split(self) -> Iterator[Range]:
-        """Yield the range of all candidates."""
-        yield 0, self.num_candidates
+        """Yield ranges of candidates."""
+        return self.trace.reader.split()
 
     def gather_column(self, name: str, rows: NDArray[np.int64]) -> NDArray[Any]:
         """Return rows of a column of the candidates, in any order."""
@@ -93,23 +99,27 @@ class MemorySource:
 
     def read_rows(self, rows: NDArray[np.int64]) -> Columns:
         """Return candidates with all their steps, without the outputs of stages, which do not affect the verdict."""
-        columns = self.trace.columns
-        if self.schema.deep:
-            columns = columns._replace(stages=no_stage_items())
-        return columns if self._is_all(rows) else select_candidates(columns, rows, self.schema)
+        columns = self._read(rows)
+        return columns._replace(stages=no_stage_items()) if self.schema.deep else columns
 
     def load(self, columns: Columns, rows: NDArray[np.int64]) -> Trace:
         """Return some candidates as a trace, including the outputs of stages."""
         if self._is_all(rows):
             return self.trace
         steps = expand_rows(starts_of(self.trace.columns.candidates.num_steps), rows)
-        if self.schema.deep:
-            columns = columns._replace(stages=select_steps(self.trace.columns, steps).stages)
-        return replace(self.trace, columns=columns, digests=Digests(*(words[steps] for words in self.trace.digests)))
+        digests = Digests(*(words[steps] for words in self.trace.digests))
+        return replace(self.trace, columns=self._read(rows) if self.schema.deep else columns, digests=digests)
 
     def stored_digests(self, rows: NDArray[np.int64]) -> Words | None:
         """Return no digests: in memory, they were computed from the columns."""
         return None
+
+    def _read(self, rows: NDArray[np.int64]) -> Columns:
+        if self._is_all(rows):
+            return self.trace.columns
+        if are_neighbours(rows):
+            return self.trace.reader.read_candidates(int(rows[0]), int(rows[-1]) + 1)
+        return self.trace.reader.gather_candidates(rows)
 
     def _is_all(self, rows: NDArray[np.int64]) -> bool:
         return len(rows) == self.num_candidates and are_neighbours(rows)

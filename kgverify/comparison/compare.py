@@ -151,7 +151,7 @@ class Comparer:
         self.draws: dict[tuple[int, str], str] = {}
         self._has_goals = all(has_goals(source.header.level) for source in self.sources)
         self._files = [source for source in self.sources if not isinstance(source, MemorySource)]
-        self._block_steps = options.block_steps or (self._files[0].block_steps if self._files else None)
+        self._block_steps = options.block_steps or min(source.block_steps for source in self.sources)
         for source, is_wanted in zip(self.sources, wants_content(self.sources, options.verifies_content), strict=True):
             if not isinstance(source, MemorySource):
                 source.verify(content=is_wanted)
@@ -208,6 +208,9 @@ class Comparer:
             self._judge_unpaired(self._alignment)
         for rows, others in blocks:
             self._compare_block(rows, others)
+            for source in self.sources:
+                if isinstance(source, MemorySource):
+                    source.trace.release()
         listed = self._explain(found.explained) if self._options.explains else found.listed()
         self.num_found = found.num
         self.lists_all = found.num == len(listed) and found.num_ties == len(found.near_ties)
@@ -441,14 +444,14 @@ class Comparer:
         ends = np.cumsum(lasts - begins)
         begin, total = 0, int(ends[-1]) if len(ends) else 0
         while begin < total:
-            numbers = np.arange(begin, min(total, begin + (most or total)))
+            numbers = np.arange(begin, min(total, begin + most))
             pairs = rows = others = numbers + (lasts - ends)[np.searchsorted(ends, numbers, side="right")]
             if alignment is not None:
                 rows, others = alignment.expected[pairs], alignment.actual[pairs]
             num = len(pairs)
-            for source, own in zip(self.sources, (rows, others), strict=True) if most is not None else ():
+            for source, own in zip(self.sources, (rows, others), strict=True):
                 sums = np.cumsum(source.gather_column("num_steps", own), dtype=np.int64)
-                num = min(num, max(1, int(np.searchsorted(sums, most or 0, side="right"))))
+                num = min(num, max(1, int(np.searchsorted(sums, most, side="right"))))
             yield rows[:num], others[:num]
             begin += num
 
@@ -487,8 +490,6 @@ class Comparer:
             self.guesses |= {(int(rows[candidate]), step): found for (candidate, step), found in guesses.items()}
 
     def _make_pair(self, expected: Trace, actual: Trace) -> ComparablePair:
-        if expected is self._shells[0] and actual is self._shells[1]:
-            return self._pair
         return self._compared(self.rebuilds.apply(0, expected), self.rebuilds.apply(1, actual))
 
     def _compared(self, expected: Trace, actual: Trace) -> ComparablePair:

@@ -18,7 +18,7 @@ from kgverify.trace.model.digests import Words
 from kgverify.trace.model.schema import SEQUENCE, Column, EqualityRule
 from kgverify.trace.model.trace import Trace
 from kgverify.trace.model.validate import check_codes
-from kgverify.trace.read.data_file import BLOCK_STEPS, DataFile
+from kgverify.trace.read.data_file import DataFile
 from kgverify.trace.read.trace_file import TraceFile
 
 PIECE_BYTES: Final = 1 << 20
@@ -47,7 +47,7 @@ class FileSource:
         self.trace = trace = opened if isinstance(opened, TraceFile) else TraceFile(opened, tolerates_shards=True)
         self.header, self.fields, self.schema, self.faults = trace.header, trace.fields, trace.schema, trace.faults
         self.num_candidates, self.num_steps = trace.num_candidates, trace.num_steps
-        self.is_verified, self.block_steps = False, BLOCK_STEPS
+        self.is_verified, self.block_steps = False, DataFile.block_steps
 
     @property
     def rankings(self) -> Rankings | None:

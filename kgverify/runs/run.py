@@ -140,10 +140,10 @@ def rank_alike(run: Run, pipelines: Sequence[Pipeline], traces: Sequence[Trace])
     """Rank the traces of two sides by data that both have: only by outcomes if one side has no scores."""
     if all(SCORE_SUMS in trace.fields for trace in traces):
         return tuple(traces)
-    traces = [source.shell() for source in settle_undecided((MemorySource(traces[0]), MemorySource(traces[1])))]
+    sources = settle_undecided((MemorySource(traces[0]), MemorySource(traces[1])))
     ranked = []
-    for pipeline, trace in zip(pipelines, traces, strict=True):
-        candidates = trace.columns.candidates
+    for pipeline, trace, source in zip(pipelines, traces, sources, strict=True):
+        candidates = source.shell(has_candidates=True).columns.candidates
         candidates = candidates._replace(log_probability=np.zeros_like(candidates.log_probability))
         columns = trace.columns._replace(candidates=candidates)
         rankings = pipeline.rank_finite(run, candidates)

@@ -16,7 +16,6 @@ from kgverify.conditions.experiment import Engines, Rerun
 from kgverify.conditions.features import Feature, read_declared
 from kgverify.engines.protocol import DescribedEngine, candidate_set
 from kgverify.runs.run import Pipeline, Run, build_trace
-from kgverify.trace.model.columns import select_candidates
 from kgverify.trace.model.trace import Trace
 from kgverify.verification.attribute import attribute_loss, order_by_loss
 from kgverify.verification.lockstep import Compared, Task
@@ -83,7 +82,7 @@ def rerun(
 
     A candidate that the engine does not return is wrong. Return None if near-ties leave open whether candidates agree.
     """
-    columns = select_candidates(trace.columns, rows)
+    columns = trace.reader.gather_candidates(rows)
     proved = actual.engine.prove(candidate_set(columns))
     left = build_trace(run, expected.engine, columns, None)
     right = build_trace(run, actual.engine, proved, None)

@@ -51,7 +51,7 @@ def compare_in_lockstep(stepper: Comparer, free: Comparer) -> tuple[Comparison, 
 
     Return the comparison, in which candidates are numbered as in the run, and both versions of each differing step.
     """
-    num_steps = free.expected.columns.candidates.num_steps
+    num_steps = free.read_candidates(0).num_steps
     owner = np.repeat(np.arange(len(num_steps)), num_steps)
     stepped, views = restore_candidates(stepper.compare(), stepper.views, owner)
     benign = BenignCount()
@@ -122,7 +122,7 @@ def follow_near_ties(
         return comparison, comparer.views
     rows = np.array([tie.candidate for tie in comparison.near_ties])
     first_step = np.array([tie.step for tie in comparison.near_ties])
-    columns = select_candidates(comparer.expected.columns, rows)
+    columns = comparer.pair_of(rows).expected.columns
     num_steps = columns.candidates.num_steps
     starts = starts_of(num_steps)
     follows = np.arange(starts[-1]) > np.repeat(starts[:-1] + first_step, num_steps)
@@ -141,7 +141,7 @@ def follow_near_ties(
     later = compare_steps(run, actual, comparer.expected, lock, stepped, comparer.alike)
     named, views = restore_candidates(later.compare(), later.views, owner) if len(owner) else (None, {})
     benign = BenignCount()
-    benign.join(comparer.benign, np.arange(len(comparer.expected.columns.candidates.query)))
+    benign.join(comparer.benign, np.arange(comparer.sources[0].num_candidates))
     if len(owner):
         benign.join(later.benign, owner)
     found, further = (named.divergences, named.near_ties) if named else ((), ())

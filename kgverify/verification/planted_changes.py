@@ -349,7 +349,7 @@ def recount_causes(parts: Sequence[Comparer], divergences: Sequence[Divergence],
         rows = np.array([each.candidate for each in firsts])
         if comparer.lockstep:
             # In lockstep, its candidates are the steps of the run.
-            starts = starts_of(parts[0].expected.columns.candidates.num_steps)
+            starts = starts_of(parts[0].read_candidates(0).num_steps)
             rows = starts[rows] + [each.step for each in firsts]
         _recount(comparer, set(rows.tolist()))
 

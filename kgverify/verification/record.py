@@ -167,7 +167,7 @@ def record(
             stored = _resume_code(partial_of(path), stored.code, options.accept_changed)
             progress(resumed)
         left = candidates.take(slice(resumed, None))
-        parts = _note_code(_prove_parts(pipeline.engine, left, writer.level, progress), partial_of(path), stored)
+        parts = _note_code(prove_parts(pipeline.engine, left, progress, writer.level), partial_of(path), stored)
         proved += writer.append_parts(parts, choose_append_threads(pipeline.engine))
         all_candidates = join_candidates(proved)
         writer.set_rankings(pipeline.rank_in_dialect(run, all_candidates))
@@ -201,10 +201,17 @@ def _note_code(
         yield part
 
 
-def _prove_parts(
-    engine: Engine, candidates: CandidateSet, level: TraceLevel, progress: Progress
+def prove_parts(
+    engine: Engine,
+    candidates: CandidateSet,
+    progress: Progress,
+    level: TraceLevel = TraceLevel.STEPS,
+    size: int = CHUNK,
 ) -> Iterator[Callable[[], StepBatch]]:
-    """Prove chunk by chunk; yield functions that read each chunk's columns and digests."""
+    """Prove chunk by chunk; yield functions that read each chunk's columns and digests.
+
+    size: the least number of candidates of a chunk, for an engine that does not prove ahead
+    """
     if level is TraceLevel.DEEP:
         for begin in range(0, len(candidates.query), DEEP_CHUNK):
             part = candidates.take(slice(begin, begin + DEEP_CHUNK))
@@ -215,7 +222,7 @@ def _prove_parts(
             yield recorded.read
         return
     # A batch runs empty at the end of each chunk, so large chunks are better.
-    size = max(CHUNK, CHUNK_SLOTS * engine.info.layout.get("slots", 0))
+    size = max(size, CHUNK_SLOTS * engine.info.layout.get("slots", 0))
     for begin in range(0, len(candidates.query), size):
         columns = engine.prove(candidates.take(slice(begin, begin + size)), progress)
         yield partial(_pair, columns)

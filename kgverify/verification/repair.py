@@ -85,7 +85,7 @@ def _intervene(task: Task, compared: Compared, chosen: _Chosen, *, is_whole: boo
     takes the expected ones, it would reach the next of these goals by itself.
     """
     pipeline = task.pipelines[1]
-    expected = select_candidates(compared.traces[0].columns, chosen.expected)
+    expected = compared.traces[0].reader.gather_candidates(chosen.expected)
     owner, place = _locate_steps(expected)
     asked = np.flatnonzero(place >= chosen.step[owner])
     owner, place = owner[asked], place[asked]
@@ -152,7 +152,7 @@ def _number_positions(columns: Columns, limits: Limits) -> NDArray[np.int64]:
 
 def _find_repeated(task: Task, compared: Compared, chosen: _Chosen, again: Columns) -> NDArray[np.bool_]:
     """Return the candidates whose wrong step the engine takes again from the expected goal: the control."""
-    actual = select_candidates(compared.traces[1].columns, chosen.actual)
+    actual = compared.traces[1].reader.gather_candidates(chosen.actual)
     repeated = chosen.step < actual.candidates.num_steps
     rows = starts_of(actual.candidates.num_steps)[:-1][repeated] + chosen.step[repeated]
     recorded = select_candidates(lockstep_columns(actual), rows)

@@ -32,7 +32,7 @@ from kgverify.comparison.inference.infer import (
 from kgverify.comparison.inference.single_fault import StepProgram, explain_by_one_stage
 from kgverify.comparison.inference.step_difference import StepDifference
 from kgverify.comparison.locate import first_difference, is_close, locate_difference, name_stage, starts_wrong
-from kgverify.comparison.modulo import normalise_outputs, normalise_steps
+from kgverify.comparison.modulo import NAMES, normalise_outputs, normalise_steps, rename_candidates
 from kgverify.comparison.result import SCORES_BEFORE, Cause, Divergence
 from kgverify.comparison.step_pair import StepPair
 from kgverify.comparison.step_view import StepReader, StepView, Views, outcome_name
@@ -53,7 +53,8 @@ from kgverify.program.limits import Limits
 from kgverify.program.outcomes import STEP_STAGES, DifferenceClass, GoalKind, Origin, Outcome, Stage
 from kgverify.step.clauses import number_variables
 from kgverify.step.plain_step import find_outcome
-from kgverify.trace.model.columns import Columns, select_candidates, starts_of
+from kgverify.trace.model.column_reader import ColumnReader
+from kgverify.trace.model.columns import Columns, starts_of
 from kgverify.trace.model.stage_items import StageOutputs, ends_alike
 from kgverify.trace.model.trace import Trace
 from kgverify.verification.judgement import FULL, Effort
@@ -149,9 +150,9 @@ def _choose_guesses(replayed: list[Replayed]) -> list[Replayed]:
     return found
 
 
-def find_position(columns: Columns, candidate: int, step: int) -> Positions:
+def find_position(reader: ColumnReader, candidate: int, step: int) -> Positions:
     """Return the position before a step of a candidate."""
-    return take_position(positions_of(select_candidates(columns, np.array([candidate]))), step)
+    return take_position(positions_of(reader.read_candidates(candidate, candidate + 1)), step)
 
 
 class _Again:
@@ -409,6 +410,9 @@ def find_score_source(
 
     expected: the columns of the expected run, in which steps taken together in a batch have the same number
     """
+    num_wrong = sum(each.field == "resolvents.score" for each in divergences)
+    if num_wrong < MIN_STEPS:
+        return None
     starts, first_step = starts_of(expected.steps.num_resolvents), starts_of(expected.candidates.num_steps)
     scores = expected.resolvents.score.astype(np.float64)
     number = np.arange(first_step[-1]) - np.repeat(first_step[:-1], np.diff(first_step))
@@ -418,7 +422,6 @@ def find_score_source(
     spread = float(np.std(scores[np.isfinite(scores)])) if np.isfinite(scores).any() else 0.0
     # A wide tolerance would match scores of other steps by chance.
     tolerance = min(tolerance, MAX_SPREAD * spread)
-    num_wrong = sum(each.field == "resolvents.score" for each in divergences)
     num_known, num_found = dict.fromkeys(_FOUND, 0), dict.fromkeys(_FOUND, 0)
     for each in divergences:
         view = views.get((each.candidate, each.step))
@@ -627,7 +630,7 @@ class Explainer:
         effort: Effort = FULL,
     ) -> None:
         self._effort, self._is_repeating = effort, is_repeating
-        self._columns = expected.columns
+        self._trace, self._columns = expected, expected.columns
         self._limits = expected.header.limits.with_defaults()
         self._comparer = comparer
         self._names, self._tolerance = comparer.names, comparer.score_tolerance
@@ -698,7 +701,7 @@ class Explainer:
         step = divergence.step
         for at in (step - 1, step) if step > 0 and starts_wrong(divergence) else (step,):
             found = self._judge_again(
-                divergence, at, self._take_again(find_position(self._columns, divergence.candidate, at))
+                divergence, at, self._take_again(find_position(self._trace.reader, divergence.candidate, at))
             )
             if found is not None:
                 return found
@@ -739,9 +742,9 @@ class Explainer:
             return False
         if len(self._among) >= self._effort.alone:
             return all(self._among)
-        group = np.arange(max(0, candidate - OTHERS), candidate + 1)
-        positions = positions_of(select_candidates(self._columns, group))
-        num, own = len(positions.depth), int(self._columns.candidates.num_steps[group[:-1]].sum()) + step
+        group = self._trace.reader.read_candidates(max(0, candidate - OTHERS), candidate + 1)
+        positions = positions_of(group)
+        num, own = len(positions.depth), int(group.candidates.num_steps[:-1].sum()) + step
         slots = self._actual.info.layout.get("slots", OTHERS)
         times = 1 + -(-min(slots, MOST_SLOTS) // num)
         repeated = take_positions(positions, np.tile(np.arange(num), times))
@@ -920,7 +923,7 @@ class Explainer:
         """Yield the further faults of a step, after the first stage at fault."""
         if not follows_inference(self._limits.dialect):
             return
-        again = self._take_again(find_position(self._columns, first.candidate, first.step))
+        again = self._take_again(find_position(self._trace.reader, first.candidate, first.step))
         if again.probes is None:
             return
         recorded, alone = again.raw_views[1], again.views[1]
@@ -1013,5 +1016,6 @@ class Explainer:
     def _all_goals(self) -> frozenset[Goal]:
         """The goals of the expected derivations, and the queries of both sides."""
         goals = (self._reader.read(row).goal for row in range(len(self._columns.steps.depth)))
-        queries = self._comparer.actual.columns.candidates.atom.tolist()
-        return frozenset((*goals, *((Atom(*query),) for query in queries)))
+        queries = self._comparer.read_candidates(1).atom
+        queries = rename_candidates(queries) if NAMES in self._modulo else queries
+        return frozenset((*goals, *((Atom(*query),) for query in queries.tolist())))

@@ -23,6 +23,7 @@ from kgverify.comparison.result import Comparison, Divergence, Verdict
 from kgverify.engines.protocol import Engine, Positions, positions_of, take_positions
 from kgverify.errors import count_of
 from kgverify.interrupts import is_interrupt
+from kgverify.trace.model.column_reader import ColumnReader
 from kgverify.trace.model.columns import Columns, Resolvents, expand_rows, select_candidates, select_steps, starts_of
 from kgverify.trace.model.header import Header
 from kgverify.trace.model.score_tolerance import (
@@ -116,7 +117,7 @@ def measure_tolerance(sides: tuple[EngineRun, EngineRun], accepted: float | str 
     float_types = [_name_float_type(side.trace.header, each) for side, each in zip(sides, scores, strict=True)]
     if accepted is not None:
         float_types[1] = accepted
-    rows = _choose(sides[0].trace.columns)
+    rows = _choose(sides[0].trace.reader)
     measured = [_measure(side, rows, name, accepted) for side, name in zip(sides, float_types, strict=True)]
     if accepted is None and name_coarser_type(*scores):
         # Its scores jump between neighbouring short numbers, whatever is changed.
@@ -204,7 +205,7 @@ def _join(
 def _are_all_equal(sides: tuple[EngineRun, EngineRun]) -> bool:
     """Return whether all scores are equal in every bit, between the sides and between two runs of a side."""
     pairs = [(sides[0].trace.columns, sides[1].trace.columns)]
-    pairs += [(select_candidates(s.trace.columns, s.rows), s.again) for s in sides if s.again is not None]
+    pairs += [(s.trace.reader.gather_candidates(s.rows), s.again) for s in sides if s.again is not None]
     return all(
         np.array_equal(first.resolvents.score, other.resolvents.score, equal_nan=True)
         and np.array_equal(first.candidates.log_probability, other.candidates.log_probability, equal_nan=True)
@@ -227,9 +228,9 @@ def _spread(rows: NDArray[np.int64], most: int) -> NDArray[np.int64]:
     return rows[np.unique(np.linspace(0, len(rows) - 1, min(len(rows), most)).astype(np.int64))]
 
 
-def _choose(columns: Columns) -> Positions:
+def _choose(reader: ColumnReader) -> Positions:
     """Return the positions of steps that list resolvents, spread over a run."""
-    some = select_candidates(columns, _spread(np.arange(len(columns.candidates.query)), MAX_CANDIDATES))
+    some = reader.gather_candidates(_spread(np.arange(reader.num_candidates), MAX_CANDIDATES))
     return take_positions(positions_of(some), _spread(np.flatnonzero(some.steps.num_resolvents > 0), MAX_STEPS))
 
 
@@ -465,9 +466,10 @@ def _needed(divergence: Divergence, comparer: Comparer) -> float:
     """Return the smallest tolerance of scores at which a divergence of scores would disappear."""
     views = comparer.views.get((divergence.candidate, divergence.step))
     if views is None:
-        sides = [each.columns.candidates for each in (comparer.expected, comparer.actual)]
-        sums = [float(each.log_probability[divergence.candidate]) for each in sides]
-        return abs(sums[0] - sums[1]) / (2 * max(1, int(sides[0].num_steps[divergence.candidate])))
+        pair = comparer.pair_of(np.array([divergence.candidate]))
+        sides = [each.columns.candidates for each in (pair.expected, pair.actual)]
+        sums = [float(each.log_probability[0]) for each in sides]
+        return abs(sums[0] - sums[1]) / (2 * max(1, int(sides[0].num_steps[0])))
     pairs = zip(*(view.resolvents for view in views), strict=True)
     return max((abs(e.score - a.score) for e, a in pairs if e.score != a.score), default=0.0)
 

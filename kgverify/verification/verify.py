@@ -16,16 +16,18 @@ from kgverify.comparison.rankings import compare_rankings
 from kgverify.comparison.result import ROLES, SCORES_BEFORE, Attribution, Cause, Comparison, Verdict
 from kgverify.engines.protocol import DescribedEngine, Engine, ExplainedEngine, NumberedEngine, candidate_set
 from kgverify.program.outcomes import Outcome
-from kgverify.progress import Phase, Progress, silent_phase
+from kgverify.progress import Phase, Progress, no_progress, silent_phase
 from kgverify.ranking.rank import describe_hits
 from kgverify.report.content import Determinism
 from kgverify.report.report import Report
 from kgverify.runs.run import Pipeline, Run, build_trace, describe_ranking, rank_alike, reference_pipeline
-from kgverify.trace.model.columns import CandidateSet, Columns, are_equal, select_candidates
+from kgverify.trace.model.columns import CandidateSet, are_equal
 from kgverify.trace.model.score_tolerance import OWN_ENGINES, find_float_type, name_float32
 from kgverify.trace.model.trace import Trace
+from kgverify.trace.write.spool import Spool
 from kgverify.verification.judgement import FULL, Effort, Explained, describe_same, judge, require_shown
 from kgverify.verification.lockstep import Compared, Task, compare, describe_lockstep
+from kgverify.verification.record import prove_parts
 from kgverify.verification.rounding import CompilationLog, EngineRun, measure_tolerance
 
 TYPE_CHECKING = False
@@ -40,6 +42,8 @@ IN_THE_SAME_BATCH: Final = "in the same batch"
 SHARE: Final = 16
 """One in this number of candidates is proved again."""
 MIN_SAMPLE: Final = 16
+BLOCK: Final = 1 << 13
+"""The most candidates of a run whose steps are kept in memory, and the number that is proved at a time in a larger run."""
 MAX_SAMPLE: Final = 64
 """The most candidates of a sample, which is the same in every run of the same candidates."""
 
@@ -85,27 +89,24 @@ def _compare_runs(run: Run, side: EngineRun, options: Options) -> tuple[bool | N
     """Return whether a side repeats itself, how exactly, and why the verdict may be INCONCLUSIVE."""
     if side.again is None:
         return None, "", ""
-    first = select_candidates(side.trace.columns, side.rows)
+    first = side.trace.reader.gather_candidates(side.rows)
     if are_equal(first[:3], side.again[:3], equal_nan=True):
         return True, TO_THE_BIT, ""
-
-    def compare(columns: Columns, other: Columns) -> tuple[Comparer, Comparison]:
-        first, second = (build_trace(run, side.engine, each, None) for each in (columns, other))
-        comparer = Comparer(first, second, options)
-        return comparer, comparer.compare()
-
-    comparer, found = compare(first, side.again)
+    traces = [build_trace(run, side.engine, each, None) for each in (first, side.again)]
+    comparer = Comparer(traces[0], traces[1], options)
+    found = comparer.compare()
     if not found.divergences:
         largest = found.rounding.largest if found.rounding is not None else 0.0
         words = f"within {comparer.describe_difference(largest)}" if largest else TO_THE_BIT
         return True, words + f", with {len(found.near_ties):,} choices at near-ties" * bool(found.near_ties), ""
-    whole, rows, differing = side.trace.columns, side.rows, found.divergences
-    is_of_batch = len(rows) < len(whole.candidates.query)
-    # Repeat the batch of the first run with all candidates; twice, since an engine may alternate.
+    whole, rows, differing = candidate_set(side.trace.columns), side.rows, found.divergences
+    is_of_batch = len(rows) < len(whole.query)
+    # Repeat the batches of the first run with all candidates; twice, since an engine may alternate.
     for _ in range(2 * is_of_batch):
-        in_same_batch = compare(whole, side.engine.prove(candidate_set(whole)))[1].divergences
+        again = _prove(run, side.engine, whole)
+        in_same_batch = Comparer(replace(side.trace, header=again.header), again, options).compare().divergences
         if in_same_batch:
-            is_of_batch, differing, rows = False, in_same_batch, np.arange(len(whole.candidates.query))
+            is_of_batch, differing, rows = False, in_same_batch, np.arange(len(whole.query))
             break
     num, earliest = len(differing), differing[0]
     where = f"first in {earliest.field} of candidate {rows[earliest.candidate]}, {earliest.atom}"
@@ -177,7 +178,8 @@ def verify(
         reasons_of_actual=actual.engine.reasons if isinstance(actual.engine, ExplainedEngine) else (),
         caches=actual.engine.caches if isinstance(actual.engine, ExplainedEngine) else None,
     )
-    stepped = compared.stepper.actual if compared.stepper is not None else None
+    stepper = compared.stepper
+    stepped = stepper.pair_of(stepper.paired_rows).actual if stepper is not None else None
     return Verification(report, *traces, stepped)
 
 
@@ -213,16 +215,27 @@ def _run_pipeline(run: Run, pipeline: Pipeline, role: str, phase: Phase, compila
     candidates = pipeline.draw_for(run)
     title = _title(pipeline.engine, role)
     with phase(title, len(candidates.query)) as progress, compilations.of(title, "the first run"):
-        columns = pipeline.engine.prove(candidates, progress)
-    # Only consistent columns can be ranked.
-    trace = build_trace(run, pipeline.engine, columns, None)
-    engine = trace.header.engine
+        trace = _prove(run, pipeline.engine, candidates, progress)
+    columns, engine = trace.columns, trace.header.engine
     if engine.name not in OWN_ENGINES and find_float_type(columns.resolvents.score) == "float32":
         # The scores are float32 numbers, whatever the type of the array.
         header = msgspec.structs.replace(trace.header, engine=name_float32(engine))
         trace = replace(trace, header=header)
     trace = replace(trace, rankings=pipeline.rank_finite(run, columns.candidates))
     return EngineRun(role, pipeline.engine, trace)
+
+
+def _prove(run: Run, engine: Engine, candidates: CandidateSet, progress: Progress = no_progress) -> Trace:
+    """Prove candidates; the steps of a large run are in temporary files. UserError for inconsistent columns."""
+    # Features describe the columns that the engine returned last.
+    if len(candidates.query) <= BLOCK or isinstance(engine, DescribedEngine):
+        return build_trace(run, engine, engine.prove(candidates, progress), None)
+    with Spool(f"engine {engine.info.name}") as spool:
+        for read in prove_parts(engine, candidates, progress, size=BLOCK):
+            part = build_trace(run, engine, read()[0], None)
+            spool.append(part.columns, part.digests)
+        columns, digests = spool.read()
+    return replace(part, columns=columns, digests=digests)
 
 
 def _explain(

@@ -51,8 +51,7 @@ def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that a small trace has many."""
     monkeypatch.setattr("kgverify.comparison.stored_columns.PIECE_BYTES", 512)
     monkeypatch.setattr("kgverify.comparison.stored_columns._GAP", 1)
-    monkeypatch.setattr("kgverify.trace.read.data_file.BLOCK_STEPS", 12)
-    monkeypatch.setattr("kgverify.comparison.stored_columns.BLOCK_STEPS", 12)
+    monkeypatch.setattr("kgverify.trace.model.column_reader.ColumnReader.block_steps", 12)
 
 
 def read(path: Path) -> Trace:

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 import kgverify as kv
 from kgverify import Candidates, Clauses, Columns, Header, PolicyInfo, Rankings, Storage, Symbols, TraceFile
+from kgverify.trace.model.column_reader import BLOCK_STEPS
 from kgverify.trace.model.columns import Resolvents, Steps
 from kgverify.trace.model.digests import compute_digests, compute_sequence, root_digest
-from kgverify.trace.read.data_file import BLOCK_STEPS
 
 SYMBOLS = Symbols(("p", "q"), ("a", "b", "c"))
 FACTS = np.array([[i % 2, i % 3, 2] for i in range(24)], np.int32)

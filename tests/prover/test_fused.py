@@ -19,6 +19,7 @@ from kgverify.prover.execution_choice import choose_layout, estimate_bytes
 from kgverify.prover.program.tables import build_tables
 from kgverify.prover.state import FALSE, GOAL, NO_CANDIDATE, OPEN, PAD, TRUE, Layout
 from kgverify.prover.tick.tick import TICKS_PER_REPLAY, empty_derivations, empty_pool, empty_work
+from kgverify.trace.model.column_reader import MemoryReader
 from kgverify.verification.replay import find_position
 
 pytest.importorskip("triton", reason="Triton is not installed")
@@ -61,7 +62,7 @@ def test_close_choices_are_made_again_in_float64_and_no_others(monkeypatch: pyte
     assert found_ticks.read_gaps()[:2] == (3, 1)
     # A candidate that waits after an interrupted run is not taken up by a step of a probe.
     engine._pool.size.add_(1)
-    position = find_position(wanted, int(np.argmax(wanted.steps.num_resolvents)), 0)
+    position = find_position(MemoryReader(wanted), int(np.argmax(wanted.steps.num_resolvents)), 0)
     shown, expected = engine.probe(position), case.reference.probe(position)
     np.testing.assert_allclose(shown[Stage.SCORE], expected[Stage.SCORE], atol=0.1)
     for stage in (Stage.CHOOSE, Stage.ADVANCE):

@@ -34,6 +34,7 @@ from kgverify.runs.run import reference_pipeline
 from kgverify.testing.checking.check import Checker, prepare_batches
 from kgverify.testing.problems.merge import Merged, merge
 from kgverify.testing.problems.problem import DEFAULT_SIZES
+from kgverify.trace.model.column_reader import MemoryReader
 from kgverify.trace.model.columns import concatenate, starts_of
 from kgverify.trace.model.digests import compute_digests
 from kgverify.verification.replay import find_position
@@ -283,7 +284,7 @@ def test_what_is_evaluated_recorded_and_shown_is_what_the_reference_proves(
     # One step to TRUE, one to FALSE, and a first one.
     last = {int(outcome): row for row, outcome in enumerate(expected.candidates.outcome)}
     for row, step in ((last[Outcome.PROVED], -1), (last[Outcome.FAILED], -1), (0, 0)):
-        position = find_position(expected, row, step % int(expected.candidates.num_steps[row]))
+        position = find_position(MemoryReader(expected), row, step % int(expected.candidates.num_steps[row]))
         shown, outputs = engine.probe(position), reference.engine.probe(position)
         np.testing.assert_allclose(shown.pop(Stage.SCORE), outputs.pop(Stage.SCORE), atol=1e-4)
         assert {stage: shown[stage] for stage in outputs} == outputs

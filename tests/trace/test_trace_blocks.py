@@ -74,7 +74,7 @@ def test_a_check_in_small_blocks_reports_what_a_check_of_the_whole_trace_reports
     assert sum("recorded more than once" in note for note in whole.notes) == 10
     assert any("candidates end OPEN" not in note and "(first: candidate 10)" in note for note in whole.notes)
     for name, size in (
-        ("read.data_file.BLOCK_STEPS", 100),
+        ("model.column_reader.ColumnReader.block_steps", 100),
         ("maintain.check._BLOCK", 70),
         ("maintain.check._SEARCHED", 40),
     ):
@@ -97,7 +97,7 @@ def test_the_memory_of_a_check_and_of_a_comparison_does_not_grow_with_the_trace(
 ):
     for name in ("_BLOCK", "_SEARCHED"):
         monkeypatch.setattr(f"kgverify.trace.maintain.check.{name}", 1 << 10)
-    monkeypatch.setattr("kgverify.trace.read.data_file.BLOCK_STEPS", 1 << 12)
+    monkeypatch.setattr("kgverify.trace.model.column_reader.ColumnReader.block_steps", 1 << 12)
     peaks = []
     # The first comparison also loads modules.
     for num in (10_000, 10_000, 30_000):

@@ -39,12 +39,16 @@ def count_exercise(source: StepSource, outcomes: Mapping[str, int], minimum: Min
     count = ExerciseCount(source.fields, clauses, num_steps, outcomes if is_known else None)
     if not is_of_steps or not source.num_candidates:
         return count.result()
+    if isinstance(source, MemorySource):
+        for begin, end in source.split():
+            # Rows read from a source lack the outputs of stages, which show `revisit`.
+            count.add(source.trace.reader.read_candidates(begin, end))
+            source.trace.release()
+        return count.result()
     for number, (begin, end) in enumerate(_draw_blocks(source)):
         if number % _NUM_BLOCKS == 0 and number and not find_missing(count.result(), minimum):
             break
-        # Rows read from memory lack the outputs of stages, which show `revisit`.
-        rows = np.arange(begin, end)
-        count.add(source.trace.columns if isinstance(source, MemorySource) else source.read_rows(rows))
+        count.add(source.read_rows(np.arange(begin, end)))
     return count.result()
 
 
@@ -64,7 +68,7 @@ def count_columns(columns: Columns, program: Program, engine: EngineInfo) -> Exe
 def _draw_blocks(source: StepSource) -> Iterable[tuple[int, int]]:
     """Return ranges of candidates: a single range of all, or first the ranges to count in, drawn evenly, and then the rest."""
     num_candidates, num_steps = source.num_candidates, source.num_steps
-    if num_steps <= COUNTED_STEPS or isinstance(source, MemorySource):
+    if num_steps <= COUNTED_STEPS:
         return [(0, num_candidates)]
     size = max(1, num_candidates * COUNTED_STEPS // (num_steps * _NUM_BLOCKS))
     begins = np.arange(0, num_candidates, size)

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from kgverify.escaping import make_visible
 from kgverify.program.program import Rule, Symbols
+from kgverify.trace.model.column_reader import MemoryReader, release_pages
 from kgverify.trace.model.columns import KNOWLEDGE_GRAPH, Columns, Digests, Rankings
 from kgverify.trace.model.digests import root_digest
 from kgverify.trace.model.header import Header
@@ -50,6 +51,15 @@ class Trace:
         """Return the path, the engine and the numbers of candidates and steps."""
         sizes = list(self.schema.count_rows(self.columns).values())[:2]
         return f"<Trace {describe_trace(self.source, self.header, *sizes)}>"
+
+    @cached_property
+    def reader(self) -> MemoryReader:
+        """A reader of some of its candidates, with all their steps."""
+        return MemoryReader(self.columns, self.schema, self.source)
+
+    def release(self) -> None:
+        """Let the system reclaim the pages of columns that are mapped from a file."""
+        release_pages(each for level in (*self.columns, self.digests) for each in level)
 
     @cached_property
     def root(self) -> int:

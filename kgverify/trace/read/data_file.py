@@ -28,11 +28,11 @@ from kgverify.trace.hdf5.stored_array import (
     translate_hdf5_errors,
 )
 from kgverify.trace.model.codec import decode_rules, decode_symbols
-from kgverify.trace.model.columns import KNOWLEDGE_GRAPH, LABELS, Candidates, Columns, Digests, Rankings, expand_rows
+from kgverify.trace.model.column_reader import ColumnReader
+from kgverify.trace.model.columns import KNOWLEDGE_GRAPH, LABELS, Columns, Digests, Rankings
 from kgverify.trace.model.digests import Words, compute_digests, root_digest
 from kgverify.trace.model.header import Header, check_version, unknown_columns
 from kgverify.trace.model.header import decode_header as header_of
-from kgverify.trace.model.offsets import Offsets
 from kgverify.trace.model.schema import SEQUENCE, Arrays, Schema, check_file_checksum, has_goals, parse_level
 from kgverify.trace.model.trace import Trace
 from kgverify.trace.model.validate import (
@@ -44,14 +44,13 @@ from kgverify.trace.model.validate import (
     check_rules,
 )
 
-BLOCK_STEPS: Final = 1 << 14
 _CHECKSUM_BYTES: Final = 1 << 20
 _TAKEN_ROWS: Final = 1 << 13
 
 _Item = TypeVar("_Item")
 
 
-class DataFile:
+class DataFile(ColumnReader):
     """A file of a trace, of any level, whose structure was checked. Contiguous arrays are read-only views of the file.
 
     stored: its datasets by path
@@ -72,7 +71,8 @@ class DataFile:
         schema: Schema = KNOWLEDGE_GRAPH,
         is_mapped: bool = True,
     ) -> None:
-        self.path, self.schema = path, schema
+        super().__init__()
+        self.path, self.schema, self.source = path, schema, str(path)
         self._file = locate_arrays(path, schema)
         self.stored, self._identity = self._file.arrays, self._file.identity
         self._memory = memory or ReadMemory()
@@ -88,7 +88,6 @@ class DataFile:
         check_lengths(lengths, str(path), schema)
         self._num_rows = schema.num_rows(lengths)
         self.num_candidates, self.num_steps = self._num_rows["candidates"], self._num_rows["steps"]
-        self._offsets: dict[str, Offsets] = {}
 
     @property
     def is_archived(self) -> bool:
@@ -228,56 +227,6 @@ class DataFile:
             hasher.update(np.ascontiguousarray(self.read(name, begin, min(begin + rows, stored.shape[0]))).data)
         self.stored[name].check_checksum(hasher.intdigest())
 
-    def offsets(self, name: str) -> Offsets:
-        """Return the offsets of the rows below, for a column of counts."""
-        if name not in self._offsets:
-            self._offsets[name] = Offsets(
-                lambda begin, end: self.read(name, begin, end),
-                lambda rows: self.take(name, rows),
-                self.length(name),
-                self.num_rows(self.schema.column_of[name].counts),
-                f"{self.path}:{name}",
-            )
-        return self._offsets[name]
-
-    def candidate_columns(self, begin: int, end: int) -> Candidates:
-        """Return candidates without their steps."""
-        kind: type[Candidates] = self.schema.groups["candidates"]
-        return kind(*(self.read(f"candidates/{name}", begin, end) for name in kind._fields))
-
-    def read_candidates(self, begin: int, end: int) -> Columns:
-        """Return candidates with all their steps."""
-        first = self.offsets("candidates/num_steps")
-        steps = self.read_steps(first.at(begin), first.at(end))
-        return steps._replace(candidates=self.candidate_columns(begin, end))
-
-    def read_steps(self, begin: int, end: int) -> Columns:
-        """Return steps with all their resolvents; no candidates."""
-
-        def below(name: str, bounds: tuple[int, int]) -> tuple[int, int]:
-            first = self.offsets(name)
-            return first.at(bounds[0]), first.at(bounds[1])
-
-        rows = self.schema.find_rows((begin, end), below, has_stages=self.has_stages) | {"candidates": (0, 0)}
-        columns: Columns = self.schema.build(rows, lambda name, bounds: self.read(name, *bounds))
-        return columns
-
-    def gather_candidates(self, rows: NDArray[np.int64]) -> Columns:
-        """Return candidates in any order, with all their steps."""
-
-        def below(name: str, chosen: NDArray[np.int64]) -> NDArray[np.int64]:
-            # Below rows that follow each other, the rows follow each other as well.
-            heads = np.flatnonzero(np.diff(chosen, prepend=-2) != 1)
-            first = self.offsets(name).of(chosen[heads])
-            lengths = np.add.reduceat(self.take(name, chosen), heads, dtype=np.int64)
-            bounds = np.stack((first, first + lengths), axis=1).reshape(-1)
-            return expand_rows(bounds, np.arange(0, len(bounds), 2))
-
-        steps = below("candidates/num_steps", rows)
-        found = self.schema.find_rows(steps, below, has_stages=self.has_stages)
-        columns: Columns = self.schema.build(found | {"candidates": rows}, self.take)
-        return columns
-
     def read_digests(self, begin: int, end: int) -> Words | None:
         """Return the sequence digests of some steps; None if they are not stored."""
         return self.read(SEQUENCE, begin, end) if SEQUENCE in self.stored else None
@@ -393,19 +342,6 @@ class DataFile:
                 fix="write the digests that docs/traces.md defines, or none",
             )
         return digests
-
-    def split(self) -> Iterator[tuple[int, int]]:
-        """Yield ranges of candidates with at most `BLOCK_STEPS` steps, or of a single candidate."""
-        first = self.offsets("candidates/num_steps")
-        begin = 0
-        while begin < self.num_candidates:
-            end = min(begin + BLOCK_STEPS, self.num_candidates)
-            if first.at(end) - first.at(begin) > BLOCK_STEPS:
-                counts = self.read("candidates/num_steps", begin, end)
-                sums = np.cumsum(counts, dtype=np.int64)
-                end = begin + max(1, int(np.searchsorted(sums, BLOCK_STEPS, side="right")))
-            yield begin, end
-            begin = end
 
     def _other(self, what: str) -> "DataFile":
         """Return the first file of the trace, to use instead of a piece. UserError for a piece opened by itself."""

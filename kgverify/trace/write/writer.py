@@ -650,13 +650,20 @@ class TraceWriter:
         }
 
 
+_MOST_AT_ONCE: Final = 1 << 18
+"""The most steps that are written at once, and as one file, when a trace is written again."""
+
+
 def write_again(trace: Trace, path: Path, *, is_archived: bool = False) -> None:
-    """Write a trace as one file at its own level.
+    """Write a trace at its own level: as one file, or block by block as a folder of shards if it is large and has goals.
 
     Digests are recomputed if the level keeps the goals. UserError for data that cannot be stored, OSError if the write fails.
     """
     where = str(path)
     level = parse_level(trace.header.level, where)
+    if has_goals(level) and len(trace.digests.sequence) > _MOST_AT_ONCE:
+        _write_in_blocks(trace, path, Storage(None, trace.schema.optional - trace.fields, is_archived, _MOST_AT_ONCE))
+        return
     rankings = {} if trace.rankings is None else encode_level("rankings", trace.rankings)
     schema = trace.schema
     check_appended(schema.encode(trace.columns) | rankings, level, where, schema)
@@ -674,3 +681,18 @@ def write_again(trace: Trace, path: Path, *, is_archived: bool = False) -> None:
         check_output_path(path)
         with new_trace(path) as temporary:
             write_arrays(temporary, arrays, creator, packing_of(level, is_archived=is_archived), schema)
+
+
+def _write_in_blocks(trace: Trace, path: Path, storage: Storage) -> None:
+    """Write a trace as shards; its pages that are mapped from a file are released."""
+    clauses = Clauses(trace.facts, trace.fact_lines, trace.rules)
+    with TraceWriter(
+        path, trace.header, trace.symbols, clauses=clauses, storage=storage, schema=trace.schema
+    ) as writer:
+        for begin, end in trace.reader.split():
+            is_true = None if trace.labels is None else trace.labels[begin:end]
+            writer.append(trace.reader.read_candidates(begin, end), is_true=is_true)
+            trace.release()
+        if trace.rankings is not None:
+            writer.set_rankings(trace.rankings)
+    trace.release()
