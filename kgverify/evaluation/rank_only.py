@@ -35,7 +35,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from kgverify.engines.protocol import STOPPED, LeastModel
+from kgverify.engines.protocol import STOPPED, Engine, LeastModel
 from kgverify.engines.table import COMPILED, make_entry
 from kgverify.errors import InternalError, UserError
 from kgverify.evaluation.parts import (
@@ -493,7 +493,7 @@ def build_rank_only(run: Run, pipeline: Pipeline, block_size: int | None = None)
         )
     block_size = BLOCK_SIZE if block_size is None else block_size
     stop = Event()
-    model = _start_model(run, pipeline.engine.info.device, stop.is_set)
+    model = _start_model(run, pipeline.engine, stop.is_set)
     source = AllCorruptions(run, model, block_size) if run.num_corruptions == ALL else DrawnCorruptions(run, model)
     work = RankOnly(run, pipeline, source, block_size)
     work.stop = stop
@@ -504,24 +504,23 @@ def _is_given_up(model: Future[LeastModel | None]) -> bool:
     return model.done() and model.exception() is None and model.result() is None
 
 
-def _start_model(run: Run, device: str, must_stop: Callable[[], bool]) -> Future[LeastModel | None]:
+def _start_model(run: Run, engine: Engine, must_stop: Callable[[], bool]) -> Future[LeastModel | None]:
     """Build the least model in a thread; with CUDA, on this thread's current GPU."""
-    prepare: Callable[[], None] | None = None
-    if device == "cuda":
-        prepare = make_entry(COMPILED).keep_device()
+    prepare = make_entry(COMPILED).keep_device() if engine.info.device == "cuda" else None
     thread = ThreadPoolExecutor(1, initializer=prepare)
-    model = thread.submit(copy_context().run, build_model, run, device, must_stop)
+    model = thread.submit(copy_context().run, build_model, run, engine, must_stop)
     thread.shutdown(wait=False)
     return model
 
 
-def build_model(run: Run, device: str, must_stop: Callable[[], bool] = lambda: False) -> LeastModel | None:
+def build_model(run: Run, engine: Engine, must_stop: Callable[[], bool] = lambda: False) -> LeastModel | None:
     """Build the least model of a run's program; None if it takes more work than it can save, does not fit, or needs torch."""
-    most_work = choose_most_work(run, device)
+    most_work = choose_most_work(run, engine)
     if most_work <= 0:
         return None
-    build = make_entry(COMPILED).build_least_model
-    return build(run.graph.program, device=device, most_work=most_work, must_stop=must_stop)
+    return make_entry(COMPILED).build_least_model(
+        run.graph.program, device=engine.info.device, most_work=most_work, must_stop=must_stop
+    )
 
 
 def choose_num_outside(num_candidates: int) -> int:

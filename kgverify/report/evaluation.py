@@ -300,7 +300,8 @@ def _check(check: SpotCheck | None, prover: str) -> dict[str, str]:
         f" scores {check.largest_error:.2g} nats apart, {check.bound:.2g} allowed",
         "proved again": f"{check.again.num_checked:,} by themselves: {_compared(check.again)}",
         "exercised": describe_exercise(check.exercise),
-        "rankings": f"{rankings.num_checked:,} of {rankings.num_rankings:,} recomputed by {prover}: {_compared(rankings)}",
+        "rankings": f"{rankings.num_checked:,} of {rankings.num_rankings:,} recomputed by {prover}: {_compared(rankings)};"
+        f" the check took {count_of(check.num_derived, 'derivation')}",
         "least model": f"{count_of(model.num_atoms, 'atom')}, {model.num_missing:,} missing"
         f" and {model.num_unsupported:,} unsupported by the rules"
         f"{'' if model.is_complete else '; too large to be checked completely'}"

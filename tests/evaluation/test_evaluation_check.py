@@ -102,7 +102,7 @@ def test_a_derivation_that_differs_within_the_accepted_error_is_a_near_tie(
 @needs_compiler
 @pytest.mark.parametrize(("corruptions", "ranks_alone"), [(9, False), ("all", True)])
 def test_a_small_evaluation_is_checked_whole(corruptions: int | str, ranks_alone: bool) -> None:
-    options = kv.EvaluationOptions(rank_only=ranks_alone)
+    options = kv.EvaluationOptions(rank_only=ranks_alone, check=2048)
     report = kv.evaluate("countries", NATIVE, queries=4, corruptions=corruptions, options=options)
     assert report.is_sound
     assert report.check is not None

@@ -147,7 +147,7 @@ def test_no_result_depends_on_the_time_that_the_least_model_takes() -> None:
     """The corruptions of true triples that are not PROVED do not wait for the model."""
     run = make_run(ALL)
     (part,) = plan_parts(run, "cpu", 10**9, rank_only=True).parts
-    model = build_model(run, "cpu")
+    model = build_model(run, FormulaEngine(run.graph))
     results, num_blocks = [], []
     for num_before in (0, 3):
         built: Future[Any] = Future()
@@ -242,7 +242,7 @@ def test_a_least_model_that_costs_more_than_it_saves_is_given_up(monkeypatch: py
     choose = rank_only.choose_most_work
     for corruptions, is_given_up in ((9, True), ("all", True), ("all", False)):
         warnings: list[str] = []
-        monkeypatch.setattr(rank_only, "choose_most_work", (lambda run, device: 1) if is_given_up else choose)
+        monkeypatch.setattr(rank_only, "choose_most_work", (lambda run, engine: 1) if is_given_up else choose)
         options = kv.EvaluationOptions(rank_only=True, warn=warnings.append)
         report = kv.evaluate("countries", NATIVE, queries=4, corruptions=corruptions, options=options)
         assert (report.is_sound, report.num_left_out == 0) == (True, is_given_up)

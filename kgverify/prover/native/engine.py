@@ -196,7 +196,7 @@ NOTHING, DIGESTS, EVERYTHING = range(3)
 """The columns that the library records of each step."""
 
 _FIRST_PART: Final = 64
-"""The number of candidates of the first call of the library.
+"""The number of candidates of an engine's first call of the library.
 
 Later calls have more, so that each takes about `_PART_SECONDS`.
 """
@@ -239,6 +239,8 @@ class NativeEngine:
 
     # `record` computes the digests of steps while they are proved.
     proves_ahead = takes_floors = True
+    # The number of candidates of the next call.
+    _part_size = _FIRST_PART
 
     def __init__(
         self,
@@ -263,6 +265,8 @@ class NativeEngine:
         make.restype = ctypes.c_void_p
         weights = None if policy.name == "shortest" else policy_arrays(policy, self._score_error)
         self._policy = weights
+        # Without recorded steps, candidates that differ in one argument share steps in which scores do not depend on it.
+        self.shares_derivations = weights is None
         sizes = limits.max_depth, limits.max_atoms, limits.max_resolvents, int(limits.exclude_query)
         made = make(
             ctypes.byref(self._program),
@@ -370,17 +374,17 @@ class NativeEngine:
         recording: int,
         floor: NDArray[np.float64] | None = None,
     ) -> Iterator[_Ran]:
-        begin, size = 0, _FIRST_PART
+        begin = 0
         # The columns for zero candidates have the same types.
         while begin < max(1, len(candidates.query)):
-            rows = slice(begin, begin + size)
+            rows = slice(begin, begin + self._part_size)
             part = candidates.take(rows)
             began = time.perf_counter()
             ran = self._run(part, recording, floor=None if floor is None else floor[rows])
             seconds = max(time.perf_counter() - began, 1e-6)
             progress(len(part.query))
-            begin += size
-            size = max(_FIRST_PART, min(4 * size, int(size * _PART_SECONDS / seconds)))
+            begin += self._part_size
+            self._part_size = max(_FIRST_PART, min(4 * self._part_size, int(len(part.query) * _PART_SECONDS / seconds)))
             yield ran
 
     def _run(

@@ -116,10 +116,20 @@ class Program : public ProgramArrays {
   public:
     explicit Program(const ProgramArrays &arrays)
         : ProgramArrays(arrays), by_first_(arrays, &Atom::first, &Atom::second),
-          by_second_(arrays, &Atom::second, &Atom::first) {}
+          by_second_(arrays, &Atom::second, &Atom::first) {
+        size_t num_words = 1;
+        while (num_words < static_cast<size_t>(num_facts) / 4) num_words *= 2;
+        filter_.assign(num_words, 0);
+        for (int64_t i = 0; i < num_facts; i++) {
+            const uint64_t hash = hash_of(facts[i]);
+            filter_[hash >> 6 & (num_words - 1)] |= uint64_t{1} << (hash & 63);
+        }
+    }
 
     // The index of a fact; -1 for an atom that is none.
     int64_t find_fact(const Atom &atom) const {
+        const uint64_t hash = hash_of(atom);
+        if (!(filter_[hash >> 6 & (filter_.size() - 1)] >> (hash & 63) & 1)) return -1;
         const ArgumentIndex::Range of_first = by_first_.of(atom.first), of_second = by_second_.of(atom.second);
         const bool is_by_first = of_first.size() <= of_second.size();
         const auto range = is_by_first ? of_first : of_second;
@@ -139,6 +149,12 @@ class Program : public ProgramArrays {
 
   private:
     ArgumentIndex by_first_, by_second_;
+    std::vector<uint64_t> filter_;  // the bits of all facts: most atoms that are none are not searched
+
+    static uint64_t hash_of(const Atom &atom) {
+        const uint64_t state = word(atom.predicate) * 0x9E3779B97F4A7C15 ^ word(atom.first);
+        return ((state ^ state >> 31) * 0xBF58476D1CE4E5B9 ^ word(atom.second)) * 0x94D049BB133111EB >> 20;
+    }
 };
 
 struct Resolvent {
