@@ -1,6 +1,5 @@
 """Ctrl-C and SIGTERM, distinguished from a KeyboardInterrupt that an engine raises; and the end of the time for some work."""
 
-import gc
 import signal
 import sys
 import threading
@@ -58,7 +57,8 @@ def stop_after(seconds: float) -> Iterator[None]:
     # Raise it repeatedly, since an engine may catch the exception.
     signal.setitimer(signal.ITIMER_REAL, max(seconds, SHORTEST), 1.0)
     try:
-        yield
+        with _deliver_lost():
+            yield
     finally:
         try:
             signal.setitimer(signal.ITIMER_REAL, 0)
@@ -69,13 +69,7 @@ def stop_after(seconds: float) -> Iterator[None]:
 
 
 def _raise_out_of_time(number: int, frame: FrameType | None) -> None:
-    # The garbage collector would print what its callbacks raise, and go on.
-    callbacks = {getattr(each, "__code__", None) for each in gc.callbacks}
-    while frame is not None and frame.f_code not in callbacks:
-        frame = frame.f_back
-    if frame is None:
-        raise OutOfTime
-    signal.setitimer(signal.ITIMER_REAL, SHORTEST, 1.0)
+    raise OutOfTime
 
 
 def find_interrupt() -> int | None:
@@ -110,7 +104,7 @@ def watch_interrupts() -> Iterator[None]:
     before = _is_watched, _pressed
     _is_watched, _pressed = True, None
     try:
-        with _deliver_lost(), handle_signals((signal.SIGINT, *_ENDING), _raise_interrupt):
+        with handle_signals((signal.SIGINT, *_ENDING), _raise_interrupt), _deliver_lost():
             yield
     finally:
         _is_watched, _pressed = before
@@ -118,17 +112,19 @@ def watch_interrupts() -> Iterator[None]:
 
 @contextmanager
 def _deliver_lost() -> Iterator[None]:
-    """Deliver a signal again if Python dropped its exception, as it does in `__del__` and in callbacks of weak references."""
+    """Raise an exception of this module again if Python dropped it, as in `__del__` and in callbacks of weak references."""
     usual, timers = sys.unraisablehook, list[threading.Timer]()
 
     def deliver(lost: "sys.UnraisableHookArgs") -> None:
         global _pressed
-        if _pressed is None or not issubclass(lost.exc_type, KeyboardInterrupt):
+        if issubclass(lost.exc_type, OutOfTime):
+            signal.setitimer(signal.ITIMER_REAL, SHORTEST, 1.0)
+        elif issubclass(lost.exc_type, KeyboardInterrupt) and _pressed is not None:
+            _pressed = None
+            timers.append(threading.Timer(SHORTEST, signal.pthread_kill, (threading.main_thread().ident, _number)))
+            timers[-1].start()
+        else:
             usual(lost)
-            return
-        _pressed = None
-        timers.append(threading.Timer(SHORTEST, signal.pthread_kill, (threading.main_thread().ident, _number)))
-        timers[-1].start()
 
     sys.unraisablehook = deliver
     try:

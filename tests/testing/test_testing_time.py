@@ -45,6 +45,27 @@ class Wrong(Stuck):
         return columns._replace(candidates=rows._replace(outcome=rows.outcome * 0 + 2))
 
 
+class Lingering:
+    """Takes its time to be deleted."""
+
+    def __del__(self) -> None:
+        time.sleep(0.3)
+
+
+class Lingers(ReferenceEngine):
+    """Is interrupted where Python drops exceptions."""
+
+    def prove(self, candidates, progress=lambda num: None):
+        Lingering()
+        time.sleep(0.01)
+        return super().prove(candidates)
+
+
+def test_a_problem_that_is_interrupted_while_an_object_is_deleted_is_left_without_a_warning():
+    found = kv.check_engine(Lingers, seconds=1)
+    assert (found.num_problems, found.verdict) == (0, kv.Verdict.INCONCLUSIVE)
+
+
 def test_slow_problems_do_not_use_up_the_time_of_a_check():
     begun = time.monotonic()
     found = kv.check_engine(Stuck, seconds=4)
