@@ -86,9 +86,13 @@ def level_of_step(expected: StepView, actual: StepView, difference: Difference) 
         return Level.CHOICE
     if difference.field == "resolvents.score":
         return Level.TOLERANCE
-    same = Counter(r.content for r in expected.resolvents) == Counter(r.content for r in actual.resolvents)
-    is_order = same and difference.field in ("resolvents.order", "resolvents.origin", "steps.choice")
-    return Level.ORDER if is_order else Level.RENAMING
+    is_order = difference.field in ("resolvents.order", "resolvents.origin", "steps.choice")
+    return Level.ORDER if is_order and _is_same(expected.resolvents, actual.resolvents) else Level.RENAMING
+
+
+def _is_same(expected: Sequence[ResolventView], actual: Sequence[ResolventView]) -> bool:
+    """Return whether two lists have the same contents in any order."""
+    return len(expected) == len(actual) and Counter(r.content for r in expected) == Counter(r.content for r in actual)
 
 
 def shorten(items: Iterable[str]) -> list[str]:
@@ -112,9 +116,8 @@ def _locate_in_resolvents(pair: StepPair, names: Names) -> Difference:
     if not any(pair.only):
         left, right = (shorten(map(names.resolvent, step.resolvents)) for step in pair.steps)
         return Difference(Stage.RESOLVE, "resolvents.order", left, right)
-    is_same = Counter(r.content for r in pair.only[0]) == Counter(r.content for r in pair.only[1])
     left, right = (shorten(map(names.resolvent, side)) or ["nothing more"] for side in pair.only)
-    return Difference(_stage_of(pair), "resolvents.origin" if is_same else "resolvents.atoms", left, right)
+    return Difference(_stage_of(pair), "resolvents.origin" if _is_same(*pair.only) else "resolvents.atoms", left, right)
 
 
 def _stage_of(pair: StepPair) -> Stage:

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import starmap
 from typing import Final, NamedTuple, TypeVar
 
@@ -88,6 +88,10 @@ Views = dict[tuple[int, int], tuple[StepView, StepView]]
 """Both versions of each step that differs, by (candidate, step)."""
 
 
+_make_atom: Final[Callable[[Iterable[int]], Atom]] = partial(tuple.__new__, Atom)
+"""Makes an atom of its fields, in half the time that `Atom` takes."""
+
+
 class StepReader:
     """A reader of single steps in columns."""
 
@@ -125,7 +129,7 @@ class StepReader:
         begin, end = int(resolvent_starts[row]), int(resolvent_starts[row + 1])
         goal = steps.goal_atoms[goal_starts[row] : goal_starts[row + 1]]
         atom_begin = int(atom_starts[begin])
-        atoms = [Atom(*each) for each in resolvents.atoms[atom_begin : atom_starts[end]].tolist()]
+        atoms = list(map(_make_atom, resolvents.atoms[atom_begin : atom_starts[end]].tolist()))
         bounds = (atom_starts[begin : end + 1] - atom_begin).tolist()
         rest = zip(
             resolvents.kind[begin:end].tolist(),
@@ -138,7 +142,7 @@ class StepReader:
         )
         return StepView(
             int(steps.depth[row]),
-            tuple(Atom(*each) for each in goal.tolist()),
+            tuple(map(_make_atom, goal.tolist())),
             tuple(ResolventView(k, tuple(atoms[a:b]), ok, o, s) for k, a, b, ok, o, s in rest),
             int(steps.dropped_atoms[row]),
             int(steps.dropped_resolvents[row]),

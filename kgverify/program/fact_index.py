@@ -19,18 +19,21 @@ ANY: Final = -1
 
 _MOST_REMEMBERED: Final = 1 << 18
 
+_MOST_LISTED: Final = 1 << 14
+"""The largest number of facts that are listed as tuples at once, in a few milliseconds; more are converted one by one."""
+
 
 class FactIndex(Mapping[Ids, int]):
     """The index of each fact. rows: int32 [F, 3]  the facts in any order; repetitions are not found."""
 
     def __init__(self, rows: NDArray[np.int32]) -> None:
-        self.facts: Sequence[Ids] = _Facts(rows)
+        self.facts = _list_facts(rows)
         # The index of each sorted fact, unless the facts ascend already.
         self._order: NDArray[np.int64] | None = None
         if not _ascend(rows):
             rows, self._order = np.unique(rows, axis=0, return_index=True)
         self._rows: Any = rows
-        self._sorted: Sequence[Ids] = _Facts(rows)
+        self._sorted = self.facts if self._order is None else _list_facts(rows)
         self._by_second: dict[int, tuple[int, NDArray[np.int64], NDArray[np.int32]]] = {}
         self._find = lru_cache(maxsize=_MOST_REMEMBERED)(self._search)
         self._keys: dict[Key, Any] = {}
@@ -110,6 +113,10 @@ def _ascend(rows: NDArray[np.int32]) -> bool:
     is_equal, is_above = above == below, above > below
     is_ascending = is_above[:, 0] | (is_equal[:, 0] & (is_above[:, 1] | (is_equal[:, 1] & is_above[:, 2])))
     return bool(is_ascending.all())
+
+
+def _list_facts(rows: NDArray[np.int32]) -> Sequence[Ids]:
+    return list(map(tuple, rows.tolist())) if len(rows) <= _MOST_LISTED else _Facts(rows)
 
 
 class _Facts(Sequence[Ids]):

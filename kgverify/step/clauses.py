@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, TypeAlias, TypeVar
 
 from kgverify.program.atoms import Term, Variable, is_variable
@@ -83,7 +83,7 @@ class Clauses:
         head, body = self.clause(goal, origin_kind, origin, known)
         if self._dialect.unification == "one_pass" and not binds_in_one_pass(goal[0], head):
             return None
-        return resolve(goal, head, body)
+        return _resolve_again(goal, head, body)
 
     def clause(self, goal: Atoms, origin_kind: int, origin: int, known: Iterable[Ids] = ()) -> tuple[Ids, Atoms]:
         """Return a clause's head and body, standardized apart from a goal and other atoms."""
@@ -91,8 +91,8 @@ class Clauses:
             return self.facts[origin], ()
         head, body = self.rules[origin]
         # Every variable of the goal is above `lowest`; every variable of the rule is below it.
-        shift = min((0, *(min(a, b) for _, a, b in (*goal, *known))))
-        return _shift(head, shift), tuple(_shift(atom, shift) for atom in body)
+        shift = min([0, *[min(a, b) for _, a, b in (*goal, *known)]])
+        return _shift(head, shift), tuple([_shift(atom, shift) for atom in body])
 
     def rules_of(self, predicate: int) -> Sequence[int]:
         """Return the rules whose heads have a predicate."""
@@ -129,6 +129,10 @@ def resolve(
     if not is_chained:
         return tuple([(p, bound.get(a, a), bound.get(b, b)) for p, a, b in (*body, *goal[1:])])
     return tuple([(p, follow(a, bound), follow(b, bound)) for p, a, b in (*body, *goal[1:])])
+
+
+_resolve_again = lru_cache(maxsize=1 << 15)(resolve)
+"""The same, remembered: the steps of a run, and of its explanation, start from the same goals."""
 
 
 def unify(left: Any, right: Any, is_variable: Callable[[Any], bool] = is_variable) -> dict[Any, Any] | None:
@@ -174,11 +178,13 @@ def binds_in_one_pass(selected: Ids, head: Ids) -> bool:
 def number_variables(atoms: Iterable[Ids]) -> Atoms:
     """Return the atoms with their variables numbered by first appearance."""
     numbers: dict[int, int] = {}
-
-    def number(argument: int) -> int:
-        return argument if argument >= 0 else numbers.setdefault(argument, -1 - len(numbers))
-
-    return tuple([(predicate, number(a), number(b)) for predicate, a, b in atoms])
+    number = numbers.setdefault
+    return tuple(
+        [
+            (p, a if a >= 0 else number(a, -1 - len(numbers)), b if b >= 0 else number(b, -1 - len(numbers)))
+            for p, a, b in atoms
+        ]
+    )
 
 
 def follow(term: T, bound: Mapping[T, T]) -> T:

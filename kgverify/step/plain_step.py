@@ -142,9 +142,14 @@ def prune(situation: Situation, resolvents: Sequence[Resolvent]) -> list[Resolve
     """Delete every atom that is a fact and not the excluded atom."""
     facts, excluded = situation.clauses.fact_index, situation.excluded
     return [
-        each._replace(atoms=tuple([atom for atom in each.atoms if atom not in facts or atom == excluded]))
+        _put_atoms(each, tuple([atom for atom in each.atoms if atom not in facts or atom == excluded]))
         for each in resolvents
     ]
+
+
+def _put_atoms(resolvent: Resolvent, atoms: Atoms) -> Resolvent:
+    # Most filters leave most resolvents as they are, and a new one takes longer than a comparison.
+    return resolvent if atoms == resolvent.atoms else resolvent._replace(atoms=atoms)
 
 
 def rename(situation: Situation, resolvents: Sequence[Resolvent]) -> list[Resolvent]:
@@ -153,7 +158,7 @@ def rename(situation: Situation, resolvents: Sequence[Resolvent]) -> list[Resolv
 
 
 def _rename(resolvents: Sequence[Resolvent]) -> list[Resolvent]:
-    return [each._replace(atoms=number_variables(each.atoms)) for each in resolvents]
+    return [_put_atoms(each, number_variables(each.atoms)) for each in resolvents]
 
 
 def revisit(situation: Situation, resolvents: Sequence[Resolvent]) -> list[Resolvent]:
@@ -320,7 +325,7 @@ def filter_resolvents(situation: Situation, resolvents: Sequence[Resolvent], sta
     offered = resolvents if is_uncounted else stages.offer_stop(situation, resolvents)
     # A filter that is not applied passes the resolvents on unchanged.
     after = {"prune": after["resolve"], "revisit": after["rename"], "close": resolvents} | after
-    shown = {stage: after[stage.value] for stage in _FILTER_STAGES} | {Stage.LIMIT: offered}
+    shown = {stage: after[stage] for stage in _FILTER_STAGES} | {Stage.LIMIT: offered}
     return Filtered(shown, Taken(offered, *dropped.values()), is_uncounted)
 
 
@@ -350,7 +355,10 @@ def choose_resolvent(situation: Situation, filtered: Filtered, stages: Stages = 
     offered = filtered.taken.resolvents
     scores = stages.score(situation, offered)
     choice = stages.choose(situation, scores)
-    scored = [each._replace(score=number) for each, number in zip(offered, scores, strict=True)]
+    scored = [
+        Resolvent(atoms, kind, origin, of, number)
+        for (atoms, kind, origin, of, _), number in zip(offered, scores, strict=True)
+    ]
     depth = situation.depth + (not filtered.is_uncounted)
     return TakenStep(
         situation.goal,
