@@ -480,8 +480,9 @@ def _choose_facts(step: SeenStep, found: Found, rng: Random) -> list[Ids]:
     singles_out = False
     tested = [found.table.features[i].of for i in found.condition.used]
     if found.cases.unit is Unit.FACT and any(Unit.STEP not in each for each in tested):
-        known = _as_instances(indices, step)
-        chosen, singles_out = _next_to_boundary(known, found), _is_constant(known, found)
+        values = _read_facts(indices, step, found)
+        held = found.condition.holds(values)
+        chosen, singles_out = _next_to_boundary(values, found), bool(held.all() or not held.any())
     num = min(MOST_AT_RANDOM, len(indices))
     spread = [i * (len(indices) - 1) // max(1, num - 1) for i in range(num)]
     spread = rng.sample((*spread, *rng.sample(range(len(indices)), num)), 2 * num)
@@ -496,7 +497,7 @@ def _choose_facts(step: SeenStep, found: Found, rng: Random) -> list[Ids]:
         those[i]
         for predicate in (clauses.predicates_of_facts if chosen else ())
         if predicate != selected[0] and (those := list(clauses.facts_of(predicate))[:MOST_FACTS])
-        for i in _next_to_boundary(_as_instances(those, step), found)[: MOST_AT_BOUNDARY // 2]
+        for i in _next_to_boundary(_read_facts(those, step, found), found)[: MOST_AT_BOUNDARY // 2]
     ]
     mixed = zip_longest([indices[i] for i in (*chosen, *spread)], beyond)
     within = [i for pair in mixed for i in pair if i is not None]
@@ -505,21 +506,15 @@ def _choose_facts(step: SeenStep, found: Found, rng: Random) -> list[Ids]:
     return [clauses.facts[i] for i in dict.fromkeys(i for i in tried if i is not None)]
 
 
-def _as_instances(facts: Sequence[int], step: SeenStep) -> list[Instance]:
-    return [Instance(Unit.FACT, False, i, step.candidate, step, (Origin.FACT, i)) for i in facts]
+def _read_facts(facts: Sequence[int], step: SeenStep, found: Found) -> NDArray[np.float64]:
+    """Return the values of facts in a step: float64 [n, F], with NaN where the condition does not test a feature."""
+    known = [Instance(Unit.FACT, False, i, step.candidate, step, (Origin.FACT, i)) for i in facts]
+    return read_values(found.table.features, known, found.condition.used)
 
 
-def _is_constant(known: Sequence[Instance], found: Found) -> bool:
-    """Return whether a condition holds for all of some instances, or for none."""
-    values = read_values(found.table.features, known, found.condition.used)
-    held = found.condition.holds(values)
-    return bool(held.all() or not held.any())
-
-
-def _next_to_boundary(known: Sequence[Instance], found: Found) -> list[int]:
-    """Return the clauses at which a condition begins or ceases to hold, in the order of each feature that it tests."""
+def _next_to_boundary(values: NDArray[np.float64], found: Found) -> list[int]:
+    """Return the rows of values at which a condition begins or ceases to hold, in the order of each feature that it tests."""
     condition = found.condition
-    values = read_values(found.table.features, known, condition.used)
     if np.isnan(values[:, condition.used]).any():
         return []
     chosen: list[int] = []

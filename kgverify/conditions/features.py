@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kgverify.comparison.step_view import content_of
-from kgverify.conditions.instances import Instance, Unit, Unknown, known, or_none
+from kgverify.conditions.instances import Instance, Unit, Unknown, known
 from kgverify.engines.protocol import DescribedEngine, NumberedEngine
 from kgverify.errors import UserError
 from kgverify.program.fact_index import Ids, Key
@@ -117,27 +117,29 @@ def read_values(
 ) -> NDArray[np.float64]:
     """Return the values of some features: float64 [n, F], with NaN in the columns of other features and of unknown ones."""
     values = np.full((len(instances), len(features)), math.nan)
+    owners: dict[Unit | None, Sequence[int]] = {
+        Unit.CANDIDATE: [id(each.candidate) for each in instances],
+        Unit.STEP: [id(each.step) for each in instances],
+        None: range(len(instances)),
+    }
     for i in columns:
-        column = _read_column(features[i], instances)
+        # The value of a step or candidate is computed once.
+        own = owners[next((unit for unit in (Unit.CANDIDATE, Unit.STEP) if unit in features[i].of), None)]
+        read = dict(zip(own, instances, strict=True))
+        column = _read_column(features[i], read.values())
         if column is not None:
-            values[:, i] = column
+            value_of = dict(zip(read, column, strict=True))
+            values[:, i] = [value_of[key] for key in own]
     return values
 
 
-def _read_column(feature: Feature, instances: Sequence[Instance]) -> list[float] | None:
-    """Return the values of a feature, or None if a value is unknown. The value of a step or candidate is computed once."""
-    is_of_step, is_of_candidate = Unit.STEP in feature.of, Unit.CANDIDATE in feature.of
-    read: dict[int, float] = {}
-    values = []
-    for instance in instances:
-        key = id(instance.candidate if is_of_candidate else instance.step if is_of_step else instance)
-        if key not in read:
-            value = feature.value(instance)
-            if value is None or value != value:
-                return None
-            read[key] = float(value)
-        values.append(read[key])
-    return values
+def _read_column(feature: Feature, instances: Iterable[Instance]) -> list[float] | None:
+    """Return the values of a feature, or None if a value is unknown."""
+    try:
+        values = [float(known(feature.value(each))) for each in instances]
+    except Unknown:
+        return None
+    return None if any(map(math.isnan, values)) else values
 
 
 def _variables(atoms: Iterable[Ids]) -> set[int]:
@@ -607,7 +609,7 @@ def _read(row: Mapping[str, Any], numbered: _Numbered) -> Iterator[Feature]:
             of=frozenset(map(Unit, row["of"])),
             scale=Scale(row["scale"]),
             phrase=words["phrase"],
-            value=or_none(value),
+            value=value,
             opposite=words.get("opposite", ""),
             stages=frozenset(map(Stage, row.get("stages", ()))),
             zeros={relation: words[key] for key, relation in _ZEROS.items() if key in words},
@@ -642,15 +644,14 @@ def _lift(feature: Feature) -> Feature:
 
     def read(i: Instance) -> bool:
         known(i.seen.origins if i.seen.run.follows_semantics else None)
-        every = (i._replace(unit=Unit.RESOLVENT, clause=clause) for clause in i.seen.made)
-        return any(known(feature.value(each)) for each in every)
+        return any(known(feature.value(each)) for each in i.resolvents)
 
     return feature._replace(
         name=f"has a resolvent: {feature.name}",
         of=frozenset((Unit.STEP,)),
         phrase=f"with resolvents {feature.phrase}",
         opposite=f"without resolvents {feature.phrase}",
-        value=or_none(read),
+        value=read,
     )
 
 
@@ -696,7 +697,7 @@ def _read_array(name: object, values: object, columns: Columns) -> Feature:
         scale=scale,
         phrase=f"with {name}" if is_flag else f"whose {name} is {{}}",
         opposite=f"without {name}" if is_flag else "",
-        value=or_none(read),
+        value=read,
         is_declared=True,
     )
 

@@ -190,6 +190,9 @@ def find_condition(
         if found is not None and (not is_open or (found.is_exact and found.condition.tests)):
             is_partial = cases.unit is Unit.STEP and is_mixed and bool(found.condition.tests)
             best = min(filter(None, (best, found._replace(is_partial=is_partial))), key=_rank)
+            if not any(_rank(best)):
+                # No condition of a larger unit is better.
+                break
         # An exact but uncertain condition must not be replaced with an inexact condition of a larger unit.
         is_open |= has_exact
         is_mixed |= stage not in OF_WHOLE_STEPS and _is_mixed(cases)

@@ -5,7 +5,7 @@ Both sides of each step show which instances went wrong; if the step was replaye
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, KeysView, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
 from random import Random
@@ -228,7 +228,8 @@ class Changes(NamedTuple):
     shared: set[Clause]
 
 
-class Instance(NamedTuple):
+@dataclass(eq=False)
+class Instance:
     """A fact, rule, resolvent, step or candidate that went wrong, or did not.
 
     identity: instances of the same identity count as one when chance is judged
@@ -242,49 +243,54 @@ class Instance(NamedTuple):
     step: SeenStep | None = None
     clause: Clause | None = None
 
-    @property
+    @cached_property
+    def resolvents(self) -> list["Instance"]:
+        """The resolvents of its step, before pruning."""
+        return [replace(self, unit=Unit.RESOLVENT, clause=clause) for clause in self.seen.made]
+
+    @cached_property
     def seen(self) -> SeenStep:
         """Its step. Raises Unknown for a candidate."""
         return known(self.step)
 
-    @property
+    @cached_property
     def by(self) -> Clause:
         """Its clause. Raises Unknown for a step or a candidate, and for a clause that the program lacks."""
         clause, inference = known(self.clause), self.seen.run.inference
         return known(clause if inference is None or inference.has(clause) else None)
 
-    @property
+    @cached_property
     def inference(self) -> OriginInference:
         """The inference of clauses. Raises Unknown without a program."""
         return known(self.seen.run.inference)
 
-    @property
+    @cached_property
     def head(self) -> Ids:
         """The fact, or the head of the rule."""
         return self.inference.clauses.clause((), *self.by)[0]
 
-    @property
+    @cached_property
     def body(self) -> Atoms:
         """The body of the rule; empty for a fact."""
         return self.inference.clauses.clause((), *self.by)[1]
 
-    @property
+    @cached_property
     def made(self) -> Made:
         """The result of its clause before pruning. Raises Unknown if it does not match, or in an unsupported dialect."""
         return known(self.seen.made.get(self.by))
 
-    @property
+    @cached_property
     def kept(self) -> Atoms:
         """The resolvent of its clause, pruned and renamed. Raises Unknown if the clause does not match."""
         return known(self.seen.kept.get(self.by))
 
-    @property
+    @cached_property
     def score(self) -> float:
         """The expected score of its resolvent. Raises Unknown if a side has no scores, or the resolvent is not listed."""
         known(self.seen.run.has_scores or None)
         return float(known(self.seen.sides[0].get(self.by)).score)
 
-    @property
+    @cached_property
     def selected(self) -> Ids:
         """The selected atom of its step. Raises Unknown for an empty goal."""
         goal = self.seen.expected.goal

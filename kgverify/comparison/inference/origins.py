@@ -79,17 +79,19 @@ class OriginInference:
         self.clauses = clauses
         # Both sides of a step, and many steps of a run, start from the same goal.
         self.at = lru_cache(maxsize=1 << 10)(partial(StepOrigins, clauses))
+        self.position_of = lru_cache(maxsize=1 << 16)(partial(_find_position, clauses))
 
     def has(self, clause: Clause) -> bool:
         """Return whether the program has a clause. The recorded clause of an engine may be one of another program."""
         kind, index = clause
         return index < len(self.clauses.facts if kind == Origin.FACT else self.clauses.rules)
 
-    def position_of(self, clause: Clause) -> int:
-        """Return the position, from 0, of a fact or a rule among the facts or the rules of its predicate."""
-        kind, index = clause
-        alike = self.clauses.facts_of if kind == Origin.FACT else self.clauses.rules_of
-        return bisect_left(alike(self.clauses.clause((), kind, index)[0][0]), index)
+
+def _find_position(clauses: Clauses, clause: Clause) -> int:
+    """Return the position, from 0, of a fact or a rule among the facts or the rules of its predicate."""
+    kind, index = clause
+    alike = clauses.facts_of if kind == Origin.FACT else clauses.rules_of
+    return bisect_left(alike(clauses.clause((), kind, index)[0][0]), index)
 
 
 class StepOrigins:
