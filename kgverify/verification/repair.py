@@ -6,7 +6,7 @@ measured instead of taken from the expected run.
 """
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -88,16 +88,25 @@ def _intervene(task: Task, compared: Compared, chosen: _Chosen, *, is_whole: boo
     expected = select_candidates(compared.traces[0].columns, chosen.expected)
     owner, place = _locate_steps(expected)
     asked = np.flatnonzero(place >= chosen.step[owner])
-    taken = pipeline.engine.step(take_positions(positions_of(expected), asked))
-    if len(taken.candidates.query) != len(asked):
-        return None
-    wanted = select_candidates(lockstep_columns(expected), asked)
-    found = compare_steps(task.run, pipeline, compared.traces[0], wanted, taken, compared.comparer.alike).compare()
     owner, place = owner[asked], place[asked]
+    # Candidates share positions, since one triple may be a corruption of several queries.
+    _, firsts, of = np.unique(
+        _number_positions(expected, task.run.limits)[asked], return_index=True, return_inverse=True
+    )
+    taken = pipeline.engine.step(take_positions(positions_of(expected), asked[firsts]))
+    if len(taken.candidates.query) != len(firsts):
+        return None
+    wanted = select_candidates(lockstep_columns(expected), asked[firsts])
+    found = compare_steps(task.run, pipeline, compared.traces[0], wanted, taken, compared.comparer.alike).compare()
+    kinds = {each.candidate: (each.stage, each.field) for each in found.divergences}
     wrong = defaultdict[int, list[tuple[int, tuple[str, str]]]](list)
-    for each in sorted(found.divergences, key=lambda each: each.candidate):
-        wrong[int(owner[each.candidate])].append((int(place[each.candidate]), (each.stage, each.field)))
-    first = select_candidates(taken, np.flatnonzero(place == chosen.step[owner]))
+    for row, step, position in zip(owner.tolist(), place.tolist(), of.tolist(), strict=True):
+        if position in kinds:
+            wrong[row].append((step, kinds[position]))
+    is_first = place == chosen.step[owner]
+    first = select_candidates(taken, of[is_first])
+    own = first.candidates._replace(query=expected.candidates.query[owner[is_first]])
+    first = first._replace(candidates=own)
     repeated = _find_repeated(task, compared, chosen, first)
     tried = [row for row in wrong if repeated[row] and wrong[row][0][0] == chosen.step[row]]
     if not tried:
@@ -124,6 +133,21 @@ def _locate_steps(columns: Columns) -> tuple[NDArray[np.int64], NDArray[np.int64
     num_steps = columns.candidates.num_steps.astype(np.int64)
     owner = np.repeat(np.arange(len(num_steps)), num_steps)
     return owner, np.arange(len(owner)) - starts_of(num_steps)[owner]
+
+
+def _number_positions(columns: Columns, limits: Limits) -> NDArray[np.int64]:
+    """Return a number for each step, the same for steps of one triple at one depth after the same goals: int64 [S]."""
+    numbers: dict[Hashable, int] = {}
+    found = []
+    candidates, steps, reader = columns.candidates, columns.steps, StepReader(columns)
+    for row, atom in enumerate(candidates.atom.tolist()):
+        # A query may use other facts than its corruptions do.
+        query = int(candidates.query[row]) if limits.dialect.exclusion == "positives_only" else 0
+        before: Hashable = (query, int(candidates.side[row]), *atom)
+        for step in range(reader.first_step[row], reader.first_step[row + 1]):
+            before = numbers.setdefault((before, int(steps.depth[step]), reader.goal_of(step)), len(numbers))
+            found.append(before)
+    return np.array(found, np.int64)
 
 
 def _find_repeated(task: Task, compared: Compared, chosen: _Chosen, again: Columns) -> NDArray[np.bool_]:
