@@ -12,6 +12,7 @@ from kgverify.engines.adapters.stepwise import collect, read_positions
 from kgverify.engines.plain.choice import PLAIN
 from kgverify.engines.policy import Policy, check_policy
 from kgverify.engines.protocol import CompilerCaches, Positions, StageOutputs, find_positives
+from kgverify.program.fact_index import Ids
 from kgverify.program.limits import Limits
 from kgverify.program.program import Program
 from kgverify.progress import Progress, no_progress
@@ -22,6 +23,7 @@ from kgverify.step.plain_step import (
     Scores,
     Situation,
     Stages,
+    TakenStep,
     derive,
     retake_step,
     score_shortest,
@@ -73,9 +75,14 @@ class PlainEngine:
 
     def prove(self, candidates: CandidateSet, progress: Progress = no_progress) -> Columns:
         """Run every candidate to its end."""
-        derivations = []
+        derivations: list[list[TakenStep]] = []
+        # A triple may be a corruption of several queries.
+        known: dict[tuple[Atoms, Ids | None], list[TakenStep]] = {}
         for situation in self._situations(candidates):
-            derivations.append(list(derive(situation, self._stages)))
+            key = situation.goal, situation.excluded
+            if key not in known:
+                known[key] = list(derive(situation, self._stages))
+            derivations.append(known[key])
             progress(1)
         return collect(candidates, derivations)
 

@@ -2,7 +2,7 @@
 
 import platform
 from collections.abc import Iterator, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache, partial
 from itertools import chain
 from typing import Any, Final, get_type_hints
 
@@ -134,6 +134,9 @@ _MOST_HELD = 256
 It is small, so that their memory is reused while it is in the cache.
 """
 
+_MOST_REMEMBERED = 512
+"""The number of derivations that are kept for candidates with the same triple: a few megabytes."""
+
 _MOST_TOGETHER = 32
 """The number of candidates derived together: the same number as in one task of a worker."""
 
@@ -211,10 +214,12 @@ class ReferenceEngine:
             for begin in range(0, len(queries), _MOST_TOGETHER):
                 yield from derive_together(program, limits, policy, queries[begin : begin + _MOST_TOGETHER])
             return
+        # A triple may be a corruption of several queries.
+        derive_once = lru_cache(_MOST_REMEMBERED)(partial(derive, program, limits, policy))
         for query, is_positive in zip(
             queries, find_positives(self._dialect.exclusion, candidates, self._triples), strict=True
         ):
-            yield derive(program, limits, policy, query, self._dialect, self._stages, is_positive)
+            yield derive_once(query, self._dialect, self._stages, is_positive)
 
     def step(self, positions: Positions) -> Columns:
         """Take one step from each position."""
