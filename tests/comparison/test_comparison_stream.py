@@ -79,6 +79,8 @@ def test_a_streamed_report_is_that_of_the_comparison_in_memory(number: int, tmp_
     paths = []
     for name, trace, level in zip("ab", (expected, actual), PAIRS[number % len(PAIRS)], strict=True):
         is_sharded, is_chunked, is_archived = random.random(3) < 0.4
+        # At level deep, the small chunks would be too many.
+        is_chunked &= level != "deep"
         how = {"shard_steps": 30 if is_sharded else 1 << 40, "is_chunked": is_chunked, "is_archived": is_archived}
         paths.append(store(trace, tmp_path / name, level=level, **how))
     assert_same_report(*paths)
