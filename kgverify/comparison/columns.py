@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kgverify.comparison.comparable import ComparablePair
-from kgverify.comparison.equal_columns import Rounded, agree
+from kgverify.comparison.equal_columns import Rounded, agree, differ_in
 from kgverify.comparison.modulo import BenignSteps
 from kgverify.comparison.result import Divergence, Level, NearTie, Value
 from kgverify.comparison.step_view import Names, StepView, side_name
@@ -184,18 +184,6 @@ def _render(values: NDArray[Any]) -> Value:
         return texts
     value: Value = values[0].item() if values.ndim == 1 and values.dtype.kind in "iub" else texts[0]
     return value
-
-
-def differ_in(column: Column, tolerance: float, *values: NDArray[Any]) -> NDArray[np.bool_]:
-    """Return a mask of the rows in which a column differs, scores by more than the tolerance."""
-    if column.rule is EqualityRule.SCORE:
-        left, right = (side.astype(np.float64) for side in values)
-        with np.errstate(invalid="ignore"):  # infinity minus infinity
-            is_score_other: NDArray[np.bool_] = ~((left == right) | (np.abs(left - right) <= tolerance))
-        return is_score_other
-    differs: NDArray[np.bool_] = np.not_equal(*values)
-    in_rows: NDArray[np.bool_] = differs if differs.ndim == 1 else np.logical_or.reduce(differs, axis=1)
-    return in_rows
 
 
 def find_differing(expected: Trace, actual: Trace, pairs: StepPairs, judged: ComparablePair) -> NDArray[np.bool_]:

@@ -65,6 +65,18 @@ def agree(
     return has_same_bytes(expected, actual) or np.array_equal(expected, actual), False
 
 
+def differ_in(column: Column, tolerance: float, *values: NDArray[Any]) -> NDArray[np.bool_]:
+    """Return a mask of the rows in which a column differs, scores by more than the tolerance."""
+    if column.rule is EqualityRule.SCORE:
+        left, right = (side.astype(np.float64) for side in values)
+        with np.errstate(invalid="ignore"):  # infinity minus infinity
+            is_score_other: NDArray[np.bool_] = ~((left == right) | (np.abs(left - right) <= tolerance))
+        return is_score_other
+    differs: NDArray[np.bool_] = np.not_equal(*values)
+    in_rows: NDArray[np.bool_] = differs if differs.ndim == 1 else np.logical_or.reduce(differs, axis=1)
+    return in_rows
+
+
 def has_equal_scores(
     expected: NDArray[np.floating], actual: NDArray[np.floating], tolerance: float
 ) -> tuple[bool, bool]:
@@ -85,16 +97,14 @@ def has_equal_scores(
 
 
 class Rounded(NamedTuple):
-    """Scores that agree: how many there are, how many differ in bits, and the largest difference in nats."""
+    """The scores that agree but differ in bits: how many there are, and the largest difference in nats."""
 
-    num_scores: int = 0
     num_differing: int = 0
     largest: float = 0.0
 
     def plus(self, other: "Rounded") -> "Rounded":
         """Return the sum of both counts."""
-        num_scores, num_differing = self.num_scores + other.num_scores, self.num_differing + other.num_differing
-        return Rounded(num_scores, num_differing, max(self.largest, other.largest))
+        return Rounded(self.num_differing + other.num_differing, max(self.largest, other.largest))
 
 
 def count_rounded(expected: NDArray[np.floating], actual: NDArray[np.floating]) -> Rounded:
@@ -103,7 +113,7 @@ def count_rounded(expected: NDArray[np.floating], actual: NDArray[np.floating]) 
     with np.errstate(invalid="ignore", over="ignore"):
         differs = expected.astype(coarse) != actual.astype(coarse)
         apart = np.abs(expected[differs].astype(np.float64) - actual[differs].astype(np.float64))
-    return Rounded(len(expected), int(differs.sum()), float(apart.max(initial=0.0)))
+    return Rounded(int(differs.sum()), float(apart.max(initial=0.0)))
 
 
 def has_equal_sums(

@@ -11,8 +11,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from kgverify.comparison.columns import differ_in
-from kgverify.comparison.equal_columns import Rounded, agree, count_rounded, has_same_bytes
+from kgverify.comparison.equal_columns import Rounded, agree, count_rounded, differ_in, has_same_bytes
 from kgverify.trace.model.columns import NO_DIGESTS, Columns, Range, Rankings, are_neighbours
 from kgverify.trace.model.digests import Words
 from kgverify.trace.model.schema import SEQUENCE, Column, EqualityRule
@@ -136,7 +135,6 @@ class StoredColumns:
     progress:    receives the number of bytes compared since the last call
     piece_bytes: the bytes compared at a time
     verified:    the columns whose checksums were verified
-    found:       for each column, the rows that may differ
     """
 
     def __init__(
@@ -149,7 +147,6 @@ class StoredColumns:
         piece_bytes: int | None = None,
     ) -> None:
         self._piece_bytes = piece_bytes or PIECE_BYTES
-        self.found: dict[str, list[Range]] = {}
         self._sources, self._schema = sources, sources[0].schema
         self._expected, self._actual = (source.trace for source in sources)
         self._score_tolerance = score_tolerance
@@ -234,7 +231,7 @@ class StoredColumns:
                 if column.rule is EqualityRule.SUM:
                     num_steps = self._sources[0].gather_column("num_steps", np.arange(*rows))
                 is_same, is_rounded = agree(column, x, y, self._score_tolerance, num_steps)
-                if is_rounded:
+                if is_rounded or (not is_same and column.rule is EqualityRule.SCORE):
                     self._bit_ranges.append(rows)
             if not is_same:
                 found += _list_ranges(begin + np.flatnonzero(differ_in(column, self._score_tolerance, x, y)))
@@ -243,8 +240,7 @@ class StoredColumns:
         for file in (*expected.files, *actual.files) if checksums is not None else ():
             if name in file.stored and not file.length(name):
                 file.verify(name)
-        self.found[name] = join_ranges(found)
-        return self.found[name]
+        return join_ranges(found)
 
 
 def _compare_pieces(

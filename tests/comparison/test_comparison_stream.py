@@ -174,6 +174,18 @@ def test_scores_of_other_bits_beside_a_near_tie_are_no_bits_of_it(tmp_path: Path
     assert comparison.level == "bits"
 
 
+def test_rounded_scores_beside_a_wrong_one_are_counted(tmp_path: Path):
+    trace = base_trace(2, score_error=1e-3)
+    scores = trace.columns.resolvents.score + 1e-9
+    scores[5] += 1.0
+    other = with_column(trace, "resolvents.score", scores)
+    comparison = compare(store(trace, tmp_path / "a"), store(other, tmp_path / "b"), verifies_content=False)
+    assert comparison == msgspec.structs.replace(compare(trace, other), notes=comparison.notes)
+    assert len(comparison.divergences) == 1
+    assert comparison.rounding is not None
+    assert comparison.rounding.num_differing > len(scores) // 2
+
+
 def test_damage_is_found_by_the_comparison_itself(tmp_path: Path):
     """Damage a byte on both sides, on one side, and where the traces order their candidates otherwise."""
     trace = base_trace()
