@@ -63,5 +63,6 @@ class Spool(ExitStack):
         file, like = self._files[path]
         if not file.seek(0, os.SEEK_END):
             return like
-        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        # torch warns of arrays that cannot be written. Nothing is written to them.
+        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
         return np.frombuffer(mapped, like.dtype).reshape(-1, *like.shape[1:])
