@@ -29,6 +29,7 @@ def act(what):
         case "Other": raise Other
         case "SIGKILL": os.kill(os.getpid(), signal.SIGKILL)
         case "fork": os.fork()
+        case "close": os.close(1); os.close(2)
 
 class Engine(ReferenceEngine):
     def __init__(self, program, limits, policy):
@@ -80,6 +81,7 @@ def start(script: str, words: str, folder: Path, **environment: str) -> subproce
         pytest.param("_exit", "factory", "fuzz", 2, "a process died", marks=pytest.mark.deep),
         pytest.param("exec", "factory", "bench", 2, "ended the process", marks=pytest.mark.deep),
         pytest.param("fork", "factory", "diff", 0, "", marks=pytest.mark.deep),
+        pytest.param("close", "prove", "diff", 0, "", marks=pytest.mark.deep),
     ],
 )
 def test_whatever_an_engine_does_exit_code_0_comes_with_a_verdict(

@@ -58,6 +58,7 @@ def test_causes_that_one_simpler_condition_explains_are_one():
         ]
 
     (cause,) = causes_of(hidden(SOUND._replace(prune=delete)))
+    assert cause.stage == "prune"
     assert "whose argument 1 is the constant with the largest id" in cause.condition
 
 
@@ -186,6 +187,9 @@ def test_what_provers_confuse_is_described(stages: dict[str, Any], words: str):
         equality=kv.Equality(determinism=False, minimum={}),
     )
     assert any(words in cause.condition for cause in report.causes)
+    if stages != {"prune": drop_long_resolvents_before_pruning}:
+        # A missing resolvent does not show that pruning lost it.
+        assert {cause.stage for cause in report.causes} == {name.partition("_")[0] for name in stages}
 
 
 @pytest.mark.usefixtures("experiments")
