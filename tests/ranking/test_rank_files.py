@@ -397,6 +397,18 @@ def test_two_files_of_metrics_differ_if_their_digits_exclude_each_other(tmp_path
         path.write_text(text)
     verdicts = [kv.compare(paths[0], other).verdict.value for other in (*paths[1:], paths[0])]
     assert verdicts == ["AGREE", "DIVERGE", "INCONCLUSIVE"]
+    (tmp_path / "ranks.csv").write_text(RANKS)
+    for names, values in (
+        (("0.json", "2.json"), (0.47, 0.48)),
+        (("2.json", "0.json"), (0.48, 0.47)),
+        (("ranks.csv", "2.json"), (0.46875, 0.48)),
+        (("2.json", "ranks.csv"), (0.48, 0.46875)),
+    ):
+        report = kv.compare(*(tmp_path / name for name in names), job=kv.Job(kv.Source("countries")))
+        first = report.first_divergence
+        assert (first.expected, first.actual) == tuple(map(str, values))
+        sides = report.metrics.expected, report.metrics.actual
+        assert tuple(side["both.realistic.mean_reciprocal_rank"] for side in sides) == values
 
 
 @pytest.mark.parametrize(
