@@ -620,8 +620,7 @@ def check_evaluation(
     judge = Judge(run, results, reference, endings, rank_only=rank_only, may_stop=may_stop(pipeline.engine))
     candidates = judge.compare_single(single.candidates)
     alone = _prove_alone(pipeline, single.candidates, candidates.expected)
-    ranks = judge.rank(chosen)
-    rankings = judge.compare_rankings(chosen, ranks)
+    rankings = judge.compare_rankings(chosen, judge.rank(chosen))
     namer = Namer(run, pipeline, judge)
     again = judge.compare_single(alone)
     differences = [
