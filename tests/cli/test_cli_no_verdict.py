@@ -29,7 +29,7 @@ def act(what):
         case "Other": raise Other
         case "SIGKILL": os.kill(os.getpid(), signal.SIGKILL)
         case "fork": os.fork()
-        case "close": os.close(1); os.close(2)
+        case "close": os.closerange(1, 3)
 
 class Engine(ReferenceEngine):
     def __init__(self, program, limits, policy):

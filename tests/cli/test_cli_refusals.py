@@ -99,7 +99,7 @@ REFUSED = [
     ("shrink run --graph no-such-graph", "no-such-graph", "no such graph"),
     ("shrink run --graph random:1", "--graph", "holds other facts or rules"),
     ("shrink run -o no/such/folder/x.kg", "no/such/folder/x.kg", "cannot be written"),
-    ("shrink run --calls 0", "divergence 1", "no part of the graph was found"),
+    ("shrink run --calls 0", "--divergence 1", "no part of the graph was found"),
     ("shrink theirs", "", "--engine MODULE:FUNCTION"),
     ("shrink typed", "", "was read from standard input"),
     ("shrink typed --seconds 1", "", "; or give --graph"),
