@@ -620,11 +620,12 @@ def check_evaluation(
     atoms = np.concatenate((single.candidates.atom, missing.atom, *(each.atoms for each in chosen)))
     error = sum(accept_score_error(each.engine.info, run.policy.info) for each in (pipeline, reference))
     endings = derive_endings(run, reference, atoms, error, progress)
+    # A repeated candidate is derived once, and a small evaluation has fewer than `num`.
+    progress(num - len(endings.number))
     judge = Judge(run, results, reference, endings, rank_only=rank_only, may_stop=may_stop(pipeline.engine))
     candidates = judge.compare_single(single.candidates)
     alone = _prove_alone(pipeline, single.candidates, candidates.expected)
-    ranks = judge.rank(chosen)
-    rankings = judge.compare_rankings(chosen, ranks)
+    rankings = judge.compare_rankings(chosen, judge.rank(chosen))
     namer = Namer(run, pipeline, judge)
     again = judge.compare_single(alone)
     differences = [

@@ -82,11 +82,11 @@ def test_a_budget_counts_findings_and_names_measures_that_are_missing():
 
 def test_a_report_is_rendered_in_reading_order():
     console = Console(width=100, record=True, file=io.StringIO())
-    for part in render_audit(make_report(budget={"max_findings": 0.0})):
+    for part in render_audit(make_report(budget={"max_findings": 0.0, "max_graph_nodes": 11.0})):
         console.print(part, highlight=False)
     text = console.export_text()
     parts = [
-        "DIVERGE   1 finding, 1 over budget; up to 99 ulps   step",
+        "DIVERGE   1 finding, 2 over budget; up to 99 ulps   step",
         "syncs   a.py:1",
         "fix: [keep] it",
         "1,234",
@@ -96,6 +96,7 @@ def test_a_report_is_rendered_in_reading_order():
         "def graph(x0):",
         "2.00 s",
         "over budget: max_findings: 1, allowed 0",
+        "over budget: max_graph_nodes: 12, allowed 11",
         "not measured: launches: no CUDA device",
         "environment: torch 2",
     ]

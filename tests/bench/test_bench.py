@@ -13,10 +13,15 @@ PAGE = (Path(__file__).resolve().parents[2] / "docs" / "evaluating.md").read_tex
 PAGE = PAGE.partition("## Measure your machine")[2].partition("\n## ")[0]
 TINY = "bench --seconds 0 --queries 1 --corruptions 3 --limits max_depth=6"
 UNSTEADY = """
+import time
 from kgverify.dialects import ReferenceEngine
 
 class Unsteady(ReferenceEngine):
     num_calls = 0
+
+    def __init__(self, program, limits, policy):
+        super().__init__(program, limits, policy)
+        time.sleep(0.5)
 
     def prove(self, candidates, progress=lambda num: None):
         self.num_calls += 1
@@ -69,6 +74,8 @@ def test_what_differs_from_the_reference_or_itself_has_no_speed(tmp_path: Path, 
     (wrong,) = (each for name, each in found.items() if name != "reference")
     assert (wrong["state"], wrong["seconds"]) == ("differs", [])
     assert reason in wrong["reason"]
+    # Making the engine is a part of its warm-up.
+    assert wrong["warm_up_seconds"] > 0.5 * ("unsteady" in options)
 
 
 @pytest.mark.parametrize("size", ["small", "medium", "large", "extreme"])

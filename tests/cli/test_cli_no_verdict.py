@@ -34,6 +34,7 @@ def act(what):
         case "SIGKILL": os.kill(os.getpid(), signal.SIGKILL)
         case "fork": os.fork()
         case "SIGTERM in __del__": Killing(), time.sleep(10)
+        case "close": os.closerange(1, 3)
 
 class Engine(ReferenceEngine):
     def __init__(self, program, limits, policy):
@@ -86,6 +87,7 @@ def start(script: str, words: str, folder: Path, **environment: str) -> subproce
         pytest.param("_exit", "factory", "fuzz", 2, "a process died", marks=pytest.mark.deep),
         pytest.param("exec", "factory", "bench", 2, "ended the process", marks=pytest.mark.deep),
         pytest.param("fork", "factory", "diff", 0, "", marks=pytest.mark.deep),
+        pytest.param("close", "prove", "diff", 0, "", marks=pytest.mark.deep),
     ],
 )
 def test_whatever_an_engine_does_exit_code_0_comes_with_a_verdict(

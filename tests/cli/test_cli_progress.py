@@ -1,10 +1,65 @@
 """The progress of long work."""
 
+import re
+import shutil
 from pathlib import Path
 
 import pytest
+from invoked_commands import SMALL, invoke
+from rich.progress import Progress
+from run_engines import needs_compiler
 
 from kgverify.cli.commands.diff import show_comparison
+from kgverify.cli.progress import show_phase
+
+TERMINAL = {"FORCE_COLOR": "1", "TERM": "xterm", "COLUMNS": "160"}
+NATIVE = "--mode native --device cpu --queries 4"
+
+
+@pytest.mark.parametrize(
+    ("line", "title", "total"),
+    [
+        ("evaluate --engine reference --queries 2 --corruptions 5 --part-size 5", "evaluating", 22),
+        ("evaluate --engine reference --queries 2 --corruptions 5", "checking a sample", 2048),
+        pytest.param(f"diff {NATIVE} --corruptions 5", "actual: compiled", 44, marks=needs_compiler),
+        pytest.param(f"evaluate {NATIVE} --corruptions 20 --rank-only", "evaluating", 104, marks=needs_compiler),
+        pytest.param(f"evaluate {NATIVE} --corruptions all --rank-only", "evaluating", 873, marks=needs_compiler),
+    ],
+)
+def test_every_bar_ends_at_its_total(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, title: str, total: int
+) -> None:
+    bars: list[Progress] = []
+    monkeypatch.setattr(
+        "kgverify.cli.progress.Progress", lambda *given, **options: bars.append(Progress(*given, **options)) or bars[-1]
+    )
+    done = invoke(line, tmp_path, **TERMINAL)
+    assert done.exit_code in (0, 3), done.stderr
+    tasks = [task for bar in bars for task in bar.tasks if task.total is not None]
+    assert [(task.description, task.completed, task.total) for task in tasks if task.completed != task.total] == []
+    assert (title, total) in [(task.description, task.total) for task in tasks]
+
+
+def test_a_line_of_progress_leaves_room_for_the_echo_of_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {**TERMINAL, "COLUMNS": "60"}.items():
+        monkeypatch.setenv(name, value)
+    with show_phase("a title " * 20, 10) as phase:
+        assert phase._progress.console.width == 60 - len("^C")
+
+
+def test_shrinking_shows_the_facts_and_rules_that_are_left(tmp_path: Path) -> None:
+    shutil.copy(Path(__file__).with_name("two_engines.py"), tmp_path)
+    engine = ("--engine", "two_engines.py:Capped")
+    assert invoke(["diff", *SMALL, *engine, "--no-determinism", "--save", "run"], tmp_path).exit_code == 1
+    done = invoke(["shrink", "run", *engine, "-o", "small.kg", "--calls", 12], tmp_path, **TERMINAL)
+    shown = re.sub(r"\x1b\[[\d;]*m", "", done.stderr)
+    lines = re.findall(r"^  ([\w ]+?) +([\d,]+) facts?, ([\d,]+) rules?   ([\d,]+) runs?$", shown, re.MULTILINE)
+    sizes = re.findall(r"(slice|minimum) +([\d,]+) facts?, ([\d,]+) rules?\b", done.stdout)
+    assert lines[0][:3] == sizes[0]
+    assert lines[-1][1:3] == sizes[1][1:]
+    runs = [int(line[3]) for line in lines]
+    assert runs == sorted(runs)
+    assert runs[-1] <= 12
 
 
 def test_the_progress_of_a_comparison_ends_at_its_total_however_often_columns_are_read(

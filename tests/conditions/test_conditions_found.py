@@ -185,6 +185,11 @@ def test_the_condition_of_a_fault_is_stated(fault: str, options: dict[str, Any],
     assert cause.when.is_exact or cause.when.experiment.verdict == "confirmed"
     if fault == "last-argmax":
         assert cause.when.num_right == 0
+    if fault == "max-depth-off-by-one":
+        # The bars are those of the first feature, a flag, and not of the steps that are left.
+        assert cause.when.features == ("chooses a goal", "steps left to max_depth")
+        assert [each.value for each in cause.when.values] == [0, 1]
+        assert [each.num_wrong for each in cause.when.values] == [0, cause.when.num_wrong]
 
 
 def test_an_agreement_has_no_condition():

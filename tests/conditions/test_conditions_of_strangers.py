@@ -1,5 +1,6 @@
 """The conditions of faults in engines that show no stages: what is said where other readings fit, and features of their own."""
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import kgverify as kv
 from kgverify.engines.plain.engine import PlainEngine
 from kgverify.program.outcomes import Origin
 from kgverify.step.plain_step import SOUND, Stages, match_facts, prune, resolve, score, score_shortest
+from kgverify.verification.recorded import compare_recorded
 
 LAST = 16
 
@@ -58,6 +60,7 @@ def test_causes_that_one_simpler_condition_explains_are_one():
         ]
 
     (cause,) = causes_of(hidden(SOUND._replace(prune=delete)))
+    assert cause.stage == "prune"
     assert "whose argument 1 is the constant with the largest id" in cause.condition
 
 
@@ -186,6 +189,30 @@ def test_what_provers_confuse_is_described(stages: dict[str, Any], words: str):
         equality=kv.Equality(determinism=False, minimum={}),
     )
     assert any(words in cause.condition for cause in report.causes)
+    if stages != {"prune": drop_long_resolvents_before_pruning}:
+        # A missing resolvent does not show that pruning lost it.
+        assert {cause.stage for cause in report.causes} == {name.partition("_")[0] for name in stages}
+
+
+def test_what_follows_from_the_default_dialect_alone_is_not_said_of_traces_of_an_unknown_one():
+    limits = {"max_depth": 8, "max_atoms": 3}
+    report = kv.verify(
+        LOOPED,
+        hidden(SOUND._replace(prune=drop_long_resolvents_before_pruning)),
+        queries=6,
+        corruptions=2,
+        limits=kv.Limits(**limits),
+        equality=kv.Equality(determinism=False, minimum={}),
+    )
+    traces = report.traces.expected, report.traces.actual
+    unknown = [
+        dataclasses.replace(each, header=replace(each.header, limits=kv.DeclaredLimits(**limits))) for each in traces
+    ]
+    for pair, is_known in ((traces, True), (unknown, False)):
+        (cause,) = compare_recorded(*pair).report.causes
+        assert cause.when.tried
+        said = [cause.condition, *(each.words for each in cause.when.tried)]
+        assert any("before pruning, but not after it" in words for words in said) == is_known
 
 
 @pytest.mark.usefixtures("experiments")

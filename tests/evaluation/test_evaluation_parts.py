@@ -16,6 +16,7 @@ from saved_parts import UNCHECKED, read_files
 
 import kgverify as kv
 from kgverify.dialects import ReferenceEngine
+from kgverify.evaluation.parts import write_part
 from kgverify.files.writing import temporary_beside
 
 OPTIONS = replace(UNCHECKED, part_size=15)
@@ -82,6 +83,23 @@ def test_the_speed_is_that_of_the_parts_of_this_run_after_the_warm_up(folder: Pa
     assert (report.num_candidates, report.num_parts_resumed) == (90, 4)
     # One candidate warms up, and two parts of 15 candidates are proved.
     assert (report.warm_up_seconds, report.seconds, report.candidates_per_second) == (5, 10, 3)
+
+
+@pytest.mark.parametrize("number", range(6))
+def test_a_part_that_cannot_be_stored_is_an_error_whichever_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def write(path: Path, *given: Any) -> None:
+        if path.name == f"part-{number:06d}.npz":
+            raise kv.UserError("no space is left", where=str(path), fix="make room there")
+        write_part(path, *given)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("kgverify.evaluation.parts.write_part", write)
+        with pytest.raises(kv.UserError, match="no space is left"):
+            evaluate(tmp_path / "run")
+    report, _ = resume(tmp_path / "run")
+    assert number <= report.num_parts_resumed < report.num_parts == 6
 
 
 def test_what_a_killed_process_left_is_deleted(folder: Path, finished: dict[str, bytes]) -> None:

@@ -193,6 +193,31 @@ def test_ids_need_one_name_each_and_are_no_names() -> None:
     assert "train2id.txt" in refuse(IDS | {"train.txt": "0 1 0\n1 2 0\n"}).fix
 
 
+@pytest.mark.parametrize(
+    ("file", "text", "line", "message"),
+    [
+        ("entity_to_id.tsv", "label\tid\na\t0\n", 1, "expected the header row id<TAB>label"),
+        ("entity_to_id.tsv", "id\tlabel\n0\ta\n1\n", 3, "expected id<TAB>label"),
+        ("entity_to_id.tsv", "id\tlabel\n0\ta\nb\t1\n", 3, "expected an id, found 'b'"),
+        ("entity_to_id.tsv", "id\tlabel\n0\ta\n1\tb\n2\ta\n", 4, "found the name 'a' of line 2"),
+        ("relation_to_id.tsv", "id\tlabel\n0\tr\n0\ts\n", 3, "found the id 0 of line 2"),
+        ("numeric_triples.tsv", "head\ttail\trelation\n0\t0\t1\n", 1, "the header row head<TAB>relation<TAB>tail"),
+        ("numeric_triples.tsv", "head\trelation\ttail\n0\t0\t1\n0\t1\n", 3, "expected head<TAB>relation<TAB>tail"),
+        ("numeric_triples.tsv", "head\trelation\ttail\n0\t0\t1\n0\t0\t7\n", 3, "7"),
+    ],
+)
+def test_an_error_in_the_files_that_pykeen_saves_names_its_line(file: str, text: str, line: int, message: str) -> None:
+    saved = {
+        "entity_to_id.tsv": "id\tlabel\n0\ta\n1\tb\n",
+        "relation_to_id.tsv": "id\tlabel\n0\tr\n",
+        "numeric_triples.tsv": "head\trelation\ttail\n0\t0\t1\n",
+    }
+    assert list(read(saved).train) == [("r", "a", "b")]
+    error = refuse(saved | {file: text})
+    assert error.where == f"{file}:{line}"
+    assert message in error.message
+
+
 def test_ids_that_fit_two_orders_are_a_warning() -> None:
     names = {"entity2id.txt": "a\t0\nb\t1\nc\t2\n", "relation2id.txt": "r\t0\ns\t1\n"}
     doubt = "train2id.txt:2: read as head, tail, relation; by their ids, the columns may also be head, relation, tail"
@@ -295,13 +320,14 @@ def test_domains_with_any_names_survive(domains: dict[str, tuple[str, ...]]) -> 
             {
                 "train.txt": "a\tr\tb\nb\tr\tc\nb\ts\ta\nc\t!r\tb\nd\tr\td\n",
                 "valid.txt": "c\tr\ta\nc\tr\ta\n",
-                "test.txt": "b\tr\ta\na\ts\tb\nc\tr\ta\ne\tr\ta\na\tr\tb\nb\tr\tc\n",
+                "test.txt": "b\tr\ta\na\ts\tb\nc\tr\ta\ne\tr\ta\na\tr\tb\nb\tr\tc\ne\tr\ta\n",
             },
             [
                 "train.txt: of 5 triples, 1 under the name of an inverse relation",
                 "valid.txt: of 2 triples, 1 listed more than once",
-                "test.txt: of 6 triples, 2 also in train, 2 reversed in train, 1 reversed in train under another relation, "
-                "1 reversed in train under the name of the inverse, 1 with an entity that train lacks, 1 also in valid",
+                "test.txt: of 7 triples, 2 also in train, 2 reversed in train, 1 reversed in train under another relation, "
+                "1 reversed in train under the name of the inverse, 2 with an entity that train lacks, 1 also in valid, "
+                "1 listed more than once",
             ],
         ),
     ],

@@ -36,6 +36,7 @@ PATH = "h(X,Y) <- b(X,Z), c(Z,Y)"
         ("h(X,Y) <= b(X,Z), c(Z,Y)", "", None),
         ("predicted\tsupport\tconfidence\trule\n3\t2\t0.4\th(X,Y) <= b(X,Z), c(Z,Y)", "", 0.4),
         ("rule\tconf\nh(X,Y) <= b(X,Z), c(Z,Y)\t0.4", "", 0.4),
+        ("confidence\trule\n0.4\th(X,Y) <= b(X,Z), c(Z,Y)", "", 0.4),
     ],
 )
 def test_every_format_gives_the_same_clause(text: str, name: str, confidence: float | None) -> None:
@@ -151,11 +152,23 @@ NO_BODY = "expected at least one body atom, found an empty body"
         ("h(X,Y) :- b(X,Y); c(X,Y).", "found '; c(X,Y).'", "write one clause for each alternative"),
         ("?a  b   => ?a  h  ?c", "expected atoms of three names, such as ?a  rel  ?b, found 2 names", "write ?a  rel"),
         ("?a  b  ?c   => ?a  h  ?c  ?c  h  ?a", "expected one atom after '=>', found 2", "write ?a  rel  ?b"),
-        ("?a  b  ?c   => ?a  h  ?c\n?a  b  ?c   ?a  h  ?c", "", ""),
+        (
+            "?a  b  ?c   => ?a  h  ?c\n?a  b  ?c   ?a  h  ?c",
+            "found '?a  b  ?c   ?a  h  ?c'",
+            "write ?a  rel  ?b   ?b  rel2  ?c   =>",
+        ),
         ("?a  b  ?b   => ?a  h  ?b\n/* c */ ?a  c  ?b   => ?a  h  ?b", "the name '/* c */ ?a'", "write ?a  rel"),
         ("?a  b  ?b  ?a  !=  ?b   => ?a  h  ?b", "the condition '!='", "leave the condition out"),
-        ("1\t1\t1\th(X,Y) <= b(Y,X)\nh(X,Y) <= b(X,Y)", r"found 1 field in 'h(X,Y) <= b(X,Y)'", ""),
-        ("0.4\th(X,Y) <= b(Y,X)", "", "title row"),
+        (
+            "1\t1\t1\th(X,Y) <= b(Y,X)\nh(X,Y) <= b(X,Y)",
+            r"found 1 field in 'h(X,Y) <= b(X,Y)'",
+            "four fields by single tabs",
+        ),
+        (
+            "0.4\th(X,Y) <= b(Y,X)",
+            "found 2 fields in '0.4\\th(X,Y)",
+            "name other columns, among them the confidence, in a title row",
+        ),
         (r"h(X,Y) :- b(X,Y), \+ c(X,Y).", "the negation", "leave the negated atom out"),
         ("h(X,Y) :- b(X,Y), not c(X,Y).", "the negation 'not'", "leave the negated atom out"),
         ("h(X,Y) :- b(X,Y), not(c(X,Y)).", "the negation 'not(...)'", "leave the negated atom out"),
@@ -176,12 +189,24 @@ NO_BODY = "expected at least one body atom, found an empty body"
         ("r1:0.5:0.9 b(X,Y) -> h(X,Y)", "expected one confidence, found two", "leave one of them out"),
         ("b(X,Y) & c(X,Y) -> h(X,Y)", "found '& c(X,Y) -> h(X,Y)'", "write b1(X,Z)"),
         ("1\t2\t0.5\th(me_myself_i,me_myself_i) <= b(X,A)", "'me_myself_i'", "write the other argument of the atom"),
-        ("h(X,Y) :- b(X,Y).\nh(X,Y) :- " + ", ".join(["b(X,Y)"] * 65_535) + ".", "a body of at most 65,534 atoms", ""),
+        (
+            "h(X,Y) :- b(X,Y).\nh(X,Y) :- " + ", ".join(["b(X,Y)"] * 65_535) + ".",
+            "a body of at most 65,534 atoms",
+            "divide the rule",
+        ),
         ("#a(X,Y) <= h(X,Y)", "expected a rule or a comment", "write a blank after the sign of a comment"),
         ("#e  in  ?b   => ?b  h  #e", "expected a rule or a comment", "write a blank after the sign of a comment"),
-        ("?a  b  ?c   => ?a  in  italy,0.5,0.25,?a", "", "separate the rule and its metrics by tabs"),
-        ("?a  b  ?c   => ?c  b  ?a;0.5;0.25", "", "by tabs"),
-        ("4,2,0.5,h(X,Y) <= b(Y,X)", "", "by tabs"),
+        (
+            "?a  b  ?c   => ?a  in  italy,0.5,0.25,?a",
+            "then metrics after tabs, found",
+            "separate the rule and its metrics by tabs",
+        ),
+        (
+            "?a  b  ?c   => ?c  b  ?a;0.5;0.25",
+            "then metrics after tabs, found",
+            "separate the rule and its metrics by tabs",
+        ),
+        ("4,2,0.5,h(X,Y) <= b(Y,X)", "found '4,2,0.5,h(X,Y)", "separate the columns by tabs rather than by commas"),
         ("0 1\n0 2 3 0.9", "RNNLogic, RulE, NCRL", "b1(X,Z), b2(Z,Y) -> h(X,Y)"),
         ("0.98 (0.2)\th <-- b, b", "RNNLogic, RulE, NCRL", "b1(X,Z), b2(Z,Y) -> h(X,Y)"),
     ],
@@ -358,7 +383,7 @@ def test_a_capital_in_prolog_that_the_graph_has_is_settled_by_an_option_that_the
 
 
 def test_a_name_that_stays_a_variable_beside_a_constant_is_listed() -> None:
-    files = {"train.txt": "a\tin\tQ46\na\tcap\tQ46\n", "rules.pl": "in(X,Q99) :- cap(X,Q46).\n"}
+    files = {"train.txt": "a\tin\tQ46\na\tcap\tQ46\n", "rules.pl": "in(X,Q99) :- cap(X,Q46).\n" * 2}
     warnings = read(files, rule_variables="graph").warnings
     assert any("read as variables beside such constants: 1, such as 'Q99'" in warning for warning in warnings)
 

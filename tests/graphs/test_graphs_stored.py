@@ -144,7 +144,8 @@ def test_the_graphs_used_longest_ago_are_deleted(folder: Path, cache: Path, monk
             os.utime(second, (2, 2))
     assert first.exists()
     assert not second.exists()
-    assert ", 3 graphs, " in load.describe_stored(cache)
+    megabytes = sum(path.stat().st_size for path in cache.iterdir()) / 10**6
+    assert load.describe_stored(cache).startswith(f"{cache}, 3 graphs, {megabytes:.1f} MB of at most ")
 
 
 def test_a_cache_that_cannot_be_written_changes_nothing(folder: Path, cache: Path):

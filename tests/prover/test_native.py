@@ -6,13 +6,17 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 from engine_checks import Known, assert_same, candidates_of, program_of
 
-from kgverify import Evaluator, Limits, Policy, UserError, load_graph
+from kgverify import EngineInfo, Evaluator, Limits, Policy, UserError, Verdict, load_graph
+from kgverify.api.inputs import require_trial
 from kgverify.engines.policy import SHORTEST, make_two_tower
+from kgverify.engines.table import Built
 from kgverify.prover.native import library
 from kgverify.prover.native.engine import NativeEngine
 from kgverify.threads import count_threads
@@ -228,6 +232,23 @@ try:
 except kv.UserError as error:
     print(error)
 """
+
+
+def test_the_refusal_of_code_that_was_compiled_wrongly_names_the_first_divergence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    divergences = [SimpleNamespace(stage=stage, step=step) for stage, step in (("finish", 2), ("prune", 5))]
+    report = SimpleNamespace(verdict=Verdict.DIVERGE, divergences=divergences)
+    monkeypatch.setattr("kgverify.verification.verify.verify", lambda *given, **options: SimpleNamespace(report=report))
+    built = Built("native library", "0" * 64, tmp_path / "library.tried")
+    maker: Any = SimpleNamespace(find_built=lambda mode: built)
+    with pytest.raises(UserError) as caught:
+        require_trial(maker, EngineInfo("compiled", mode="native"))
+    assert caught.value.message == (
+        "the native library that this machine compiled differs from the reference on the graph countries, first in finish"
+        " at step 2"
+    )
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.deep

@@ -183,8 +183,12 @@ def test_one_gap_of_all_ranks_that_differ_is_named_with_its_direction(tmp_path: 
     texts = [
         NAMES + "".join(f"{key},{5 + i % 7 + more * (i % 3 == 0)}\n" for i, key in enumerate(keys)) for more in (0, gap)
     ]
-    found = compare_texts(tmp_path, *texts).causes[0].condition
-    assert f"each of the 8 actual ranks that differ is {words}" in found
+    report = compare_texts(tmp_path, *texts)
+    assert f"each of the 8 actual ranks that differ is {words}" in report.causes[0].condition
+    higher, lower = (8, 0) if gap > 0 else (0, 8)
+    assert f"8 of 24 ranks differ: {higher} higher, {lower} lower" in report.notes
+    (largest,) = (each.partition(": ")[2] for each in report.notes if each.startswith("the largest differences: "))
+    assert {each.split()[-1] for each in re.split(r", (?=p\()", largest)} == {f"{gap:+}"}
 
 
 def test_a_rank_for_both_sides_of_a_query_is_compared(tmp_path: Path):
@@ -393,6 +397,18 @@ def test_two_files_of_metrics_differ_if_their_digits_exclude_each_other(tmp_path
         path.write_text(text)
     verdicts = [kv.compare(paths[0], other).verdict.value for other in (*paths[1:], paths[0])]
     assert verdicts == ["AGREE", "DIVERGE", "INCONCLUSIVE"]
+    (tmp_path / "ranks.csv").write_text(RANKS)
+    for names, values in (
+        (("0.json", "2.json"), (0.47, 0.48)),
+        (("2.json", "0.json"), (0.48, 0.47)),
+        (("ranks.csv", "2.json"), (0.46875, 0.48)),
+        (("2.json", "ranks.csv"), (0.48, 0.46875)),
+    ):
+        report = kv.compare(*(tmp_path / name for name in names), job=kv.Job(kv.Source("countries")))
+        first = report.first_divergence
+        assert (first.expected, first.actual) == tuple(map(str, values))
+        sides = report.metrics.expected, report.metrics.actual
+        assert tuple(side["both.realistic.mean_reciprocal_rank"] for side in sides) == values
 
 
 @pytest.mark.parametrize(

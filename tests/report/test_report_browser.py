@@ -11,6 +11,14 @@ import kgverify as kv
 from kgverify.report.stepper import Position, Stepper
 
 SHOWN = "shown.innerText"
+MARKS = {
+    "missing": "− missing",
+    "extra": "+ extra",
+    "changed": "≠ changed",
+    "moved": "↕ moved",
+    "score": "≠ score",
+}
+"""The words beside a line with two resolvents that differ."""
 
 
 def open_page(browser: Browser, run: SavedRun, folder: Path, report: kv.Report | None = None, **how: Any):
@@ -100,6 +108,21 @@ def test_the_keys_of_the_terminal_move_and_the_address_names_the_step(
     browser.type("30")
     browser.press("Enter")
     assert browser.evaluate("location.hash") == f"#divergence=30&step={faulty.report.divergences[29].step}"
+    for number, cause in enumerate(faulty.report.causes, 1):
+        browser.evaluate("list.focus()")
+        browser.press("c")
+        assert browser.evaluate("document.activeElement.id") == "go-cause"
+        # A number that is already there is no change of the field.
+        go = f"(e => {{ e.value = {number}; e.dispatchEvent(new Event('change')) }})(document.activeElement)"
+        browser.evaluate(go)
+        step = faulty.report.divergences[cause.first].step
+        assert browser.evaluate("location.hash") == f"#divergence={cause.first + 1}&step={step}"
+    # Keys with a modifier belong to the browser: Ctrl-F searches the page.
+    before = browser.evaluate("location.hash")
+    for modifier in ("ctrlKey", "metaKey", "altKey"):
+        event = f"new KeyboardEvent('keydown', {{key: 'f', {modifier}: true, bubbles: true, cancelable: true}})"
+        assert browser.evaluate(f"document.body.dispatchEvent({event})")
+    assert browser.evaluate("location.hash") == before
 
 
 def test_an_address_opens_its_step_with_both_sides_in_sight(browser: Browser, faulty: SavedRun, tmp_path: Path):
@@ -123,6 +146,9 @@ def test_an_address_opens_its_step_with_both_sides_in_sight(browser: Browser, fa
     stepper = stepper_of(faulty)
     stepper.position = Position(2, 1)
     document = stepper.document()
+    marks = "[...document.querySelectorAll('#viewer td.mark')].map(e => e.lastChild?.data)"
+    shown = [mark for mark in browser.evaluate(marks) if mark in MARKS.values()]
+    assert shown == [MARKS[pair.mark] for pair in document.derivation.pairs if pair.mark in MARKS] != []
     (stage,) = (line for line in document.stages if line.stage == "match_facts")
     alone = [item for item in stage.expected if item not in stage.actual]
     alone += [item for item in stage.actual if item not in stage.expected]

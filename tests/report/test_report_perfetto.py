@@ -49,8 +49,11 @@ def test_every_event_has_what_the_format_asks_for(any_run: SavedRun):
             threads[event["pid"], event["tid"]].append(event)
     for slices in threads.values():
         check_nesting(slices)
-    named = {(each["pid"], each["tid"]) for each in of_phase(timeline, "M") if each["name"] == "thread_name"}
+    tracks = [each for each in of_phase(timeline, "M") if each["name"] == "thread_name"]
+    named = {(each["pid"], each["tid"]) for each in tracks}
     assert named == threads.keys()
+    # Like candidates and steps, slots are counted from 0; a thread has the number of its slot plus 1.
+    assert all(each["args"] == {"name": f"slot {each['tid'] - 1}"} for each in tracks)
     assert {pid for pid, _ in named}.isdisjoint(tid for _, tid in named)
 
 

@@ -148,6 +148,22 @@ def scalars(report: dict[str, Any]) -> list[str]:
     return [path for path, value in leaves(report) if isinstance(value, str | int | float) and path != "format"]
 
 
+def test_a_page_counts_the_divergences_of_a_cause_that_it_does_not_list(renderings: Renderings):
+    further = []
+    for name in RUNS:
+        report, page = renderings[name].report, renderings[name].texts["html"]
+        members = [sum(each["cause"] == i for each in report["divergences"]) for i in range(len(report["causes"]))]
+        lists = re.findall(
+            r"<h3>Also</h3>.*?<tbody>(.*?)</tbody></table></div>(?:<p class=\"soft\">… and ([\d,]+) more)?", page
+        )
+        shown = [(rows.count("<tr>"), int(num.replace(",", "") or 0)) for rows, num in lists]
+        # The first divergence of a cause is shown in full.
+        others = [num - 1 for num in members if num > 1]
+        assert shown == [(min(num, 10), max(num - 10, 0)) for num in others], name
+        further += [num for _, num in shown]
+    assert any(further)
+
+
 @pytest.mark.parametrize("rendering", READERS)
 def test_leaves_that_are_listed_as_not_shown_change_nothing(renderings: Renderings, rendering: str):
     for name in FILLED:

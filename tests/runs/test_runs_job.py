@@ -7,7 +7,8 @@ import msgspec
 import pytest
 
 import kgverify as kv
-from kgverify.runs.engine_makers import EngineSpec
+from kgverify.dialects import ReferenceEngine
+from kgverify.runs.engine_makers import EngineSpec, find_factory
 from kgverify.runs.job import encode_job, load_run_graph, read_job
 
 
@@ -66,6 +67,9 @@ def test_what_was_made_in_python_is_named(report: Any) -> None:
     assert job.source.graph.spec == "mine"
     assert job.engines == kv.Engines(EngineSpec(""), EngineSpec("reference"))
     assert job.queries == kv.Queries()
+    importable = read_job(read_written(report, kv.Job(engines=kv.Engines(ReferenceEngine)))).engines.engine
+    assert importable == EngineSpec(f"{ReferenceEngine.__module__}:{ReferenceEngine.__name__}")
+    assert find_factory(importable.name, "engine") is ReferenceEngine
 
 
 @pytest.mark.parametrize(

@@ -102,9 +102,16 @@ def engines(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def first(tmp_path_factory) -> kv.CampaignResult:
+def tallies() -> list[kv.Tally]:
+    """Return the progress of the campaign `first`."""
+    return []
+
+
+@pytest.fixture(scope="module")
+def first(tmp_path_factory, tallies) -> kv.CampaignResult:
     """Return the result of a campaign with a corpus on an engine with a fault."""
-    return kv.fuzz(DOUBTS, examples=64, corpus=tmp_path_factory.mktemp("first") / "corpus")
+    corpus = tmp_path_factory.mktemp("first") / "corpus"
+    return kv.fuzz(DOUBTS, examples=64, corpus=corpus, progress=tallies.append)
 
 
 @pytest.fixture
@@ -145,6 +152,51 @@ def test_a_divergence_is_kept_once_as_the_smallest_problem_that_shows_it(first):
     assert kv.replay(found.file, "reference").verdict is kv.Verdict.AGREE
 
 
+def count_phases(tallies: list[kv.Tally]) -> dict[str, list[tuple[int, int]]]:
+    """Return what is done and the total of each phase, in the order in which they were reported."""
+    phases: dict[str, list[tuple[int, int]]] = {}
+    for each in tallies:
+        assert 0 <= each.seconds < 600
+        phases.setdefault(each.phase, []).append((each.done, each.total))
+    return phases
+
+
+def test_the_progress_of_each_phase_counts_up_to_its_total(first, tallies):
+    counts = count_phases(tallies)
+    assert [*counts] == ["start", "try", "shrink"]
+    assert all(done == sorted(done) for done in counts.values())
+    assert (counts["try"][0], counts["try"][-1]) == ((0, 64), (64, 64))
+    assert (counts["shrink"][0], counts["shrink"][-1]) == ((0, 1), (1, 1))
+
+
+CLAIMS = [
+    ({}, "AGREE", "proved      no divergence exists in the scope tiny"),
+    ({"num_skipped": 1}, "AGREE", "skipped     1 problem whose policy the engine does not know"),
+    ({"num_left": 1}, "AGREE", "not run     1 problem too slow"),
+    ({"is_interrupted": True}, "AGREE", "NOTHING NEW SO FAR   64 problems"),
+    ({"num_left": 64}, "INCONCLUSIVE", "because     nothing was compared"),
+    ({"num_skipped": 64}, "INCONCLUSIVE", "because     nothing was compared"),
+    ({"num_skipped": 60, "num_left": 4}, "INCONCLUSIVE", "because     nothing was compared"),
+    (
+        {"num_differing": 2},
+        "INCONCLUSIVE",
+        "because     the time ended before one of 2 differing problems was confirmed",
+    ),
+]
+
+
+@pytest.mark.parametrize(("changes", "verdict", "line"), CLAIMS)
+def test_a_scope_counts_as_proved_only_if_each_of_its_problems_was_compared(first, changes, verdict, line):
+    whole = {"divergences": [], "num_differing": 0, "num_confirmed": 0, "num_skipped": 0, "scope": "tiny"}
+    result = msgspec.structs.replace(first, **whole | changes)
+    assert result.verdict == verdict
+    assert result.is_proof == (not changes)
+    lines = [each.strip() for each in str(result).splitlines()]
+    assert any(each.startswith(line) for each in lines), lines
+    assert any(each.startswith("proved") for each in lines) == (not changes)
+    assert any("nothing was compared" in each for each in lines) == ("nothing was compared" in line)
+
+
 def test_figures_are_those_of_all_blocks_and_the_speed_is_that_of_this_call(first, tmp_path, monkeypatch):
     monkeypatch.setattr("kgverify.testing.campaigns.campaign.BLOCK_SIZE", 4)
     begun = kv.fuzz(DOUBTS, examples=32, corpus=tmp_path / "corpus")
@@ -156,10 +208,12 @@ def test_figures_are_those_of_all_blocks_and_the_speed_is_that_of_this_call(firs
 
 
 def test_the_corpus_is_replayed_first_and_nothing_is_tried_twice(first, corpus):
-    files, phases = sorted(corpus.iterdir()), []
-    again = kv.fuzz(DOUBTS, examples=64, corpus=corpus, progress=lambda tally: phases.append(tally.phase))
-    assert phases[:2] == ["start", "replay"]
-    assert "shrink" not in phases
+    files, tallies = sorted(corpus.iterdir()), []
+    again = kv.fuzz(DOUBTS, examples=64, corpus=corpus, progress=tallies.append)
+    counts = count_phases(tallies)
+    assert [*counts][:2] == ["start", "replay"]
+    assert (counts["replay"][0], counts["replay"][-1]) == ((0, 1), (1, 1))
+    assert "shrink" not in counts
     assert (again.num_resumed, again.problems_per_second) == (64, 0)
     assert comparable(again) == comparable(first)
     assert [(each.signature, each.found) for each in again.replays] == [(DOUBT, DOUBT)]

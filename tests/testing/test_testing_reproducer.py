@@ -134,6 +134,7 @@ GOOD = render_reproducer(Reproducer(problem=problem_of("p(a, b); ? p(a, b)"), si
         ("class: missing", "", "expected a line `class"),
         ("?- p(a, b).", "", "expected a query"),
         ("compared", "constants: a b\ncompared", "expected a comma"),
+        ("compared", "constants: a, X\ncompared", "expected a constant, found the variable X"),
     ],
 )
 def test_a_mistake_is_reported_with_its_line(tmp_path, old, new, where):

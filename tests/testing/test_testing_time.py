@@ -73,6 +73,8 @@ def test_slow_problems_do_not_use_up_the_time_of_a_check():
     assert found.verdict is kv.Verdict.AGREE
     stopped = rf"stopped after \d of 4 s: {found.num_problems} of 300 problems compared.*took more than 10% of the time"
     assert re.search(stopped, str(found))
+    # The laws are listed if some of the problems were checked by them.
+    assert bool(found.laws) == (", 0 of them" not in str(found))
     with pytest.warns(UserWarning, match="stopped after"):
         found.raise_if_broken()
 

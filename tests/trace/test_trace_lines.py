@@ -117,7 +117,7 @@ def test_many_lines_are_written_in_batches(tmp_path, monkeypatch):
         assert len(trace.columns.steps.depth) == sum("goal" in line for line in lines)
 
 
-LISTED = {"trace": 1, "predicates": ["p"], "facts": [["p", "a", "b"]], "rules": [[["p", "?x", "?y"]] * 2]}
+LISTED = {"trace": 1, "predicates": ["p", "parent"], "facts": [["p", "a", "b"]], "rules": [[["p", "?x", "?y"]] * 2]}
 WRONG = {
     "not JSON": ("{", "not JSON"),
     "not UTF-8": ("\udc80", "not JSON"),
@@ -136,13 +136,17 @@ WRONG = {
     "a score now and then": (STEP | {"successors": [{"score": 1}, []]}, "has no 'score', and line 3 has"),
     "one of two counts": (STEP | {"dropped_atoms": 1}, "has no 'dropped_atoms'|without 'dropped_resolvents'"),
     "an unlisted name": ({"goal": [["q", "a", "b"]], "successors": []}, "'q', which is not among the predicates"),
+    "a misspelt name": (
+        {"goal": [["parnet", "a", "b"]], "successors": []},
+        "(?s)'parnet', which is not among the predicates.*did you mean 'parent'",
+    ),
     "no such rule": (STEP | {"successors": [{"rule": 1}]}, "names rule 1, and the first line lists 1"),
     "two clauses": (STEP | {"successors": [{"rule": 0, "fact": 0}]}, "of a rule and a fact"),
 }
 BEGINNINGS = {
     "another version": ({"trace": 2}, "2"),
     "a limit of 0": ({"trace": 1, "limits": {"max_depth": 0}}, "max_depth is 0"),
-    "a name twice": ({"trace": 1, "predicates": ["p", "p"]}, "lists the name 'p' twice"),
+    "a name twice": ({"trace": 1, "predicates": ["q", "p", "p", "r"]}, "lists the name 'p' twice"),
     "a variable in a fact": ({"trace": 1, "facts": [["p", "?x", "a"]]}, "variable in the fact"),
     "a rule without a body": ({"trace": 1, "rules": [[["p", "?x", "a"]]]}, "length >= 2"),
     "names and ids": ({"goal": [["p", 1, "a"]], "successors": []}, "constants by name and by id"),

@@ -9,7 +9,7 @@ from run_engines import countries_run
 
 from kgverify.ranking.rank import RANK_TOLERANCE
 from kgverify.runs.run import build_trace, reference_pipeline
-from kgverify.trace.model.columns import Rankings
+from kgverify.trace.model.columns import CandidateSet, Rankings, Side
 from kgverify.trace.model.trace import Trace
 from kgverify.verification.recorded import compare_recorded
 
@@ -79,3 +79,28 @@ def test_ranks_of_the_other_side_are_named(expected: Trace):
     report = compare_recorded(expected, ranked(expected, right, exchanges=True)).report
     assert "the ranks of the head and the tail side are exchanged" in report.ranking_rules.actual.rule
     assert [cause.stage for cause in report.causes] == ["rank"]
+
+
+def test_known_triples_are_counted_on_the_side_that_ranks_them():
+    run = countries_run(num_queries=2, num_corruptions=4)
+    pipeline = reference_pipeline(run)
+    drawn = pipeline.draw_for(run)
+    predicate, _, region = run.triples[0].tolist()
+    facts = run.graph.program.facts
+    known = facts[(facts[:, 0] == predicate) & (facts[:, 2] == region)][:2]
+    end = int(np.flatnonzero((drawn.query == 0) & (drawn.side == Side.HEAD))[-1]) + 1
+    parts = (
+        drawn.take(slice(None, end)),
+        CandidateSet(*(np.repeat(each, 2) for each in (drawn.query[:1], np.int8([Side.HEAD]))), known),
+        drawn.take(slice(end, None)),
+    )
+    unfiltered = CandidateSet(*map(np.concatenate, zip(*parts, strict=True)))
+    traces = []
+    for candidates in (drawn, unfiltered):
+        columns = pipeline.engine.prove(candidates)
+        rankings = pipeline.rank(columns.candidates, run.triples, RANK_TOLERANCE)
+        traces.append(build_trace(run, pipeline.engine, columns, rankings))
+    for pair, nums in ((traces, (0, 2)), (traces[::-1], (2, 0))):
+        report = compare_recorded(*pair).report
+        rules = report.ranking_rules
+        assert (rules.expected.num_known_triples, rules.actual.num_known_triples) == nums

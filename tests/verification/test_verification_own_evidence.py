@@ -118,11 +118,12 @@ def test_two_rules_that_together_explain_every_changed_atom_are_two_situations()
         outputs = [tuple(((1, 0, atoms),) for atoms in pair) for pair in changes]
         return situations_of(seen_in(stage, kind, *outputs, goal=goal))
 
-    a, query = (0, 1, 2), (0, 5, 6)
+    # Bodies of two atoms, and one atom in the rest of the goal.
+    a, b, query = (0, 1, 2), (0, 3, 4), (0, 5, 6)
     resolve = partial(situations, "resolve", "substituted", goal=(query, (1, -1, 5)))
-    rest = ((a, (1, 7, 5)), (a, (1, -1, 5)))
-    merged = (((0, -1, -2), (1, 7, 5)), ((0, -1, -1), (1, 7, 5)))
-    both = ((0, -1, -2), (1, 7, 5)), ((0, -1, -1), (1, -1, 5))
+    rest = ((a, b, (1, 7, 5)), (a, b, (1, -1, 5)))
+    merged = (((0, -1, -2), b, (1, 7, 5)), ((0, -1, -1), b, (1, 7, 5)))
+    both = ((0, -1, -2), b, (1, 7, 5)), ((0, -1, -1), b, (1, -1, 5))
     names = ["the rest of the goal is left as it was", "different variables become one"]
     assert resolve(rest, merged, both) == [*names, names[0]]
     assert resolve(rest, rest) == resolve(merged, merged) == resolve(both, both) == ["", ""]

@@ -137,6 +137,13 @@ def test_revisit_is_not_at_fault_for_a_resolvent_that_prune_emptied_on_one_side_
     assert [each.stage for each in find_later_faults(Stage.RESOLVE, expected, kept, Limits(), 0.0)] == [Stage.REVISIT]
 
 
+@pytest.mark.parametrize("culprit", [Stage.MATCH_FACTS, Stage.RESOLVE])
+def test_a_stage_is_no_later_fault_of_its_own(culprit: Stage):
+    expected, actual = ({culprit: ((1, 0, ((0, 1, last),)),)} for last in (2, 3))
+    assert [each.stage for each in find_later_faults(Stage.SELECT, expected, actual, Limits(), 0.0)] == [culprit]
+    assert not [*find_later_faults(culprit, expected, actual, Limits(), 0.0)]
+
+
 def test_scores_of_the_call_before_are_sought_among_steps_that_have_a_call_before():
     columns = trace_in(Dialect(), num=20).columns
     num = len(columns.resolvents.score)

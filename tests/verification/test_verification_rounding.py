@@ -1,6 +1,7 @@
 """The rounding of other people's scores is measured, stated, and never confused with a fault."""
 
 import re
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -100,9 +101,25 @@ def texts_of(report):
     return [*report.notes, *report.reasons, *(each.evidence for each in report.divergences)]
 
 
+class Kept(Backwards):
+    """Keeps each engine that was made, with a copy of its weights."""
+
+    made: ClassVar[list] = []
+
+    def __init__(self, program, limits, policy):
+        super().__init__(program, limits, policy)
+        self.made.append((self, self.table.copy()))
+
+
 @pytest.fixture(scope="module")
 def right():
-    return kv.verify("countries", Backwards, reference=Net, **SMALL)
+    return kv.verify("countries", Kept, reference=Net, **SMALL)
+
+
+def test_the_weights_of_an_engine_are_its_own_again_after_its_rounding_was_measured(right):
+    assert "measured" in right.rounding.evidence[0]
+    assert Kept.made
+    assert all(np.array_equal(engine.table, table) for engine, table in Kept.made)
 
 
 def test_another_order_of_a_sum_agrees_and_the_rounding_is_stated(right):
