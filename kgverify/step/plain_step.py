@@ -141,10 +141,8 @@ def resolve(situation: Situation, rules: Sequence[int], facts: Sequence[int]) ->
 def prune(situation: Situation, resolvents: Sequence[Resolvent]) -> list[Resolvent]:
     """Delete every atom that is a fact and not the excluded atom."""
     facts, excluded = situation.clauses.fact_index, situation.excluded
-    return [
-        each._replace(atoms=tuple([atom for atom in each.atoms if atom not in facts or atom == excluded]))
-        for each in resolvents
-    ]
+    kept = (tuple([atom for atom in each.atoms if atom not in facts or atom == excluded]) for each in resolvents)
+    return list(map(_put, resolvents, kept))
 
 
 def rename(situation: Situation, resolvents: Sequence[Resolvent]) -> list[Resolvent]:
@@ -153,7 +151,12 @@ def rename(situation: Situation, resolvents: Sequence[Resolvent]) -> list[Resolv
 
 
 def _rename(resolvents: Sequence[Resolvent]) -> list[Resolvent]:
-    return [each._replace(atoms=number_variables(each.atoms)) for each in resolvents]
+    return [_put(each, number_variables(each.atoms)) for each in resolvents]
+
+
+def _put(resolvent: Resolvent, atoms: Atoms) -> Resolvent:
+    """Return a resolvent with these atoms; most stages leave most resolvents as they are, and making one takes longer."""
+    return resolvent if atoms == resolvent.atoms else resolvent._replace(atoms=atoms)
 
 
 def revisit(situation: Situation, resolvents: Sequence[Resolvent]) -> list[Resolvent]:
