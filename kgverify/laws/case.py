@@ -64,8 +64,11 @@ class Case:
 
     @cached_property
     def sample(self) -> "Case":
-        """The case of the first candidate of each problem, with the results that they have among all candidates."""
-        _, rows = np.unique(self.merged.owner[self.columns.candidates.query], return_index=True)
+        """The case of one candidate of each problem, in turn, with the results that they have among all candidates."""
+        _, first, counts = np.unique(
+            self.merged.owner[self.columns.candidates.query], return_index=True, return_counts=True
+        )
+        rows = first + np.arange(len(first)) % counts
         columns, case = select_candidates(self.columns, rows), replace(self)
         trace = replace(self.trace, columns=columns, digests=compute_digests(columns))
         # In the place of what these cached properties would compute.

@@ -111,7 +111,7 @@ class Law:
 
     statement:  the law in words
     find:       yields the violations in a case
-    runs_again: whether the law runs the engine again: on the first candidate of each problem if a check is quick, and not if
+    runs_again: whether the law runs the engine again: on one candidate of each problem if a check is quick, and not if
                 candidates are lost or duplicated
     presumes:   conditions on the dialect; None for a law that holds for provers of any semantics
     """
@@ -218,7 +218,7 @@ def check_laws(
     The first `most` violations of each law are returned. Unless `confirms` is off, each problem is also tried alone, so
     that the violation is as small as possible.
 
-    is_quick: whether laws that run the engine again do so for the first candidate of each problem
+    is_quick: whether laws that run the engine again do so for one candidate of each problem
     """
     found: list[Violation] = []
     for indices in group_problems(problems):
