@@ -63,17 +63,23 @@ class Case:
     make_pipeline: MakePipeline
 
     @cached_property
-    def sample(self) -> "Case":
-        """The case of one candidate of each problem, in turn, with the results that they have among all candidates."""
-        _, first, counts = np.unique(
-            self.merged.owner[self.columns.candidates.query], return_index=True, return_counts=True
-        )
-        rows = first + np.arange(len(first)) % counts
-        columns, case = select_candidates(self.columns, rows), replace(self)
-        trace = replace(self.trace, columns=columns, digests=compute_digests(columns))
-        # In the place of what these cached properties would compute.
-        vars(case).update(pipeline=self.pipeline, candidates=self.candidates.take(rows), trace=trace)
-        return case
+    def sample(self) -> Callable[[int], "Case"]:
+        """A function of a number: the case of one candidate of each problem, with the results that they have among all.
+
+        Other numbers take other candidates.
+        """
+        owner = self.merged.owner[self.columns.candidates.query]
+        _, first, counts = np.unique(owner, return_index=True, return_counts=True)
+
+        def take(number: int) -> Case:
+            rows = first + (np.arange(len(first)) + number) % counts
+            columns, case = select_candidates(self.columns, rows), replace(self)
+            trace = replace(self.trace, columns=columns, digests=compute_digests(columns))
+            # In the place of what these cached properties would compute.
+            vars(case).update(pipeline=self.pipeline, candidates=self.candidates.take(rows), trace=trace)
+            return case
+
+        return cache(take)
 
     @property
     def run(self) -> Run:
