@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import pairwise, zip_longest
 from typing import Any, NamedTuple, TypeVar
 
@@ -10,15 +10,18 @@ import numpy as np
 
 from kgverify.comparison.step_view import Names, StepReader, StepView
 from kgverify.engines.protocol import Engine, Positions, positions_of
+from kgverify.program.fact_index import Ids
 from kgverify.program.limits import Limits
 from kgverify.program.outcomes import Side, Stage
 from kgverify.program.program import Program
 from kgverify.ranking.rank import take_candidates
 from kgverify.runs.engine_makers import MakePipeline
 from kgverify.runs.run import Pipeline, Run, build_trace
-from kgverify.step.clauses import Clauses
+from kgverify.step.clauses import Atoms, Clauses
+from kgverify.step.plain_step import Resolvent, Situation, match_facts, match_rules, prune, rename, resolve
 from kgverify.testing.problems.merge import Merged
-from kgverify.trace.model.columns import Candidates, CandidateSet, Columns, Rankings, starts_of
+from kgverify.trace.model.columns import Candidates, CandidateSet, Columns, Rankings, select_candidates, starts_of
+from kgverify.trace.model.digests import compute_digests
 from kgverify.trace.model.score_tolerance import accept_score_error
 from kgverify.trace.model.trace import Trace
 from kgverify.trace.model.validate import check_ids
@@ -58,6 +61,25 @@ class Case:
 
     merged: Merged
     make_pipeline: MakePipeline
+
+    @cached_property
+    def sample(self) -> Callable[[int], "Case"]:
+        """A function of a number: the case of one candidate of each problem, with the results that they have among all.
+
+        Other numbers take other candidates.
+        """
+        owner = self.merged.owner[self.columns.candidates.query]
+        _, first, counts = np.unique(owner, return_index=True, return_counts=True)
+
+        def take(number: int) -> Case:
+            rows = first + (np.arange(len(first)) + number) % counts
+            columns, case = select_candidates(self.columns, rows), replace(self)
+            trace = replace(self.trace, columns=columns, digests=compute_digests(columns))
+            # In the place of what these cached properties would compute.
+            vars(case).update(pipeline=self.pipeline, candidates=self.candidates.take(rows), trace=trace)
+            return case
+
+        return cache(take)
 
     @property
     def run(self) -> Run:
@@ -160,6 +182,17 @@ class Case:
         """The program in the form that the plain resolution of the laws uses."""
         excludes = self.limits.exclude_query and self.limits.dialect.exclusion == "always"
         return Clauses(self.program, exclude_query=excludes)
+
+    @cached_property
+    def apply_clauses(self) -> Callable[[Atoms, Ids | None], list[Resolvent]]:
+        """A function of a goal and the excluded atom: the resolvent of each clause, pruned and renamed. It remembers them."""
+
+        def apply(goal: Atoms, excluded: Ids | None) -> list[Resolvent]:
+            situation = Situation(self.clauses, self.limits, excluded, (goal,))
+            made = resolve(situation, match_rules(situation, goal[0]), match_facts(situation, goal[0]))
+            return rename(situation, prune(situation, made))
+
+        return cache(apply)
 
     @cached_property
     def rounding(self) -> float:

@@ -101,7 +101,8 @@ class FactIndex(Mapping[Ids, int]):
         return range(bisect_left(facts, low), bisect_left(facts, high))
 
     def _search(self, fact: Ids) -> int:
-        found = bisect_left(self._sorted, fact)
+        # Most atoms that are looked up have a variable.
+        found = bisect_left(self._sorted, fact) if min(fact) >= 0 else len(self._sorted)
         if found == len(self._sorted) or self._sorted[found] != fact:
             return -1
         return found if self._order is None else int(self._order[found])

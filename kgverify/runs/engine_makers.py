@@ -201,7 +201,7 @@ def as_maker(factory: Factory, where: str = "engine") -> MakePipeline:
     if num == 2:
         return factory
     if num == 3:
-        return lambda run, sizes: make_for(run, factory)
+        return lambda run, sizes: make_for(run, factory)._replace(ignores_sizes=True)
     raise UserError(
         f"expected {SIGNATURE}, found {_describe(factory)}",
         where=where,

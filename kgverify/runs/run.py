@@ -106,6 +106,7 @@ class Pipeline(NamedTuple):
 
     engines: the names that identify third-party engines in the pipeline; any other text stands for an unidentifiable engine
     maker:   the maker of the engine, if it is in the table of engines
+    ignores_sizes: whether the engine was made without the sizes of the batch
     """
 
     engine: Engine
@@ -113,6 +114,7 @@ class Pipeline(NamedTuple):
     rank: Rank
     engines: tuple[str, ...] = ()
     maker: EngineMaker | None = None
+    ignores_sizes: bool = False
 
     def identify_code(self) -> Code:
         """Return the identity of all code that affects the results of the pipeline."""

@@ -13,16 +13,20 @@ MOST_FOUND: Final = 200_000
 
 
 class FactList(list[Triple]):
-    """Facts as a list of tuples, with a dict of their indices. size: a number above all their constants."""
+    """Facts as a list of tuples, with a dict of their indices."""
 
-    def __init__(self, facts: Iterable[Triple], size: int) -> None:
-        # This is the order of the triples themselves, if all terms are below the size. Numbers are sorted faster.
-        super().__init__(sorted(set(facts), key=lambda fact: (fact[0] * size + fact[1]) * size + fact[2]))
+    def __init__(self, facts: Iterable[Triple]) -> None:
+        super().__init__(sorted(set(facts)))
         self._number()
 
     def _number(self) -> None:
         self._index_of: dict[Triple, int] = dict(zip(self, count(), strict=False))
         self._by_second: dict[int, dict[int, list[int]]] = {}
+
+    def find_extremes(self) -> tuple[Triple, Triple]:
+        """Return the lowest and the highest number of each column."""
+        lowest, highest = (tuple(map(reduce, zip(*self, strict=True))) for reduce in (min, max))
+        return lowest, highest
 
     @property
     def is_disjoint(self) -> Callable[[Iterable[Triple]], bool]:

@@ -3,7 +3,7 @@
 from collections.abc import Hashable, Iterable, Sequence
 from functools import cached_property
 from itertools import chain, count
-from typing import Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from kgreference.facts import FactColumns, FactList, Facts, ListedFacts
 from kgreference.resolvent import NO_MATCHES, Matches
@@ -91,9 +91,7 @@ class Program:
     ) -> None:
         self.predicates = tuple(predicates)
         self.constants = tuple(constants)
-        self.facts: Facts = (
-            facts if isinstance(facts, (FactColumns, ListedFacts)) else FactList(facts, len(self.constants))
-        )
+        self.facts: Facts = facts if isinstance(facts, (FactColumns, ListedFacts)) else FactList(facts)
         self.rules = list(rules)
         self._check()
 
@@ -121,33 +119,22 @@ class Program:
 
         A rule's variables are numbered by first appearance, head first. Raises ValueError like the class.
         """
-        rules = list(rules)
-        predicate_ids: dict[str, int] = {}
-        constant_ids: dict[str, int] = {}
+        predicate_ids, constant_ids = _Numbering(), _Numbering()
         encoded_facts: Iterable[Triple]
         if isinstance(facts, NumberedFacts):
-            predicate_ids |= zip(facts.predicates, count(), strict=False)
-            constant_ids |= zip(facts.constants, count(), strict=False)
+            predicate_ids.update(zip(facts.predicates, count(), strict=False))
+            constant_ids.update(zip(facts.constants, count(), strict=False))
             encoded_facts = facts.columns
         else:
-            encoded_facts = _encode_facts(facts, predicate_ids, constant_ids)
-        for predicate, first, second in chain(*((head, *body) for head, body in rules), queries):
-            if predicate not in predicate_ids:
-                predicate_ids[predicate] = len(predicate_ids)
-            for name in (first, second):
-                if name not in constant_ids and isinstance(name, str):
-                    constant_ids[name] = len(constant_ids)
+            encoded_facts = [(predicate_ids[name], constant_ids[one], constant_ids[two]) for name, one, two in facts]
+            if variables := [name for name in constant_ids if not isinstance(name, str)]:
+                raise ValueError(f"a fact must not hold a variable, found {variables[0]}")
+        clauses = [_encode([head, *body], predicate_ids, constant_ids) for head, body in rules]
+        _encode(queries, predicate_ids, constant_ids)
         for name in constants:
-            if name not in constant_ids:
-                constant_ids[name] = len(constant_ids)
-
-        encoded_rules = []
-        for head, body in rules:
-            encoded = _encode([head, *body], predicate_ids, constant_ids)
-            encoded_rules.append(Rule(encoded[0], tuple(encoded[1:])))
-        program = cls(tuple(predicate_ids), tuple(constant_ids), encoded_facts, encoded_rules)
-        program.predicate_ids, program.constant_ids = predicate_ids, constant_ids
-        return program
+            constant_ids[name]
+        encoded_rules = [Rule(head, tuple(body)) for head, *body in clauses]
+        return cls(tuple(predicate_ids), tuple(constant_ids), encoded_facts, encoded_rules)
 
     @cached_property
     def predicate_ids(self) -> dict[str, int]:
@@ -258,10 +245,8 @@ class Program:
             if not rule.body:
                 raise ValueError(f"a rule must have a body, found none for {rule.head}; give it as a fact")
         rule_atoms = chain.from_iterable((rule.head, *rule.body) for rule in self.rules)
-        facts: Iterable[Triple] = self.facts
-        if isinstance(self.facts, FactColumns) and self.facts:
-            # Their extremes show whether any fact is invalid.
-            facts = self.facts.find_extremes()
+        # Their extremes show whether any fact is invalid.
+        facts = self.facts.find_extremes() if self.facts else ()
         num_predicates, num_constants = len(self.predicates), len(self.constants)
         for fact in facts:
             if not is_ground(fact):
@@ -273,22 +258,12 @@ class Program:
                 raise ValueError(f"a constant of {(predicate, first, second)} has no name")
 
 
-def _encode_facts(
-    facts: Iterable[NamedAtom], predicate_ids: dict[str, int], constant_ids: dict[str, int]
-) -> list[Triple]:
-    """Encode facts by id, and number new names."""
-    encoded = []
-    for fact in facts:
-        predicate, first, second = fact
-        if predicate not in predicate_ids:
-            predicate_ids[predicate] = len(predicate_ids)
-        if first not in constant_ids or second not in constant_ids:
-            if not isinstance(first, str) or not isinstance(second, str):
-                raise ValueError(f"a fact must not hold a variable, found {fact}")
-            constant_ids.setdefault(first, len(constant_ids))
-            constant_ids.setdefault(second, len(constant_ids))
-        encoded.append((predicate_ids[predicate], constant_ids[first], constant_ids[second]))
-    return encoded
+class _Numbering(dict[Any, int]):
+    """The number of each name. A name that is looked up for the first time gets the next number."""
+
+    def __missing__(self, name: Any) -> int:
+        number = self[name] = len(self)
+        return number
 
 
 def _encode(atoms: Iterable[NamedAtom], predicate_ids: dict[str, int], constant_ids: dict[str, int]) -> list[Atom]:

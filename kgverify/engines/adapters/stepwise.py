@@ -1,9 +1,9 @@
 """An engine from one function, which returns the resolvents of a step. A base class provides the rest."""
 
-import math
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from functools import reduce
 from itertools import chain, pairwise
-from operator import attrgetter
+from operator import add, attrgetter
 from typing import Any, ClassVar, Final, Literal, TypeAlias
 
 import numpy as np
@@ -140,7 +140,8 @@ _CANDIDATES: Final[_Fields] = (
     (len, np.uint32),
     (lambda steps: steps[-1].outcome, np.int8),
     (lambda steps: any(each.taken.dropped_atoms or each.taken.dropped_resolvents for each in steps), np.uint8),
-    (lambda steps: math.fsum(each.log_probability for each in steps), np.float64),
+    # Step by step, like the reference: the built-in functions round otherwise.
+    (lambda steps: reduce(add, (each.log_probability for each in steps), 0.0), np.float64),
 )
 _STEPS: Final[_Fields] = (
     (attrgetter("depth"), np.uint16),

@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from functools import cache, lru_cache, partial
+from functools import cache, lru_cache
 from string import ascii_letters
 
 import numpy as np
@@ -27,16 +27,7 @@ from kgverify.laws.statements.compare_runs import describe_dropped
 from kgverify.program.fact_index import Ids
 from kgverify.program.outcomes import GoalKind, Origin, Outcome, Stage
 from kgverify.step.clauses import Atoms, number_variables
-from kgverify.step.plain_step import (
-    Resolvent,
-    Situation,
-    filter_resolvents,
-    match_facts,
-    match_rules,
-    prune,
-    rename,
-    resolve,
-)
+from kgverify.step.plain_step import Resolvent, Situation, filter_resolvents
 
 Relation = NDArray[np.float32]
 """float32 [C, C]: 1 if the atom of a predicate and these two constants follows from the program, else 0."""
@@ -107,24 +98,16 @@ def _steps(case: Case) -> Iterator[tuple[tuple[int, int], StepView, Ids | None]]
     return ((at, step, excluded[at[0]]) for at, step in case.walk() if step.goal)
 
 
-def _apply_clauses(case: Case, goal: Atoms, excluded: Ids | None) -> list[Resolvent]:
-    """Return the resolvent of a goal and each clause, pruned and renamed."""
-    situation = Situation(case.clauses, case.limits, excluded, (goal,))
-    made = resolve(situation, match_rules(situation, goal[0]), match_facts(situation, goal[0]))
-    return rename(situation, prune(situation, made))
-
-
 @law(
     "Each resolvent is what the clause that it names makes of the goal: the clause matches the selected atom and is not the"
     " excluded atom; its body and the rest of the goal under the most general unifier, facts but the excluded atom deleted,"
     " variables numbered, are the resolvent.",
-    needs_rows=False,
+    runs_again=False,
     presumes=(PRUNES, REJECTS, KNOWS_EXCLUDED, FORGETS_NAMES),
 )
 def _made_by_clause(case: Case) -> Iterator[Finding]:
-    apply = cache(partial(_apply_clauses, case))
     for at, step, excluded in _steps(case):
-        yields = {each.clause: each for each in apply(step.goal, excluded)}
+        yields = {each.clause: each for each in case.apply_clauses(step.goal, excluded)}
         for each in step.resolvents:
             if each.kind in (GoalKind.FALSE, GoalKind.STOP):
                 continue
@@ -144,15 +127,14 @@ def _made_by_clause(case: Case) -> Iterator[Finding]:
 @law(
     "Every clause that matches the selected atom gives a resolvent, or what it gives is a visited goal, comes after TRUE,"
     " or is counted as dropped by a limit.",
-    needs_rows=False,
+    runs_again=False,
     presumes=(OUR_CLAUSES, OUR_FILTERS, OUR_MEMORY, REJECTS, KNOWS_EXCLUDED, FORGETS_NAMES, NEVER_STOPS),
 )
 def _complete_step(case: Case) -> Iterator[Finding]:
-    apply = cache(partial(_apply_clauses, case))
     for (row, number), step, excluded in _steps(case):
         visited = [each.goal for each in case.derivations[row][: number + 1]]
         situation = Situation(case.clauses, case.limits, excluded, visited)
-        left, taken, _ = filter_resolvents(situation, apply(step.goal, excluded))
+        left, taken, _ = filter_resolvents(situation, case.apply_clauses(step.goal, excluded))
         found, wanted = (
             [each.clause for each in listed if each.kind != GoalKind.FALSE]
             for listed in (step.resolvents, taken.resolvents)
@@ -172,7 +154,7 @@ def _complete_step(case: Case) -> Iterator[Finding]:
 
 @law(
     "A goal of one atom that a fact other than the excluded atom matches is proved by the step: TRUE alone.",
-    needs_rows=False,
+    runs_again=False,
     presumes=(PROOF_BEFORE_LIMITS, KNOWS_EXCLUDED),
 )
 def _fact_proves(case: Case) -> Iterator[Finding]:
@@ -189,7 +171,7 @@ def _fact_proves(case: Case) -> Iterator[Finding]:
 @law(
     "A PROVED candidate, or an instance of it, lies in the least model of its program, from whose facts the excluded atom is"
     " taken out.",
-    needs_rows=False,
+    runs_again=False,
     presumes=(REJECTS,),
 )
 def _sound(case: Case) -> Iterator[Finding]:

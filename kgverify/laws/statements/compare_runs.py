@@ -3,10 +3,9 @@
 import math
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
-import numpy as np
-
+from kgverify.comparison.comparable import Numbering
 from kgverify.comparison.compare import Comparer, Options
 from kgverify.comparison.equality import Equality
 from kgverify.comparison.locate import Difference, locate_difference
@@ -15,7 +14,7 @@ from kgverify.comparison.step_view import StepView
 from kgverify.laws.case import Case, Finding
 from kgverify.program.outcomes import Stage
 from kgverify.step.plain_step import Taken
-from kgverify.trace.model.columns import Columns
+from kgverify.trace.model.columns import Columns, are_equal
 from kgverify.trace.model.digests import compute_digests
 from kgverify.trace.model.score_tolerance import ScoreTolerance
 from kgverify.trace.model.trace import Trace
@@ -25,10 +24,11 @@ _EXACT: Final = Equality(modulo=())
 
 def differing(
     case: Case,
-    actual: Columns | Trace,
+    actual: Columns,
     stage: Stage,
     expected: Columns | None = None,
     *,
+    shell: Trace | None = None,
     exactly: bool = False,
     lockstep: bool = False,
 ) -> Iterator[Finding]:
@@ -37,34 +37,27 @@ def differing(
     Scores may differ by the engine's declared error on both sides. Nothing is reported after a choice between scores
     that are closer than that.
 
-    actual:   the other run; a trace if its program numbers symbols differently
+    actual:   the columns of the other run
     expected: the columns to compare with; by default those of the case
+    shell:    a trace without candidates, if the other run's program numbers symbols differently
     exactly:  whether scores must be equal
     lockstep: whether each candidate is a single position from which one step was taken
     """
-    sides = [
-        side if isinstance(side, Trace) else replace(case.trace, columns=side, digests=compute_digests(side))
-        for side in (case.columns if expected is None else expected, actual)
-    ]
-    if not isinstance(actual, Trace) and (
-        misplaced := case.find_misplaced(*(side.columns.candidates for side in sides))
-    ):
+    expected, numbering = expected or case.columns, Numbering(case.trace, shell or case.trace)
+    if are_equal(expected, numbering.convert_columns(1, actual)):
+        # Comparing takes longer than a small run.
+        return
+    if shell is None and (misplaced := case.find_misplaced(expected.candidates, actual.candidates)):
         yield from misplaced
         return
+    sides = [
+        replace(trace, columns=columns, digests=compute_digests(columns))
+        for trace, columns in ((case.trace, expected), (shell or case.trace, actual))
+    ]
     tolerance = ScoreTolerance(0.0 if exactly else 2 * case.rounding)
     comparer = Comparer(sides[0], sides[1], Options(lockstep=lockstep, equality=_EXACT, tolerance=tolerance))
     for each in comparer.compare().divergences:
         yield _find((each.candidate, each.step), stage, each)
-
-
-def is_same(expected: Columns, actual: Columns) -> bool:
-    """Return whether all columns are bitwise equal."""
-    levels: Any = zip(expected, actual, strict=True)
-    return all(
-        np.array_equal(left, right, equal_nan=left.dtype.kind == "f")
-        for level, other in levels
-        for left, right in zip(level, other, strict=True)
-    )
 
 
 def differing_step(

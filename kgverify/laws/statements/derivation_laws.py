@@ -26,12 +26,12 @@ LOG_PROBABILITY_ERROR = 1e-6
 """The relative tolerance of a step's log-probability."""
 
 
-@law("Every candidate given is reported exactly once, in the order given.", needs_rows=False, presumes=None)
+@law("Every candidate given is reported exactly once, in the order given.", runs_again=False, presumes=None)
 def _reported_once(case: Case) -> Iterator[Finding]:
     yield from case.misplaced
 
 
-@law("A derivation has a step, and its first goal is the candidate's atom.", needs_rows=False)
+@law("A derivation has a step, and its first goal is the candidate's atom.", runs_again=False)
 def _begins_at_candidate(case: Case) -> Iterator[Finding]:
     for row, atom in enumerate(case.columns.candidates.atom.tolist()):
         steps, wanted = case.derivations[row], number_variables([atom])
@@ -44,7 +44,7 @@ def _begins_at_candidate(case: Case) -> Iterator[Finding]:
 @law(
     "Each further goal is the resolvent chosen in the step before, each step's depth is the number of steps before it, and"
     " a step follows if and only if the outcome is OPEN: what has ended never changes.",
-    needs_rows=False,
+    runs_again=False,
     presumes=(COUNTS_EVERY_STEP,),
 )
 def _goal_is_choice(case: Case) -> Iterator[Finding]:
@@ -64,7 +64,7 @@ def _goal_is_choice(case: Case) -> Iterator[Finding]:
 @law(
     "A step's outcome is PROVED if TRUE was chosen, FAILED if FALSE was, DEPTH_LIMIT if it is the max_depth-th step, else"
     " OPEN; a candidate's outcome is that of its last step.",
-    needs_rows=False,
+    runs_again=False,
     presumes=(COUNTS_EVERY_STEP,),
 )
 def _outcome(case: Case) -> Iterator[Finding]:
@@ -83,7 +83,7 @@ def _outcome(case: Case) -> Iterator[Finding]:
                 yield Finding(row, -1, Stage.RECYCLE, "outcome", *texts)
 
 
-@law("A derivation is marked limited if and only if one of its steps dropped something.", needs_rows=False)
+@law("A derivation is marked limited if and only if one of its steps dropped something.", runs_again=False)
 def _limited_mark(case: Case) -> Iterator[Finding]:
     for row, mark in enumerate(case.columns.candidates.is_limited.tolist()):
         is_limited = any(step.dropped_atoms or step.dropped_resolvents for step in case.derivations[row])
@@ -93,7 +93,7 @@ def _limited_mark(case: Case) -> Iterator[Finding]:
 
 @law(
     "A step has a resolvent. TRUE and FALSE stand alone. FALSE has no origin, all else has one. A goal has an atom.",
-    needs_rows=False,
+    runs_again=False,
     presumes=(PROOF_ALONE, NEVER_STOPS),
 )
 def _terminal_alone(case: Case) -> Iterator[Finding]:
@@ -119,7 +119,7 @@ def _terminal_alone(case: Case) -> Iterator[Finding]:
 @law(
     "No resolvent has more than max_atoms atoms and no step more than max_resolvents resolvents; beside TRUE nothing was"
     " dropped, and where resolvents were dropped beyond a limit there are max_resolvents.",
-    needs_rows=False,
+    runs_again=False,
     presumes=(LIMITS_LAST, NEVER_STOPS),
 )
 def _within_limits(case: Case) -> Iterator[Finding]:
@@ -140,7 +140,7 @@ def _within_limits(case: Case) -> Iterator[Finding]:
 @law(
     "Resolvents of rules come before those of facts, each kind in the order of the clauses, each clause at most once; in the"
     " opposite order where the dialect says so.",
-    needs_rows=False,
+    runs_again=False,
 )
 def _clause_order(case: Case) -> Iterator[Finding]:
     dialect = case.limits.dialect
@@ -163,7 +163,7 @@ def _clause_order(case: Case) -> Iterator[Finding]:
 
 @law(
     "Variables of a resolvent are numbered 0, 1, 2 ... by first appearance.",
-    needs_rows=False,
+    runs_again=False,
     presumes=(FORGETS_NAMES,),
 )
 def _canonical(case: Case) -> Iterator[Finding]:
@@ -176,7 +176,7 @@ def _canonical(case: Case) -> Iterator[Finding]:
 
 @law(
     "No resolvent equals a goal visited in its derivation, the current one included.",
-    needs_rows=False,
+    runs_again=False,
     presumes=(DROPS_VISITED, FORGETS_NAMES),
 )
 def _no_visited_goal(case: Case) -> Iterator[Finding]:
@@ -192,7 +192,7 @@ def _no_visited_goal(case: Case) -> Iterator[Finding]:
 
 @law(
     "Scores are finite, those of TRUE and FALSE are 0, and the choice is the first of the highest recorded scores.",
-    needs_rows=False,
+    runs_again=False,
 )
 def _first_highest(case: Case) -> Iterator[Finding]:
     for at, step in case.walk():
@@ -210,7 +210,7 @@ def _first_highest(case: Case) -> Iterator[Finding]:
 @law(
     "A candidate's log-probability is the sum, over its steps, of the log-softmax of the recorded scores at the choice,"
     " within 1e-6 relative for each step.",
-    needs_rows=False,
+    runs_again=False,
 )
 def _log_probability(case: Case) -> Iterator[Finding]:
     if any(step.chosen is None for step in case.steps):

@@ -1,7 +1,7 @@
 """Laws of the program: changing names, orders, repeated facts and unreachable clauses has only the stated effects."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from operator import attrgetter
@@ -17,13 +17,12 @@ from kgverify.engines.protocol import Engine
 from kgverify.laws.case import Case, Finding, read_steps
 from kgverify.laws.law import COUNTS_EVERY_STEP, FORGETS_NAMES, OUR_FILTERS, REJECTS, law
 from kgverify.laws.statements.compare_runs import differing, differing_step
-from kgverify.program.atoms import NamedAtom, Term, Variable
+from kgverify.program.atoms import NamedAtom, Variable
 from kgverify.program.outcomes import GoalKind, Origin, Stage
 from kgverify.program.program import NamedRule
-from kgverify.runs.run import Run, build_trace
+from kgverify.runs.run import Run
 from kgverify.testing.problems.problem import free_prefix
 from kgverify.trace.model.columns import Columns, empty_columns
-from kgverify.trace.model.digests import compute_digests
 from kgverify.trace.model.trace import Trace
 
 FOREIGN = 1 << 30
@@ -45,34 +44,36 @@ class Variant:
     @cached_property
     def shell(self) -> Trace:
         """A trace without candidates, in the ids of the variant."""
-        return build_trace(self._run, self._engine, empty_columns(), None)
+        own: Any = self._run.graph.program
+        parts = {name: getattr(own, name) for name in ("symbols", "facts", "fact_lines", "rules")}
+        return replace(self.case.trace, columns=empty_columns(), **parts)
 
-    def prove(self) -> Trace:
-        """Prove the candidates of the case on the variant."""
+    def find_differing(self, stage: Stage) -> Iterator[Finding]:
+        """Prove the candidates of the case on the variant, and yield the first difference of each derivation."""
         candidates = self.case.candidates
-        return self._record(self._engine.prove(candidates._replace(atom=self._encode(candidates.atom))))
+        columns = self._restore_rules(self._engine.prove(candidates._replace(atom=self._encode(candidates.atom))))
+        return differing(self.case, columns, stage, shell=self.shell)
 
     def steps(self) -> list[StepView]:
         """Take the steps of the case on the variant, and return them in the ids of the case."""
         positions = self.case.positions
         candidates = positions.candidates._replace(atom=self._encode(positions.candidates.atom))
         there = positions._replace(candidates=candidates, atoms=self._encode(positions.atoms))
-        stepped = self._record(self._engine.step(there))
-        return read_steps(Numbering(self.case.trace, stepped).convert(1, stepped).columns)
+        stepped = self._restore_rules(self._engine.step(there))
+        return read_steps(Numbering(self.case.trace, self.shell).convert_columns(1, stepped))
 
-    def _record(self, columns: Columns) -> Trace:
-        """Return columns as a trace, with the rule numbers of the case; additional rules are numbered from `FOREIGN`."""
+    def _restore_rules(self, columns: Columns) -> Columns:
+        """Return columns with the rule numbers of the case; additional rules are numbered from `FOREIGN`."""
         rule_of = np.array([i if i >= 0 else FOREIGN + at for at, i in enumerate(self.rule_of)] or [0], np.int32)
         resolvents = columns.resolvents
         of_rule = rule_of[np.minimum(resolvents.origin, len(rule_of) - 1)]
         origin = np.where(resolvents.origin_kind == Origin.RULE, of_rule, resolvents.origin)
-        columns = columns._replace(resolvents=resolvents._replace(origin=origin))
-        return replace(self.shell, columns=columns, digests=compute_digests(columns))
+        return columns._replace(resolvents=resolvents._replace(origin=origin))
 
-    def _encode(self, atoms: NDArray[np.int32]) -> NDArray[np.int32]:
-        """Return atoms of the case in the ids of the variant."""
-        convert = Numbering(self.shell, self.case.trace).converter(1)
-        return atoms if convert is None else convert(atoms)
+    @cached_property
+    def _encode(self) -> Callable[[NDArray[np.int32]], NDArray[np.int32]]:
+        """A function that converts atoms of the case to the ids of the variant."""
+        return Numbering(self.shell, self.case.trace).converter(1) or (lambda atoms: atoms)
 
     @cached_property
     def _engine(self) -> Engine:
@@ -102,22 +103,21 @@ CROWD_RULES = 4
 
 @law("Predicates and constants under other names, in the same order, have the same derivations.", presumes=None)
 def _renaming(case: Case) -> Iterator[Finding]:
-    graph = case.run.graph
+    graph, symbols = case.run.graph, case.program.symbols
 
     def other(name: str) -> str:
         return f"{name[::-1]} 'é/2'"
 
-    def term(each: Term) -> Term:
-        return each if isinstance(each, Variable) else other(each)
+    names: Any = {name: other(name) for name in (*symbols.predicates, *symbols.constants)}
 
-    def atom(each: NamedAtom) -> NamedAtom:
-        return NamedAtom(other(each.predicate), term(each.first), term(each.second))
+    def rename(parts: Sequence[Any]) -> tuple[Any, ...]:
+        return tuple(each.rename(names, names) for each in parts)
 
-    splits: dict[str, Any] = {name: tuple(map(atom, getattr(graph, name))) for name in ("train", "valid", "test")}
+    splits: dict[str, Any] = {name: rename(getattr(graph, name)) for name in ("train", "valid", "test")}
     renamed_graph = replace(
         graph,
         **splits,
-        rules=tuple(rule.with_atoms([*map(atom, rule.atoms)]) for rule in graph.rules),
+        rules=rename(graph.rules),
         domains={name: tuple(map(other, constants)) for name, constants in graph.domains.items()},
     )
     yield from differing(case, case.vary(graph=renamed_graph).prove(case.candidates), Stage.RECYCLE)
@@ -127,7 +127,7 @@ def _renaming(case: Case) -> Iterator[Finding]:
 def _repeated_facts(case: Case) -> Iterator[Finding]:
     train, rules = case.run.graph.train, case.run.graph.rules
     variant = Variant(case, (*train, *train[::2]), rules, range(len(rules)))
-    return differing(case, variant.prove(), Stage.MATCH_FACTS)
+    return variant.find_differing(Stage.MATCH_FACTS)
 
 
 @law("Facts and rules of predicates that no goal can reach change no derivation, though all ids move.")
@@ -144,7 +144,7 @@ def _irrelevant_clauses(case: Case) -> Iterator[Finding]:
         NamedRule(NamedAtom(far, x, y), (NamedAtom(f"{far} away", y, x),)),
     )
     variant = Variant(case, (*facts, *train), (*rules, *further), [*range(len(rules)), -1, -1])
-    return differing(case, variant.prove(), Stage.RECYCLE)
+    return variant.find_differing(Stage.RECYCLE)
 
 
 @law(

@@ -38,7 +38,7 @@ def _differing(
     "For each query and side: the query, then k different corruptions by ascending id (all eligible ones where there are"
     " fewer); each differs from the query in this argument alone, which is of its domain, and is no triple of train, valid or"
     " test.",
-    needs_rows=False,
+    runs_again=False,
 )
 def _filtered_draw(case: Case) -> Iterator[Finding]:
     graph, num = case.run.graph, case.run.num_corruptions
@@ -69,7 +69,7 @@ def _filtered_draw(case: Case) -> Iterator[Finding]:
 
 @law(
     "The draw depends on seed, query and side alone: drawn again, in parts or in another order, it is the same.",
-    needs_rows=False,
+    runs_again=False,
 )
 def _draw_by_query(case: Case) -> Iterator[Finding]:
     queries = case.ranked_queries
@@ -87,7 +87,7 @@ def _draw_by_query(case: Case) -> Iterator[Finding]:
         yield from _differing(Stage.CORRUPT, first, again, field)
 
 
-@law("The corruptions drawn as k are among those drawn as k + 1.", needs_rows=False)
+@law("The corruptions drawn as k are among those drawn as k + 1.", runs_again=False)
 def _nested_draw(case: Case) -> Iterator[Finding]:
     num = case.run.num_corruptions
     if num == ALL:
@@ -111,7 +111,7 @@ def _read(case: Case, rankings: Rankings) -> dict[Key, str]:
 @law(
     "Of the reported scores (log-probability, less 100 where not PROVED; closer than 1e-4 is a tie) the optimistic rank is 1"
     " more than the number above the query's, the pessimistic one as much more as there are ties.",
-    needs_rows=False,
+    runs_again=False,
     presumes=(PUSHES_DOWN,),
 )
 def _ranks(case: Case) -> Iterator[Finding]:
@@ -135,7 +135,7 @@ def _ranks(case: Case) -> Iterator[Finding]:
     yield from _differing(Stage.RANK, expected, _read(case, rankings))
 
 
-@law("The order in which candidates are handed over changes no rank.", needs_rows=False)
+@law("The order in which candidates are handed over changes no rank.", runs_again=False)
 def _rank_order(case: Case) -> Iterator[Finding]:
     candidates = case.columns.candidates
     backwards = take_candidates(candidates, np.arange(len(candidates.query))[::-1])

@@ -15,7 +15,7 @@ ROUNDING = 1e-9
 
 @law(
     "A score depends on the goal and the resolvent alone: equal ones have equal scores, within twice the declared error.",
-    needs_rows=False,
+    runs_again=False,
 )
 def _score_of_step(case: Case) -> Iterator[Finding]:
     seen: dict[tuple[Atoms, Atoms], float] = {}
@@ -30,7 +30,7 @@ def _score_of_step(case: Case) -> Iterator[Finding]:
 
 @law(
     "A score is what the policy's formula gives in float64, exactly for `shortest`, else within the declared error.",
-    needs_rows=False,
+    runs_again=False,
 )
 def _score_formula(case: Case) -> Iterator[Finding]:
     policy = case.run.policy

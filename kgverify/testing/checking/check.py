@@ -164,7 +164,7 @@ class Checker:
         if batch.crash is not None:
             raise batch.crash
         try:
-            return guarded._compare(batch, is_quick=len(batch.indices) == 1)
+            return guarded._compare(batch)
         except (EngineCrash, MissingDependency):
             raise
         except UserError as error:
@@ -177,12 +177,8 @@ class Checker:
 
             raise locate_bug(batch.merged.problems, error, again) from error
 
-    def _compare(self, batch: Batch, *, is_quick: bool = False) -> set[int]:
-        """Return the indices in the batch of the problems that differ.
-
-        is_quick: whether to skip the comparison of columns that are exactly equal; comparing takes as long as a small
-                  run
-        """
+    def _compare(self, batch: Batch) -> set[int]:
+        """Return the indices in the batch of the problems that differ. Columns that are exactly equal are not compared."""
         merged, run = batch.merged, batch.merged.run
         pipeline = merged.with_unranked(self.make(run, merged.sizes))
         columns = pipeline.engine.prove(pipeline.draw_for(run))
@@ -190,7 +186,7 @@ class Checker:
         options = Options()
         build = partial(build_trace, run, pipeline.engine, columns, None)
         # Only consistent columns can be ranked.
-        trace = None if is_quick and are_equal(batch.columns, columns) else build()
+        trace = None if are_equal(batch.columns, columns) else build()
         rankings = pipeline.rank_finite(run, columns.candidates)
         if trace is not None or not are_equal(batch.rankings or (), rankings or ()):
             traces = batch.expected, replace(trace or build(), rankings=rankings)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import count
+from itertools import chain, count
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -90,8 +90,11 @@ class Problem:
     spread: Spread = NO_SPREAD
 
     def __post_init__(self) -> None:
-        _check_ground("facts", self.facts)
-        _check_ground("queries", self.queries)
+        for name, atoms in (("facts", self.facts), ("queries", self.queries)):
+            if any(issubclass(kind, Variable) for kind in {*map(type, chain.from_iterable(atoms))}):
+                raise _invalid(
+                    name, "expected ground atoms, found a variable", "give atoms with variables as `unranked`"
+                )
         if not self.queries and not self.unranked:
             raise _invalid("queries", "expected a query, found none", "give a query, ranked or not")
         for rule in self.rules:
@@ -201,12 +204,6 @@ def free_prefix(prefix: str, names: Iterable[str], more: str) -> str:
     while any(name.startswith(prefix) for name in taken):
         prefix += more
     return prefix
-
-
-def _check_ground(name: str, atoms: Iterable[NamedAtom]) -> None:
-    for _, first, second in atoms:
-        if isinstance(first, Variable) or isinstance(second, Variable):
-            raise _invalid(name, "expected ground atoms, found a variable", "give atoms with variables as `unranked`")
 
 
 def _invalid(where: str, message: str, fix: str) -> UserError:
