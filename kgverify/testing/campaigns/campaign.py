@@ -4,6 +4,7 @@ A block is a fixed stretch of a seed's sequence of problems, which one process t
 on nothing else, so a campaign has the same result for any number of processes.
 """
 
+import gc
 import json
 import time
 from collections import Counter
@@ -293,6 +294,8 @@ def _draw_block(work: Identity, first: int, num_problems: int) -> tuple[list[Pro
             drawn[i] = draw_kernel_problem(seed, first + i)
         else:
             drawn[i] = draw_device_problem(seed, (first + i) // ALONE_ON_DEVICE_EVERY)
+    # Engines and indices of earlier blocks are parts of cycles, which nothing else would free.
+    gc.collect()
     skip_existing_objects()
     return drawn, alone
 

@@ -134,14 +134,12 @@ def fill_rules(shape: int, predicates: tuple[str, ...], a: str, b: str) -> tuple
     return _fill_rules(shape, tuple([names[hole] for hole in _HOLES[shape]]))
 
 
-@lru_cache(maxsize=1 << 14)
 def _fill_rules(shape: int, symbols: tuple[str, ...]) -> tuple[NamedRule, ...]:
     predicates = dict(zip(_HOLES[shape], symbols, strict=True))
     terms: dict[Term, Term] = dict(zip(_HOLES[shape], symbols, strict=True))
     return tuple([rule.rename(terms, predicates) for rule in RULES[shape]])
 
 
-@lru_cache(maxsize=1 << 10)
 def fill_long_rule(head: str, body: str, end: str, length: int) -> NamedRule:
     """Return `head(V0,Vn) <- body(V0,V1), ..., body, end(.., Vn)`, a rule of `length` body atoms."""
     names = [body] * (length - 1) + [end]
@@ -168,7 +166,6 @@ _PAIRS: Final[dict[str, Callable[[tuple[str, ...], int, int], Iterable[tuple[str
 """Shapes of facts: functions of the constants, the index of the first constant, and the number of facts."""
 
 
-@lru_cache(maxsize=1 << 15)
 def fill_facts(shape: str, predicate: str, constants: tuple[str, ...], at: int, size: int) -> tuple[NamedAtom, ...]:
     """Return the facts of a shape over the constants; `at` is the index of its first constant, `size` is at least 1."""
     turned = constants[at % len(constants) :] + constants[: at % len(constants)]
