@@ -14,7 +14,7 @@ from torch._inductor.utils import fresh_cache
 from stepaudit.audited_function import Function, Inputs, MakeInputs, Subject, make_subject
 from stepaudit.compiled_step import calling_plainly, refuse_distributed, unwrap_compiled
 from stepaudit.environment import describe_environment
-from stepaudit.errors import UserError, describe_error
+from stepaudit.errors import UserError, describe_error, first_line
 from stepaudit.isolation import Received, is_device_lost, run_isolated, start_autograd
 from stepaudit.ladder.climb import warm_up_compiler
 from stepaudit.ladder.values_audit import audit_values
@@ -38,6 +38,7 @@ from stepaudit.properties.stream_races import find_stream_races
 from stepaudit.properties.syncs import find_cuda_syncs, find_syncs, watch_eager_reads
 from stepaudit.report import AuditReport, ReportBuilder, check_budget, read_budget
 from stepaudit.source_lines import find_definition, find_stack_line
+from stepaudit.values import convert_tensors
 
 _EAGER: Final = (watch_eager_reads, find_colliding_writes, find_aliasing)
 _COMPILING: Final = (find_syncs, find_graph_breaks, find_recompilations, measure_graphs)
@@ -85,6 +86,8 @@ def audit_step(
     given = options.budget
     budget = read_budget(Path(given)) if isinstance(given, (str, Path)) else check_budget(given or {})
     subject = replace(make_subject(options.name, function, make_inputs), calls=options.calls)
+    if options.device != "auto":
+        subject = replace(subject, make_inputs=_moving_to(options.device, subject.make_inputs))
     refuse_distributed(subject)
     start_autograd()
     with calling_plainly(function):
@@ -200,3 +203,13 @@ def _report_repeated(run: CompiledRun, check: Callable[[CompiledRun], None], err
             run.report.skip("launches", f"{error}, without the compiler as well")
             return
     report_raised(run, error.__cause__ or error, f"{error}, which it does not without the compiler")
+
+
+def _moving_to(device: str, make_inputs: MakeInputs) -> MakeInputs:
+    """Return a function that makes the same arguments on a device. UserError for a device that does not exist here."""
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise UserError(f"no such device: {first_line(str(error))}", where="device", fix="give cpu or cuda") from None
+
+    return lambda call: convert_tensors(make_inputs(call), lambda tensor: tensor.to(device))

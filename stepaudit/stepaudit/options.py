@@ -68,6 +68,7 @@ class AuditOptions:
     Args:
         name: the name in the report; the function's own if not given.
         calls: the number of different calls to make.
+        device: the device to which the inputs are moved; `auto` leaves them where they are.
         rungs: the ways to compile that are compared with eager: backend-eager, aot-eager, aot-eager-decomposed, default,
             reduce-overhead, max-autotune; an empty sequence leaves the values out.
         tolerance: the largest absolute and relative error of a float. If not given, a float may differ as far as another
@@ -95,6 +96,7 @@ class AuditOptions:
 
     name: str = ""
     calls: int = 6
+    device: str = "auto"
     rungs: Sequence[str] = RUNG_NAMES
     tolerance: float | None = None
     exact: bool = False

@@ -195,7 +195,7 @@ def test_bad_input_is_refused_with_a_fix(words: str, says: str, capsys: pytest.C
     assert "\nfix: " in str(raised.value)
 
 
-@pytest.mark.parametrize("option", ["--rung", "--mode", "--budget", "--calls", "--reproducer", "--\x1b"])
+@pytest.mark.parametrize("option", ["--rung", "--device", "--mode", "--budget", "--calls", "--reproducer", "--\x1b"])
 def test_a_name_with_commands_to_a_terminal_is_shown_as_escapes(option: str):
     hostile = "\x1b[2J\u202e\n::error::"
     base = ["search.py:search.step", "--inputs", "search.py:make"]

@@ -50,6 +50,11 @@ def test_a_reproducer_that_cannot_be_written_is_a_mistake_before_the_audit(path:
         audit_step(raising_step, lambda: (torch.ones(4),), reproducer=path)
 
 
+def test_an_unknown_device_is_a_mistake():
+    with pytest.raises(UserError, match="no such device"):
+        audit_step(raising_step, lambda: (torch.ones(4),), device="cup")
+
+
 def test_an_error_shows_hidden_characters_as_escapes_and_survives_pickling():
     error = pickle.loads(pickle.dumps(UserError("found '\u202e'\n::error::", where="a\x1b.py:1", fix="##[x]")))
     assert str(error) == "a\\x1b.py:1: found '\\u202e'\\n::error::\nfix: #\\x23[x]"

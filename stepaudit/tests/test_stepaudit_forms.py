@@ -82,8 +82,8 @@ def test_a_deviation_in_a_nested_dataclass_is_named(audit: Callable[..., AuditRe
 
 
 @pytest.mark.deep
-def test_keyword_arguments_reach_the_properties():
-    report = audit_step(advance, lambda: (make_state(), Keywords(by=2.0)), rungs=(), calls=1)
+def test_keyword_arguments_reach_the_properties_and_another_device():
+    report = audit_step(advance, lambda: (make_state(), Keywords(by=2.0)), rungs=(), calls=1, device="cpu")
     assert report.measures["graphs"] == 1
 
 
