@@ -206,11 +206,11 @@ def prove_parts(
     candidates: CandidateSet,
     progress: Progress,
     level: TraceLevel = TraceLevel.STEPS,
-    size: int = CHUNK,
+    size: int | None = None,
 ) -> Iterator[Callable[[], StepBatch]]:
     """Prove chunk by chunk; yield functions that read each chunk's columns and digests.
 
-    size: the least number of candidates of a chunk, for an engine that does not prove ahead
+    size: the least number of candidates of a chunk, for an engine that does not prove ahead; `CHUNK` if not given
     """
     if level is TraceLevel.DEEP:
         for begin in range(0, len(candidates.query), DEEP_CHUNK):
@@ -222,7 +222,7 @@ def prove_parts(
             yield recorded.read
         return
     # A batch runs empty at the end of each chunk, so large chunks are better.
-    size = max(size, CHUNK_SLOTS * engine.info.layout.get("slots", 0))
+    size = max(size or CHUNK, CHUNK_SLOTS * engine.info.layout.get("slots", 0))
     for begin in range(0, len(candidates.query), size):
         columns = engine.prove(candidates.take(slice(begin, begin + size)), progress)
         yield partial(_pair, columns)

@@ -27,7 +27,6 @@ from kgverify.trace.model.trace import Trace
 from kgverify.trace.write.spool import Spool
 from kgverify.verification.judgement import FULL, Effort, Explained, describe_same, judge, require_shown
 from kgverify.verification.lockstep import Compared, Task, compare, describe_lockstep
-from kgverify.verification.record import prove_parts
 from kgverify.verification.rounding import CompilationLog, EngineRun, measure_tolerance
 
 TYPE_CHECKING = False
@@ -230,6 +229,8 @@ def _prove(run: Run, engine: Engine, candidates: CandidateSet, progress: Progres
     # Features describe the columns that the engine returned last.
     if len(candidates.query) <= BLOCK or isinstance(engine, DescribedEngine):
         return build_trace(run, engine, engine.prove(candidates, progress), None)
+    from kgverify.verification.record import prove_parts  # imports h5py
+
     with Spool(f"engine {engine.info.name}") as spool:
         for read in prove_parts(engine, candidates, progress, size=BLOCK):
             part = build_trace(run, engine, read()[0], None)

@@ -208,6 +208,7 @@ replay other.kg
 fuzz --known budget.toml --examples 1
 fuzz --corpus trace.h5 --examples 1
 train --graph graph -o absent/weights.safetensors
+why p(a,b) --graph graph
 bench --graph absent
 dialect --engine absent
 dialect absent

@@ -20,7 +20,7 @@ NATIVE = "--mode native --device cpu --queries 4"
     ("line", "title", "total"),
     [
         ("evaluate --engine reference --queries 2 --corruptions 5 --part-size 5", "evaluating", 22),
-        ("evaluate --engine reference --queries 2 --corruptions 5", "checking a sample", 2048),
+        ("evaluate --engine reference --queries 2 --corruptions 5", "checking a sample", 512),
         pytest.param(f"diff {NATIVE} --corruptions 5", "actual: compiled", 44, marks=needs_compiler),
         pytest.param(f"evaluate {NATIVE} --corruptions 20 --rank-only", "evaluating", 104, marks=needs_compiler),
         pytest.param(f"evaluate {NATIVE} --corruptions all --rank-only", "evaluating", 873, marks=needs_compiler),

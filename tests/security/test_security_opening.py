@@ -33,6 +33,7 @@ BASE = {
     "bench": "--queries 1 --corruptions 1 --slots 4 --seconds 0 --modes eager --device cpu",
     "dialect": "run/expected.h5",
     "doctor": "",
+    "why": "neighborOf(iran,iraq) --limit 1",
     "audit step": "step.py:step --inputs step.py:make --calls 1 --rung backend-eager",
     "trace convert": "run/expected.h5 NEW.h5",
     "trace import": "steps.jsonl -o NEW.h5",

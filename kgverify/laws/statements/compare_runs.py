@@ -28,7 +28,7 @@ def differing(
     stage: Stage,
     expected: Columns | None = None,
     *,
-    shell: Trace | None = None,
+    skeleton: Trace | None = None,
     exactly: bool = False,
     lockstep: bool = False,
 ) -> Iterator[Finding]:
@@ -39,20 +39,20 @@ def differing(
 
     actual:   the columns of the other run
     expected: the columns to compare with; by default those of the case
-    shell:    a trace without candidates, if the other run's program numbers symbols differently
+    skeleton:    a trace without candidates, if the other run's program numbers symbols differently
     exactly:  whether scores must be equal
     lockstep: whether each candidate is a single position from which one step was taken
     """
-    expected, numbering = expected or case.columns, Numbering(case.trace, shell or case.trace)
+    expected, numbering = expected or case.columns, Numbering(case.trace, skeleton or case.trace)
     if are_equal(expected, numbering.convert_columns(1, actual)):
         # Comparing takes longer than a small run.
         return
-    if shell is None and (misplaced := case.find_misplaced(expected.candidates, actual.candidates)):
+    if skeleton is None and (misplaced := case.find_misplaced(expected.candidates, actual.candidates)):
         yield from misplaced
         return
     sides = [
         replace(trace, columns=columns, digests=compute_digests(columns))
-        for trace, columns in ((case.trace, expected), (shell or case.trace, actual))
+        for trace, columns in ((case.trace, expected), (skeleton or case.trace, actual))
     ]
     tolerance = ScoreTolerance(0.0 if exactly else 2 * case.rounding)
     comparer = Comparer(sides[0], sides[1], Options(lockstep=lockstep, equality=_EXACT, tolerance=tolerance))

@@ -42,7 +42,7 @@ class Variant:
     rule_of: Sequence[int]
 
     @cached_property
-    def shell(self) -> Trace:
+    def skeleton(self) -> Trace:
         """A trace without candidates, in the ids of the variant."""
         own: Any = self._run.graph.program
         parts = {name: getattr(own, name) for name in ("symbols", "facts", "fact_lines", "rules")}
@@ -52,7 +52,7 @@ class Variant:
         """Prove the candidates of the case on the variant, and yield the first difference of each derivation."""
         candidates = self.case.candidates
         columns = self._restore_rules(self._engine.prove(candidates._replace(atom=self._encode(candidates.atom))))
-        return differing(self.case, columns, stage, shell=self.shell)
+        return differing(self.case, columns, stage, skeleton=self.skeleton)
 
     def steps(self) -> list[StepView]:
         """Take the steps of the case on the variant, and return them in the ids of the case."""
@@ -60,7 +60,7 @@ class Variant:
         candidates = positions.candidates._replace(atom=self._encode(positions.candidates.atom))
         there = positions._replace(candidates=candidates, atoms=self._encode(positions.atoms))
         stepped = self._restore_rules(self._engine.step(there))
-        return read_steps(Numbering(self.case.trace, self.shell).convert_columns(1, stepped))
+        return read_steps(Numbering(self.case.trace, self.skeleton).convert_columns(1, stepped))
 
     def _restore_rules(self, columns: Columns) -> Columns:
         """Return columns with the rule numbers of the case; additional rules are numbered from `FOREIGN`."""
@@ -73,7 +73,7 @@ class Variant:
     @cached_property
     def _encode(self) -> Callable[[NDArray[np.int32]], NDArray[np.int32]]:
         """A function that converts atoms of the case to the ids of the variant."""
-        return Numbering(self.shell, self.case.trace).converter(1) or (lambda atoms: atoms)
+        return Numbering(self.skeleton, self.case.trace).converter(1) or (lambda atoms: atoms)
 
     @cached_property
     def _engine(self) -> Engine:
