@@ -106,7 +106,7 @@ def run_isolated(
                 while (last := _read(reading))[0] == "sent":
                     receive(last[1])
         except BaseException:
-            child.kill()
+            _kill(child.pid or 0)
             raise
         finally:
             child.join()
@@ -171,6 +171,15 @@ def _read(reading: Connection) -> tuple[str, Any]:
         return torch.load(io.BytesIO(reading.recv_bytes()), weights_only=False)  # type: ignore[no-any-return]
     except (EOFError, OSError):
         return "", None
+
+
+def _kill(pid: int) -> None:
+    """Kill a process, and those that it has started, such as a C++ compiler."""
+    with suppress(OSError):
+        started = [each for file in Path(f"/proc/{pid}/task").glob("*/children") for each in file.read_text().split()]
+        os.kill(pid, signal.SIGKILL)
+        for each in map(int, started):
+            _kill(each)
 
 
 def _describe_end(code: int, printed: BinaryIO) -> str:

@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -99,3 +101,30 @@ def test_a_script_may_take_long_on_a_busy_machine_but_not_much_of_the_processor(
     looping.write_text("while True:\n    pass\n", "utf-8")
     assert reproducer._run(waiting) == ("", False)
     assert reproducer._run(looping) == ("it ran for more than 5 s", False)
+
+
+def test_an_interrupted_audit_ends_what_its_processes_have_started() -> None:
+    started: list[int] = []
+
+    def work(send: Callable[[Any], None]) -> None:
+        send(subprocess.Popen(["sleep", "60"]).pid)
+        time.sleep(60)
+
+    def interrupt(pid: int) -> None:
+        started.append(pid)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_isolated(work, interrupt)
+    end = time.monotonic() + 5
+    while time.monotonic() < end and is_running(started[0]):
+        time.sleep(0.01)
+    assert not is_running(started[0])
+
+
+def is_running(pid: int) -> bool:
+    """Return whether a process exists that is not a zombie, which a container without an init process never removes."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
