@@ -19,7 +19,8 @@ LACKING: Final = "lacking"
 _ROW, _INDENT, _LETTER = 20, 22, 7.3
 """Pixels of an image: the height of a line, the indentation of a body, and the width of a letter."""
 _STYLE: Final = """<style>
-text { font: 12px monospace } .title { font-weight: bold } .lacking { fill: #b00020 } path { fill: none; stroke: #888 }
+text { font: 12px monospace; white-space: pre }
+.title { font-weight: bold } .lacking { fill: #b00020 } path { fill: none; stroke: #888 }
 </style>
 <rect width="100%" height="100%" fill="white"/>"""
 
