@@ -139,7 +139,7 @@ def test_the_default_reference_of_an_engine_that_tells_only_outcomes_is_the_sear
         def decide(self, query):
             return query in self.facts
 
-    found = kv.check_engine(Searches, examples=20)
+    found = kv.check_engine(Searches, examples=20, seconds=3)
     assert found.reference == "search"
     assert found.failure.divergence.kind in ("false_proof", "proof_lost")
 

@@ -101,6 +101,9 @@ PATIENCE: Final = 12
 MOST_DEAD: Final = 3
 """The number of process-ending problems after which the rest of a block is not run: finding each takes several processes."""
 
+_COLLECTED_EVERY: Final = 8
+"""The number of blocks after which a process collects garbage: some 20 MB a block, and a few tenths of a second."""
+
 Group: TypeAlias = tuple[int, ...]
 """The problems of one run, by their indices in a block."""
 
@@ -294,8 +297,9 @@ def _draw_block(work: Identity, first: int, num_problems: int) -> tuple[list[Pro
             drawn[i] = draw_kernel_problem(seed, first + i)
         else:
             drawn[i] = draw_device_problem(seed, (first + i) // ALONE_ON_DEVICE_EVERY)
-    # Engines and indices of earlier blocks are parts of cycles, which nothing else would free.
-    gc.collect()
+    if first // work.block_size % _COLLECTED_EVERY == _COLLECTED_EVERY - 1:
+        # Engines and indices of earlier blocks are parts of cycles, which nothing else would free.
+        gc.collect()
     skip_existing_objects()
     return drawn, alone
 
