@@ -188,7 +188,7 @@ def assert_agrees(
         ...     test_agrees()
         ... except AssertionError as error:
         ...     print(str(error).splitlines()[0])
-        proves_nothing does not agree
+        proves_nothing (...) does not agree
     """
     make, make_expected = find_maker(engine, "engine"), find_maker(reference, "reference")
     if not all(find_supported(each, [problem]) for each in (make, make_expected)):
