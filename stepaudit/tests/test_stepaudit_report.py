@@ -37,7 +37,7 @@ print(report.verdict, report.measures["graphs"], *(row["deviations"] for row in 
 """
 
 
-@pytest.mark.deep
+@pytest.mark.exhaustive
 def test_a_step_is_audited_without_kgverify():
     done = subprocess.run([sys.executable, "-c", ALONE], capture_output=True, text=True, check=False)
     assert done.stdout.split() == ["AGREE", "1", "0"], done.stderr

@@ -33,7 +33,7 @@ def act(what):
         case "Other": raise Other
         case "SIGKILL": os.kill(os.getpid(), signal.SIGKILL)
         case "fork": os.fork()
-        case "SIGTERM in __del__": Killing(), time.sleep(10)
+        case "SIGTERM in __del__": Killing(), time.sleep(2)
         case "close": os.closerange(1, 3)
 
 class Engine(ReferenceEngine):
@@ -130,6 +130,7 @@ ENDS = {
     "trace convert expected.h5 new.h5": False,
     "trace export expected.h5 --to new.jsonl": False,
     "doctor": True,
+    "why 'neighborOf(iran, iraq)' --limit 1": True,
     f"evaluate --mode eager --device cpu {TWO}": True,
     f"bench --engine reference {TWO} --seconds 0.1": True,
     "train --rounds 1 --epochs 1 -o new.safetensors": True,
@@ -169,7 +170,7 @@ def test_a_result_that_nobody_reads_has_its_own_exit_code(tmp_path: Path, pipeli
     assert end(pipeline, tmp_path) == code
 
 
-@pytest.mark.deep
+@pytest.mark.sample(0, deep=16)
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
 @pytest.mark.parametrize("command", ENDS)
 def test_every_command_ends_as_stated_if_its_result_cannot_be_written(command: str, folder: Path):

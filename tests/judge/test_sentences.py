@@ -84,7 +84,7 @@ def test_the_columns_contradict_nothing_said_in_lockstep(tmp_path: Path):
     assert record("rule-cap", tmp_path, is_tight=True, lockstep=True).contradicted == []
 
 
-@pytest.mark.deep
+@pytest.mark.sample(0, deep=18)
 @pytest.mark.usefixtures("experiments")
 @pytest.mark.parametrize("fault", FAULTS)
 def test_the_columns_contradict_nothing_that_experiments_confirm(fault: str, tmp_path: Path):
