@@ -24,7 +24,7 @@ PIECE_BYTES: Final = 1 << 20
 """The bytes of a piece. It fits into the caches, so that hashing does not load it again."""
 
 _GAP: Final = 16
-"""The most rows that agree between two rows that differ in one range."""
+"""The maximum number of equal rows between two differing rows of the same range."""
 
 _THREADS: Final = 2
 _AHEAD: Final = 8

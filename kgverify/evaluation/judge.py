@@ -45,7 +45,7 @@ LEAST, MOST = 512, 8192
 """The limits of the default number of candidates that the reference derives, which is a 4096th of all candidates.
 
 A derivation takes the reference 0.2 to 0.6 ms. A run takes a second, and the native evaluator 1 to 10 ms for 4096 candidates.
-So the check takes about a tenth of a run.
+By this estimate, the check takes about a tenth of a large run, and more of a small one.
 """
 
 _DRAWS: Final = 32

@@ -145,7 +145,7 @@ class _Pairs:
                 yield f"only {where}: {inside}, none of {self.num - num_inside:,} elsewhere"
 
     def describe_rules(self, size: NDArray[np.int64] | None) -> Iterator[str]:
-        """Say how the ranks of one side follow from those of the other, if a known rule or mistake explains all of them.
+        """Yield the rule or mistake that gives all ranks of one side from those of the other, if one is known.
 
         size: the numbers of candidates, int64 [n]
         """

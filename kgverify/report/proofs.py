@@ -33,7 +33,7 @@ class Why:
     fact:        its file and line if it is a fact, such as `train.txt:7`; else empty
     is_excluded: whether its proofs may not use it as a fact
     is_proved:   whether there is a proof
-    is_complete: whether there are no other proofs, except those in which an atom is above itself
+    is_complete: whether all proofs are listed; a proof in which an atom is above itself does not count
     is_decided:  whether the search ended; if not, there may be a proof although none is listed
     max_depth:   the largest number of steps of a derivation
     trees:       the proofs; an atom with the note `lacking` follows from nothing

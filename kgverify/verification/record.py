@@ -210,7 +210,7 @@ def prove_parts(
 ) -> Iterator[Callable[[], StepBatch]]:
     """Prove chunk by chunk; yield functions that read each chunk's columns and digests.
 
-    size: the least number of candidates of a chunk, for an engine that does not prove ahead; `CHUNK` if not given
+    size: the minimum number of candidates in a chunk; `CHUNK` if not given. An engine that proves ahead ignores it.
     """
     if level is TraceLevel.DEEP:
         for begin in range(0, len(candidates.query), DEEP_CHUNK):

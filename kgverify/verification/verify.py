@@ -42,7 +42,7 @@ SHARE: Final = 16
 """One in this number of candidates is proved again."""
 MIN_SAMPLE: Final = 16
 BLOCK: Final = 1 << 13
-"""The most candidates of a run whose steps are kept in memory, and the number that is proved at a time in a larger run."""
+"""The maximum number of candidates whose steps stay in memory. A larger run is proved in blocks of this size."""
 MAX_SAMPLE: Final = 64
 """The most candidates of a sample, which is the same in every run of the same candidates."""
 

@@ -651,7 +651,7 @@ class TraceWriter:
 
 
 _MOST_AT_ONCE: Final = 1 << 18
-"""The most steps that are written at once, and as one file, when a trace is written again."""
+"""The maximum number of steps in one write, and in one file, when a trace is written again."""
 
 
 def write_again(trace: Trace, path: Path, *, is_archived: bool = False) -> None:
