@@ -23,9 +23,11 @@ from kgverify.engines.adapters.staged import engine_of as engine_of
 from kgverify.engines.adapters.stepwise import StepwiseEngine as StepwiseEngine
 from kgverify.engines.adapters.tensor import TensorEngine as TensorEngine
 from kgverify.engines.protocol import Engine as Engine
+from kgverify.engines.support import Support as Support
 from kgverify.errors import UserError as UserError
 from kgverify.graphs.graph import KnowledgeGraph as KnowledgeGraph
 from kgverify.graphs.load import load_graph as load_graph
+from kgverify.graphs.vocabulary import Vocabulary as Vocabulary
 from kgverify.program.limits import Limits as Limits
 from kgverify.program.outcomes import Stage as Stage
 from kgverify.prover.evaluator import Evaluator as Evaluator
@@ -87,7 +89,6 @@ from kgverify.testing.campaigns.result import Tally as Tally
 from kgverify.testing.campaigns.result import Tried as Tried
 from kgverify.testing.problems.problem import GroupKey as GroupKey
 from kgverify.testing.problems.problem import PolicySpec as PolicySpec
-from kgverify.testing.problems.problem import Spread as Spread
 from kgverify.testing.reproducers.text_format import Reproducer as Reproducer
 from kgverify.testing.shrinking.shrink_run import ShrunkRun as ShrunkRun
 from kgverify.trace.files.manifest import Part as Part

@@ -49,10 +49,19 @@ from kgverify.runs.engine_makers import (
 )
 from kgverify.runs.job import Source, choose_reference
 from kgverify.testing.checking.check import ALONE, Checker, Suspect, count_agreeing, prepare_batch, verify_problems
-from kgverify.testing.checking.failure import CRASH, UNDECIDED, Failure, label_lines
-from kgverify.testing.checking.guard import check_made, find_supported, make_once
+from kgverify.testing.checking.failure import (
+    CRASH,
+    HOW_TO_SUPPORT,
+    REFUSED,
+    UNDECIDED,
+    Failure,
+    describe_refusals,
+    label_lines,
+)
+from kgverify.testing.checking.guard import EngineRefusal, check_made, find_refused, make_once, skip_refused
 from kgverify.testing.checking.timed_work import SHARE, Group, work_in_time
 from kgverify.testing.problems.decode import SCOPE_MINIMUM, draw_problems, list_scope
+from kgverify.testing.problems.fit import find_supports, fit_problems
 from kgverify.testing.problems.merge import group_problems, merge
 from kgverify.testing.problems.neighbourhood import cut_problems
 from kgverify.testing.problems.problem import Problem
@@ -95,7 +104,8 @@ class Conformance:
     """The result of a check.
 
     num_problems: the number of checked problems
-    num_skipped:  the number of problems with a policy that the engine does not support
+    num_skipped:  the number of problems that an engine refused when it was made: for their policy, names or rules
+    refusals:     the number of these problems by reason
     reference:    the name of the engine to compare with
     laws:         the names of the checked laws
     left_out:     the reason for each law that was not checked: it does not hold in the dialect or for a foreign reference, or
@@ -117,6 +127,7 @@ class Conformance:
     laws: tuple[str, ...]
     failure: Failure | None
     violations: tuple[Violation, ...]
+    refusals: Mapping[str, int] = field(default_factory=dict)
     reference: str = REFERENCE
     left_out: Mapping[str, str] = field(default_factory=dict)
     dialect: Dialect = OURS
@@ -131,13 +142,13 @@ class Conformance:
     def reasons(self) -> tuple[str, ...]:
         """The reasons why the check is inconclusive if it found nothing wrong."""
         if not self.num_problems:
-            return ("nothing was checked",)
+            return (f"nothing was checked{f'; {HOW_TO_SUPPORT}' if self.num_skipped else ''}",)
         return explain_missing({"": self.exercise}, self.minimum)
 
     @property
     def verdict(self) -> Verdict:
         """DIVERGE if something is wrong, INCONCLUSIVE if too little was exercised."""
-        if self.failure is not None and self.failure.signature.kind == UNDECIDED:
+        if self.failure is not None and self.failure.signature.kind in (REFUSED, UNDECIDED):
             return Verdict.INCONCLUSIVE
         if self.failure is not None or self.violations:
             return Verdict.DIVERGE
@@ -171,10 +182,12 @@ class Conformance:
         """Return the first cause, the broken laws, and the problem that shows the failure."""
         is_own = self.reference == REFERENCE
         engine = self.title or self.engine
-        skipped = f", {self.num_skipped} skipped for their policy or limits" if self.num_skipped else ""
+        num = self.num_problems + self.num_skipped
+        skipped = f", {describe_refusals(self.refusals, self.num_skipped, num)}" if self.num_skipped else ""
         stopped = [self.stopped] * bool(self.stopped)
         if not self.num_problems:
-            return _join(f"{engine}: nothing was checked{skipped}", *stopped)
+            advice = [f"fix: {HOW_TO_SUPPORT}"] * bool(self.num_skipped)
+            return _join(f"{engine}: nothing was checked{skipped}", *stopped, *advice)
         checked = f"{count_of(self.num_problems, 'problem')}, {count_of(len(self.laws), 'law')}{skipped}"
         checked = checked if is_own else f"compared with {self.reference}, {checked}"
         checked = checked if self.dialect == OURS else f"dialect {self.dialect}; {checked}"
@@ -227,9 +240,9 @@ def check_engine(
 ) -> Conformance:
     """Check an engine against a reference and against the laws, until something is wrong or the time is over.
 
-    If an engine raises UserError or NotImplementedError for a policy, problems with that policy are skipped. Laws that do not
-    hold in the dialect are not checked, nor those that do not hold for any prover if the reference is not kgverify's; the
-    result lists them with the reason.
+    Problems that an engine refuses when it is made, with UserError or NotImplementedError, are skipped and counted. Laws that
+    do not hold in the dialect are not checked, nor those that do not hold for any prover if the reference is not kgverify's;
+    the result lists them with the reason.
 
     Args:
         factory: A class or function that makes the engine of (program, limits, policy); or a function that makes a
@@ -276,27 +289,28 @@ def check_engine(
     num = (0 if problems is not None else EXAMPLES) if examples is None else examples
     cut = () if graph is None else islice(cut_problems(Source(graph).load(), own), MOST_CUT)
     every = [*(problems or ()), *cut, *islice(draw_problems(seed, 0, own), num)]
-    for problem in [each for each in every if each.policy.name == SHORTEST.name][:1]:
+    sides = [factory, *([] if reference is None else [reference])]
+    makers = [make, *(find_maker(each, "reference") for each in sides[1:])]
+    supports = find_supports(sides, makers, None if graph is None else Source(graph).load())
+    every = fit_problems(every, supports, seed)
+    simple = [each for each in every if each.policy.name == SHORTEST.name][:1]
+    for problem in simple:
         check_made(make, "engine", problem)
-    info = _make_info(make, [every[i] for i in find_supported(make, every)[:1]])
+    info = _make_info(make, every)
     other: AnyEngine = choose_reference(reference, info)
     checker = Checker(make, find_maker(other, "reference"), lockstep)
     is_own = follows_semantics(other)
-    makers = [make] if is_own else [make, checker.reference]
-    for problem in [each for each in every if each.policy.name == SHORTEST.name][: not is_own]:
+    for problem in simple if not is_own else ():
         check_made(checker.reference, "reference", problem)
-    supported = set.intersection(*(set(find_supported(each, every)) for each in makers))
-    kept = [every[i] for i in sorted(supported)]
-    chosen, left_out = _choose_laws(info, kept, laws, is_own=is_own)
+    chosen, left_out = _choose_laws(info, every, laws, is_own=is_own)
     found = Conformance(
         engine=name_engine(factory),
         title=name_with_place(factory),
         reference=name_engine(other),
         left_out=left_out,
         dialect=own,
-        num_skipped=len(every) - len(kept),
         minimum=required,
-        **_check_in_time(checker, kept, chosen, begun, seconds),
+        **_check_in_time(checker, every, chosen, begun, seconds),
     )
     return _shrink(checker, chosen, found, seconds - (monotonic() - begun))
 
@@ -309,6 +323,7 @@ def _check_in_time(
     judged: list[Group] = []
     suspects: list[Suspect] = []
     violations: list[Violation] = []
+    refused: dict[int, str] = {}
     failure, exercise = None, NOT_EXERCISED
 
     def left(share: float) -> float:
@@ -317,7 +332,11 @@ def _check_in_time(
     def compare(group: Group) -> bool:
         nonlocal exercise
         batch = prepare_batch(group, [problems[i] for i in group], checker.reference)
-        found = checker.find_suspects(batch)
+        try:
+            found = checker.find_suspects(batch)
+        except EngineRefusal as refusal:
+            parts = skip_refused((checker.make, checker.reference), problems, group, str(refusal), refused)
+            return all(compare(part) for part in parts)
         exercise = exercise.plus(count_agreeing(batch, found))
         suspects.extend(found)
         compared.append(group)
@@ -339,11 +358,13 @@ def _check_in_time(
         # An exception would break every law.
         work_in_time(compared if failure is None else compared[-1:], left(JUDGING), judge, SHARE * seconds)
     num, num_judged = (sum(map(len, groups)) for groups in (compared, judged))
-    is_cut = not suspects and (num < len(problems) or (num_judged < num and laws and not violations))
+    is_cut = not suspects and (num + len(refused) < len(problems) or (num_judged < num and laws and not violations))
     by_laws = f", {num_judged:,} of them checked by laws" if laws and num_judged < num else ""
     took = f"; {count_of(len(slow), 'problem')} took more than {SHARE:.0%} of the time" if slow else ""
     return {
         "num_problems": num,
+        "num_skipped": len(refused),
+        "refusals": Counter(refused.values()),
         "laws": tuple(law.name for law in laws) if judged or not is_cut else (),
         "failure": failure,
         "violations": tuple(violations),
@@ -379,7 +400,7 @@ def _shrink(checker: Checker, laws: Sequence[Law], found: Conformance, left: flo
     """
     failure, violations, seconds = found.failure, found.violations, min(SHRINK_SECONDS, left)
     with suppress(UserError):
-        if failure is not None and failure.signature.kind != UNDECIDED:
+        if failure is not None and failure.signature.kind not in (REFUSED, UNDECIDED):
             shrunk = shrink(failure, checker, Budget(SHRINK_CALLS, seconds))
             found = replace(found, failure=shrunk.failure, neighbour=shrunk.change)
         elif failure is None and violations:
@@ -445,7 +466,9 @@ def _choose_laws(
     """
     dialects: list[Dialect | None] = [*dict.fromkeys(problem.limits.dialect for problem in problems)] or [OURS]
     incomplete = ""
-    if laws is None and not _shows_all(info, problems[:1]):
+    if laws is None and any(problem.vocabulary.is_closed for problem in problems):
+        dialects, incomplete = [None], "the engine knows only some names"
+    elif laws is None and not _shows_all(info, problems[:1]):
         dialects, incomplete = [None], "the engine does not record all that they need"
     elif laws is None and not is_own:
         dialects = [None]
@@ -459,7 +482,9 @@ def _choose_laws(
 def _make_info(make_pipeline: MakePipeline, problems: Sequence[Problem]) -> EngineInfo | None:
     """Return the info of the engine that is made for the first problem; None if it cannot be made, which checking reports."""
     try:
-        return next((make_once(make_pipeline, problem) for problem in problems), None)
+        refused = find_refused([make_pipeline], problems[:FIRST_PART])
+        kept = (problem for i, problem in enumerate(problems) if i not in refused)
+        return next((make_once(make_pipeline, problem) for problem in kept), None)
     except BaseException as error:
         pass_on(error)
         return None

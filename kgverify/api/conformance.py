@@ -34,7 +34,7 @@ from kgverify.runs.engine_makers import AnyEngine, find_dialect, find_maker, nam
 from kgverify.runs.job import Engines, GraphLike, Job, Proofs, Queries, Source, job_of, write_down
 from kgverify.runs.run import Run
 from kgverify.testing.checking.check import Checker
-from kgverify.testing.checking.guard import find_supported
+from kgverify.testing.checking.guard import find_refused
 from kgverify.testing.problems.problem import Problem
 from kgverify.testing.reproducers.text_format import make_reproducer, write_reproducer
 
@@ -191,12 +191,12 @@ def assert_agrees(
         proves_nothing (...) does not agree
     """
     make, make_expected = find_maker(engine, "engine"), find_maker(reference, "reference")
-    if not all(find_supported(each, [problem]) for each in (make, make_expected)):
+    if refused := find_refused((make, make_expected), [problem]):
         hypothesis = sys.modules.get("hypothesis")
         if hypothesis is not None and hypothesis.currently_in_test_context():
             hypothesis.reject()
         raise UserError(
-            f"the engine does not support the policy {problem.policy.name!r} or the limits of this problem",
+            f"refused this problem: {refused[0]}",
             where=name_engine(engine),
             fix="give another problem, such as one drawn by strategies.problems(policies=['shortest'])",
         )

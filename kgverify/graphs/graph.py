@@ -15,7 +15,7 @@ from kgverify.escaping import escape_notebook, make_visible
 from kgverify.program.atom_table import AtomTable, number_rows, sort_rows
 from kgverify.program.atoms import NamedAtom
 from kgverify.program.outcomes import Side
-from kgverify.program.program import NamedRule, Program, render_named
+from kgverify.program.program import NO_SYMBOLS, NamedRule, Program, Symbols, render_named
 
 Split: TypeAlias = Literal["train", "valid", "test"]
 
@@ -69,6 +69,7 @@ class KnowledgeGraph:
     fact_lines:         the line of each train atom in `facts_file`
     warnings:           probable mistakes that do not prevent loading
     loaded:             the arguments with which `load_graph` loaded it; None for a graph made in Python
+    first_symbols:      the symbols that are numbered before all others; the others are numbered by first appearance
 
     Example:
         >>> import kgverify as kv
@@ -90,6 +91,7 @@ class KnowledgeGraph:
     fact_lines: Sequence[int] = ()
     warnings: tuple[str, ...] = ()
     loaded: GraphFiles | None = None
+    first_symbols: Symbols = NO_SYMBOLS
 
     @property
     def choices(self) -> tuple[str, ...]:
@@ -130,6 +132,7 @@ class KnowledgeGraph:
             constants=(constant for constants in self.domains.values() for constant in constants),
             facts_file=self.facts_file,
             fact_lines=self.fact_lines or None,
+            first_symbols=self.first_symbols,
         )
 
     def queries(self, split: str) -> NDArray[np.int32]:

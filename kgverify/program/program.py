@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain, count
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -116,6 +116,9 @@ class Symbols:
         return NamedAtom(self.predicates[predicate], first, second)
 
 
+NO_SYMBOLS: Final = Symbols((), ())
+
+
 @dataclass(frozen=True, eq=False)
 class Program:
     """Facts and rules in ids.
@@ -124,6 +127,7 @@ class Program:
     rules:        in file order
     named_rules:  the same rules in names, with their sources
     named_facts, named_queries: the facts and queries in names; their order determines the numbers of the symbols
+    first_symbols: the symbols that were numbered before all others
     fact_lines:   int32 [F]     line of each fact in `facts_file` (0: unknown)
     """
 
@@ -135,6 +139,7 @@ class Program:
     named_queries: tuple[NamedAtom, ...]
     facts_file: str = ""
     fact_lines: NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, np.int32))
+    first_symbols: Symbols = NO_SYMBOLS
 
     @classmethod
     def from_names(
@@ -146,12 +151,20 @@ class Program:
         *,
         facts_file: str = "",
         fact_lines: Sequence[int] | None = None,
+        first_symbols: Symbols = NO_SYMBOLS,
     ) -> "Program":
-        """Build a program: number symbols by first appearance (facts, rules, queries, further constants), order the facts."""
+        """Build a program: number symbols by first appearance (facts, rules, queries, further constants), order the facts.
+
+        first_symbols: symbols that are numbered before all of these
+        """
         table = AtomTable.of(facts)
         predicates, constants_of_facts = table.names_by_appearance()
         # Names read from files are already numbered this way.
         is_numbered = predicates is table.predicates and constants_of_facts is table.constants
+        if first_symbols != NO_SYMBOLS:
+            is_numbered = False
+            predicates = tuple(dict.fromkeys((*first_symbols.predicates, *predicates)))
+            constants_of_facts = tuple(dict.fromkeys((*first_symbols.constants, *constants_of_facts)))
         predicate_ids = dict(zip(predicates, count(), strict=False))
         constant_ids = (
             table.constant_ids.copy() if is_numbered else dict(zip(constants_of_facts, count(), strict=False))
@@ -185,6 +198,7 @@ class Program:
             named_queries=named_queries,
             facts_file=facts_file,
             fact_lines=lines,
+            first_symbols=first_symbols,
         )
 
     @cached_property

@@ -4,10 +4,11 @@ import inspect
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from kgverify.engines.load_engine import SIGNATURE, load_factory
 from kgverify.engines.protocol import Engine, Positions, Sizes
+from kgverify.engines.support import ANY_PROGRAM, Support
 from kgverify.engines.table import COMPILED, MODEL, REFERENCE, SEARCH, Capability, EngineMaker, find_entry, make_entry
 from kgverify.errors import UserError
 from kgverify.files.code_identity import Code
@@ -18,6 +19,8 @@ from kgverify.ranking.rank import rank_candidates
 from kgverify.runs.run import Pipeline, Run, identify_code, reference_pipeline, reference_triples
 from kgverify.trace.model.columns import CandidateSet, Columns
 from kgverify.trace.model.header import EngineInfo
+
+T = TypeVar("T")
 
 MakePipeline: TypeAlias = Callable[[Run, Sizes], Pipeline]
 """A function that makes the pipeline under test from a run and the sizes of its batch."""
@@ -184,10 +187,19 @@ def find_dialect(engine: object) -> Dialect:
 
     An engine given by name is loaded, unless it is one of kgverify's. UserError if it cannot be loaded.
     """
-    name = engine if isinstance(engine, str) else engine.name if isinstance(engine, EngineSpec) else ""
-    made = load_factory(name, "--engine") if name and not EngineSpec(name).is_own else engine
-    declared = getattr(made, "dialect", None)
-    return declared if isinstance(declared, Dialect) else OURS
+    return _find_declared(engine, "dialect", OURS)
+
+
+def find_support(engine: object) -> Support:
+    """Return what an engine or its factory declares as its attribute `support`; else any program. UserError as above."""
+    return _find_declared(engine, "support", ANY_PROGRAM)
+
+
+def _find_declared(engine: object, name: str, default: T) -> T:
+    named = engine if isinstance(engine, str) else engine.name if isinstance(engine, EngineSpec) else ""
+    made = load_factory(named, "--engine") if named and not EngineSpec(named).is_own else engine
+    declared = getattr(made, name, None)
+    return declared if isinstance(declared, type(default)) else default
 
 
 def as_maker(factory: Factory, where: str = "engine") -> MakePipeline:

@@ -114,12 +114,14 @@ class Program:
         rules: Iterable[NamedRule] = (),
         queries: Iterable[NamedAtom] = (),
         constants: Iterable[str] = (),
+        first_symbols: tuple[Iterable[str], Iterable[str]] = ((), ()),
     ) -> "Program":
         """Build a program with symbols numbered by first appearance: facts, rules (head first), queries, other constants.
 
+        ``first_symbols`` are predicates and constants that are numbered before all of these.
         A rule's variables are numbered by first appearance, head first. Raises ValueError like the class.
         """
-        predicate_ids, constant_ids = _Numbering(), _Numbering()
+        predicate_ids, constant_ids = (_Numbering(zip(names, count(), strict=False)) for names in first_symbols)
         encoded_facts: Iterable[Triple]
         if isinstance(facts, NumberedFacts):
             predicate_ids.update(zip(facts.predicates, count(), strict=False))

@@ -171,7 +171,7 @@ def test_the_progress_of_each_phase_counts_up_to_its_total(first, tallies):
 
 CLAIMS = [
     ({}, "AGREE", "proved      no divergence exists in the scope tiny"),
-    ({"num_skipped": 1}, "AGREE", "skipped     1 problem whose policy the engine does not know"),
+    ({"num_skipped": 1, "refusals": {"no": 1}}, "AGREE", "skipped     refused 1 of 64: no"),
     ({"num_left": 1}, "AGREE", "not run     1 problem too slow"),
     ({"is_interrupted": True}, "AGREE", "NOTHING NEW SO FAR   64 problems"),
     ({"num_left": 64}, "INCONCLUSIVE", "because     nothing was compared"),

@@ -9,7 +9,8 @@ import pytest
 from problem_text import atoms_of, problem_of
 
 import kgverify as kv
-from kgverify import Limits, NamedAtom, PolicySpec, Problem, Sizes, Spread, UserError
+from kgverify import Limits, NamedAtom, PolicySpec, Problem, Sizes, UserError, Vocabulary
+from kgverify.graphs.vocabulary import MAX_UNUSED
 from kgverify.laws import draw_problems
 from kgverify.program.atoms import Variable
 from kgverify.program.outcomes import Side
@@ -27,7 +28,6 @@ from kgverify.testing.problems.decode import (
     count_clauses as count_matching,
 )
 from kgverify.testing.problems.merge import group_problems, merge
-from kgverify.testing.problems.problem import MAX_SPREAD
 from kgverify.trace.model.columns import starts_of
 
 FACT = NamedAtom("p", "a", "b")
@@ -40,7 +40,7 @@ def draw(count: int, seed: int = 0) -> list[Problem]:
 
 
 def test_the_size_counts_facts_rules_and_body_atoms():
-    assert problem_of("p(a, b); p(a, b); q(X, Y) <- p(X, Y); ! p(a, b)", spread=Spread(9, 9, 0)).size == 4
+    assert problem_of("p(a, b); p(a, b); q(X, Y) <- p(X, Y); ! p(a, b)", vocabulary=Vocabulary((9,), (9,))).size == 4
 
 
 @pytest.mark.parametrize(
@@ -53,9 +53,8 @@ def test_the_size_counts_facts_rules_and_body_atoms():
         {"num_corruptions": -2},
         {"policy": PolicySpec("longest")},
         {"sizes": Sizes(slots=0)},
-        {"spread": Spread(-1, 0, 0)},
-        {"spread": Spread(MAX_SPREAD + 1, 0, 0)},
-        {"spread": Spread(0, MAX_SPREAD + 1, 0)},
+        {"vocabulary": Vocabulary(("p",), ("a", "c"), is_closed=True)},
+        {"vocabulary": Vocabulary(("q",), ("a", "b"), is_closed=True)},
     ],
     ids=lambda wrong: next(iter(wrong)),
 )
@@ -64,15 +63,22 @@ def test_what_is_no_problem_is_refused(wrong):
         Problem(**{"queries": (FACT,), **wrong})
 
 
-def test_a_problem_alone_keeps_its_names_and_its_spread_is_never_drawn():
+@pytest.mark.parametrize("items", [("a", 0), (-1,), (MAX_UNUSED, 1), ("a", 2, "a")])
+def test_what_is_no_vocabulary_is_refused(items):
+    for wrong in ((items, ()), ((), items)):
+        with pytest.raises(UserError, match="fix:"):
+            Vocabulary(*wrong)
+
+
+def test_a_problem_alone_keeps_its_names_and_its_unused_symbols_are_never_drawn():
     problem = problem_of("p(a, b); p(c, d); q(X, Y) <- p(X, Y); ! q(a, e)", constants=("f",), num_corruptions=ALL)
     graph = merge([problem]).graph
     assert graph.program.symbols.constants == ("a", "b", "c", "d", "e", "f")
     assert (graph.test, graph.argument_domain(0, Side.TAIL).tolist()) == (problem.queries, [0, 1, 2, 3, 4, 5])
-    merged = merge([replace(problem, spread=Spread(1 << 16, 5, 1))])
+    merged = merge([replace(problem, vocabulary=Vocabulary((5,), ("a", "b", 1 << 16)))])
     symbols = merged.graph.program.symbols
     assert symbols.constant_ids["c"] - symbols.constant_ids["b"] == (1 << 16) + 1
-    assert len(symbols.predicates) == 8
+    assert symbols.predicates[5:] == ("p", "q")
     pipeline = merged.with_unranked(reference_pipeline(merged.run))
     drawn = pipeline.draw(merged.run.graph, "test", merged.run.queries, ALL, 0)
     assert {symbols.constants[i] for i in drawn.atom[:, 1:].flatten()} == set("abcdef")
@@ -210,7 +216,7 @@ PROGRAM_FEATURES = {
     "all corruptions": lambda p: p.num_corruptions == ALL and bool(p.queries),
     "a network": lambda p: p.policy.name != "shortest",
     "exclude_query off": lambda p: not p.limits.exclude_query,
-    "ids more than 256 apart": lambda p: p.spread.constants >= 254,
+    "ids more than 256 apart": lambda p: len(p.vocabulary.symbols.constants) >= 254,
     "padding": lambda p: bool(p.sizes.atoms or p.sizes.resolvents),
 }
 

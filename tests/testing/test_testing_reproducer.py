@@ -20,9 +20,9 @@ from kgverify import (
     Problem,
     Reproducer,
     Sizes,
-    Spread,
     UserError,
     Verdict,
+    Vocabulary,
 )
 from kgverify.laws import render_reproducer
 from kgverify.program.atoms import Variable
@@ -50,7 +50,8 @@ lines = st.text(max_size=20)
 @st.composite
 def problems(draw):
     pool = draw(st.lists(names, min_size=2, max_size=5, unique=True))
-    constant, predicate = st.sampled_from(pool), st.sampled_from(draw(st.lists(names, min_size=1, max_size=3)))
+    predicates = draw(st.lists(names, min_size=1, max_size=3, unique=True))
+    constant, predicate = st.sampled_from(pool), st.sampled_from(predicates)
     variable = st.sampled_from([X, Y, Variable("_z"), Variable("V1")])
     fact = st.builds(NamedAtom, predicate, constant, constant)
     atom = st.builds(NamedAtom, predicate, constant | variable, constant | variable)
@@ -66,7 +67,15 @@ def problems(draw):
         num_corruptions=draw(st.sampled_from([-1, 0, 3])),
         seed=draw(st.integers(0, 1 << 63)),
         sizes=Sizes(3, 1, 2, 4, 5, 6),
-        spread=draw(st.sampled_from([Spread(), Spread(254, 1, 2)])),
+        vocabulary=draw(
+            st.sampled_from(
+                [
+                    Vocabulary(),
+                    Vocabulary(("7", 1, "unused"), (254, "it's", 2)),
+                    Vocabulary(tuple(predicates), (3, *pool), is_closed=True),
+                ]
+            )
+        ),
     )
 
 

@@ -13,7 +13,7 @@ import pytest
 from fault_search import ProblemStream
 from problem_text import atoms_of, problem_of
 
-from kgverify import Limits, PolicySpec, Problem, Sizes, Spread
+from kgverify import Limits, PolicySpec, Problem, Sizes, Vocabulary
 from kgverify.laws import compiled_maker, draw_problems
 from kgverify.program.atoms import Variable
 from kgverify.testing.checking.check import Checker
@@ -25,8 +25,9 @@ from kgverify.testing.shrinking.shrink import (
     find_neighbour,
     shrink,
     shrink_with,
+    simplify_vocabulary,
 )
-from kgverify.testing.shrinking.shrink_run import shrink_keeping_ids
+from kgverify.testing.shrinking.shrink_run import find_needed
 
 Fails = Callable[[Problem], bool]
 
@@ -55,6 +56,10 @@ class RuledOracle(Oracle):
         """Return the indices of the problems that fail, as if a common run changed nothing."""
         self.calls += 1
         return {i for i, problem in enumerate(problems) if self.fails(problem)}
+
+
+def num_unused(problem: Problem) -> int:
+    return sum(num for kind, _, num in problem.vocabulary.list_unused() if kind == "constants")
 
 
 def num_predicates(problem: Problem) -> int:
@@ -102,7 +107,7 @@ def num_predicates(problem: Problem) -> int:
             r"p\(a, a\)\..*policy two_tower.*",
             r"without the fact p\(a, a\)",
         ),
-        (IN_STEP, lambda p: sum(p.spread[:2]) > 100, "", "unused constants: 100 instead of 101"),
+        (IN_STEP, lambda p: num_unused(p) > 100, "", "unused constants: 100 instead of 101"),
         (IN_BATCH, lambda p: p.sizes.slots > 1 and len(p.unranked) > 1, r"\? p\(.*\? p\(.*", "without the query .*"),
         (
             IN_BATCH,
@@ -153,9 +158,13 @@ def test_where_ids_matter_a_part_of_the_problem_keeps_them(first, second):
         return needed <= set(attempt.facts) and ids[names[second]] - ids[names[first]] == second - first
 
     problem = problem_of(f"{chain}; {ends}; ? s(c{first}, X)")
-    small = shrink_keeping_ids(problem, atoms_of(ends)[:1], RuledOracle(IN_STEP, fails))
+    problem = replace(problem, vocabulary=Vocabulary.of(merge([problem]).graph))
+    oracle = RuledOracle(IN_STEP, fails)
+    small = simplify_vocabulary(find_needed(problem, atoms_of(ends)[:1], oracle), oracle)
     assert fails(small)
-    assert small.size <= 8
+    assert set(small.facts) == needed
+    # Only the distance between both is kept.
+    assert len(merge([small]).graph.program.symbols.constants) == second - first + 1
 
 
 ONE = problem_of("? p(a, b)")
@@ -179,7 +188,11 @@ def limited(**limits: Any) -> Problem:
             lambda p: not p.limits.exclude_query,
             "the query may not serve as a fact in its own derivation",
         ),
-        (replace(ONE, spread=Spread(7, 0, 2)), lambda p: p.spread.constants <= 7, "unused constants: 8 instead of 7"),
+        (
+            replace(ONE, vocabulary=Vocabulary(constants=(7,))),
+            lambda p: len(p.vocabulary) <= 7,
+            "unused constants: 8 instead of 7",
+        ),
         (
             replace(ONE, sizes=Sizes(match_window=3)),
             lambda p: p.sizes.match_window <= 3,

@@ -135,4 +135,4 @@ def test_out_of_calls_the_smallest_found_so_far_is_given_though_it_be_the_whole_
         # Certain ids are needed: a part of the graph keeps them.
         assert shrunk.removed > 0.9
         assert shrunk.problem.size <= 6
-        assert shrunk.problem.spread != kv.Spread()
+        assert shrunk.problem.vocabulary != kv.Vocabulary()

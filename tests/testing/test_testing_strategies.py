@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import kgreference
 import kgverify as kv
-from kgverify import PolicySpec, Problem, Sizes, Spread, strategies
+from kgverify import PolicySpec, Problem, Sizes, Vocabulary, strategies
 
 quick = settings(max_examples=30, database=None, deadline=None, suppress_health_check=list(HealthCheck))
 
@@ -47,9 +47,9 @@ def structured_problems(draw):
                 pool=st.sampled_from((2, 8, 32)),
             )
         ),
-        spread=draw(
-            st.just(Spread())
-            | st.builds(Spread, st.sampled_from((1, 254, 256)), st.sampled_from((0, 1, 256)), st.integers(0, 3))
+        vocabulary=draw(
+            st.just(Vocabulary())
+            | st.builds(Vocabulary, st.sampled_from(((), (1,), (256,))), st.sampled_from(((1,), (254,), (256,))))
         ),
     )
 

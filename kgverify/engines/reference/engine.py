@@ -33,7 +33,7 @@ from kgverify.program.atom_table import AtomTable, number_rows
 from kgverify.program.atoms import NamedAtom, Term, Variable
 from kgverify.program.limits import Dialect, Limits
 from kgverify.program.outcomes import Stage
-from kgverify.program.program import Program
+from kgverify.program.program import NO_SYMBOLS, Program
 from kgverify.progress import Progress, no_progress
 from kgverify.trace.model.columns import Candidates, CandidateSet, Columns, Resolvents, Steps, concatenate
 from kgverify.trace.model.header import EngineInfo
@@ -80,12 +80,19 @@ def build_reference_program(program: Program) -> ReferenceProgram:
         return predicate, term(first), term(second)
 
     table = AtomTable.of(program.named_facts)
-    is_large = len(table) > MOST_LISTED and len(table.constants) < _MOST_CONSTANTS and table.has_numbered_names
+    first = program.first_symbols
+    is_large = (
+        first == NO_SYMBOLS
+        and len(table) > MOST_LISTED
+        and len(table.constants) < _MOST_CONSTANTS
+        and table.has_numbered_names
+    )
     built = ReferenceProgram.from_names(
         facts=_take_columns(program, table) if is_large else table.iterate_names(),
         rules=[(atom(rule.clause_head), [atom(b) for b in rule.body]) for rule in program.named_rules],
         queries=[atom(query) for query in program.named_queries],
         constants=program.symbols.constants[len(table.constants) if is_large else 0 :],
+        first_symbols=(first.predicates, first.constants),
     )
     if (built.predicates, built.constants) != (program.symbols.predicates, program.symbols.constants):
         raise InternalError("the reference numbers the symbols of the program differently")

@@ -14,6 +14,7 @@ from kgverify.comparison.comparable import Numbering
 from kgverify.comparison.step_view import ResolventView, StepView, list_missing
 from kgverify.engines.policy import Policy
 from kgverify.engines.protocol import Engine
+from kgverify.graphs.vocabulary import free_prefix
 from kgverify.laws.case import Case, Finding, read_steps
 from kgverify.laws.law import COUNTS_EVERY_STEP, FORGETS_NAMES, OUR_FILTERS, REJECTS, law
 from kgverify.laws.statements.compare_runs import differing, differing_step
@@ -21,7 +22,6 @@ from kgverify.program.atoms import NamedAtom, Variable
 from kgverify.program.outcomes import GoalKind, Origin, Stage
 from kgverify.program.program import NamedRule
 from kgverify.runs.run import Run
-from kgverify.testing.problems.problem import free_prefix
 from kgverify.trace.model.columns import Columns, empty_columns
 from kgverify.trace.model.trace import Trace
 

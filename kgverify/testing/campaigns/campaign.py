@@ -61,8 +61,8 @@ from kgverify.testing.checking.check import (
     prepare_alone,
     prepare_batch,
 )
-from kgverify.testing.checking.failure import DEATH, Failure, Signature, fails_same_way
-from kgverify.testing.checking.guard import check_made, find_supported, in_replaceable_process
+from kgverify.testing.checking.failure import DEATH, REFUSED, Failure, Signature, fails_same_way
+from kgverify.testing.checking.guard import EngineRefusal, check_made, in_replaceable_process, skip_refused
 from kgverify.testing.checking.timed_work import work_in_time
 from kgverify.testing.problems.decode import (
     ALONE_EVERY,
@@ -77,6 +77,7 @@ from kgverify.testing.problems.decode import (
     put_in_dialect,
     runs_alone,
 )
+from kgverify.testing.problems.fit import find_supports, fit_problems
 from kgverify.testing.problems.merge import group_problems
 from kgverify.testing.problems.neighbourhood import cut_problems
 from kgverify.testing.problems.problem import Problem
@@ -98,6 +99,8 @@ DIED: Final = Signature("", "", DEATH)
 
 PATIENCE: Final = 12
 """The number of confirmed problems in a row without a new signature after which the rest of a block is not confirmed."""
+MOST_REASONS: Final = 8
+"""The largest number of different reasons for refusals that a block keeps."""
 MOST_DEAD: Final = 3
 """The number of process-ending problems after which the rest of a block is not run: finding each takes several processes."""
 
@@ -127,21 +130,20 @@ def try_block(
     UserError for a third party's engine that cannot be made.
     """
     begun, trial = time.monotonic(), _BlockTrial(work, number, num_problems, deaths, log)
-    indices = trial.list_supported()
-    num_skipped = num_problems - len(indices)
+    trial.check_sides()
     with nullcontext() if log is None else in_replaceable_process():
-        slow = trial.find_suspects(trial.group(indices), TRYING * seconds)
+        slow = trial.find_suspects(trial.group(range(num_problems)), TRYING * seconds)
         with suppress(OutOfTime), stop_after(seconds - (time.monotonic() - begun)):
             trial.confirm_suspects()
     deadly = trial.add_dead()
-    batches, dead = trial.batches, {*trial.dead}
-    if seconds < inf:
-        indices = [*trial.run | dead, *slow]
+    batches, dead, num_skipped = trial.batches, {*trial.dead}, len(trial.refused)
+    num_tried = num_problems - num_skipped if seconds == inf else len(trial.run | dead | {*slow})
     return Block(
         number=number,
-        num_problems=num_skipped + len(indices),
+        num_problems=num_skipped + num_tried,
         num_skipped=num_skipped,
-        num_left=len(indices) - len(trial.run | dead),
+        refusals=dict(Counter(trial.refused.values()).most_common(MOST_REASONS)),
+        num_left=num_tried - len(trial.run | dead),
         num_candidates=sum(len(batch.columns.candidates.query) for batch in batches),
         num_steps=sum(len(batch.columns.steps.depth) for batch in batches),
         num_resolvents=sum(len(batch.columns.resolvents.kind) for batch in batches),
@@ -158,6 +160,7 @@ class _BlockTrial:
     drawn, alone:  the problems of the block, and which of them run alone, by their indices in the block
     batches:       the runs that ended, with the suspects that they showed
     dead:          the problems that each end a process
+    refused:       the reasons why an engine declines problems, by their indices in the block
     num_confirmed: the suspects that were run by themselves
     exercise:      the exercise of the problems on which both sides agree
     """
@@ -170,9 +173,13 @@ class _BlockTrial:
         self._begin(())
         self._checker = _find_checker(work.sides, work.lockstep)
         self.drawn, self.alone = _draw_block(work, self._first, num_problems)
+        sides, makers, graph = work.sides, self._makers, work.graph
+        self._supports = find_supports(sides, makers, None if graph is None else Source(graph).load())
+        self.drawn = fit_problems(self.drawn, self._supports, work.seed, self._first)
         self.batches: list[Batch] = []
         self.suspects: list[Suspect] = []
         self.dead: list[int] = []
+        self.refused: dict[int, str] = {}
         self.sightings: dict[Signature, Sighting] = {}
         self.num_confirmed, self.exercise = 0, NOT_EXERCISED
 
@@ -180,16 +187,16 @@ class _BlockTrial:
         if self._log is not None:
             write_file(self._log, json.dumps(group))
 
-    def list_supported(self) -> list[int]:
-        """Return the problems that both engines support."""
-        indices = list(range(len(self.drawn)))
-        makers = self._checker.make, self._checker.reference
-        for side, make, option in zip(self._work.sides, makers, OPTIONS, strict=True):
+    @property
+    def _makers(self) -> tuple[MakePipeline, MakePipeline]:
+        return self._checker.make, self._checker.reference
+
+    def check_sides(self) -> None:
+        """Raise UserError if a third party's engine cannot be made even for a simple problem."""
+        (simplest,) = fit_problems([draw_simplest(self._work.dialect)], self._supports, self._work.seed)
+        for side, make, option in zip(self._work.sides, self._makers, OPTIONS, strict=True):
             if side.name != COMPILED and make is not make_reference:
-                check_made(make, f"{option} {side}", draw_simplest(self._work.dialect))
-                supported = find_supported(make, self.drawn)
-                indices = [i for i in indices if i in supported]
-        return indices
+                check_made(make, f"{option} {side}", simplest)
 
     def group(self, indices: Sequence[int]) -> list[list[int]]:
         """Return the groups in which problems are run. Some problems run alone; others can share a run."""
@@ -219,7 +226,11 @@ class _BlockTrial:
             return len(self.dead) < MOST_DEAD
         self._begin(group)
         batch = self._prepare(group, self._checker.reference)
-        found = self._checker.find_suspects(batch)
+        try:
+            found = self._checker.find_suspects(batch)
+        except EngineRefusal as refusal:
+            parts = skip_refused(self._makers, self.drawn, group, str(refusal), self.refused)
+            return all(self._find_in_group(part) for part in parts)
         self.batches.append(batch)
         self.suspects += found
         if group[0] not in self.alone or self.exercise is NOT_EXERCISED or find_missing(self.exercise, MINIMUM):
@@ -237,6 +248,8 @@ class _BlockTrial:
                 continue
             self._begin([suspect.number])
             failure = self._checker.confirm(suspect)
+            if failure.signature.kind == REFUSED:
+                continue
             is_new = self._add_sighting(failure.signature, failure.index, failure)
             self.num_confirmed, patience = self.num_confirmed + 1, 0 if is_new else patience + 1
 

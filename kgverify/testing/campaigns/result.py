@@ -26,7 +26,7 @@ from kgverify.program.limits import OURS, Dialect
 from kgverify.report.wording import describe_exercise
 from kgverify.runs.engine_makers import EngineSpec, Sides
 from kgverify.runs.ledger import Ledger, WorkIdentity
-from kgverify.testing.checking.failure import LAW, Signature
+from kgverify.testing.checking.failure import HOW_TO_SUPPORT, LAW, REFUSED, Signature, describe_refusals
 from kgverify.testing.reproducers.text_format import SUFFIX, Reproducer, read_reproducer, write_reproducer
 
 NOT_SHRUNK: Final = "not shrunk yet"
@@ -52,7 +52,8 @@ class Counts(msgspec.Struct, kw_only=True):
     """The numbers of problems, and the amount compared, in a block or in a campaign.
 
     num_problems:  tried
-    num_skipped:   problems with a policy that the engine does not support
+    num_skipped:   problems that an engine refused when it was made: for their policy, names or rules
+    refusals:      the number of refused problems by reason, for the most frequent reasons
     num_left:      problems not run: those too slow, and those of a block that a hang or the end of the process ended
     num_differing: problems that differ in their run
     num_confirmed: differing problems that were run by themselves; the signatures of the others are unknown
@@ -67,6 +68,7 @@ class Counts(msgspec.Struct, kw_only=True):
     num_resolvents: int = 0
     num_differing: int = 0
     num_confirmed: int = 0
+    refusals: dict[str, int] = {}
     exercise: Exercise = NOT_EXERCISED
 
 
@@ -85,6 +87,7 @@ class Tried(Counts, kw_only=True):
             merged[each.signature] = msgspec.structs.replace(first, count=count, text=first.text or each.text)
         return Tried(
             **{name: getattr(self, name) + getattr(other, name) for name in numbers},
+            refusals=dict(Counter(self.refusals) + Counter(other.refusals)),
             exercise=self.exercise.plus(other.exercise),
             sightings=list(merged.values()),
         )
@@ -433,6 +436,8 @@ class CampaignResult(Counts, kw_only=True):
     @property
     def reasons(self) -> tuple[str, ...]:
         """The reasons why the campaign decides nothing, if it found nothing."""
+        if self.is_vacuous and self.num_skipped and not self.num_left:
+            return (f"nothing was compared: the engine or the reference {REFUSED} every problem; {HOW_TO_SUPPORT}",)
         if self.is_vacuous:
             return ("nothing was compared",)
         if self.num_differing and not self.divergences:
@@ -508,8 +513,8 @@ def _list_rows(result: CampaignResult) -> Iterator[tuple[str, str]]:
     yield from (("because", each) for each in result.reasons if result.verdict is Verdict.INCONCLUSIVE)
     yield "exercised", describe_exercise(result.exercise) if result.exercise.outcomes is not None else ""
     yield from (("note", each) for each in result.notes)
-    skipped, left = (count_of(num, "problem") for num in (result.num_skipped, result.num_left))
-    yield "skipped", f"{skipped} whose policy the engine does not know" * (result.num_skipped > 0)
+    left = count_of(result.num_left, "problem")
+    yield "skipped", describe_refusals(result.refusals, result.num_skipped, result.num_problems)
     why = "too slow, or in blocks that a hang or the end of the process ended"
     yield "not run", f"{left} {why}" * (result.num_left > 0)
     yield "time", f"{result.seconds:.1f} s, {result.problems_per_second:,.0f} problems a second"

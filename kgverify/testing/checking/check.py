@@ -23,7 +23,15 @@ from kgverify.runs.delta_debugging import halve
 from kgverify.runs.engine_makers import MakePipeline, compiled_maker, make_reference
 from kgverify.runs.run import Pipeline, build_trace, rank_alike, reference_pipeline
 from kgverify.testing.checking.failure import CRASH, UNDECIDED, Failure, Signature, sign
-from kgverify.testing.checking.guard import THE_REFERENCE, CheckBug, EngineCrash, EngineHang, guard, locate_bug
+from kgverify.testing.checking.guard import (
+    THE_REFERENCE,
+    CheckBug,
+    EngineCrash,
+    EngineHang,
+    EngineRefusal,
+    guard,
+    locate_bug,
+)
 from kgverify.testing.problems.decode import draw_boundary_problem, fit_sizes
 from kgverify.testing.problems.merge import Merged, group_problems, merge
 from kgverify.testing.problems.problem import Problem
@@ -102,13 +110,15 @@ class Checker:
     lockstep: bool = False
 
     def find_suspects(self, batch: Batch) -> list[Suspect]:
-        """Return the problems of a batch that differ in its run.
+        """Return the problems of a batch that differ in its run. EngineRefusal if an engine declines the batch.
 
         If the engine raises an exception, return the problems that cause it.
         """
         try:
             with without_garbage_collection():
                 differing = self._find_suspicious(batch)
+        except EngineRefusal:
+            raise
         except EngineCrash as crash:
             hangs = isinstance(crash, EngineHang)
             found: list[Suspect] = []

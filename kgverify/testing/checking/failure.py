@@ -1,11 +1,12 @@
 """A failure: a problem on which an engine differs from the reference, and the signature of the difference."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from kgverify.comparison.result import Divergence
-from kgverify.program.outcomes import Stage
+from kgverify.errors import count_of
+from kgverify.program.outcomes import DifferenceClass, Stage
 from kgverify.report.report import Report
 from kgverify.testing.problems.problem import Problem
 
@@ -20,6 +21,9 @@ DEATH: Final = "death"
 
 ENDS_RUN: Final = (CRASH, HANG, DEATH)
 """The kinds of failures that end the run for all its problems."""
+
+REFUSED: Final = "refused"
+"""The kind of a failure in which an engine declined the problem when it was made, so that nothing was compared."""
 
 LAW: Final = "law"
 """The kind of a failure in which the engine breaks a law. Its situation is the name of the law."""
@@ -36,7 +40,7 @@ class Signature(NamedTuple):
 
     stage, field: the location of the first divergence: a `Stage`, and a column or `stage.NAME`; empty without a
                   divergence
-    kind:         a `DifferenceClass`, or `CRASH`, `HANG`, `DEATH`, `UNDECIDED` or `LAW`
+    kind:         a `DifferenceClass`, or `CRASH`, `HANG`, `DEATH`, `REFUSED`, `UNDECIDED` or `LAW`
     situation:    the situation of its cause, the type of a crash's exception, or the name of a law
     """
 
@@ -62,7 +66,13 @@ class Signature(NamedTuple):
 
 
 def fails_same_way(signature: Signature, other: Signature) -> bool:
-    """Return whether two failures have the same stage, field, class and situation, ignoring parts that are not held fixed."""
+    """Return whether a failure has the stage, field, class and situation of another, ignoring parts that are not held fixed.
+
+    A fact that is not matched loses a resolvent or, if nothing else remains to be proved, the proof.
+    """
+    if (other.stage, other.kind) == (Stage.MATCH_FACTS, DifferenceClass.MISSING):
+        lost = other._replace(stage=Stage.CLOSE, kind=DifferenceClass.PROOF_LOST)
+        return signature.held in (other.held, lost.held)
     return signature.held == other.held
 
 
@@ -96,6 +106,19 @@ def sign(report: Report, divergence: Divergence) -> Signature:
     """Return the signature of a divergence of a report."""
     situation = report.causes[divergence.cause].situation if divergence.cause >= 0 else ""
     return Signature(divergence.stage, divergence.field, divergence.kind.value, situation)
+
+
+HOW_TO_SUPPORT: Final = "declare its names and rules as `support = kgverify.Support(...)`, or give its graph"
+"""The advice for an engine that refuses every problem."""
+
+
+def describe_refusals(reasons: Mapping[str, int], num_refused: int, num_problems: int) -> str:
+    """Return how many of some problems engines declined, with the most frequent reason; empty if none."""
+    if not num_refused:
+        return ""
+    reason, most = max(reasons.items(), key=lambda each: each[1], default=("", 0))
+    times = f" ({count_of(most, 'time')})" if most < num_refused and reason else ""
+    return f"{REFUSED} {num_refused:,} of {num_problems:,}{': ' * bool(reason)}{reason}{times}"
 
 
 def label_lines(label: str, lines: Sequence[object]) -> list[str]:

@@ -8,15 +8,14 @@ import faulthandler
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, Final, ParamSpec, TextIO, TypeAlias, TypeVar
 
 import numpy as np
 
-from kgverify.engines.load_engine import SIGNATURE, describe_raised, detail_raised, pass_on
-from kgverify.engines.policy import SHORTEST
+from kgverify.engines.load_engine import SIGNATURE, describe_raised, detail_raised
 from kgverify.engines.protocol import (
     DescribedEngine,
     Engine,
@@ -36,16 +35,15 @@ from kgverify.errors import (
 )
 from kgverify.garbage_collection import without_garbage_collection
 from kgverify.interrupts import is_interrupt
-from kgverify.program.limits import Limits
 from kgverify.progress import Progress, no_progress
 from kgverify.ranking.draw import draw_candidates
 from kgverify.ranking.rank import rank_candidates
 from kgverify.runs.delta_debugging import halve
 from kgverify.runs.engine_makers import AnyEngine, MakePipeline, find_maker, follows_semantics, name_engine
 from kgverify.runs.run import Pipeline, Run
-from kgverify.testing.checking.failure import CRASH, HANG
-from kgverify.testing.problems.merge import merge
-from kgverify.testing.problems.problem import PolicySpec, Problem
+from kgverify.testing.checking.failure import CRASH, HANG, REFUSED
+from kgverify.testing.problems.merge import group_problems, merge
+from kgverify.testing.problems.problem import Problem
 from kgverify.trace.model.columns import FIELD_OF, CandidateSet, Columns, Rankings
 from kgverify.trace.model.header import EngineInfo
 from kgverify.trace.model.validate import check_columns
@@ -73,6 +71,12 @@ class EngineCrash(KgverifyError):
     def __init__(self, message: str, situation: str) -> None:
         self.situation = situation
         super().__init__(message)
+
+
+class EngineRefusal(EngineCrash):
+    """An engine declined a problem when it was made: it knows other names, or no rules of this form. The text says why."""
+
+    kind = REFUSED
 
 
 class EngineHang(EngineCrash):
@@ -153,18 +157,43 @@ Refuse: TypeAlias = Callable[[str, str, BaseException], Exception]
 
 
 def guard(make_pipeline: MakePipeline, role: str = "") -> MakePipeline:
-    """Return the same maker, but exceptions of the maker and of its pipelines become `EngineCrash`.
+    """Return the same maker, but exceptions of the maker and of its pipelines become `EngineCrash` or `EngineRefusal`.
 
     role: the role of the engine, named in the crash's situation unless it is the engine under test
     """
 
-    def refuse(part: str, message: str, error: BaseException) -> Exception:
-        if missing := find_missing_dependency(error, role):
-            return missing
-        situation = TypeError.__name__ if isinstance(error, _WrongResult) else type(error).__name__
-        return EngineCrash(message, f"{situation} of {role}" if role else situation)
+    def make(run: Run, sizes: Sizes) -> Pipeline:
+        def refuse(part: str, message: str, error: BaseException) -> Exception:
+            if missing := find_missing_dependency(error, role):
+                return missing
+            situation = TypeError.__name__ if isinstance(error, _WrongResult) else type(error).__name__
+            situation = f"{situation} of {role}" if role else situation
+            if part in SET_UP and (reason := find_refusal(error, run)):
+                return EngineRefusal(reason, situation)
+            return EngineCrash(message, situation)
 
-    return _replace_exceptions(make_pipeline, refuse, is_limited=True)
+        return _replace_exceptions(make_pipeline, refuse, is_limited=True)(run, sizes)
+
+    return make
+
+
+SET_UP: Final = ("make", "numbers")
+"""The parts of a pipeline in which an engine may decline a problem. Later exceptions are crashes."""
+
+
+def find_refusal(error: BaseException, run: Run) -> str:
+    """Return why an engine that is being made declines a run; empty if the exception is no refusal, but a mistake.
+
+    NotImplementedError and UserError are refusals, and so is a KeyError for a name of the program.
+    """
+    symbols = run.graph.program.symbols
+    if isinstance(error, UserError):
+        return first_line(error.message)
+    if isinstance(error, NotImplementedError):
+        return first_line(str(error)) or "not implemented"
+    if isinstance(error, KeyError) and error.args and isinstance(name := error.args[0], str):
+        return f"unknown name {name!r}" if name in symbols.predicate_ids or name in symbols.constant_ids else ""
+    return ""
 
 
 def explain(make_pipeline: MakePipeline, where: str, *, allows_unsupported: bool = False) -> MakePipeline:
@@ -358,28 +387,57 @@ def _call(
             os._exit(1)
 
 
-def find_supported(make_pipeline: MakePipeline, problems: Sequence[Problem]) -> list[int]:
-    """Return the indices of the problems that an engine supports.
+def find_refused(makers: Iterable[MakePipeline], problems: Sequence[Problem]) -> dict[int, str]:
+    """Return why one of some engines declines a problem, for the indices of the problems that it declines.
 
-    The engine is made once for each pair of policy and limits. An engine does not support a pair if it raises
-    NotImplementedError or, except for the policy `shortest`, UserError.
+    The engines are made for all problems in one run, and for each half of them if one declines.
     """
-    is_supported: dict[tuple[PolicySpec, Limits], bool] = {}
-    for problem in problems:
-        settings = problem.policy, problem.limits
-        if settings in is_supported:
-            continue
-        is_supported[settings] = True
-        try:
-            make_once(make_pipeline, problem)
-        except NotImplementedError:
-            is_supported[settings] = False
-        except BaseException as error:
-            pass_on(error)
-            # Any other error is a crash, and the problems will show it.
-            if isinstance(error, UserError):
-                is_supported[settings] = problem.policy.name == SHORTEST.name
-    return [i for i, problem in enumerate(problems) if is_supported[problem.policy, problem.limits]]
+    refused: dict[int, str] = {}
+
+    def split(indices: Sequence[int]) -> None:
+        if (reason := ask([problems[i] for i in indices])) is None:
+            return
+        if len(indices) == 1:
+            refused[indices[0]] = reason
+            return
+        middle = len(indices) // 2
+        split(indices[:middle])
+        split(indices[middle:])
+
+    def ask(some: Sequence[Problem]) -> str | None:
+        merged = merge(some)
+        for make in makers:
+            try:
+                guard(make)(merged.run, merged.sizes)
+            except EngineRefusal as refusal:
+                return str(refusal)
+            except (EngineCrash, MissingDependency):
+                # The problems will show it.
+                pass
+        return None
+
+    for group in group_problems(problems):
+        split(group)
+    return refused
+
+
+def skip_refused(
+    makers: Iterable[MakePipeline],
+    problems: Sequence[Problem],
+    group: Sequence[int],
+    reason: str,
+    refused: dict[int, str],
+) -> list[Sequence[int]]:
+    """Add the problems of a refused group that an engine declines to `refused`, and return the others as groups.
+
+    reason: the reason why the group was refused
+    """
+    found = find_refused(makers, [problems[i] for i in group]) if len(group) > 1 else {0: reason}
+    refused |= {group[at]: why for at, why in found.items()}
+    middle = len(group) // 2
+    # If an engine declines no single problem, it declines the common run.
+    parts = [[i for i in group if i not in refused]] if found else [group[:middle], group[middle:]]
+    return [part for part in parts if part]
 
 
 def make_once(make_pipeline: MakePipeline, problem: Problem) -> EngineInfo:

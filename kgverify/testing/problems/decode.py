@@ -35,12 +35,11 @@ from kgverify.ranking.draw import ALL
 from kgverify.step.clauses import is_named_variable, unify
 from kgverify.testing.problems.problem import (
     DEFAULT_SIZES,
-    NO_SPREAD,
     SHORTEST,
     PolicySpec,
     Problem,
-    Spread,
     list_constants,
+    push_apart,
 )
 from kgverify.trace.model.columns import Columns, starts_of
 
@@ -272,10 +271,10 @@ class _Decoder:
             facts += facts[: 1 + (data[3] >> 3) % 4]
         if data[3] & 7 == 6 and rules:
             rules.append(rules[(data[3] >> 3) % len(rules)])
-        spread = self._collide(queries) if data[60] >= 248 else NO_SPREAD
+        num_apart = self._collide(queries) if data[60] >= 248 else None
         if not queries and not unranked:
             queries.append(NamedAtom(self.predicates[0], self.constants[0], self.constants[-1]))
-        return Problem(
+        problem = Problem(
             facts=tuple(facts),
             rules=tuple(rules),
             queries=tuple(queries),
@@ -284,8 +283,8 @@ class _Decoder:
             policy=setting.policy,
             num_corruptions=setting.num_corruptions,
             sizes=self._decode_sizes(*data[62:]),
-            spread=spread,
         )
+        return problem if num_apart is None else push_apart(problem, *num_apart)
 
     def _decode_facts(self, kind: int, predicate: int, rest: int) -> tuple[NamedAtom, ...]:
         shape = _FACT_SHAPES[kind]
@@ -387,8 +386,10 @@ class _Decoder:
         self.rules.insert(self.data[60] % (len(self.rules) + 1), rule)
         return NamedAtom(head, start, self.constants[choice % len(self.constants)])
 
-    def _collide(self, queries: list[NamedAtom]) -> Spread:
-        """Give constants numbers 256 apart, and lead a query to an atom whose constants agree with a fact's in the low 8 bits.
+    def _collide(self, queries: list[NamedAtom]) -> tuple[int, int, int]:
+        """Lead a query to an atom whose constants agree with a fact's in the low 8 bits.
+
+        Return the arguments of `push_apart` that make the ids of constants differ by 256.
 
         With 8 bits for each constant, q(c1, c0) and q(c0, d0) have the same key if c1 is c0 + 1 and d0 is c0 + 256.
         """
@@ -397,7 +398,7 @@ class _Decoder:
         self.facts[:0] = NamedAtom(stored, c0, c1), NamedAtom(stored, c1, c0), NamedAtom(stored, "d0", "d1")
         self.rules.append(NamedRule(NamedAtom(head, _X, _Y), (NamedAtom(stored, _X, _Y),)))
         queries[:1] = [NamedAtom(head, c0, "d0")]
-        return Spread(256 - 2, choice >> 7, 2)
+        return 256 - 2, choice >> 7, 2
 
     def _decode_sizes(self, first: int, second: int) -> Sizes:
         """Return sizes with few slots, and windows that some steps exceed."""
@@ -597,11 +598,11 @@ def draw_boundary_problem(seed: int, index: int) -> Problem:
     if (rare := _draw_rare(_RARE, turn, pick)) is not None:
         return rare
     if turn % 512 == 100:
-        spread = Spread(_MANY_SYMBOLS[turn // 512 % 4] - pick(4), pick(2), pick(3))
-        return replace(_small(seed, index, pick), spread=spread)
+        num_apart = _MANY_SYMBOLS[turn // 512 % 4] - pick(4), pick(2), pick(3)
+        return push_apart(_small(seed, index, pick), *num_apart)
     small = _small(seed, index, pick)
     # Few symbols, but keys of facts beyond 32 bits.
-    return replace(small, spread=Spread(3000, 256, pick(3))) if turn % 128 == 26 else small
+    return push_apart(small, 3000, 256, pick(3)) if turn % 128 == 26 else small
 
 
 def draw_kernel_problem(seed: int, index: int) -> Problem:
@@ -635,7 +636,7 @@ def draw_kernel_problem(seed: int, index: int) -> Problem:
         # One slot for all of them.
         sizes = Sizes(slots=1, match_window=4, score_window=8, pool=3)
         return replace(_build(facts, rules, " ".join(queries), limits), sizes=sizes)
-    return replace(_build(facts, rules, queries[0], limits), spread=Spread(3000, 256, pick(3)))
+    return push_apart(_build(facts, rules, queries[0], limits), 3000, 256, pick(3))
 
 
 def draw_device_problem(seed: int, index: int) -> Problem:

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -20,7 +21,7 @@ from kgverify.program.outcomes import Side
 from kgverify.program.program import NamedRule, Program, Symbols
 from kgverify.runs.engine_makers import make_reference
 from kgverify.runs.run import Pipeline, Run
-from kgverify.testing.problems.problem import VARIABLE_NAMES, PolicySpec, Problem, free_prefix
+from kgverify.testing.problems.problem import VARIABLE_NAMES, PolicySpec, Problem, list_predicates
 from kgverify.trace.model.columns import CandidateSet
 
 MOST_SLOTS: Final = 256
@@ -30,9 +31,6 @@ SCORED_PER_SLOT: Final = 2
 
 Larger values slow an eager evaluator down, and so does a window for which most slots have to wait.
 """
-
-FILLER: Final = "~"
-"""The prefix of unused symbols, repeated if a problem itself has such names."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,10 +80,13 @@ class Merged:
 
 
 def group_problems(problems: Sequence[Problem]) -> list[list[int]]:
-    """Return the indices of the problems that can share a run, in order of first appearance."""
+    """Return the indices of the problems that can share a run, in order of first appearance.
+
+    A problem with a closed vocabulary cannot: in a common run, symbols get other names.
+    """
     groups: dict[object, list[int]] = {}
     for i, problem in enumerate(problems):
-        groups.setdefault(problem.key, []).append(i)
+        groups.setdefault(i if problem.vocabulary.is_closed else problem.key, []).append(i)
     return list(groups.values())
 
 
@@ -114,6 +115,7 @@ def merge(problems: Sequence[Problem], reference: Callable[[Run, Sizes], Pipelin
         test=tuple(query for part in parts for query in part.queries),
         rules=tuple(rule for part in parts for rule in part.rules),
         domains={f"{i}:domain": part.domain for i, part in enumerate(parts)},
+        first_symbols=parts[0].first_symbols if len(parts) == 1 else _join_symbols(parts),
     )
     counts = [len(part.queries) for part in parts]
     owner = np.repeat(np.arange(len(parts)), counts)
@@ -150,7 +152,8 @@ def _list_unranked(
 class _Part(NamedTuple):
     """A problem with the names that it has in the run.
 
-    declared: atoms that declare the symbols that occur only in unranked queries
+    declared:      atoms that declare the symbols that occur only in unranked queries
+    first_symbols: the symbols that are numbered before all others
     """
 
     facts: list[NamedAtom]
@@ -159,6 +162,15 @@ class _Part(NamedTuple):
     unranked: list[NamedAtom]
     declared: list[NamedAtom]
     domain: tuple[str, ...]
+    first_symbols: Symbols
+
+
+def _join_symbols(parts: Sequence[_Part]) -> Symbols:
+    predicates, constants = (
+        tuple([name for part in parts for name in names(part.first_symbols)])
+        for names in (attrgetter("predicates"), attrgetter("constants"))
+    )
+    return Symbols(predicates, constants)
 
 
 def _rename(problem: Problem, prefix: str) -> _Part:
@@ -175,28 +187,17 @@ def _rename(problem: Problem, prefix: str) -> _Part:
     facts: list[Any] = [(prefix + p, names[a], names[b]) for p, a, b in problem.facts]
     rules = [rule.with_atoms(put(rule.atoms)) for rule in problem.rules]
     queries, unranked = put(problem.queries), put(problem.unranked)
+    first = problem.vocabulary.symbols
+    if prefix:
+        first = Symbols(*(tuple([prefix + name for name in names]) for names in (first.predicates, first.constants)))
     known = {predicate for atoms in (facts, queries, *(rule.atoms for rule in rules)) for predicate, _, _ in atoms}
-    unknown = [predicate for predicate in dict.fromkeys(atom.predicate for atom in unranked) if predicate not in known]
-
-    filler = ""
-    if unknown or not queries or problem.spread[:2] != (0, 0):
-        others = (*plain, *(predicate.removeprefix(prefix) for predicate in (*known, *unknown)))
-        filler = prefix + free_prefix(FILLER, others, FILLER)
-    after = min(problem.spread.after, len(facts))
-    facts[after:after] = _spread_facts(problem, filler)
-    constant = domain[0] if domain else f"{filler}c"
+    known.update(first.predicates)
+    unknown = [predicate for predicate in list_predicates(unranked) if predicate not in known]
+    constant = next(iter((*domain, *first.constants[:1])), f"{prefix}c")
     declared = [NamedAtom(predicate, constant, constant) for predicate in unknown]
-    return _Part(facts, rules, queries or [NamedAtom(f"{filler}q", constant, constant)], unranked, declared, domain)
-
-
-def _spread_facts(problem: Problem, filler: str) -> list[NamedAtom]:
-    """Return facts that number the unused symbols, and that no goal can reach."""
-    num_constants, num_predicates, _ = problem.spread
-    names = [f"{filler}{i}" for i in range(max(num_constants, num_predicates > 0))]
-    facts = [NamedAtom(f"{filler}p", a, b) for a, b in zip(names[::2], names[1::2], strict=False)]
-    if len(names) % 2 and num_constants:
-        facts.append(NamedAtom(f"{filler}p", names[-1], names[-1]))
-    return facts + [NamedAtom(f"{filler}p{i}", names[0], names[0]) for i in range(num_predicates)]
+    # A run needs a query, for which a problem without ranked queries has this one, whose ranking is not compared.
+    placeholder = [NamedAtom(atom.predicate, constant, constant) for atom in unranked[:1]]
+    return _Part(facts, rules, queries or placeholder, unranked, declared, domain, first)
 
 
 def _add_sizes(problems: Sequence[Problem]) -> Sizes:

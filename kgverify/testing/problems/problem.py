@@ -1,6 +1,6 @@
 """A problem: a small program with its queries, limits, policy and sizes, as data in names."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, count
 from typing import Any, Final, NamedTuple
@@ -10,13 +10,11 @@ import msgspec
 from kgverify.engines.protocol import Sizes
 from kgverify.errors import UserError
 from kgverify.escaping import make_visible
+from kgverify.graphs.vocabulary import NO_VOCABULARY, Vocabulary
 from kgverify.program.atoms import NamedAtom, Term, Variable
 from kgverify.program.limits import OURS, Limits
 from kgverify.program.program import NamedRule, render_named
 from kgverify.ranking.draw import ALL
-
-MAX_SPREAD: Final = 1 << 16
-"""The largest number of unused symbols of either kind in a problem."""
 
 
 class PolicySpec(NamedTuple):
@@ -33,19 +31,10 @@ class PolicySpec(NamedTuple):
     blocks: int = 1
 
 
-class Spread(NamedTuple):
-    """Unused constants and predicates that push ids apart, numbered after the first `after` facts."""
-
-    constants: int = 0
-    predicates: int = 0
-    after: int = 0
-
-
 VARIABLE_NAMES: Final = "XYZUVW"
 """The names given to unnamed variables, in order."""
 SHORTEST: Final = PolicySpec()
 DEFAULT_SIZES: Final = Sizes()
-NO_SPREAD: Final = Spread()
 
 
 class GroupKey(NamedTuple):
@@ -66,6 +55,8 @@ class Problem:
     unranked:        queries outside of a ranking, ground or with variables
     constants:       additional constants that may be drawn as corruptions; the constants of the fields above may be
                      drawn anyway
+    vocabulary:      the ids of symbols, whether the program has these symbols or not. Without it, and after it, symbols
+                     are numbered by first appearance
     num_corruptions: the number for each query and side; `ALL` (-1) for all
     seed:            the seed for drawing corruptions
 
@@ -87,7 +78,7 @@ class Problem:
     num_corruptions: int = 1
     seed: int = 0
     sizes: Sizes = DEFAULT_SIZES
-    spread: Spread = NO_SPREAD
+    vocabulary: Vocabulary = NO_VOCABULARY
 
     def __post_init__(self) -> None:
         for name, atoms in (("facts", self.facts), ("queries", self.queries)):
@@ -109,8 +100,12 @@ class Problem:
         for name, value, least in zip(Sizes._fields, self.sizes, (1, 0, 0, 1, 1, 1), strict=True):
             if value < least:
                 raise _invalid(f"sizes.{name}", f"expected {least} or more, found {value}", f"give {least} or more")
-        if not 0 <= min(self.spread) <= max(self.spread[:2]) <= MAX_SPREAD:
-            raise _invalid("spread", f"expected 0 to {MAX_SPREAD}, found {tuple(self.spread)}", "give smaller numbers")
+        if self.vocabulary.is_closed:
+            known = self.vocabulary.symbols
+            unknown = [p for p in list_predicates(self.atoms()) if p not in known.predicate_ids]
+            unknown += [name for name in self.domain if name not in known.constant_ids]
+            if unknown:
+                raise _invalid("vocabulary", f"{unknown[0]!r} is not in it", "use its names, or give is_closed=False")
 
     @property
     def size(self) -> int:
@@ -124,7 +119,7 @@ class Problem:
         return replace(self, **changed)
 
     def with_number(self, field: str, name: str, value: int) -> "Problem":
-        """Return the problem with a number of its limits, sizes or spread changed."""
+        """Return the problem with a number of its limits or sizes changed."""
         numbers = getattr(self, field)
         change = msgspec.structs.replace if field == "limits" else numbers.__class__._replace
         changed: dict[str, Any] = {field: change(numbers, **{name: value})}
@@ -172,12 +167,48 @@ class Problem:
         )
         if limits.dialect != OURS:
             lines.append(f"% dialect {limits.dialect}")
+        if self.vocabulary:
+            lines.append(f"% ids: {self.vocabulary}")
         return "\n".join(map(make_visible, lines))
 
 
 def list_constants(atoms: Iterable[NamedAtom]) -> dict[str, None]:
     """Return the constants of atoms, in order of first appearance."""
     return {term: None for _, a, b in atoms for term in (a, b) if not isinstance(term, Variable)}
+
+
+def list_predicates(atoms: Iterable[NamedAtom]) -> list[str]:
+    """Return the predicates of atoms, in order of first appearance."""
+    return list(dict.fromkeys(atom.predicate for atom in atoms))
+
+
+def replace_symbols(problem: Problem, constants: Mapping[str, str], predicates: Mapping[str, str]) -> Problem:
+    """Return the problem with symbols replaced. Facts that become equal are kept once."""
+    terms: dict[Term, Term] = {name: constants[name] for name in constants}
+
+    def change(atoms: Iterable[NamedAtom]) -> tuple[NamedAtom, ...]:
+        return tuple([atom.rename(terms, predicates) for atom in atoms])
+
+    facts = change(problem.facts)
+    of_terms, of_predicates = list_constants(problem.atoms()), list_predicates(problem.atoms())
+    images = {constants.get(n, n) for n in of_terms}, {predicates.get(n, n) for n in of_predicates}
+    is_injective = (len(images[0]), len(images[1])) == (len(of_terms), len(of_predicates))
+    return replace(
+        problem,
+        facts=facts if is_injective else tuple(dict.fromkeys(facts)),
+        rules=tuple([rule.rename(terms, predicates) for rule in problem.rules]),
+        queries=change(problem.queries),
+        unranked=change(problem.unranked),
+        constants=tuple(dict.fromkeys(constants.get(each, each) for each in problem.constants)),
+        vocabulary=problem.vocabulary.rename(predicates, constants),
+    )
+
+
+def push_apart(problem: Problem, constants: int, predicates: int, after: int) -> Problem:
+    """Return the problem with unused symbols, numbered after those of the first facts."""
+    first, unused = problem.facts[:after], [(num,) if num else () for num in (predicates, constants)]
+    ids = Vocabulary((*list_predicates(first), *unused[0]), (*list_constants(first), *unused[1]))
+    return replace(problem, vocabulary=ids)
 
 
 def list_variables(atoms: Iterable[NamedAtom]) -> list[Variable]:
@@ -196,14 +227,6 @@ def list_names(letters: str, prefix: str) -> Iterator[str]:
     """Yield letters as names, followed by the prefix with numbers, without end."""
     yield from letters
     yield from (f"{prefix}{i}" for i in count(len(letters)))
-
-
-def free_prefix(prefix: str, names: Iterable[str], more: str) -> str:
-    """Return the prefix, followed by `more` as often as necessary, so that no name begins with it."""
-    taken = tuple(names)
-    while any(name.startswith(prefix) for name in taken):
-        prefix += more
-    return prefix
 
 
 def _invalid(where: str, message: str, fix: str) -> UserError:

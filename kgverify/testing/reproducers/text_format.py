@@ -11,10 +11,13 @@ import runpy
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any, Final, NamedTuple, TypeVar
+
+import msgspec
 
 from kgverify.engines.protocol import Sizes
 from kgverify.engines.table import COMPILED, REFERENCE
@@ -22,20 +25,22 @@ from kgverify.errors import InternalError, UserError, count_of, suggest
 from kgverify.escaping import MARKED
 from kgverify.files.reading import read_file
 from kgverify.files.writing import write_file
+from kgverify.graphs.graph import GraphFiles
+from kgverify.graphs.vocabulary import Items, Vocabulary
 from kgverify.program.atoms import NamedAtom, Term, Variable
 from kgverify.program.limits import NUMBERS, OURS, Dialect, Limits
 from kgverify.program.program import NamedRule
 from kgverify.ranking.draw import ALL
 from kgverify.runs.engine_makers import EAGER, PLAIN, EngineSpec
+from kgverify.runs.job import Source
 from kgverify.testing.checking.failure import CRASH, LAW, Failure, Signature
 from kgverify.testing.checking.guard import CheckBug
 from kgverify.testing.problems.problem import (
     DEFAULT_SIZES,
-    NO_SPREAD,
     SHORTEST,
     PolicySpec,
     Problem,
-    Spread,
+    push_apart,
     rename_variables,
 )
 from kgverify.version import __version__
@@ -180,12 +185,30 @@ def _render_settings(problem: Problem) -> list[str]:
         "dialect": _pairs(switches),
         "policy": policy.name if policy.name == SHORTEST.name else _pairs(policy._asdict()).removeprefix("name "),
         "sizes": _pairs(problem.sizes._asdict()),
-        "spread": _pairs(problem.spread._asdict()) if problem.spread != NO_SPREAD else "",
         "corruptions": num if problem.queries or problem.num_corruptions != 0 else "",
         "seed": str(problem.seed or ""),
     }
-    constants = [f"constants: {', '.join(map(quote, problem.constants))}"] if problem.constants else []
-    return _lines(settings) + constants
+    ids, graph = problem.vocabulary, problem.vocabulary.graph
+    lists: dict[str, Items] = {"constants": problem.constants}
+    if graph is not None:
+        settings["vocabulary"] = f"graph {msgspec.json.encode(graph).decode()}"
+    elif ids:
+        settings["vocabulary"] = "closed" if ids.is_closed else "open"
+        lists |= {f"vocabulary_{kind}": getattr(ids, kind) for kind in _KINDS}
+    return _lines(settings) + [f"{key}: {', '.join(map(_render_item, items))}" for key, items in lists.items() if items]
+
+
+_KINDS: Final = ("predicates", "constants")
+
+
+def _render_item(item: str | int) -> str:
+    return f"{item} unused" if isinstance(item, int) else quote(item)
+
+
+@lru_cache(maxsize=4)
+def _read_graph(text: str) -> Vocabulary:
+    """Return the vocabulary of a graph, whose files are given as JSON. UserError if it cannot be loaded."""
+    return Vocabulary.of(Source(msgspec.json.decode(text, type=GraphFiles)).load())
 
 
 def _list_engine(prefix: str, engine: EngineSpec) -> dict[str, str]:
@@ -386,23 +409,41 @@ class _Header:
         policy, *weights = self.items("policy") or [SHORTEST.name]
         switches = self.pairs("dialect", self.items("dialect"), _SWITCHES)
         numbers = self.pairs("limits", self.items("limits"), {name: getattr(Limits(), name) for name in NUMBERS})
-        written = self._single("constants")
         try:
-            return Problem(
+            problem = Problem(
                 **clauses,
-                constants=_Line(written, self._locate("constants")).read_names() if written else (),
+                constants=self._read_items("constants"),
                 limits=Limits(**numbers, dialect=Dialect(**switches)),
                 policy=PolicySpec(policy, **self.pairs("policy", weights, SHORTEST._asdict())),
                 num_corruptions=ALL if self.text("corruptions") == "all" else self.number("corruptions", 0),
                 seed=self.number("seed", 0),
                 sizes=Sizes(**self.pairs("sizes", self.items("sizes"), DEFAULT_SIZES._asdict())),
-                spread=Spread(**self.pairs("spread", self.items("spread"), NO_SPREAD._asdict())),
+                vocabulary=self._read_vocabulary(),
             )
+            # Earlier versions pushed ids apart in this way only.
+            apart = self.pairs("spread", self.items("spread"), {"constants": 0, "predicates": 0, "after": 0})
+            return push_apart(problem, **apart) if apart else problem
         except UserError as error:
             if error.where in _SWITCHES:
                 raise self.error(error.message, error.fix, "dialect") from None
             where = error.where if error.where.startswith(self.file) else f"{self.file}: {error.where}"
             raise UserError(error.message, where=where, fix=error.fix) from None
+
+    def _read_vocabulary(self) -> Vocabulary:
+        kind, _, graph = self.text("vocabulary", "open").partition(" ")
+        items = [self._read_items(f"vocabulary_{name}", is_counted=True) for name in _KINDS]
+        if kind != "graph":
+            return Vocabulary(items[0], items[1], is_closed=self.choose("vocabulary", kind, "closed", "open"))
+        try:
+            return _read_graph(graph)
+        except msgspec.DecodeError as error:
+            raise self.error(
+                f"{error}", 'write the files of a graph, such as graph {"spec": "countries"}', "vocabulary"
+            ) from None
+
+    def _read_items(self, key: str, *, is_counted: bool = False) -> Any:
+        written = self._single(key)
+        return _Line(written, self._locate(key)).read_names(is_counted=is_counted) if written else ()
 
     def read_engine(self, prefix: str, name: str) -> EngineSpec:
         """Return the engine whose keys have a prefix; `name` is its default name."""
@@ -504,8 +545,14 @@ class _Line:
             raise self._error(f"expected the end of the line, found {self._next!r}", "write one clause a line")
         return kind, item
 
-    def read_names(self) -> tuple[str, ...]:
-        found = self._read_list(lambda: self._read_name("constant"))
+    def read_names(self, *, is_counted: bool = False) -> Items:
+        """Return names and, if they may be counted, numbers of unused ones: `12 unused`."""
+
+        def read() -> str | int:
+            name = self._read_name("constant")
+            return int(name) if is_counted and name.isdecimal() and self._take("unused", "bare") else name
+
+        found = self._read_list(read)
         if self._tokens:
             raise self._error(f"expected a comma, found {self._next!r}", "separate the constants by commas")
         return found
@@ -545,8 +592,8 @@ class _Line:
     def _next(self) -> str:
         return self._tokens[0][1] if self._tokens else "the end of the line"
 
-    def _take(self, sign: str) -> bool:
-        is_next = self._tokens[:1] == [("sign", sign)]
+    def _take(self, sign: str, kind: str = "sign") -> bool:
+        is_next = self._tokens[:1] == [(kind, sign)]
         del self._tokens[:is_next]
         return is_next
 

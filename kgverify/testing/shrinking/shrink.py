@@ -5,6 +5,7 @@ Failing in the same way means that the first divergence has the same stage, fiel
 """
 
 import time
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -14,6 +15,7 @@ from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
 
 from kgverify.engines.protocol import Sizes
 from kgverify.errors import UserError
+from kgverify.graphs.vocabulary import NO_VOCABULARY
 from kgverify.interrupts import OutOfTime, stop_after
 from kgverify.program.atoms import NamedAtom, Term, Variable
 from kgverify.program.limits import NUMBERS, Limits
@@ -24,19 +26,19 @@ from kgverify.runs.delta_debugging import count_down, minimize
 from kgverify.runs.run import Pipeline, Run
 from kgverify.step.clauses import follow, is_named_variable, resolve
 from kgverify.testing.checking.check import Checker, prepare_batches
-from kgverify.testing.checking.failure import ENDS_RUN, Failure, Signature, fails_same_way
-from kgverify.testing.problems.merge import merge
+from kgverify.testing.checking.failure import ENDS_RUN, REFUSED, Failure, Signature, fails_same_way
+from kgverify.testing.checking.guard import EngineRefusal
+from kgverify.testing.problems.merge import group_problems, merge
 from kgverify.testing.problems.problem import (
     DEFAULT_SIZES,
-    NO_SPREAD,
     SHORTEST,
     VARIABLE_NAMES,
     Problem,
-    Spread,
-    list_constants,
     list_names,
+    list_predicates,
     list_variables,
     rename_variables,
+    replace_symbols,
 )
 
 LARGEST_RUN: Final = 20_000
@@ -98,6 +100,7 @@ class Oracle:
         self._begin = time.perf_counter()
         self._judged: dict[Problem, Failure | None] = {}
         self._agreed: set[Problem] = set()
+        self._declines_common = False
 
     @property
     def seconds(self) -> float:
@@ -116,9 +119,29 @@ class Oracle:
         return self._checker.judge(problem)
 
     def judge_together(self, problems: Sequence[Problem]) -> set[int]:
-        """Return the indices of the problems that differ in a common run."""
+        """Return the indices of the problems that differ in a common run; all of them if an engine declines such a run."""
         (batch,) = prepare_batches(problems, self._checker.reference)
-        return {each.number for each in self._checker.find_suspects(batch)}
+        try:
+            return {each.number for each in self._checker.find_suspects(batch)}
+        except EngineRefusal:
+            self._declines_common = True
+            return set(range(len(problems)))
+
+    @property
+    def refusals(self) -> list[str]:
+        """The reasons why an engine declined problems, one for each problem."""
+        every = self._judged.values()
+        return [failure.message for failure in every if failure is not None and failure.signature.kind == REFUSED]
+
+    @property
+    def num_judged(self) -> int:
+        """The number of problems that were run alone."""
+        return len(self._judged)
+
+    def has_refused(self, problem: Problem) -> bool:
+        """Return whether a problem was judged, and an engine declined it."""
+        failure = self._judged.get(problem)
+        return failure is not None and failure.signature.kind == REFUSED
 
     def holds(self, problem: Problem) -> bool:
         """Return whether a problem, run alone, fails with the signature."""
@@ -195,7 +218,7 @@ class Oracle:
         middle = len(group) // 2
         if control is not None:
             problems.insert(middle, control)
-        is_common = self.can_share and all(each.key == problems[0].key for each in problems)
+        is_common = self.can_share and not self._declines_common and len(group_problems(problems)) == 1
         if not is_common or len(group) < FEWEST_TOGETHER:
             return group
         with self._within_budget():
@@ -208,7 +231,7 @@ class Oracle:
         suspects, others = (
             [i for member, i in enumerate(group) if (member in found) is which] for which in (True, False)
         )
-        if control.spread != NO_SPREAD and control.size <= SMALL and len(group) <= MOST_WITH_IDS:
+        if control.vocabulary and control.size <= SMALL and len(group) <= MOST_WITH_IDS:
             # In a common run they have other ids, so agreement only makes a failure less likely.
             return suspects + others
         self._agreed.update(attempts[i] for i in others)
@@ -249,7 +272,7 @@ class _Sift(NamedTuple, Generic[T]):
 
 def _weigh(problem: Problem) -> int:
     """Return the share of a run's capacity that a problem takes."""
-    return problem.size + sum(problem.spread[:2])
+    return problem.size + len(problem.vocabulary)
 
 
 def _extent(problem: Problem) -> tuple[int, int]:
@@ -262,38 +285,12 @@ MOST_IN_COMPANY: Final = 4
 """The largest number of queries for which single queries are replaced."""
 
 
-def replace_symbols(problem: Problem, constants: Mapping[str, str], predicates: Mapping[str, str]) -> Problem:
-    """Return the problem with symbols replaced. Facts that become equal are kept once."""
-    terms: dict[Term, Term] = {name: constants[name] for name in constants}
-
-    def change(atoms: Iterable[NamedAtom]) -> tuple[NamedAtom, ...]:
-        return tuple([atom.rename(terms, predicates) for atom in atoms])
-
-    facts = change(problem.facts)
-    of_terms, of_predicates = list_constants(problem.atoms()), list_predicates(problem)
-    images = {constants.get(n, n) for n in of_terms}, {predicates.get(n, n) for n in of_predicates}
-    is_injective = (len(images[0]), len(images[1])) == (len(of_terms), len(of_predicates))
-    return replace(
-        problem,
-        facts=facts if is_injective else tuple(dict.fromkeys(facts)),
-        rules=tuple([rule.rename(terms, predicates) for rule in problem.rules]),
-        queries=change(problem.queries),
-        unranked=change(problem.unranked),
-        constants=tuple(dict.fromkeys(constants.get(each, each) for each in problem.constants)),
-    )
-
-
-def list_predicates(problem: Problem) -> list[str]:
-    """Return the predicates of a problem, in order of first appearance."""
-    return list(dict.fromkeys(atom.predicate for atom in problem.atoms()))
-
-
 def rename_plainly(problem: Problem) -> Problem:
     """Return the problem with constants a, b, c ..., predicates p, q, r ..., variables X, Y, Z ..."""
     renamed = replace_symbols(
         problem,
         dict(zip(problem.domain, list_names(CONSTANT_NAMES, "c"), strict=False)),
-        dict(zip(list_predicates(problem), list_names(PREDICATE_NAMES, "p"), strict=False)),
+        dict(zip(list_predicates(problem.atoms()), list_names(PREDICATE_NAMES, "p"), strict=False)),
     )
     return replace(
         renamed,
@@ -414,13 +411,9 @@ def drop_queries(problem: Problem, oracle: Oracle) -> Problem:
 
 def drop(field: str, problem: Problem, oracle: Oracle) -> Problem:
     """Remove as many items of a field as possible."""
-    after = problem.spread.after
 
     def rebuild(kept: tuple[tuple[int, Any], ...]) -> Problem | None:
         changed: dict[str, Any] = {field: tuple(item for _, item in kept)}
-        if field == "facts" and after:
-            # The unused symbols stay between the same facts.
-            changed["spread"] = problem.spread._replace(after=sum(i < after for i, _ in kept))
         left = {"queries": problem.queries, "unranked": problem.unranked} | changed
         return replace(problem, **changed) if left["queries"] or left["unranked"] else None
 
@@ -445,7 +438,9 @@ def skip_rules(problem: Problem, oracle: Oracle) -> Problem:
 
 def merge_symbols(problem: Problem, oracle: Oracle) -> Problem:
     """Merge predicates and constants as far as possible."""
-    problem = _merge(problem, oracle, list_predicates, lambda now, into: replace_symbols(now, {}, into))
+    problem = _merge(
+        problem, oracle, lambda now: list_predicates(now.atoms()), lambda now, into: replace_symbols(now, {}, into)
+    )
     return _merge(problem, oracle, lambda now: now.domain, merge_constants)
 
 
@@ -500,14 +495,22 @@ def simplify_policy(problem: Problem, oracle: Oracle) -> Problem:
     return problem
 
 
-def simplify_spread(problem: Problem, oracle: Oracle) -> Problem:
-    """Remove as many unused symbols as possible."""
-    if problem.spread == NO_SPREAD:
+def simplify_vocabulary(problem: Problem, oracle: Oracle) -> Problem:
+    """Remove as many unused symbols as possible; first their names, if the engine accepts others."""
+    if not problem.vocabulary:
         return problem
-    problem = oracle.first([replace(problem, spread=NO_SPREAD)], problem) or problem
-    for name in problem.spread._fields:
-        problem = _lower(problem, oracle, "spread", name, lambda value: (0, value // 2, value - 1))
+    hidden = problem.vocabulary.open(list_predicates(problem.atoms()), problem.domain)
+    attempts = [replace(problem, vocabulary=each) for each in (NO_VOCABULARY, hidden) if each != problem.vocabulary]
+    problem = oracle.first(attempts, problem) or problem
+    if not problem.vocabulary.is_closed:
+        for kind, at, num in list(problem.vocabulary.list_unused()):
+            lowered = bisect_left(range(num), True, key=lambda n: oracle.holds(_with_unused(problem, kind, at, n)))
+            problem = _with_unused(problem, kind, at, lowered)
     return problem
+
+
+def _with_unused(problem: Problem, kind: str, at: int, num: int) -> Problem:
+    return replace(problem, vocabulary=problem.vocabulary.with_unused(kind, at, num))
 
 
 def reduce_slots(problem: Problem, oracle: Oracle) -> Problem:
@@ -538,7 +541,7 @@ PASSES: Final[dict[str, Pass]] = {
     "merge_and_drop": merge_and_drop,
     "drop_constants": partial(drop, "constants"),
     "simplify_policy": simplify_policy,
-    "simplify_spread": simplify_spread,
+    "simplify_vocabulary": simplify_vocabulary,
 }
 """Passes that are repeated until no pass finds anything."""
 
@@ -547,7 +550,9 @@ LAST_PASSES: Final[dict[str, Pass]] = {
     "restore_limits": lambda problem, oracle: _restore(
         problem, oracle, "limits", Limits(dialect=problem.limits.dialect), NUMBERS
     ),
-    "simplify_names": lambda problem, oracle: oracle.first([rename_plainly(problem)], problem) or problem,
+    "simplify_names": lambda problem, oracle: (
+        problem if problem.vocabulary.is_closed else oracle.first([rename_plainly(problem)], problem) or problem
+    ),
 }
 """Passes that make a problem easier to read, but not smaller."""
 
@@ -625,7 +630,7 @@ def _neighbours(problem: Problem) -> Iterator[Neighbour]:
                 text = f"{_instead('the body atom' if j else 'the head', other, atom)} of the rule {rule}"
                 yield Neighbour(problem.with_item("rules", i, changed), text)
     yield from _other_items(problem, "facts", "fact", 2 * MANY_FACTS, terms)
-    for predicate, a, b in product(list_predicates(problem), *[[*names[:3], fresh]] * 2):
+    for predicate, a, b in product(list_predicates(problem.atoms()), *[[*names[:3], fresh]] * 2):
         if (fact := NamedAtom(predicate, a, b)) not in problem.facts:
             more = replace(problem, facts=(*problem.facts, fact))
             yield Neighbour(more, f"with the fact {render_named(fact)} as well")
@@ -640,15 +645,13 @@ def _neighbours(problem: Problem) -> Iterator[Neighbour]:
         yield Neighbour(replace(problem, policy=SHORTEST), "the policy is shortest")
 
 
-_NUMBERS: Final[tuple[tuple[str, Limits | Spread | Sizes, Sequence[str], str], ...]] = (
+_NUMBERS: Final[tuple[tuple[str, Limits | Sizes, Sequence[str], str], ...]] = (
     ("limits", Limits(), NUMBERS, "{} is"),
-    ("spread", NO_SPREAD, Spread._fields, "unused {}:"),
     ("sizes", DEFAULT_SIZES, Sizes._fields, "{}:"),
 )
 """The parts of a problem that have numbers, with their defaults, their names, and a text that names a number."""
 _TEXTS: Final = {
     "exclude_query": "the query may not serve as a fact in its own derivation",
-    "after": "unused symbols come after {} instead of {}",
 }
 
 
@@ -657,12 +660,15 @@ def _other_numbers(problem: Problem) -> Iterator[Neighbour]:
     for part, default, names, title in _NUMBERS:
         for name in names:
             value, usual = getattr(getattr(problem, part), name), getattr(default, name)
-            near = (value - 1, value + 1) if part == "spread" else (value + 1, value - 1)
+            near = value + 1, value - 1
             shown = name if part == "limits" else name.replace("_", " ")
             text = _TEXTS.get(name, title.format(shown) + " {} instead of {}")
             for other in [usual] if isinstance(value, bool) else dict.fromkeys((*near, usual)):
                 if value != usual and other >= min(usual, 1):
                     yield Neighbour(problem.with_number(part, name, other), text.format(other, value))
+    for kind, at, num in problem.vocabulary.list_unused():
+        for other in dict.fromkeys((num - 1, num + 1, 0)):
+            yield Neighbour(_with_unused(problem, kind, at, other), f"unused {kind}: {other} instead of {num}")
 
 
 def _without_one(problem: Problem) -> Iterator[Neighbour]:
@@ -709,7 +715,9 @@ def _instead(what: str, other: NamedAtom, atom: NamedAtom) -> str:
 
 def _fresh(problem: Problem) -> str:
     names = ("d", "e", "f", *(f"c{i}" for i in range(len(problem.domain) + 1)))
-    return next(name for name in names if name not in problem.domain)
+    if problem.vocabulary.is_closed:
+        names = (*problem.vocabulary.symbols.constants, *problem.domain[-1:])
+    return next((name for name in names if name not in problem.domain), names[-1])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -721,6 +729,8 @@ class Shrunk:
     calls:       runs of the engine under test; one run of many problems is one call
     seconds:     the duration of the shrink
     is_finished: whether it ended before the limit on calls or seconds
+    num_judged:  the number of problems that were run alone
+    refusals:    the reasons why an engine declined problems, one for each problem
     """
 
     failure: Failure
@@ -728,6 +738,8 @@ class Shrunk:
     calls: int
     seconds: float
     is_finished: bool
+    num_judged: int = 0
+    refusals: tuple[str, ...] = ()
 
     @property
     def problem(self) -> Problem:
@@ -777,6 +789,8 @@ def shrink_with(oracle: Oracle, failure: Failure) -> Shrunk:
         calls=oracle.calls,
         seconds=oracle.seconds,
         is_finished=is_finished,
+        num_judged=oracle.num_judged,
+        refusals=tuple(oracle.refusals),
     )
 
 

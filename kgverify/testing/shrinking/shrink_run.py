@@ -1,10 +1,11 @@
 """Shrink a divergence of a run on a real graph: first cut the graph to a proof slice, then shrink the slice."""
 
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import islice, pairwise
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
@@ -18,6 +19,7 @@ from kgverify.engines.table import COMPILED
 from kgverify.errors import UserError, count_of
 from kgverify.escaping import make_visible
 from kgverify.graphs.graph import KnowledgeGraph
+from kgverify.graphs.vocabulary import NO_VOCABULARY, Vocabulary
 from kgverify.program.atoms import NamedAtom
 from kgverify.program.outcomes import STEP_STAGES, Origin, Stage
 from kgverify.program.program import NamedRule
@@ -26,19 +28,15 @@ from kgverify.runs.engine_makers import EAGER, PLAIN, EngineSpec, Sides
 from kgverify.runs.job import choose_reference, load_run_graph, read_job, write_down
 from kgverify.step.clauses import Clauses
 from kgverify.testing.checking.check import Checker
-from kgverify.testing.checking.failure import sign
+from kgverify.testing.checking.failure import Signature, describe_refusals, sign
 from kgverify.testing.problems.problem import (
-    NO_SPREAD,
     SHORTEST,
     PolicySpec,
     Problem,
-    Spread,
-    free_prefix,
-    list_constants,
     rename_variables,
 )
 from kgverify.testing.reproducers.text_format import Reproducer, make_reproducer, saving_bugs, write_reproducer
-from kgverify.testing.shrinking.shrink import Budget, Oracle, OutOfBudget, Shrunk, drop, list_predicates, shrink_with
+from kgverify.testing.shrinking.shrink import Budget, Oracle, OutOfBudget, Shrunk, shrink_with
 from kgverify.trace.model.header import EngineInfo
 from kgverify.trace.model.trace import Trace
 from kgverify.verification.verify import Verification
@@ -50,7 +48,7 @@ NEIGHBOURS: Final = (2, 4, 8, 16, 32, 64)
 WIDE: Final = Sizes(match_window=1024, score_window=256)
 """The sizes of an engine for slices."""
 MAX_FOUND: Final = 6
-"""The largest number of facts found one by one if ids matter, in addition to the facts that a derivation touched."""
+"""The largest number of facts found one by one, in addition to the facts that a derivation touched."""
 START: Final = "start"
 """A predicate that leads to a goal in the middle of a derivation."""
 
@@ -78,6 +76,7 @@ class Slicer:
     verification: Verification
     graph: KnowledgeGraph
     policy: PolicySpec = SHORTEST
+    vocabulary: Vocabulary = NO_VOCABULARY
 
     def slices(self, divergence: Divergence) -> Iterator[list[Problem]]:
         """Yield problems in rounds, the smallest first. The problems of a round are tried together."""
@@ -104,7 +103,8 @@ class Slicer:
             constant = next((t for a in (query, *way.goal) for t in a[1:] if isinstance(t, str)), "a")
             into = NamedRule(NamedAtom(START, constant, constant), way.goal)
             starts.insert(0, (here, rename_variables([way.goal[0]])[0], here.rules))
-            starts.insert(1, (here, into.clause_head, (into, *here.rules)))
+            if not self.vocabulary.is_closed:
+                starts.insert(1, (here, into.clause_head, (into, *here.rules)))
         predicate = way.goal[0].predicate if way.goal else query.predicate
         for num in PRECEDING:
             yield [
@@ -170,6 +170,7 @@ class Slicer:
             num_corruptions=0,
             seed=self.verification.report.run.seed,
             sizes=WIDE,
+            vocabulary=self.vocabulary,
         )
 
     def _after(self, num: int, predicate: str, facts: tuple[NamedAtom, ...]) -> tuple[NamedAtom, ...]:
@@ -252,87 +253,25 @@ class _Side:
         return [self._reader.read(i) for i in range(first, end if last is None else min(first + last + 1, end))]
 
 
-def shrink_keeping_ids(problem: Problem, touched: Iterable[NamedAtom], oracle: Oracle) -> Problem:
-    """Remove facts while symbols keep their ids; return the problem unchanged if it no longer fails.
+def find_needed(problem: Problem, touched: Iterable[NamedAtom], oracle: Oracle) -> Problem:
+    """Return a problem with the facts that are likely to be needed, and the others that are, found by halving.
 
-    Some faults depend on the distance between ids, but a part of a graph numbers its symbols anew. Therefore facts of
-    an extra predicate, which no goal can reach, come first and preserve the numbers.
-
-    touched: facts that are likely to be needed; the others are found by halving
+    The problem must have a vocabulary, which numbers its symbols whichever facts it has.
     """
-    numbered = _Numbered(problem)
     chosen = list(dict.fromkeys(touched))
     known = set(chosen)
     rest = [fact for fact in dict.fromkeys(problem.facts) if fact not in known]
-    if not oracle.holds(numbered.with_facts([*chosen, *rest])):
-        return problem
+
+    def keep(num: int) -> Problem:
+        return replace(problem, facts=(*chosen, *rest[:num]))
+
     for _ in range(MAX_FOUND):
-        if oracle.holds(numbered.with_facts(chosen)):
-            break
-        needed = bisect_left(
-            range(1, len(rest)), True, key=lambda num: oracle.holds(numbered.with_facts([*chosen, *rest[:num]]))
-        )
+        if oracle.holds(keep(0)):
+            return keep(0)
+        needed = bisect_left(range(1, len(rest)), True, key=lambda num: oracle.holds(keep(num)))
         chosen.append(rest[needed])
         rest = rest[:needed]
-    else:
-        chosen += rest
-    found = oracle.drop_items(numbered.with_facts(chosen), chosen, numbered.with_facts)
-    found = drop("rules", found, oracle)
-    fewer = _Numbered(replace(problem, rules=found.rules))
-    return fewer.close_gaps([fact for fact in chosen if fact in set(found.facts)], oracle)
-
-
-class _Numbered:
-    """A problem with facts that number its symbols.
-
-    constants: the constants in the order of their ids
-    prefix:    a prefix that no name of the problem has
-    declared:  facts that number the predicates. Their constant comes first, so that the distances between all others
-               are kept
-    """
-
-    def __init__(self, problem: Problem) -> None:
-        self.problem = problem
-        self.constants = list(list_constants(problem.atoms()))
-        predicates = list_predicates(problem)
-        self.prefix = free_prefix("known", (*self.constants, *predicates), "_")
-        self.declared = [NamedAtom(predicate, f"{self.prefix}c", f"{self.prefix}c") for predicate in predicates]
-
-    def with_facts(self, facts: Sequence[NamedAtom]) -> Problem:
-        """Return the problem with only these facts, but all symbols numbered as in the whole problem."""
-        return replace(self.problem, facts=(*self.declared, *self._number(self.constants), *facts))
-
-    def close_gaps(self, facts: Sequence[NamedAtom], oracle: Oracle) -> Problem:
-        """Return the problem with these facts, and as few unused constants as possible."""
-        needed = list_constants([*facts, *self.problem.atoms(with_facts=False)])
-        ids = [i for i, name in enumerate(self.constants) if name in needed]
-        gaps = [i - before - 1 for before, i in pairwise([-1, *ids])]
-        best = self._with_gaps(facts, ids, gaps)
-        if not oracle.holds(best):
-            return self.with_facts(facts)
-        for at in sorted(range(len(gaps)), key=lambda at: -gaps[at]):
-            fewer = [*gaps[:at], 0, *gaps[at + 1 :]]
-            if fewer != gaps and oracle.holds(attempt := self._with_gaps(facts, ids, fewer)):
-                best, gaps = attempt, fewer
-        return best
-
-    def _with_gaps(self, facts: Sequence[NamedAtom], ids: Sequence[int], gaps: Sequence[int]) -> Problem:
-        """Return the problem with unused constants before each needed one; the largest gap becomes a spread."""
-        widest = gaps.index(max(gaps, default=0)) if gaps else 0
-        names: list[list[str]] = [[], []]
-        for at, (i, gap) in enumerate(zip(ids, gaps, strict=True)):
-            unused = range(gap if at != widest else 0)
-            names[at >= widest] += [*(f"{self.prefix}{at}_{k}" for k in unused), self.constants[i]]
-        low = set(names[0])
-        below = [fact for fact in facts if set(list_constants([fact])) <= low]
-        front = [*self.declared, *self._number(names[0]), *below]
-        spread = Spread(constants=gaps[widest], after=len(front)) if gaps and gaps[widest] else NO_SPREAD
-        above = [fact for fact in facts if fact not in below]
-        return replace(self.problem, facts=(*front, *self._number(names[1]), *above), spread=spread)
-
-    def _number(self, constants: Sequence[str]) -> list[NamedAtom]:
-        pairs = zip(constants[::2], [*constants[1::2], *constants[-1:]], strict=False)
-        return [NamedAtom(self.prefix, first, second) for first, second in pairs]
+    return keep(len(rest))
 
 
 RANDOM_POLICIES: Final = tuple(PolicySpec("two_tower", seed=seed) for seed in range(4))
@@ -356,6 +295,7 @@ class ShrunkRun:
     graph:   the graph of the run
     sliced:  the problem of the proof slice, with which the shrinker began
     engine:  the engine on which the divergence was shrunk; reference: the engine that it was compared with
+    signature: the signature of the divergence in the run
     """
 
     shrunk: Shrunk
@@ -364,6 +304,7 @@ class ShrunkRun:
     report: Report
     engine: EngineSpec = EAGER
     reference: EngineSpec = PLAIN
+    signature: Signature
 
     @property
     def removed(self) -> float:
@@ -381,7 +322,7 @@ class ShrunkRun:
             f" {len(problem.rules):,}; {count_of(self.shrunk.calls, 'run')} of the engine",
         )
         return make_reproducer(
-            self.shrunk.failure,
+            replace(self.shrunk.failure, signature=self.signature),
             self.engine,
             reference=self.reference,
             lockstep=report.lockstep,
@@ -433,8 +374,7 @@ class ShrunkRun:
         is_other = self.engine.name == COMPILED and self.engine != find_engines(self.report)[-1]
         against = "" if self.reference == PLAIN else f", compared with {self.reference}"
         lines = [
-            f"{shrunk.failure.signature}   on {self.engine}{against}"
-            + (", where it occurs as well" if is_other else ""),
+            f"{self.signature}   on {self.engine}{against}" + (", where it occurs as well" if is_other else ""),
             f"   graph      {count_of(len(graph.train), 'fact')}, {count_of(len(graph.rules), 'rule')}",
             f"   slice      {count_of(len(sliced.facts), 'fact')}, {count_of(len(sliced.rules), 'rule')}"
             f"   ({self.removed:.1%} of the facts removed)",
@@ -442,8 +382,12 @@ class ShrunkRun:
             f" {count_of(len(minimum.queries) + len(minimum.unranked), 'query')}"
             f"   in {count_of(shrunk.calls, 'run')}, {shrunk.seconds:.1f} s"
             + ("" if shrunk.is_finished else ", the smallest found before --max-calls or --seconds ran out"),
-            "",
         ]
+        if minimum.vocabulary:
+            lines.append(f"   needs      {minimum.vocabulary}")
+        if refused := describe_refusals(Counter(shrunk.refusals), len(shrunk.refusals), shrunk.num_judged):
+            lines.append(f"   refused    {refused}")
+        lines.append("")
         program = str(minimum).splitlines()
         if len(program) > MOST_SHOWN:
             hidden = len(program) - MOST_SHOWN
@@ -518,7 +462,8 @@ def shrink_divergence(
     budget.progress("slice", sliced, oracle.calls)
     failure = oracle.judge(sliced)
     assert failure is not None
-    return ShrunkRun(shrunk=shrink_with(oracle, failure), sliced=sliced, graph=graph, report=report)
+    shrunk = shrink_with(oracle, failure)
+    return ShrunkRun(shrunk=shrunk, sliced=sliced, graph=graph, report=report, signature=oracle.signature.held)
 
 
 def find_engines(report: Report) -> list[EngineSpec]:
@@ -550,20 +495,29 @@ def _find_slice(verification: Verification, graph: KnowledgeGraph, number: int, 
     divergence = report.divergences[number - 1]
     is_plain = report.policy.name == SHORTEST.name
     policies = (SHORTEST,) if is_plain else (*RANDOM_POLICIES, SHORTEST)
+    # Few symbols are tried first, then all of the graph, with their ids.
+    whole = Vocabulary.of(graph)
+    slicers = [Slicer(verification, graph, policy, ids) for ids in (NO_VOCABULARY, whole) for policy in policies]
+    refusing: set[int] = set()
     try:
-        rounds = [Slicer(verification, graph, policy).slices(divergence) for policy in policies]
-        for attempts in (attempts for attempts in zip(*rounds, strict=True)):
-            for of_policy in attempts:
-                if (found := oracle.first(of_policy, None)) is None:
+        for attempts in zip(*(slicer.slices(divergence) for slicer in slicers), strict=True):
+            for i, of_slicer in enumerate(attempts):
+                if i in refusing:
                     continue
-                if len(found.facts) < len(graph.train):
+                if (found := oracle.first(of_slicer, None)) is None:
+                    refusing |= {i} if all(map(oracle.has_refused, of_slicer)) else set()
+                    continue
+                kept = replace(found, vocabulary=whole)
+                if len(found.facts) < len(graph.train) or not oracle.holds(kept):
                     return found
-                return shrink_keeping_ids(found, Slicer(verification, graph).touched(divergence), oracle)
+                return find_needed(kept, slicers[i].touched(divergence), oracle)
     except OutOfBudget:
         if oracle.smallest is not None:
             return oracle.smallest
+    refused = describe_refusals(Counter(oracle.refusals), len(oracle.refusals), oracle.num_judged)
     raise NoSlice(
-        f"no part of the graph was found that diverges in the same way ({oracle.signature}) in {count_of(oracle.calls, 'run')}",
+        f"no part of the graph was found that diverges in the same way ({oracle.signature}) in {count_of(oracle.calls, 'run')}"
+        + (f"; {refused}" if refused else ""),
         where=f"divergence {number}",
         fix="choose another divergence of the same cause, or allow more --seconds"
         + ("" if is_plain else "; it may take the weights of the run's policy, which a problem cannot have"),

@@ -1,0 +1,63 @@
+"""Fit generated problems to the programs that engines support: their names and the forms of their rules."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from random import Random
+
+from kgverify.engines.support import Support
+from kgverify.graphs.graph import KnowledgeGraph
+from kgverify.graphs.vocabulary import Vocabulary
+from kgverify.runs.engine_makers import AnyEngine, MakePipeline, find_support
+from kgverify.testing.checking.guard import find_refused
+from kgverify.testing.problems.neighbourhood import cut_problems
+from kgverify.testing.problems.problem import Problem, list_predicates, replace_symbols
+
+
+def find_supports(
+    engines: Sequence[AnyEngine], makers: Sequence[MakePipeline], graph: KnowledgeGraph | None = None
+) -> tuple[Support, ...]:
+    """Return what engines declare to support.
+
+    If an engine declines a problem cut from the graph because of its names, and accepts it with all names of the graph, these
+    are the names that it knows.
+    """
+    declared = tuple(map(find_support, engines))
+    if graph is None or any(each.vocabulary is not None for each in declared):
+        return declared
+    whole = Vocabulary.of(graph)
+    for problem in cut_problems(graph):
+        named = replace(problem, vocabulary=whole)
+        if find_refused(makers, [problem]) and not find_refused(makers, [named]):
+            return (*declared, Support(whole))
+        break
+    return declared
+
+
+def fit_problems(problems: Iterable[Problem], supports: Sequence[Support], seed: int, first: int = 0) -> list[Problem]:
+    """Return problems without the rules that some engine does not support, and with names that it knows."""
+    if all(each == Support() for each in supports):
+        return list(problems)
+    return [_fit(problem, supports, Random(f"{seed}:{i}")) for i, problem in enumerate(problems, first)]
+
+
+def _fit(problem: Problem, supports: Sequence[Support], rng: Random) -> Problem:
+    rules = tuple(rule for rule in problem.rules if all(each.allows(rule) for each in supports))
+    if len(rules) < len(problem.rules):
+        problem = replace(problem, rules=rules)
+    known = next((each.vocabulary for each in supports if each.vocabulary is not None), None)
+    if known is None or not known.is_closed:
+        return problem
+    mappings = []
+    for symbols, names in (
+        (known.symbols.predicates, list_predicates(problem.atoms())),
+        (known.symbols.constants, problem.domain),
+    ):
+        # Names of the vocabulary stay. The others become symbols of any ids, if it has enough.
+        taken = {*names} & {*symbols}
+        free = [name for name in symbols if name not in taken]
+        others = [name for name in names if name not in taken]
+        mappings.append(dict(zip(others, rng.sample(free, min(len(free), len(others))), strict=False)))
+        if len(others) > len(free):
+            mappings[-1] |= {name: rng.choice(symbols) for name in others[len(free) :]}
+    fitted = replace_symbols(problem, mappings[1], mappings[0])
+    return replace(fitted, vocabulary=known)
