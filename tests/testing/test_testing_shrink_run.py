@@ -124,7 +124,7 @@ def far_apart() -> tuple[kv.KnowledgeGraph, kv.Report]:
 
 
 @pytest.mark.deep
-@pytest.mark.parametrize("calls", [8, 300])
+@pytest.mark.parametrize("calls", [28, 300])
 def test_out_of_calls_the_smallest_found_so_far_is_given_though_it_be_the_whole_graph(far_apart, calls):
     graph, report = far_apart
     shrunk = kv.shrink(report, graph=graph, max_calls=calls)

@@ -195,7 +195,9 @@ class _Numbers:
                 where="Encoding",
                 fix="give each name a number of its own",
             )
-        self.highest = int(own.max()) if len(own) else (numbers - 1 if isinstance(numbers, int) else 0)
+        # An engine may know more names than the program has, and numbers its variables above all of them.
+        highest = max(map(int, numbers.values()), default=0) if isinstance(numbers, Mapping) else numbers - 1
+        self.highest = max([highest, *own.tolist()])
 
     def knows(self, number: int) -> bool:
         """Return whether a number is that of a name."""

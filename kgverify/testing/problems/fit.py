@@ -2,13 +2,16 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from itertools import islice
 from random import Random
 
 from kgverify.engines.support import Support
 from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.graphs.vocabulary import Vocabulary
+from kgverify.program.limits import OURS
 from kgverify.runs.engine_makers import AnyEngine, MakePipeline, find_support
 from kgverify.testing.checking.guard import find_refused
+from kgverify.testing.problems.decode import draw_simplest
 from kgverify.testing.problems.neighbourhood import cut_problems
 from kgverify.testing.problems.problem import Problem, list_predicates, replace_symbols
 
@@ -18,19 +21,16 @@ def find_supports(
 ) -> tuple[Support, ...]:
     """Return what engines declare to support.
 
-    If an engine declines a problem cut from the graph because of its names, and accepts it with all names of the graph, these
-    are the names that it knows.
+    If an engine refuses the simplest generated problem, and accepts one with all names of the graph, these are the names that
+    it knows.
     """
     declared = tuple(map(find_support, engines))
     if graph is None or any(each.vocabulary is not None for each in declared):
         return declared
     whole = Vocabulary.of(graph)
-    for problem in cut_problems(graph):
-        named = replace(problem, vocabulary=whole)
-        if find_refused(makers, [problem]) and not find_refused(makers, [named]):
-            return (*declared, Support(whole))
-        break
-    return declared
+    named = [replace(problem, vocabulary=whole) for problem in islice(cut_problems(graph), 1)]
+    is_fixed = find_refused(makers, [draw_simplest(OURS)]) and named and not find_refused(makers, named)
+    return (*declared, Support(whole)) if is_fixed else declared
 
 
 def fit_problems(problems: Iterable[Problem], supports: Sequence[Support], seed: int, first: int = 0) -> list[Problem]:

@@ -507,7 +507,9 @@ def _find_slice(verification: Verification, graph: KnowledgeGraph, number: int, 
                 if (found := oracle.first(of_slicer, None)) is None:
                     refusing |= {i} if all(map(oracle.has_refused, of_slicer)) else set()
                     continue
-                kept = replace(found, vocabulary=whole)
+                # The other slices have a predicate that the graph lacks.
+                known = slicers[i].vocabulary or replace(whole, is_closed=False, graph=None)
+                kept = replace(found, vocabulary=known)
                 if len(found.facts) < len(graph.train) or not oracle.holds(kept):
                     return found
                 return find_needed(kept, slicers[i].touched(divergence), oracle)
