@@ -467,8 +467,9 @@ def _choose_laws(
     dialects: list[Dialect | None] = [*dict.fromkeys(problem.limits.dialect for problem in problems)] or [OURS]
     incomplete = ""
     if laws is None and any(problem.vocabulary.is_closed for problem in problems):
-        dialects, incomplete = [None], "the engine knows only some names"
-    elif laws is None and not _shows_all(info, problems[:1]):
+        # Most laws compare with a program of other names or sizes.
+        return [], dict.fromkeys(LAWS, "the engine knows only some names")
+    if laws is None and not _shows_all(info, problems[:1]):
         dialects, incomplete = [None], "the engine does not record all that they need"
     elif laws is None and not is_own:
         dialects = [None]

@@ -1,5 +1,6 @@
 """A vocabulary: the symbols of a program in the order of their ids, whether they occur in it or not."""
 
+import hashlib
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -72,6 +73,12 @@ class Vocabulary:
     def symbols(self) -> Symbols:
         """The symbols, with names for the unused ones."""
         return Symbols(tuple(_name_all(self.predicates)), tuple(_name_all(self.constants)))
+
+    @cached_property
+    def digest(self) -> str:
+        """A digest of the names in order."""
+        names = "\n".join((*self.symbols.predicates, "", *self.symbols.constants))
+        return hashlib.sha256(names.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
     def open(self, predicates: Collection[str], constants: Collection[str]) -> "Vocabulary":
         """Return the same numbers for these symbols, without the names of the others; further symbols may occur."""

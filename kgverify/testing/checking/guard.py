@@ -162,38 +162,36 @@ def guard(make_pipeline: MakePipeline, role: str = "") -> MakePipeline:
     role: the role of the engine, named in the crash's situation unless it is the engine under test
     """
 
-    def make(run: Run, sizes: Sizes) -> Pipeline:
-        def refuse(part: str, message: str, error: BaseException) -> Exception:
-            if missing := find_missing_dependency(error, role):
-                return missing
-            situation = TypeError.__name__ if isinstance(error, _WrongResult) else type(error).__name__
-            situation = f"{situation} of {role}" if role else situation
-            if part in SET_UP and (reason := find_refusal(error, run)):
-                return EngineRefusal(reason, situation)
-            return EngineCrash(message, situation)
+    def refuse(part: str, message: str, error: BaseException) -> Exception:
+        if missing := find_missing_dependency(error, role):
+            return missing
+        situation = TypeError.__name__ if isinstance(error, _WrongResult) else type(error).__name__
+        situation = f"{situation} of {role}" if role else situation
+        if part in SET_UP and isinstance(error, (NotImplementedError, UserError)):
+            reason = error.message if isinstance(error, UserError) else str(error)
+            return EngineRefusal(first_line(reason) or "not implemented", situation)
+        return EngineCrash(message, situation)
 
-        return _replace_exceptions(make_pipeline, refuse, is_limited=True)(run, sizes)
-
-    return make
+    return _replace_exceptions(_refuse_names(make_pipeline), refuse, is_limited=True)
 
 
 SET_UP: Final = ("make", "numbers")
 """The parts of a pipeline in which an engine may decline a problem. Later exceptions are crashes."""
 
 
-def find_refusal(error: BaseException, run: Run) -> str:
-    """Return why an engine that is being made declines a run; empty if the exception is no refusal, but a mistake.
+def _refuse_names(make_pipeline: MakePipeline) -> MakePipeline:
+    """Return the same maker, but a KeyError for a name of the program is a refusal, not a mistake."""
 
-    NotImplementedError and UserError are refusals, and so is a KeyError for a name of the program.
-    """
-    symbols = run.graph.program.symbols
-    if isinstance(error, UserError):
-        return first_line(error.message)
-    if isinstance(error, NotImplementedError):
-        return first_line(str(error)) or "not implemented"
-    if isinstance(error, KeyError) and error.args and isinstance(name := error.args[0], str):
-        return f"unknown name {name!r}" if name in symbols.predicate_ids or name in symbols.constant_ids else ""
-    return ""
+    def make(run: Run, sizes: Sizes) -> Pipeline:
+        try:
+            return make_pipeline(run, sizes)
+        except KeyError as error:
+            symbols = run.graph.program.symbols
+            if error.args and error.args[0] in symbols.predicate_ids.keys() | symbols.constant_ids.keys():
+                raise NotImplementedError(f"unknown name {error}") from error
+            raise
+
+    return make
 
 
 def explain(make_pipeline: MakePipeline, where: str, *, allows_unsupported: bool = False) -> MakePipeline:
@@ -450,5 +448,5 @@ def make_once(make_pipeline: MakePipeline, problem: Problem) -> EngineInfo:
 def check_made(make_pipeline: MakePipeline, where: str, problem: Problem) -> None:
     """Raise UserError if an engine cannot be made for a simple problem, which would otherwise look like a crash."""
     with suppress(NotImplementedError):
-        # An unsupported policy is not a mistake.
-        make_once(explain(make_pipeline, where, allows_unsupported=True), problem)
+        # An unsupported policy or name is not a mistake.
+        make_once(explain(_refuse_names(make_pipeline), where, allows_unsupported=True), problem)

@@ -2,8 +2,9 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from itertools import islice
+from itertools import chain, islice
 from random import Random
+from typing import Final
 
 from kgverify.engines.support import Support
 from kgverify.graphs.graph import KnowledgeGraph
@@ -14,6 +15,9 @@ from kgverify.testing.checking.guard import find_refused
 from kgverify.testing.problems.decode import draw_simplest
 from kgverify.testing.problems.neighbourhood import cut_problems
 from kgverify.testing.problems.problem import Problem, list_predicates, replace_symbols
+
+SHARE_OF_ENDS: Final = 0.5
+"""The share of problems that have the last symbol of a vocabulary, and of those that have the first."""
 
 
 def find_supports(
@@ -47,17 +51,19 @@ def _fit(problem: Problem, supports: Sequence[Support], rng: Random) -> Problem:
     known = next((each.vocabulary for each in supports if each.vocabulary is not None), None)
     if known is None or not known.is_closed:
         return problem
-    mappings = []
-    for symbols, names in (
-        (known.symbols.predicates, list_predicates(problem.atoms())),
-        (known.symbols.constants, problem.domain),
-    ):
-        # Names of the vocabulary stay. The others become symbols of any ids, if it has enough.
-        taken = {*names} & {*symbols}
-        free = [name for name in symbols if name not in taken]
-        others = [name for name in names if name not in taken]
-        mappings.append(dict(zip(others, rng.sample(free, min(len(free), len(others))), strict=False)))
-        if len(others) > len(free):
-            mappings[-1] |= {name: rng.choice(symbols) for name in others[len(free) :]}
-    fitted = replace_symbols(problem, mappings[1], mappings[0])
+    symbols = known.symbols
+    predicates = _choose_names(list_predicates(problem.atoms()), symbols.predicates, rng)
+    fitted = replace_symbols(problem, _choose_names(problem.domain, symbols.constants, rng), predicates)
     return replace(fitted, vocabulary=known)
+
+
+def _choose_names(names: Sequence[str], known: Sequence[str], rng: Random) -> dict[str, str]:
+    """Return known names for the others: of any ids, and often of the lowest and the highest. If there are few, some recur."""
+    taken = {*names} & {*known}
+    free = [name for name in known if name not in taken] or [*known]
+    others = [name for name in names if name not in taken]
+    chosen = rng.sample(free, min(len(free), len(others)))
+    for i, end in enumerate((free[-1], free[0])):
+        if i < len(chosen) and end not in chosen and rng.random() < SHARE_OF_ENDS:
+            chosen[i] = end
+    return dict(zip(others, chain(chosen, iter(lambda: rng.choice(free), None)), strict=False))

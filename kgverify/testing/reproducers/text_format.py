@@ -191,7 +191,7 @@ def _render_settings(problem: Problem) -> list[str]:
     ids, graph = problem.vocabulary, problem.vocabulary.graph
     lists: dict[str, Items] = {"constants": problem.constants}
     if graph is not None:
-        settings["vocabulary"] = f"graph {msgspec.json.encode(graph).decode()}"
+        settings["vocabulary"] = f"graph {ids.digest} {msgspec.json.encode(graph).decode()}"
     elif ids:
         settings["vocabulary"] = "closed" if ids.is_closed else "open"
         lists |= {f"vocabulary_{kind}": getattr(ids, kind) for kind in _KINDS}
@@ -430,16 +430,17 @@ class _Header:
             raise UserError(error.message, where=where, fix=error.fix) from None
 
     def _read_vocabulary(self) -> Vocabulary:
-        kind, _, graph = self.text("vocabulary", "open").partition(" ")
+        kind, digest, graph = (*self.text("vocabulary", "open").split(" ", 2), "", "")[:3]
         items = [self._read_items(f"vocabulary_{name}", is_counted=True) for name in _KINDS]
         if kind != "graph":
             return Vocabulary(items[0], items[1], is_closed=self.choose("vocabulary", kind, "closed", "open"))
         try:
-            return _read_graph(graph)
+            ids = _read_graph(graph)
+            if ids.digest != digest:
+                raise self.error(f"{ids} has other symbols than before", "give the graph's former files", "vocabulary")
+            return ids
         except msgspec.DecodeError as error:
-            raise self.error(
-                f"{error}", 'write the files of a graph, such as graph {"spec": "countries"}', "vocabulary"
-            ) from None
+            raise self.error(f"{error}", "write a digest and the files of a graph", "vocabulary") from None
 
     def _read_items(self, key: str, *, is_counted: bool = False) -> Any:
         written = self._single(key)
