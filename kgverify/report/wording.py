@@ -23,7 +23,7 @@ from kgverify.escaping import make_visible
 from kgverify.program.limits import MAX_ATOMS, MAX_RESOLVENTS, DeclaredLimits
 from kgverify.program.outcomes import DifferenceClass, Stage
 from kgverify.report.content import ReportContent
-from kgverify.trace.model.header import EngineInfo
+from kgverify.trace.model.header import FROM_SCORES, EngineInfo
 
 MOST_CHARACTERS: Final = 400
 """The maximum number of characters of one text; names can have any length."""
@@ -200,7 +200,12 @@ def describe_run(report: ReportContent) -> str:
         parts += [f"{corruptions} a side", f"seed {run.seed}"] * (not report.coverage.rankings)
     if report.coverage.rankings:
         return ", ".join(parts)
-    parts.append(f"policy {clip(report.policy.name, MOST_OF_NAME) or 'unknown'}")
+    sides = report.environment.expected, report.environment.actual
+    scoring = [clip(side.name, MOST_OF_NAME) for side in sides if side.mode.endswith(FROM_SCORES)]
+    if len(scoring) < len(sides):
+        parts.append(f"policy {clip(report.policy.name, MOST_OF_NAME) or 'unknown'}")
+    if scoring:
+        parts.append(f"choices by the scores of {' and '.join(dict.fromkeys(scoring))}")
     return ", ".join([*parts, "lockstep"] if report.lockstep else parts)
 
 

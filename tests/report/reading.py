@@ -217,6 +217,13 @@ WORDS: Final[Mapping[str, Words]] = {
             if report["exercise"]["expected"]["outcomes" if name == "proved" else name] is None
         )
     ),
+    "scoring": Words(
+        lambda made: " and ".join(
+            dict.fromkeys(
+                made[side]["name"] for side in ("expected", "actual") if made[side]["mode"].endswith("its scores")
+            )
+        )
+    ),
     "unused": Words(lambda side: side["num_rules"] - side["rules"]),
     "has_unused": Words(lambda side: side["rules"] is not None and side["rules"] < (side["num_rules"] or 0)),
     "unused_rules": Words(_unused_rules, ("unused_rules",)),

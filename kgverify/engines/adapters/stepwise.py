@@ -18,7 +18,7 @@ from kgverify.progress import Progress, no_progress
 from kgverify.step.clauses import number_variables
 from kgverify.step.plain_step import Taken, TakenStep, find_outcome, log_softmax
 from kgverify.trace.model.columns import Candidates, CandidateSet, Columns, Resolvents, Steps, starts_of
-from kgverify.trace.model.header import EngineInfo
+from kgverify.trace.model.header import FROM_SCORES, EngineInfo
 
 AtomIds: TypeAlias = tuple[int, int, int]
 """Predicate, first, second. An argument below 0 is a variable: variable number v is -1 - v."""
@@ -199,7 +199,7 @@ def describe_mode(arrays: str, given: Collection[str] = ()) -> str:
     """Return the mode of an engine: its arrays, and who chooses. given: which of "scores" and "choice" it returns."""
     if "choice" in given:
         return arrays
-    return f"{arrays}, choices by kgverify" + (" from its scores" if "scores" in given else "")
+    return f"{arrays}, {FROM_SCORES if 'scores' in given else 'choices by kgverify'}"
 
 
 def _as_set(goal: Iterable[Sequence[Any]]) -> Hashable:

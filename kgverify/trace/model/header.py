@@ -48,6 +48,9 @@ class EngineInfo(msgspec.Struct, frozen=True):
 SEARCHED: Final = "searched"
 """The mode of an engine that searches for any proof. Its outcomes OPEN and DEPTH_LIMIT leave a candidate undecided."""
 
+FROM_SCORES: Final = "choices by kgverify from its scores"
+"""The end of the mode of an engine that scores resolvents itself, so that the run's policy chooses nothing there."""
+
 NUM_STEPS: Final = "candidates.num_steps"
 """The column without which nothing is known about steps."""
 _IDENTITY: Final = frozenset(f"candidates.{name}" for name in KNOWLEDGE_GRAPH.identity)
