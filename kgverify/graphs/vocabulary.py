@@ -16,6 +16,8 @@ Items: TypeAlias = tuple[str | int, ...]
 
 FILLER: Final = "~"
 """The prefix of unused symbols, repeated if a vocabulary itself has such names."""
+MOST_SHOWN: Final = 12
+"""The largest number of names and numbers of either kind in a text."""
 MAX_UNUSED: Final = 1 << 22
 """The largest number of unused symbols of either kind."""
 
@@ -112,11 +114,7 @@ class Vocabulary:
             name = f" {self.graph.spec or self.graph.train[0]}" if self.graph is not None else ""
             return f"the graph{name}'s {' and '.join(count_of(*each) for each in sizes)}"
         kinds = (("predicates", self.predicates), ("constants", self.constants))
-        return "; ".join(
-            f"{title} {', '.join(f'{item:,} unused' if isinstance(item, int) else item for item in items)}"
-            for title, items in kinds
-            if items
-        )
+        return "; ".join(f"{title} {_describe(items)}" for title, items in kinds if items)
 
 
 NO_VOCABULARY: Final = Vocabulary()
@@ -136,6 +134,11 @@ def _name_all(items: Items) -> Iterator[str]:
         num = item if isinstance(item, int) else 1
         yield from [item] if isinstance(item, str) else (f"{prefix}{i}" for i in range(number, number + num))
         number += num
+
+
+def _describe(items: Items) -> str:
+    shown = [f"{item:,} unused" if isinstance(item, int) else item for item in items[:MOST_SHOWN]]
+    return ", ".join(shown) + (f" and {len(items) - len(shown):,} more" if len(items) > len(shown) else "")
 
 
 def _hide(items: Items, used: Collection[str]) -> Items:

@@ -120,7 +120,7 @@ class Int16(Named):
 
 
 class Float32(Named):
-    """Has keys that are no whole numbers, and not exact."""
+    """Rounds its keys to floats of 32 bits."""
 
     def pack(self, p, a, b):
         return float(np.float32(super().pack(p, a, b)))

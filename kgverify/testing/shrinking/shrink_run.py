@@ -2,9 +2,9 @@
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import islice
 from pathlib import Path
 from typing import Final
@@ -43,6 +43,8 @@ from kgverify.verification.verify import Verification
 
 PRECEDING: Final = (0, 64, 256, 1024)
 """The numbers of preceding facts of the selected atom's predicate to add to a slice, since a cap counts them."""
+MANY: Final = 256
+"""The number of facts from everywhere in the graph to add to a slice."""
 NEIGHBOURS: Final = (2, 4, 8, 16, 32, 64)
 """The numbers of neighbouring candidates to try together with a differing candidate that does not differ alone."""
 WIDE: Final = Sizes(match_window=1024, score_window=256)
@@ -106,9 +108,12 @@ class Slicer:
             if not self.vocabulary.is_closed:
                 starts.insert(1, (here, into.clause_head, (into, *here.rules)))
         predicate = way.goal[0].predicate if way.goal else query.predicate
-        for num in PRECEDING:
+        surroundings: list[Callable[[tuple[NamedAtom, ...]], tuple[NamedAtom, ...]]]
+        surroundings = [partial(self._after, num, predicate) for num in PRECEDING]
+        surroundings.insert(1, self._among)
+        for surround in surroundings:
             yield [
-                self._problem(self._after(num, predicate, facts), rules, (unranked,))
+                self._problem(surround(facts), rules, (unranked,))
                 for touched, unranked, rules in starts
                 for facts in dict.fromkeys((touched.facts, touched.matching))
             ]
@@ -178,6 +183,12 @@ class Slicer:
         known = set(facts)
         others = (fact for fact in self._facts if fact.predicate == predicate and fact not in known)
         return (*islice(others, num), *facts)
+
+    def _among(self, facts: tuple[NamedAtom, ...]) -> tuple[NamedAtom, ...]:
+        """Return the facts among others from everywhere in the graph, which fill tables and their order."""
+        known = set(facts)
+        others = self._facts[:: max(1, len(self._facts) // MANY)]
+        return (*(fact for fact in others if fact not in known), *facts)
 
     def _touched(self, rows: Sequence[int], last: int | None, *, only_last: bool = False) -> Touched:
         """Return the clauses that the steps of candidates touched, up to a step; with `only_last`, in that step only."""
@@ -507,8 +518,8 @@ def _find_slice(verification: Verification, graph: KnowledgeGraph, number: int, 
                 if (found := oracle.first(of_slicer, None)) is None:
                     refusing |= {i} if all(map(oracle.has_refused, of_slicer)) else set()
                     continue
-                # The other slices have a predicate that the graph lacks.
-                known = slicers[i].vocabulary or replace(whole, is_closed=False, graph=None)
+                has_start = any(rule.clause_head.predicate == START for rule in found.rules)
+                known = replace(whole, is_closed=False, graph=None) if has_start else whole
                 kept = replace(found, vocabulary=known)
                 if len(found.facts) < len(graph.train) or not oracle.holds(kept):
                     return found
