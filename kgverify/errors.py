@@ -1,10 +1,14 @@
 """The two kinds of error: a user's mistake, reported with its fix, and a bug in kgverify, reported with its stack trace."""
 
+import contextlib
+import os
 from bisect import bisect
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
+from pathlib import Path
 from traceback import walk_tb
-from typing import Final
+from types import TracebackType
+from typing import Final, TypeVar
 
 from kgverify.escaping import make_lines_visible, make_visible
 
@@ -83,6 +87,10 @@ def _name_copies(text: str) -> str:
 
 
 _OWN: Final = ("kgverify", "kgreference", "__main__")
+_OWN_FILES: Final = f"{Path(__file__).parent}{os.sep}", contextlib.__file__
+"""The beginnings of the paths of frames that are not the user's."""
+
+_Error = TypeVar("_Error", bound=BaseException)
 
 EXTRAS: Final[Mapping[str, tuple[str, str]]] = {
     "torch": ("compiled", "the compiled evaluator needs"),
@@ -122,6 +130,29 @@ def find_missing_dependency(error: BaseException, where: str = "") -> MissingDep
         where=where,
         fix=f"install {package} in this environment, or repair its installation",
     )
+
+
+def keep_users_frames(error: _Error) -> _Error:
+    """Return an exception without the frames of kgverify in its traceback and in those of its causes.
+
+    A bug keeps its frames. A cause is dropped if it is a UserError that only kgverify's code raised.
+    """
+    users = _drop_own(error.__traceback__)
+    if users is not None or isinstance(error, UserError):
+        error.__traceback__ = users
+    if (cause := error.__cause__) is not None:
+        keep_users_frames(cause)
+        if isinstance(cause, UserError) and cause.__traceback__ is None:
+            error.__cause__ = None
+    return error
+
+
+def _drop_own(traceback: TracebackType | None) -> TracebackType | None:
+    if traceback is None:
+        return None
+    rest, frame = _drop_own(traceback.tb_next), traceback.tb_frame
+    is_own = frame.f_code.co_filename.startswith(_OWN_FILES)
+    return rest if is_own else TracebackType(rest, frame, traceback.tb_lasti, traceback.tb_lineno)
 
 
 def suggest(found: str, known: Iterable[str]) -> str:

@@ -341,6 +341,7 @@ class FoundDivergence(msgspec.Struct, kw_only=True):
     file:         its reproducer; empty without a corpus, and if only several problems in one run show it
     size:         the number of facts, rules and body atoms of the reproducer's problem
     program:      the problem as text; empty if only several problems in one run show it
+    message:      the engine's exception, and the lines of its code that raised it
     """
 
     signature: str
@@ -354,6 +355,7 @@ class FoundDivergence(msgspec.Struct, kw_only=True):
     is_shrunk: bool = False
     program: str = ""
     neighbour: str = ""
+    message: str = ""
 
 
 class KnownJudgement(Known, frozen=True, kw_only=True):
@@ -533,6 +535,7 @@ def _list_replays(replays: list[ReplayedFile]) -> Iterator[tuple[str, str]]:
 def _describe_divergence(found: FoundDivergence, replay: Callable[[str], str]) -> Iterator[str]:
     where = f"in {count_of(found.num_problems, 'problem')}, first in problem {found.first}"
     yield f"{found.signature}   {where if found.num_problems else 'in the corpus'}"
+    yield from (f"   {line}" for line in found.message.splitlines())
     if not found.program:
         yield "   shows only where several problems share a run; try those of its block again with --fresh"
         return

@@ -15,7 +15,13 @@ from typing import Any, Final, ParamSpec, TextIO, TypeAlias, TypeVar
 
 import numpy as np
 
-from kgverify.engines.load_engine import SIGNATURE, describe_raised, detail_raised, pass_on
+from kgverify.engines.load_engine import (
+    SIGNATURE,
+    describe_raised,
+    detail_raised,
+    list_raised,
+    pass_on,
+)
 from kgverify.engines.policy import SHORTEST
 from kgverify.engines.protocol import (
     DescribedEngine,
@@ -33,6 +39,7 @@ from kgverify.errors import (
     UserError,
     find_missing_dependency,
     first_line,
+    keep_users_frames,
 )
 from kgverify.garbage_collection import without_garbage_collection
 from kgverify.interrupts import is_interrupt
@@ -162,7 +169,8 @@ def guard(make_pipeline: MakePipeline, role: str = "") -> MakePipeline:
         if missing := find_missing_dependency(error, role):
             return missing
         situation = TypeError.__name__ if isinstance(error, _WrongResult) else type(error).__name__
-        return EngineCrash(message, f"{situation} of {role}" if role else situation)
+        text = "\n".join([message, *list_raised(error)])
+        return EngineCrash(text, f"{situation} of {role}" if role else situation)
 
     return _replace_exceptions(make_pipeline, refuse, is_limited=True)
 
@@ -187,7 +195,8 @@ def explain(make_pipeline: MakePipeline, where: str, *, allows_unsupported: bool
             if allows_unsupported:
                 return error
             reason = f"does not support this: {first_line(str(error)) or part}"
-            return UserError(reason, where=where, fix="choose another --policy, or implement it")
+            fix = "give another --policy, or rules and limits that it supports; or implement it"
+            return UserError(reason, where=where, fix=fix, details=detail_raised(error))
         what = "making the engine" if part == "make" else f"its `{part}`"
         is_result = isinstance(error, _WrongResult)
         fix = f"repair it; expected {SIGNATURES[part]}"
@@ -351,7 +360,9 @@ def _call(
     except BaseException as error:
         if is_interrupt(error):
             raise
-        raise refuse(part, str(error), error) from error
+        if (refused := refuse(part, str(error), error)) is not error:
+            refused.__cause__ = error
+        raise keep_users_frames(refused)  # noqa: B904  its cause is set, or it is the engine's own
     finally:
         if os.getpid() != own:
             # The engine has forked: the work must not be done twice.
