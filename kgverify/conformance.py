@@ -26,7 +26,7 @@ from kgverify.comparison.result import Divergence, Verdict
 from kgverify.engines.load_engine import pass_on, refuse_exit
 from kgverify.engines.policy import SHORTEST
 from kgverify.engines.table import REFERENCE
-from kgverify.errors import UserError, count_of
+from kgverify.errors import UserError, count_of, cut_middle
 from kgverify.escaping import make_visible
 from kgverify.files.writing import make_folders
 from kgverify.graphs.graph import KnowledgeGraph
@@ -494,8 +494,4 @@ def describe_first(divergence: Divergence) -> list[str]:
 
 def _problem_lines(problem: Problem) -> list[str]:
     """Return the problem as lines of text, cut in the middle if it is long."""
-    lines = [f"   {line}" for line in str(problem).splitlines()]
-    if len(lines) > MOST_LINES:
-        half = MOST_LINES // 2
-        lines[half:-half] = [f"   ... {len(lines) - 2 * half} lines more"]
-    return lines
+    return [f"   {line}" for line in cut_middle(str(problem).splitlines(), MOST_LINES)]

@@ -3,7 +3,7 @@
 import contextlib
 import os
 from bisect import bisect
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from traceback import walk_tb
@@ -70,6 +70,14 @@ def _shorten(text: str) -> str:
         return text
     half = _MAX_CHARACTERS // 2
     return f"{text[:half]} [... {len(text) - 2 * half:,} characters ...] {text[-half:]}"
+
+
+def cut_middle(lines: Sequence[str], most: int) -> list[str]:
+    """Return lines, without those in the middle if there are more than `most`, and one for their number."""
+    half = most // 2
+    if len(lines) <= 2 * half + 1:
+        return [*lines]
+    return [*lines[:half], f"... {len(lines) - 2 * half:,} lines more", *lines[-half:]]
 
 
 _copies: Final[dict[str, str]] = {}

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final, NoReturn
 
 from kgverify.engines.table import list_names
-from kgverify.errors import UserError, describe_error, find_missing_dependency, suggest
+from kgverify.errors import UserError, cut_middle, describe_error, find_missing_dependency, suggest
 from kgverify.files.code_identity import identify_engines
 from kgverify.interrupts import is_interrupt
 
@@ -158,7 +158,7 @@ def describe_raised(error: BaseException) -> str:
 def detail_raised(error: BaseException) -> list[str]:
     """Return the lines of the user's code that led to an exception, the innermost first, and the rest of its message."""
     rest = [line.rstrip() for line in str(error).strip().split("\n")[1:] if line.strip()]
-    return [*list_raised(error), *rest[:MAX_DETAILS]]
+    return [*list_raised(error), *cut_middle(rest, MAX_DETAILS)]
 
 
 def list_raised(error: BaseException) -> list[str]:

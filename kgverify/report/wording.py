@@ -65,12 +65,10 @@ LEVEL_MEANINGS: Final = {
 
 
 def clip(text: str, most: int = MOST_CHARACTERS) -> str:
-    """Return a stranger's text as one visible line, cut after `most` of its characters."""
-    return (
-        make_visible(text)
-        if len(text) <= most
-        else f"{make_visible(text[:most])}… ({len(text) - most:,} more characters)"
-    )
+    """Return a stranger's text as one visible line, cut after `most` characters if it is longer by a quarter or more."""
+    if len(text) < most * 5 // 4:
+        return make_visible(text)
+    return f"{make_visible(text[:most])}… ({len(text) - most:,} more characters)"
 
 
 def value_lines(value: Value) -> list[str]:

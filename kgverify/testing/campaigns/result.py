@@ -17,7 +17,7 @@ import msgspec
 from kgverify.comparison.exercise.exercise import NOT_EXERCISED, Exercise, explain_missing
 from kgverify.comparison.result import Verdict
 from kgverify.engines.table import REFERENCE
-from kgverify.errors import UserError, count_of
+from kgverify.errors import UserError, count_of, cut_middle
 from kgverify.escaping import make_visible
 from kgverify.files.reading import read_toml
 from kgverify.files.writing import explained, make_folders
@@ -539,11 +539,8 @@ def _describe_divergence(found: FoundDivergence, replay: Callable[[str], str]) -
     if not found.program:
         yield "   shows only where several problems share a run; try those of its block again with --fresh"
         return
-    program = found.program.splitlines()
-    shown = (
-        program if len(program) <= _MOST_LINES else [*program[: _MOST_LINES - 1], f"... {len(program)} lines in all"]
-    )
-    yield from (f"   {line}" for line in shown)
+    # The queries are its last lines.
+    yield from (f"   {line}" for line in cut_middle(found.program.splitlines(), _MOST_LINES))
     if found.neighbour:
         yield f"   both sides agree with one change: {found.neighbour}"
     state = "" if found.is_shrunk else "   (not shrunk yet)"
