@@ -68,6 +68,7 @@ PAGES = {
     "docs/which.md": Page(has_shared=True),
     "docs/your-engine.md": Page(
         printed=(
+            r"DIVERGE match_rules",
             r"DIVERGE match_facts\nSlow \(provers.py:\d+\) agrees: compared with Slow, .*\n"
             r"\d+ laws not checked, since the semantics of the reference are unknown\n",
         )
