@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import sys
 from bisect import bisect
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
@@ -132,6 +133,13 @@ def find_missing_dependency(error: BaseException, where: str = "") -> MissingDep
         extra, needs = EXTRAS[package]
         return MissingDependency(
             f"{needs} {package}, which is not installed", where=where, fix=f"pip install 'kgverify[{extra}]'"
+        )
+    if package in sys.stdlib_module_names and isinstance(error, ModuleNotFoundError):
+        # Such as fcntl on Windows.
+        return MissingDependency(
+            f"kgverify needs Python's module {package}, which Python lacks on this system ({sys.platform})",
+            where=where,
+            fix="use Linux or macOS; on Windows, WSL 2 or a container: docs/install.md",
         )
     return MissingDependency(
         f"{package} cannot be imported: {describe_error(error)}",
