@@ -105,6 +105,7 @@ EXTRAS: Final[Mapping[str, tuple[str, str]]] = {
     "torch": ("compiled", "the compiled evaluator needs"),
     "triton": ("gpu", "fused kernels need"),
     "hypothesis": ("fuzz", "the strategies for Hypothesis need"),
+    "pytest": ("fuzz", "tests of your engine need"),
     "pyarrow": ("parquet", "Parquet needs"),
     "pandas": ("pandas", "data frames of pandas need"),
     "polars": ("polars", "data frames of polars need"),
