@@ -376,7 +376,7 @@ def show_commands(divergence: Divergence, number: int, actual_candidate: int | N
         commands.append(f"kgverify show expected.h5 --candidate {divergence.candidate}{step}")
     if actual_candidate is not None:
         commands.append(f"kgverify show actual.h5 --candidate {actual_candidate}{step}")
-    return tuple(commands)
+    return (*commands, f"kgverify shrink . --divergence {number} --python")
 
 
 def describe_finding(divergence: Divergence) -> str:

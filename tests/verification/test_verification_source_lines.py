@@ -52,7 +52,9 @@ def list_annotations(*words: object) -> list[str]:
 def test_annotations_stand_at_the_function_of_the_engine(folder: Path):
     diff = ["diff", "--graph", "./data/family", "--queries", 1, "--corruptions", 2, "--save", "run"]
     for name, line in (("mine.py:Mine", 6), ("mine:Mine", 6), ("mine.py:make", 19)):
-        assert invoke([*diff, "--engine", name]).exit_code == 1
+        done = invoke([*diff, "--engine", name])
+        assert done.exit_code == 1
+        assert "kgverify shrink run --python --trust   # a minimal example as code that runs alone\n" in done.stdout
         assert set(list_annotations("run")) == {f"::error file=mine.py,line={line}"}
     kv.record("data/family", "golden.h5", "reference", queries=1, corruptions=2)
     assert invoke("diff --reference golden.h5 --engine mine.py:Mine --save run").exit_code == 1

@@ -79,8 +79,12 @@ def diff(
         if save is not None:
             check_folder(save)
         report = verify_job(job.make(sides.make(work), equality), save=save, command=typed_command(), phase=show_phase)
-    has_lockstep = expected is None and not equality.lockstep
-    print_report(report, make_result_console(), next_commands=_next_commands(save, has_lockstep=has_lockstep))
+    next_commands = _next_commands(save, has_lockstep=expected is None and not equality.lockstep)
+    if save is not None and report.verdict is Verdict.DIVERGE and report.job is not None:
+        engines = (sides.engines.engine, sides.engines.reference or "")
+        words = ["kgverify", "shrink", str(save), "--python", *["--trust"] * any(":" in each for each in engines)]
+        next_commands[shlex.join(words)] = "a minimal example as code that runs alone"
+    print_report(report, make_result_console(), next_commands=next_commands)
     write_json(report)
     return EXIT_CODES[report.verdict]
 
