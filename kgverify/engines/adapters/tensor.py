@@ -1,6 +1,7 @@
 """An engine from a batched step on padded tensors. States are passed from step to step unchanged."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from inspect import getattr_static
 from itertools import pairwise
 from typing import Any, ClassVar, Final, NamedTuple
@@ -169,7 +170,9 @@ class TensorEngine:
 
     @property
     def info(self) -> EngineInfo:
-        """The engine's info: the name of the class, and the unknown columns."""
+        """The engine's info: the name of the class, and the unknown columns. If nothing was proved yet, `expand` is tried."""
+        if not self._gives:
+            self._try_expand()
         unknown: tuple[str, ...] = UNKNOWN_TO_STEPS
         if "choice" in self._gives and "scores" not in self._gives:
             unknown = (*unknown, "resolvents.score", "candidates.log_probability")
@@ -427,6 +430,16 @@ class TensorEngine:
             state = state.take(np.minimum(np.arange(size), num - 1))
         found = self._call_expand(state)
         return found if size == num else Expansion(*(None if each is None else each[:num] for each in found))
+
+    def _try_expand(self) -> None:
+        """Call `expand` once on a fact, to learn what it returns; a recording states this before its first step."""
+        fact, one = self.program.facts[:1], np.ones(1, np.uint16)
+        candidate = CandidateSet(np.zeros(1, np.int32), np.zeros(1, np.int8), fact)
+        # Proving reports its errors.
+        with suppress(Exception):
+            state, _ = self._begin(Positions(candidate, one - 1, one.astype(np.uint32), one, fact))
+            # A compiler treats one state specially, and would compile again for two.
+            self._call_expand(state.take(np.zeros(2, np.int64)))
 
     def _fit(self, num: int) -> int:
         """Return the smallest sufficient number of states among the calls of the first run."""
