@@ -609,7 +609,7 @@ class _Line:
         return UserError(message, where=self._where, fix=fix)
 
 
-_TEMPLATE: Final = '''"""{title}
+_TEMPLATE: Final = '''{raw}"""{title}
 
 Made by kgverify {version}. It fails until {until} on the problem below.
 """
@@ -644,21 +644,20 @@ def _render_code(reproducer: Reproducer, call: str) -> str:
     # The settings of a text that says nothing of them.
     defaults = _render_settings(_read_lines("?- p(a, b).", "")[1])
     lines = [*_render_clauses(problem), *(each for each in _render_settings(problem) if each not in defaults)]
-    where = (
-        f" of {reproducer.candidate}"
-        if reproducer.step < 0
-        else f" at step {reproducer.step} of {reproducer.candidate}"
-    )
-    title = [f"{stage or 'engine'}: {kind}{f' ({field})' if field else ''}{where if reproducer.candidate else ''}"]
+    at = f" at step {reproducer.step}" if reproducer.step >= 0 else ""
+    where = f"{at} of {reproducer.candidate}" if reproducer.candidate else ""
+    title = [f"{stage or 'engine'}: {kind}{f' ({field})' if field else ''}{where}"]
     values = ("expected", reproducer.expected), ("actual", reproducer.actual)
     title += [f"{label}: {'; '.join(value)}" for label, value in values if value]
     until = f"{reproducer.engine.name} and {reproducer.reference.name} agree"
     if kind == LAW:
         until = f"the law {situation} holds, and {until},"
+    *described, until = map(_plain, [*title, until])
     return _TEMPLATE.format(
-        title="\n".join(map(_plain, title)),
+        raw="r" * any("\\" in line for line in (*described, until)),
+        title="\n".join(described),
         version=__version__,
-        until=_plain(until),
+        until=until,
         problem="\n".join(lines).replace('"""', '"\\x22\\"'),
         call=call,
     )
@@ -683,12 +682,12 @@ def _render_engine(engine: EngineSpec) -> str:
 
 
 def _quote_in_python(text: str) -> str:
-    return f'"{text}"' if text.isprintable() and not {'"', "\\"} & {*text} else repr(text)
+    return f'"{text}"' if text.isascii() and text.isprintable() and not {'"', "\\"} & {*text} else ascii(text)
 
 
 def _plain(text: str) -> str:
-    """Return the text without characters that would end a docstring."""
-    return re.sub(r'[\\"\s]+', " ", escape(text)).strip()
+    """Return the text on one line without quotes that would end a docstring."""
+    return " ".join(escape(text).replace('"', "'").split())
 
 
 def write_test(reproducer: Reproducer, path: Path) -> FirstRun:
