@@ -36,6 +36,7 @@ from kgverify.runs.job import Job as Job
 from kgverify.runs.job import Queries as Queries
 from kgverify.runs.job import Reference as Reference
 from kgverify.testing.problems.problem import Problem as Problem
+from kgverify.testing.reproducers.text_format import parse_problem as parse_problem
 from kgverify.trace.model.header import EngineInfo as EngineInfo
 from kgverify.trace.write.loop_writer import LoopWriter as LoopWriter
 from kgverify.trace.write.writer import TraceWriter as TraceWriter

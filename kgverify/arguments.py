@@ -8,7 +8,7 @@ from numbers import Integral, Real
 from types import NoneType, UnionType
 from typing import Any, ClassVar, Final, Literal, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from kgverify.errors import UserError, suggest
+from kgverify.errors import UserError, keep_users_frames, suggest
 
 _Given = ParamSpec("_Given")
 _Result = TypeVar("_Result")
@@ -41,8 +41,11 @@ def checked(function: Callable[_Given, _Result]) -> Callable[_Given, _Result]:
     @wraps(function)
     def check_and_call(*given: _Given.args, **named: _Given.kwargs) -> _Result:
         __tracebackhide__ = True  # of pytest, which would show this function's source instead of the test
-        _check(_list_kinds(function), dict(zip(names, given, strict=False)) | named)
-        return function(*given, **named)
+        try:
+            _check(_list_kinds(function), dict(zip(names, given, strict=False)) | named)
+            return function(*given, **named)
+        except UserError as error:
+            raise keep_users_frames(error)  # noqa: B904  the same error
 
     return check_and_call
 

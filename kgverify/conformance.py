@@ -23,10 +23,10 @@ from kgverify.comparison.exercise.exercise import (
     parse_minimum,
 )
 from kgverify.comparison.result import Divergence, Verdict
-from kgverify.engines.load_engine import list_raised, pass_on, refuse_exit
+from kgverify.engines.load_engine import pass_on, refuse_exit
 from kgverify.engines.policy import SHORTEST
 from kgverify.engines.table import REFERENCE
-from kgverify.errors import UserError, count_of
+from kgverify.errors import UserError, count_of, cut_middle
 from kgverify.escaping import make_visible
 from kgverify.files.writing import make_folders
 from kgverify.graphs.graph import KnowledgeGraph
@@ -48,9 +48,8 @@ from kgverify.runs.engine_makers import (
     name_with_place,
 )
 from kgverify.runs.job import Source, choose_reference
-from kgverify.testing.checking.check import ALONE, Checker, Suspect, count_agreeing, prepare_batch, verify_problems
+from kgverify.testing.checking.check import Checker, Suspect, count_agreeing, prepare_batch
 from kgverify.testing.checking.failure import (
-    CRASH,
     HOW_TO_SUPPORT,
     REFUSED,
     UNDECIDED,
@@ -58,11 +57,17 @@ from kgverify.testing.checking.failure import (
     describe_refusals,
     label_lines,
 )
-from kgverify.testing.checking.guard import EngineRefusal, check_made, find_refused, make_once, skip_refused
+from kgverify.testing.checking.guard import (
+    EngineRefusal,
+    check_made,
+    find_refused,
+    make_once,
+    skip_refused,
+)
 from kgverify.testing.checking.timed_work import SHARE, Group, work_in_time
 from kgverify.testing.problems.decode import SCOPE_MINIMUM, draw_problems, list_scope
 from kgverify.testing.problems.fit import find_supports, fit_problems
-from kgverify.testing.problems.merge import group_problems, merge
+from kgverify.testing.problems.merge import group_problems
 from kgverify.testing.problems.neighbourhood import cut_problems
 from kgverify.testing.problems.problem import Problem
 from kgverify.testing.reproducers.text_format import make_reproducer, saving_bugs, write_reproducer
@@ -113,7 +118,6 @@ class Conformance:
     dialect:      the dialect of the generated problems
     failure:      the shrunk first problem on which the engine differs from the reference
     neighbour:    the change in that problem after which both sides agree, or the law holds; empty if it is unknown
-    exception:    the engine's exception on that problem, with its traceback
     exercise:     the reference's exercise on the problems on which both agree
     minimum:      the exercise that is required of all problems together
     violations:   one violation for each broken law
@@ -132,7 +136,6 @@ class Conformance:
     left_out: Mapping[str, str] = field(default_factory=dict)
     dialect: Dialect = OURS
     neighbour: str = ""
-    exception: BaseException | None = None
     exercise: Exercise = NOT_EXERCISED
     minimum: Minimum = field(default_factory=lambda: MINIMUM)
     title: str = ""
@@ -204,8 +207,7 @@ class Conformance:
         return _join(first, *stopped, *without, "", *cause)
 
     def _describe_failure(self, failure: Failure) -> list[str]:
-        raised = list_raised(self.exception) if self.exception is not None else []
-        lines = [*raised, *describe_failure(failure)]
+        lines = describe_failure(failure)
         lines += [f"agrees if: {self.neighbour}"] if self.neighbour else []
         broken = ", ".join(each.law for each in self.violations)
         return [*lines, "", f"laws broken: {broken}"] if broken else lines
@@ -409,9 +411,7 @@ def _shrink(checker: Checker, laws: Sequence[Law], found: Conformance, left: flo
                 violations[0], checker.make, law=law, max_calls=SHRINK_CALLS, seconds=seconds
             )
             found = replace(found, violations=(first, *violations[1:]), neighbour=shrunk.change)
-    if found.failure is None or found.failure.signature.kind != CRASH:
-        return found
-    return replace(found, exception=_find_exception(found.failure, checker))
+    return found
 
 
 def check_scope(
@@ -497,16 +497,6 @@ def _shows_all(info: EngineInfo | None, problems: Sequence[Problem]) -> bool:
     return info is None or not (info.unknown or (info.variables != "canonical" and forgets))
 
 
-def _find_exception(failure: Failure, checker: Checker) -> BaseException | None:
-    """Return the exception of an engine on a crashing problem; None if it does not occur again."""
-    try:
-        verify_problems(merge(failure.group, checker.reference), checker.make, ALONE[True])
-    except BaseException as error:
-        pass_on(error)
-        return error
-    return None
-
-
 def describe_failure(failure: Failure) -> list[str]:
     """Return lines with the first cause of a failure, both values with names, and the problem."""
     divergence = failure.divergence
@@ -535,8 +525,4 @@ def describe_first(divergence: Divergence) -> list[str]:
 
 def _problem_lines(problem: Problem) -> list[str]:
     """Return the problem as lines of text, cut in the middle if it is long."""
-    lines = [f"   {line}" for line in str(problem).splitlines()]
-    if len(lines) > MOST_LINES:
-        half = MOST_LINES // 2
-        lines[half:-half] = [f"   ... {len(lines) - 2 * half} lines more"]
-    return lines
+    return [f"   {line}" for line in cut_middle(str(problem).splitlines(), MOST_LINES)]

@@ -1,10 +1,15 @@
 """The two kinds of error: a user's mistake, reported with its fix, and a bug in kgverify, reported with its stack trace."""
 
+import contextlib
+import os
+import sys
 from bisect import bisect
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
+from pathlib import Path
 from traceback import walk_tb
-from typing import Final
+from types import TracebackType
+from typing import Final, TypeVar
 
 from kgverify.escaping import make_lines_visible, make_visible
 
@@ -68,6 +73,14 @@ def _shorten(text: str) -> str:
     return f"{text[:half]} [... {len(text) - 2 * half:,} characters ...] {text[-half:]}"
 
 
+def cut_middle(lines: Sequence[str], most: int) -> list[str]:
+    """Return lines, without those in the middle if there are more than `most`, and one for their number."""
+    half = most // 2
+    if len(lines) <= 2 * half + 1:
+        return [*lines]
+    return [*lines[:half], f"... {len(lines) - 2 * half:,} lines more", *lines[-half:]]
+
+
 _copies: Final[dict[str, str]] = {}
 
 
@@ -83,11 +96,16 @@ def _name_copies(text: str) -> str:
 
 
 _OWN: Final = ("kgverify", "kgreference", "__main__")
+_OWN_FILES: Final = f"{Path(__file__).parent}{os.sep}", contextlib.__file__
+"""The beginnings of the paths of frames that are not the user's."""
+
+_Error = TypeVar("_Error", bound=BaseException)
 
 EXTRAS: Final[Mapping[str, tuple[str, str]]] = {
     "torch": ("compiled", "the compiled evaluator needs"),
     "triton": ("gpu", "fused kernels need"),
     "hypothesis": ("fuzz", "the strategies for Hypothesis need"),
+    "pytest": ("fuzz", "tests of your engine need"),
     "pyarrow": ("parquet", "Parquet needs"),
     "pandas": ("pandas", "data frames of pandas need"),
     "polars": ("polars", "data frames of polars need"),
@@ -117,11 +135,41 @@ def find_missing_dependency(error: BaseException, where: str = "") -> MissingDep
         return MissingDependency(
             f"{needs} {package}, which is not installed", where=where, fix=f"pip install 'kgverify[{extra}]'"
         )
+    if package in sys.stdlib_module_names and isinstance(error, ModuleNotFoundError):
+        # Such as fcntl on Windows.
+        return MissingDependency(
+            f"kgverify needs Python's module {package}, which Python lacks on this system ({sys.platform})",
+            where=where,
+            fix="use Linux or macOS; on Windows, WSL 2 or a container: docs/install.md",
+        )
     return MissingDependency(
         f"{package} cannot be imported: {describe_error(error)}",
         where=where,
         fix=f"install {package} in this environment, or repair its installation",
     )
+
+
+def keep_users_frames(error: _Error) -> _Error:
+    """Return an exception without the frames of kgverify in its traceback and in those of its causes.
+
+    A bug keeps its frames. A cause is dropped if it is a UserError that only kgverify's code raised.
+    """
+    users = _drop_own(error.__traceback__)
+    if users is not None or isinstance(error, UserError):
+        error.__traceback__ = users
+    if (cause := error.__cause__) is not None:
+        keep_users_frames(cause)
+        if isinstance(cause, UserError) and cause.__traceback__ is None:
+            error.__cause__ = None
+    return error
+
+
+def _drop_own(traceback: TracebackType | None) -> TracebackType | None:
+    if traceback is None:
+        return None
+    rest, frame = _drop_own(traceback.tb_next), traceback.tb_frame
+    is_own = frame.f_code.co_filename.startswith(_OWN_FILES)
+    return rest if is_own else TracebackType(rest, frame, traceback.tb_lasti, traceback.tb_lineno)
 
 
 def suggest(found: str, known: Iterable[str]) -> str:

@@ -3,13 +3,10 @@
 Every pytest run in an environment with kgverify loads it, so nothing heavy is imported before it is needed.
 """
 
-import contextlib
-import os
 import re
 import sys
 from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
@@ -43,8 +40,6 @@ _OPTIONS: Final = (
     ("dialect", str, "", "a TOML file of the dialect of the engine"),
     ("mode", str, "eager", "mode of the engine `compiled`: eager, plain, native, or a mode of torch.compile"),
 )
-_OURS: Final = f"{Path(__file__).parent}{os.sep}", contextlib.__file__
-"""The beginnings of the paths of frames that are not the user's."""
 _REPRODUCER: Final = pytest.StashKey[Path]()
 _FIRST_CAUSE: Final = pytest.StashKey[str]()
 _IS_CALLED: Final = pytest.StashKey[bool]()
@@ -223,8 +218,9 @@ def pytest_runtest_makereport(
         names = (("kgverify.conformance", "NotConforming"), ("kgverify.errors", "UserError"))
         kinds = tuple(getattr(sys.modules[module], name) for module, name in names if module in sys.modules)
         if isinstance(error := call.excinfo.value, kinds):
-            error = error.with_traceback(_keep_users(error.__traceback__))
-            call.excinfo = pytest.ExceptionInfo.from_exception(error)
+            from kgverify.errors import keep_users_frames
+
+            call.excinfo = pytest.ExceptionInfo.from_exception(keep_users_frames(error))
     report = yield
     if report.when == "call" and report.passed and not item.stash.get(_IS_CALLED, True):
         report.outcome = "failed"
@@ -235,15 +231,6 @@ def pytest_runtest_makereport(
             lines.append(make_visible(f"the problem: {item.stash[_REPRODUCER]}"))
         report.sections.append(("kgverify", "\n".join(lines)))
     return report
-
-
-def _keep_users(traceback: TracebackType | None) -> TracebackType | None:
-    """Return a traceback without the frames of kgverify."""
-    if traceback is None:
-        return None
-    rest, frame = _keep_users(traceback.tb_next), traceback.tb_frame
-    is_ours = frame.f_code.co_filename.startswith(_OURS)
-    return rest if is_ours else TracebackType(rest, frame, traceback.tb_lasti, traceback.tb_lineno)
 
 
 def _read_dialect(config: pytest.Config) -> "Dialect | None":

@@ -1,4 +1,4 @@
-"""`kgverify.compare`: a comparison of two recorded traces, or of a trace with an engine's steps from its goals."""
+"""`kgverify.compare`: a comparison of two recorded traces, or of a trace with an engine."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -20,7 +20,7 @@ from kgverify.ranking.metric_file import read_metric_file
 from kgverify.ranking.rank_file import holds_text
 from kgverify.report.report import Report
 from kgverify.runs.job import Job
-from kgverify.runs.retake import describe_left, retake_steps
+from kgverify.runs.retake import describe_left, prove_again, retake_steps
 from kgverify.trace.model.trace import Trace
 from kgverify.trace.read.trace_file import TraceFile, read_trace
 from kgverify.verification.compare_metrics import compare_metrics
@@ -33,7 +33,7 @@ from kgverify.verification.save import RunTimes, locked_run, save_verification
 @checked
 def compare(
     expected: str | Path | TraceFile | Trace | Callable[..., Any],
-    actual: str | Path | TraceFile | Trace,
+    actual: str | Path | TraceFile | Trace | Callable[..., Any],
     *,
     save: str | Path | None = None,
     equality: Equality = DEFAULT_EQUALITY,
@@ -41,18 +41,19 @@ def compare(
     progress: Progress = no_progress,
     job: Job | None = None,
 ) -> Report:
-    """Compare two recorded traces, step by step; or judge one trace by an engine.
+    """Compare two recorded traces, step by step; or judge one trace by an engine, or an engine by one trace.
 
     Either side may also be a file of ranks or of metrics (docs/evaluating.md): the differences are described by their pattern, or
     by the rule that ranks the candidates of the other side in the same way.
 
     Two traces need no engine, nor torch. An engine judges a trace by a step of its own from every recorded goal, with the facts
-    and rules of the trace. Choices, scores and outcomes are judged as well if the trace's policy is `shortest`.
+    and rules of the trace. Choices, scores and outcomes are judged as well if the trace's policy is `shortest`. A trace judges an
+    engine that proves the candidates of the trace with its facts, rules and limits.
 
     Args:
         expected: The trace to compare with: the path of a file or of a folder of shards, or what `kgverify.open_trace` or
             its `load` returned. Or an engine: `"reference"`, `"module:name"` or `"file.py:name"`.
-        actual: The trace to judge.
+        actual: The trace to judge; or an engine, beside an expected trace.
         save: A folder for copies of both traces and the report, for `kgverify show` and `kgverify report`.
         equality: What counts as equal, and the evidence that AGREE requires; `kgverify.Equality()` if not given.
         limits: The limits of the engine, such as `{"dialect": Dialect(memory="set")}`; those that are left out are the
@@ -79,10 +80,14 @@ def compare(
     with locked_run(save):
         if any(isinstance(side, str | Path) and holds_text(side) for side in (expected, actual)):
             recorded = _compare_ranks(expected, actual, job, equality)
+        elif names_engine(actual):
+            stored, make = _load(expected), partial(make_engine, cast(Any, actual), where="ACTUAL")
+            proved = prove_again(_with_program(stored, job), make, declare_limits(limits, "limits"))
+            recorded = compare_recorded(stored, proved, equality=equality, progress=progress)
         elif isinstance(expected, (Path, TraceFile, Trace)) or not names_engine(expected):
             if limits is not None:
                 raise UserError("two recorded traces have their own", where="limits", fix="leave them out")
-            recorded = compare_recorded(cast(Any, expected), actual, equality=equality, progress=progress)
+            recorded = compare_recorded(cast(Any, expected), cast(Any, actual), equality=equality, progress=progress)
         else:
             recorded = _judge_by_engine(expected, _load(actual), job, equality, limits, progress)
         if save is not None:
@@ -99,10 +104,7 @@ def _judge_by_engine(
     progress: Progress,
 ) -> RecordedComparison:
     """Compare a trace with an engine's steps from its goals. The verdict is not AGREE if the engine did not take all steps."""
-    if job is not None:
-        if actual.facts is not None:
-            raise UserError("the trace holds its program", where="graph", fix="leave it out")
-        actual = adopt_program(actual, job.make_run().graph)
+    actual = _with_program(actual, job)
     make = partial(make_engine, engine, where="EXPECTED")
     reference, num_left = retake_steps(actual, make, declare_limits(limits, "limits"))
     if equality.minimum is None and "candidates.outcome" not in reference.fields & actual.fields:
@@ -116,6 +118,15 @@ def _judge_by_engine(
         reasons = (*report.reasons, *left)
         recorded.report = msgspec.structs.replace(report, verdict=Verdict.INCONCLUSIVE, reasons=reasons)
     return recorded
+
+
+def _with_program(trace: Trace, job: Job | None) -> Trace:
+    """Return a trace with the facts and rules of a job's graph, if there is a job. UserError if it holds its own."""
+    if job is None:
+        return trace
+    if trace.facts is not None:
+        raise UserError("the trace holds its program", where="graph", fix="leave it out")
+    return adopt_program(trace, job.make_run().graph)
 
 
 def _compare_ranks(expected: Any, actual: Any, job: Job | None, equality: Equality) -> RecordedComparison:
@@ -139,7 +150,7 @@ def _compare_ranks(expected: Any, actual: Any, job: Job | None, equality: Equali
     return compare_files(sides[0], sides[1], graph, split=split, equality=equality)
 
 
-def _load(trace: str | Path | TraceFile | Trace) -> Trace:
+def _load(trace: Any) -> Trace:
     if isinstance(trace, Trace):
         return trace
     return trace.load() if isinstance(trace, TraceFile) else read_trace(trace)

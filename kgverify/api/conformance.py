@@ -2,6 +2,7 @@
 
 import sys
 import warnings
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from math import inf
@@ -28,6 +29,8 @@ from kgverify.engines.load_engine import refuse_exit
 from kgverify.engines.table import REFERENCE
 from kgverify.errors import UserError, count_of
 from kgverify.interrupts import OutOfTime, stop_after
+from kgverify.laws.catalogue import find_law
+from kgverify.laws.replay import find_violation
 from kgverify.program.limits import Dialect, Limits
 from kgverify.report.report import Report
 from kgverify.runs.engine_makers import AnyEngine, find_dialect, find_maker, name_engine, name_with_place
@@ -153,6 +156,7 @@ def assert_agrees(
     *,
     reference: AnyEngine = REFERENCE,
     lockstep: bool = True,
+    laws: Sequence[str] = (),
     save: Path | str | None = None,
 ) -> None:
     """Raise an AssertionError unless an engine and a reference agree on one problem, step by step.
@@ -163,9 +167,10 @@ def assert_agrees(
     Args:
         engine: A class or function that makes the engine of `(program, limits, policy)`, or its name: `"module:name"` or
             `"file.py:name"`.
-        problem: What both prove, as `kgverify.strategies.problems()` draws it.
+        problem: What both prove, as `kgverify.parse_problem` reads it or `kgverify.strategies.problems()` draws it.
         reference: The engine to compare with, given in the same way; kgverify's reference prover if not given.
         lockstep: Compare every step from the expected goal as well.
+        laws: The names of laws that the engine must keep on this problem.
         save: The file for the problem if it fails, which `kgverify replay` runs again. Hypothesis runs its smallest
             example last, so that this one remains.
 
@@ -206,3 +211,6 @@ def assert_agrees(
             sides = [write_down(each, default=name_engine(each)) for each in (engine, reference)]
             write_reproducer(make_reproducer(failure, sides[0], reference=sides[1], lockstep=lockstep), Path(save))
         raise NotConforming("\n".join([f"{name_with_place(engine)} does not agree", *describe_failure(failure)]))
+    for name in laws:
+        if (violation := find_violation(problem, find_law(name), make)) is not None:
+            raise NotConforming(f"{name_with_place(engine)} does not conform\n{violation}")

@@ -10,7 +10,7 @@ from kgverify.comparison.equality import Equality
 from kgverify.comparison.result import Verdict
 from kgverify.engines.policy import Policy
 from kgverify.engines.protocol import GRAPH_SIZES, Engine, Workload
-from kgverify.engines.table import COMPILED, REFERENCE, Built, EngineMaker
+from kgverify.engines.table import COMPILED, REFERENCE, Built, EngineMaker, list_names
 from kgverify.errors import UserError
 from kgverify.files.code_identity import has_mark, keep_mark
 from kgverify.files.remote import names_url
@@ -114,6 +114,11 @@ def names_engine(given: object) -> bool:
     if isinstance(given, str):
         return given in (REFERENCE, COMPILED) or (":" in given and not Path(given).exists() and not names_url(given))
     return callable(given)
+
+
+def names_trace(given: str) -> bool:
+    """Return whether the name of a reference is the path of a trace instead."""
+    return given not in list_names() and ":" not in given and (Path(given).exists() or given.endswith(".h5"))
 
 
 def make_engine(engine: EngineLike, program: Program, limits: Limits, policy: Policy, *, where: str) -> Engine:

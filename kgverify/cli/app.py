@@ -53,6 +53,10 @@ def run() -> int:
             code = _end_with(error)
         try:
             flush_output()
+            if settings.log_path is not None:
+                from kgverify.cli.progress import log
+
+                log(f"exit code {int(code)}\n")
         except BaseException as error:
             code = _end_with(error)
         # The options of one command do not apply to the next command in this process.

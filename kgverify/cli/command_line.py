@@ -3,10 +3,12 @@
 import io
 import logging
 import re
+import shlex
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import datetime
 from functools import partial
 from importlib import import_module
 from typing import Any, Final, get_args
@@ -27,8 +29,9 @@ from cyclopts.help import HelpEntry, HelpPanel
 from kgverify.cli.configuration import apply_configuration
 from kgverify.cli.entries import ENTRIES, MOST_COLUMNS, find_width, render_rows
 from kgverify.cli.output import END, CatalogueAsked, settings
-from kgverify.cli.progress import SafeConsole, check_writable, print_note, print_warning
+from kgverify.cli.progress import SafeConsole, check_writable, log, print_note, print_warning
 from kgverify.errors import NotWritten, UserError, first_line, suggest
+from kgverify.escaping import make_visible
 from kgverify.progress import LOGGER
 from kgverify.report.render.screen import Text
 
@@ -51,6 +54,7 @@ def call(words: Sequence[str]) -> int:
         path = make_app(*ENTRIES).install_completion()
         print_note(f"written: {path}; it is read by new shells")
         return 0
+    log(make_visible(f"{datetime.now():%Y-%m-%d %H:%M:%S} {shlex.join(['kgverify', *words])}") + "\n")
     words = _name_files(words)
     app = make_app(words[0], configuration=partial(apply_configuration, ENTRIES[words[0]].compares))
     _log_notes()
@@ -201,14 +205,17 @@ def _name_files(words: Sequence[str]) -> list[str]:
 
 class _Notes(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
-        print_note(record.getMessage(), style="dim")
+        if settings.is_verbose:
+            print_note(record.getMessage(), style="dim")
+        else:
+            log(f"{make_visible(record.getMessage())}\n")
 
 
 def _log_notes() -> None:
-    """Print the messages of the logger `kgverify` with `--verbose`."""
+    """Print the messages of the logger `kgverify` with `--verbose`, and log them with `--log`."""
     LOGGER.handlers = [each for each in LOGGER.handlers if not isinstance(each, _Notes)]
     LOGGER.setLevel(logging.NOTSET)
-    if settings.is_verbose:
+    if settings.is_verbose or settings.log_path is not None:
         LOGGER.addHandler(_Notes())
         LOGGER.setLevel(logging.INFO)
 

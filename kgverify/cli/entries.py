@@ -18,6 +18,7 @@ EPILOG: Final = (
 FOR_EVERY_COMMAND: Final = (
     ("--json PATH", "Write the result as JSON; - for standard output."),
     ("--quiet, -q", "Print the line of the verdict alone, and no progress."),
+    ("--log FILE", "Append everything that is printed, and the notes, to a file."),
     ("--verbose, -v", "Print notes, such as the configuration file that was read."),
     ("--help, -h", "Show the help of a command."),
 )

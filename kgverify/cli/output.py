@@ -16,6 +16,7 @@ _WRITE_ERRORS: Final = {errno.ENOSPC, errno.EIO, errno.EBADF, errno.EFBIG, errno
 QUIET: Final = ("--quiet", "-q")
 VERBOSE: Final = ("--verbose", "-v")
 JSON: Final = "--json"
+LOG: Final = "--log"
 END: Final = "--"
 """The word after which no word is an option."""
 
@@ -31,11 +32,13 @@ class Settings:
     is_quiet:   print only the first line of the result, and no progress
     is_verbose: print the messages of the logger `kgverify`
     json_path:  the file for the result as JSON; `-` for standard output
+    log_path:   the file to which everything that is printed is appended
     """
 
     is_quiet: bool = False
     is_verbose: bool = False
     json_path: str | None = None
+    log_path: str | None = None
     words: Sequence[str] = ()
 
 
@@ -46,7 +49,8 @@ _streams: list[tuple[str, int, int, TextIO | None]] = []
 
 def take_settings(words: Sequence[str]) -> list[str]:
     """Take the common options out of the words of a command, and return the other words. UserError for a missing value."""
-    settings.is_quiet, settings.is_verbose, settings.json_path = False, False, None
+    settings.is_quiet, settings.is_verbose = False, False
+    paths: dict[str, str | None] = {JSON: None, LOG: None}
     rest: list[str] = []
     given = iter(words)
     for word in given:
@@ -56,13 +60,15 @@ def take_settings(words: Sequence[str]) -> list[str]:
             settings.is_quiet = True
         elif word in VERBOSE:
             settings.is_verbose = True
-        elif word == JSON or word.startswith(f"{JSON}="):
-            value = next(given, "") if word == JSON else word.partition("=")[2]
-            if not value or (value.startswith("-") and value != "-"):
-                raise UserError("needs a value", where=JSON, fix="give a file, or - for standard output")
-            settings.json_path = value
+        elif (option := word.partition("=")[0]) in paths:
+            value = next(given, "") if word == option else word.partition("=")[2]
+            if not value or (value.startswith("-") and (value, option) != ("-", JSON)):
+                fix = "give a file, or - for standard output" if option == JSON else "give a file"
+                raise UserError("needs a value", where=option, fix=fix)
+            paths[option] = value
         else:
             rest.append(word)
+    settings.json_path, settings.log_path = paths[JSON], paths[LOG]
     settings.words = rest
     return rest
 

@@ -24,7 +24,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from kgverify.cli.output import JSON, QUIET, VERBOSE, restore_output, settings
+from kgverify.cli.output import JSON, LOG, QUIET, VERBOSE, restore_output, settings
 from kgverify.escaping import escape_json, make_visible
 from kgverify.files import writing
 from kgverify.report.render.screen import Screen, Text
@@ -40,8 +40,28 @@ PIPE_WIDTH: Final = 120
 """The width of a report that is written to a pipe or a log."""
 
 
+def log(text: str) -> None:
+    """Append text to the file of `--log`. UserError if that fails; then nothing more is written there."""
+    path, settings.log_path = settings.log_path, None
+    if path is not None:
+        writing.append_to_file(path, text.encode("utf-8", "backslashreplace"))
+        settings.log_path = path
+
+
 class SafeConsole(Screen):
-    """A screen that raises BrokenPipeError instead of ending the process if the reader of a pipe is gone."""
+    """A screen that raises BrokenPipeError instead of ending the process if the reader of a pipe is gone.
+
+    Its text also goes to the file of `--log`.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(record=settings.log_path is not None, **options)
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        """Print objects, and log their text."""
+        super().print(*objects, **options)
+        if self.record:
+            log(self.export_text())
 
     def on_broken_pipe(self) -> None:
         """Raise the error that is being handled."""
@@ -53,11 +73,13 @@ class _FirstLine(SafeConsole):
 
     _is_done = False
 
-    def print(self, *objects: Any, **settings: Any) -> None:
-        """Print the first line of the objects, unless a line was already printed."""
+    def print(self, *objects: Any, **options: Any) -> None:
+        """Print the first line of the objects, unless a line was already printed; log all of them."""
+        self.record = False
         wide = self.options.update_width(_UNFOLDED)
         for line in self.render_lines(Group(*objects), wide, pad=False):
             text = Text.assemble(*((segment.text, segment.style or "") for segment in line if not segment.control))
+            log(f"{text.plain}\n")
             if not self._is_done and text.plain.strip():
                 self._is_done = True
                 super().print(text, soft_wrap=True)
@@ -117,7 +139,7 @@ class Phase:
 def show_phase(title: str, total: int, *further: ProgressColumn) -> Iterator[Phase]:
     """Show a progress bar, with optional further columns, until the context ends; only on a terminal."""
     console = make_error_console()
-    console.width = max(1, console.width - ECHOED)
+    console.width, console.record = max(1, console.width - ECHOED), False
     columns = SpinnerColumn(), TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn()
     times = TimeElapsedColumn(), TimeRemainingColumn()
     bar = Progress(*columns, *further, *times, console=console, transient=True)
@@ -161,7 +183,7 @@ def show_work(title: str, total: int) -> Iterator[Callable[[int], None]]:
 
 def typed_command(*further: str) -> str:
     """Return the command as typed, without --save and --json but with further words, quoted for a shell."""
-    return shlex.join(["kgverify", *typed_words({"--save", JSON}), *further])
+    return shlex.join(["kgverify", *typed_words({"--save", JSON, LOG}), *further])
 
 
 def replay_command(file: str | Path, engine: str | None, reference: str | None, *, trust: bool = False) -> str:

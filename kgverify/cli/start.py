@@ -8,6 +8,9 @@ from collections.abc import Callable
 def import_command_line() -> Callable[[], int]:
     """Return the function that runs a command, or a function that returns an exit code if a package cannot be imported."""
     try:
+        # Commands lock their files; Windows lacks this module.
+        import fcntl  # noqa: F401
+
         from kgverify.cli.app import run
     except Exception as error:
         code = _explain(error)

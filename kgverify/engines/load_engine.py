@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final, NoReturn
 
 from kgverify.engines.table import list_names
-from kgverify.errors import UserError, describe_error, find_missing_dependency, suggest
+from kgverify.errors import UserError, cut_middle, describe_error, find_missing_dependency, suggest
 from kgverify.files.code_identity import identify_engines
 from kgverify.interrupts import is_interrupt
 
@@ -152,19 +152,24 @@ def describe_raised(error: BaseException) -> str:
     if isinstance(error, SyntaxError) and error.filename:
         return f"{text} ({error.filename}:{error.lineno})"
     frames = _find_frames(error)
-    return f"{text} ({frames[-1].filename}:{frames[-1].lineno} in {frames[-1].name})" if frames else text
+    return f"{text} ({_show(frames[-1].filename)}:{frames[-1].lineno} in {frames[-1].name})" if frames else text
 
 
 def detail_raised(error: BaseException) -> list[str]:
     """Return the lines of the user's code that led to an exception, the innermost first, and the rest of its message."""
     rest = [line.rstrip() for line in str(error).strip().split("\n")[1:] if line.strip()]
-    return [*list_raised(error), *rest[:MAX_DETAILS]]
+    return [*list_raised(error), *cut_middle(rest, MAX_DETAILS)]
 
 
 def list_raised(error: BaseException) -> list[str]:
     """Return the lines of the user's code that led to an exception, the innermost first."""
     frames = reversed(_find_frames(error)[-MAX_FRAMES:])
-    return [f"from {frame.filename}:{frame.lineno} in {frame.name}: {frame.line or ''}" for frame in frames]
+    return [f"from {_show(frame.filename)}:{frame.lineno} in {frame.name}: {frame.line or ''}" for frame in frames]
+
+
+def _show(file: str) -> str:
+    """Return the path of a file, relative to the current folder if it is inside."""
+    return os.path.relpath(file) if Path(file).is_relative_to(Path.cwd()) else file
 
 
 def _find_frames(error: BaseException) -> list[traceback.FrameSummary]:

@@ -7,7 +7,6 @@ link: renaming would replace the link, and writing through it would change a fil
 
 import ctypes
 import errno
-import fcntl
 import os
 import re
 import secrets
@@ -24,7 +23,12 @@ from tempfile import TemporaryDirectory
 from typing import Final, Self
 from weakref import WeakSet
 
-from kgverify.errors import NotWritten, UserError
+from kgverify.errors import NotWritten, UserError, find_missing_dependency
+
+try:
+    import fcntl
+except ModuleNotFoundError as error:
+    raise find_missing_dependency(error) or error from None
 
 _NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 # Without O_NONBLOCK, opening a pipe would wait for its reader.

@@ -199,10 +199,3 @@ def replay_apart(reproducer: Reproducer) -> Replay:
     problem, signature = reproducer.problem, Signature("", "", DEATH)
     failure = Failure(index=0, problem=problem, group=(problem,), signature=signature, message=message)
     return Replay(reproducer=reproducer, failure=failure)
-
-
-def assert_agrees(reproducer: Reproducer, engine: AnyEngine | None = None, reference: AnyEngine | None = None) -> None:
-    """Raise an AssertionError with the first cause unless both sides agree and the reproducer's law, if any, holds."""
-    found = replay(reproducer, engine, reference)
-    if found.verdict is not Verdict.AGREE:
-        raise AssertionError(f"{make_visible(str(found.reproducer.sides))}\n{found}\n\n{found.reproducer.problem}")

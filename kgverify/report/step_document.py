@@ -694,20 +694,24 @@ _NOTES: Final[dict[str, str]] = {
 
 
 def _compare_scores(sides: Sequence[SideStep], tolerance: float) -> StageLine:
-    """Compare the scores of the resolvents that both sides have."""
-    scores = [{(r.content, r.clause): r.score for r in side.view.resolvents} for side in sides]
-    shared = scores[0].keys() & scores[1].keys()
-    if not all("resolvents.score" in side.fields for side in sides):
-        return StageLine(Stage.SCORE, Mark.NOT_HELD, (), (), "a trace does not contain scores")
-    if not shared:
-        return StageLine(Stage.SCORE, Mark.NOT_HELD, (), (), "the two sides have no resolvent in common")
-    is_same = all(is_close(scores[0][key], scores[1][key], tolerance) for key in shared)
-    left, right = (
-        tuple(f"{r.score!r} for {clip(side.names.goal(r.atoms, r.kind))}" for r in side.view.resolvents)
+    """Compare the scores of the resolvents that both sides have, and show all that are known."""
+    scores = [
+        {(r.content, r.clause): r.score for r in side.view.resolvents} if "resolvents.score" in side.fields else None
         for side in sides
+    ]
+    left, right = (
+        tuple(f"{r.score!r} for {clip(side.names.goal(r.atoms, r.kind))}" for r in side.view.resolvents if known)
+        for side, known in zip(sides, scores, strict=True)
     )
-    note = f"compared for the {len(shared):,} resolvents that both sides have"
-    return StageLine(Stage.SCORE, Mark.AGREES if is_same else Mark.DIFFERS, left, right, note)
+    expected, actual = scores
+    mark, note = Mark.NOT_HELD, "a trace does not contain scores"
+    if expected is not None and actual is not None:
+        shared, note = expected.keys() & actual.keys(), "the two sides have no resolvent in common"
+        if shared:
+            is_same = all(is_close(expected[key], actual[key], tolerance) for key in shared)
+            mark = Mark.AGREES if is_same else Mark.DIFFERS
+            note = f"compared for the {len(shared):,} resolvents that both sides have"
+    return StageLine(Stage.SCORE, mark, left, right, note)
 
 
 class StepDocument(NamedTuple):

@@ -65,12 +65,10 @@ LEVEL_MEANINGS: Final = {
 
 
 def clip(text: str, most: int = MOST_CHARACTERS) -> str:
-    """Return a stranger's text as one visible line, cut after `most` of its characters."""
-    return (
-        make_visible(text)
-        if len(text) <= most
-        else f"{make_visible(text[:most])}… ({len(text) - most:,} more characters)"
-    )
+    """Return a stranger's text as one visible line, cut after `most` characters if it is longer by a quarter or more."""
+    if len(text) < most * 5 // 4:
+        return make_visible(text)
+    return f"{make_visible(text[:most])}… ({len(text) - most:,} more characters)"
 
 
 def value_lines(value: Value) -> list[str]:
@@ -383,7 +381,7 @@ def show_commands(divergence: Divergence, number: int, actual_candidate: int | N
         commands.append(f"kgverify show expected.h5 --candidate {divergence.candidate}{step}")
     if actual_candidate is not None:
         commands.append(f"kgverify show actual.h5 --candidate {actual_candidate}{step}")
-    return tuple(commands)
+    return (*commands, f"kgverify shrink . --divergence {number} --python")
 
 
 def describe_finding(divergence: Divergence) -> str:

@@ -1,4 +1,4 @@
-"""Recorded steps taken again: an engine takes a step from every recorded goal, which checks the trace of another engine."""
+"""Recorded traces taken again by an engine: a step from every recorded goal, or whole derivations of their candidates."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -17,6 +17,7 @@ from kgverify.program.outcomes import GoalKind, Outcome
 from kgverify.program.program import Program
 from kgverify.trace.model.columns import (
     KNOWLEDGE_GRAPH,
+    CandidateSet,
     Columns,
     concatenate,
     expand_rows,
@@ -26,7 +27,7 @@ from kgverify.trace.model.columns import (
 )
 from kgverify.trace.model.consistency import compare_first_goals
 from kgverify.trace.model.digests import compute_digests, renumber
-from kgverify.trace.model.header import unknown_columns
+from kgverify.trace.model.header import EngineInfo, unknown_columns
 from kgverify.trace.model.schema import has_goals
 from kgverify.trace.model.trace import Trace
 
@@ -51,19 +52,10 @@ def retake_steps(recorded: Trace, make: MakeEngine, limits: DeclaredLimits) -> t
 
     UserError if the trace does not contain its goals, facts and rules.
     """
-    header = recorded.header
-    if not has_goals(header.level) or recorded.facts is None or "steps.goal_atoms" not in recorded.fields:
-        raise UserError(
-            "does not hold goals and facts, which an engine needs to take the steps again",
-            where=recorded.source or "trace",
-            fix="record it at level steps with its facts and rules, or name its graph with --graph, in Python job=",
-        )
-    known = {**_known(header.limits), **_known(limits)}
-    first = np.sort(np.unique(recorded.facts, axis=0, return_index=True)[1])
-    program = Program(recorded.symbols, recorded.facts[first], recorded.rules or (), (), (), ())
-    has_policy = header.policy.name == SHORTEST.name
-    complete = DeclaredLimits(**known).with_defaults()
-    engine = make(program, complete, SHORTEST)
+    if not has_goals(recorded.header.level) or "steps.goal_atoms" not in recorded.fields:
+        raise _lacking(recorded, "goals")
+    has_policy = recorded.header.policy.name == SHORTEST.name
+    engine, complete, facts = _make(recorded, make, limits)
     canonical = complete.dialect.forgets_names
     knows_depth, skips_unary = "steps.depth" in recorded.fields, complete.dialect.skips_unary
     given = recorded.columns._replace(stages=no_stage_items())
@@ -80,18 +72,62 @@ def retake_steps(recorded: Trace, make: MakeEngine, limits: DeclaredLimits) -> t
         columns = columns._replace(candidates=candidates)
     info = engine.info
     info = msgspec.structs.replace(info, unknown=tuple({*info.unknown, *(() if has_policy else OF_POLICY)}))
-    trace = replace(
+    trace = _as_trace(recorded, columns, info, complete, facts, "from the goals of")
+    return replace(trace, fields=trace.fields - ({"steps.depth"} - recorded.fields)), num_left
+
+
+def prove_again(recorded: Trace, make: MakeEngine, limits: DeclaredLimits) -> Trace:
+    """Let an engine prove the candidates of a trace from their beginning, with the facts, rules and limits of the trace.
+
+    limits: a limit that is unknown here is taken from the trace; else it is the default
+
+    UserError if the trace does not contain its facts and rules, or was not made by the policy `shortest`.
+    """
+    policy = recorded.header.policy.name
+    if policy not in ("", SHORTEST.name):
+        raise UserError(
+            f"was recorded with the policy {policy!r}, whose weights it does not hold",
+            where=recorded.source or "trace",
+            fix="record the engine with kgverify record --policy, and compare both traces",
+        )
+    engine, complete, facts = _make(recorded, make, limits)
+    columns = engine.prove(CandidateSet(*recorded.columns.candidates[:3]))
+    return _as_trace(recorded, columns, engine.info, complete, facts, "on the candidates of")
+
+
+def _make(recorded: Trace, make: MakeEngine, limits: DeclaredLimits) -> tuple[Engine, Limits, NDArray[np.int32]]:
+    """Return an engine for the program of a trace, its limits, and the facts."""
+    if recorded.facts is None:
+        raise _lacking(recorded, "facts")
+    first = np.sort(np.unique(recorded.facts, axis=0, return_index=True)[1])
+    program = Program(recorded.symbols, recorded.facts[first], recorded.rules or (), (), (), ())
+    complete = DeclaredLimits(**{**_known(recorded.header.limits), **_known(limits)}).with_defaults()
+    return make(program, complete, SHORTEST), complete, program.facts
+
+
+def _lacking(recorded: Trace, what: str) -> UserError:
+    return UserError(
+        f"does not hold {what}, which an engine needs to take its steps",
+        where=recorded.source or "trace",
+        fix="record it at level steps with its facts and rules, or name its graph with --graph, in Python job=",
+    )
+
+
+def _as_trace(
+    recorded: Trace, columns: Columns, info: EngineInfo, limits: Limits, facts: NDArray[np.int32], what: str
+) -> Trace:
+    """Return the columns of an engine as a trace of the same candidates."""
+    return replace(
         recorded,
-        header=msgspec.structs.replace(header, limits=complete, engine=info, recording="", absent=()),
+        header=msgspec.structs.replace(recorded.header, limits=limits, engine=info, recording="", absent=()),
         columns=columns,
         digests=compute_digests(columns),
         rankings=None,
-        facts=program.facts,
+        facts=facts,
         fact_lines=None,
-        fields=KNOWLEDGE_GRAPH.compared_names - unknown_columns(info) - ({"steps.depth"} - recorded.fields),
-        source=f"{info.name}, from the goals of {recorded.source or 'the trace'}",
+        fields=KNOWLEDGE_GRAPH.compared_names - unknown_columns(info),
+        source=f"{info.name}, {what} {recorded.source or 'the trace'}",
     )
-    return trace, num_left
 
 
 def describe_left(num: int) -> str:

@@ -190,6 +190,7 @@ record --graph absent --engine reference -o new.h5
 report run
 report run --json -
 report run --github
+report run --github --engine absent.py:Engine
 report run --html --junit --markdown
 report run run --html -
 show trace.h5
@@ -233,7 +234,8 @@ ENGINES = (
     "diff run/expected.h5 run/actual.h5 --json -",
     "evaluate --engine reference --graph graph --queries 1 --corruptions 1 --json -",
     "record --graph graph --engine reference --queries 1 --corruptions 1 -o new.h5",
-    "replay found.kg --pytest test_found.py",
+    "replay found.kg --pytest test_found.py --log hostile.log",
+    "replay found.kg --python",
 )
 """Command lines that run engines, or test the comparison first."""
 TYPED = "h\nn\nf\ns\ns\nS\no\nd 1\nc 1\nb\nwhat ##[error]x\nq\n"

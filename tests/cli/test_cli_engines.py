@@ -47,11 +47,18 @@ def test_a_divergence_of_a_pair_is_shrunk_and_replayed_on_the_same_pair(folder: 
     assert done.returncode == 1, done.stdout + done.stderr
     assert "in the same way" in done.stdout
     assert "\nfaults: fact-cap\nreference: two_engines:Slow\n" in (folder / "small.kg").read_text()
-    assert "reference: two_engines:Slow\n" in (folder / "test_small.py").read_text()
+    assert 'reference="two_engines:Slow"' in (folder / "test_small.py").read_text()
     # The engine agrees on another pair.
     other = run_shell("kgverify replay small.kg --engine two_engines:Fast --reference two_engines:Slow", folder)
     assert other.returncode == 0
     assert other.stdout.splitlines()[0] == "two_engines:Fast, compared with two_engines:Slow"
+    # The code runs alone in a new process: it fails, and passes once the fault is repaired.
+    code = run_shell("kgverify shrink run --trust --python", folder).stdout
+    for text, returncode in ((code, 1), (code.replace(', faults=["fact-cap"]', ""), 0)):
+        (folder / "minimal.py").write_text(text)
+        alone = run_shell("PYTHONPATH=.:$PYTHONPATH python minimal.py", folder)
+        assert alone.returncode == returncode, alone.stderr
+        assert ("first divergence: match_facts" in alone.stderr) == returncode
 
 
 @pytest.mark.deep
@@ -68,7 +75,10 @@ def test_a_crash_of_the_reference_is_attributed_to_the_reference(command, folder
     pair = ("--engine", "two_engines:Fast", "--reference", "two_engines:CrashesOnRules")
     found = command("fuzz", "--examples", "12", "--jobs", "1", "--corpus", "corpus", *pair)
     assert found.exit_code == 1
-    assert "crash ValueError of the reference" in found.stdout
+    assert re.search(
+        r"crash ValueError of the reference .*\n   rules are not supported\n   from two_engines.py:\d+ in prove: raise",
+        found.stdout,
+    )
     stopped = command("diff", *SMALL, *pair)
     assert stopped.exit_code == 2
     failed = "--reference two_engines:CrashesOnRules: its `prove` failed: ValueError: rules are not supported"

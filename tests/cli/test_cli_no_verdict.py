@@ -203,6 +203,8 @@ def test_every_command_refuses_an_option_and_an_input_that_do_not_exist(command:
     [
         ("torch", 'raise OSError("libcudart.so")', "fuzz --examples 4 --jobs 1", "torch cannot be imported: "),
         ("h5py", 'raise ImportError("libhdf5.so", name="h5py._errors")', "replay x", "h5py cannot be imported: "),
+        # As on Windows.
+        ("fcntl", 'raise ModuleNotFoundError(name="fcntl")', "doctor", "fcntl, which Python lacks on this system"),
     ],
 )
 def test_a_package_that_cannot_be_imported_is_neither_a_divergence_nor_a_bug(

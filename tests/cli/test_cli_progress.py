@@ -10,6 +10,7 @@ from rich.progress import Progress
 from run_engines import needs_compiler
 
 from kgverify.cli.commands.diff import show_comparison
+from kgverify.cli.entries import ENTRIES
 from kgverify.cli.progress import show_phase
 
 TERMINAL = {"FORCE_COLOR": "1", "TERM": "xterm", "COLUMNS": "160"}
@@ -73,3 +74,27 @@ def test_the_progress_of_a_comparison_ends_at_its_total_however_often_columns_ar
     lines = capsys.readouterr().err.splitlines()
     assert [line.partition(",")[2].partition(",")[0] for line in lines] == [f" MiB: {n} of 3" for n in (1, 2, 3)]
     assert lines[-1].endswith("0:00:00 left")
+
+
+@pytest.mark.parametrize("name", ENTRIES)
+def test_every_command_appends_what_it_prints_to_a_log(tmp_path: Path, name: str) -> None:
+    for number in (1, 2):
+        done = invoke([name, "--no-such-option", "-q", "-v", "--log", "log.txt"], tmp_path)
+        assert done.exit_code == 2
+        lines = (tmp_path / "log.txt").read_text(encoding="utf-8").splitlines()
+        assert [line[20:] for line in lines].count(f"kgverify {name} --no-such-option") == number
+        assert lines[-1] == "exit code 2"
+    assert "".join(f"{line}\n" for line in lines if not line[:1].isdigit()).startswith(done.stderr)
+
+
+def test_a_quiet_command_logs_the_whole_result_and_its_notes(tmp_path: Path) -> None:
+    (tmp_path / "kgverify.toml").write_text('engine = "reference"\n')
+    words = ["diff", *SMALL, "-q", "--json", "-", "--log=log.txt"]
+    done = invoke(words, tmp_path, **TERMINAL)
+    assert (done.exit_code, len(done.stderr.splitlines())) == (0, 1)
+    logged = (tmp_path / "log.txt").read_text(encoding="utf-8")
+    assert "\x1b" not in logged
+    for text in ("configuration: ", "\nAGREE ", "\n  graph countries", "\nmean_reciprocal_rank ", "\nexit code 0\n"):
+        assert text in logged
+    refused = invoke([*words, "--log", "nowhere/log.txt"], tmp_path)
+    assert (refused.exit_code, "nowhere/log.txt: cannot be written" in refused.stderr) == (2, True)

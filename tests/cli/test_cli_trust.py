@@ -1,9 +1,12 @@
 """`kgverify shrink` and `replay`: a saved run becomes a reproducer, and foreign code runs only when it is asked for."""
 
+import ast
 import json
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from invoked_commands import EAGER, SMALL, invoke
@@ -155,9 +158,14 @@ def test_a_saved_run_imports_what_it_names_only_if_the_user_asks_for_it(
 def test_a_test_holds_no_code_of_the_reproducer(command, strange: Path):
     """Every text of a reproducer stands in strings of the generated file."""
     evil = '"""\\nraise SystemExit("run")\\n"""'
-    text = REPRODUCER.format("note", evil)
+    text = REPRODUCER.format("note", evil).replace("\n\n", f"\n\np('{evil}', b).\n", 1)
     Path("x.kg").write_text(text.replace("missing", f"missing\nsituation: {evil}\nstage: {evil}"))
     assert command("replay", "x.kg", "--engine", "reference", "--pytest", "test_x.py").exit_code == 0
-    names: dict[str, object] = {}
-    exec(compile(Path("test_x.py").read_text(), "test_x.py", "exec"), names)
-    assert 'SystemExit("run")' in Path("test_x.py").read_text().replace("\\", "")
+    name = f'compiled"), {evil}'
+    code = replace(kv.replay("x.kg").reproducer, engine=kv.EngineSpec(name)).to_python()
+    for each in (Path("test_x.py").read_text(), code.rpartition("\nkv.assert_agrees(")[0]):
+        names: dict[str, Any] = {}
+        exec(compile(each, "x.py", "exec"), names)
+        assert names["PROBLEM"].facts[0][1] == evil.replace("\\n", "\n")
+    call: Any = ast.parse(code).body[-1]
+    assert [ast.literal_eval(each) for each in call.value.args[:1]] == [name]

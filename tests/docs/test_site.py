@@ -3,7 +3,6 @@
 import importlib.util
 import json
 import re
-import shlex
 import subprocess
 import sys
 import urllib.request
@@ -24,7 +23,6 @@ from kgverify.report.report import report_schema
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 SITE = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
-COPIED = ("github-workflow.yml", "pre-commit-config.yaml")
 
 
 def list_pages(entries: list) -> list[str]:
@@ -80,19 +78,6 @@ def test_links_to_files_of_the_repository_lead_somewhere():
         text = re.sub(r"```.*?```", "", path.read_text(encoding="utf-8"), flags=re.DOTALL)
         links = re.findall(r"\]\((?!https?:)([^)#\s]+)(#[^)\s]*)?\)", text)
         assert [link for link, _ in links if not (path.parent / link).exists()] == [], path
-
-
-def test_the_page_on_tests_shows_the_files_to_copy_and_kgverify_has_their_commands():
-    page = (DOCS / "pytest.md").read_text(encoding="utf-8")
-    texts = [(ROOT / "examples" / "ci" / name).read_text(encoding="utf-8") for name in COPIED]
-    assert re.findall(r"```yaml\n(.*?)```", page, re.DOTALL) == texts[:1]
-    assert all(f"examples/ci/{name}" in page for name in COPIED[1:])
-    commands = [shlex.split(line) for text in texts for line in re.findall(r"(?:run:|entry:) (kgverify .*)", text)]
-    assert len(commands) == 3
-    assert all(yaml.safe_load(text) for text in texts)
-    for _, command, *words in commands:
-        shown = invoke([command, "--help"], COLUMNS="200").stdout
-        assert {word for word in words if word.startswith("-")} <= set(re.findall(r"--?[\w-]+", shown)), command
 
 
 def test_the_container_is_the_one_of_the_dockerfile():

@@ -327,3 +327,27 @@ def test_an_encoding_that_cannot_be_is_refused(options, fix):
     with pytest.raises(UserError) as caught:
         make(lambda self, *_: None, encoding=kv.Encoding(**options)).prove(QUERY)
     assert fix in caught.value.fix
+
+
+class Scored(kv.TensorEngine):
+    """Has two successors of each state, which are proofs, with scores of float32."""
+
+    arrays = "numpy"
+    error = ""
+
+    def expand(self, states, next_variable, excluded):
+        if self.error:
+            raise LookupError(self.error)
+        num = len(states)
+        scores = np.zeros((num, 2), np.float32)
+        return np.zeros((num, 2, 1, 3), np.int64), np.full(num, 2), next_variable, scores
+
+
+def test_a_recording_states_what_the_engine_returns_although_its_header_comes_first(tmp_path):
+    kv.record("countries", tmp_path / "scored.h5", Scored, queries=1, corruptions=1)
+    engine = kv.open_trace(tmp_path / "scored.h5").load().header.engine
+    assert (engine.precision, engine.mode) == ("float32", "numpy, choices by kgverify from its scores")
+    assert kv.compare(tmp_path / "scored.h5", Scored).coverage.candidates == 4
+    fails = type("Fails", (Scored,), {"error": "no room"})
+    with pytest.raises(UserError, match="no room"):
+        kv.record("countries", tmp_path / "fails.h5", fails, queries=1, corruptions=1)

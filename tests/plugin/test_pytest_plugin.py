@@ -159,6 +159,30 @@ def test_a_section_of_a_failed_test_names_the_first_cause_and_the_file_of_the_pr
     ], printed
 
 
+CRASHES = """
+import kgverify as kv
+from kgverify.dialects import ReferenceEngine
+
+class Crashes(ReferenceEngine):
+    def prove(self, candidates, progress=None):
+        raise LookupError("first line\\nthe point")
+
+def test_it(assert_equivalent):
+    assert_equivalent(Crashes)
+
+def test_on_a_graph():
+    kv.verify("countries", Crashes, queries=1, corruptions=1)
+"""
+
+
+def test_a_failure_shows_the_lines_of_the_user_and_the_whole_message_of_the_engine(folder: Path):
+    (folder / "test_it.py").write_text(CRASHES)
+    printed = run_pytest(folder, "--kgverify-examples", "4", "test_it.py").stdout
+    assert set(re.findall(r"^(\S+\.py):\d+: ", printed, re.MULTILINE)) == {"test_it.py"}, printed
+    assert printed.count('test_it.py:7 in prove: raise LookupError("first line') == 2
+    assert len(re.findall(r"^E +the point$", printed, re.MULTILINE)) == 3
+
+
 TESTS = r"""
 import pytest
 import kgverify as kv

@@ -418,7 +418,7 @@ def test_an_engine_that_hangs_diverges_and_the_campaign_continues(monkeypatch, t
 
 def test_twenty_new_divergences_are_listed_and_a_long_program_is_cut(first):
     (found,) = first.new
-    program = [f"p(a, c{i})." for i in range(13)]
+    program = [f"p(a, c{i})." for i in range(15)]
     listed = [msgspec.structs.replace(found, signature=f"prune extra {i}", file="") for i in range(25)]
     listed[-1].program = listed[0].program = "\n".join(program)
     lines = str(msgspec.structs.replace(first, divergences=listed)).splitlines()
@@ -427,7 +427,8 @@ def test_twenty_new_divergences_are_listed_and_a_long_program_is_cut(first):
     ]
     assert any("5 more in the corpus" in line for line in lines)
     at = lines.index(f"   {program[0]}")
-    assert lines[at + 10 : at + 12] == [f"   {program[10]}", "   ... 13 lines in all"]
+    shown = [*program[:6], "... 3 lines more", *program[-6:]]
+    assert lines[at : at + 13] == [f"   {line}" for line in shown]
 
 
 def test_a_dialect_other_than_the_default_one_is_named(first):

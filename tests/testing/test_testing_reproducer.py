@@ -1,6 +1,7 @@
 """Reproducers: text that reads back as itself, mistakes reported with their line, replays, and generated tests."""
 
 import platform
+import re
 from dataclasses import replace
 from importlib.metadata import version
 
@@ -33,6 +34,7 @@ from kgverify.testing.problems.decode import SIZE, decode_problem
 from kgverify.testing.reproducers.text_format import (
     make_reproducer,
     parse_reproducer,
+    render_test,
     write_reproducer,
     write_test,
 )
@@ -79,6 +81,13 @@ def problems(draw):
     )
 
 
+def run_code(made: Reproducer) -> dict[str, object]:
+    """Execute the code of a reproducer without its last line, the check."""
+    names: dict[str, object] = {}
+    exec(made.to_python().rstrip().rpartition("\n")[0], names)
+    return names
+
+
 @settings(max_examples=60, deadline=None)
 @given(problem=problems(), texts=st.tuples(lines, lines, lines, lines), lockstep=st.booleans(), step=st.integers(-1, 9))
 def test_a_reproducer_reads_back_as_itself(problem, texts, lockstep, step):
@@ -99,6 +108,8 @@ def test_a_reproducer_reads_back_as_itself(problem, texts, lockstep, step):
     text = render_reproducer(made)
     text.encode("utf-8")
     assert parse_reproducer(text) == made
+    assert run_code(made)["PROBLEM"] == problem
+    assert compile(render_test(made), "test", "exec")
 
 
 @settings(max_examples=30, deadline=None)
@@ -117,7 +128,8 @@ def test_a_rule_of_another_format_gets_variables_that_can_be_written():
     assert (read.clause_head, read.body) == (NamedAtom("p", X, Y), (NamedAtom("q", Y, "X"),))
 
 
-GOOD = render_reproducer(Reproducer(problem=problem_of("p(a, b); ? p(a, b)"), signature=SIGNATURE))
+GOOD_PROBLEM = problem_of("p(a, b); ? p(a, b)")
+GOOD = render_reproducer(Reproducer(problem=GOOD_PROBLEM, signature=SIGNATURE))
 
 
 @pytest.mark.parametrize(
@@ -230,6 +242,41 @@ def test_a_crash_of_a_third_party_engine_becomes_a_test_that_passes_when_it_is_r
     assert write_test(made, test).fails
     monkeypatch.setattr("toy_engine.IS_REPAIRED", True)
     assert write_test(made, test) == (False, "both sides agree")
+
+
+def test_the_code_of_a_reproducer_fails_until_the_engine_is_repaired(reproducer):
+    code = reproducer.to_python()
+    with pytest.raises(AssertionError, match="first divergence: match_facts at step 0"):
+        exec(code, {})
+    exec(code.replace(', faults=["last-fact-lost"]', ""), {})
+    assert 'kv.Evaluator(mode="eager", device="cpu", faults=["last-fact-lost"])' in code
+    assert set(re.findall(r"^(?:from|import) .*|kv\.\w+", code, re.MULTILINE)) == {
+        "import kgverify as kv",
+        "kv.parse_problem",
+        "kv.assert_agrees",
+        "kv.Evaluator",
+    }
+
+
+def test_the_code_of_a_broken_law_names_the_law():
+    open_query = replace(GOOD_PROBLEM, unranked=(NamedAtom("p", "a", X),))
+    made = Reproducer(problem=open_query, signature=Signature("match_facts", "", "law", "sound"))
+    assert made.to_python().endswith('lockstep=False, laws=["sound"])\n')
+    kv.assert_agrees("reference", open_query, laws=["sound", "complete-step"])
+    with pytest.raises(AssertionError, match="law broken: complete-step"):
+        kv.assert_agrees(LAST_LOST, open_query, reference=LAST_LOST, laws=["sound", "complete-step"])
+
+
+def test_a_mistake_in_the_text_of_a_problem_is_reported_with_its_line():
+    assert kv.parse_problem("p(a, b).\n?- p(a, X).") == Problem(
+        facts=(NamedAtom("p", "a", "b"),), unranked=(NamedAtom("p", "a", X),), num_corruptions=0
+    )
+    for text, where in (
+        ("p(a, X).", "problem:1"),
+        ("?- p(a, b).\nlimit: max_depth 1", "problem:2: unknown key 'limit'"),
+    ):
+        with pytest.raises(UserError, match=where):
+            kv.parse_problem(text)
 
 
 def test_a_test_that_pytest_does_not_collect_or_that_cannot_be_written_is_refused(reproducer, tmp_path):

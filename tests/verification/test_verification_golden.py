@@ -89,3 +89,35 @@ def test_the_command_reproduces_the_golden_trace(entry: dict, tmp_path: Path):
         for each in (golden, again)
     ]
     assert headers[0] == headers[1]
+
+
+def test_an_engine_is_compared_with_a_stored_trace_in_one_command(tmp_path: Path):
+    golden = tmp_path / "golden.h5"
+    kv.record("countries", golden, "reference", queries=2, corruptions=5)
+    told = ["diff", "--reference", golden, "--engine", "compiled", "--mode", "plain"]
+    agreed = invoke([*told, "--json", tmp_path / "agreed.json"], tmp_path)
+    assert agreed.exit_code == 0, agreed.output
+    assert "reference (python, cpu" in agreed.stdout
+    lost = invoke([*told, "--fault", "fact-cap", "--save", "run"], tmp_path)
+    assert lost.exit_code == 1, lost.output
+    assert "first divergence: match_facts" in lost.stdout
+    assert "of the actual trace are not recorded, and were computed" in lost.stdout
+    assert invoke(["show", "run", "--divergence", 1], tmp_path).exit_code == 0
+    # In Python, and by position, with an engine of somebody else.
+    (tmp_path / "mine.py").write_text("from kgverify.dialects import ReferenceEngine as Mine\n")
+    assert invoke(["diff", golden, "mine.py:Mine"], tmp_path).exit_code == 0
+    assert kv.compare(golden, kv.Evaluator(mode="plain", faults="fact-cap")).verdict is Verdict.DIVERGE
+
+
+def test_what_a_stored_trace_cannot_judge_is_refused(tmp_path: Path):
+    kv.record("countries", tmp_path / "tower.h5", "reference", queries=1, corruptions=1, policy="two_tower")
+    kv.record("countries", tmp_path / "few.h5", "reference", queries=1, corruptions=1)
+    assert invoke(["trace", "convert", "few.h5", "digests.h5", "--level", "digests"], tmp_path).exit_code == 0
+    for words, text in (
+        ("--reference tower.h5", "was recorded with the policy 'two_tower'"),
+        ("--reference digests.h5", "does not hold facts"),
+        ("--reference few.h5 --queries 3", "--queries: applies only if kgverify runs both engines"),
+        ("--reference none.h5", "none.h5: no such trace"),
+    ):
+        refused = invoke(f"diff {words} --engine compiled --mode plain", tmp_path)
+        assert (refused.exit_code, text in refused.stderr) == (2, True), refused.output

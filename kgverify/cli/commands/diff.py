@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
-from kgverify.api.inputs import names_engine
+from kgverify.api.inputs import names_engine, names_trace
 from kgverify.api.verify import verify_job
 from kgverify.cli import options
 from kgverify.cli.command_line import warnings_afterwards
@@ -39,30 +39,36 @@ def diff(
     """Compare two engines, or two recorded traces, step by step.
 
     By default the compiled evaluator is compared with the reference prover. `kgverify diff reference TRACE.h5` judges a recorded
-    trace: the reference takes each of its steps again. Either may also be a file of ranks or metrics; docs/evaluating.md.
+    trace: the reference takes each of its steps again. `kgverify diff --reference TRACE.h5 --engine ENGINE` judges an engine,
+    which proves the candidates of the trace. Either may also be a file of ranks or metrics; docs/evaluating.md.
 
     Args:
         expected: The trace or file to compare with; or an engine, which takes each step of the other trace again.
-        actual: The trace or file to judge.
+        actual: The trace or file to judge; or an engine, which proves the candidates of the other trace.
         save: Save both traces and the report in a folder.
     """
+    judged: Any = actual
+    stored = sides.engines.reference
+    is_stored = expected is None and stored is not None and names_trace(stored)
+    if is_stored and stored is not None:
+        expected, judged = Path(stored), sides.make(work).engine
     if expected is not None:
-        if actual is None:
+        if judged is None:
             raise UserError(
                 "expected two traces, found one", where=str(expected), fix="kgverify diff EXPECTED.h5 ACTUAL.h5"
             )
-        is_judged = names_engine(str(expected))
-        has_ranks = any(map(holds_text, (expected, actual)))
-        _refuse_unused(is_judged=is_judged, has_ranks=has_ranks)
+        files = [each for each in (expected, judged) if isinstance(each, Path) and not names_engine(str(each))]
+        is_judged, has_ranks = len(files) < 2, any(map(holds_text, files))
+        _refuse_unused(is_judged=is_judged, has_ranks=has_ranks, is_stored=is_stored)
         from kgverify.api.compare import compare
 
-        with show_comparison(expected, actual) as progress:
+        with show_comparison(*files) as progress:
             queries = job.queries if is_typed("--corruptions") else replace(job.queries, corruptions="all")
             needs_graph = job.source.is_given or (is_judged and has_ranks)
             made = replace(job, queries=queries).make() if needs_graph else None
             report = compare(
                 str(expected),
-                actual,
+                str(judged) if isinstance(judged, Path) else judged,
                 save=save,
                 equality=equality,
                 limits=job.proofs.given_limits() if is_judged and not has_ranks else None,
@@ -73,15 +79,22 @@ def diff(
         if save is not None:
             check_folder(save)
         report = verify_job(job.make(sides.make(work), equality), save=save, command=typed_command(), phase=show_phase)
-    has_lockstep = expected is None and not equality.lockstep
-    print_report(report, make_result_console(), next_commands=_next_commands(save, has_lockstep=has_lockstep))
+    next_commands = _next_commands(save, has_lockstep=expected is None and not equality.lockstep)
+    if save is not None and report.verdict is Verdict.DIVERGE and report.job is not None:
+        engines = (sides.engines.engine, sides.engines.reference or "")
+        words = ["kgverify", "shrink", str(save), "--python", *["--trust"] * any(":" in each for each in engines)]
+        next_commands[shlex.join(words)] = "a minimal example as code that runs alone"
+    print_report(report, make_result_console(), next_commands=next_commands)
     write_json(report)
     return EXIT_CODES[report.verdict]
 
 
-def _refuse_unused(*, is_judged: bool, has_ranks: bool) -> None:
-    """Raise UserError for a typed option that a comparison of recorded traces or of files of ranks does not use."""
-    records: list[type] = [options.EngineOptions, options.EvaluatorOptions, Reference]
+def _refuse_unused(*, is_judged: bool, has_ranks: bool, is_stored: bool) -> None:
+    """Raise UserError for a typed option that a comparison of recorded traces or of files of ranks does not use.
+
+    is_judged: whether one side is an engine; is_stored: whether a trace takes the place of the reference
+    """
+    records: list[type] = [Reference] if is_stored else [options.EngineOptions, options.EvaluatorOptions, Reference]
     records += [options.QueryOptions] * (not has_ranks) + [options.GraphOptions] * (not (has_ranks or is_judged))
     names = ["lockstep", *["limits"] * (not is_judged), *["policy"] * (not (is_judged and has_ranks))]
     if name := options.find_typed([*names, *(field.name for record in records for field in fields(record))]):

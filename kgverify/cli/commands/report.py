@@ -20,6 +20,7 @@ from kgverify.report.render.template import Values
 from kgverify.report.render.terminal import print_report
 from kgverify.report.report import encode_report
 from kgverify.verification.save import REPORT, read_run, read_saved_report, read_times
+from kgverify.verification.source_lines import find_place
 
 
 def report(
@@ -31,6 +32,7 @@ def report(
     markdown: str | None = None,
     perfetto: str | None = None,
     github: Annotated[bool, Parameter(negative="")] = False,
+    engine: str | None = None,
 ) -> None:
     """Render a saved comparison: in the terminal, or as files. Several become one index page with their trends.
 
@@ -41,6 +43,7 @@ def report(
         markdown: Markdown; - for standard output.
         perfetto: A timeline of all steps for ui.perfetto.dev; - for standard output.
         github: Print annotations; append Markdown to $GITHUB_STEP_SUMMARY.
+        engine: The engine whose file gets the annotations, if the run names none: FILE.py:NAME or MODULE:NAME. It is not run.
     """
     folder = folders[0]
     given = {"html": html, "junit": junit, "markdown": markdown, "perfetto": perfetto, "json": settings.json_path}
@@ -67,7 +70,8 @@ def report(
         if path != "-" and name != "json":
             console.print(f"wrote {path}", soft_wrap=True)
     if github:
-        write_github(render_annotations(run.report), partial(render_markdown, run.report), to_error=bool(num_to_output))
+        annotations = render_annotations(run.report, lambda each: find_place(run.report, each, engine))
+        write_github(annotations, partial(render_markdown, run.report), to_error=bool(num_to_output))
     elif not paths:
         next_commands = {shlex.join(["kgverify", "show", str(folder)]): "step through it"}
         print_report(run.report, console, expected=run.expected, next_commands=next_commands)

@@ -17,6 +17,7 @@ from kgverify.cli.progress import (
     make_result_console,
     print_lines,
     replay_command,
+    write_result,
 )
 from kgverify.engines.table import COMPILED, make_entry
 from kgverify.errors import UserError, count_of
@@ -42,13 +43,39 @@ class EffortOptions:
     seconds: Annotated[float, Parameter(validator=validators.Number(gte=0))] = MAX_SECONDS
 
 
+@dataclass(frozen=True)
+class CodeOptions:
+    """The reproducer as code.
+
+    Attributes:
+        pytest_file: Write a test as well, and run it once.
+        python: Print the problem and its check as Python that runs alone, and everything else on standard error.
+    """
+
+    pytest_file: Annotated[Path | None, Parameter(name="--pytest", metavar="FILE")] = None
+    python: Annotated[bool, Parameter(negative="")] = False
+
+    def check_writable(self) -> None:
+        """Raise UserError, before a long run, if the test cannot be written."""
+        check_writable(None if self.pytest_file is None else str(self.pytest_file))
+
+    def emit(self, console: Screen, reproducer: Reproducer) -> None:
+        """Write and print what was asked for."""
+        if self.pytest_file is not None:
+            first = write_test(reproducer, self.pytest_file)
+            how = "it fails, as it must before the repair" if first.fails else f"IT DOES NOT FAIL: {first.message}"
+            print_lines(console, f"written: {self.pytest_file}   run once: {how}")
+        if self.python:
+            write_result(reproducer.to_python().encode(), "-")
+
+
 def shrink(
     folder: Path,
     /,
     *,
     divergence: int = 1,
     output: Annotated[Path | None, Parameter(alias="-o", metavar="FILE")] = None,
-    pytest_file: Annotated[Path | None, Parameter(name="--pytest", metavar="FILE")] = None,
+    code: Annotated[CodeOptions, options.OWN] = CodeOptions(),
     effort: Annotated[EffortOptions, options.OWN] = EffortOptions(),
     engines: Annotated[options.OtherEngineOptions, options.OWN] = options.OtherEngineOptions(),
     source: Annotated[options.GraphOptions, options.of_record("Graph of the run, if it has moved")] = (
@@ -61,14 +88,12 @@ def shrink(
         folder: The folder that `kgverify diff --save` wrote.
         divergence: The divergence of the run, counted from 1.
         output: The reproducer to write; by default in the folder of the run.
-        pytest_file: Write a test as well, and run it once.
     """
     is_run = folder.is_dir()
     output = output or folder / f"divergence-{divergence}{SUFFIX}"
     if is_run or output.parent != folder:
         check_writable(str(output))
-    if pytest_file is not None:
-        check_writable(str(pytest_file))
+    code.check_writable()
     shrunk = shrink_run(
         folder,
         divergence,
@@ -80,13 +105,12 @@ def shrink(
         progress=_show_progress,
         trust=engines.trust,
     )
-    console = make_result_console()
+    console = make_result_console(is_beside_file=code.python)
     print_lines(console, *str(shrunk).split("\n"), "")
     for path, what in zip(shrunk.save_pair(output), ("both sides differ", "both sides agree"), strict=False):
         again = replay_command(path, engines.engine, engines.reference, trust=engines.trust)
         print_lines(console, f"written: {path}, where {what}   run it again: {again}")
-    if pytest_file is not None:
-        print_new_test(console, shrunk.reproducer, pytest_file)
+    code.emit(console, shrunk.reproducer)
 
 
 def _show_progress(name: str, problem: Problem, calls: int) -> None:
@@ -102,32 +126,23 @@ def replay(
     *,
     engines: Annotated[options.OtherEngineOptions, options.OWN] = options.OtherEngineOptions(),
     evaluator: Annotated[options.EvaluatorOptions, options.SMALL_EVALUATOR] = options.EvaluatorOptions(),
-    pytest_file: Annotated[Path | None, Parameter(name="--pytest", metavar="FILE")] = None,
+    code: Annotated[CodeOptions, options.OWN] = CodeOptions(),
 ) -> int:
     """Run a reproducer again, and report whether it still diverges in the same way.
 
     Args:
         file: A reproducer that `kgverify shrink` or `fuzz` wrote. Options replace what it names.
-        pytest_file: Write a test as well, and run it once.
     """
     engine = _choose_engine(file, engines.engine, evaluator)
     found = replay_file(file, engine, reference=engines.reference, trust=engines.trust)
     reproducer = found.reproducer
-    console = make_result_console()
+    console = make_result_console(is_beside_file=code.python)
     print_lines(console, *([] if settings.is_quiet else [str(reproducer.sides)]), *str(found).split("\n"))
     if reproducer.neighbour and found.is_same:
         what = "the law holds" if reproducer.signature.kind == LAW else "both sides agree"
         print_lines(console, f"   {what} with one change: {reproducer.neighbour}")
-    if pytest_file is not None:
-        print_new_test(console, reproducer, pytest_file)
+    code.emit(console, reproducer)
     return EXIT_CODES[found.verdict]
-
-
-def print_new_test(console: Screen, reproducer: Reproducer, path: Path) -> None:
-    """Write a test of a reproducer, run it once, and print how that ended."""
-    first = write_test(reproducer, path)
-    how = "it fails, as it must before the repair" if first.fails else f"IT DOES NOT FAIL: {first.message}"
-    print_lines(console, f"written: {path}   run once: {how}")
 
 
 def _choose_engine(file: Path, engine: str | None, evaluator: options.EvaluatorOptions) -> EngineLike | None:

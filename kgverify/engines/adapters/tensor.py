@@ -1,6 +1,7 @@
 """An engine from a batched step on padded tensors. States are passed from step to step unchanged."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from inspect import getattr_static
 from itertools import pairwise
 from typing import Any, ClassVar, Final, NamedTuple
@@ -99,16 +100,25 @@ class TensorEngine:
     memory:     the goals to which a derivation does not return: `"none"`; `"sets"`: sets of atoms that it visited, by the
                 engine's own variables; `"goals"`: goals that it visited, up to the numbering of variables
 
-    `expand` receives the states, the first free variable of each state, and the query of each, which may not be used as
-    a fact (padding if it may be used). It returns a tuple, or a mapping with these names:
+    `expand` receives B states in the numbers of `encoding`, A = `max_atoms`:
+
+        states        int64 [B, A, 3]  the atoms left to prove, from row 0 on; the other rows are padding
+        next_variable int64 [B]        the first number that no variable of the state has
+        excluded      int64 [B, 1, 3]  the query of each state, which is neither matched nor deleted as a fact; padding
+                                       with `exclude_query=False`
+
+    For facts, int64 [F, 3], `(facts != excluded).any(-1)` is a bool [B, F] of those that may be used. `encode` turns
+    `program.facts`, int32 [F, 3], and the atoms of `program.rules` into these numbers. `expand` returns a tuple, or a
+    mapping with these names; S successors of M atoms:
 
         successors int [B, S, M, 3], counts int [B], next_variable int [B],
         scores float [B, S], choice int [B], done bool [B], success bool [B]    (optional)
 
-    kgverify passes the chosen successor and `next_variable` on unchanged, and decodes a copy for the record. Without
-    `choice`, it plays the environment: it rejects successors that have too many atoms or are in the memory, and takes
-    the first one with the highest score. Without `scores`, it scores by the policy `shortest`. Unsound states (holes,
-    atoms beside TRUE, unknown numbers, counts beyond the list) are recorded as they are.
+    The first `counts` successors of a state count. A successor of padding alone is proved or, if the encoding has `true`, one
+    with that predicate. kgverify passes the chosen successor and `next_variable` on unchanged, and decodes a copy for the
+    record. Without `choice`, it plays the environment: it rejects successors that have too many atoms or are in the memory,
+    and takes the first one with the highest score. Without `scores`, it scores by the policy `shortest`. Unsound states
+    (holes, atoms beside TRUE, unknown numbers, counts beyond the list) are recorded as they are.
 
     Example:
         >>> import kgverify as kv
@@ -160,7 +170,9 @@ class TensorEngine:
 
     @property
     def info(self) -> EngineInfo:
-        """The engine's info: the name of the class, and the unknown columns."""
+        """The engine's info: the name of the class, and the unknown columns. If nothing was proved yet, `expand` is tried."""
+        if not self._gives:
+            self._try_expand()
         unknown: tuple[str, ...] = UNKNOWN_TO_STEPS
         if "choice" in self._gives and "scores" not in self._gives:
             unknown = (*unknown, "resolvents.score", "candidates.log_probability")
@@ -418,6 +430,16 @@ class TensorEngine:
             state = state.take(np.minimum(np.arange(size), num - 1))
         found = self._call_expand(state)
         return found if size == num else Expansion(*(None if each is None else each[:num] for each in found))
+
+    def _try_expand(self) -> None:
+        """Call `expand` once on a fact, to learn what it returns; a recording states this before its first step."""
+        fact, one = self.program.facts[:1], np.ones(1, np.uint16)
+        candidate = CandidateSet(np.zeros(1, np.int32), np.zeros(1, np.int8), fact)
+        # Proving reports its errors.
+        with suppress(Exception):
+            state, _ = self._begin(Positions(candidate, one - 1, one.astype(np.uint32), one, fact))
+            # A compiler treats one state specially, and would compile again for two.
+            self._call_expand(state.take(np.zeros(2, np.int64)))
 
     def _fit(self, num: int) -> int:
         """Return the smallest sufficient number of states among the calls of the first run."""

@@ -1,6 +1,6 @@
 """The report for GitHub: Markdown for a pull request, an issue or a step summary, and annotations of a workflow."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from kgverify.comparison.modulo import describe_modulo
@@ -48,8 +48,13 @@ def _number_of(first: Divergence, report: ReportContent) -> int:
     return report.divergences.index(first) + 1 if first in report.divergences else 1
 
 
-def render_annotations(report: ReportContent) -> str:
-    """Render an error for each cause or for the first divergence, a warning if inconclusive, and a notice with the verdict."""
+def render_annotations(
+    report: ReportContent, find_place: Callable[[Divergence], tuple[str, int] | None] = lambda _: None
+) -> str:
+    """Render an error for each cause or for the first divergence, a warning if inconclusive, and a notice with the verdict.
+
+    find_place: returns the file and the line at which GitHub shows the error of a divergence; None for no line
+    """
     lines = []
     if report.verdict is Verdict.INCONCLUSIVE:
         lines.append(annotate("warning", "kgverify: INCONCLUSIVE", "\n".join(map(wording.clip, report.reasons))))
@@ -63,7 +68,7 @@ def render_annotations(report: ReportContent) -> str:
     ]
     for title, about, first in errors or [(each.stage, "", each) for each in report.divergences[:MOST_ERRORS]]:
         text = f"{about}{wording.describe_divergence(first)}\n{wording.describe_values(first)}"
-        lines.append(annotate("error", f"kgverify: {title}", text))
+        lines.append(annotate("error", f"kgverify: {title}", text, find_place(first)))
     lines.append(annotate("notice", f"kgverify: {report.verdict.value}", "\n".join(_summarize(report))))
     return "".join(f"{line}\n" for line in lines)
 
@@ -94,6 +99,7 @@ def _describe_condition(cause: Cause) -> str:
     return "".join(f"{line}\n" for line in (condition, wording.describe_repair(cause)) if line)
 
 
-def annotate(command: str, title: str, message: str) -> str:
-    """Render a workflow command, `::error title=…::…`, escaped as the runner's toolkit does."""
-    return f"::{command} title={escape_property(title)}::{escape_data(message)}"
+def annotate(command: str, title: str, message: str, place: tuple[str, int] | None = None) -> str:
+    """Render a workflow command, `::error file=…,line=…,title=…::…`, escaped as the runner's toolkit does."""
+    where = "" if place is None else f"file={escape_property(place[0])},line={place[1]},"
+    return f"::{command} {where}title={escape_property(title)}::{escape_data(message)}"

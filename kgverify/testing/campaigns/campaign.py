@@ -796,7 +796,7 @@ class _Run:
             if path := path_of.get(signature):
                 made = made_of[path]
                 each.file, each.size, each.is_shrunk = str(path), made.problem.size, is_shrunk(made)
-                each.program, each.neighbour = str(made.problem), made.neighbour
+                each.program, each.neighbour, each.message = str(made.problem), made.neighbour, made.message
             divergences.append(each)
         return divergences
 

@@ -17,7 +17,7 @@ import msgspec
 from kgverify.comparison.exercise.exercise import NOT_EXERCISED, Exercise, explain_missing
 from kgverify.comparison.result import Verdict
 from kgverify.engines.table import REFERENCE
-from kgverify.errors import UserError, count_of
+from kgverify.errors import UserError, count_of, cut_middle
 from kgverify.escaping import make_visible
 from kgverify.files.reading import read_toml
 from kgverify.files.writing import explained, make_folders
@@ -344,6 +344,7 @@ class FoundDivergence(msgspec.Struct, kw_only=True):
     file:         its reproducer; empty without a corpus, and if only several problems in one run show it
     size:         the number of facts, rules and body atoms of the reproducer's problem
     program:      the problem as text; empty if only several problems in one run show it
+    message:      the engine's exception, and the lines of its code that raised it
     """
 
     signature: str
@@ -357,6 +358,7 @@ class FoundDivergence(msgspec.Struct, kw_only=True):
     is_shrunk: bool = False
     program: str = ""
     neighbour: str = ""
+    message: str = ""
 
 
 class KnownJudgement(Known, frozen=True, kw_only=True):
@@ -538,14 +540,12 @@ def _list_replays(replays: list[ReplayedFile]) -> Iterator[tuple[str, str]]:
 def _describe_divergence(found: FoundDivergence, replay: Callable[[str], str]) -> Iterator[str]:
     where = f"in {count_of(found.num_problems, 'problem')}, first in problem {found.first}"
     yield f"{found.signature}   {where if found.num_problems else 'in the corpus'}"
+    yield from (f"   {line}" for line in found.message.splitlines())
     if not found.program:
         yield "   shows only where several problems share a run; try those of its block again with --fresh"
         return
-    program = found.program.splitlines()
-    shown = (
-        program if len(program) <= _MOST_LINES else [*program[: _MOST_LINES - 1], f"... {len(program)} lines in all"]
-    )
-    yield from (f"   {line}" for line in shown)
+    # The queries are its last lines.
+    yield from (f"   {line}" for line in cut_middle(found.program.splitlines(), _MOST_LINES))
     if found.neighbour:
         yield f"   both sides agree with one change: {found.neighbour}"
     state = "" if found.is_shrunk else "   (not shrunk yet)"

@@ -15,7 +15,12 @@ from typing import Any, Final, ParamSpec, TextIO, TypeAlias, TypeVar
 
 import numpy as np
 
-from kgverify.engines.load_engine import SIGNATURE, describe_raised, detail_raised
+from kgverify.engines.load_engine import (
+    SIGNATURE,
+    describe_raised,
+    detail_raised,
+    list_raised,
+)
 from kgverify.engines.protocol import (
     DescribedEngine,
     Engine,
@@ -32,6 +37,7 @@ from kgverify.errors import (
     UserError,
     find_missing_dependency,
     first_line,
+    keep_users_frames,
 )
 from kgverify.garbage_collection import without_garbage_collection
 from kgverify.interrupts import is_interrupt
@@ -170,7 +176,7 @@ def guard(make_pipeline: MakePipeline, role: str = "") -> MakePipeline:
         if part in SET_UP and isinstance(error, (NotImplementedError, UserError)):
             reason = error.message if isinstance(error, UserError) else str(error)
             return EngineRefusal(first_line(reason) or "not implemented", situation)
-        return EngineCrash(message, situation)
+        return EngineCrash("\n".join([message, *list_raised(error)]), situation)
 
     return _replace_exceptions(_refuse_names(make_pipeline), refuse, is_limited=True)
 
@@ -214,7 +220,8 @@ def explain(make_pipeline: MakePipeline, where: str, *, allows_unsupported: bool
             if allows_unsupported:
                 return error
             reason = f"does not support this: {first_line(str(error)) or part}"
-            return UserError(reason, where=where, fix="choose another --policy, or implement it")
+            fix = "give another --policy, or rules and limits that it supports; or implement it"
+            return UserError(reason, where=where, fix=fix, details=detail_raised(error))
         what = "making the engine" if part == "make" else f"its `{part}`"
         is_result = isinstance(error, _WrongResult)
         fix = f"repair it; expected {SIGNATURES[part]}"
@@ -378,7 +385,9 @@ def _call(
     except BaseException as error:
         if is_interrupt(error):
             raise
-        raise refuse(part, str(error), error) from error
+        if (refused := refuse(part, str(error), error)) is not error:
+            refused.__cause__ = error
+        raise keep_users_frames(refused)  # noqa: B904  its cause is set, or it is the engine's own
     finally:
         if os.getpid() != own:
             # The engine has forked: the work must not be done twice.

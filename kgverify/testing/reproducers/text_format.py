@@ -19,6 +19,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 
+from kgverify.arguments import checked
 from kgverify.engines.protocol import Sizes
 from kgverify.engines.table import COMPILED, REFERENCE
 from kgverify.errors import InternalError, UserError, count_of, suggest
@@ -84,6 +85,10 @@ class Reproducer:
         """The engine under test, and the engine that it is compared with."""
         return f"{self.engine}, compared with {self.reference}"
 
+    def to_python(self) -> str:
+        """Return a program of public names that raises an AssertionError while the difference exists."""
+        return _render_code(self, _render_call(self))
+
 
 def make_reproducer(
     failure: Failure,
@@ -139,7 +144,7 @@ _MAX_BYTES: Final = 16 << 20
 
 def render_reproducer(reproducer: Reproducer) -> str:
     """Return a reproducer as text that `parse_reproducer` reads. Variables with unusual names are renamed."""
-    problem, (stage, field, kind, situation) = reproducer.problem, reproducer.signature
+    stage, field, kind, situation = reproducer.signature
     difference = {
         "stage": stage,
         "field": field,
@@ -153,17 +158,13 @@ def render_reproducer(reproducer: Reproducer) -> str:
         "compared": "in lockstep" if reproducer.lockstep else "free-running",
         "neighbour": reproducer.neighbour,
     }
-    rules = [_render_atoms(rule.atoms) for rule in problem.rules]
     lines = [
         FIRST_LINE,
         *(f"note: {escape_line(note)}" for note in reproducer.notes),
         "",
-        *(f"{_render_atom(fact)}." for fact in problem.facts),
-        *(f"{head} :- {', '.join(body)}." for head, *body in rules),
-        *(f"?- ranked {_render_atom(query)}." for query in problem.queries),
-        *(f"?- {_render_atoms([query])[0]}." for query in problem.unranked),
+        *_render_clauses(reproducer.problem),
         "",
-        *_render_settings(problem),
+        *_render_settings(reproducer.problem),
         "",
         *_lines(difference),
         *(f"expected: {escape_line(line)}".rstrip() for line in reproducer.expected),
@@ -174,6 +175,16 @@ def render_reproducer(reproducer: Reproducer) -> str:
         *_lines({"versions": _pairs(reproducer.versions)}),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _render_clauses(problem: Problem) -> list[str]:
+    rules = [_render_atoms(rule.atoms) for rule in problem.rules]
+    return [
+        *(f"{_render_atom(fact)}." for fact in problem.facts),
+        *(f"{head} :- {', '.join(body)}." for head, *body in rules),
+        *(f"?- ranked {_render_atom(query)}." for query in problem.queries),
+        *(f"?- {_render_atoms([query])[0]}." for query in problem.unranked),
+    ]
 
 
 def _render_settings(problem: Problem) -> list[str]:
@@ -342,21 +353,56 @@ _TOKEN = re.compile(
 )
 
 
-def parse_reproducer(text: str, file: str = "reproducer") -> Reproducer:
-    """Parse the text of a reproducer. UserError, with file and line, if it is not one."""
-    lines, header = text.split("\n"), _Header(file)
-    if lines[0].rstrip() != FIRST_LINE:
-        message = f"expected {FIRST_LINE!r}, found {lines[0][:60]!r}"
-        raise UserError(message, where=f"{file}:1", fix="give a file of `kgverify shrink`")
+@checked
+def parse_problem(text: str) -> Problem:
+    """Parse a problem from text: clauses and queries as in Prolog, and settings.
+
+    Args:
+        text: A clause or a query on each line, and lines `key: value` of settings that differ from their defaults, as in the
+            file of a reproducer (docs/fuzzing.md).
+
+    Returns:
+        The problem.
+
+    Raises:
+        UserError: If the text cannot be read. It names the line.
+
+    Example:
+        >>> import kgverify as kv
+        >>> problem = kv.parse_problem('''
+        ... parent(ann, bob).
+        ... ancestor(X, Y) :- parent(X, Y).
+        ... ?- ancestor(ann, X).
+        ... limits: max_depth 5
+        ... ''')
+        >>> kv.assert_agrees("search", problem, reference="reference")
+    """
+    header, problem = _read_lines(text, "problem")
+    header.refuse_unknown()
+    return problem
+
+
+def _read_lines(text: str, file: str) -> "tuple[_Header, Problem]":
+    """Read clauses, queries and settings; the header has all other keys as well."""
+    header = _Header(file)
     clauses: dict[str, list[Any]] = {"facts": [], "rules": [], "queries": [], "unranked": []}
-    for number, raw in enumerate(lines, 1):
+    for number, raw in enumerate(text.split("\n"), 1):
         line = raw.rstrip("\r")
         if match := _KEY.fullmatch(line):
             header.add(match[1], match[2] or "", number)
         elif line.strip() and not line.startswith("%"):
             kind, item = _Line(line, f"{file}:{number}").read_clause()
             clauses[kind].append(item)
-    problem = header.read_problem({kind: tuple(items) for kind, items in clauses.items()})
+    return header, header.read_problem({kind: tuple(items) for kind, items in clauses.items()})
+
+
+def parse_reproducer(text: str, file: str = "reproducer") -> Reproducer:
+    """Parse the text of a reproducer. UserError, with file and line, if it is not one."""
+    first = text.partition("\n")[0]
+    if first.rstrip() != FIRST_LINE:
+        message = f"expected {FIRST_LINE!r}, found {first[:60]!r}"
+        raise UserError(message, where=f"{file}:1", fix="give a file of `kgverify shrink`")
+    header, problem = _read_lines(text, file)
     law = header.text("law")
     signature = Signature(*map(header.text, ("stage", "field", "class", "situation")))
     if not signature.kind:
@@ -381,9 +427,7 @@ def parse_reproducer(text: str, file: str = "reproducer") -> Reproducer:
         versions=header.pairs("versions", header.items("versions")),
         notes=header.texts("note"),
     )
-    for key in [each for each in header.values if each not in header.known]:
-        fix = suggest(key, header.known) or f"use one of {', '.join(header.known)}"
-        raise header.error(f"unknown key {key!r}", fix, key)
+    header.refuse_unknown()
     return made
 
 
@@ -454,6 +498,12 @@ class _Header:
             self.text(f"{prefix}device", EAGER.device),
             tuple(self.items(f"{prefix}faults")),
         )
+
+    def refuse_unknown(self) -> None:
+        """Raise a UserError for a key that was not read."""
+        for key in [each for each in self.values if each not in self.known]:
+            fix = suggest(key, self.known) or f"use one of {', '.join(self.known)}"
+            raise self.error(f"unknown key {key!r}", fix, key)
 
     def texts(self, key: str) -> tuple[str, ...]:
         self.known[key] = None
@@ -607,19 +657,18 @@ class _Line:
         return UserError(message, where=self._where, fix=fix)
 
 
-_TEMPLATE: Final = '''"""{title}
+_TEMPLATE: Final = '''{raw}"""{title}
 
 Made by kgverify {version}. It fails until {until} on the problem below.
 """
 
-from kgverify.laws.replay import assert_agrees
-from kgverify.testing.reproducers.text_format import parse_reproducer
+import kgverify as kv
 
-REPRODUCER = r"""{text}"""
+PROBLEM = kv.parse_problem(r"""
+{problem}
+""")
 
-
-def {function}():
-    assert_agrees(parse_reproducer(REPRODUCER, __file__))
+{call}
 '''
 
 
@@ -632,20 +681,61 @@ class FirstRun(NamedTuple):
 
 def render_test(reproducer: Reproducer) -> str:
     """Return the text of a test file."""
-    stage, field, kind, situation = reproducer.signature
-    title = f"{stage or 'engine'}: {kind}{f' ({field})' if field else ''}"
+    stage, _, kind, situation = reproducer.signature
     named = f"test_{stage or 'engine'}_{kind}" + (f"_{situation}" if kind == LAW else "")
     function = re.sub(r"\W+", "_", named, flags=re.ASCII).lower()
-    text = render_reproducer(reproducer).replace('"""', '"\\x22\\"')
+    return _render_code(reproducer, f"\ndef {function}():\n    {_render_call(reproducer)}")
+
+
+def _render_code(reproducer: Reproducer, call: str) -> str:
+    problem, (stage, field, kind, situation) = reproducer.problem, reproducer.signature
+    # The settings of a text that says nothing of them.
+    defaults = _render_settings(_read_lines("?- p(a, b).", "")[1])
+    lines = [*_render_clauses(problem), *(each for each in _render_settings(problem) if each not in defaults)]
+    at = f" at step {reproducer.step}" if reproducer.step >= 0 else ""
+    where = f"{at} of {reproducer.candidate}" if reproducer.candidate else ""
+    title = [f"{stage or 'engine'}: {kind}{f' ({field})' if field else ''}{where}"]
+    values = ("expected", reproducer.expected), ("actual", reproducer.actual)
+    title += [f"{label}: {'; '.join(value)}" for label, value in values if value]
     until = f"{reproducer.engine.name} and {reproducer.reference.name} agree"
     if kind == LAW:
         until = f"the law {situation} holds, and {until},"
-    return _TEMPLATE.format(title=_plain(title), version=__version__, text=text, function=function, until=_plain(until))
+    *described, until = map(_plain, [*title, until])
+    return _TEMPLATE.format(
+        raw="r" * any("\\" in line for line in (*described, until)),
+        title="\n".join(described),
+        version=__version__,
+        until=until,
+        problem="\n".join(lines).replace('"""', '"\\x22\\"'),
+        call=call,
+    )
+
+
+def _render_call(reproducer: Reproducer) -> str:
+    kind, law = reproducer.signature[2:]
+    arguments = [_render_engine(reproducer.engine), "PROBLEM"]
+    arguments += [f"reference={_render_engine(reproducer.reference)}"] * (reproducer.reference.name != REFERENCE)
+    arguments += ["lockstep=False"] * (not reproducer.lockstep)
+    arguments += [f"laws=[{_quote_in_python(law)}]"] * (kind == LAW)
+    return f"kv.assert_agrees({', '.join(arguments)})"
+
+
+def _render_engine(engine: EngineSpec) -> str:
+    if engine.name != COMPILED:
+        return _quote_in_python(engine.name)
+    options = {"mode": _quote_in_python(engine.mode), "device": _quote_in_python(engine.device)}
+    if engine.faults:
+        options["faults"] = f"[{', '.join(map(_quote_in_python, engine.faults))}]"
+    return f"kv.Evaluator({', '.join(f'{name}={value}' for name, value in options.items())})"
+
+
+def _quote_in_python(text: str) -> str:
+    return f'"{text}"' if text.isascii() and text.isprintable() and not {'"', "\\"} & {*text} else ascii(text)
 
 
 def _plain(text: str) -> str:
-    """Return the text without characters that would end a docstring."""
-    return re.sub(r'[\\"\s]+', " ", escape(text)).strip()
+    """Return the text on one line without quotes that would end a docstring."""
+    return " ".join(escape(text).replace('"', "'").split())
 
 
 def write_test(reproducer: Reproducer, path: Path) -> FirstRun:
