@@ -13,6 +13,9 @@ from kgverify.program.outcomes import DifferenceClass
 DIGEST: Final = "digests.sequence"
 """The field in which steps are compared if one of the traces keeps no goals."""
 
+NOTHING_MORE: Final = ["nothing more"]
+"""The value of a side that lacks only what the other one lists."""
+
 NO_CANDIDATE: Final = "no such candidate"
 """The value shown for a side that lacks a candidate."""
 

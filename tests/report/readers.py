@@ -226,6 +226,10 @@ def _read_table(table: Element, title: str) -> Iterator[str]:
     """Yield a line for each cell; the panel below a row is read as a page."""
     heads: list[str] = []
     num_rows = 0
+    if "difference" in table.classes:
+        sides = {"left": "expected", "right": "actual"}
+        shown = [each for each in table.all("td") if len(each.classes) == 1 and each.classes[0] in sides]
+        yield from (f"{title.lower()} | {sides[each.classes[0]]}: {each.text}" for each in shown)
     if "side" in table.classes:
         return
     inner = {id(row) for each in table.all("table") for row in each.all("tr")}

@@ -19,7 +19,8 @@ from kgverify.program.limits import OURS
 from kgverify.program.outcomes import DifferenceClass
 from kgverify.report import wording
 from kgverify.report.content import ReportContent
-from kgverify.report.render.template import Values, read_template, render_template
+from kgverify.report.render.first_screen import read_first_screen
+from kgverify.report.render.template import Values, read_styles, read_template, render_template
 from kgverify.report.step_document import (
     Derivation,
     DerivationReader,
@@ -112,6 +113,7 @@ def render_html(report: ReportContent, expected: Trace, actual: Trace, stepped: 
         is_markup=True,
         **build_page(report, expected, actual, stepped),
         report=report,
+        first=read_first_screen(report),
         limits={k: v for k, v in msgspec.structs.asdict(report.limits).items() if v is not None and v != OURS},
         most_steps=MOST_STEPS,
         meanings=wording.LEVEL_MEANINGS,
@@ -120,7 +122,7 @@ def render_html(report: ReportContent, expected: Trace, actual: Trace, stepped: 
         most_near_ties=MOST_NEAR_TIES,
         row_characters=ROW_CHARACTERS,
         of_traces=wording.OF_TRACES,
-        style=Markup(read_template("report.css")),
+        style=read_styles(),
         script=Markup(script),
         script_hash=Markup(f"sha256-{digest}"),
         summary=Markup(escape_script(msgspec.json.encode(summary))),

@@ -24,6 +24,11 @@ def read_template(name: str) -> str:
     return (files("kgverify.report") / "templates" / name).read_text("utf-8")
 
 
+def read_styles() -> Markup:
+    """Return the styles of a page."""
+    return Markup(read_template("first_screen.css") + read_template("report.css"))
+
+
 def render_template(
     name: str,
     *,
