@@ -110,6 +110,13 @@ def describe_divergence(divergence: Divergence) -> str:
     )
 
 
+def number_of_first(report: ReportContent) -> int:
+    """Return the number of the first divergence, from 1."""
+    # A report from elsewhere may refer to a divergence that it does not list.
+    first = report.first_cause
+    return report.divergences.index(first) + 1 if first is not None and first in report.divergences else 1
+
+
 def describe_place(divergence: Divergence) -> str:
     """Describe the candidate, the query and the side of a divergence in brackets; empty if it is one of a metric."""
     candidate, query, side = divergence.candidate, divergence.query, divergence.side

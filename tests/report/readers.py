@@ -190,7 +190,11 @@ def _read_elements(element: Element, title: str) -> Iterator[str]:
     """Yield the lines of what an element contains."""
     term = ""
     for each in element.children:
-        if isinstance(each, str) or "vh" in each.classes or each.about.get("id") in ("viewer", "viewer-state"):
+        if (
+            isinstance(each, str)
+            or "vh" in each.classes
+            or each.about.get("id") in ("viewer", "viewer-state", "glossary")
+        ):
             continue
         if each.tag in ("h2", "h3"):
             title = each.text

@@ -114,6 +114,7 @@ def render_html(report: ReportContent, expected: Trace, actual: Trace, stepped: 
         **build_page(report, expected, actual, stepped),
         report=report,
         first=read_first_screen(report),
+        first_number=wording.number_of_first(report),
         limits={k: v for k, v in msgspec.structs.asdict(report.limits).items() if v is not None and v != OURS},
         most_steps=MOST_STEPS,
         meanings=wording.LEVEL_MEANINGS,
