@@ -167,6 +167,7 @@ class Condition(msgspec.Struct, frozen=True, kw_only=True):
     others:           further exact conditions of the same instances, the simplest first
     counter_examples: the first instances that the condition does not explain
     values:           the distribution of the first feature
+    more_values:      the distributions of the other features
     tried:            the best single test of each feature, the best first
     experiment:       its test on constructed problems; None if no engine could be asked
     """
@@ -188,6 +189,7 @@ class Condition(msgspec.Struct, frozen=True, kw_only=True):
     others: tuple[str, ...] = ()
     counter_examples: tuple[str, ...] = ()
     values: tuple[FeatureValue, ...] = ()
+    more_values: tuple[tuple[FeatureValue, ...], ...] = ()
     tried: tuple[TriedTest, ...] = ()
     experiment: Experiment | None = None
 

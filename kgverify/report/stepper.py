@@ -16,12 +16,12 @@ from kgverify.report.proof_tree import TreeLine
 from kgverify.report.render.screen import FittedTable, Text, list_pairs
 from kgverify.report.step_document import (
     Derivation,
-    DerivationReader,
     Line,
     Mark,
     Pair,
     StageLine,
     StepDocument,
+    read_derivations,
     read_document,
 )
 from kgverify.report.wording import (
@@ -101,9 +101,7 @@ class Stepper:
                 fix="show a trace of it: kgverify show RUN_DIR/expected.h5",
             )
         self.report = report
-        self.reader = DerivationReader(
-            expected, actual, report.divergences, lockstep=report.lockstep, stepped=stepped, modulo=report.modulo
-        )
+        self.reader = read_derivations(report, expected, actual, stepped)
         self.position = Position(0, report.divergences[0].step)
         self.words = ""
         self._found: list[int] | None = None

@@ -190,6 +190,7 @@ record --graph absent --engine reference -o new.h5
 report run
 report run --json -
 report run --github
+report run --svg pictures
 report run --html --junit --markdown
 report run run --html -
 show trace.h5

@@ -193,7 +193,7 @@ def _read_elements(element: Element, title: str) -> Iterator[str]:
         if (
             isinstance(each, str)
             or "vh" in each.classes
-            or each.about.get("id") in ("viewer", "viewer-state", "glossary")
+            or each.about.get("id") in ("viewer", "viewer-state", "glossary", "pictures")
         ):
             continue
         if each.tag in ("h2", "h3"):

@@ -155,7 +155,7 @@ def test_the_keys_of_the_terminal_move_and_the_address_names_the_step(
     assert browser.evaluate("location.hash") == before
 
 
-@pytest.mark.parametrize(("width", "height"), ((1280, 800), (390, 844)))
+@pytest.mark.parametrize(("width", "height"), [(1280, 800), (390, 844)])
 def test_the_first_screen_has_the_wrong_step_with_its_condition_and_its_cost(
     browser: Browser, faulty: SavedRun, tmp_path: Path, width: int, height: int
 ):

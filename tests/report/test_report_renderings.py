@@ -143,7 +143,8 @@ def with_changes(report: dict[str, Any], paths: list[str]) -> dict[str, Any]:
 
 
 def without_summary(text: str) -> str:
-    """Return a rendering without the copy of the report that a page has for programs."""
+    """Return a rendering without the copy of the report that a page has for programs, and without its pictures."""
+    text = re.sub(r'(?s)<section id="pictures".*?</section>', "", text)
     return re.sub(r'<script type="application/json" id="summary">.*?</script>', "", text)
 
 

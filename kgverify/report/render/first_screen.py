@@ -4,13 +4,11 @@ from difflib import SequenceMatcher
 from itertools import takewhile
 from typing import Final, NamedTuple
 
-from markupsafe import Markup
-
 from kgverify.comparison.result import NOTHING_MORE, Value
 from kgverify.escaping import make_visible
 from kgverify.report import wording
 from kgverify.report.content import ReportContent
-from kgverify.report.render.template import Values, read_template, render_template
+from kgverify.report.render.template import Values, read_packed, render_template
 
 MOST_ROWS: Final = 5
 """The maximum number of lines shown of a difference; the page shows all of them further down."""
@@ -38,7 +36,7 @@ def render_first_screen(report: ReportContent) -> str:
         is_markup=True,
         report=report,
         first=read_first_screen(report),
-        style=Markup(read_template("first_screen.css")),
+        style=read_packed("first_screen.css"),
     )
 
 

@@ -20,11 +20,13 @@ from kgverify.program.outcomes import DifferenceClass
 from kgverify.report import wording
 from kgverify.report.content import ReportContent
 from kgverify.report.render.first_screen import read_first_screen
-from kgverify.report.render.template import Values, read_styles, read_template, render_template
+from kgverify.report.render.pictures import draw_pictures
+from kgverify.report.render.template import Values, read_packed, render_template
 from kgverify.report.step_document import (
     Derivation,
     DerivationReader,
     StepDocument,
+    read_derivations,
     read_document,
 )
 from kgverify.report.stepper import MOST_ITEMS, MOVES
@@ -81,7 +83,7 @@ def render_html(report: ReportContent, expected: Trace, actual: Trace, stepped: 
 
     stepped: in lockstep, the actual steps from the expected goals, so that both sides of each can be shown
     """
-    script = read_template("report.js")
+    script = read_packed("report.js")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     labels = [wording.cause_label(report, i) for i in range(min(len(report.causes), MOST_CAUSE_LABELS))]
     # The words that the viewer shares with the page, and a summary for programs.
@@ -123,8 +125,8 @@ def render_html(report: ReportContent, expected: Trace, actual: Trace, stepped: 
         most_near_ties=MOST_NEAR_TIES,
         row_characters=ROW_CHARACTERS,
         of_traces=wording.OF_TRACES,
-        style=read_styles(),
-        script=Markup(script),
+        style=read_packed("first_screen.css", "report.css"),
+        script=script,
         script_hash=Markup(f"sha256-{digest}"),
         summary=Markup(escape_script(msgspec.json.encode(summary))),
     )
@@ -132,14 +134,15 @@ def render_html(report: ReportContent, expected: Trace, actual: Trace, stepped: 
 
 def build_page(report: ReportContent, expected: Trace, actual: Trace, stepped: Trace | None = None) -> Values:
     """Return the parts of the page that are computed: metrics, charts, the rows of causes, commands and the viewer."""
-    reader = DerivationReader(
-        expected, actual, report.divergences, lockstep=report.lockstep, stepped=stepped, modulo=report.modulo
-    )
+    reader = read_derivations(report, expected, actual, stepped)
     rows = _list_rows(report, reader)
     return {
         "metrics": tuple(wording.metric_rows(report, lacking="")),
         "bars": build_waterfall(report),
         "heat": build_heat_map(report.divergences),
+        "pictures": [
+            Markup(each.render(is_alone=False)) for each in draw_pictures(report, expected, actual, reader).values()
+        ],
         "rows": rows,
         "commands": rows[0]["detail"]["commands"] if rows else ("kgverify show expected.h5",),
         "viewer": build_viewer(report, reader) if report.divergences else None,

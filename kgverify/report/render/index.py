@@ -7,7 +7,7 @@ from typing import Final
 
 from kgverify.escaping import make_visible
 from kgverify.report.content import ReportContent
-from kgverify.report.render.template import Values, read_styles, render_template
+from kgverify.report.render.template import Values, read_packed, render_template
 from kgverify.report.wording import LEVEL_MEANINGS, clip, describe_engine, describe_run
 from kgverify.version import __version__
 
@@ -67,7 +67,7 @@ def render_index(runs: Sequence[Values]) -> str:
         causes=causes[:MOST_CAUSES],
         num_causes_left_out=max(0, len(causes) - MOST_CAUSES),
         version=__version__,
-        style=read_styles(),
+        style=read_packed("first_screen.css", "report.css"),
     )
 
 

@@ -14,6 +14,15 @@
     button.addEventListener("click", () => setOpen(button, button.getAttribute("aria-expanded") !== "true"));
   }
 
+  // A table that a narrow window lays out as a grid is still a table.
+  const ROLES = { "": "table", " thead": "rowgroup", " tbody": "rowgroup", " tr": "row", " td": "cell", " th[scope=col]": "columnheader", " th[scope=rowgroup]": "rowheader", " th[scope=row]": "rowheader" };
+  function setRoles() {
+    for (const [tag, role] of Object.entries(ROLES)) {
+      for (const each of document.querySelectorAll(`table.side${tag}`)) each.setAttribute("role", role);
+    }
+  }
+  setRoles();
+
   // What scrolls sideways can be reached with the keyboard.
   function focusScrolling() {
     for (const box of document.querySelectorAll(".scroll")) {
@@ -263,6 +272,7 @@
         if (row && isCurrent) keepInSight(row);
       }
       byId("step").replaceChildren(...stepParts());
+      setRoles();
       // An element that had the focus may be gone.
       if (hadFocus && !panel.contains(document.activeElement)) panel.focus();
       const found = stepAt(at.step);
@@ -315,14 +325,14 @@
       if (!own() || !own().steps.length) return [];
       const [left, right] = own().num_steps;
       const held = own().steps.length, most = Math.max(left, right);
-      const cell = (step, side) => make("td", { role: "cell", class: side ? "right" : "left" },
+      const cell = (step, side) => make("td", { class: side ? "right" : "left" },
         goalOf(step, side) ? code(goalOf(step, side)) : make("span", { class: "soft" }, step[1] === (side ? "expected only" : "actual only") ? "no such step" : "not recorded"),
         clauseOf(step, side) ? make("span", { class: "by" }, "by ", code(clauseOf(step, side))) : "");
       const entries = own().steps.map((step) => {
         const button = make("button", { type: "button", "data-step": step[0] }, `step ${step[0]}`, make("span", { class: "vh" }, ": "), make("span", { class: "mark" }, step[0] === columns.step[at.divergence] ? "diverges here" : step[1]));
         button.addEventListener("click", () => act(() => go(at.divergence, step[0])));
-        return make("tr", { role: "row", class: step[1] === "agrees" ? null : step[1] === "differs" ? "differs" : "follows" },
-          make("th", { role: "rowheader", scope: "row", class: "mark" }, button), cell(step, 0), cell(step, 1));
+        return make("tr", { class: step[1] === "agrees" ? null : step[1] === "differs" ? "differs" : "follows" },
+          make("th", { scope: "row", class: "mark" }, button), cell(step, 0), cell(step, 1));
       });
       return [
         make("h4", { id: "h-timeline" }, "Timeline"),
@@ -367,11 +377,11 @@
     }
 
     function table(label, first, entries) {
-      const head = (name, kind) => make("th", { role: "columnheader", scope: "col", class: kind }, name);
-      return make("table", { class: "side", role: "table", "aria-labelledby": label },
+      const head = (name, kind) => make("th", { scope: "col", class: kind }, name);
+      return make("table", { class: "side", "aria-labelledby": label },
         make("colgroup", null, make("col", { class: "mark" }), make("col"), make("col")),
-        make("thead", { role: "rowgroup" }, make("tr", { role: "row" }, head(first, "mark"), head("expected", "e"), head("actual", "a"))),
-        make("tbody", { role: "rowgroup" }, ...entries));
+        make("thead", null, make("tr", null, head(first, "mark"), head("expected", "e"), head("actual", "a"))),
+        make("tbody", null, ...entries));
     }
 
     function stepParts() {
@@ -386,10 +396,10 @@
       const [, , goals, goalIsCulprit, pairs, facts, note] = derivation;
       const stage = (number === columns.step[i] && text("stage", i)) || "";
       const arrow = () => make("span", { class: "arrow" }, `➤ ${stage}`);
-      const section = (name) => make("tr", { role: "row", class: "section" }, make("th", { role: "rowheader", scope: "rowgroup", colspan: 3 }, name));
-      const entry = (differs, first, left, right) => make("tr", { role: "row", class: differs ? "differs" : null }, make("td", { role: "cell", class: "mark" }, ...first), left, right);
-      const plain = (side, content) => make("td", { role: "cell", class: `${side ? "right" : "left"}${content ? "" : " blank"}` }, content ? code(content) : make("span", { class: "vh" }, "none"));
-      const resolvent = (side, line) => line ? make("td", { role: "cell", class: side ? "right" : "left" },
+      const section = (name) => make("tr", { class: "section" }, make("th", { scope: "rowgroup", colspan: 3 }, name));
+      const entry = (differs, first, left, right) => make("tr", { class: differs ? "differs" : null }, make("td", { class: "mark" }, ...first), left, right);
+      const plain = (side, content) => make("td", { class: `${side ? "right" : "left"}${content ? "" : " blank"}` }, content ? code(content) : make("span", { class: "vh" }, "none"));
+      const resolvent = (side, line) => line ? make("td", { class: side ? "right" : "left" },
         line[3] ? make("span", { class: "score" }, line[3]) : "", code(line[1]),
         line[4] ? make("span", { class: "chosen" }, "chosen") : "",
         line[2] ? make("span", { class: "by" }, "by ", code(line[2])) : "") : plain(side, "");
@@ -405,7 +415,7 @@
         entries.push(section("resolvents"));
         for (const [kind, left, right, isCulprit, hidden, differing] of pairs) {
           if (kind === "hidden") {
-            entries.push(make("tr", { role: "row" }, make("td", { role: "cell", class: "mark" }), make("td", { role: "cell", class: "soft", colspan: 2 }, `… ${hidden.toLocaleString("en")} more, ${differing ? `${differing.toLocaleString("en")} of them different` : "all the same"}`)));
+            entries.push(make("tr", null, make("td", { class: "mark" }), make("td", { class: "soft", colspan: 2 }, `… ${hidden.toLocaleString("en")} more, ${differing ? `${differing.toLocaleString("en")} of them different` : "all the same"}`)));
           } else {
             entries.push(entry(kind !== "same", [isCulprit ? arrow() : "", OUTPUTS[kind] || ""], resolvent(0, left), resolvent(1, right)));
           }
@@ -427,13 +437,13 @@
     function stageRows([name, mark, left, right, note, isCulprit], index) {
       const isOpen = index === at.stage;
       const summary = (items) => items.length === 1 ? items[0] : items.length ? plural(items.length, "item") : "";
-      const cell = (side, items, others) => make("td", { role: "cell", class: `${side ? "right" : "left"}${items.length ? "" : " blank"}` },
+      const cell = (side, items, others) => make("td", { class: `${side ? "right" : "left"}${items.length ? "" : " blank"}` },
         ...(isOpen ? items.map((item) => make("span", { class: others.includes(item) ? "item" : "item only" }, code(item))) : [code(summary(items))]));
       const button = make("button", { type: "button", "data-stage": index, "aria-expanded": String(isOpen), class: "stage" }, isCulprit ? "➤ " : "", name, make("span", { class: "vh" }, ": "), make("span", { class: "mark" }, mark));
       button.addEventListener("click", () => act(() => toStage(isOpen ? -1 : index)));
-      const rowsOf = [make("tr", { role: "row", class: `stage ${mark === "differs" ? "differs" : mark === "follows" ? "follows" : ""}${isCulprit ? " culprit" : ""}` },
-        make("th", { role: "rowheader", scope: "row", class: "mark" }, button), cell(0, left, right), cell(1, right, left))];
-      if (isOpen) rowsOf.push(make("tr", { role: "row" }, make("td", { role: "cell", class: "mark" }, make("a", { href: address(), "aria-label": `link to stage ${name}` }, "link")), make("td", { role: "cell", colspan: 2, class: "soft" }, note)));
+      const rowsOf = [make("tr", { class: `stage ${mark === "differs" ? "differs" : mark === "follows" ? "follows" : ""}${isCulprit ? " culprit" : ""}` },
+        make("th", { scope: "row", class: "mark" }, button), cell(0, left, right), cell(1, right, left))];
+      if (isOpen) rowsOf.push(make("tr", null, make("td", { class: "mark" }, make("a", { href: address(), "aria-label": `link to stage ${name}` }, "link")), make("td", { colspan: 2, class: "soft" }, note)));
       return rowsOf;
     }
 
