@@ -214,6 +214,20 @@ class Repair(msgspec.Struct, frozen=True, kw_only=True):
     metric: float | None = None
 
 
+class SourceCode(msgspec.Struct, frozen=True):
+    """The code of a stage in the engine under test.
+
+    file: relative to the folder in which the comparison ran, or else as it is imported
+    name: the name of the function
+    text: its first lines
+    """
+
+    file: str
+    line: int
+    name: str
+    text: str
+
+
 class Cause(msgspec.Struct, frozen=True, kw_only=True):
     """Divergences with the same stage, class and situation.
 
@@ -224,6 +238,7 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True):
     condition:     the condition under which it goes wrong, in words; empty if no condition was sought
     when:          the same condition as data; None if no condition was sought
     repair:        what the expected step in place of the wrong ones gave; None if no such intervention was possible
+    source:        the engine's code of the stage; None if it is unknown
     reproduce:     the command that writes a minimal problem for it, and a similar one on which both sides agree, for the
                    run saved in RUN_DIR; empty unless kgverify ran both engines
     """
@@ -240,6 +255,7 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True):
     num_assumed: int = 0
     when: Condition | None = None
     repair: Repair | None = None
+    source: SourceCode | None = None
     reproduce: str = ""
 
 

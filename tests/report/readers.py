@@ -205,6 +205,8 @@ def _read_elements(element: Element, title: str) -> Iterator[str]:
             yield _join(each) if term in _GROUPS else f"{term}: {_join(each)}"
         elif each.tag == "table":
             yield from _read_table(each, title)
+        elif "source" in each.classes:
+            yield each.text.rstrip("\n")
         elif each.tag in ("p", "li", "h1", "span", "footer", "pre", "code", "button"):
             yield _join(each)
         elif each.classes == ["values"]:

@@ -56,6 +56,7 @@ def read_first_screen(report: ReportContent) -> Values:
         else [],
         "level": wording.LEVEL_MEANINGS[report.level] if report.level is not None else "",
         # Only the first part is open at first.
+        "source": wording.number_of_source(report, first.cause) if first is not None else 0,
         "condition": wording.condition_of(report, first).partition("; ") if first is not None else ("", "", ""),
     }
 

@@ -144,6 +144,7 @@ def build_page(report: ReportContent, expected: Trace, actual: Trace, stepped: T
             Markup(each.render(is_alone=False)) for each in draw_pictures(report, expected, actual, reader).values()
         ],
         "rows": rows,
+        "sources": wording.list_sources(report),
         "commands": rows[0]["detail"]["commands"] if rows else ("kgverify show expected.h5",),
         "viewer": build_viewer(report, reader) if report.divergences else None,
     }
@@ -350,6 +351,8 @@ def _list_rows(report: ReportContent, reader: DerivationReader) -> list[Values]:
             "share": shares.get(i),
             "condition": wording.clip(cause.condition, wording.MOST_OF_CONDITION),
             "repair": wording.describe_repair(cause),
+            "source": wording.describe_source(cause),
+            "source_number": wording.number_of_source(report, i),
         }
         for i, cause in enumerate(report.causes[:MOST_ROWS])
     ] or [
@@ -364,6 +367,7 @@ def _list_rows(report: ReportContent, reader: DerivationReader) -> list[Values]:
             "share": None,
             "condition": "",
             "repair": "",
+            "source": "",
         }
         for i, each in enumerate(report.divergences[:MOST_ROWS])
     ]
