@@ -56,9 +56,6 @@ SEARCH: Final = "/"
 MOST_ITEMS: Final = 40
 """The maximum number of items of a stage shown for each side."""
 
-SUMMARY_CHARACTERS: Final = 44
-"""The maximum number of characters of a stage's value in the list of stages."""
-
 _MARKS: Final = {
     "same": "",
     "missing": "- missing",
@@ -368,9 +365,7 @@ def _list_stages(stages: Sequence[StageLine]) -> FittedTable:
 
 
 def _summary(items: Sequence[str]) -> str:
-    if len(items) != 1:
-        return count_of(len(items), "item") if items else ""
-    return items[0] if len(items[0]) <= SUMMARY_CHARACTERS else f"{items[0][: SUMMARY_CHARACTERS - 1]}…"
+    return items[0] if len(items) == 1 else count_of(len(items), "item") if items else ""
 
 
 def _trees(stepper: Stepper) -> Iterator[RenderableType]:

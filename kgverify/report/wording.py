@@ -33,7 +33,7 @@ MOST_CHARACTERS: Final = 400
 MOST_OF_NAME: Final = 60
 """The maximum number of characters of a policy's name in the line that describes a run."""
 
-MOST_OF_CONDITION: Final = 1_000
+MOST_OF_CONDITION: Final = 2_000
 """The maximum number of characters of a condition. It contains no names of predicates, but may name a user's features."""
 
 MOST_SOURCES: Final = 20
