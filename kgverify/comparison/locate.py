@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
-from kgverify.comparison.result import Divergence, Level, Value
+from kgverify.comparison.result import NOTHING_MORE, Divergence, Level, Value
 from kgverify.comparison.step_pair import StepPair
 from kgverify.comparison.step_view import Names, ResolventView, StepView, canonical, list_unshared, outcome_name
 from kgverify.program.atoms import Atom
@@ -116,7 +116,7 @@ def _locate_in_resolvents(pair: StepPair, names: Names) -> Difference:
     if not any(pair.only):
         left, right = (shorten(map(names.resolvent, step.resolvents)) for step in pair.steps)
         return Difference(Stage.RESOLVE, "resolvents.order", left, right)
-    left, right = (shorten(map(names.resolvent, side)) or ["nothing more"] for side in pair.only)
+    left, right = (shorten(map(names.resolvent, side)) or NOTHING_MORE for side in pair.only)
     return Difference(_stage_of(pair), "resolvents.origin" if _is_same(*pair.only) else "resolvents.atoms", left, right)
 
 
@@ -186,7 +186,7 @@ def render_difference(stage: Stage, expected: Any, actual: Any, names: Names) ->
         expected, actual = expected[0], actual[0]
     only = ([], []) if stage is Stage.SCORE else list_unshared(expected, actual)
     left, right = (
-        shorten(_render_item(stage, item, names) for item in side) or ["nothing more"]
+        shorten(_render_item(stage, item, names) for item in side) or NOTHING_MORE
         for side in (only if any(only) else (expected, actual))
     )
     return left, right

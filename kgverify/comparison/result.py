@@ -13,6 +13,9 @@ from kgverify.program.outcomes import DifferenceClass
 DIGEST: Final = "digests.sequence"
 """The field in which steps are compared if one of the traces keeps no goals."""
 
+NOTHING_MORE: Final = ["nothing more"]
+"""The value of a side that lacks only what the other one lists."""
+
 NO_CANDIDATE: Final = "no such candidate"
 """The value shown for a side that lacks a candidate."""
 
@@ -164,6 +167,7 @@ class Condition(msgspec.Struct, frozen=True, kw_only=True):
     others:           further exact conditions of the same instances, the simplest first
     counter_examples: the first instances that the condition does not explain
     values:           the distribution of the first feature
+    more_values:      the distributions of the other features
     tried:            the best single test of each feature, the best first
     experiment:       its test on constructed problems; None if no engine could be asked
     """
@@ -185,6 +189,7 @@ class Condition(msgspec.Struct, frozen=True, kw_only=True):
     others: tuple[str, ...] = ()
     counter_examples: tuple[str, ...] = ()
     values: tuple[FeatureValue, ...] = ()
+    more_values: tuple[tuple[FeatureValue, ...], ...] = ()
     tried: tuple[TriedTest, ...] = ()
     experiment: Experiment | None = None
 
@@ -209,6 +214,20 @@ class Repair(msgspec.Struct, frozen=True, kw_only=True):
     metric: float | None = None
 
 
+class SourceCode(msgspec.Struct, frozen=True):
+    """The code of a stage in the engine under test.
+
+    file: relative to the folder in which the comparison ran, or else as it is imported
+    name: the name of the function
+    text: its first lines
+    """
+
+    file: str
+    line: int
+    name: str
+    text: str
+
+
 class Cause(msgspec.Struct, frozen=True, kw_only=True):
     """Divergences with the same stage, class and situation.
 
@@ -219,6 +238,7 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True):
     condition:     the condition under which it goes wrong, in words; empty if no condition was sought
     when:          the same condition as data; None if no condition was sought
     repair:        what the expected step in place of the wrong ones gave; None if no such intervention was possible
+    source:        the engine's code of the stage; None if it is unknown
     reproduce:     the command that writes a minimal problem for it, and a similar one on which both sides agree, for the
                    run saved in RUN_DIR; empty unless kgverify ran both engines
     """
@@ -235,6 +255,7 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True):
     num_assumed: int = 0
     when: Condition | None = None
     repair: Repair | None = None
+    source: SourceCode | None = None
     reproduce: str = ""
 
 

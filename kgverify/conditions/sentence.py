@@ -197,6 +197,7 @@ def show(stage: str, found: Found, experiment: Experiment | None = None) -> Show
         tested = describe_experiment(experiment) if is_confirmed else f"not tested by experiment: {experiment.reason}"
         sentence += f"; {tested}"
     wrong_inside, right_inside = table.count_classes(inside)
+    values = [_count_values(table, condition.tests, feature) for feature in condition.used]
     return replace(
         shown,
         sentence=sentence,
@@ -212,7 +213,8 @@ def show(stage: str, found: Found, experiment: Experiment | None = None) -> Show
         num_tried=int(math.prod(part.num_tried for part in condition.parts)),
         others=_describe_others(found),
         counter_examples=_list_examples(found),
-        values=_count_values(table, condition.tests) if condition.tests else (),
+        values=values[0] if values else (),
+        more_values=tuple(values[1:]),
     )
 
 
@@ -296,12 +298,11 @@ def _list_examples(found: Found) -> tuple[str, ...]:
     return tuple(examples[:MOST_EXAMPLES])
 
 
-def _count_values(table: Table, tests: Sequence[Term]) -> tuple[FeatureValue, ...]:
-    """Count the instances of each class by the value of the first feature, in about `MOST_BARS` bars.
+def _count_values(table: Table, tests: Sequence[Term], feature: int) -> tuple[FeatureValue, ...]:
+    """Count the instances of each class by the value of a feature, in about `MOST_BARS` bars.
 
     No bar contains values on both sides of a bound.
     """
-    feature = tests[0].feature
     x = table.values[:, feature]
     unique = np.unique(x)
     if len(unique) > MOST_BARS:

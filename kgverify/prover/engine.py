@@ -153,6 +153,11 @@ class CompiledEngine:
         return describe_caches(self._mode, self._counts)
 
     @property
+    def stages(self) -> Stages | None:
+        """The functions of a step; None if a fused kernel does their work."""
+        return self._setting.stages if self._mode != FUSED else None
+
+    @property
     def info(self) -> EngineInfo:
         """The mode, device, precision, layout and library versions."""
         versions = {"python": platform.python_version(), "torch": str(torch.__version__)}

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from html import escape
 from typing import Final
 
 from kgverify.engines.proofs import FoundProofs, Proof
@@ -13,16 +12,12 @@ from kgverify.program.fact_index import FactIndex
 from kgverify.program.outcomes import Origin
 from kgverify.program.program import Program, Source, render_named
 from kgverify.report.proof_tree import Tree, TreeLine
+from kgverify.report.render.svg import ROW, Line, Picture, Text
 
 LACKING: Final = "lacking"
 """The note of an atom that is lacking."""
-_ROW, _INDENT, _LETTER = 20, 22, 7.3
-"""Pixels of an image: the height of a line, the indentation of a body, and the width of a letter."""
-_STYLE: Final = """<style>
-text { font: 12px monospace; white-space: pre }
-.title { font-weight: bold } .lacking { fill: #b00020 } path { fill: none; stroke: #888 }
-</style>
-<rect width="100%" height="100%" fill="white"/>"""
+_INDENT: Final = 22
+"""The indentation of a body in an image, in pixels."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,27 +111,20 @@ class Why:
 
     def render_svg(self) -> str:
         """Return the proofs as an SVG image, with each body below its head."""
-        y = _ROW
-        shapes, widest = [_draw_text(self.headline, 0, y, "title")], len(self.headline)
+        y = ROW
+        shapes: list[Text | Line] = []
         for number, tree in enumerate(self.trees, 1):
-            y += 2 * _ROW
-            shapes.append(_draw_text(self._title(number, tree), 0, y, "title"))
+            y += 2 * ROW
+            shapes.append(Text(0, y, self._title(number, tree), "bold"))
             above: list[int] = []
             for line in tree:
-                y += _ROW
+                y += ROW
                 above[line.depth :] = [y]
-                text = f"{line.atom}   {line.clause or line.note}"
-                shapes.append(_draw_text(text, line.depth + 1, y, line.note or "clause"))
-                widest = max(widest, len(text) + 3 * line.depth + 3)
+                x = _INDENT * line.depth
+                shapes.append(Text(x + _INDENT, y, f"{line.atom}   {line.clause or line.note}", line.note))
                 if line.depth:
-                    x = _INDENT * line.depth
-                    shapes.append(f'<path d="M{x + 5} {above[line.depth - 1] + 5}V{y - 4}H{x + _INDENT - 4}"/>')
-        size = f'width="{round(widest * _LETTER) + 2 * _INDENT}" height="{y + _ROW}"'
-        return "\n".join([f'<svg xmlns="http://www.w3.org/2000/svg" {size}>', _STYLE, *shapes, "</svg>", ""])
-
-
-def _draw_text(text: str, depth: int, y: int, kind: str) -> str:
-    return f'<text x="{_INDENT * depth + 2}" y="{y}" class="{kind}">{escape(make_visible(text))}</text>'
+                    shapes.append(Line(x + 5, above[line.depth - 1] + 5, f"V{y - 4}H{x + _INDENT - 4}"))
+        return Picture(self.headline, tuple(shapes)).render()
 
 
 def _quote_dot(text: str) -> str:

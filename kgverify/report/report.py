@@ -8,7 +8,7 @@ import msgspec
 from kgverify.errors import UserError
 from kgverify.escaping import escape_json
 from kgverify.files.writing import write_file
-from kgverify.report.content import ReportContent
+from kgverify.report.content import ComparedTraces, ReportContent
 
 
 class Report(ReportContent, frozen=True, kw_only=True, dict=True, tag_field="format", tag="kgverify report 1"):
@@ -79,17 +79,37 @@ class Report(ReportContent, frozen=True, kw_only=True, dict=True, tag_field="for
         """
         return self._write(path, "perfetto")
 
+    def to_svg(self, folder: str | Path) -> list[Path]:
+        """Write the pictures of the report as SVG images, for example for slides.
+
+        Args:
+            folder: The folder, which is created if it does not exist. Files with the names of pictures are overwritten.
+
+        Returns:
+            The paths of the images: `step.svg`, `condition.svg`, `clauses.svg`, `depth.svg` and `ranks.svg`, without those
+            that the run has no data for.
+
+        Raises:
+            UserError: If a file cannot be written, or if the report was read from a file and has no traces.
+        """
+        from kgverify.report.render.pictures import write_pictures
+
+        return write_pictures(self, self._require_traces(folder, "svg"), folder)
+
     def _write(self, path: str | Path, name: str) -> Path:
         from kgverify.report.render.formats import FORMATS
 
+        write_file(path, FORMATS[name].render(self, self._require_traces(path, name)))
+        return Path(path)
+
+    def _require_traces(self, path: str | Path, name: str) -> ComparedTraces:
         if self.traces is None:
             raise UserError(
                 "this report was read without its traces, which the file shows",
                 where=str(path),
                 fix=f"save the run with `save=`, and render it with `kgverify report RUN_DIR --{name}`",
             )
-        write_file(path, FORMATS[name].render(self, self.traces))
-        return Path(path)
+        return self.traces
 
     def __str__(self) -> str:
         """Return the report as the terminal shows it, 120 columns wide."""

@@ -23,6 +23,7 @@ from kgverify.comparison.result import NO_CANDIDATE, Divergence
 from kgverify.comparison.step_view import Names, StepReader, StepView, canonical, outcome_name
 from kgverify.errors import count_of
 from kgverify.program.outcomes import STEP_STAGES, GoalKind, Origin, Stage
+from kgverify.report.content import ReportContent
 from kgverify.report.proof_tree import Tree, build_tree, read_bodies
 from kgverify.report.wording import clip, value_lines
 from kgverify.trace.model.columns import CandidateSet, Columns
@@ -301,6 +302,15 @@ class DerivationReader:
             num += not has_ended
         self._agreed[candidate] = num, has_ended
         return num >= step
+
+
+def read_derivations(
+    report: ReportContent, expected: Trace, actual: Trace, stepped: Trace | None = None
+) -> DerivationReader:
+    """Return a reader of the divergences of a report. stepped: as in `DerivationReader`."""
+    return DerivationReader(
+        expected, actual, report.divergences, lockstep=report.lockstep, stepped=stepped, modulo=report.modulo
+    )
 
 
 def align_rows(expected: Columns, actual: Columns) -> dict[int, int]:

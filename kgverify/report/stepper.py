@@ -16,12 +16,12 @@ from kgverify.report.proof_tree import TreeLine
 from kgverify.report.render.screen import FittedTable, Text, list_pairs
 from kgverify.report.step_document import (
     Derivation,
-    DerivationReader,
     Line,
     Mark,
     Pair,
     StageLine,
     StepDocument,
+    read_derivations,
     read_document,
 )
 from kgverify.report.wording import (
@@ -55,9 +55,6 @@ SEARCH: Final = "/"
 
 MOST_ITEMS: Final = 40
 """The maximum number of items of a stage shown for each side."""
-
-SUMMARY_CHARACTERS: Final = 44
-"""The maximum number of characters of a stage's value in the list of stages."""
 
 _MARKS: Final = {
     "same": "",
@@ -101,9 +98,7 @@ class Stepper:
                 fix="show a trace of it: kgverify show RUN_DIR/expected.h5",
             )
         self.report = report
-        self.reader = DerivationReader(
-            expected, actual, report.divergences, lockstep=report.lockstep, stepped=stepped, modulo=report.modulo
-        )
+        self.reader = read_derivations(report, expected, actual, stepped)
         self.position = Position(0, report.divergences[0].step)
         self.words = ""
         self._found: list[int] | None = None
@@ -370,9 +365,7 @@ def _list_stages(stages: Sequence[StageLine]) -> FittedTable:
 
 
 def _summary(items: Sequence[str]) -> str:
-    if len(items) != 1:
-        return count_of(len(items), "item") if items else ""
-    return items[0] if len(items[0]) <= SUMMARY_CHARACTERS else f"{items[0][: SUMMARY_CHARACTERS - 1]}…"
+    return items[0] if len(items) == 1 else count_of(len(items), "item") if items else ""
 
 
 def _trees(stepper: Stepper) -> Iterator[RenderableType]:

@@ -1,6 +1,7 @@
 """Phrases that several renderings share."""
 
 from collections.abc import Iterator
+from itertools import islice
 from typing import Final
 
 from kgverify.comparison.exercise.exercise import ITEMS, Exercise, describe_minimum
@@ -15,6 +16,7 @@ from kgverify.comparison.result import (
     Level,
     RecognisedRule,
     Share,
+    SourceCode,
     Value,
     Verdict,
 )
@@ -31,8 +33,11 @@ MOST_CHARACTERS: Final = 400
 MOST_OF_NAME: Final = 60
 """The maximum number of characters of a policy's name in the line that describes a run."""
 
-MOST_OF_CONDITION: Final = 1_000
+MOST_OF_CONDITION: Final = 2_000
 """The maximum number of characters of a condition. It contains no names of predicates, but may name a user's features."""
+
+MOST_SOURCES: Final = 20
+"""The maximum number of functions whose code is shown."""
 
 MOST_RULES: Final = 3
 """The maximum number of unused rules that are named."""
@@ -106,6 +111,13 @@ def describe_divergence(divergence: Divergence) -> str:
     return make_visible(
         f"{divergence.stage}{where} of {clip(divergence.atom)}{describe_place(divergence)}: {clip(describe_kind(divergence))}"
     )
+
+
+def number_of_first(report: ReportContent) -> int:
+    """Return the number of the first divergence, from 1."""
+    # A report from elsewhere may refer to a divergence that it does not list.
+    first = report.first_cause
+    return report.divergences.index(first) + 1 if first is not None and first in report.divergences else 1
 
 
 def describe_place(divergence: Divergence) -> str:
@@ -311,6 +323,23 @@ def describe_size(cause: Cause) -> str:
     later = f", {count_of(cause.num_later, 'later step')} not compared" if cause.num_later else ""
     assumed = f", {cause.num_assumed:,} not replayed" if cause.num_assumed else ""
     return f"{count_of(cause.num_divergences, 'divergence')} of {sizes[0]} and {sizes[1]} in all{later}{assumed}"
+
+
+def describe_source(cause: Cause) -> str:
+    """Describe the engine's code of the stage: `engines.py:41, Fast.expand`; empty if it is unknown."""
+    return clip(f"{cause.source.file}:{cause.source.line}, {cause.source.name}") if cause.source is not None else ""
+
+
+def list_sources(report: ReportContent) -> dict[str, SourceCode]:
+    """Return the code of the causes by its description, in the order of the causes."""
+    found = {describe_source(each): each.source for each in report.causes if each.source is not None}
+    return dict(islice(found.items(), MOST_SOURCES))
+
+
+def number_of_source(report: ReportContent, cause: int) -> int:
+    """Return the number of a cause's code in `list_sources`, from 1; 0 if it is not there."""
+    name = describe_source(report.causes[cause]) if 0 <= cause < len(report.causes) else ""
+    return next((i for i, each in enumerate(list_sources(report), 1) if each == name), 0)
 
 
 def describe_repair(cause: Cause) -> str:

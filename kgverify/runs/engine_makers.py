@@ -3,7 +3,6 @@
 import inspect
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from kgverify.engines.load_engine import SIGNATURE, load_factory
@@ -12,6 +11,7 @@ from kgverify.engines.support import ANY_PROGRAM, Support
 from kgverify.engines.table import COMPILED, MODEL, REFERENCE, SEARCH, Capability, EngineMaker, find_entry, make_entry
 from kgverify.errors import UserError
 from kgverify.files.code_identity import Code
+from kgverify.files.code_location import locate_code
 from kgverify.program.limits import OURS, Dialect
 from kgverify.progress import Progress, no_progress
 from kgverify.ranking.draw import draw_candidates
@@ -168,12 +168,8 @@ def name_engine(engine: AnyEngine) -> str:
 
 def name_with_place(engine: AnyEngine) -> str:
     """Return the name of an engine, with the file and the line of its class or function if known: `mine (mine.py:12)`."""
-    made_of: Any = getattr(engine, "made_of", engine)
-    try:
-        file, line = Path(inspect.getsourcefile(made_of) or ""), inspect.getsourcelines(made_of)[1]
-    except (OSError, TypeError):
-        return name_engine(engine)
-    return f"{name_engine(engine)} ({file.relative_to(Path.cwd()) if file.is_relative_to(Path.cwd()) else file}:{line})"
+    found = locate_code(getattr(engine, "made_of", engine))
+    return name_engine(engine) if found is None else f"{name_engine(engine)} ({found.file}:{found.line})"
 
 
 def follows_semantics(engine: AnyEngine) -> bool:
@@ -259,7 +255,7 @@ class _Adapted:
     """A wrapper for an engine that lacks `info`, or whose `prove` does not report progress. It keeps the engine's probes."""
 
     def __init__(self, engine: Any) -> None:
-        self._engine = engine
+        self._engine = self.__wrapped__ = engine
         if callable(probe := getattr(engine, "probe", None)):
             self.probe = probe
         if callable(features := getattr(engine, "features", None)):

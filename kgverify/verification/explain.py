@@ -23,6 +23,7 @@ from kgverify.verification.planted_changes import check_attribution
 from kgverify.verification.recorded_ranks import judge_ranks, recognise_ranks
 from kgverify.verification.repair import measure_repairs
 from kgverify.verification.replay import Explainer, Replayed
+from kgverify.verification.stage_source import find_source
 
 
 def explain(
@@ -63,6 +64,8 @@ def explain(
         },
         engines=Engines(task.engines, partial(rerun, task.run, *task.pipelines, expected, comparer)),
     )
+    actual_pipeline = task.pipelines[1]
+    causes = tuple(msgspec.structs.replace(each, source=find_source(actual_pipeline, each.stage)) for each in causes)
     if not lockstep:
         with task.phase("taking the expected step once", 0):
             causes = measure_repairs(task, compared, divergences, causes)

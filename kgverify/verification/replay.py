@@ -33,7 +33,7 @@ from kgverify.comparison.inference.single_fault import StepProgram, explain_by_o
 from kgverify.comparison.inference.step_difference import StepDifference
 from kgverify.comparison.locate import first_difference, is_close, locate_difference, name_stage, starts_wrong
 from kgverify.comparison.modulo import NAMES, normalise_outputs, normalise_steps, rename_candidates
-from kgverify.comparison.result import SCORES_BEFORE, Cause, Divergence
+from kgverify.comparison.result import NOTHING_MORE, SCORES_BEFORE, Cause, Divergence
 from kgverify.comparison.step_pair import StepPair
 from kgverify.comparison.step_view import StepReader, StepView, Views, outcome_name
 from kgverify.engines.adapters.stepwise import AtomIds, read_positions
@@ -680,7 +680,7 @@ class Explainer:
 
     def _sign(self, divergence: Divergence) -> _Signature:
         """Return a signature of a divergence from its recorded steps: stage, field, missing, extra, class, situation."""
-        has_missing, has_extra = (value != ["nothing more"] for value in (divergence.expected, divergence.actual))
+        has_missing, has_extra = (value != NOTHING_MORE for value in (divergence.expected, divergence.actual))
         found = self.classify(Replayed(divergence))
         return divergence.stage, divergence.field, has_missing, has_extra, found.kind, found.situation
 

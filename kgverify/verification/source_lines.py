@@ -10,14 +10,9 @@ from kgverify.errors import UserError
 from kgverify.files.reading import read_file
 from kgverify.graphs.graph import GraphFiles
 from kgverify.report.content import ReportContent
-from kgverify.runs.engine_makers import EngineSpec
-from kgverify.runs.job import Job, read_job
+from kgverify.runs.job import read_job
+from kgverify.verification.stage_source import AUTHORS
 
-_FUNCTIONS: Final = (
-    *("expand", "resolve", "find_successors", "take_step", "take_steps"),
-    *("decide", "decide_all", "step", "prove"),
-)
-"""The functions of an engine that may take a step, beside one with the name of the stage."""
 _MAX_BYTES: Final = 1 << 22
 _CLAUSE: Final = re.compile(r"\[([^\[\]]+):(\d+)\]")
 """The file and the line of a clause in a value of a divergence."""
@@ -30,21 +25,22 @@ class Place(NamedTuple):
     line: int
 
 
-def find_place(report: ReportContent, divergence: Divergence, engine: str | None = None) -> Place | None:
+def find_place(report: ReportContent, divergence: Divergence, engine: str = "") -> Place | None:
     """Return the function of the engine that takes the stage at fault; else the first fact or rule that differs.
 
-    engine: `FILE.py:NAME` or `MODULE:NAME`, if the report does not name the engine
+    engine: `FILE.py:NAME` or `MODULE:NAME` of an engine whose traces were compared
 
     None if neither is in a file below the current folder.
     """
+    source = next((each.source for each in report.causes if report.divergences[each.first] is divergence), None)
+    if source is not None and (file := _below(source.file)) is not None and file.is_file():
+        return Place(str(file), source.line)
     try:
-        job = read_job(report)
+        graph = read_job(report).source.graph
     except UserError:
         # The report was altered.
-        job = Job()
-    named = job.engines.engine
-    spec = engine or (named.name if isinstance(named, EngineSpec) else "")
-    return _find_function(spec, divergence.stage) or _find_clause(job.source.graph, divergence)
+        graph = None
+    return _find_function(engine, divergence.stage) or _find_clause(graph, divergence)
 
 
 def _find_function(spec: str, stage: str) -> Place | None:
@@ -62,7 +58,7 @@ def _find_function(spec: str, stage: str) -> Place | None:
     while isinstance(found, ast.ClassDef) and found.name not in seen:
         seen.add(found.name)
         lines = {each.name: each.lineno for each in found.body if isinstance(each, ast.FunctionDef)}
-        if at := next((lines[each] for each in (stage, *_FUNCTIONS) if each in lines), None):
+        if at := next((lines[each] for each in (stage, *AUTHORS) if each in lines), None):
             return Place(str(file), at)
         # Its first base class, if it is in the same file.
         found = next((definitions.get(each.id) for each in found.bases if isinstance(each, ast.Name)), None)

@@ -191,6 +191,7 @@ report run
 report run --json -
 report run --github
 report run --github --engine absent.py:Engine
+report run --svg pictures
 report run --html --junit --markdown
 report run run --html -
 show trace.h5

@@ -190,7 +190,11 @@ def _read_elements(element: Element, title: str) -> Iterator[str]:
     """Yield the lines of what an element contains."""
     term = ""
     for each in element.children:
-        if isinstance(each, str) or "vh" in each.classes or each.about.get("id") in ("viewer", "viewer-state"):
+        if (
+            isinstance(each, str)
+            or "vh" in each.classes
+            or each.about.get("id") in ("viewer", "viewer-state", "glossary", "pictures")
+        ):
             continue
         if each.tag in ("h2", "h3"):
             title = each.text
@@ -201,6 +205,8 @@ def _read_elements(element: Element, title: str) -> Iterator[str]:
             yield _join(each) if term in _GROUPS else f"{term}: {_join(each)}"
         elif each.tag == "table":
             yield from _read_table(each, title)
+        elif "source" in each.classes:
+            yield each.text.rstrip("\n")
         elif each.tag in ("p", "li", "h1", "span", "footer", "pre", "code", "button"):
             yield _join(each)
         elif each.classes == ["values"]:
@@ -226,6 +232,10 @@ def _read_table(table: Element, title: str) -> Iterator[str]:
     """Yield a line for each cell; the panel below a row is read as a page."""
     heads: list[str] = []
     num_rows = 0
+    if "difference" in table.classes:
+        sides = {"left": "expected", "right": "actual"}
+        shown = [each for each in table.all("td") if len(each.classes) == 1 and each.classes[0] in sides]
+        yield from (f"{title.lower()} | {sides[each.classes[0]]}: {each.text}" for each in shown)
     if "side" in table.classes:
         return
     inner = {id(row) for each in table.all("table") for row in each.all("tr")}

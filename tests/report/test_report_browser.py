@@ -1,5 +1,6 @@
 """The page in a real browser: it works by keyboard, asks the network for nothing, and runs no text of a graph."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,27 @@ from report_runs import SavedRun
 
 import kgverify as kv
 from kgverify.report.stepper import Position, Stepper
+from kgverify.report.wording import describe_divergence
 
 SHOWN = "shown.innerText"
+IS_IN_SIGHT = (
+    "(r => r.width > 0 && r.top >= 0 && r.bottom <= innerHeight && r.left >= 0 && r.right <= innerWidth)"
+    "(document.querySelector('{}').getBoundingClientRect())"
+)
+SEEN = """(() => {
+  const seen = [], texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (texts.nextNode()) {
+    const range = document.createRange(), element = texts.currentNode.parentElement;
+    range.selectNodeContents(texts.currentNode);
+    const box = range.getBoundingClientRect();
+    if (!box.width || box.bottom < 0 || box.top > innerHeight || !element.checkVisibility()) continue;
+    const { backgroundColor, color } = getComputedStyle(element.closest("tr > *, [role=option], button") || element);
+    seen.push([texts.currentNode.data, Math.round(box.left), Math.round(box.top), backgroundColor, color]);
+  }
+  return JSON.stringify([seen, document.activeElement.id]);
+})()"""
+"""The texts in sight with their places and colours, and the element that has the focus."""
+WIDTHS = ((1280, 800), pytest.param(390, 844, marks=pytest.mark.deep))
 MARKS = {
     "missing": "− missing",
     "extra": "+ extra",
@@ -21,10 +41,19 @@ MARKS = {
 """The words beside a line with two resolvents that differ."""
 
 
-def open_page(browser: Browser, run: SavedRun, folder: Path, report: kv.Report | None = None, **how: Any):
+def open_page(
+    browser: Browser,
+    run: SavedRun,
+    folder: Path,
+    report: kv.Report | None = None,
+    size: tuple[int, int] = (1280, 1600),
+    **how: Any,
+):
     path = folder / "report.html"
     path.write_text(run.render("--html", "-", report=report), "utf-8")
     browser.open(path, **how)
+    width, height = size
+    browser.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
     browser.wait_for("!document.getElementById('viewer-state')?.textContent")
     return path
 
@@ -61,6 +90,7 @@ def test_the_search_lists_the_divergences_with_every_word(browser: Browser, faul
     assert browser.evaluate(SHOWN) == f"{num_found} of {len(divergences)} shown"
     browser.type(" no such word")
     assert browser.evaluate("document.querySelectorAll('[role=option]').length") == 0
+    assert browser.evaluate(SHOWN) == "no divergence fits the search"
     browser.evaluate("list.focus()")
     browser.press("n")
     assert browser.evaluate("message.innerText") == "no divergence fits the search"
@@ -125,6 +155,54 @@ def test_the_keys_of_the_terminal_move_and_the_address_names_the_step(
     assert browser.evaluate("location.hash") == before
 
 
+@pytest.mark.parametrize(("width", "height"), [(1280, 800), (390, 844)])
+def test_the_first_screen_has_the_wrong_step_with_its_condition_and_its_cost(
+    browser: Browser, faulty: SavedRun, tmp_path: Path, width: int, height: int
+):
+    open_page(browser, faulty, tmp_path, size=(width, height))
+    first = faulty.report.first_cause
+    for selector in (".badge", ".where", ".difference", ".first .cost", ".first summary", "nav"):
+        assert browser.evaluate(IS_IN_SIGHT.format(selector)), selector
+    condition = browser.evaluate("document.querySelector('.first summary').innerText")
+    assert faulty.report.causes[0].condition.startswith(condition)
+    assert browser.evaluate("document.querySelector('.where').innerText") == describe_divergence(first)
+    missing = "[...document.querySelectorAll('.difference .differs .left b')].map(e => e.innerText)"
+    assert browser.evaluate(missing) == [" ".join(each.split()) for each in first.expected]
+
+
+@pytest.mark.parametrize(("width", "height"), WIDTHS)
+def test_a_key_changes_what_is_in_sight_and_back_undoes_it(
+    browser: Browser, faulty: SavedRun, tmp_path: Path, width: int, height: int
+):
+    open_page(browser, faulty, tmp_path, fragment="#divergence=1&step=1", size=(width, height))
+    for key in "ffffbnppsSsottdc/hgN":
+        browser.evaluate("document.activeElement.blur()")
+        before = browser.evaluate(SEEN)
+        browser.press(key)
+        after = browser.evaluate(SEEN)
+        assert (after == before) == (key == "N"), key
+        if key != "N":
+            browser.evaluate("history.back()")
+            browser.wait_for(f"{SEEN} === {json.dumps(before)}")
+            browser.evaluate("history.forward()")
+            browser.wait_for(f"{SEEN} === {json.dumps(after)}")
+
+
+@pytest.mark.parametrize(("width", "height"), WIDTHS)
+def test_a_link_or_a_button_changes_what_is_in_sight(
+    browser: Browser, faulty: SavedRun, tmp_path: Path, width: int, height: int
+):
+    open_page(browser, faulty, tmp_path, size=(width, height))
+    links = "[...document.querySelectorAll('a, button')].filter(e => e.checkVisibility())"
+    num = browser.evaluate(f"{links}.length")
+    assert num > 30
+    for i in range(num):
+        browser.evaluate(f"{links}[{i}]?.scrollIntoView({{block: 'center'}})")
+        before = browser.evaluate(SEEN)
+        browser.evaluate(f"{links}[{i}]?.click()")
+        browser.wait_for(f"{SEEN} !== {json.dumps(before)}")
+
+
 def test_an_address_opens_its_step_with_both_sides_in_sight(browser: Browser, faulty: SavedRun, tmp_path: Path):
     open_page(browser, faulty, tmp_path, fragment="#divergence=3&step=0")
     browser.call("Emulation.setDeviceMetricsOverride", width=390, height=800, deviceScaleFactor=1, mobile=False)
@@ -163,8 +241,16 @@ def test_an_address_opens_its_step_with_both_sides_in_sight(browser: Browser, fa
     assert browser.evaluate(link) == "#divergence=3&step=1&stage=finish"
     browser.evaluate("location.hash = '#divergence=2'")
     browser.wait_for("document.querySelector('h3.at').innerText.startsWith('Divergence 2 ')")
-    browser.evaluate("location.hash = '#divergence=31&step=<img>'")
-    assert browser.evaluate("document.querySelector('h3.at').innerText") == "Divergence 2 of 30"
+    for address, reason in {
+        "#divergence=31&step=<img>": "this page has no divergence 31; it lists 1 to 30",
+        "#divergence=2&step=99": "this page has no step 99 of divergence 2",
+        "#divergence=2&step=1&stage=<b>": "this step has no stage <b>",
+        "#nothing": "this page has nothing at #nothing",
+    }.items():
+        browser.evaluate(f"location.hash = '{address}'")
+        browser.wait_for(f"message.innerText === '{reason}'")
+        assert browser.evaluate(IS_IN_SIGHT.format("#message"))
+        assert browser.evaluate("document.querySelector('h3.at').innerText") == "Divergence 2 of 30"
 
 
 def test_the_timeline_shows_the_goal_of_each_side_or_that_it_has_no_such_step(

@@ -43,6 +43,18 @@ def test_an_index_has_each_run_with_its_figures(faulty: SavedRun, agreeing: Save
     assert (done.exit_code, "is not the run time of a saved run" in done.stderr) == (2, True)
 
 
+def test_only_comparable_runs_share_a_line(faulty: SavedRun, agreeing: SavedRun, in_lockstep: SavedRun, tmp_path: Path):
+    for name, run in {"a": faulty, "b": in_lockstep, "c": agreeing, "d": in_lockstep}.items():
+        shutil.copytree(run.folder, tmp_path / name)
+    text = write_index(tmp_path, "a", "b", "c", "d")
+    assert re.findall(r"<td>([A-Z])</td>", text) == ["A", "B", "A", "B"]
+    chart = text.partition("<figcaption>Divergences</figcaption>")[2].partition("</figure>")[0]
+    lines = [[point.split(",")[0] for point in line.split()] for line in re.findall(r'points="([^"]*)"', chart)]
+    assert lines == [["0.0", "666.67"], ["333.33", "1000.0"]]
+    alike = write_index(tmp_path, "b", "d")
+    assert "comparable" not in alike
+
+
 def test_names_of_runs_and_causes_are_inert(browser: Browser, hostile: SavedRun, tmp_path: Path):
     names = [name.replace("/", "") for name in HOSTILE if "\x00" not in name]
     for name in names:

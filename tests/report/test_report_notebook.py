@@ -12,6 +12,8 @@ from readers import Page
 from report_runs import HOSTILE
 
 import kgverify as kv
+from kgverify.report.render.first_screen import render_first_screen
+from kgverify.report.wording import describe_divergence
 
 
 def parse(text: str) -> tuple[set[str], set[str | None], str]:
@@ -52,6 +54,19 @@ def test_a_graph_is_shown_by_its_first_rules_and_triples():
     hostile = kv.KnowledgeGraph(HOSTILE[0], train=tuple(kv.NamedAtom(name, name, name) for name in HOSTILE))
     tags, _, text = parse(hostile._repr_html_())
     assert (tags, find_hidden(text)) == ({"pre"}, [])
+
+
+def test_the_first_screen_is_a_fragment_without_a_script(faulty, hostile, agreeing):
+    for verification in (faulty, hostile, agreeing):
+        root = Page(render_first_screen(verification.report)).root
+        assert not {"script", "html", "body", "img", "a"} & {each.tag for each in root.all()}
+        assert not [
+            name for each in root.all() for name in each.about if name.startswith("on") or name in ("src", "href")
+        ]
+        assert verification.report.verdict.value in root.text
+        assert find_hidden(root.text) == []
+        first = verification.report.first_cause
+        assert first is None or describe_divergence(first) in root.text
 
 
 def test_a_trace_prints_as_the_terminal_shows_it_and_its_repr_is_a_line(recorded, monkeypatch):

@@ -132,15 +132,19 @@ def with_changes(report: dict[str, Any], paths: list[str]) -> dict[str, Any]:
         holder = find(changed, above)
         holder[int(name) if isinstance(holder, list) else name] = change(path, find(report, path))
     number = report["divergences"].index(report["first_cause"])
-    if len(paths) > 1 and "first_cause/atom" in paths:
-        changed["first_cause"] = changed["divergences"][number]
-    else:
-        changed["divergences"][number] = changed["first_cause"]
+    first, at = changed["first_cause"], f"divergences/{number}/"
+    if len(paths) > 1:
+        # A value of the first divergence stands in two places, and is changed if it is not shown from either.
+        listed = {path.split("/")[1] for path in paths if path.startswith("first_cause/")}
+        listed &= {path.split("/")[2] for path in paths if path.startswith(at)}
+        first = {name: first[name] if name in listed else value for name, value in report["first_cause"].items()}
+    changed["first_cause"] = changed["divergences"][number] = first
     return changed
 
 
 def without_summary(text: str) -> str:
-    """Return a rendering without the copy of the report that a page has for programs."""
+    """Return a rendering without the copy of the report that a page has for programs, and without its pictures."""
+    text = re.sub(r'(?s)<section id="pictures".*?</section>', "", text)
     return re.sub(r'<script type="application/json" id="summary">.*?</script>', "", text)
 
 

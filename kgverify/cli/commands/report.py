@@ -16,6 +16,7 @@ from kgverify.errors import UserError
 from kgverify.report.render.formats import FORMATS
 from kgverify.report.render.github import render_annotations, render_markdown
 from kgverify.report.render.index import render_index, summarize_run
+from kgverify.report.render.pictures import write_pictures
 from kgverify.report.render.template import Values
 from kgverify.report.render.terminal import print_report
 from kgverify.report.report import encode_report
@@ -31,6 +32,7 @@ def report(
     junit: str | None = None,
     markdown: str | None = None,
     perfetto: str | None = None,
+    svg: Path | None = None,
     github: Annotated[bool, Parameter(negative="")] = False,
     engine: str | None = None,
 ) -> None:
@@ -42,6 +44,7 @@ def report(
         junit: JUnit XML, one case per query and side; - for standard output.
         markdown: Markdown; - for standard output.
         perfetto: A timeline of all steps for ui.perfetto.dev; - for standard output.
+        svg: A folder for the pictures, as SVG images.
         github: Print annotations; append Markdown to $GITHUB_STEP_SUMMARY.
         engine: The engine whose file gets the annotations, if the run names none: FILE.py:NAME or MODULE:NAME. It is not run.
     """
@@ -49,7 +52,7 @@ def report(
     given = {"html": html, "junit": junit, "markdown": markdown, "perfetto": perfetto, "json": settings.json_path}
     paths = {name: path for name, path in given.items() if path is not None}
     if len(folders) > 1:
-        if html is None or len(paths) > 1 or github:
+        if html is None or len(paths) > 1 or svg is not None or github:
             raise UserError(
                 f"{len(folders)} runs make an index page, and no other format",
                 where=str(folder),
@@ -69,10 +72,12 @@ def report(
         write_result(encode_report(run.report) if name == "json" else FORMATS[name].render(run.report, run), path)
         if path != "-" and name != "json":
             console.print(f"wrote {path}", soft_wrap=True)
+    for picture in write_pictures(run.report, run, svg) if svg is not None else ():
+        console.print(f"wrote {picture}", soft_wrap=True)
     if github:
-        annotations = render_annotations(run.report, lambda each: find_place(run.report, each, engine))
+        annotations = render_annotations(run.report, lambda each: find_place(run.report, each, engine or ""))
         write_github(annotations, partial(render_markdown, run.report), to_error=bool(num_to_output))
-    elif not paths:
+    elif not paths and svg is None:
         next_commands = {shlex.join(["kgverify", "show", str(folder)]): "step through it"}
         print_report(run.report, console, expected=run.expected, next_commands=next_commands)
 

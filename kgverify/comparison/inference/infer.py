@@ -25,7 +25,7 @@ from kgverify.comparison.inference.step_difference import (
     find_limits,
 )
 from kgverify.comparison.locate import MOST_SHOWN, Difference, shorten
-from kgverify.comparison.result import Divergence
+from kgverify.comparison.result import NOTHING_MORE, Divergence
 from kgverify.comparison.step_pair import StepPair
 from kgverify.comparison.step_view import Names, ResolventView, StepView, content_of, plain
 from kgverify.program.fact_index import Ids
@@ -178,7 +178,7 @@ class BlockInference:
             for side in sides
         ]
         field = "resolvents.order" if left == right else "resolvents.atoms"
-        shown_left, shown_right = (shorten(side) or ["nothing more"] for side in texts)
+        shown_left, shown_right = (shorten(side) or NOTHING_MORE for side in texts)
         return Difference(found.stage, field, shown_left, shown_right)
 
     def explain(self, candidate: int, step: int, expected: StepView, actual: StepView) -> StepDifference | None:

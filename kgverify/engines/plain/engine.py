@@ -73,6 +73,11 @@ class PlainEngine:
         )
         self.caches = CompilerCaches(state="unused")
 
+    @property
+    def stages(self) -> Stages:
+        """The functions of a step."""
+        return self._stages
+
     def prove(self, candidates: CandidateSet, progress: Progress = no_progress) -> Columns:
         """Run every candidate to its end."""
         derivations: list[list[TakenStep]] = []

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import wraps
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from kgverify.engines.protocol import Engine
@@ -43,7 +44,7 @@ class Plant(NamedTuple):
         """Return the same parts with a stage, `draw` or `rank` replaced by `faulty`, which first receives the sound one."""
         owner: Any = self if part in self._fields else self.stages
         sound = getattr(owner, part)
-        replaced = owner._replace(**{part: lambda *given: faulty(sound, *given)})
+        replaced = owner._replace(**{part: wraps(faulty)(lambda *given: faulty(sound, *given))})
         planted: Plant = replaced if owner is self else self._replace(stages=replaced)
         return planted
 

@@ -33,7 +33,7 @@ def render_markdown(report: ReportContent) -> str:
         report=report,
         metrics=tuple(wording.metric_rows(report, lacking="-")),
         shares=wording.shares_of(report),
-        commands=wording.show_commands(report.first_cause, _number_of(report.first_cause, report), None)
+        commands=wording.show_commands(report.first_cause, wording.number_of_first(report), None)
         if report.first_cause
         else (),
         most_causes=MOST_CAUSES,
@@ -41,11 +41,6 @@ def render_markdown(report: ReportContent) -> str:
         most_of_condition=wording.MOST_OF_CONDITION,
         of_traces=wording.OF_TRACES,
     )
-
-
-def _number_of(first: Divergence, report: ReportContent) -> int:
-    # A report from elsewhere may refer to a divergence that it does not list.
-    return report.divergences.index(first) + 1 if first in report.divergences else 1
 
 
 def render_annotations(

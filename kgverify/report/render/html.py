@@ -19,11 +19,14 @@ from kgverify.program.limits import OURS
 from kgverify.program.outcomes import DifferenceClass
 from kgverify.report import wording
 from kgverify.report.content import ReportContent
-from kgverify.report.render.template import Values, read_template, render_template
+from kgverify.report.render.first_screen import read_first_screen
+from kgverify.report.render.pictures import draw_pictures
+from kgverify.report.render.template import Values, read_packed, render_template
 from kgverify.report.step_document import (
     Derivation,
     DerivationReader,
     StepDocument,
+    read_derivations,
     read_document,
 )
 from kgverify.report.stepper import MOST_ITEMS, MOVES
@@ -80,7 +83,7 @@ def render_html(report: ReportContent, expected: Trace, actual: Trace, stepped: 
 
     stepped: in lockstep, the actual steps from the expected goals, so that both sides of each can be shown
     """
-    script = read_template("report.js")
+    script = read_packed("report.js")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     labels = [wording.cause_label(report, i) for i in range(min(len(report.causes), MOST_CAUSE_LABELS))]
     # The words that the viewer shares with the page, and a summary for programs.
@@ -112,6 +115,8 @@ def render_html(report: ReportContent, expected: Trace, actual: Trace, stepped: 
         is_markup=True,
         **build_page(report, expected, actual, stepped),
         report=report,
+        first=read_first_screen(report),
+        first_number=wording.number_of_first(report),
         limits={k: v for k, v in msgspec.structs.asdict(report.limits).items() if v is not None and v != OURS},
         most_steps=MOST_STEPS,
         meanings=wording.LEVEL_MEANINGS,
@@ -120,8 +125,8 @@ def render_html(report: ReportContent, expected: Trace, actual: Trace, stepped: 
         most_near_ties=MOST_NEAR_TIES,
         row_characters=ROW_CHARACTERS,
         of_traces=wording.OF_TRACES,
-        style=Markup(read_template("report.css")),
-        script=Markup(script),
+        style=read_packed("first_screen.css", "report.css"),
+        script=script,
         script_hash=Markup(f"sha256-{digest}"),
         summary=Markup(escape_script(msgspec.json.encode(summary))),
     )
@@ -129,15 +134,17 @@ def render_html(report: ReportContent, expected: Trace, actual: Trace, stepped: 
 
 def build_page(report: ReportContent, expected: Trace, actual: Trace, stepped: Trace | None = None) -> Values:
     """Return the parts of the page that are computed: metrics, charts, the rows of causes, commands and the viewer."""
-    reader = DerivationReader(
-        expected, actual, report.divergences, lockstep=report.lockstep, stepped=stepped, modulo=report.modulo
-    )
+    reader = read_derivations(report, expected, actual, stepped)
     rows = _list_rows(report, reader)
     return {
         "metrics": tuple(wording.metric_rows(report, lacking="")),
         "bars": build_waterfall(report),
         "heat": build_heat_map(report.divergences),
+        "pictures": [
+            Markup(each.render(is_alone=False)) for each in draw_pictures(report, expected, actual, reader).values()
+        ],
         "rows": rows,
+        "sources": wording.list_sources(report),
         "commands": rows[0]["detail"]["commands"] if rows else ("kgverify show expected.h5",),
         "viewer": build_viewer(report, reader) if report.divergences else None,
     }
@@ -344,6 +351,8 @@ def _list_rows(report: ReportContent, reader: DerivationReader) -> list[Values]:
             "share": shares.get(i),
             "condition": wording.clip(cause.condition, wording.MOST_OF_CONDITION),
             "repair": wording.describe_repair(cause),
+            "source": wording.describe_source(cause),
+            "source_number": wording.number_of_source(report, i),
         }
         for i, cause in enumerate(report.causes[:MOST_ROWS])
     ] or [
@@ -358,6 +367,7 @@ def _list_rows(report: ReportContent, reader: DerivationReader) -> list[Values]:
             "share": None,
             "condition": "",
             "repair": "",
+            "source": "",
         }
         for i, each in enumerate(report.divergences[:MOST_ROWS])
     ]

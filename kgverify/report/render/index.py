@@ -5,11 +5,12 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import Final
 
-from markupsafe import Markup
+import msgspec
 
+from kgverify.comparison.modulo import describe_modulo
 from kgverify.escaping import make_visible
 from kgverify.report.content import ReportContent
-from kgverify.report.render.template import Values, read_template, render_template
+from kgverify.report.render.template import Values, read_packed, render_template
 from kgverify.report.wording import LEVEL_MEANINGS, clip, describe_engine, describe_run
 from kgverify.version import __version__
 
@@ -44,6 +45,7 @@ def summarize_run(
         "verdict": report.verdict.value,
         "level": report.level.value if report.level else "",
         "run": describe_run(report),
+        "setting": _describe_setting(report),
         "engine": clip(describe_engine(report.environment.actual), NAME_CHARACTERS),
         "mrr": (report.metrics.expected.get(_MRR), report.metrics.actual.get(_MRR)),
         "num_divergences": len(report.divergences),
@@ -53,9 +55,23 @@ def summarize_run(
     }
 
 
+def _describe_setting(report: ReportContent) -> str:
+    """Describe what two runs must share to be comparable: the candidates, the reference, the limits, and what counts as equal."""
+    limits = msgspec.json.decode(msgspec.json.encode(report.limits))
+    parts = [
+        describe_run(report),
+        f"reference {clip(report.environment.expected.name, NAME_CHARACTERS)}",
+        ", ".join(f"{name} {value}" for name, value in limits.items() if value not in (None, {})),
+        f"policy's weights {report.policy.sha256[:12]}" if report.policy.sha256 else "",
+        f"equal up to {describe_modulo(report.modulo)}" if report.modulo else "",
+    ]
+    return clip("; ".join(filter(None, parts)))
+
+
 def render_index(runs: Sequence[Values]) -> str:
     """Render the page of several runs, in the order given. It contains no script and requests nothing."""
     shown = runs[-MOST_RUNS:]
+    settings = list(dict.fromkeys(run["setting"] for run in shown))
     causes = _cause_rows(shown)
     levels = {run["level"] for run in shown}
     return render_template(
@@ -65,12 +81,19 @@ def render_index(runs: Sequence[Values]) -> str:
         runs=shown,
         num_left_out=len(runs) - len(shown),
         charts=_charts(shown),
+        settings=settings,
+        names={each: _name(i) for i, each in enumerate(settings)},
         levels={level.value: text for level, text in LEVEL_MEANINGS.items() if level in levels},
         causes=causes[:MOST_CAUSES],
         num_causes_left_out=max(0, len(causes) - MOST_CAUSES),
         version=__version__,
-        style=Markup(read_template("report.css")),
+        style=read_packed("first_screen.css", "report.css"),
     )
+
+
+def _name(number: int) -> str:
+    """Return a letter, or several: A, B, ..., Z, AA."""
+    return (_name(number // 26 - 1) if number >= 26 else "") + chr(ord("A") + number % 26)
 
 
 def _charts(runs: Sequence[Values]) -> list[Values]:
@@ -83,16 +106,18 @@ def _charts(runs: Sequence[Values]) -> list[Values]:
     return [
         {"title": title, "trends": trends, "low": format(low, shape), "high": format(high, shape)}
         for title, values, shape in series
-        for low, high, trends in [build_trends(values)]
+        for low, high, trends in [build_trends(values, [run["setting"] for run in runs])]
         if any(trend["points"] for trend in trends)
     ]
 
 
-def build_trends(series: Sequence[Sequence[float | None]]) -> tuple[float, float, list[Values]]:
+def build_trends(
+    series: Sequence[Sequence[float | None]], settings: Sequence[str]
+) -> tuple[float, float, list[Values]]:
     """Return the ends of a common scale for all series, which includes 0, and each series drawn in a box of 1000 by 100.
 
-    A value is None if a run lacks the figure; it breaks the line. A trend contains its unbroken lines as SVG points, and the
-    horizontal and vertical position of each value.
+    A value is None if a run lacks the figure; it breaks the line. Only runs with the same setting share a line. A trend
+    contains its unbroken lines as SVG points, and the horizontal and vertical position of each value.
     """
     known = [value for values in series for value in values if value is not None]
     low, high = min([0.0, *known]), max([0.0, *known])
@@ -104,7 +129,8 @@ def build_trends(series: Sequence[Sequence[float | None]]) -> tuple[float, float
             None if value is None else (round(index * width, 2), round(100 - (value - low) * scale, 2))
             for index, value in enumerate(values)
         ]
-        parts = [[point for point in part if point] for _, part in groupby(placed, key=bool)]
+        alike = [[placed[i] for i in range(len(values)) if settings[i] == each] for each in dict.fromkeys(settings)]
+        parts = [[point for point in part if point] for group in alike for _, part in groupby(group, key=bool)]
         lines = [" ".join(f"{x},{y}" for x, y in part) for part in parts if len(part) > 1]
         trends.append({"lines": lines, "points": [point for point in placed if point]})
     return low, high, trends

@@ -1,5 +1,6 @@
 """The templates of a report."""
 
+import re
 from collections.abc import Callable, Iterable
 from importlib.resources import files
 from typing import Any, Final
@@ -22,6 +23,11 @@ _PHRASES: Final = [
 def read_template(name: str) -> str:
     """Return the text of a template, or of a file beside it."""
     return (files("kgverify.report") / "templates" / name).read_text("utf-8")
+
+
+def read_packed(*names: str) -> Markup:
+    """Return the text of files beside the templates, one after the other, without indentation and without comments."""
+    return Markup(re.sub(r"(?m)^\s+|^\s*//.*\n", "", "\n".join(map(read_template, names))))
 
 
 def render_template(

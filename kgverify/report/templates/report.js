@@ -14,6 +14,15 @@
     button.addEventListener("click", () => setOpen(button, button.getAttribute("aria-expanded") !== "true"));
   }
 
+  // A table that a narrow window lays out as a grid is still a table.
+  const ROLES = { "": "table", " thead": "rowgroup", " tbody": "rowgroup", " tr": "row", " td": "cell", " th[scope=col]": "columnheader", " th[scope=rowgroup]": "rowheader", " th[scope=row]": "rowheader" };
+  function setRoles() {
+    for (const [tag, role] of Object.entries(ROLES)) {
+      for (const each of document.querySelectorAll(`table.side${tag}`)) each.setAttribute("role", role);
+    }
+  }
+  setRoles();
+
   // What scrolls sideways can be reached with the keyboard.
   function focusScrolling() {
     for (const box of document.querySelectorAll(".scroll")) {
@@ -34,6 +43,97 @@
   }
 
   const code = (text) => make("code", null, text);
+
+  // One key, button or link is one act: it changes something in sight, or a message says why it did not; Back undoes it.
+  const message = byId("message");
+  const page = { look: () => ({}), top: () => 0, restore() {}, address: () => location.hash || location.pathname };
+  const boxes = [...document.querySelectorAll("details[data-key]")];
+  history.scrollRestoration = "manual";
+
+  function look() {
+    return { ...page.look(), open: boxes.map((box) => box.open) };
+  }
+
+  // A browser may refuse when a key is held down.
+  function save(method) {
+    const focus = document.activeElement?.id || null;
+    try {
+      history[method]({ ...look(), message: message.textContent, focus, top: scrollY, list: page.top() }, "", page.address());
+    } catch { /* Back then undoes several keys. */ }
+  }
+
+  function say(text) {
+    const [, before, num] = message.textContent.match(/^(.*?)(?: \((\d+) times\))?$/s);
+    message.textContent = text && text === before ? `${text} (${Number(num || 1) + 1} times)` : text;
+  }
+
+  function act(change, isRepeated) {
+    if (!isRepeated) save("replaceState");
+    const before = look();
+    const reason = change();
+    const after = look();
+    const changed = Object.keys(after).filter((name) => JSON.stringify(after[name]) !== JSON.stringify(before[name]));
+    say(reason || (changed.length ? "" : "this is shown already"));
+    if (changed.includes("open")) reveal(boxes.find((box, i) => box.open !== before.open[i]));
+    else if (changed.length) reveal(page.target(before, after));
+    if (!isRepeated) save("pushState");
+  }
+
+  function reveal(element) {
+    if (element) element.scrollIntoView({ block: element.matches("button") ? "center" : "start" });
+  }
+
+  function toggle(box) {
+    box.open = !box.open;
+    return "";
+  }
+
+  addEventListener("popstate", ({ state }) => {
+    if (!state) return;
+    boxes.forEach((box, i) => { box.open = state.open[i]; });
+    page.restore(state);
+    message.textContent = state.message;
+    const focus = state.focus && byId(state.focus);
+    if (focus) focus.focus({ preventScroll: true });
+    else if (document.activeElement) document.activeElement.blur();
+    scrollTo(0, state.top);
+  });
+  // A link of the page, or an address that somebody typed.
+  addEventListener("hashchange", () => { if (!history.state) openAddress(); });
+  document.addEventListener("click", (event) => {
+    const link = event.target.closest('a[href^="#"]');
+    if (!link) return;
+    save("replaceState");
+    if (link.hash !== location.hash) return;
+    event.preventDefault();
+    openAddress();
+    say(`the address of this place ends in ${link.hash}`);
+  });
+
+  function openAddress() {
+    const given = new URLSearchParams(location.hash.slice(1));
+    const named = location.hash.slice(1, 80);
+    if (!named) return;
+    const box = boxes.find((each) => each.id === named);
+    if (box) box.open = true;
+    const element = byId(named);
+    let reason = "";
+    if (element) reveal(element);
+    else if (page.open && given.has("divergence")) reason = page.open(given);
+    else reason = `this page has nothing at #${named}`;
+    say(reason);
+    if (element || !reason) save("replaceState");
+  }
+
+  document.addEventListener("keydown", (event) => {
+    const target = event.target;
+    if ((byId("keys") && !byId("keys").checked) || event.ctrlKey || event.metaKey || event.altKey || event.isComposing) return;
+    if (target.closest("input:not([type=checkbox]), select, textarea")) return;
+    const box = boxes.find((each) => each.dataset.key.includes(event.key));
+    if (box) act(() => toggle(box), event.repeat);
+    else if (!page.press?.(event.key, event.repeat)) return;
+    event.preventDefault();
+  });
   const plural = (num, word) => `${num.toLocaleString("en")} ${word}${num === 1 ? "" : "s"}`;
 
   async function read(id) {
@@ -60,6 +160,7 @@
       for (const each of Object.values(divergences)) each.steps = each.steps.map((index) => steps[index]);
       view(listed, divergences, trees, words);
       state.textContent = "";
+      openAddress();
     } catch (error) {
       state.className = "warning";
       state.textContent = `The data of this page cannot be read (${error.message}); write the page again.`;
@@ -69,7 +170,7 @@
   function view({ texts, columns }, stepped, trees, words) {
     const num = columns.candidate.length;
     const text = (name, i) => texts[columns[name][i]];
-    const list = byId("list"), space = byId("list-space"), panel = byId("position"), message = byId("message");
+    const list = byId("list"), space = byId("list-space"), panel = byId("position");
     const search = byId("filter-text"), stageFilter = byId("filter-stage"), kindFilter = byId("filter-kind");
     let rows = Array.from({ length: num }, (_, i) => i);
     let haystacks = null;
@@ -99,7 +200,7 @@
       make("span", { class: "what" }, make("b", null, String(i + 1)), ` ${text("stage", i)} · ${text("what", i)}`),
       make("span", { class: "atom" }, code(text("atom", i)), columns.step[i] >= 0 ? ` step ${columns.step[i]}` : ""));
       row.style.top = `${place * ROW}px`;
-      row.addEventListener("click", () => go(i));
+      row.addEventListener("click", () => act(() => go(i)));
       return row;
     }
 
@@ -133,7 +234,7 @@
         if (kindFilter.value && text("kind", i) !== kindFilter.value) continue;
         if (given.every((word) => haystacks[i].includes(word))) rows.push(i);
       }
-      byId("shown").textContent = rows.length === num ? `${num.toLocaleString("en")} shown` : `${rows.length.toLocaleString("en")} of ${num.toLocaleString("en")} shown`;
+      byId("shown").textContent = !rows.length ? "no divergence fits the search" : rows.length === num ? `${num.toLocaleString("en")} shown` : `${rows.length.toLocaleString("en")} of ${num.toLocaleString("en")} shown`;
       list.scrollTop = 0;
       scrollToCurrent();
       drawList();
@@ -152,8 +253,7 @@
       show();
     }
 
-    function show(isOfAddress) {
-      message.textContent = "";
+    function show() {
       const isOther = drawn !== at.divergence;
       const hadFocus = panel.contains(document.activeElement);
       drawn = at.divergence;
@@ -172,18 +272,16 @@
         if (row && isCurrent) keepInSight(row);
       }
       byId("step").replaceChildren(...stepParts());
+      setRoles();
       // An element that had the focus may be gone.
       if (hadFocus && !panel.contains(document.activeElement)) panel.focus();
       const found = stepAt(at.step);
       byId("announced").textContent = `Divergence ${at.divergence + 1}${found ? `, step ${at.step}: ${at.step === columns.step[at.divergence] ? "diverges here" : found[1]}` : ""}`;
-      if (!isOfAddress) history.replaceState(null, "", address());
     }
 
     function keepInSight(row) {
       const box = panel.querySelector(".timeline");
-      const top = row.offsetTop - row.offsetHeight, bottom = row.offsetTop + row.offsetHeight;
-      if (top < box.scrollTop) box.scrollTop = top;
-      else if (bottom > box.scrollTop + box.clientHeight) box.scrollTop = bottom - box.clientHeight;
+      box.scrollTop = row.offsetTop - (box.clientHeight - row.offsetHeight) / 2;
     }
 
     function address() {
@@ -227,14 +325,14 @@
       if (!own() || !own().steps.length) return [];
       const [left, right] = own().num_steps;
       const held = own().steps.length, most = Math.max(left, right);
-      const cell = (step, side) => make("td", { role: "cell", class: side ? "right" : "left" },
+      const cell = (step, side) => make("td", { class: side ? "right" : "left" },
         goalOf(step, side) ? code(goalOf(step, side)) : make("span", { class: "soft" }, step[1] === (side ? "expected only" : "actual only") ? "no such step" : "not recorded"),
         clauseOf(step, side) ? make("span", { class: "by" }, "by ", code(clauseOf(step, side))) : "");
       const entries = own().steps.map((step) => {
         const button = make("button", { type: "button", "data-step": step[0] }, `step ${step[0]}`, make("span", { class: "vh" }, ": "), make("span", { class: "mark" }, step[0] === columns.step[at.divergence] ? "diverges here" : step[1]));
-        button.addEventListener("click", () => go(at.divergence, step[0]));
-        return make("tr", { role: "row", class: step[1] === "agrees" ? null : step[1] === "differs" ? "differs" : "follows" },
-          make("th", { role: "rowheader", scope: "row", class: "mark" }, button), cell(step, 0), cell(step, 1));
+        button.addEventListener("click", () => act(() => go(at.divergence, step[0])));
+        return make("tr", { class: step[1] === "agrees" ? null : step[1] === "differs" ? "differs" : "follows" },
+          make("th", { scope: "row", class: "mark" }, button), cell(step, 0), cell(step, 1));
       });
       return [
         make("h4", { id: "h-timeline" }, "Timeline"),
@@ -265,7 +363,7 @@
       for (const line of lines) {
         const [depth, atom, clause, step, note] = line;
         const button = make("button", { type: "button", "data-step": step }, `step ${step}`);
-        button.addEventListener("click", () => go(at.divergence, step));
+        button.addEventListener("click", () => act(() => go(at.divergence, step)));
         const item = make("li", { class: differs(line) ? "differs" : null },
           stepAt(step) ? button : make("span", { class: "soft" }, step >= 0 ? `step ${step}` : note), " ", code(atom),
           clause ? make("span", { class: "by" }, "by ", code(clause)) : step >= 0 ? make("span", { class: "by" }, note) : "");
@@ -279,11 +377,11 @@
     }
 
     function table(label, first, entries) {
-      const head = (name, kind) => make("th", { role: "columnheader", scope: "col", class: kind }, name);
-      return make("table", { class: "side", role: "table", "aria-labelledby": label },
+      const head = (name, kind) => make("th", { scope: "col", class: kind }, name);
+      return make("table", { class: "side", "aria-labelledby": label },
         make("colgroup", null, make("col", { class: "mark" }), make("col"), make("col")),
-        make("thead", { role: "rowgroup" }, make("tr", { role: "row" }, head(first, "mark"), head("expected", "e"), head("actual", "a"))),
-        make("tbody", { role: "rowgroup" }, ...entries));
+        make("thead", null, make("tr", null, head(first, "mark"), head("expected", "e"), head("actual", "a"))),
+        make("tbody", null, ...entries));
     }
 
     function stepParts() {
@@ -298,10 +396,10 @@
       const [, , goals, goalIsCulprit, pairs, facts, note] = derivation;
       const stage = (number === columns.step[i] && text("stage", i)) || "";
       const arrow = () => make("span", { class: "arrow" }, `➤ ${stage}`);
-      const section = (name) => make("tr", { role: "row", class: "section" }, make("th", { role: "rowheader", scope: "rowgroup", colspan: 3 }, name));
-      const entry = (differs, first, left, right) => make("tr", { role: "row", class: differs ? "differs" : null }, make("td", { role: "cell", class: "mark" }, ...first), left, right);
-      const plain = (side, content) => make("td", { role: "cell", class: `${side ? "right" : "left"}${content ? "" : " blank"}` }, content ? code(content) : make("span", { class: "vh" }, "none"));
-      const resolvent = (side, line) => line ? make("td", { role: "cell", class: side ? "right" : "left" },
+      const section = (name) => make("tr", { class: "section" }, make("th", { scope: "rowgroup", colspan: 3 }, name));
+      const entry = (differs, first, left, right) => make("tr", { class: differs ? "differs" : null }, make("td", { class: "mark" }, ...first), left, right);
+      const plain = (side, content) => make("td", { class: `${side ? "right" : "left"}${content ? "" : " blank"}` }, content ? code(content) : make("span", { class: "vh" }, "none"));
+      const resolvent = (side, line) => line ? make("td", { class: side ? "right" : "left" },
         line[3] ? make("span", { class: "score" }, line[3]) : "", code(line[1]),
         line[4] ? make("span", { class: "chosen" }, "chosen") : "",
         line[2] ? make("span", { class: "by" }, "by ", code(line[2])) : "") : plain(side, "");
@@ -317,7 +415,7 @@
         entries.push(section("resolvents"));
         for (const [kind, left, right, isCulprit, hidden, differing] of pairs) {
           if (kind === "hidden") {
-            entries.push(make("tr", { role: "row" }, make("td", { role: "cell", class: "mark" }), make("td", { role: "cell", class: "soft", colspan: 2 }, `… ${hidden.toLocaleString("en")} more, ${differing ? `${differing.toLocaleString("en")} of them different` : "all the same"}`)));
+            entries.push(make("tr", null, make("td", { class: "mark" }), make("td", { class: "soft", colspan: 2 }, `… ${hidden.toLocaleString("en")} more, ${differing ? `${differing.toLocaleString("en")} of them different` : "all the same"}`)));
           } else {
             entries.push(entry(kind !== "same", [isCulprit ? arrow() : "", OUTPUTS[kind] || ""], resolvent(0, left), resolvent(1, right)));
           }
@@ -339,13 +437,13 @@
     function stageRows([name, mark, left, right, note, isCulprit], index) {
       const isOpen = index === at.stage;
       const summary = (items) => items.length === 1 ? items[0] : items.length ? plural(items.length, "item") : "";
-      const cell = (side, items, others) => make("td", { role: "cell", class: `${side ? "right" : "left"}${items.length ? "" : " blank"}` },
+      const cell = (side, items, others) => make("td", { class: `${side ? "right" : "left"}${items.length ? "" : " blank"}` },
         ...(isOpen ? items.map((item) => make("span", { class: others.includes(item) ? "item" : "item only" }, code(item))) : [code(summary(items))]));
       const button = make("button", { type: "button", "data-stage": index, "aria-expanded": String(isOpen), class: "stage" }, isCulprit ? "➤ " : "", name, make("span", { class: "vh" }, ": "), make("span", { class: "mark" }, mark));
-      button.addEventListener("click", () => toStage(isOpen ? -1 : index));
-      const rowsOf = [make("tr", { role: "row", class: `stage ${mark === "differs" ? "differs" : mark === "follows" ? "follows" : ""}${isCulprit ? " culprit" : ""}` },
-        make("th", { role: "rowheader", scope: "row", class: "mark" }, button), cell(0, left, right), cell(1, right, left))];
-      if (isOpen) rowsOf.push(make("tr", { role: "row" }, make("td", { role: "cell", class: "mark" }, make("a", { href: address(), "aria-label": `link to stage ${name}` }, "link")), make("td", { role: "cell", colspan: 2, class: "soft" }, note)));
+      button.addEventListener("click", () => act(() => toStage(isOpen ? -1 : index)));
+      const rowsOf = [make("tr", { class: `stage ${mark === "differs" ? "differs" : mark === "follows" ? "follows" : ""}${isCulprit ? " culprit" : ""}` },
+        make("th", { scope: "row", class: "mark" }, button), cell(0, left, right), cell(1, right, left))];
+      if (isOpen) rowsOf.push(make("tr", null, make("td", { class: "mark" }, make("a", { href: address(), "aria-label": `link to stage ${name}` }, "link")), make("td", { colspan: 2, class: "soft" }, note)));
       return rowsOf;
     }
 
@@ -394,24 +492,20 @@
           if (!stages.length) return "both sides have no step here";
           const stage = name === "s" ? at.stage + 1 : at.stage >= 0 ? at.stage - 1 : stages.length - 1;
           if (stage >= stages.length) return "this is the last stage; f goes to the next step";
-          return toStage(Math.max(-1, stage)), "";
+          return toStage(Math.max(-1, stage));
         }
         case "t": {
           const box = panel.querySelector(".tree");
           if (!box) return "a tree would show no more than the steps";
-          box.open = !box.open;
-          return "";
+          treeIsOpen = !box.open;
+          return toggle(box);
         }
-        case "o": go(at.divergence); at.stage = -1; show(); return "";
+        case "o": go(at.divergence); return toStage(-1);
       }
       return "";
     }
 
-    function obey(name) {
-      const reason = move(name);
-      if (reason) message.textContent = reason;
-    }
-
+    const obey = (name, isRepeated) => act(() => move(name), isRepeated);
     for (const button of document.querySelectorAll("[data-move]")) button.addEventListener("click", () => obey(button.dataset.move));
     const numbers = [["go-divergence", num, "divergence", (n) => n - 1], ["go-cause", words.firsts.length, "cause", (n) => words.firsts[n - 1]]];
     for (const [id, most, name, divergenceOf] of numbers) {
@@ -420,26 +514,23 @@
       input.max = most;
       input.addEventListener("change", () => {
         const number = Number(input.value);
-        if (!(number >= 1 && number <= most) || divergenceOf(number) >= num) message.textContent = `there is a ${name} from 1 to ${most}`;
-        else go(divergenceOf(number));
+        if (!(number >= 1 && number <= most) || divergenceOf(number) >= num) say(`there is a ${name} from 1 to ${most}`);
+        else act(() => go(divergenceOf(number)));
       });
     }
     const MOVES = "npfbsSot";
-    document.addEventListener("keydown", (event) => {
-      const target = event.target;
-      if (!byId("keys").checked || event.ctrlKey || event.metaKey || event.altKey || event.isComposing) return;
-      if (target.closest("input:not([type=checkbox]), select, textarea")) return;
-      const focus = { d: "go-divergence", c: "go-cause", "/": "filter-text" }[event.key];
-      if (MOVES.includes(event.key)) obey(event.key);
-      else if (focus && byId(focus)) { byId(focus).focus(); byId(focus).select(); }
-      else if (event.key === "h" || event.key === "?") { const help = document.querySelector(".help"); help.open = !help.open; }
-      else return;
-      event.preventDefault();
-    });
+    const FOCUS = { d: "type the number of a divergence", c: "type the number of a cause", "/": "type words to search for" };
+    page.press = (key, isRepeated) => {
+      const input = byId({ d: "go-divergence", c: "go-cause", "/": "filter-text" }[key]);
+      if (MOVES.includes(key)) obey(key, isRepeated);
+      else if (input) act(() => (input.focus({ preventScroll: true }), input.select(), input.scrollIntoView({ block: "center" }), FOCUS[key]));
+      else return false;
+      return true;
+    };
     list.addEventListener("keydown", (event) => {
       const moves = { ArrowDown: "n", ArrowUp: "p", ArrowRight: "f", ArrowLeft: "b", Home: "first" };
-      if (moves[event.key]) obey(moves[event.key]);
-      else if (event.key === "End" && rows.length) go(rows.at(-1));
+      if (moves[event.key]) obey(moves[event.key], event.repeat);
+      else if (event.key === "End" && rows.length) act(() => go(rows.at(-1)));
       else return;
       event.preventDefault();
     });
@@ -452,33 +543,51 @@
     search.addEventListener("input", filter);
     for (const button of document.querySelectorAll(".heat button")) {
       button.addEventListener("click", () => {
-        stageFilter.value = button.dataset.stage;
-        filter();
-        byId("divergences").scrollIntoView();
-        stageFilter.focus();
+        act(() => {
+          stageFilter.value = button.dataset.stage;
+          filter();
+          byId("divergences").scrollIntoView();
+          stageFilter.focus({ preventScroll: true });
+          return `only the divergences of ${button.dataset.stage} are listed`;
+        });
       });
     }
 
-    function openAddress() {
-      const given = new URLSearchParams(location.hash.slice(1));
-      const number = Number(given.get("divergence"));
-      if (!(Number.isInteger(number) && number >= 1 && number <= num)) return false;
-      const step = given.get("step");
-      go(number - 1, /^\d+$/.test(step || "") && stepped[number - 1] ? Number(step) : undefined, given.get("stage"));
+    page.look = () => ({ at: { ...at }, tree: treeIsOpen });
+    page.address = address;
+    page.top = () => list.scrollTop;
+    page.restore = (state) => {
+      at = { ...state.at };
+      treeIsOpen = state.tree;
+      show();
+      const box = panel.querySelector(".tree");
+      if (box) box.open = treeIsOpen;
+      list.scrollTop = state.list;
+    };
+    page.target = (before, after) => before.tree !== after.tree ? panel.querySelector(".tree")
+      : before.at.divergence !== after.at.divergence ? panel
+        : before.at.step !== after.at.step ? byId("step") : panel.querySelector(".stage[aria-expanded=true]") || byId("h-stages");
+    page.open = (given) => {
+      const number = Number(given.get("divergence")), step = given.get("step"), stage = given.get("stage");
+      if (!(Number.isInteger(number) && number >= 1 && number <= num)) {
+        return `this page has no divergence ${given.get("divergence").slice(0, 40)}; it lists 1 to ${num.toLocaleString("en")}`;
+      }
+      go(number - 1, /^\d+$/.test(step || "") && stepped[number - 1] ? Number(step) : undefined, stage);
+      const hasStep = step === null || Boolean(stepAt(at.step)) && String(at.step) === step;
+      if (!hasStep) go(number - 1);
       byId("divergences").scrollIntoView();
-      return true;
-    }
+      if (!hasStep) return `this page has no step ${step.slice(0, 40)} of divergence ${number}`;
+      const hasStage = stage === null || stepAt(at.step)[3].some((line) => line[0] === stage);
+      return hasStage ? "" : `this step has no stage ${stage.slice(0, 40)}`;
+    };
 
     byId("viewer").hidden = false;
     const plain = document.querySelector("section[data-plain]");
     if (plain) plain.hidden = true;
-    addEventListener("hashchange", openAddress);
     filter();
-    if (!openAddress()) {
-      at.stage = culpritOf(stepAt(at.step));
-      show(true);
-    }
+    at.stage = culpritOf(stepAt(at.step));
+    show();
   }
 
-  if (byId("viewer")) start();
+  if (byId("viewer")) start(); else openAddress();
 })();

@@ -10,6 +10,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from functools import wraps
 from pathlib import Path
 from typing import Any, Final, ParamSpec, TextIO, TypeAlias, TypeVar
 
@@ -274,6 +275,8 @@ class GuardedEngine:
         run: Run | None = None,
     ) -> None:
         self._engine, self._limit, self._refuse, self._run = engine, limit, refuse, run
+        # As `inspect.unwrap` reads it.
+        self.__wrapped__ = engine
         if isinstance(engine, ProbedEngine):
             self.probe: Callable[[Positions], StageOutputs] = _guarded(refuse, "probe", dict, engine.probe)
         if isinstance(engine, DescribedEngine):
@@ -363,6 +366,7 @@ def locate_bug(problems: Sequence[Problem], error: Exception, again: Callable[[S
 
 
 def _guarded(refuse: Refuse, part: str, kind: type[T], function: Callable[P, object]) -> Callable[P, T]:
+    @wraps(function)
     def call(*arguments: P.args, **named: P.kwargs) -> T:
         return _call(refuse, part, kind, function, *arguments, **named)
 

@@ -1,0 +1,57 @@
+"""The pictures of a report: images of the numbers that the report states, in which a name is only text."""
+
+import re
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from report_runs import SavedRun
+from test_report_notebook import find_hidden
+
+from kgverify.report.wording import clip
+
+
+def draw(run: SavedRun, folder: Path) -> dict[str, list[str]]:
+    """Return the texts of each picture that `kgverify report --svg` writes."""
+    printed = run.render("--svg", folder)
+    assert sorted(f"wrote {path}" for path in folder.iterdir()) == sorted(printed.split("\n")[:-1])
+    texts = {}
+    for path in folder.iterdir():
+        root = ElementTree.fromstring(path.read_text("utf-8"))
+        assert {each.tag.partition("}")[2] for each in root.iter()} <= {"svg", "style", "text", "rect", "path"}
+        texts[path.stem] = [each.text or "" for each in root.iter() if each.tag.endswith("}text")]
+        assert find_hidden("".join(texts[path.stem])) == []
+    return texts
+
+
+def count(texts: list[str]) -> tuple[int, int]:
+    """Return the sums of `3 wrong, 4 right`."""
+    found = [re.fullmatch(r"([\d,]+) wrong, ([\d,]+) right", text) for text in texts]
+    pairs = [tuple(int(num.replace(",", "")) for num in each.groups()) for each in found if each]
+    return sum(wrong for wrong, _ in pairs), sum(right for _, right in pairs)
+
+
+@pytest.mark.parametrize("name", ["faulty", "hostile"])
+def test_the_pictures_have_the_numbers_of_the_report(name: str, tmp_path: Path, request: pytest.FixtureRequest):
+    run = request.getfixturevalue(name)
+    texts = draw(run, tmp_path / "pictures")
+    report, first = run.report, run.report.first_cause
+    assert set(texts) == {"step", "condition", "clauses", "depth", "ranks"}
+    assert all(clip(each)[:30] in "\n".join(texts["step"]) for each in first.expected)
+    assert 1 <= sum(text.startswith("− ") for text in texts["step"]) <= len(first.expected)
+    when = report.causes[first.cause].when
+    assert count(texts["condition"]) == (when.num_wrong, when.num_right)
+    half = texts["clauses"].index("steps by the rules that made an expected resolvent")
+    wrong, right = count(texts["clauses"][:half])
+    num_steps = sum(each.step >= 0 for each in report.divergences)
+    assert (wrong, wrong + right) == (num_steps, report.coverage.steps)
+    assert any(text.startswith(f"{num_steps:,} of {report.coverage.candidates:,}") for text in texts["depth"])
+    sides = [trace.rankings for trace in (report.traces.expected, report.traces.actual)]
+    ranks = [(each.optimistic + each.pessimistic) / 2 for each in sides]
+    assert {f"{one:g} → {other:g}" for one, other in zip(*ranks, strict=True)} == {
+        text for text in texts["ranks"] if "→" in text
+    }
+
+
+def test_a_run_that_agrees_has_no_picture_of_a_wrong_step(agreeing: SavedRun, tmp_path: Path):
+    assert set(draw(agreeing, tmp_path / "pictures")) == {"ranks"}
