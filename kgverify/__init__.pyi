@@ -4,6 +4,7 @@ from kgverify.api.compare import compare as compare
 from kgverify.api.conformance import assert_agrees as assert_agrees
 from kgverify.api.conformance import assert_equivalent as assert_equivalent
 from kgverify.api.evaluate import EvaluationOptions as EvaluationOptions
+from kgverify.api.evaluate import compare_evaluations as compare_evaluations
 from kgverify.api.evaluate import evaluate as evaluate
 from kgverify.api.fuzz import FuzzOptions as FuzzOptions
 from kgverify.api.fuzz import fuzz as fuzz
@@ -70,6 +71,7 @@ from kgverify.program.program import Program as Program
 from kgverify.program.program import Rule as Rule
 from kgverify.program.program import Symbols as Symbols
 from kgverify.report.content import ComparedTraces as ComparedTraces
+from kgverify.report.evaluation import EvaluationComparison as EvaluationComparison
 from kgverify.report.evaluation import EvaluationReport as EvaluationReport
 from kgverify.report.proof_tree import TreeLine as TreeLine
 from kgverify.report.proofs import Why as Why
