@@ -79,6 +79,7 @@ from kgverify.runs.engine_makers import EngineSpec as EngineSpec
 from kgverify.runs.job import EngineLike as EngineLike
 from kgverify.runs.job import Engines as Engines
 from kgverify.runs.job import GraphLike as GraphLike
+from kgverify.runs.job import PolicyLike as PolicyLike
 from kgverify.runs.job import Proofs as Proofs
 from kgverify.runs.job import Source as Source
 from kgverify.runs.run import Run as Run

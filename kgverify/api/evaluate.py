@@ -13,7 +13,6 @@ from kgverify.api.inputs import make_pipeline, running
 from kgverify.arguments import check_fields, checked
 from kgverify.comparison.equality import Equality
 from kgverify.comparison.exercise.exercise import Minimum
-from kgverify.engines.policy import Policy
 from kgverify.engines.protocol import Engine, Workload
 from kgverify.engines.table import COMPILED, REFERENCE, Capability, EngineMaker
 from kgverify.errors import UserError
@@ -33,7 +32,18 @@ from kgverify.report.evaluation import EvaluationComparison, EvaluationReport
 from kgverify.report.report import encode_report
 from kgverify.runs.engine_makers import list_capabilities
 from kgverify.runs.fan_out import DaskWorkers, reference_beside
-from kgverify.runs.job import EngineLike, Engines, GraphLike, Job, Proofs, Queries, Reference, Source, choose_reference
+from kgverify.runs.job import (
+    EngineLike,
+    Engines,
+    GraphLike,
+    Job,
+    PolicyLike,
+    Proofs,
+    Queries,
+    Reference,
+    Source,
+    choose_reference,
+)
 from kgverify.runs.run import Pipeline, Run, describe_work
 
 
@@ -99,7 +109,7 @@ def evaluate(
     queries: int | Queries | None = None,
     corruptions: int | str | None = None,
     seed: int | None = None,
-    policy: str | Policy = "shortest",
+    policy: PolicyLike = "shortest",
     limits: Limits | None = None,
     options: EvaluationOptions = DEFAULT_OPTIONS,
     save: str | Path | None = None,
@@ -113,7 +123,8 @@ def evaluate(
         queries: Number of queries, from the beginning of the split; all if not given. Or `kgverify.Queries(...)`.
         corruptions: Number of corruptions for each query and side; `"all"`, the full filtered ranking, if not given.
         seed: Seed of the corruptions and of a random policy.
-        policy: `"shortest"`, `"two_tower"`, `"trained"`, the path of a safetensors file, or a policy.
+        policy: `"shortest"`, `"two_tower"`, `"trained"`, the path of a safetensors file, or a function
+            (goal, resolvents) -> scores; docs/evaluating.md.
         limits: Limits of a derivation; `kgverify.Limits()` if not given.
         options: How candidates are ranked and checked.
         save: A folder for the finished parts, from which an interrupted evaluation resumes; a path, or a URL such as

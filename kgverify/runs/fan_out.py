@@ -360,8 +360,11 @@ def reference_over(run: Run, *, jobs: int = 1, scheduler: str | None = None) -> 
     jobs:      processes on this machine; 1 means this process
     scheduler: the address of a dask scheduler, used instead of `jobs`; its workers need kgverify installed
 
-    UserError as for `DaskWorkers`.
+    UserError as for `DaskWorkers`, and for a policy that is a function of this process.
     """
+    if run.policy.scorer is not None and (scheduler is not None or jobs > 1):
+        where, fix = "policy", "leave jobs and scheduler out"
+        raise UserError(f"{run.policy.name} is a function of this process", where=where, fix=fix)
     if scheduler is None and jobs < 2:
         yield reference_pipeline(run)
         return
@@ -374,6 +377,8 @@ def reference_over(run: Run, *, jobs: int = 1, scheduler: str | None = None) -> 
 
 def choose_jobs(run: Run, num: int, num_cores: int) -> int:
     """Return the number of processes in which the reference proves `num` candidates: what saves time, at most one a core."""
+    if run.policy.scorer is not None:
+        return 1
     num_weights = sum(array.size for name, array in run.policy.weights.items() if name.startswith("block."))
     is_costly = num_weights > _WIDE or len(run.graph.program.facts) > _LARGE
     return max(1, min(_MOST_BESIDE, num_cores, (num - 1) // (_NUM_OF_COSTLY if is_costly else _NUM_OF_PROCESS)))
