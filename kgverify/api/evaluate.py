@@ -13,6 +13,7 @@ from kgverify.api.inputs import make_pipeline, running
 from kgverify.arguments import check_fields, checked
 from kgverify.comparison.equality import Equality
 from kgverify.comparison.exercise.exercise import Minimum
+from kgverify.engines.policy import SHORTEST
 from kgverify.engines.protocol import Engine, Workload
 from kgverify.engines.table import COMPILED, REFERENCE, Capability, EngineMaker
 from kgverify.errors import UserError
@@ -247,9 +248,14 @@ def _aggregate(
     job: Job, options: EvaluationOptions, method: Aggregate, save: str | Path | None, phase: Phase, group: ProcessGroup
 ) -> Evaluated:
     """Rank by rule confidences; see `evaluate`."""
-    engine = job.engines.engine
+    engine, proofs = job.engines.engine, job.proofs
+    is_default = engine == COMPILED or (
+        isinstance(engine, EngineMaker) and engine.name == COMPILED and not engine.options
+    )
     given = {
-        "engine": engine != COMPILED and not (isinstance(engine, EngineMaker) and engine.name == COMPILED),
+        "engine and its options": not is_default,
+        "policy": proofs.policy not in (SHORTEST.name, SHORTEST),
+        "limits": proofs.limits not in (None, Limits()),
         "save": save is not None,
         "rank_only": options.rank_only,
         "scheduler": options.scheduler is not None or group.size > 1,

@@ -152,6 +152,13 @@ class Policy:
         """Return the policy that a function or a torch module is."""
         return cls(f"{getattr(scorer, '__name__', type(scorer).__name__)}()", scorer=scorer)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the fields. UserError for a function, which stays in its process."""
+        if self.scorer is not None:
+            fix = "leave jobs and scheduler out"
+            raise UserError(f"{self.name} is a function of this process", where="policy", fix=fix)
+        return vars(self)
+
     def score(self, goal: Sequence[Sequence[int]], resolvents: Sequence[Sequence[Sequence[int]]]) -> list[float]:
         """Return the user's scores of resolvents, each the atoms of one. UserError for anything but a number for each."""
         assert self.scorer is not None

@@ -18,10 +18,10 @@ from kgverify.program.program import Program
 from kgverify.progress import Progress
 from kgverify.ranking.draw import BOTH_SIDES, count_eligible, may_be_drawn
 from kgverify.runs.run import Run
-from kgverify.trace.model.columns import Candidates
+from kgverify.trace.model.columns import empty_columns
 
 Aggregate: TypeAlias = Literal["max", "max-plus", "noisy-or"]
-"""How the confidences of the rules that predict a candidate become its strength.
+"""The way in which the confidences of the rules that predict a candidate become its strength.
 
 max: the highest one; max-plus: all of them, compared one by one from the highest on; noisy-or: 1 - (1 - c1)(1 - c2)...
 """
@@ -170,16 +170,4 @@ def _number(values: NDArray[Any]) -> NDArray[np.int64]:
     return numbers
 
 
-_NO_SAMPLE: Final = Sample(
-    np.zeros(0, np.uint64),
-    np.zeros(0, np.bool_),
-    Candidates(
-        np.zeros(0, np.int32),
-        np.zeros(0, np.int8),
-        np.zeros((0, 3), np.int32),
-        np.zeros(0, np.uint32),
-        np.zeros(0, np.int8),
-        np.zeros(0, np.uint8),
-        np.zeros(0, np.float64),
-    ),
-)
+_NO_SAMPLE: Final = Sample(np.zeros(0, np.uint64), np.zeros(0, np.bool_), empty_columns().candidates)

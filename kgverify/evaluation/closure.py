@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from kgverify.evaluation.joins import Joins
 from kgverify.program.program import Program
+from kgverify.ranking.draw import number_atoms
 
 MOST_ROWS: Final = 1 << 26
 """The maximum number of rows of all joins together. At this limit the check stops and is incomplete."""
@@ -46,10 +47,10 @@ def check_model(program: Program, keys: NDArray[np.int64], most_rows: int = MOST
     predicate, rest = np.divmod(keys, size * size)
     atoms = np.column_stack((predicate, *np.divmod(rest, size)))
     facts = program.facts.astype(np.int64)
-    concluded = [_number(facts, size)]
+    concluded = [number_atoms(facts, size)]
     joins = Joins(atoms, size, most_rows)
     for rule in program.rules:
-        concluded += [np.unique(_number(heads, size)) for heads in joins.apply(rule.clause_head, rule.body)]
+        concluded += [np.unique(number_atoms(heads, size)) for heads in joins.apply(rule.clause_head, rule.body)]
         if joins.is_exhausted:
             break
     every = np.unique(np.concatenate(concluded))
@@ -62,8 +63,3 @@ def check_model(program: Program, keys: NDArray[np.int64], most_rows: int = MOST
 
 def _decode(keys: NDArray[np.int64], size: int) -> NDArray[np.int64]:
     return np.column_stack((keys // size**2, keys // size % size, keys % size))
-
-
-def _number(atoms: NDArray[np.int64], size: int) -> NDArray[np.int64]:
-    numbers: NDArray[np.int64] = (atoms[:, 0] * size + atoms[:, 1]) * size + atoms[:, 2]
-    return numbers

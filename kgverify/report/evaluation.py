@@ -105,15 +105,15 @@ class SpotCheck(msgspec.Struct, frozen=True):
     num_asked: int
     key: str
     num_derived: int
-    num_checked: int
-    num_equal: int
-    num_near_ties: int
-    largest_error: float
-    bound: float
-    strength: Strength
     rankings: CheckedRankings
-    model: CheckedModel | None
     differences: tuple[Difference, ...]
+    num_checked: int = 0
+    num_equal: int = 0
+    num_near_ties: int = 0
+    largest_error: float = 0.0
+    bound: float = 0.0
+    strength: Strength = Strength(0.0, 1.0)
+    model: CheckedModel | None = None
     exercise: Exercise = NOT_EXERCISED
     again: CheckedAgain = CheckedAgain()
 
@@ -184,15 +184,12 @@ class EvaluationReport(msgspec.Struct, frozen=True, tag_field="format", tag="kgv
     num_queries: int
     num_corruptions: int
     seed: int
-    policy: str
-    policy_sha256: str
     limits: Limits
     engine: EngineInfo
     identity: str
     metrics: dict[str, float]
     num_rankings: int
     num_candidates: int
-    rank_only: bool
     num_left_out: int
     outcomes: dict[str, int]
     true_outcomes: dict[str, int]
@@ -200,13 +197,16 @@ class EvaluationReport(msgspec.Struct, frozen=True, tag_field="format", tag="kgv
     num_choices: int
     num_rescored: int
     smallest_gap: float | None
-    num_parts: int
-    num_parts_resumed: int
-    num_processes: int
-    seconds: float
-    warm_up_seconds: float
-    candidates_per_second: float | None
     check: SpotCheck | None
+    policy: str = ""
+    policy_sha256: str = ""
+    rank_only: bool = False
+    num_parts: int = 1
+    num_parts_resumed: int = 0
+    num_processes: int = 1
+    seconds: float = 0.0
+    warm_up_seconds: float = 0.0
+    candidates_per_second: float | None = None
     wrong_figures: tuple[str, ...] = ()
     reference: str = "reference"
     minimum: dict[str, int] = {}
@@ -377,8 +377,8 @@ class EvaluationComparison(msgspec.Struct, frozen=True, tag_field="format", tag=
 
     def print(self, console: Screen) -> None:
         """Print the comparison."""
-        head = f"COMPARED   {count_of(self.num_queries, 'query')} of {self.graph or '?'}, {self.split}\n"
-        sides = f"  first   {self.first}\n  second  {self.second}\n"
+        head = f"COMPARED   {count_of(self.num_queries, 'query')} of {make_visible(self.graph or '?')}, {self.split}\n"
+        sides = f"  first   {make_visible(self.first)}\n  second  {make_visible(self.second)}\n"
         grid = Grid(
             "realistic ranks",
             "first",
@@ -399,9 +399,7 @@ class EvaluationComparison(msgspec.Struct, frozen=True, tag_field="format", tag=
             for each in [self.differences[f"both.realistic.{metric}"]]
         ]  # fmt: skip
         how = f"interval: Student's paired t over queries, from those that differ; p: sign-flip test, {FLIPS:,} flips"
-        console.print(
-            Group(Text(make_lines_visible(head + sides)), FittedTable(grid, rows, may_fold=False), Text(f"\n{how}"))
-        )
+        console.print(Group(Text(head + sides), FittedTable(grid, rows, may_fold=False), Text(f"\n{how}")))
 
 
 def print_evaluation(report: EvaluationReport, console: Screen, diff_command: str = "") -> None:

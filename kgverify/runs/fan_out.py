@@ -360,11 +360,8 @@ def reference_over(run: Run, *, jobs: int = 1, scheduler: str | None = None) -> 
     jobs:      processes on this machine; 1 means this process
     scheduler: the address of a dask scheduler, used instead of `jobs`; its workers need kgverify installed
 
-    UserError as for `DaskWorkers`, and for a policy that is a function of this process.
+    UserError as for `DaskWorkers`.
     """
-    if run.policy.scorer is not None and (scheduler is not None or jobs > 1):
-        where, fix = "policy", "leave jobs and scheduler out"
-        raise UserError(f"{run.policy.name} is a function of this process", where=where, fix=fix)
     if scheduler is None and jobs < 2:
         yield reference_pipeline(run)
         return

@@ -124,7 +124,10 @@ def test_unseen_predictions_lower_a_confidence_by_the_counts_of_its_rule(tmp_pat
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"engine": "reference"}, "leave engine out"),
+        ({"engine": "reference"}, "leave engine and its options out"),
+        ({"engine": kv.Evaluator(mode="plain")}, "leave engine and its options out"),
+        ({"policy": "trained"}, "leave policy out"),
+        ({"limits": kv.Limits(max_depth=3)}, "leave limits out"),
         ({"save": "run"}, "leave save out"),
         ({"corruptions": 5}, "ranks among all corruptions"),
     ],
