@@ -333,7 +333,7 @@ def compare_evaluations(
             where="the evaluations",
             fix="evaluate both alike; if that does not affect the ranks: accept=[...] in Python",
         )
-    rankings = one.ranks.rankings, two.ranks.rankings
+    rankings = one.rankings, two.rankings
     if not all(np.array_equal(getattr(rankings[0], name), getattr(rankings[1], name)) for name in _SAME):
         raise UserError("rank other queries or candidates", where="the evaluations", fix="evaluate both alike")
     return EvaluationComparison(

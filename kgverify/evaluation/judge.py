@@ -34,7 +34,7 @@ from kgverify.report.evaluation import (
     CheckedRankings,
     Difference,
     EvaluationReport,
-    RankTable,
+    QueryRank,
     SpotCheck,
     Strength,
 )
@@ -812,7 +812,7 @@ def _check_rules(
     differences: list[Difference] = []
     used: set[int] = set()
     num_predicted = num_ranked = 0
-    triples = _list_ranks(run, results).triples
+    ranks = _list_ranks(run, results)
     for row in rows.tolist():
         query, side = int(results.query[row]), int(results.side[row])
         expected = reference.rank(query, side)
@@ -826,9 +826,9 @@ def _check_rules(
             _figure("log-probability", expected.log_strength, results.log_probability[row], _EXACT),
         )
         if wrong := next((each for each in figures if not each.is_possible), None):
-            head, relation, tail = triples[query]
+            rank = ranks[row]
             words = f"{wrong.name}: {wrong.expected:.12g}", f"{wrong.name}: {wrong.actual:.12g}"
-            differences.append(Difference(query, Side(side).name.lower(), f"{relation}({head}, {tail})", *words))
+            differences.append(Difference(query, rank.side, f"{rank.relation}({rank.head}, {rank.tail})", *words))
         used |= expected.rules
         num_predicted += expected.num_predicted
         num_ranked += expected.num_ranked
@@ -845,21 +845,16 @@ def _check_rules(
     )
 
 
-def _list_ranks(run: Run, results: PartResult) -> RankTable:
+def _list_ranks(run: Run, results: PartResult) -> tuple[QueryRank, ...]:
     names = run.graph.program.symbols
-    predicate, *arguments = run.triples[run.queries.start : run.queries.stop].T.tolist()
-    head, tail = ([names.constants[each] for each in column] for column in arguments)
-    relation = [names.predicates[each] for each in predicate]
-    return RankTable(
-        triples=tuple(zip(head, relation, tail, strict=True)),
-        query=tuple(results.query.tolist()),
-        side=tuple(Side(each).name.lower() for each in results.side.tolist()),
-        num_ranked=tuple(results.num_ranked.tolist()),
-        optimistic=tuple(results.optimistic.tolist()),
-        pessimistic=tuple(results.pessimistic.tolist()),
-        outcome=tuple(Outcome(each).name.lower() for each in results.outcome.tolist()),
-        log_probability=tuple(results.log_probability.tolist()),
-    )
+    columns = (*results.rankings, results.outcome, results.log_probability)
+    listed = []
+    for query, side, num, low, high, outcome, score in zip(*(column.tolist() for column in columns), strict=True):
+        predicate, first, second = run.triples[query].tolist()
+        head, relation, tail = names.constants[first], names.predicates[predicate], names.constants[second]
+        ends = Outcome(outcome).name, score
+        listed.append(QueryRank(query, head, relation, tail, Side(side).name.lower(), num, low, high, *ends))
+    return tuple(listed)
 
 
 def _named(counts: list[int]) -> dict[str, int]:

@@ -24,7 +24,13 @@ MOST_CELLS: Final = 1 << 22
 _FEW: Final = 200
 """The degrees of freedom up to which Student's distribution is summed term by term."""
 
-NAMES: Final = ("mean_reciprocal_rank", *(f"hits_at_{k}" for k in HITS_AT))
+_SIDES: Final = ("head", "tail", "both")
+_KEYS: Final = tuple(
+    (f"{side}.realistic.{name}", i, j)
+    for i, side in enumerate(_SIDES)
+    for j, name in enumerate(("mean_reciprocal_rank", *(f"hits_at_{k}" for k in HITS_AT)), 1)
+)
+"""The key of each metric, and the places of its side and of itself in the sums of queries."""
 
 
 class PairedDifference(msgspec.Struct, frozen=True):
@@ -50,31 +56,27 @@ def bootstrap_metrics(rankings: Rankings, seed: int) -> dict[str, tuple[float, f
 
     Queries are drawn with replacement, `RESAMPLES` times. Equal queries are drawn together, by their number.
     """
-    query, row = np.unique(rankings.query, return_inverse=True)
-    if len(query) < 2:
+    sums = _sum_queries(rankings)
+    num = len(sums)
+    if num < 2:
         return {}
-    # Of each query: the number of its rankings on a side, then the sums of their values.
-    sums = np.zeros((len(query), 3, 1 + len(NAMES)))
-    for i, mask in enumerate(_masks(rankings)):
-        np.add.at(sums[:, i], row[mask], np.column_stack((np.ones(int(mask.sum())), _values(rankings)[mask])))
-    kinds, count = np.unique(sums.reshape(len(query), -1), axis=0, return_counts=True)
+    kinds, count = np.unique(sums.reshape(num, -1), axis=0, return_counts=True)
     random = np.random.default_rng(seed)
     num_at_once = max(1, MOST_CELLS // len(kinds))
     drawn = [
-        random.multinomial(len(query), count / len(query), min(num_at_once, RESAMPLES - begin)) @ kinds
+        random.multinomial(num, count / num, min(num_at_once, RESAMPLES - begin)) @ kinds
         for begin in range(0, RESAMPLES, num_at_once)
     ]
-    totals = np.concatenate(drawn).reshape(RESAMPLES, 3, -1)
-    with np.errstate(invalid="ignore"):
-        means = totals[:, :, 1:] / totals[:, :, :1]
+    totals = np.concatenate(drawn).reshape(RESAMPLES, *sums.shape[1:])
     tails = (1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2
-    return {
-        f"{side}.realistic.{name}": (float(low), float(high))
-        for i, side in enumerate(("head", "tail", "both"))
-        for j, name in enumerate(NAMES)
-        if sums[:, i, 0].any()
-        for low, high in [np.nanquantile(means[:, i, j], tails)]
-    }
+    found = {}
+    for key, i, j in _KEYS:
+        # A sample may lack the side, if few queries have it.
+        rows = totals[totals[:, i, 0] > 0, i]
+        if len(rows):
+            low, high = np.quantile(rows[:, j] / rows[:, 0], tails)
+            found[key] = float(low), float(high)
+    return found
 
 
 def compare_pairs(first: Rankings, second: Rankings, seed: int = 0) -> dict[str, PairedDifference]:
@@ -82,31 +84,24 @@ def compare_pairs(first: Rankings, second: Rankings, seed: int = 0) -> dict[str,
 
     The test flips the signs of the differences, `FLIPS` times; the interval is that of `find_interval`.
     """
-    query, row = np.unique(first.query, return_inverse=True)
+    sums = _sum_queries(first), _sum_queries(second)
     found = {}
-    for side, mask in zip(("head", "tail", "both"), _masks(first), strict=True):
-        if not mask.any():
-            continue
-        num = np.bincount(row[mask], minlength=len(query))
-        values = [
-            np.stack([np.bincount(row[mask], column, len(query)) for column in _values(each)[mask].T], 1)[num > 0]
-            for each in (first, second)
-        ]
-        means = [each / num[num > 0, None] for each in values]
-        for j, name in enumerate(NAMES):
-            found[f"{side}.realistic.{name}"] = _compare(means[0][:, j], means[1][:, j], seed)
+    for key, i, j in _KEYS:
+        one, two = (each[each[:, i, 0] > 0, i] for each in sums)
+        if len(one):
+            found[key] = _compare(one[:, j] / one[:, 0], two[:, j] / two[:, 0], seed)
     return found
 
 
-def _masks(rankings: Rankings) -> tuple[NDArray[np.bool_], ...]:
-    side = rankings.side
-    return side == Side.HEAD, side == Side.TAIL, np.ones(len(side), np.bool_)
-
-
-def _values(rankings: Rankings) -> NDArray[np.float64]:
-    """Return what each ranking adds to each of the metrics: float64 [n, 4]."""
-    ranks = (rankings.optimistic + rankings.pessimistic) / 2
-    return np.column_stack((1 / ranks, *(ranks <= k for k in HITS_AT)))
+def _sum_queries(rankings: Rankings) -> NDArray[np.float64]:
+    """Return the number of rankings of each query and side, and the sums of what they add to each metric: float64 [n, 3, 5]."""
+    query, row = np.unique(rankings.query, return_inverse=True)
+    side, ranks = rankings.side, (rankings.optimistic + rankings.pessimistic) / 2
+    values = np.column_stack((np.ones(len(ranks)), 1 / ranks, *(ranks <= k for k in HITS_AT)))
+    sums = np.zeros((len(query), len(_SIDES), values.shape[1]))
+    for i, mask in enumerate((side == Side.HEAD, side == Side.TAIL, side >= 0)):
+        np.add.at(sums[:, i], row[mask], values[mask])
+    return sums
 
 
 def _compare(first: NDArray[np.float64], second: NDArray[np.float64], seed: int) -> PairedDifference:

@@ -1,7 +1,7 @@
 """The report of a large evaluation, and the comparison of two, as data and as text for a terminal."""
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
 import numpy as np
@@ -26,6 +26,10 @@ from kgverify.trace.model.header import EngineInfo
 
 if TYPE_CHECKING:
     import pandas
+
+
+_Rank = Annotated[float, msgspec.Meta(ge=1)]
+_DTYPES: Final = ("i4", "i1", "u4", "f8", "f8")
 
 
 class Difference(msgspec.Struct, frozen=True):
@@ -124,33 +128,19 @@ class SpotCheck(msgspec.Struct, frozen=True):
         return not self.differences and not (model and (model.num_missing or model.num_unsupported))
 
 
-class RankTable(msgspec.Struct, frozen=True):
-    """The ranks of an evaluation, one for each query and side.
+class QueryRank(msgspec.Struct, frozen=True):
+    """The ranks of a query on a side, and the end of its true triple."""
 
-    triples: the head, relation and tail of each query, by its index
-    query, side, num_ranked, optimistic, pessimistic: of each ranking; outcome, log_probability: of its true triple
-    """
-
-    triples: tuple[tuple[str, str, str], ...] = ()
-    query: tuple[int, ...] = ()
-    side: tuple[str, ...] = ()
-    num_ranked: tuple[int, ...] = ()
-    optimistic: tuple[float, ...] = ()
-    pessimistic: tuple[float, ...] = ()
-    outcome: tuple[str, ...] = ()
-    log_probability: tuple[float, ...] = ()
-
-    @property
-    def rankings(self) -> Rankings:
-        """The ranks as arrays. UserError for none, and for columns that do not fit together."""
-        columns = self.query, self.side, self.num_ranked, self.optimistic, self.pessimistic
-        is_valid = {len(column) for column in columns} == {len(self.query)} and len(self.query) > 0
-        is_valid = is_valid and all(0 <= query < len(self.triples) for query in self.query)
-        if not is_valid or not {*self.side} <= {"head", "tail"} or min(self.optimistic) < 1:
-            raise UserError("has no ranks of its queries", where="ranks", fix="evaluate again with this version")
-        side = [Side[each.upper()] for each in self.side]
-        dtypes = ("i4", "i1", "u4", "f8", "f8")
-        return Rankings(*map(np.array, (self.query, side, *columns[2:]), dtypes))
+    query: int
+    head: str
+    relation: str
+    tail: str
+    side: Annotated[str, msgspec.Meta(pattern="^(head|tail)$")]
+    num_ranked: int
+    optimistic: _Rank
+    pessimistic: _Rank
+    outcome: str
+    log_probability: float
 
 
 class EvaluationReport(msgspec.Struct, frozen=True, tag_field="format", tag="kgverify evaluation report 1"):
@@ -214,7 +204,7 @@ class EvaluationReport(msgspec.Struct, frozen=True, tag_field="format", tag="kgv
     triples_sha256: str = ""
     ties: str = ""
     intervals: dict[str, tuple[float, float]] = {}
-    ranks: RankTable = RankTable()
+    ranks: tuple[QueryRank, ...] = ()
     aggregate: str = ""
     num_unseen: int = 0
     num_confidences: int = 0
@@ -248,6 +238,15 @@ class EvaluationReport(msgspec.Struct, frozen=True, tag_field="format", tag="kgv
     def prover(self) -> str:
         """The engine that proved the sample, in words."""
         return "the reference" if self.reference == "reference" else self.reference
+
+    @property
+    def rankings(self) -> Rankings:
+        """The ranks as arrays. UserError without ranks, as in the file of an earlier version."""
+        if not self.ranks:
+            raise UserError("has no ranks of its queries", where="ranks", fix="evaluate again with this version")
+        rows = [(r.query, Side[r.side.upper()], r.num_ranked, r.optimistic, r.pessimistic) for r in self.ranks]
+        table = np.array(rows, [(name, kind) for name, kind in zip(Rankings._fields, _DTYPES, strict=True)])
+        return Rankings(*(table[name] for name in Rankings._fields))
 
     @property
     def ranked_by(self) -> str:
@@ -292,26 +291,20 @@ class EvaluationReport(msgspec.Struct, frozen=True, tag_field="format", tag="kgv
 
 
 def _list_queries(report: EvaluationReport) -> Iterator[Row]:
-    ranks = report.ranks
-    names = "query", "side", "num_ranked", "optimistic", "pessimistic", "outcome", "log_probability"
-    for values in zip(*(getattr(ranks, name) for name in names), strict=True):
-        row = dict(zip(names, values, strict=True))
-        triple = dict(zip(("head", "relation", "tail"), ranks.triples[row["query"]], strict=True))
-        yield row | triple | {"realistic": (row["optimistic"] + row["pessimistic"]) / 2}
+    for each in report.ranks:
+        yield msgspec.structs.asdict(each) | {"realistic": (each.optimistic + each.pessimistic) / 2}
 
 
 def _list_relations(report: EvaluationReport) -> Iterator[Row]:
-    rankings = report.ranks.rankings
-    relation = np.array([report.ranks.triples[query][1] for query in report.ranks.query], object)
+    relation = np.array([each.relation for each in report.ranks], object)
     for name in dict.fromkeys(relation.tolist()):
-        rows = np.flatnonzero(relation == name)
-        chosen = take_rows(rankings, rows)
-        metrics, num = compute_metrics(chosen), {"both": len(rows)}
-        num |= {side.name.lower(): int((chosen.side == side).sum()) for side in (Side.HEAD, Side.TAIL)}
+        chosen = take_rows(report.rankings, np.flatnonzero(relation == name))
+        metrics = compute_metrics(chosen)
         for side in SIDES:
+            num = int((chosen.side == Side[side.upper()]).sum()) if side != "both" else len(chosen.side)
             values = {metric: metrics.get(f"{side}.realistic.{metric}") for metric in METRICS}
-            if num[side]:
-                yield {"relation": name, "side": side, "num_rankings": num[side], **values}
+            if num:
+                yield {"relation": name, "side": side, "num_rankings": num, **values}
 
 
 def _list_metrics(report: EvaluationReport) -> Iterator[Row]:

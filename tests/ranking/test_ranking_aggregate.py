@@ -37,7 +37,7 @@ def load_mined(name: str, tmp_path: Path) -> tuple[kv.KnowledgeGraph, Any]:
 )
 def test_ranks_are_those_of_pyclause(name: str, method: str, tmp_path: Path):
     graph, stored = load_mined(name, tmp_path)
-    ranks = evaluate(graph, method, num_unseen=5, **UNCHECKED).ranks
+    ranks = evaluate(graph, method, num_unseen=5, **UNCHECKED).rankings
     expected = stored[method.replace("-", "_")].reshape(-1, 2)
     assert len(expected) == 2 * len(graph.test)
     assert np.array_equal(expected, np.stack((ranks.optimistic, ranks.pessimistic), 1))
@@ -97,11 +97,11 @@ def test_strengths_are_those_of_the_rules_that_predict(tmp_path: Path):
     graph = make_files(tmp_path, "\n".join(f"{number}:{rule}" for number, rule in RULES))
     found = {method: evaluate(graph, method, minimum="none", check=500) for method in METHODS}
     strengths = {
-        method: [float(np.exp(each)) for each in report.ranks.log_probability[1::2]] for method, report in found.items()
+        method: [float(np.exp(each.log_probability)) for each in report.ranks[1::2]] for method, report in found.items()
     }
     assert strengths["max"] == strengths["max-plus"] == pytest.approx([0.75, 0.75, 0.75, 1])
     assert strengths["noisy-or"] == pytest.approx([0.875, 0.75, 0.875, 1])
-    assert found["max"].ranks.outcome[1::2] == ("proved", "proved", "proved", "failed")
+    assert [each.outcome for each in found["max"].ranks[1::2]] == ["PROVED", "PROVED", "PROVED", "FAILED"]
     text = str(found["noisy-or"])
     assert "rule confidences, aggregated by noisy-or" in text
     assert "each applied once, its body matched in facts alone, different variables for different constants" in text
@@ -115,7 +115,7 @@ def test_unseen_predictions_lower_a_confidence_by_the_counts_of_its_rule(tmp_pat
     graph = make_files(tmp_path, lines)
     for num_unseen, strength in ((0, 0.75), (5, 3 / 9)):
         report = evaluate(graph, "max", num_unseen=num_unseen, **UNCHECKED)
-        assert np.exp(report.ranks.log_probability[1]) == pytest.approx(strength)
+        assert np.exp(report.ranks[1].log_probability) == pytest.approx(strength)
     without = make_files(tmp_path, "0.5:p(Y,X) -> q(X,Y)")
     with pytest.raises(kv.UserError, match="num_unseen needs the numbers of predictions"):
         evaluate(without, "max", num_unseen=5)

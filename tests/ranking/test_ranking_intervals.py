@@ -106,7 +106,7 @@ def test_only_evaluations_of_the_same_queries_are_compared(report: kv.Evaluation
     with pytest.raises(kv.UserError, match=r"ties: log-probabilities within 0\.0001 nats tie and equal strengths tie"):
         kv.compare_evaluations(report, ties)
     assert kv.compare_evaluations(report, ties, accept=["ties"]).differences[MRR].num_differing == 0
-    lost = msgspec.structs.replace(report, ranks=msgspec.structs.replace(report.ranks, side=()))
+    lost = msgspec.structs.replace(report, ranks=())
     (tmp_path / "lost.json").write_bytes(msgspec.json.encode(lost))
     with pytest.raises(kv.UserError, match="has no ranks"):
         kv.compare_evaluations(tmp_path / "lost.json", report)

@@ -91,7 +91,7 @@ OF_EVALUATIONS: Final[Mapping[str, Any]] = _OF_LIMITS | {
     "check/exercise/inferred": [],
     "wrong_figures": Each([], None, []),
     "minimum": Each({"proved": 2, "rules": 3}, None, {"proved": 999_999_999, "rules": 3}),
-    "ranks": {},
+    "ranks": [],
     "aggregate": Each("", None, ""),
 }
 """The same for evaluations: of the first every figure is right, the second is wrong, the third exercised too little."""
