@@ -4,6 +4,7 @@ from kgverify.api.compare import compare as compare
 from kgverify.api.conformance import assert_agrees as assert_agrees
 from kgverify.api.conformance import assert_equivalent as assert_equivalent
 from kgverify.api.evaluate import EvaluationOptions as EvaluationOptions
+from kgverify.api.evaluate import compare_evaluations as compare_evaluations
 from kgverify.api.evaluate import evaluate as evaluate
 from kgverify.api.fuzz import FuzzOptions as FuzzOptions
 from kgverify.api.fuzz import fuzz as fuzz
@@ -73,6 +74,7 @@ from kgverify.program.program import Program as Program
 from kgverify.program.program import Rule as Rule
 from kgverify.program.program import Symbols as Symbols
 from kgverify.report.content import ComparedTraces as ComparedTraces
+from kgverify.report.evaluation import EvaluationComparison as EvaluationComparison
 from kgverify.report.evaluation import EvaluationReport as EvaluationReport
 from kgverify.report.proof_tree import TreeLine as TreeLine
 from kgverify.report.proofs import Why as Why
@@ -80,6 +82,7 @@ from kgverify.runs.engine_makers import EngineSpec as EngineSpec
 from kgverify.runs.job import EngineLike as EngineLike
 from kgverify.runs.job import Engines as Engines
 from kgverify.runs.job import GraphLike as GraphLike
+from kgverify.runs.job import PolicyLike as PolicyLike
 from kgverify.runs.job import Proofs as Proofs
 from kgverify.runs.job import Source as Source
 from kgverify.runs.run import Run as Run

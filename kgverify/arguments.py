@@ -20,7 +20,7 @@ _FIXES: Final[Mapping[str, str]] = {
     "graph": "give a name, a path, or kgverify.KnowledgeGraph(name, triples)",
     "spec": "give a name, a path, or a dataset or triples factory of PyKEEN",
     "queries": "give a whole number without quotes, or kgverify.Queries(...)",
-    "policy": "give 'shortest', 'two_tower', 'trained', the path of a safetensors file, or a policy",
+    "policy": "give 'shortest', 'two_tower', 'trained', the path of a safetensors file, or a function of (goal, resolvents)",
     "run": "give the report of kgverify.verify, or the folder that its `save` wrote",
 }
 """The fix for a wrong argument, if its types are not clear enough."""

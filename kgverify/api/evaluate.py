@@ -5,7 +5,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -13,23 +13,38 @@ from kgverify.api.inputs import make_pipeline, running
 from kgverify.arguments import check_fields, checked
 from kgverify.comparison.equality import Equality
 from kgverify.comparison.exercise.exercise import Minimum
-from kgverify.engines.policy import Policy
+from kgverify.engines.policy import SHORTEST
 from kgverify.engines.protocol import Engine, Workload
-from kgverify.engines.table import COMPILED, REFERENCE, Capability
+from kgverify.engines.table import COMPILED, REFERENCE, Capability, EngineMaker
 from kgverify.errors import UserError
+from kgverify.evaluation.aggregate import Aggregate, RuleRanker, read_confidences
 from kgverify.evaluation.evaluate import EvaluationSettings
 from kgverify.evaluation.evaluate import evaluate as evaluate_run
-from kgverify.evaluation.judge import LEAST, choose_num_checked, report_evaluation
+from kgverify.evaluation.judge import LEAST, choose_num_checked, report_evaluation, report_rules
 from kgverify.evaluation.parts import write_summary
 from kgverify.evaluation.proving import ProcessGroup, explain_out_of_memory
+from kgverify.files.reading import read_json
 from kgverify.program.limits import Limits
 from kgverify.progress import Phase, silent_phase
+from kgverify.ranking.draw import ALL
+from kgverify.ranking.intervals import compare_pairs
 from kgverify.ranking.rank import describe_hits
-from kgverify.report.evaluation import EvaluationReport
+from kgverify.report.evaluation import EvaluationComparison, EvaluationReport
 from kgverify.report.report import encode_report
 from kgverify.runs.engine_makers import list_capabilities
 from kgverify.runs.fan_out import DaskWorkers, reference_beside
-from kgverify.runs.job import EngineLike, Engines, GraphLike, Job, Proofs, Queries, Reference, Source, choose_reference
+from kgverify.runs.job import (
+    EngineLike,
+    Engines,
+    GraphLike,
+    Job,
+    PolicyLike,
+    Proofs,
+    Queries,
+    Reference,
+    Source,
+    choose_reference,
+)
 from kgverify.runs.run import Pipeline, Run, describe_work
 
 
@@ -48,6 +63,10 @@ class EvaluationOptions:
         rank_only: Skip candidates that cannot affect a rank, by the least model; for the compiled evaluator.
         minimum: The exercise that the checked candidates require, as for `diff`; `proved=1,rules=1,choices=1` if not given,
             `none` for nothing. Below it `.is_sound` is false.
+        aggregate: Rank by the confidences of rules instead of proofs: `max`, the highest confidence of a rule that predicts a
+            candidate, `max-plus`, all confidences one by one, or `noisy-or`; docs/evaluating.md.
+        num_unseen: With aggregate, the number that is added to the predictions of each rule: its confidence is
+            right / (predictions + num_unseen).
         accept_changed: Resume although this code changed, such as `helper.py`.
         scheduler: The address of a dask scheduler whose workers prove the parts; docs/evaluating.md.
         warn: A function that is called with the text of each warning.
@@ -63,12 +82,20 @@ class EvaluationOptions:
     check: int | None = LEAST
     rank_only: bool = False
     minimum: str | Minimum | None = None
+    aggregate: Aggregate | None = None
+    num_unseen: int = 0
     accept_changed: Sequence[str] = ()
     scheduler: str | None = None
     warn: Callable[[str], None] = _ignore
 
     def __post_init__(self) -> None:
         check_fields(self)
+        if self.num_unseen and self.aggregate is None:
+            raise UserError("changes nothing without aggregate", where="num_unseen", fix="give both, or leave it out")
+        if self.num_unseen < 0:
+            raise UserError(
+                f"expected 0 or more, found {self.num_unseen}", where="num_unseen", fix="give another number"
+            )
 
 
 DEFAULT_OPTIONS = EvaluationOptions()
@@ -83,7 +110,7 @@ def evaluate(
     queries: int | Queries | None = None,
     corruptions: int | str | None = None,
     seed: int | None = None,
-    policy: str | Policy = "shortest",
+    policy: PolicyLike = "shortest",
     limits: Limits | None = None,
     options: EvaluationOptions = DEFAULT_OPTIONS,
     save: str | Path | None = None,
@@ -97,7 +124,8 @@ def evaluate(
         queries: Number of queries, from the beginning of the split; all if not given. Or `kgverify.Queries(...)`.
         corruptions: Number of corruptions for each query and side; `"all"`, the full filtered ranking, if not given.
         seed: Seed of the corruptions and of a random policy.
-        policy: `"shortest"`, `"two_tower"`, `"trained"`, the path of a safetensors file, or a policy.
+        policy: `"shortest"`, `"two_tower"`, `"trained"`, the path of a safetensors file, or a function
+            (goal, resolvents) -> scores; docs/evaluating.md.
         limits: Limits of a derivation; `kgverify.Limits()` if not given.
         options: How candidates are ranked and checked.
         save: A folder for the finished parts, from which an interrupted evaluation resumes; a path, or a URL such as
@@ -130,11 +158,11 @@ def evaluate(
 
 
 class Evaluated(NamedTuple):
-    """A finished evaluation: its report, notes on its ranks, and the engine that ran."""
+    """A finished evaluation: its report, notes on its ranks, and the engine that ran, if one did."""
 
     report: EvaluationReport
     notes: tuple[str, ...]
-    engine: Engine
+    engine: Engine | None
 
 
 class Unfinished(UserError):
@@ -157,6 +185,8 @@ def evaluate_job(
     should_stop: called before each part
     """
     group = ProcessGroup() if group is None else group
+    if options.aggregate is not None:
+        return _aggregate(job, options, options.aggregate, save, phase, group)
     leads, folder = group.index == 0, None if save is None else Path(save)
     with phase("reading", 0):
         run, num_checked = job.make_run(), options.check
@@ -212,6 +242,113 @@ def evaluate_job(
         write_summary(folder, encode_report(report))
     num_ranked = np.concatenate([part.num_ranked for part in result.results.values()])
     return Evaluated(report, tuple(describe_hits(num_ranked)), pipeline.engine)
+
+
+def _aggregate(
+    job: Job, options: EvaluationOptions, method: Aggregate, save: str | Path | None, phase: Phase, group: ProcessGroup
+) -> Evaluated:
+    """Rank by rule confidences; see `evaluate`."""
+    engine, proofs = job.engines.engine, job.proofs
+    is_default = engine == COMPILED or (
+        isinstance(engine, EngineMaker) and engine.name == COMPILED and not engine.options
+    )
+    given = {
+        "engine and its options": not is_default,
+        "policy": proofs.policy not in (SHORTEST.name, SHORTEST),
+        "limits": proofs.limits not in (None, Limits()),
+        "save": save is not None,
+        "rank_only": options.rank_only,
+        "scheduler": options.scheduler is not None or group.size > 1,
+    }
+    if wrong := next((name for name, is_given in given.items() if is_given), None):
+        raise UserError(
+            "ranks by the confidences of rules, without an engine, in one process, and stores no parts",
+            where="aggregate",
+            fix=f"leave {wrong} out",
+        )
+    with phase("reading", 0):
+        run = job.make_run()
+    if run.num_corruptions != ALL:
+        raise UserError("ranks among all corruptions", where="aggregate", fix="leave corruptions out, or give all")
+    confidences = read_confidences(run.graph.program, options.num_unseen)
+    with phase("evaluating", 2 * len(run.queries)) as progress:
+        results = RuleRanker(run, method, confidences).rank(progress)
+    report = report_rules(
+        run,
+        results,
+        method,
+        confidences,
+        num_unseen=options.num_unseen,
+        num_checked=LEAST if options.check is None else options.check,
+        minimum=job.equality.required,
+        phase=phase,
+    )
+    return Evaluated(report, tuple(describe_hits(results.num_ranked)), None)
+
+
+@checked
+def compare_evaluations(
+    first: EvaluationReport | str | Path, second: EvaluationReport | str | Path, *, accept: Sequence[str] = ()
+) -> EvaluationComparison:
+    """Compare two evaluations of the same queries, query by query.
+
+    The interval of a difference is that of Student's paired t over the queries. Its degrees of freedom are the number of queries
+    that differ, minus one: equal queries tell nothing about the spread of differences. The p-value is that of a sign-flip test.
+
+    Args:
+        first: An evaluation, or the file that `kgverify evaluate --json` wrote.
+        second: The other one.
+        accept: The differences to accept between the two evaluations, such as `["ties"]`.
+
+    Returns:
+        The comparison: `.differences` has the `first` and `second` value of each metric of realistic ranks, their `difference`,
+        its 95 % interval `low` and `high`, and the `p_value`.
+
+    Raises:
+        UserError: If the evaluations have other queries, known triples, candidates, or rules for ties.
+
+    Example:
+        >>> import kgverify as kv
+        >>> evaluated = [kv.evaluate("countries", "reference", queries=4, corruptions=5, policy=each)
+        ...     for each in ("shortest", "trained")]
+        >>> found = kv.compare_evaluations(*evaluated).differences["both.realistic.mean_reciprocal_rank"]
+        >>> round(found.difference, 4), found.num_differing
+        (0.0, 0)
+    """
+    reports = [each if isinstance(each, EvaluationReport) else read_evaluation(Path(each)) for each in (first, second)]
+    one, two = reports
+    names = {"triples_sha256": "graph, filter or domains"} | {
+        name: name for name in ("split", "num_queries", "num_corruptions", "ties")
+    }
+    if one.num_corruptions != ALL:
+        names["seed"] = "seed of the corruptions"
+    different = [
+        f"{what}: {str(getattr(one, name))[:60]} and {str(getattr(two, name))[:60]}"
+        for name, what in names.items()
+        if getattr(one, name) != getattr(two, name) and name not in accept
+    ]
+    if different:
+        raise UserError(
+            f"are not of the same queries and candidates: {'; '.join(different)}",
+            where="the evaluations",
+            fix="evaluate both alike; if that does not affect the ranks: accept=[...] in Python",
+        )
+    rankings = one.rankings, two.rankings
+    if not all(np.array_equal(getattr(rankings[0], name), getattr(rankings[1], name)) for name in _SAME):
+        raise UserError("rank other queries or candidates", where="the evaluations", fix="evaluate both alike")
+    return EvaluationComparison(
+        one.graph, one.split, one.num_queries, one.ranked_by, two.ranked_by, compare_pairs(*rankings)
+    )
+
+
+def read_evaluation(path: Path) -> EvaluationReport:
+    """Read the file that `kgverify evaluate --json` wrote. UserError for any other file."""
+    fix = "give the file that kgverify evaluate --json wrote"
+    return read_json(path, EvaluationReport, purpose="an evaluation", fix=fix)
+
+
+_SAME: Final = ("query", "side", "num_ranked")
+"""The columns of rankings that must be equal in two evaluations."""
 
 
 def _describe_work(run: Run, options: EvaluationOptions) -> Workload:

@@ -7,14 +7,13 @@ from pathlib import Path
 
 from kgverify.api.inputs import make_pipeline, running
 from kgverify.arguments import checked
-from kgverify.engines.policy import Policy
 from kgverify.engines.table import COMPILED, REFERENCE
 from kgverify.errors import UserError
 from kgverify.files.remote import find_local, find_remote, sent_to
 from kgverify.program.limits import Limits
 from kgverify.progress import Progress, no_progress
 from kgverify.runs.fan_out import pipeline_over
-from kgverify.runs.job import EngineLike, Engines, GraphLike, Job, Proofs, Queries, Reference, Source
+from kgverify.runs.job import EngineLike, Engines, GraphLike, Job, PolicyLike, Proofs, Queries, Reference, Source
 from kgverify.runs.run import describe_work
 from kgverify.trace.files.manifest import MANIFEST
 from kgverify.trace.model.schema import TraceLevel
@@ -31,7 +30,7 @@ def record(
     queries: int | Queries | None = 20,
     corruptions: int | str | None = None,
     seed: int | None = None,
-    policy: str | Policy = "shortest",
+    policy: PolicyLike = "shortest",
     limits: Limits | None = None,
     options: RecordingOptions = DEFAULT_OPTIONS,
     progress: Progress = no_progress,
@@ -48,7 +47,8 @@ def record(
         queries: Number of queries, or `kgverify.Queries(...)`; see `kgverify.verify`.
         corruptions: Number of corruptions for each query and side, or `"all"`; 50 if not given.
         seed: Seed of the corruptions and of a random policy.
-        policy: `"shortest"`, `"two_tower"`, `"trained"`, the path of a safetensors file, or a policy.
+        policy: `"shortest"`, `"two_tower"`, `"trained"`, the path of a safetensors file, or a function
+            (goal, resolvents) -> scores; docs/evaluating.md.
         limits: Limits of a derivation; `kgverify.Limits()` if not given.
         options: How the trace is written.
         progress: A function that is called with the number of candidates finished since its last call.

@@ -8,7 +8,6 @@ from time import perf_counter
 from kgverify.api.inputs import running
 from kgverify.arguments import checked
 from kgverify.comparison.equality import DEFAULT_EQUALITY, Equality
-from kgverify.engines.policy import Policy
 from kgverify.engines.table import COMPILED
 from kgverify.program.limits import Limits
 from kgverify.progress import Phase, TimedPhases, silent_phase
@@ -18,6 +17,7 @@ from kgverify.runs.job import (
     Engines,
     GraphLike,
     Job,
+    PolicyLike,
     Proofs,
     Queries,
     Source,
@@ -39,7 +39,7 @@ def verify(
     queries: int | Queries | None = 20,
     corruptions: int | str | None = None,
     seed: int | None = None,
-    policy: str | Policy = "shortest",
+    policy: PolicyLike = "shortest",
     limits: Limits | None = None,
     equality: Equality = DEFAULT_EQUALITY,
     save: str | Path | None = None,
@@ -64,7 +64,7 @@ def verify(
         corruptions: Number of corruptions for each query and side, or `"all"` for every entity; 50 if not given.
         seed: Seed of the corruptions and of a random policy.
         policy: `"shortest"`, `"two_tower"` (random weights), `"trained"` (weights that come with kgverify), the path of a
-            safetensors file, or a policy.
+            safetensors file, or a function (goal, resolvents) -> scores; docs/evaluating.md.
         limits: Limits of a derivation, with the dialect; `kgverify.Limits()` if not given.
         equality: What counts as equal, and the evidence that AGREE requires; `kgverify.Equality()` if not given.
         save: A folder for both traces and the report, for `kgverify show` and `kgverify report`.

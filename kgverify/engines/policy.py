@@ -1,18 +1,21 @@
-"""Policies as data: a name and optional weights. Each engine implements the arithmetic itself."""
+"""Policies as data: a name and optional weights. Each engine implements the arithmetic itself, or calls the user's function."""
 
 import hashlib
-from collections.abc import Mapping
+import inspect
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
-from kgverify.errors import UserError
+from kgverify.errors import UserError, describe_error
 from kgverify.files.reading import read_file
 from kgverify.files.writing import write_file
 from kgverify.program.limits import Limits
@@ -119,6 +122,17 @@ def _bound_by_size(network: Mapping[str, Array], rounding: float) -> float:
 
 Weights = Mapping[str, NDArray[np.floating]]
 
+Scorer: TypeAlias = Callable[[Any, Any], Any]
+"""A policy as a function (goal, resolvents) -> scores: int32 [A, 3] and int32 [S, R, 3] to [S] finite numbers.
+
+An atom is a predicate and two arguments, in the ids of the program's symbols; variable number v is -1 - v. A goal has A atoms.
+Of S resolvents, the longest has R; the rows after the atoms of a shorter one are `NO_ATOM`, and one without atoms is a proof. The
+highest score wins. A torch module is called with tensors on the CPU, any other function with numpy arrays.
+"""
+
+NO_ATOM: Final = (-1, -1, -1)
+"""The rows after a resolvent's atoms. No predicate is -1."""
+
 POLICY_NAMES = ("shortest", "two_tower")
 
 _MAX_HEADER_BYTES: Final = 1 << 20
@@ -127,14 +141,61 @@ _MAX_HEADER_BYTES: Final = 1 << 20
 
 @dataclass(frozen=True, eq=False)
 class Policy:
-    """A policy: `shortest`, or `two_tower` with its weights (tensor names and shapes: docs/semantics.md)."""
+    """A policy: `shortest`, `two_tower` with its weights (tensor names and shapes: docs/semantics.md), or a user's function."""
 
     name: str
     weights: Weights = field(default_factory=dict)
+    scorer: Scorer | None = None
+
+    @classmethod
+    def of_function(cls, scorer: Scorer) -> "Policy":
+        """Return the policy that a function or a torch module is."""
+        return cls(f"{getattr(scorer, '__name__', type(scorer).__name__)}()", scorer=scorer)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the fields. UserError for a function, which stays in its process."""
+        if self.scorer is not None:
+            fix = "leave jobs and scheduler out"
+            raise UserError(f"{self.name} is a function of this process", where="policy", fix=fix)
+        return vars(self)
+
+    def score(self, goal: Sequence[Sequence[int]], resolvents: Sequence[Sequence[Sequence[int]]]) -> list[float]:
+        """Return the user's scores of resolvents, each the atoms of one. UserError for anything but a number for each."""
+        assert self.scorer is not None
+        padded = np.full((len(resolvents), max(map(len, resolvents)), 3), NO_ATOM, np.int32)
+        for row, atoms in zip(padded, resolvents, strict=True):
+            row[: len(atoms)] = np.array(atoms, np.int32).reshape(-1, 3)
+        given: list[Any] = [np.array(goal, np.int32).reshape(-1, 3), padded]
+        is_module = hasattr(self.scorer, "state_dict")
+        try:
+            # The module's owner has imported torch.
+            found = self.scorer(*map(sys.modules["torch"].from_numpy, given) if is_module else given)
+            scores = np.asarray(found.detach().cpu() if hasattr(found, "detach") else found, np.float64)
+        except Exception as error:
+            fix = "repair it; docs/evaluating.md describes what it is called with"
+            raise UserError(f"raised {describe_error(error)}", where=f"policy {self.name}", fix=fix) from error
+        if scores.shape != (len(resolvents),) or not np.isfinite(scores).all():
+            shape = "numbers that are not finite" if scores.shape == (len(resolvents),) else f"shape {scores.shape}"
+            fix = "return one number for each row of resolvents; the highest wins"
+            expected = f"expected {len(resolvents)} finite scores, found {shape}"
+            raise UserError(expected, where=f"policy {self.name}", fix=fix)
+        return list(map(float, scores))
+
+    def _hash_function(self) -> str:
+        """Return a hash of a function's source, or that of its class, and of a module's weights."""
+        digest = hashlib.sha256(self.name.encode())
+        with suppress(OSError, TypeError):
+            source = self.scorer if inspect.isroutine(self.scorer) else type(self.scorer)
+            digest.update(inspect.getsource(source).encode())
+        for name, tensor in getattr(self.scorer, "state_dict", dict[str, Any])().items():
+            digest.update(name.encode() + np.asarray(tensor.detach().cpu().double()).tobytes())
+        return digest.hexdigest()
 
     @cached_property
     def info(self) -> PolicyInfo:
         """The name, the hash of the weights and the error of scores in each precision, for a trace's header."""
+        if self.scorer is not None:
+            return PolicyInfo(self.name, self._hash_function())
         if not self.weights:
             return PolicyInfo(self.name)
         digest = hashlib.sha256()
@@ -185,6 +246,13 @@ def write_policy(policy: Policy, path: Path) -> None:
 def read_policy(path: Path) -> Policy:
     """Read a `two_tower`'s weights from a safetensors file. UserError if that is impossible."""
     content = read_file(path, purpose="a safetensors file")
+    if content.startswith((b"PK", b"\x80")):
+        load_line = f"torch.load({path.name!r}, weights_only=True)"
+        raise UserError(
+            "was written by torch.save as a pickle, which can run code when it is read",
+            where=str(path),
+            fix=f"convert it: safetensors.torch.save_file({load_line}, {path.with_suffix('.safetensors').name!r})",
+        )
     header_bytes = int.from_bytes(content[:8], "little")
     if header_bytes > _MAX_HEADER_BYTES:
         raise UserError(
@@ -203,6 +271,12 @@ def read_policy(path: Path) -> Policy:
 
 def check_policy(policy: Policy, program: Program, limits: Limits, where: str = "policy") -> None:
     """Raise UserError unless the weights fit the program, the limits and one another."""
+    if policy.scorer is not None:
+        if limits.dialect.stopping != "never":
+            raise UserError(
+                "scores resolvents, and this dialect also offers to stop", where=where, fix='choose stopping = "never"'
+            )
+        return
     if policy.name not in POLICY_NAMES:
         raise UserError(f"unknown policy {policy.name!r}", where=where, fix=f"choose one of {', '.join(POLICY_NAMES)}")
     if policy.name == "shortest":
@@ -214,7 +288,7 @@ def check_policy(policy: Policy, program: Program, limits: Limits, where: str = 
             raise UserError(
                 f"expected a tensor {name!r}, found {', '.join(sorted(weights)) or 'none'}",
                 where=where,
-                fix="name the tensors as docs/semantics.md does",
+                fix="name the tensors as docs/semantics.md does; or, in Python, give your network itself as policy",
             )
         return tuple(weights[name].shape)
 

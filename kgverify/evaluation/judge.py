@@ -20,12 +20,13 @@ from kgverify.comparison.exercise.exercise import MINIMUM, Exercise, Minimum
 from kgverify.errors import InternalError
 from kgverify.evaluation.closure import ModelCheck, check_model
 from kgverify.evaluation.evaluate import EvaluationResult
-from kgverify.evaluation.parts import PartResult, Sample, hash_result, join_results
+from kgverify.evaluation.parts import PartResult, Sample, hash_result, hash_triples, join_results
 from kgverify.evaluation.proving import may_stop, prove_candidates
 from kgverify.evaluation.rank_only import build_model, ranks_above_unproved
 from kgverify.program.outcomes import Outcome, Side
 from kgverify.progress import Phase, Progress, no_progress, silent_phase
 from kgverify.ranking.draw import ALL, may_be_drawn, mix, number_atoms
+from kgverify.ranking.intervals import bootstrap_metrics
 from kgverify.ranking.rank import RANK_TOLERANCE, compute_metrics, ranking_scores, take_candidates
 from kgverify.report.evaluation import (
     CheckedAgain,
@@ -33,11 +34,13 @@ from kgverify.report.evaluation import (
     CheckedRankings,
     Difference,
     EvaluationReport,
+    QueryRank,
     SpotCheck,
     Strength,
 )
 from kgverify.runs.run import Pipeline, Run, reference_pipeline
 from kgverify.trace.model.columns import Candidates, CandidateSet, Columns, join_candidates, starts_of
+from kgverify.trace.model.header import EngineInfo
 from kgverify.trace.model.score_tolerance import accept_score_error
 from kgverify.version import __version__
 
@@ -50,6 +53,9 @@ By this estimate, the check takes about a tenth of a large run, and more of a sm
 
 _DRAWS: Final = 32
 """The number of candidates that can be drawn in the time of one derivation."""
+
+_COST: Final = 16
+"""The number of derivations that take as long as the reference's rules of one ranking."""
 
 _NUM_OUTSIDE: Final = 2
 """The number of candidates outside the least model that are derived for each ranking."""
@@ -679,43 +685,56 @@ def report_evaluation(
     reference:   the reference's pipeline, if it runs in other processes
     minimum:     the exercise that is required of these candidates
     """
-    from kgverify.engines.reference.ranking import compute_metrics as compute_by_reference
-
     results = join_results(result.results[part.number] for part in result.plan.parts)
-    engine = pipeline.engine.info
     check = None
     if num_checked:
         with phase("checking a sample", num_checked) as progress:
             check = check_evaluation(
                 run, pipeline, result, results, num_checked, reference=reference, progress=progress
             )
-    report = EvaluationReport(
-        kgverify=__version__,
-        graph=run.graph.name,
-        split=run.split,
-        num_corruptions=run.num_corruptions,
-        seed=run.seed,
+    return _build_report(
+        run,
+        results,
+        check,
+        minimum,
         policy=run.policy.name,
         policy_sha256=run.policy.info.sha256,
-        limits=run.limits,
-        engine=engine,
+        engine=pipeline.engine.info,
         identity=result.identity.sha256,
         rank_only=result.plan.rank_only,
-        **_compute_figures(run, results),
         num_parts=len(result.plan.parts),
         num_parts_resumed=result.num_resumed,
         num_processes=result.num_processes,
         seconds=result.seconds,
         warm_up_seconds=result.warm_up_seconds,
         candidates_per_second=result.num_candidates / result.seconds if result.num_candidates else None,
+        accepted=result.accepted,
+        reference="reference" if reference is None else reference.engine.info.name,
+        ties=f"log-probabilities within {RANK_TOLERANCE:g} nats tie",
+        num_confidences=sum(rule.confidence not in (None, 1) for rule in run.graph.program.named_rules),
+    )
+
+
+def _build_report(
+    run: Run, results: PartResult, check: SpotCheck | None, minimum: Minimum, **fields: Any
+) -> EvaluationReport:
+    """Return the report of results, with the figures that the reference finds wrong."""
+    from kgverify.engines.reference.ranking import compute_metrics as compute_by_reference
+
+    report = EvaluationReport(
+        kgverify=__version__,
+        graph=run.graph.name,
+        split=run.split,
+        num_corruptions=run.num_corruptions,
+        seed=run.seed,
+        limits=run.limits,
+        **_compute_figures(run, results),
         check=check,
         minimum=dict(minimum),
-        accepted=result.accepted,
+        triples_sha256=hash_triples(run),
+        **fields,
     )
-    metrics = compute_by_reference(results.rankings)
-    if reference is not None:
-        report = msgspec.structs.replace(report, reference=reference.engine.info.name)
-    wrong = find_wrong_figures(run, results, report, metrics)
+    wrong = find_wrong_figures(run, results, report, compute_by_reference(results.rankings))
     return msgspec.structs.replace(report, wrong_figures=wrong)
 
 
@@ -728,6 +747,8 @@ def _compute_figures(run: Run, results: PartResult) -> dict[str, Any]:
     return {
         "num_queries": len(run.queries),
         "metrics": compute_metrics(results.rankings),
+        "intervals": bootstrap_metrics(results.rankings, run.seed),
+        "ranks": _list_ranks(run, results),
         "num_rankings": len(results.query),
         "num_candidates": num_candidates,
         "num_left_out": num_candidates - int(by_outcome.sum()),
@@ -737,6 +758,103 @@ def _compute_figures(run: Run, results: PartResult) -> dict[str, Any]:
         **results.choices._asdict(),
         "smallest_gap": smallest_gap if np.isfinite(smallest_gap) else None,
     }
+
+
+def report_rules(
+    run: Run,
+    results: PartResult,
+    method: str,
+    confidences: NDArray[np.float64],
+    *,
+    num_unseen: int = 0,
+    num_checked: int = LEAST,
+    minimum: Minimum = MINIMUM,
+    phase: Phase = silent_phase,
+) -> EvaluationReport:
+    """Return the report of an evaluation by rule confidences, whose ranks the reference recomputes for some queries.
+
+    num_checked: 16 times the number of rankings that the reference recomputes
+    """
+    identity = hashlib.sha256(msgspec.json.encode((run.graph.program.sha256, hash_triples(run), method, num_unseen)))
+    identity.update(confidences.tobytes())
+    key = int(hash_result(results, identity.hexdigest()), 16)
+    rows = np.sort(_order(key, np.arange(len(results.query), dtype=np.uint64))[: -(-num_checked // _COST)])
+    check = None
+    if len(rows):
+        with phase("checking a sample", len(rows)) as progress:
+            check = _check_rules(run, results, method, confidences, rows, progress)
+    return _build_report(
+        run,
+        results,
+        None if check is None else msgspec.structs.replace(check, num_asked=num_checked, key=f"{key:016x}"),
+        minimum,
+        engine=EngineInfo("rules", mode=method),
+        identity=identity.hexdigest(),
+        ties="equal strengths tie",
+        aggregate=method,
+        num_unseen=num_unseen,
+        num_confidences=len(confidences),
+    )
+
+
+def _check_rules(
+    run: Run,
+    results: PartResult,
+    method: str,
+    confidences: NDArray[np.float64],
+    rows: NDArray[np.int64],
+    progress: Progress,
+) -> SpotCheck:
+    """Let the reference recompute some rankings by rule confidences."""
+    from kgverify.engines.reference.ranking import ReferenceAggregate
+
+    reference = ReferenceAggregate(run.graph, run.split, method, confidences.tolist())
+    differences: list[Difference] = []
+    used: set[int] = set()
+    num_predicted = num_ranked = 0
+    ranks = _list_ranks(run, results)
+    for row in rows.tolist():
+        query, side = int(results.query[row]), int(results.side[row])
+        expected = reference.rank(query, side)
+        outcome = Outcome.PROVED if expected.is_predicted else Outcome.FAILED
+        figures = (
+            _figure("candidates", expected.num_ranked, results.num_ranked[row]),
+            _figure("candidates predicted", expected.num_predicted, results.num_outcomes[row, Outcome.PROVED]),
+            _figure("outcome of the true triple", outcome, results.outcome[row]),
+            _figure("optimistic rank", expected.ranks[0], results.optimistic[row]),
+            _figure("pessimistic rank", expected.ranks[1], results.pessimistic[row]),
+            _figure("log-probability", expected.log_strength, results.log_probability[row], _EXACT),
+        )
+        if wrong := next((each for each in figures if not each.is_possible), None):
+            rank = ranks[row]
+            words = f"{wrong.name}: {wrong.expected:.12g}", f"{wrong.name}: {wrong.actual:.12g}"
+            differences.append(Difference(query, rank.side, f"{rank.relation}({rank.head}, {rank.tail})", *words))
+        used |= expected.rules
+        num_predicted += expected.num_predicted
+        num_ranked += expected.num_ranked
+        progress(1)
+    exercise = Exercise(outcomes={Outcome.PROVED.name: num_predicted}, rules=len(used), num_rules=len(confidences))
+    strength = judge_sample([(len(results.query), len(rows))])
+    return SpotCheck(
+        num_asked=0,
+        key="",
+        num_derived=num_ranked,
+        rankings=CheckedRankings(len(results.query), len(rows), len(rows) - len(differences), 0, strength),
+        differences=tuple(differences),
+        exercise=exercise,
+    )
+
+
+def _list_ranks(run: Run, results: PartResult) -> tuple[QueryRank, ...]:
+    names = run.graph.program.symbols
+    columns = (*results.rankings, results.outcome, results.log_probability)
+    listed = []
+    for query, side, num, low, high, outcome, score in zip(*(column.tolist() for column in columns), strict=True):
+        predicate, first, second = run.triples[query].tolist()
+        head, relation, tail = names.constants[first], names.predicates[predicate], names.constants[second]
+        ends = Outcome(outcome).name, score
+        listed.append(QueryRank(query, head, relation, tail, Side(side).name.lower(), num, low, high, *ends))
+    return tuple(listed)
 
 
 def _named(counts: list[int]) -> dict[str, int]:

@@ -569,7 +569,7 @@ def identify(run: Run, engine: Engine, plan: Plan, code: Code) -> Identity:
     info, policy = engine.info, run.policy.info
     return Identity(
         program_sha256=run.graph.program.sha256,
-        triples_sha256=_hash_triples(run),
+        triples_sha256=hash_triples(run),
         policy=policy.name,
         policy_sha256=policy.sha256,
         limits=run.limits,
@@ -611,7 +611,8 @@ def _shorten(value: Any) -> str:
     return f"{text[:12]}…" if len(text) == 64 else text
 
 
-def _hash_triples(run: Run) -> str:
+def hash_triples(run: Run) -> str:
+    """Return the hash of the queries, the known triples and the domains of a run."""
     predicates = np.unique(run.triples[:, 0]).tolist()
     domains = [run.graph.argument_domain(p, side) for p in predicates for side in (Side.HEAD, Side.TAIL)]
     arrays: list[NDArray[np.int32]] = [run.triples, run.graph.known_triples, *domains]

@@ -64,6 +64,7 @@ class _RawRule(NamedTuple):
     is_variable: Callable[[str], object]
     name: str = ""
     confidence: float | None = None
+    counts: tuple[int, int] | None = None
 
 
 def parse_rules(
@@ -255,7 +256,7 @@ def _build_rule(raw: _RawRule, context: _Context) -> NamedRule:
     if len(body) > _MAX_BODY:
         expected = f"a body of at most {_MAX_BODY:,} atoms, as traces count them"
         raise line_error(raw.source, expected, f"{len(body):,}", "divide the rule with a predicate of its own")
-    return NamedRule(head, tuple(body), raw.name, raw.confidence, raw.source)
+    return NamedRule(head, tuple(body), raw.name, raw.confidence, raw.source, raw.counts)
 
 
 def _settle(name: str, source: Source, context: _Context) -> bool:
@@ -402,6 +403,7 @@ def _is_prolog_variable(term: str) -> bool:
 
 
 _is_anyburl_variable = re.compile(r"[A-Z]").fullmatch
+_is_count = re.compile(r"[0-9]{1,18}").fullmatch
 _COMMA_COLUMNS = re.compile(r"[0-9][0-9.]*[ ]*[,;]")
 _ITSELF = RawTerm("me_myself_i", False)
 _ANYBURL_FORMAT = "predicted<TAB>support<TAB>confidence<TAB>h(X,Y) <= b1(X,A), b2(A,Y)"
@@ -433,7 +435,17 @@ def _parse_anyburl(text: str, source: Source, context: _Context) -> Iterator[_It
     clause = ClauseReader("backward", rules[0], source).read_clause()
     head, *body = (_read_anyburl_atom(atom, source, context) for atom in (clause.clause_head, *clause.body))
     confidence = _read_confidence(fields[column], source) if 0 <= column < len(fields) else None
-    yield _RawRule(source, head, body, _is_anyburl_variable, confidence=confidence)
+    numbers = [fields[i].strip() for i in _find_counts(titles)]
+    counts = (int(numbers[0]), int(numbers[1])) if len(numbers) == 2 and all(map(_is_count, numbers)) else None
+    yield _RawRule(source, head, body, _is_anyburl_variable, confidence=confidence, counts=counts)
+
+
+def _find_counts(titles: Sequence[str]) -> Sequence[int]:
+    """Return the columns of the predictions and of the right ones; nothing if a title row names other columns."""
+    if titles == [""] * 4:
+        return 0, 1
+    lower = [title.lower() for title in titles]
+    return [lower.index(name) for name in ("predicted", "support") if name in lower]
 
 
 def _read_anyburl_atom(atom: RawAtom, source: Source, context: _Context) -> RawAtom:

@@ -3,7 +3,7 @@
 import hashlib
 import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain, count
 from typing import Final, NamedTuple
@@ -39,13 +39,17 @@ UNKNOWN_SOURCE = Source("", 0)
 
 @dataclass(frozen=True)
 class NamedRule:
-    """A definite clause in names: `head <- body`, with at least one body atom."""
+    """A definite clause in names: `head <- body`, with at least one body atom.
+
+    counts: the number of its predictions in the data that it was mined from, and how many of them are right
+    """
 
     clause_head: NamedAtom
     body: tuple[NamedAtom, ...]
     name: str = ""
     confidence: float | None = None
     source: Source = UNKNOWN_SOURCE
+    counts: tuple[int, int] | None = None
 
     @property
     def atoms(self) -> tuple[NamedAtom, ...]:
@@ -55,7 +59,7 @@ class NamedRule:
     def with_atoms(self, atoms: Iterable[NamedAtom]) -> "NamedRule":
         """Return the rule with another head and body."""
         head, *body = atoms
-        return NamedRule(head, tuple(body), self.name, self.confidence, self.source)
+        return replace(self, clause_head=head, body=tuple(body))
 
     def rename(self, terms: Mapping[Term, Term], predicates: Mapping[str, str] | None = None) -> "NamedRule":
         """Return the rule with terms replaced, and predicates if given."""

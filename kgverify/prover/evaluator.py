@@ -126,12 +126,15 @@ class Evaluator:
         return engine
 
     def _make(self, program: Program, limits: Limits, policy: Policy, faults: tuple[Fault, ...]) -> Engine:
-        carrier = choose_carrier(faults, self.mode, prefers_plain=self._is_small())
+        mode = self.mode if policy.scorer is None else PLAIN
+        carrier = choose_carrier(faults, mode, prefers_plain=self._is_small())
         plant = plant_faults(limits, policy, faults, carrier) if faults else None
         stages = None if plant is None or carrier is Carrier.ANY else plant.stages
         names = tuple(fault.name for fault in faults)
         engine: Engine
-        reasons = choose_native(self.mode, self.device, self.precision, limits, policy, stages)
+        reasons = None
+        if policy.scorer is None:
+            reasons = choose_native(self.mode, self.device, self.precision, limits, policy, stages)
         if reasons is not None:
             from kgverify.prover.native.engine import NativeEngine
 
@@ -164,6 +167,9 @@ class Evaluator:
 
     def _choose_plain(self, limits: Limits, policy: Policy, stages: Any, carrier: Carrier) -> tuple[str, ...] | None:
         why = ""
+        if policy.scorer is not None:
+            # Whatever mode is requested: no other one can call a function.
+            return choose_plain("auto", "cpu", "float32", f"the only one that calls {policy.name}, though it is slow")
         if self.mode == "auto" and carrier is not Carrier.TENSORS:
             if not has_torch():
                 why = "torch is not installed"

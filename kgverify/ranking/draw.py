@@ -360,8 +360,8 @@ def may_be_drawn(graph: KnowledgeGraph, atom: NDArray[np.int32], side: NDArray[n
     return is_drawn
 
 
-def number_atoms(atom: NDArray[np.int32], num_constants: int) -> NDArray[np.int64]:
-    """Return a number for each ground atom, int32 [n, 3], that sorts in the same way: int64 [n]."""
+def number_atoms(atom: NDArray[np.integer], num_constants: int) -> NDArray[np.int64]:
+    """Return a number for each ground atom, int [n, 3], that sorts in the same way: int64 [n]."""
     wide = atom.astype(np.int64)
     numbers: NDArray[np.int64] = (wide[:, 0] * num_constants + wide[:, 1]) * num_constants + wide[:, 2]
     return numbers

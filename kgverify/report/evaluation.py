@@ -1,18 +1,35 @@
-"""The report of a large evaluation, as data and as text for a terminal."""
+"""The report of a large evaluation, and the comparison of two, as data and as text for a terminal."""
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
+import numpy as np
 from rich.console import Group
+from rich.table import Table as Grid
 
 from kgverify.comparison.exercise.exercise import NOT_EXERCISED, Exercise, explain_missing
 from kgverify.comparison.result import Verdict
-from kgverify.errors import count_of
+from kgverify.errors import UserError, check_known, count_of
 from kgverify.escaping import make_lines_visible, make_visible
 from kgverify.program.limits import Limits
-from kgverify.program.outcomes import Outcome
+from kgverify.program.outcomes import Outcome, Side
+from kgverify.ranking.intervals import FLIPS, PairedDifference
+from kgverify.ranking.rank import compute_metrics
+from kgverify.ranking.rules import take_rows
 from kgverify.report.render.screen import FittedTable, Screen, Text
 from kgverify.report.render.terminal import STYLES, draw_text, fit_metrics, render_notebook
+from kgverify.report.tables import Row, Table, to_pandas
 from kgverify.report.wording import METRICS, SIDES, describe_exercise, describe_limits
+from kgverify.trace.model.columns import Rankings
 from kgverify.trace.model.header import EngineInfo
+
+if TYPE_CHECKING:
+    import pandas
+
+
+_Rank = Annotated[float, msgspec.Meta(ge=1)]
+_DTYPES: Final = ("i4", "i1", "u4", "f8", "f8")
 
 
 class Difference(msgspec.Struct, frozen=True):
@@ -92,15 +109,15 @@ class SpotCheck(msgspec.Struct, frozen=True):
     num_asked: int
     key: str
     num_derived: int
-    num_checked: int
-    num_equal: int
-    num_near_ties: int
-    largest_error: float
-    bound: float
-    strength: Strength
     rankings: CheckedRankings
-    model: CheckedModel | None
     differences: tuple[Difference, ...]
+    num_checked: int = 0
+    num_equal: int = 0
+    num_near_ties: int = 0
+    largest_error: float = 0.0
+    bound: float = 0.0
+    strength: Strength = Strength(0.0, 1.0)
+    model: CheckedModel | None = None
     exercise: Exercise = NOT_EXERCISED
     again: CheckedAgain = CheckedAgain()
 
@@ -109,6 +126,21 @@ class SpotCheck(msgspec.Struct, frozen=True):
         """True if nothing differs."""
         model = self.model
         return not self.differences and not (model and (model.num_missing or model.num_unsupported))
+
+
+class QueryRank(msgspec.Struct, frozen=True):
+    """The ranks of a query on a side, and the end of its true triple."""
+
+    query: int
+    head: str
+    relation: str
+    tail: str
+    side: Annotated[str, msgspec.Meta(pattern="^(head|tail)$")]
+    num_ranked: int
+    optimistic: _Rank
+    pessimistic: _Rank
+    outcome: str
+    log_probability: float
 
 
 class EvaluationReport(msgspec.Struct, frozen=True, tag_field="format", tag="kgverify evaluation report 1"):
@@ -128,6 +160,12 @@ class EvaluationReport(msgspec.Struct, frozen=True, tag_field="format", tag="kgv
     wrong_figures:         figures that do not follow from the rankings, or differ from the reference's metrics
     reference:             the name of the engine that also proved a sample
     minimum:               the exercise that is required of the sample
+    triples_sha256:        the hash of the queries, the known triples and the domains
+    ties:                  the scores that tie; a tied true triple has the mean of its optimistic and its pessimistic rank
+    intervals:             the 95 % interval of each metric: percentiles of a bootstrap over queries
+    ranks:                 the ranks of each query; `to_pandas` gives them as a data frame
+    aggregate, num_unseen: the aggregation of rule confidences that gave the ranks, if no engine did
+    num_confidences:       the number of rules with a confidence other than 1
     """
 
     kgverify: str
@@ -136,15 +174,12 @@ class EvaluationReport(msgspec.Struct, frozen=True, tag_field="format", tag="kgv
     num_queries: int
     num_corruptions: int
     seed: int
-    policy: str
-    policy_sha256: str
     limits: Limits
     engine: EngineInfo
     identity: str
     metrics: dict[str, float]
     num_rankings: int
     num_candidates: int
-    rank_only: bool
     num_left_out: int
     outcomes: dict[str, int]
     true_outcomes: dict[str, int]
@@ -152,17 +187,27 @@ class EvaluationReport(msgspec.Struct, frozen=True, tag_field="format", tag="kgv
     num_choices: int
     num_rescored: int
     smallest_gap: float | None
-    num_parts: int
-    num_parts_resumed: int
-    num_processes: int
-    seconds: float
-    warm_up_seconds: float
-    candidates_per_second: float | None
     check: SpotCheck | None
+    policy: str = ""
+    policy_sha256: str = ""
+    rank_only: bool = False
+    num_parts: int = 1
+    num_parts_resumed: int = 0
+    num_processes: int = 1
+    seconds: float = 0.0
+    warm_up_seconds: float = 0.0
+    candidates_per_second: float | None = None
     wrong_figures: tuple[str, ...] = ()
     reference: str = "reference"
     minimum: dict[str, int] = {}
     accepted: tuple[str, ...] = ()
+    triples_sha256: str = ""
+    ties: str = ""
+    intervals: dict[str, tuple[float, float]] = {}
+    ranks: tuple[QueryRank, ...] = ()
+    aggregate: str = ""
+    num_unseen: int = 0
+    num_confidences: int = 0
 
     @property
     def reasons(self) -> tuple[str, ...]:
@@ -194,6 +239,44 @@ class EvaluationReport(msgspec.Struct, frozen=True, tag_field="format", tag="kgv
         """The engine that proved the sample, in words."""
         return "the reference" if self.reference == "reference" else self.reference
 
+    @property
+    def rankings(self) -> Rankings:
+        """The ranks as arrays. UserError without ranks, as in the file of an earlier version."""
+        if not self.ranks:
+            raise UserError("has no ranks of its queries", where="ranks", fix="evaluate again with this version")
+        rows = [(r.query, Side[r.side.upper()], r.num_ranked, r.optimistic, r.pessimistic) for r in self.ranks]
+        table = np.array(rows, [(name, kind) for name, kind in zip(Rankings._fields, _DTYPES, strict=True)])
+        return Rankings(*(table[name] for name in Rankings._fields))
+
+    @property
+    def ranked_by(self) -> str:
+        """The engine or the aggregation that gave the ranks, in words."""
+        engine = self.engine
+        if self.aggregate:
+            unseen = f", {self.num_unseen:,} unseen predictions added to those of each rule" if self.num_unseen else ""
+            return f"rule confidences, aggregated by {self.aggregate}{unseen}"
+        faults = f", faults {', '.join(engine.faults)}" if engine.faults else ""
+        return f"{engine.name} ({engine.mode}, {engine.device}, {engine.precision}{faults}), policy {self.policy}"
+
+    def to_pandas(self, table: str = "queries") -> "pandas.DataFrame":
+        """Return a table of the evaluation as a data frame of pandas.
+
+        Args:
+            table: `queries`, a row for each query and side; `relations`, the metrics of each relation and side, from realistic
+                ranks; or `metrics`, all metrics, with their 95 % intervals for realistic ranks.
+
+        Raises:
+            UserError: There is no such table, or pandas is not installed.
+
+        Example:
+            >>> import kgverify as kv
+            >>> report = kv.evaluate("countries", "reference", queries=1, corruptions=3)
+            >>> report.to_pandas()[["head", "relation", "tail", "side", "realistic"]].values.tolist()[0]
+            ['palau', 'locatedInCR', 'oceania', 'head', 1.0]
+        """
+        frame: pandas.DataFrame = to_pandas(list_evaluation(self, table))
+        return frame
+
     def __str__(self) -> str:
         """Return the report as the terminal shows it, 120 columns wide."""
         return draw_text(lambda console: print_evaluation(self, console))
@@ -207,6 +290,111 @@ class EvaluationReport(msgspec.Struct, frozen=True, tag_field="format", tag="kgv
         return render_notebook(lambda console: print_evaluation(self, console))
 
 
+def _list_queries(report: EvaluationReport) -> Iterator[Row]:
+    for each in report.ranks:
+        yield msgspec.structs.asdict(each) | {"realistic": (each.optimistic + each.pessimistic) / 2}
+
+
+def _list_relations(report: EvaluationReport) -> Iterator[Row]:
+    relation = np.array([each.relation for each in report.ranks], object)
+    for name in dict.fromkeys(relation.tolist()):
+        chosen = take_rows(report.rankings, np.flatnonzero(relation == name))
+        metrics = compute_metrics(chosen)
+        for side in SIDES:
+            num = int((chosen.side == Side[side.upper()]).sum()) if side != "both" else len(chosen.side)
+            values = {metric: metrics.get(f"{side}.realistic.{metric}") for metric in METRICS}
+            if num:
+                yield {"relation": name, "side": side, "num_rankings": num, **values}
+
+
+def _list_metrics(report: EvaluationReport) -> Iterator[Row]:
+    for key, value in report.metrics.items():
+        low, high = report.intervals.get(key, (float("nan"), float("nan")))
+        side, rank_type, metric = key.split(".")
+        yield {"side": side, "rank_type": rank_type, "metric": metric, "value": value, "low": low, "high": high}
+
+
+TABLES: Final[dict[str, tuple[dict[str, Any], Callable[[EvaluationReport], Iterator[Row]]]]] = {
+    "queries": (
+        {
+            "query": int, "head": str, "relation": str, "tail": str, "side": str, "num_ranked": int, "optimistic": float,
+            "realistic": float, "pessimistic": float, "outcome": str, "log_probability": float,
+        },
+        _list_queries,
+    ),
+    "relations": (
+        {"relation": str, "side": str, "num_rankings": int, **dict.fromkeys(METRICS, float)},
+        _list_relations,
+    ),
+    "metrics": (
+        {"side": str, "rank_type": str, "metric": str, "value": float, "low": float, "high": float},
+        _list_metrics,
+    ),
+}  # fmt: skip
+"""The columns of each table of an evaluation, and the function that lists its rows."""
+
+
+def list_evaluation(report: EvaluationReport, table: str) -> Table:
+    """Return a table of an evaluation. UserError for an unknown one."""
+    check_known(table, TABLES, "table", "table")
+    columns, list_rows = TABLES[table]
+    return Table(columns, list_rows(report))
+
+
+class EvaluationComparison(msgspec.Struct, frozen=True, tag_field="format", tag="kgverify evaluation comparison 1"):
+    """The paired comparison of two evaluations of the same queries.
+
+    first, second: the engine or the aggregation of each, in words
+    differences:   the difference of each metric of realistic ranks, by its key
+    """
+
+    graph: str
+    split: str
+    num_queries: int
+    first: str
+    second: str
+    differences: dict[str, PairedDifference]
+
+    def __str__(self) -> str:
+        """Return the comparison as the terminal shows it, 120 columns wide."""
+        return draw_text(self.print)
+
+    def __repr__(self) -> str:
+        """Return the difference of MRR."""
+        found = self.differences[f"both.realistic.{METRICS[0]}"]
+        return f"<EvaluationComparison {found.difference:+.4f} {METRICS[0]}, p = {found.p_value:.2g}>"
+
+    def _repr_html_(self) -> str:
+        """Return the comparison for a notebook."""
+        return render_notebook(self.print)
+
+    def print(self, console: Screen) -> None:
+        """Print the comparison."""
+        head = f"COMPARED   {count_of(self.num_queries, 'query')} of {make_visible(self.graph or '?')}, {self.split}\n"
+        sides = f"  first   {make_visible(self.first)}\n  second  {make_visible(self.second)}\n"
+        grid = Grid(
+            "realistic ranks",
+            "first",
+            "second",
+            "difference",
+            "95 % interval",
+            "p",
+            "differ",
+            box=None,
+            padding=(0, 3, 0, 0),
+        )
+        rows = [
+            (
+                metric, f"{each.first:.4f}", f"{each.second:.4f}", f"{each.difference:+.4f}",
+                f"{each.low:+.4f} to {each.high:+.4f}", f"{each.p_value:.2g}", f"{each.num_differing:,}",
+            )
+            for metric in METRICS
+            for each in [self.differences[f"both.realistic.{metric}"]]
+        ]  # fmt: skip
+        how = f"interval: Student's paired t over queries, from those that differ; p: sign-flip test, {FLIPS:,} flips"
+        console.print(Group(Text(head + sides), FittedTable(grid, rows, may_fold=False), Text(f"\n{how}")))
+
+
 def print_evaluation(report: EvaluationReport, console: Screen, diff_command: str = "") -> None:
     """Print the summary and, if the reference disagrees, the command to run next."""
     # Printed together, they would be joined to text that is folded without an indent.
@@ -217,13 +405,11 @@ def print_evaluation(report: EvaluationReport, console: Screen, diff_command: st
 
 def _headline(report: EvaluationReport) -> Text:
     name = "EVALUATED" if report.is_sound else report.verdict.value
-    engine = report.engine
     corruptions = "all corruptions" if report.num_corruptions < 0 else count_of(report.num_corruptions, "corruption")
-    faults = f", faults {', '.join(engine.faults)}" if engine.faults else ""
     lines = [
         f"  graph {report.graph or '?'}, {count_of(report.num_queries, 'query')} of {report.split}, {corruptions},"
         f" seed {report.seed}",
-        f"  {engine.name} ({engine.mode}, {engine.device}, {engine.precision}{faults}), policy {report.policy}",
+        f"  {report.ranked_by}",
         *(f"  because {reason}" for reason in report.reasons if report.verdict is Verdict.INCONCLUSIVE),
     ]
     text = Text(name, style=STYLES[report.verdict])
@@ -236,7 +422,10 @@ def _headline(report: EvaluationReport) -> Text:
 def _metrics(report: EvaluationReport) -> FittedTable:
     shown = {key: f"{value:.4f}" for key, value in report.metrics.items()}
     rows = {metric: [shown.get(f"{side}.realistic.{metric}", "-") for side in SIDES] for metric in METRICS}
-    return fit_metrics("realistic ranks", rows)
+    intervals = {key: f"{low:.4f} to {high:.4f}" for key, (low, high) in report.intervals.items()}
+    for metric, cells in rows.items():
+        cells += [intervals.get(f"both.realistic.{metric}", "-")] * bool(intervals)
+    return fit_metrics("realistic ranks", rows, *["both, 95 %"] * bool(intervals))
 
 
 def _facts(report: EvaluationReport) -> Text:
@@ -257,8 +446,16 @@ def _facts(report: EvaluationReport) -> Text:
         if gap is not None
         else "",
         "limits": f";\n{'':<13} ".join(of_check),
+        "rules": (
+            "each applied once, its body matched in facts alone, different variables for different constants"
+            if report.aggregate
+            else f"the confidences of {report.num_confidences:,} were read and not used: --aggregate ranks by them"
+        )
+        if report.num_confidences or report.aggregate
+        else "",
+        "ties": f"{report.ties}; all known triples are filtered" if report.aggregate else "",
         "reused": _describe_reuse(report),
-        "speed": _speed(report),
+        "speed": _speed(report) if not report.aggregate else "",
         **_check(report.check, make_visible(report.prover)),
     }
     return Text("".join(f"\n{name:<13} {make_lines_visible(text)}" for name, text in lines.items() if text))
@@ -297,11 +494,15 @@ def _check(check: SpotCheck | None, prover: str) -> dict[str, str]:
     rankings, model = check.rankings, check.model
     return {
         "check": f"{check.num_checked:,} also proved by {prover}: {_compared(check)};"
-        f" scores {check.largest_error:.2g} nats apart, {check.bound:.2g} allowed",
-        "proved again": f"{check.again.num_checked:,} by themselves: {_compared(check.again)}",
+        f" scores {check.largest_error:.2g} nats apart, {check.bound:.2g} allowed"
+        if check.num_checked
+        else "",
+        "proved again": f"{check.again.num_checked:,} by themselves: {_compared(check.again)}"
+        if check.again.num_checked
+        else "",
         "exercised": describe_exercise(check.exercise),
-        "rankings": f"{rankings.num_checked:,} of {rankings.num_rankings:,} recomputed by {prover}: {_compared(rankings)};"
-        f" the check took {count_of(check.num_derived, 'derivation')}",
+        "rankings": f"{rankings.num_checked:,} of {rankings.num_rankings:,} recomputed by {prover}: {_compared(rankings)}"
+        + (f"; the check took {count_of(check.num_derived, 'derivation')}" if check.num_checked else ""),
         "least model": f"{count_of(model.num_atoms, 'atom')}, {model.num_missing:,} missing"
         f" and {model.num_unsupported:,} unsupported by the rules"
         f"{'' if model.is_complete else '; too large to be checked completely'}"
@@ -311,6 +512,9 @@ def _check(check: SpotCheck | None, prover: str) -> dict[str, str]:
             f"a defect in 1 % of the rankings would have been seen with {_percent(rankings.strength.chance)},"
             f" in 1 % of the candidates with {_percent(check.strength.chance)};\n{'':<13} "
             f"with 99 %, one in {_percent(rankings.strength.share)} or {_percent(check.strength.share)}"
+            if check.num_checked
+            else f"a defect in 1 % of the rankings would have been seen with {_percent(rankings.strength.chance)};"
+            f" with 99 %, one in {_percent(rankings.strength.share)}"
         ),
     }
 

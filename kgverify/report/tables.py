@@ -322,6 +322,20 @@ _WRITERS: Final[dict[str, Callable[[Table, Path], None]]] = {
 _ARRAYS: Final = ".npz"
 
 
+def check_format(path: Path, *further: str) -> None:
+    """Raise UserError unless a file's suffix is a format of tables, or a further one."""
+    if path.suffix not in (*_WRITERS, *further):
+        known = ", ".join((*_WRITERS, *further))
+        raise UserError(f"unknown format {path.suffix!r}", where=str(path), fix=f"let the name end in {known}")
+
+
+def write_table(table: Table, path: Path) -> None:
+    """Write a table as JSON lines, CSV or Parquet, by the suffix. UserError as in `check_format`, or if it cannot be written."""
+    check_format(path)
+    with replaced(path) as temporary:
+        _WRITERS[path.suffix](table, temporary)
+
+
 def export_trace(trace: Trace, rows: NDArray[np.int64], path: Path, *, table: str = "steps") -> None:
     """Write a table of the given candidates in the format of the file's suffix.
 
@@ -329,12 +343,10 @@ def export_trace(trace: Trace, rows: NDArray[np.int64], path: Path, *, table: st
 
     UserError for another suffix or table, for Parquet without pyarrow, and for a path that cannot be written.
     """
-    if path.suffix not in (*_WRITERS, _ARRAYS):
-        known = ", ".join((*_WRITERS, _ARRAYS))
-        raise UserError(f"unknown format {path.suffix!r}", where=str(path), fix=f"let the name end in {known}")
+    check_format(path, _ARRAYS)
     listed = list_table(trace, table, rows, where="table")
+    if path.suffix != _ARRAYS:
+        write_table(listed, path)
+        return
     with replaced(path) as temporary:
-        if path.suffix == _ARRAYS:
-            _write_npz(trace, rows, temporary)
-        else:
-            _WRITERS[path.suffix](listed, temporary)
+        _write_npz(trace, rows, temporary)

@@ -374,6 +374,8 @@ def reference_over(run: Run, *, jobs: int = 1, scheduler: str | None = None) -> 
 
 def choose_jobs(run: Run, num: int, num_cores: int) -> int:
     """Return the number of processes in which the reference proves `num` candidates: what saves time, at most one a core."""
+    if run.policy.scorer is not None:
+        return 1
     num_weights = sum(array.size for name, array in run.policy.weights.items() if name.startswith("block."))
     is_costly = num_weights > _WIDE or len(run.graph.program.facts) > _LARGE
     return max(1, min(_MOST_BESIDE, num_cores, (num - 1) // (_NUM_OF_COSTLY if is_costly else _NUM_OF_PROCESS)))

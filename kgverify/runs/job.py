@@ -160,12 +160,16 @@ class Engines:
     reference: EngineLike | None = None
 
 
+PolicyLike: TypeAlias = str | Policy | Callable[[Any, Any], Any]
+"""The name of a policy, the path of its weights, a policy, or a function (goal, resolvents) -> scores; docs/evaluating.md."""
+
+
 @dataclass(frozen=True)
 class Proofs:
     """The limits of both engines, by default `Limits()`, and the policy that chooses the steps."""
 
     limits: Limits | None = None
-    policy: str | Policy = SHORTEST
+    policy: PolicyLike = SHORTEST
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -193,13 +197,13 @@ class Job:
 
     def make_run(self) -> Run:
         """Load the graph and the policy. UserError if they cannot be read or do not match."""
-        graph, queries, policy = self.source.load(), self.queries, self.proofs.policy
+        graph, queries, given = self.source.load(), self.queries, self.proofs.policy
         limits = self.proofs.limits or Limits()
         graph.queries(queries.split)
         return Run(
             graph=graph,
             limits=limits,
-            policy=load_policy(policy, graph, limits, queries.seed) if isinstance(policy, str) else policy,
+            policy=load_policy(given, graph, limits, queries.seed) if isinstance(given, str) else _as_policy(given),
             split=queries.split,
             num_queries=MOST if queries.number is None else queries.number,
             num_corruptions=queries.num_corruptions,
@@ -223,6 +227,10 @@ def choose_reference(named: EngineLike | None, engine: object = None) -> Any:
     return named or (SEARCH if is_class or getattr(engine, "mode", "") == OUTCOMES else REFERENCE)
 
 
+def _as_policy(given: Policy | Callable[[Any, Any], Any]) -> Policy:
+    return given if isinstance(given, Policy) else Policy.of_function(given)
+
+
 class _WrittenJob(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A job as plain values. The name of an engine made in Python is empty."""
 
@@ -244,7 +252,7 @@ def encode_job(job: Job) -> dict[str, Any]:
         write_down(job.engines.engine, default=""),
         write_down(choose_reference(job.engines.reference), default=""),
         job.proofs.limits or Limits(),
-        policy if isinstance(policy, str) else policy.name,
+        policy if isinstance(policy, str) else _as_policy(policy).name,
         job.equality,
     )
     encoded: dict[str, Any] = msgspec.to_builtins(written)

@@ -186,6 +186,7 @@ FAST = [
 diff --graph absent
 diff run/expected.h5 absent.h5
 evaluate --graph absent
+evaluate --compare lines.jsonl
 record --graph absent --engine reference -o new.h5
 report run
 report run --json -

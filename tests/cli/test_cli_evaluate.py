@@ -48,6 +48,36 @@ def test_a_fault_exits_with_1_and_says_how_to_find_the_step(command, option: lis
     assert command(*hint.split()).exit_code == 1
 
 
+def test_ranks_are_written_as_a_table_that_diff_reads_and_compared_with_earlier_ones(command, tmp_path: Path):
+    few = ("--engine", "reference", "--queries", "3", "--corruptions", "6", "--check", "0", "--minimum", "none")
+    first = command("evaluate", *few, "-o", tmp_path / "one.csv", "--json", tmp_path / "one.json")
+    assert (first.exit_code, first.stderr) == (0, "")
+    rows = (tmp_path / "one.csv").read_text().splitlines()
+    assert (rows[0].split(",")[:5], len(rows)) == (["query", "head", "relation", "tail", "side"], 7)
+    again = command(
+        "evaluate", *few, "--limits", "max_depth=1", "-o", tmp_path / "two.csv", "--compare", tmp_path / "one.json"
+    )
+    assert again.exit_code == 0
+    assert "COMPARED   3 queries of countries, test\n" in again.stdout
+    (mrr,) = re.findall(r"mean_reciprocal_rank +\S+ +\S+ +(\S+) +\S+ to \S+ +\S+ +(\d)", again.stdout)
+    ranks = [
+        [1 / float(row.split(",")[7]) for row in (tmp_path / name).read_text().splitlines()[1:]]
+        for name in ("one.csv", "two.csv")
+    ]
+    assert float(mrr[0]) == pytest.approx((sum(ranks[1]) - sum(ranks[0])) / 6, abs=1e-4)
+    assert mrr[1] != "0"
+    compared = command("diff", tmp_path / "one.csv", tmp_path / "two.csv", "--graph", "countries")
+    assert compared.exit_code == 1
+    for words, message in (
+        (("-o", tmp_path / "one.txt"), "unknown format '.txt'"),
+        (("-o", tmp_path / "new.csv", "--table", "ranks"), "unknown table 'ranks'"),
+        (("--compare", tmp_path / "one.csv"), "is not an evaluation"),
+        (("--aggregate", "max"), "leave engine and its options out"),
+    ):
+        refused = command("evaluate", *few, *words)
+        assert (refused.exit_code, message in refused.stderr) == (2, True), refused.stderr
+
+
 def test_an_evaluation_resumes_from_its_folder_and_refuses_that_of_another(command, tmp_path: Path):
     folder = tmp_path / "run"
     evaluate = ("evaluate", *FEW, "--part-size", "10", "--save", folder)

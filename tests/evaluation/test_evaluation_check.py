@@ -20,7 +20,7 @@ import kgreference
 import kgverify as kv
 from kgverify.dialects import ReferenceEngine
 from kgverify.engines.reference.engine import build_reference_program
-from kgverify.evaluation import closure, judge
+from kgverify.evaluation import joins, judge
 from kgverify.evaluation.closure import check_model
 from kgverify.evaluation.evaluate import EvaluationResult, EvaluationSettings, evaluate
 from kgverify.evaluation.judge import choose_single, hash_results, judge_sample, report_evaluation
@@ -351,7 +351,7 @@ def find_keys(program: Program) -> NDArray[np.int64]:
 def test_an_atom_that_the_model_lacks_or_has_without_a_reason_is_found(
     chunk: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(closure, "_CHUNK", chunk)
+    monkeypatch.setattr(joins, "CHUNK", chunk)
     num_removed = num_added = 0
     for each in islice(draw_problems(7), 12):
         program = Program.from_names(each.facts, each.rules, (*each.queries, *each.unranked))

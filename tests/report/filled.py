@@ -41,6 +41,7 @@ KEYS: Final[Mapping[str, Sequence[str]]] = {
     "*versions": ("numpy", "torch"),
     "policy/score_errors": ("float32", "float64"),
     "metrics*": _METRICS,
+    "intervals": tuple(name for name in _METRICS if ".realistic." in name),
 }
 """The keys of each object whose keys the schema leaves open."""
 
@@ -90,6 +91,8 @@ OF_EVALUATIONS: Final[Mapping[str, Any]] = _OF_LIMITS | {
     "check/exercise/inferred": [],
     "wrong_figures": Each([], None, []),
     "minimum": Each({"proved": 2, "rules": 3}, None, {"proved": 999_999_999, "rules": 3}),
+    "ranks": [],
+    "aggregate": Each("", None, ""),
 }
 """The same for evaluations: of the first every figure is right, the second is wrong, the third exercised too little."""
 
@@ -114,6 +117,8 @@ class _Filling:
             return node["enum"][(next(self._counter) + self._number) % len(node["enum"])]
         if node.get("type") == "object":
             return self._fill_object(node, path, pattern)
+        if "prefixItems" in node:
+            return [self.fill(each, f"{path}/{i}") for i, each in enumerate(node["prefixItems"])]
         if node.get("type") == "array":
             num = self._num_causes if path in ("causes", "attribution/shares") else 2
             return [self.fill(node["items"], f"{path}/{i}") for i in range(num)]

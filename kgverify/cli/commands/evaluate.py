@@ -14,10 +14,17 @@ from typing import Annotated, Final
 
 from cyclopts import Parameter, validators
 
-from kgverify.api.evaluate import EvaluationOptions, Unfinished, evaluate_job
+from kgverify.api.evaluate import (
+    EvaluationOptions,
+    Unfinished,
+    compare_evaluations,
+    evaluate_job,
+    read_evaluation,
+)
 from kgverify.cli import options
 from kgverify.cli.commands.diff import EXIT_CODES
 from kgverify.cli.progress import (
+    check_writable,
     make_result_console,
     print_lines,
     print_note,
@@ -28,13 +35,14 @@ from kgverify.cli.progress import (
 )
 from kgverify.comparison.equality import Equality
 from kgverify.engines.protocol import ExplainedEngine
-from kgverify.errors import UserError
+from kgverify.errors import UserError, check_known
 from kgverify.escaping import make_lines_visible
 from kgverify.evaluation.proving import ProcessGroup, join_process_group
 from kgverify.interrupts import handle_signals, note_interrupt
 from kgverify.progress import TimedPhases, silent_phase
-from kgverify.report.evaluation import print_evaluation
+from kgverify.report.evaluation import TABLES, list_evaluation, print_evaluation
 from kgverify.report.render.terminal import describe_execution
+from kgverify.report.tables import check_format, write_table
 
 _SAME_PRESS: Final = 1.0
 """Seconds in which a second Ctrl-C counts as the first one, in a group: `torchrun` repeats what the terminal has sent."""
@@ -47,6 +55,9 @@ def evaluate(
     chosen: Annotated[EvaluationOptions, options.EVALUATION] = EvaluationOptions(),
     check: Annotated[int | None, Parameter(validator=validators.Number(gte=0))] = None,
     save: Annotated[Path | None, Parameter(metavar="DIR")] = None,
+    output: Annotated[Path | None, Parameter(alias="-o", metavar="FILE.csv|...")] = None,
+    table: str = "queries",
+    compare: Annotated[Path | None, Parameter(metavar="FILE.json")] = None,
 ) -> int:
     """Rank the triples of a split among their corruptions: all candidates, or a number of them for each side.
 
@@ -56,7 +67,15 @@ def evaluate(
     Args:
         check: Number of candidates that the reference proves as well; chosen by their number if not given.
         save: Save finished parts in a folder or at a URL, and resume from those in it.
+        output: Write a table of the ranks: FILE.csv, FILE.jsonl or FILE.parquet.
+        table: The table of --output: queries, relations or metrics.
+        compare: Compare with an earlier evaluation, which --json wrote: paired differences with intervals.
     """
+    earlier = None if compare is None else read_evaluation(compare)
+    if output is not None:
+        check_known(table, TABLES, "table", "table")
+        check_format(output)
+        check_writable(str(output))
     group = join_process_group()
     leads = group.index == 0
     phases = TimedPhases(show_work if leads else silent_phase)
@@ -91,6 +110,11 @@ def evaluate(
     print_lines(console, f"time: {', '.join(f'{title} {s:.1f} s' for title, s in phases.seconds.items())}", style="dim")
     if isinstance(found.engine, ExplainedEngine):
         print_lines(console, describe_execution(found.engine.reasons, found.engine.caches), style="dim")
+    if output is not None:
+        write_table(list_evaluation(report, table), output)
+    if earlier is not None:
+        console.print()
+        compare_evaluations(earlier, report).print(console)
     write_json(report)
     return EXIT_CODES[report.verdict]
 
@@ -143,6 +167,10 @@ def _diff_command(num_queries: int) -> str:
         "--minimum",
         "--scheduler",
         "--accept-changed",
+        "--output",
+        "-o",
+        "--table",
+        "--compare",
     }
     words = [word for word in typed_words(own)[1:] if word != "--rank-only"]
     if not any(word.split("=")[0] == "--corruptions" for word in words):

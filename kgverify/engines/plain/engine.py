@@ -2,7 +2,7 @@
 
 import platform
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -58,7 +58,9 @@ class PlainEngine:
     ) -> None:
         check_policy(policy, program, limits)
         scores: Scores = score_shortest
-        if policy.name != "shortest":
+        if policy.scorer is not None:
+            scores = partial(_score_by, policy)
+        elif policy.name != "shortest":
             scores = score_two_tower(policy.weights, policy.num_blocks)
         clauses = Clauses(program, exclude_query=limits.exclude_query, dialect=limits.dialect)
         self._start = Situation(clauses, limits, None, (), scores=scores)
@@ -118,6 +120,10 @@ class PlainEngine:
             excluded = self._start.clauses.excluded(query) if is_positive else None
             situations.append(self._start._replace(excluded=excluded, visited=[number_variables([query])]))
         return situations
+
+
+def _score_by(policy: Policy, goal: Atoms, resolvents: Sequence[Resolvent]) -> list[float]:
+    return policy.score(goal, [each.atoms for each in resolvents])
 
 
 Array = NDArray[np.float64]

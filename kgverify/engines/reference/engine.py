@@ -148,6 +148,23 @@ _MOST_TOGETHER = 32
 """The number of candidates derived together: the same number as in one task of a worker."""
 
 
+class _UsersPolicy:
+    """A policy that calls a user's function."""
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy
+
+    def scores(self, goal: Goal, resolvents: Sequence[Resolvent]) -> list[float]:
+        """Return the user's scores; 0 for TRUE and FALSE, which are alone."""
+        return self._policy.score(goal, [each.atoms for each in resolvents])
+
+
+def _make_policy(policy: Policy) -> ReferencePolicy:
+    if policy.scorer is not None:
+        return _UsersPolicy(policy)
+    return Shortest() if policy.name == "shortest" else TwoTower(policy.weights)
+
+
 class ReferenceEngine:
     """The pure-Python reference prover, in float64, in the dialect of its limits.
 
@@ -173,7 +190,7 @@ class ReferenceEngine:
         self._given = program
         self._limits = ReferenceLimits(limits.max_depth, limits.max_atoms, limits.max_resolvents, limits.exclude_query)
         self._dialect = build_reference_dialect(limits.dialect)
-        self._policy: ReferencePolicy = Shortest() if policy.name == "shortest" else TwoTower(policy.weights)
+        self._policy = _make_policy(policy)
         self._score_error = 0.0 if policy.name == "shortest" else 1e-9
 
     @cached_property

@@ -1,15 +1,20 @@
 """The reference's own corruptions, ranks and metrics, so that they are verified like any other stage."""
 
+import math
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from kgreference.aggregate import aggregate, list_answers
 from kgreference.corrupt import MASK, Corrupter, mix
 from kgreference.program import Program
 from kgreference.rank import Ranks, metrics, rank, ranking_score
 from kgreference.step import Outcome
 from kgreference.terms import Atom
+from kgverify.engines.reference.engine import build_reference_program
 from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.program.outcomes import Side
 from kgverify.trace.model.columns import Candidates, CandidateSet, Rankings
@@ -74,6 +79,51 @@ class ReferenceDraw:
         if predicate not in self._corrupters:
             self._corrupters[predicate] = self._corrupter.with_known(zip(*known.T.tolist(), strict=True))
         return self._corrupters[predicate]
+
+
+class AggregatedRanking(NamedTuple):
+    """A ranking by rule confidences: its candidates, the predicted ones, both ranks, and the log-probability of the true one.
+
+    rules: the rules that predict one of its candidates
+    """
+
+    num_ranked: int
+    num_predicted: int
+    is_predicted: bool
+    ranks: tuple[float, float]
+    log_strength: float
+    rules: set[int]
+
+
+class ReferenceAggregate:
+    """The reference's ranks by rule confidences, a query and side at a time, among all corruptions."""
+
+    def __init__(self, graph: KnowledgeGraph, split: str, method: str, confidences: Sequence[float]) -> None:
+        self._draw, self._program = ReferenceDraw(graph, split, -1, 0), build_reference_program(graph.program)
+        self._method, self._confidences, self._triples = method, confidences, graph.queries(split)
+
+    def rank(self, query: int, side: int) -> AggregatedRanking:
+        """Rank a query on a side."""
+        predicate, *arguments = self._triples[query].tolist()
+        predicted = defaultdict[int, list[int]](list)
+        for number, rule in enumerate(self._program.rules):
+            if rule.head[0] == predicate and self._confidences[number] > 0:
+                for answer in list_answers(self._program, rule, 1 + side, arguments[1 - side]):
+                    predicted[answer].append(number)
+        true, *corruptions = (atom[1 + side] for atom in self._draw.draw(query, side))
+        keys = {
+            each: aggregate([self._confidences[rule] for rule in predicted[each]], self._method)
+            for each in predicted.keys() & {true, *corruptions}
+        }
+        own, others = keys.get(true, ()), [key for each, key in keys.items() if each != true]
+        above = sum(key > own for key in others)
+        tied = others.count(own) if own else len(corruptions) - len(others)
+        strength = 1.0
+        if own:
+            strength = 1 - math.exp(-own[0]) if self._method == "noisy-or" else own[0]
+        rules = {rule for each in keys for rule in predicted[each]}
+        ranks = 1.0 + above, 1.0 + above + tied
+        return AggregatedRanking(1 + len(corruptions), len(keys), bool(own), ranks, math.log(strength), rules)
 
 
 def sum_mixed(entities: Iterable[int]) -> int:

@@ -267,14 +267,15 @@ def _render_metrics(report: ReportContent) -> Iterator[RenderableType]:
     )
 
 
-def fit_metrics(title: str, rows: Mapping[str, Sequence[str | Text]]) -> FittedTable:
+def fit_metrics(title: str, rows: Mapping[str, Sequence[str | Text]], *further: str) -> FittedTable:
     """Return a row for each metric and a column for each of `wording.SIDES`; every value is shown whole, whatever the width.
 
     Args:
         title: the title of the column of metrics.
-        rows:  the metric to its values, in the order of `wording.SIDES`.
+        rows:  the metric to its values, in the order of `wording.SIDES`, and then of the further columns.
+        *further: the titles of further columns.
     """
-    table = Table(title, *wording.SIDES, box=None, padding=(0, 3, 0, 0))
+    table = Table(title, *wording.SIDES, *further, box=None, padding=(0, 3, 0, 0))
     return FittedTable(table, [(metric, *values) for metric, values in rows.items()], may_fold=False)
 
 
