@@ -168,4 +168,19 @@ def escape_notebook(lines: str) -> str:
 
 def wrap_notebook(markup: str) -> str:
     """Return lines of HTML as an element that scrolls in a narrow notebook instead of folding."""
-    return f'<pre style="color: inherit; background: transparent; overflow-x: auto; white-space: pre">{markup}</pre>'
+    style = "color: inherit; background: transparent; font-family: monospace; overflow-x: auto; white-space: pre"
+    return f'<pre style="{style}">{markup}</pre>'
+
+
+class ShownAsText:
+    """A value that `print` and a notebook show as text, and whose `repr` is the first line of it."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        """Return the first line of the text."""
+        return f"<{type(self).__name__} {str(self).partition(chr(10))[0]}>"
+
+    def _repr_html_(self) -> str:
+        """Return the text for a notebook."""
+        return escape_notebook(str(self))

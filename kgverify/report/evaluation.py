@@ -5,7 +5,7 @@ from rich.console import Group
 
 from kgverify.comparison.exercise.exercise import NOT_EXERCISED, Exercise, explain_missing
 from kgverify.comparison.result import Verdict
-from kgverify.errors import count_of
+from kgverify.errors import count_of, use_words
 from kgverify.escaping import make_lines_visible, make_visible
 from kgverify.program.limits import Limits
 from kgverify.program.outcomes import Outcome
@@ -345,7 +345,8 @@ def _differences(report: EvaluationReport, diff_command: str) -> Text:
     ):
         text.append(f"\n{make_visible(line)}")
     if model and model.num_missing:
-        text.append("\n\nnext\n  leave --rank-only out: without the least model all candidates are proved")
+        hint = use_words("leave --rank-only out")
+        text.append(f"\n\nnext\n  {hint}: without the least model all candidates are proved")
     elif diff_command:
         text.append(f"\n\nnext\n  {make_visible(diff_command)}   # shows the step and the stage")
     return text

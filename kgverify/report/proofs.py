@@ -7,7 +7,7 @@ from typing import Final
 
 from kgverify.engines.proofs import FoundProofs, Proof
 from kgverify.errors import count_of
-from kgverify.escaping import make_visible
+from kgverify.escaping import ShownAsText, make_visible
 from kgverify.program.atoms import Atom
 from kgverify.program.fact_index import FactIndex
 from kgverify.program.outcomes import Origin
@@ -25,8 +25,8 @@ text { font: 12px monospace; white-space: pre }
 <rect width="100%" height="100%" fill="white"/>"""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Why:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Why(ShownAsText):
     """The proofs of a triple, the smallest first; without a proof, some incomplete ones.
 
     atom:        the triple

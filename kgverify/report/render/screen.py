@@ -74,7 +74,8 @@ class Screen(rich.console.Console):
     """
 
     def __init__(self, **settings: Any) -> None:
-        super().__init__(markup=False, highlight=False, emoji=False, **settings)
+        # In a notebook, rich would display the output a second time.
+        super().__init__(markup=False, highlight=False, emoji=False, force_jupyter=False, **settings)
 
     def print(self, *objects: Any, **settings: Any) -> None:
         """Print objects. Keep a single `Text`, which `rich` would replace by its own text, folded without an indent."""
