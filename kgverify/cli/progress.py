@@ -110,11 +110,13 @@ class Phase:
 
     def rename(self, title: str, **fields: Any) -> None:
         """Replace the title, and perhaps fields of rich's task."""
+        self._title = title
         self._progress.update(self._task, description=make_visible(title), refresh=True, **fields)
 
     def show_part(self, title: str, time: str) -> None:
         """Add a slow part to the title, with the time that it takes; an empty title ends it."""
-        self.rename(f"{self._title}, {title}" if title else self._title, time=time)
+        shown = f"{self._title}, {title}" if title else self._title
+        self._progress.update(self._task, description=make_visible(shown), refresh=True, time=time)
 
 
 class _TimeLeft(ProgressColumn):
