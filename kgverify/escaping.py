@@ -163,13 +163,9 @@ def escape_cell(text: str) -> str:
 
 def escape_notebook(lines: str) -> str:
     """Return lines as HTML for a notebook's output, in the colours of its light or dark page."""
-    return wrap_notebook(escape(make_lines_visible(lines)))
-
-
-def wrap_notebook(markup: str) -> str:
-    """Return lines of HTML as an element that scrolls in a narrow notebook instead of folding."""
+    # It scrolls in a narrow notebook instead of folding.
     style = "color: inherit; background: transparent; font-family: monospace; overflow-x: auto; white-space: pre"
-    return f'<pre style="{style}">{markup}</pre>'
+    return f'<pre style="{style}">{escape(make_lines_visible(lines))}</pre>'
 
 
 class ShownAsText:

@@ -6,11 +6,11 @@ from rich.console import Group
 from kgverify.comparison.exercise.exercise import NOT_EXERCISED, Exercise, explain_missing
 from kgverify.comparison.result import Verdict
 from kgverify.errors import count_of, use_words
-from kgverify.escaping import make_lines_visible, make_visible
+from kgverify.escaping import ShownAsText, make_lines_visible, make_visible
 from kgverify.program.limits import Limits
 from kgverify.program.outcomes import Outcome
 from kgverify.report.render.screen import FittedTable, Screen, Text
-from kgverify.report.render.terminal import STYLES, draw_text, fit_metrics, render_notebook
+from kgverify.report.render.terminal import STYLES, draw_text, fit_metrics
 from kgverify.report.wording import METRICS, SIDES, describe_exercise, describe_limits
 from kgverify.trace.model.header import EngineInfo
 
@@ -111,7 +111,9 @@ class SpotCheck(msgspec.Struct, frozen=True):
         return not self.differences and not (model and (model.num_missing or model.num_unsupported))
 
 
-class EvaluationReport(msgspec.Struct, frozen=True, tag_field="format", tag="kgverify evaluation report 1"):
+class EvaluationReport(
+    ShownAsText, msgspec.Struct, frozen=True, tag_field="format", tag="kgverify evaluation report 1"
+):
     """A finished evaluation.
 
     metrics:               PyKEEN's keys, `both.realistic.mean_reciprocal_rank`
@@ -197,14 +199,6 @@ class EvaluationReport(msgspec.Struct, frozen=True, tag_field="format", tag="kgv
     def __str__(self) -> str:
         """Return the report as the terminal shows it, 120 columns wide."""
         return draw_text(lambda console: print_evaluation(self, console))
-
-    def __repr__(self) -> str:
-        """Return the verdict and the number of candidates."""
-        return f"<EvaluationReport {_headline(self).plain.splitlines()[0]}>"
-
-    def _repr_html_(self) -> str:
-        """Return the report for a notebook."""
-        return render_notebook(lambda console: print_evaluation(self, console))
 
 
 def print_evaluation(report: EvaluationReport, console: Screen, diff_command: str = "") -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from kgverify.errors import UserError
-from kgverify.escaping import escape_json
+from kgverify.escaping import escape_json, escape_notebook
 from kgverify.files.writing import write_file
 from kgverify.report.content import ReportContent
 
@@ -110,9 +110,7 @@ class Report(ReportContent, frozen=True, kw_only=True, dict=True, tag_field="for
 
     def _repr_html_(self) -> str:
         """Return the report for a notebook."""
-        from kgverify.report.render.terminal import print_report, render_notebook
-
-        return render_notebook(lambda console: print_report(self, console, next_commands=self._next_calls()))
+        return escape_notebook(str(self))
 
 
 def encode_report(report: msgspec.Struct) -> bytes:

@@ -89,11 +89,7 @@ class Screen(rich.console.Console):
 
     def _render_buffer(self, buffer: Iterable[Segment]) -> str:
         """Return the output, including styles."""
-        return self._write_segments(_escape_segments(list(buffer)))
-
-    def _write_segments(self, segments: Iterable[Segment]) -> str:
-        """Return escaped segments with the terminal codes of their styles."""
-        return super()._render_buffer(segments)
+        return super()._render_buffer(_escape_segments(list(buffer)))
 
 
 def _escape_segments(segments: list[Segment]) -> Iterable[Segment]:
