@@ -32,14 +32,6 @@ from kgverify.errors import NotWritten, UserError, first_line, suggest
 from kgverify.progress import LOGGER
 from kgverify.report.render.screen import Text
 
-_KEYS: Final = {
-    "--graph": ("train", "valid", "test", "domains", "rule_variables", "skip_rules", "columns"),
-    "--limits": ("max_depth", "max_atoms", "max_resolvents", "exclude_query", "dialect"),
-    "--tune": ("precision", "slots", "memory", "fresh_cache"),
-    "--size": ("queries", "corruptions", "seconds"),
-}
-"""The arguments that are keys of an option."""
-
 _KINDS: Final[Mapping[Any, str]] = {int: "a whole number", float: "a number", bool: "true or false"}
 
 
@@ -135,13 +127,15 @@ def name_option(where: str, app: App, words: Sequence[str]) -> str:
 
     where: the argument, perhaps with its value, as in `engine mine.py:Engine`
     """
+    from kgverify.cli.options import KEYS
+
     typed = {word.split("=")[0] for word in words}
     where, space, value = where.partition(" ")
     for each in _find_options(app, words):
         options = [name for name in each.names if name.startswith("-")]
         if options and where in (each.field_info.name, options[0].lstrip("-").replace("-", "_")):
             return next((name for name in options if name in typed), options[0]) + space + value
-        if options and where in _KEYS.get(options[0], ()):
+        if options and where in KEYS.get(options[0], ()):
             return f"{options[0]} {where}"
     return where + space + value
 
