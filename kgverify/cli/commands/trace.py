@@ -86,7 +86,6 @@ def export(
     to: Annotated[Path, Parameter(metavar="FILE")],
     candidates: str = "all",
     table: Annotated[str, Parameter(choices=tuple(TABLES))] = "steps",
-    rebuild: bool = True,
 ) -> None:
     """Export a table of some candidates in names, by default one row per step; for .npz, the columns unchanged.
 
@@ -95,11 +94,10 @@ def export(
         to: A name ending in .jsonl, .csv, .npz or .parquet.
         candidates: The candidates: all, or numbers and ranges such as 0,5,10-20.
         table: The table; .npz has all columns.
-        rebuild: Rebuild the goals of a compact trace by replay; otherwise leave them out.
     """
     trace = read_trace(path)
     rows = parse_selection(candidates, len(trace.columns.candidates.query), "--candidates")
-    if rebuild and trace.header.level == TraceLevel.COMPACT:
+    if trace.header.level == TraceLevel.COMPACT:
         trace = rebuild_goals(trace)
     export_trace(trace, rows, to, table=table)
     num_steps = int(trace.columns.candidates.num_steps[rows].sum(dtype=int))
