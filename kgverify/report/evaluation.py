@@ -3,7 +3,7 @@
 import msgspec
 from rich.console import Group
 
-from kgverify.comparison.exercise.exercise import NOT_EXERCISED, Exercise, explain_missing
+from kgverify.comparison.exercise.exercise import NOT_EXERCISED, Exercise, advise_minimum, explain_missing
 from kgverify.comparison.result import Verdict
 from kgverify.errors import count_of, use_words
 from kgverify.escaping import ShownAsText, make_lines_visible, make_visible
@@ -170,8 +170,7 @@ class EvaluationReport(
     def reasons(self) -> tuple[str, ...]:
         """The reasons why the check is inconclusive if it found no difference."""
         if self.check is None:
-            how = "to accept that: --minimum none, or minimum={} in Python"
-            return (f"nothing was checked by {self.prover}; {how}",) if self.minimum else ()
+            return (f"nothing was checked by {self.prover}; {advise_minimum()}",) if self.minimum else ()
         actual = Exercise(outcomes={Outcome.PROVED.name: self.outcomes.get("proved", 0)})
         return explain_missing({"expected": self.check.exercise, "actual": actual}, self.minimum)
 
