@@ -18,14 +18,7 @@ from kgverify.cli.output import (
     settings,
     take_settings,
 )
-from kgverify.errors import (
-    InternalError,
-    NotWritten,
-    UserError,
-    find_missing_dependency,
-    on_command_line,
-    suggest,
-)
+from kgverify.errors import InternalError, NotWritten, UserError, find_missing_dependency, suggest
 from kgverify.interrupts import find_interrupt, watch_interrupts
 from kgverify.version import __version__
 
@@ -44,7 +37,6 @@ def run() -> int:
     if sys.stdout is None:
         print("error: standard output is closed\nfix: redirect it to a file, or to /dev/null", file=sys.stderr)  # noqa: T201  its own words alone
         return ExitCode.NOT_WRITTEN
-    shown = on_command_line.set(True)
     with watch_interrupts(), keep_output():
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper):
@@ -61,7 +53,6 @@ def run() -> int:
             code = _end_with(error)
         # The options of one command do not apply to the next command in this process.
         take_settings(())
-        on_command_line.reset(shown)
         return code
 
 
