@@ -49,7 +49,6 @@ def call(words: Sequence[str]) -> int:
         return 2
     check_writable(settings.json_path)
     try:
-        settings.words = words
         code = app(words)
     except CatalogueAsked:
         from kgverify.cli.options import print_catalogue

@@ -338,8 +338,7 @@ def _differences(report: EvaluationReport, diff_command: str) -> Text:
     ):
         text.append(f"\n{make_visible(line)}")
     if model and model.num_missing:
-        hint = use_words("leave --rank-only out")
-        text.append(f"\n\nnext\n  {hint}: without the least model all candidates are proved")
+        text.append(use_words("\n\nnext\n  leave --rank-only out: without the least model all candidates are proved"))
     elif diff_command:
         text.append(f"\n\nnext\n  {make_visible(diff_command)}   # shows the step and the stage")
     return text

@@ -310,8 +310,7 @@ def _describe_path(run: Run, traces: Sequence[Trace]) -> list[str]:
             )
         elif missed:
             words = f"the path of the policy misses {missed:,} of {num:,} lost proofs, too"
-            hint = use_words("--reference reference")
-            notes.append(f"{words}: if the engine follows this path, name {hint}")
+            notes.append(use_words(f"{words}: if the engine follows this path, name --reference reference"))
     return notes
 
 
