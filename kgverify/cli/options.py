@@ -92,7 +92,7 @@ EngineName = Annotated[
 ]
 Faults = Annotated[
     Sequence[str] | str,
-    Parameter(name=("--fault", "--faults"), choices=list_faults(), show_choices=False, negative=""),
+    Parameter(name="--fault", choices=list_faults(), show_choices=False, negative=""),
 ]
 
 

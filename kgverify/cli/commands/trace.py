@@ -18,7 +18,6 @@ from kgverify.trace.read.trace_file import read_trace
 from kgverify.verification.rebuild import rebuild_goals
 
 Output = Annotated[Path, Parameter(alias="-o", metavar="OUT")]
-Overwrite = Annotated[bool, Parameter(alias="--force", negative="")]
 Switch = Annotated[bool, Parameter(negative="")]
 
 
@@ -29,7 +28,7 @@ def convert(
     *,
     level: LevelName | None = None,
     archive: Switch = False,
-    overwrite: Overwrite = False,
+    overwrite: Switch = False,
 ) -> None:
     """Convert a trace to another level or packing.
 
@@ -60,7 +59,7 @@ def import_(
     output: Output,
     level: LevelName = "steps",
     archive: Switch = False,
-    overwrite: Overwrite = False,
+    overwrite: Switch = False,
 ) -> None:
     """Turn the steps that a prover in any language printed, one JSON object on each line, into a trace.
 
@@ -139,7 +138,7 @@ def join(
     output: Output,
     like: Path | None = None,
     drop_rankings: Switch = False,
-    overwrite: Overwrite = False,
+    overwrite: Switch = False,
 ) -> None:
     """Join the traces of several writers (processes, ranks or machines) into one.
 
