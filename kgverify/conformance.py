@@ -27,7 +27,7 @@ from kgverify.engines.load_engine import pass_on, refuse_exit
 from kgverify.engines.policy import SHORTEST
 from kgverify.engines.table import REFERENCE
 from kgverify.errors import UserError, count_of, cut_middle
-from kgverify.escaping import make_visible
+from kgverify.escaping import ShownAsText, make_visible
 from kgverify.files.writing import make_folders
 from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.interrupts import OutOfTime, stop_after
@@ -104,8 +104,8 @@ class NotConforming(AssertionError):
         super().__init__(str(found))
 
 
-@dataclass(frozen=True, kw_only=True)
-class Conformance:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Conformance(ShownAsText):
     """The result of a check.
 
     num_problems: the number of checked problems
@@ -176,10 +176,6 @@ class Conformance:
             raise NotConforming(self) from None
         if self.stopped:
             warnings.warn(f"{self.engine}: {self.stopped}", stacklevel=3)
-
-    def __repr__(self) -> str:
-        """Return the first line of the text."""
-        return f"<Conformance {str(self).partition(chr(10))[0]}>"
 
     def __str__(self) -> str:
         """Return the first cause, the broken laws, and the problem that shows the failure."""

@@ -2,9 +2,11 @@
 
 import contextlib
 import os
+import re
 import sys
 from bisect import bisect
 from collections.abc import Iterable, Mapping, Sequence
+from contextvars import ContextVar
 from difflib import get_close_matches
 from pathlib import Path
 from traceback import walk_tb
@@ -12,6 +14,37 @@ from types import TracebackType
 from typing import Final, TypeVar
 
 from kgverify.escaping import make_lines_visible, make_visible
+
+on_command_line: Final[ContextVar[bool]] = ContextVar("on_command_line", default=False)
+"""True while the command line runs, which shows hints in its own words."""
+
+_OPTION: Final = re.compile(
+    r"(?<![\w-])--(?:(?:graph|limits|tune) (?=[a-z]+[_=])|(mode|device) ([a-z]+)|([a-z-]+(?: N\b)?))"
+)
+_ARGUMENTS: Final = {
+    "tune": "kgverify.Evaluator(...)",
+    "limits": "kgverify.Limits(...)",
+    "score-error": "accepted_error",
+    "json": "the dictionary",
+    "candidate N": "candidate(N)",
+}
+"""Python's counterparts of options, except arguments of the same name."""
+# A text with a command, or with the words of both, stays as it is.
+_AS_TYPED: Final = re.compile(r"\b(?:kgverify|pip|torchrun) [a-z]|\bin Python\b")
+
+
+def use_words(text: str) -> str:
+    """Return a hint with Python's arguments in place of options, unless the command line shows it."""
+    if on_command_line.get() or "--" not in text or _AS_TYPED.search(text):
+        return text
+
+    def name(found: re.Match[str]) -> str:
+        key, value, option = found.groups()
+        if key:
+            return f'kgverify.Evaluator({key}="{value}")'
+        return _ARGUMENTS.get(option, option.replace("-", "_")) if option else ""
+
+    return _OPTION.sub(name, text)
 
 
 class KgverifyError(Exception):
@@ -46,6 +79,11 @@ class UserError(KgverifyError):
         text = make_visible(f"{where}: {message}" if where else message)
         lines = [text, *(f"  {make_visible(line)}" for line in self.details)]
         super().__init__("\n".join([*lines, f"fix: {make_visible(fix)}"] if fix else lines))
+
+    def __str__(self) -> str:
+        """Return the text as lines that are safe to show, with the fix in the words of the command line or of Python."""
+        lines = super().__str__().split("\n")
+        return "\n".join([*lines[:-1], use_words(lines[-1])] if self.fix else lines)
 
 
 class NotWritten(UserError):

@@ -163,9 +163,20 @@ def escape_cell(text: str) -> str:
 
 def escape_notebook(lines: str) -> str:
     """Return lines as HTML for a notebook's output, in the colours of its light or dark page."""
-    return wrap_notebook(escape(make_lines_visible(lines)))
+    # It scrolls in a narrow notebook instead of folding.
+    style = "color: inherit; background: transparent; font-family: monospace; overflow-x: auto; white-space: pre"
+    return f'<pre style="{style}">{escape(make_lines_visible(lines))}</pre>'
 
 
-def wrap_notebook(markup: str) -> str:
-    """Return lines of HTML as an element that scrolls in a narrow notebook instead of folding."""
-    return f'<pre style="color: inherit; background: transparent; overflow-x: auto; white-space: pre">{markup}</pre>'
+class ShownAsText:
+    """A value that `print` and a notebook show as text, and whose `repr` is the first line of it."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        """Return the first line of the text."""
+        return f"<{type(self).__name__} {str(self).partition(chr(10))[0]}>"
+
+    def _repr_html_(self) -> str:
+        """Return the text for a notebook."""
+        return escape_notebook(str(self))

@@ -4,6 +4,7 @@ import logging
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import ContextVar
 from time import perf_counter
 from typing import Final
 
@@ -26,6 +27,25 @@ Phase = Callable[[str, int], AbstractContextManager[Progress]]
 def silent_phase(title: str, total: int) -> AbstractContextManager[Progress]:
     """Report nothing."""
     return nullcontext(no_progress)
+
+
+show_part: Final[ContextVar[Callable[[str, str], None]]] = ContextVar("show_part", default=lambda title, time: None)
+"""The function that shows a slow part of the current phase and the time that it takes; two empty texts end it."""
+
+
+@contextmanager
+def slow_part(title: str, time: str) -> Iterator[None]:
+    """Name a slow part of the current phase, such as a compilation, and the time that it takes.
+
+    The part is shown by the progress bar, and logged.
+    """
+    LOGGER.info("%s takes %s", title, time)
+    show = show_part.get()
+    show(title, time)
+    try:
+        yield
+    finally:
+        show("", "")
 
 
 class TimedPhases:

@@ -13,7 +13,7 @@ from unittest import mock
 from kgverify.cli.app import run
 
 SMALL = ("--queries", "1", "--corruptions", "2")
-EAGER = ("--mode", "eager", "--device", "cpu", "--slots", "8")
+EAGER = ("--mode", "eager", "--device", "cpu", "--tune", "slots=8")
 
 
 class Invoked(NamedTuple):

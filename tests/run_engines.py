@@ -15,10 +15,11 @@ from kgverify import EngineInfo, Limits, load_graph
 from kgverify.dialects import ReferenceEngine
 from kgverify.engines.policy import SHORTEST
 from kgverify.engines.protocol import Positions
+from kgverify.engines.table import COMPILED, make_entry
 from kgverify.files.writing import temporary_folder
 from kgverify.progress import Progress, no_progress
 from kgverify.prover.native import library
-from kgverify.runs.engine_makers import adapt_pipeline, evaluator_pipeline
+from kgverify.runs.engine_makers import adapt_pipeline, make_for
 from kgverify.runs.run import Pipeline, Run, load_policy, reference_pipeline
 from kgverify.trace.model.columns import CandidateSet, Columns
 from kgverify.verification.judgement import Effort
@@ -45,6 +46,10 @@ def countries_run(policy: str = "shortest", num_queries: int = 2, num_corruption
         num_queries=num_queries,
         num_corruptions=num_corruptions,
     )
+
+
+def evaluator_pipeline(run: Run, **options: Any) -> Pipeline:
+    return make_for(run, make_entry(COMPILED, **options))
 
 
 def eager_pipeline(run: Run, slots: int = 16, **options: Any) -> Pipeline:

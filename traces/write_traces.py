@@ -15,7 +15,7 @@ from kgverify.trace.read.trace_file import TraceFile
 
 FOLDER = Path(__file__).parent
 REFERENCE = "--engine reference --queries 2 --corruptions 5"
-COMPILED = "--engine compiled --mode eager --device cpu --slots 16 --queries 2 --corruptions 5"
+COMPILED = "--engine compiled --mode eager --device cpu --tune slots=16 --queries 2 --corruptions 5"
 OPTIONS = {
     "reference": REFERENCE,
     "compiled": COMPILED,

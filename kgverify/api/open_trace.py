@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 from rich.console import RenderableType
 
 from kgverify.arguments import checked
-from kgverify.report.render.terminal import draw_text, render_notebook
+from kgverify.escaping import ShownAsText
+from kgverify.report.render.terminal import draw_text
 from kgverify.report.steps import TraceView, render_derivation, render_step, render_trace, view_trace
 from kgverify.report.tables import Table, list_table, parse_selection, to_pandas, to_polars
 from kgverify.trace.model.schema import TraceLevel
@@ -50,7 +51,7 @@ def open_trace(path: Path | str, *, tolerates_shards: bool = False, is_lazy: boo
     return RecordedTrace(path, tolerates_shards=tolerates_shards, is_lazy=is_lazy)
 
 
-class RecordedTrace(TraceFile):
+class RecordedTrace(TraceFile, ShownAsText):
     """A trace on disk, shown with names."""
 
     def candidate(self, candidate: int) -> "Shown":
@@ -131,12 +132,8 @@ class RecordedTrace(TraceFile):
         """Return the header and the first candidates, as the terminal shows them."""
         return draw_text(lambda console: console.print(render_trace(self._view)))
 
-    def _repr_html_(self) -> str:
-        """Return the header and the first candidates for a notebook."""
-        return render_notebook(lambda console: console.print(render_trace(self._view)))
 
-
-class Shown(dict[str, Any]):
+class Shown(dict[str, Any], ShownAsText):
     """Data that a notebook and `print` show as the terminal does."""
 
     def __init__(self, data: Mapping[str, Any], rendered: RenderableType) -> None:
@@ -146,7 +143,3 @@ class Shown(dict[str, Any]):
     def __str__(self) -> str:
         """Return the data as the terminal shows it."""
         return draw_text(lambda console: console.print(self._rendered))
-
-    def _repr_html_(self) -> str:
-        """Return the data for a notebook."""
-        return render_notebook(lambda console: console.print(self._rendered))

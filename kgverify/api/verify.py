@@ -119,9 +119,10 @@ def verify_job(job: Job, *, save: str | Path | None = None, command: str = "", p
 def _verify(job: Job, command: str, phase: Phase) -> tuple[Report, Verification]:
     run, sides = job.make_run(), job.engines
     with ExitStack() as stack:
-        actual = stack.enter_context(running(sides.engine, run))
-        reference = choose_reference(sides.reference, actual.engine.info)
-        expected = stack.enter_context(running(reference, run, where="reference"))
+        with phase("building the engines", 0):
+            actual = stack.enter_context(running(sides.engine, run))
+            reference = choose_reference(sides.reference, actual.engine.info)
+            expected = stack.enter_context(running(reference, run, where="reference"))
         found = verify_pipelines(run, expected, actual, equality=job.equality, phase=phase)
     made = found.report.environment
     written = zip((sides.engine, reference), (made.actual, made.expected), strict=True)

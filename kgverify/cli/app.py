@@ -7,7 +7,6 @@ import sys
 import traceback
 from collections.abc import Sequence
 from enum import IntEnum
-from typing import Final
 
 from kgverify.cli.entries import ENTRIES, read_help, render_help
 from kgverify.cli.output import (
@@ -22,9 +21,6 @@ from kgverify.cli.output import (
 from kgverify.errors import InternalError, NotWritten, UserError, find_missing_dependency, suggest
 from kgverify.interrupts import find_interrupt, watch_interrupts
 from kgverify.version import __version__
-
-FORMER: Final = {"explain": "use kgverify show RUN_DIR --explain", "faults": "use kgverify diff --fault list"}
-"""Commands of earlier versions, and what replaces them."""
 
 
 class ExitCode(IntEnum):
@@ -78,7 +74,7 @@ def _run(typed: Sequence[str]) -> int:
         return 0
     if first not in ENTRIES and first != "--install-completion":
         what = "option" if first.startswith("-") else "command"
-        fix = FORMER.get(first) or suggest(first, ENTRIES) or "kgverify --help lists them"
+        fix = suggest(first, ENTRIES) or "kgverify --help lists them"
         raise UserError(f"unknown {what}", where=first, fix=fix)
     if (text := read_help(words)) is not None:
         print(text)  # noqa: T201  its own words alone

@@ -35,16 +35,6 @@ from kgverify.escaping import make_visible
 from kgverify.progress import LOGGER
 from kgverify.report.render.screen import Text
 
-FORMER: Final = {
-    "--graph": ("train", "valid", "test", "domains", "rule_variables", "skip_rules", "columns"),
-    "--limits": ("max_depth", "max_atoms", "max_resolvents", "exclude_query", "dialect"),
-    "--tune": ("precision", "slots", "memory", "fresh_cache"),
-    "--size": ("queries", "corruptions", "seconds"),
-}
-"""Options of earlier versions, by the option whose keys they became: `--max-depth 3` is now `--limits max_depth=3`."""
-SWITCHES: Final = ("skip_rules", "exclude_query", "fresh_cache")
-"""Options of earlier versions that took no value."""
-
 _KINDS: Final[Mapping[Any, str]] = {int: "a whole number", float: "a number", bool: "true or false"}
 
 
@@ -63,8 +53,7 @@ def call(words: Sequence[str]) -> int:
         return 2
     check_writable(settings.json_path)
     try:
-        settings.words = _replace_former(words, app)
-        code = app(settings.words)
+        code = app(words)
     except CatalogueAsked:
         from kgverify.cli.options import print_catalogue
 
@@ -141,15 +130,16 @@ def name_option(where: str, app: App, words: Sequence[str]) -> str:
 
     where: the argument, perhaps with its value, as in `engine mine.py:Engine`
     """
+    from kgverify.cli.options import KEYS
+
     typed = {word.split("=")[0] for word in words}
     where, space, value = where.partition(" ")
     for each in _find_options(app, words):
         options = [name for name in each.names if name.startswith("-")]
         if options and where in (each.field_info.name, options[0].lstrip("-").replace("-", "_")):
             return next((name for name in options if name in typed), options[0]) + space + value
-        if options and where in FORMER.get(options[0], ()):
-            former = f"--{where.replace('_', '-')}"
-            return former if former in typed else f"{options[0]} {where}"
+        if options and where in KEYS.get(options[0], ()):
+            return f"{options[0]} {where}"
     return where + space + value
 
 
@@ -161,28 +151,6 @@ def _find_options(app: App, words: Sequence[str]) -> list[Argument]:
 
 def _show_default(value: Any) -> str | None:
     return None if value is None or value is False or value == () else str(value)
-
-
-def _replace_former(words: Sequence[str], app: App) -> list[str]:
-    """Replace options of earlier versions, which are now keys of other options, if a command has no option of that name."""
-    if {"--help", "-h"} & set(words):
-        return list(words)
-    known = {name for each in _find_options(app, words) for name in each.names}
-    replaced: list[str] = []
-    given = iter(words)
-    for word in given:
-        option, sign, value = word.partition("=")
-        key = option.removeprefix("--no-").removeprefix("--").replace("-", "_")
-        name = next((name for name, keys in FORMER.items() if key in keys and name in known), None)
-        if not option.startswith("--") or option in known or name is None:
-            replaced.append(word)
-            continue
-        if key in SWITCHES:
-            value = str(not option.startswith("--no-")).lower()
-        elif not sign:
-            value = next(given, "")
-        replaced += [name, f"{key}={value}"]
-    return replaced
 
 
 def _name_files(words: Sequence[str]) -> list[str]:

@@ -60,13 +60,16 @@ def parse_pairs(texts: Sequence[str], kinds: Kinds, where: str) -> dict[str, Any
 
 
 TUNED: Final[Kinds] = {"precision": str, "slots": int, "memory": str, "fresh_cache": bool}
-_FILES: Final[Kinds] = dict.fromkeys(
-    ("train", "valid", "test", "rules", "domains", "rule_variables", "columns"), str
-) | {"skip_rules": bool}
+_FILES: Final[Kinds] = dict.fromkeys(("train", "valid", "test", "domains", "rule_variables", "columns"), str) | {
+    "skip_rules": bool
+}
 _LIMITS: Final[Kinds] = dict.fromkeys(("max_depth", "max_atoms", "max_resolvents"), int) | {
     "exclude_query": bool,
     "dialect": lambda text: read_dialect(Path(text)),
 }
+SIZED: Final[Kinds] = {"queries": int, "corruptions": str, "seconds": float}
+KEYS: Final = {"--graph": _FILES, "--limits": _LIMITS, "--tune": TUNED, "--size": SIZED}
+"""The keys of each option that takes pairs."""
 
 
 def of_record(title: str | None, place: int = 0, *, without: Collection[str] = ()) -> Parameter:
@@ -89,7 +92,7 @@ EngineName = Annotated[
 ]
 Faults = Annotated[
     Sequence[str] | str,
-    Parameter(name=("--fault", "--faults"), choices=list_faults(), show_choices=False, negative=""),
+    Parameter(name="--fault", choices=list_faults(), show_choices=False, negative=""),
 ]
 
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Final, TextIO
 
-from kgverify.errors import UserError
+from kgverify.errors import UserError, on_command_line
 
 _WRITE_ERRORS: Final = {errno.ENOSPC, errno.EIO, errno.EBADF, errno.EFBIG, errno.EDQUOT}
 
@@ -49,6 +49,7 @@ _streams: list[tuple[str, int, int, TextIO | None]] = []
 
 def take_settings(words: Sequence[str]) -> list[str]:
     """Take the common options out of the words of a command, and return the other words. UserError for a missing value."""
+    on_command_line.set(bool(words))
     settings.is_quiet, settings.is_verbose = False, False
     paths: dict[str, str | None] = {JSON: None, LOG: None}
     rest: list[str] = []

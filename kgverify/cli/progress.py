@@ -21,12 +21,12 @@ from rich.progress import (
     Task,
     TextColumn,
     TimeElapsedColumn,
-    TimeRemainingColumn,
 )
 
 from kgverify.cli.output import JSON, LOG, QUIET, VERBOSE, restore_output, settings
 from kgverify.escaping import escape_json, make_visible
 from kgverify.files import writing
+from kgverify.progress import show_part
 from kgverify.report.render.screen import Screen, Text
 
 ECHOED: Final = 2
@@ -123,7 +123,7 @@ class Phase:
     """A progress bar, called with the number finished since the last call."""
 
     def __init__(self, progress: Progress, title: str, total: int) -> None:
-        self._progress = progress
+        self._progress, self._title = progress, title
         self._task = progress.add_task(make_visible(title), total=total or None)
 
     def __call__(self, num_finished: int) -> None:
@@ -132,7 +132,23 @@ class Phase:
 
     def rename(self, title: str, **fields: Any) -> None:
         """Replace the title, and perhaps fields of rich's task."""
+        self._title = title
         self._progress.update(self._task, description=make_visible(title), refresh=True, **fields)
+
+    def show_part(self, title: str, time: str) -> None:
+        """Add a slow part to the title, with the time that it takes; an empty title ends it."""
+        shown = f"{self._title}, {title}" if title else self._title
+        self._progress.update(self._task, description=make_visible(shown), refresh=True, time=time)
+
+
+class _TimeLeft(ProgressColumn):
+    """A column with the time left of this phase, or the time that its slow part takes."""
+
+    def render(self, task: Task) -> Text:
+        """Return the time, if it can be estimated."""
+        left = task.time_remaining
+        known = "" if left is None or task.finished else f"{timedelta(seconds=round(left))} left of this part"
+        return Text(task.fields.get("time") or known, style="progress.remaining")
 
 
 @contextmanager
@@ -140,11 +156,15 @@ def show_phase(title: str, total: int, *further: ProgressColumn) -> Iterator[Pha
     """Show a progress bar, with optional further columns, until the context ends; only on a terminal."""
     console = make_error_console()
     console.width, console.record = max(1, console.width - ECHOED), False
-    columns = SpinnerColumn(), TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn()
-    times = TimeElapsedColumn(), TimeRemainingColumn()
-    bar = Progress(*columns, *further, *times, console=console, transient=True)
+    columns = SpinnerColumn(), TextColumn("{task.description}", markup=False), BarColumn(20), MofNCompleteColumn()
+    bar = Progress(*columns, *further, TimeElapsedColumn(), _TimeLeft(), console=console, transient=True)
     with bar if console.is_terminal and not settings.is_quiet else nullcontext():
-        yield Phase(bar, title, total)
+        phase = Phase(bar, title, total)
+        shown = show_part.set(phase.show_part)
+        try:
+            yield phase
+        finally:
+            show_part.reset(shown)
 
 
 class Rate(ProgressColumn):
@@ -165,18 +185,21 @@ def show_work(title: str, total: int) -> Iterator[Callable[[int], None]]:
             yield phase
         return
     started = printed = time.monotonic()
-    num_done = 0
+    num_done = num_before = 0
 
     def advance(num_finished: int) -> None:
-        nonlocal printed, num_done
+        nonlocal started, printed, num_done, num_before
         num_done += num_finished
         now = time.monotonic()
         if num_done and now - printed >= SECONDS_BETWEEN_LINES:
             printed = now
-            rate = num_done / (now - started)
+            rate = (num_done - num_before) / (now - started)
             left = timedelta(seconds=round((total - num_done) / rate))
             line = f"{title}: {num_done:,} of {total:,}, {rate:,.0f}/s, {left} left"
             console.print(line, soft_wrap=True)
+        if not num_before:
+            # The rate leaves out the time before the first result, such as that of a compilation.
+            started, num_before = now, num_done
 
     yield advance
 

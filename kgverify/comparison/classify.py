@@ -12,7 +12,7 @@ from kgverify.comparison.result import DIGEST, NO_CANDIDATE, PROOF_CLASSES, Caus
 from kgverify.comparison.step_pair import StepPair, judge_counts
 from kgverify.comparison.step_view import StepReader, StepView, canonical
 from kgverify.errors import count_of
-from kgverify.program.atoms import Atom, Goal
+from kgverify.program.atoms import Goal, as_goal
 from kgverify.program.outcomes import DifferenceClass, GoalKind, Stage
 from kgverify.trace.model.score_tolerance import name_rounding
 
@@ -237,7 +237,7 @@ def _of_resolvents(stage: Stage, around: Surroundings) -> Finding:
 
 def _of_atoms(stage: Stage, expected: Any, actual: Any) -> Finding:
     """Compare the atoms that the same clause produced on both sides."""
-    if canonical(_goal(expected)) == canonical(_goal(actual)):
+    if canonical(as_goal(expected)) == canonical(as_goal(actual)):
         return Finding(DifferenceClass.RENAMED, "the same clause gave the same atoms with different variables", 1.0)
     # Padding counted as an atom is extra only if everything else is equal.
     left, right = (sum(atom[0] >= 0 for atom in side) for side in (expected, actual))
@@ -254,10 +254,6 @@ def _of_limit(stage: Stage, around: Surroundings) -> Finding:
         return Finding(DifferenceClass.REORDERED, "the same resolvents are kept, in a different order", 1.0)
     evidence = f"dropped (by max_atoms, by max_resolvents): expected {tuple(dropped)}, actual {tuple(own)}"
     return Finding(DifferenceClass.LIMIT, evidence, 0.95, _proof_situation(expected, actual))
-
-
-def _goal(atoms: Any) -> Goal:
-    return tuple(Atom(*atom) for atom in atoms)
 
 
 def _proof_situation(expected: Sequence[Any], actual: Sequence[Any]) -> str:

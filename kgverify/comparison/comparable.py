@@ -19,7 +19,7 @@ from kgverify.comparison.modulo import DUPLICATES, NAMES, NOTHING, ORDER, Modulo
 from kgverify.comparison.result import DIGEST, FieldRule
 from kgverify.comparison.step_view import UNNAMED, Names
 from kgverify.errors import UserError
-from kgverify.program.atoms import Atom, Goal
+from kgverify.program.atoms import Atom, Goal, as_goal
 from kgverify.program.limits import NUMBERS, describe_differences
 from kgverify.program.outcomes import Origin, Outcome, Stage
 from kgverify.program.program import Rule, Symbols
@@ -714,7 +714,7 @@ def find_goals(
             columns = expected.read_rows(np.arange(begin, end))
         atoms, starts = columns.steps.goal_atoms, starts_of(columns.steps.num_atoms)
         hits = np.flatnonzero(np.isin(hash_goals(atoms, starts), known))
-        found |= {_goal(atoms[starts[i] : starts[i + 1]]) for i in hits.tolist()} & wanted
+        found |= {as_goal(atoms[starts[i] : starts[i + 1]].tolist()) for i in hits.tolist()} & wanted
     convert = numbering.converter(1)
     queries = any(len(goal) == 1 for goal in wanted)
     for begin in range(0, actual.num_candidates, 1 << 16) if queries else ():
@@ -722,12 +722,8 @@ def find_goals(
         if convert is not None:
             atoms = convert(atoms)
         hits = np.flatnonzero(np.isin(hash_goals(atoms, np.arange(len(atoms) + 1)), known))
-        found |= {_goal(atoms[i : i + 1]) for i in hits.tolist()} & wanted
+        found |= {as_goal(atoms[i : i + 1].tolist()) for i in hits.tolist()} & wanted
     return frozenset(found)
-
-
-def _goal(atoms: NDArray[np.int32]) -> Goal:
-    return tuple(Atom(*each) for each in atoms.tolist())
 
 
 def _hash_views(goals: frozenset[Goal]) -> Words:

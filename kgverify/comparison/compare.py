@@ -209,8 +209,7 @@ class Comparer:
         for rows, others in blocks:
             self._compare_block(rows, others)
             for source in self.sources:
-                if isinstance(source, MemorySource):
-                    source.trace.release()
+                source.trace.release()
         listed = self._explain(found.explained) if self._options.explains else found.listed()
         self.num_found = found.num
         self.lists_all = found.num == len(listed) and found.num_ties == len(found.near_ties)

@@ -21,7 +21,7 @@ from kgverify.conditions.features import Feature, read_values
 from kgverify.conditions.find import Found
 from kgverify.conditions.instances import Cases, Fault, Instance, SeenStep, Unit, canonical, collect_labelled
 from kgverify.engines.protocol import Engine, make_positions
-from kgverify.program.atoms import Atom, Goal
+from kgverify.program.atoms import as_goal
 from kgverify.program.fact_index import Ids
 from kgverify.program.outcomes import Origin, Stage
 from kgverify.step.clauses import Atoms, number_variables
@@ -188,16 +188,12 @@ class Engines(NamedTuple):
         readers = [StepReader(engine.step(positions)) for engine in self.sides]
         steps = []
         for i, (step, candidate, goal, visited, depth) in enumerate(problems):
-            origins = step.run.infer(_as_goal(goal), candidate.atom)
+            origins = step.run.infer(as_goal(goal), candidate.atom)
             expected, actual = (reader.read(i) for reader in readers)
             if canonical(expected.goal) == canonical(actual.goal) == number_variables(goal):
-                earlier = tuple(map(_as_goal, visited))
+                earlier = tuple(map(as_goal, visited))
                 steps.append(SeenStep(step.run, candidate, depth, expected, actual, origins, earlier))
         return steps
-
-
-def _as_goal(atoms: Atoms) -> Goal:
-    return tuple(Atom(*atom) for atom in atoms)
 
 
 def _label(fault: Fault, cases: Cases, differing: Sequence[SeenStep], agreeing: Sequence[SeenStep]) -> Cases:
@@ -402,7 +398,7 @@ def _remember(step: SeenStep, goal: Atoms, rng: Random, depth: int, *, visits: b
     depth = len(goals)
     if not depth or not (visits or rng.random() < SHARE_VISITED):
         return tuple(goals)
-    origins = step.run.infer(_as_goal(goal), step.candidate.atom)
+    origins = step.run.infer(as_goal(goal), step.candidate.atom)
     most = step.run.limits.max_atoms or MOST_ATOMS
     every = {} if origins is None else origins.made
     made = [*islice((atoms for atoms in every if 0 < len(atoms) <= most), MOST_RESOLVENTS)]

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kgverify.errors import UserError, count_of, suggest
-from kgverify.escaping import escape_notebook, make_visible
+from kgverify.escaping import ShownAsText, escape_notebook, make_visible
 from kgverify.program.atom_table import AtomTable, number_rows, sort_rows
 from kgverify.program.atoms import NamedAtom
 from kgverify.program.outcomes import Side
@@ -60,7 +60,7 @@ def _expand_ranges(low: NDArray[np.int64], high: NDArray[np.int64]) -> NDArray[n
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class KnowledgeGraph:
+class KnowledgeGraph(ShownAsText):
     """Triples, rules and domains by name; `program` has them by id. Its arrays are read-only.
 
     train, valid, test: ground atoms in file order, repetitions included
@@ -103,10 +103,6 @@ class KnowledgeGraph:
         splits = (f"{len(getattr(self, split)):,} {split}" for split in get_args(Split))
         counts = (*splits, count_of(len(self.rules), "rule"), count_of(len(self.domains), "domain"))
         return f"{make_visible(self.name)}: {', '.join(counts)}"
-
-    def __repr__(self) -> str:
-        """Return the same in angle brackets."""
-        return f"<KnowledgeGraph {self}>"
 
     def _repr_html_(self) -> str:
         """Return the numbers, and the first rules and triples, for a notebook."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from kgverify.comparison.result import Verdict
 from kgverify.errors import UserError, count_of
-from kgverify.escaping import make_visible
+from kgverify.escaping import ShownAsText, make_visible
 from kgverify.laws.catalogue import find_law
 from kgverify.laws.law import Law, Violation, find_violations
 from kgverify.runs.engine_makers import EAGER, PLAIN, AnyEngine, EngineSpec, MakePipeline, find_maker
@@ -94,8 +94,8 @@ def make_law_reproducer(
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Replay:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Replay(ShownAsText):
     """The result of running a reproducer again.
 
     failure:   the difference between both engines; None if they agree
@@ -121,10 +121,6 @@ class Replay:
         if self.reproducer.signature.kind == LAW:
             return self.violation is not None
         return self.failure is not None and fails_same_way(self.failure.signature, self.reproducer.signature)
-
-    def __repr__(self) -> str:
-        """Return the first line of the text."""
-        return f"<Replay {str(self).partition(chr(10))[0]}>"
 
     def __str__(self) -> str:
         """Return the verdict with both values as text."""

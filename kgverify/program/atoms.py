@@ -4,7 +4,8 @@ In ids an atom is three int32: predicate, first argument, second argument. An ar
 0 or more) or a variable (variable number v is the id `-1 - v`). The encoding is its own inverse.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from itertools import starmap
 from typing import NamedTuple, TypeAlias
 
 
@@ -54,6 +55,11 @@ class Atom(NamedTuple):
 
 
 Goal: TypeAlias = tuple[Atom, ...]
+
+
+def as_goal(atoms: Iterable[Iterable[int]]) -> Goal:
+    """Return a goal of atoms that are any three numbers."""
+    return tuple(starmap(Atom, atoms))
 
 
 def encode_variable(number: int) -> int:

@@ -8,17 +8,17 @@ import numpy as np
 from rich.console import Group
 from rich.table import Table as Grid
 
-from kgverify.comparison.exercise.exercise import NOT_EXERCISED, Exercise, explain_missing
+from kgverify.comparison.exercise.exercise import NOT_EXERCISED, Exercise, advise_minimum, explain_missing
 from kgverify.comparison.result import Verdict
-from kgverify.errors import UserError, check_known, count_of
-from kgverify.escaping import make_lines_visible, make_visible
+from kgverify.errors import UserError, check_known, count_of, use_words
+from kgverify.escaping import ShownAsText, make_lines_visible, make_visible
 from kgverify.program.limits import Limits
 from kgverify.program.outcomes import Outcome, Side
 from kgverify.ranking.intervals import FLIPS, PairedDifference
 from kgverify.ranking.rank import compute_metrics
 from kgverify.ranking.rules import take_rows
 from kgverify.report.render.screen import FittedTable, Screen, Text
-from kgverify.report.render.terminal import STYLES, draw_text, fit_metrics, render_notebook
+from kgverify.report.render.terminal import STYLES, draw_text, fit_metrics
 from kgverify.report.tables import Row, Table, to_pandas
 from kgverify.report.wording import METRICS, SIDES, describe_exercise, describe_limits
 from kgverify.trace.model.columns import Rankings
@@ -143,7 +143,9 @@ class QueryRank(msgspec.Struct, frozen=True):
     log_probability: float
 
 
-class EvaluationReport(msgspec.Struct, frozen=True, tag_field="format", tag="kgverify evaluation report 1"):
+class EvaluationReport(
+    ShownAsText, msgspec.Struct, frozen=True, tag_field="format", tag="kgverify evaluation report 1"
+):
     """A finished evaluation.
 
     metrics:               PyKEEN's keys, `both.realistic.mean_reciprocal_rank`
@@ -213,8 +215,7 @@ class EvaluationReport(msgspec.Struct, frozen=True, tag_field="format", tag="kgv
     def reasons(self) -> tuple[str, ...]:
         """The reasons why the check is inconclusive if it found no difference."""
         if self.check is None:
-            how = "to accept that: --minimum none, or minimum={} in Python"
-            return (f"nothing was checked by {self.prover}; {how}",) if self.minimum else ()
+            return (f"nothing was checked by {self.prover}; {advise_minimum()}",) if self.minimum else ()
         actual = Exercise(outcomes={Outcome.PROVED.name: self.outcomes.get("proved", 0)})
         return explain_missing({"expected": self.check.exercise, "actual": actual}, self.minimum)
 
@@ -281,14 +282,6 @@ class EvaluationReport(msgspec.Struct, frozen=True, tag_field="format", tag="kgv
         """Return the report as the terminal shows it, 120 columns wide."""
         return draw_text(lambda console: print_evaluation(self, console))
 
-    def __repr__(self) -> str:
-        """Return the verdict and the number of candidates."""
-        return f"<EvaluationReport {_headline(self).plain.splitlines()[0]}>"
-
-    def _repr_html_(self) -> str:
-        """Return the report for a notebook."""
-        return render_notebook(lambda console: print_evaluation(self, console))
-
 
 def _list_queries(report: EvaluationReport) -> Iterator[Row]:
     for each in report.ranks:
@@ -341,7 +334,9 @@ def list_evaluation(report: EvaluationReport, table: str) -> Table:
     return Table(columns, list_rows(report))
 
 
-class EvaluationComparison(msgspec.Struct, frozen=True, tag_field="format", tag="kgverify evaluation comparison 1"):
+class EvaluationComparison(
+    ShownAsText, msgspec.Struct, frozen=True, tag_field="format", tag="kgverify evaluation comparison 1"
+):
     """The paired comparison of two evaluations of the same queries.
 
     first, second: the engine or the aggregation of each, in words
@@ -358,15 +353,6 @@ class EvaluationComparison(msgspec.Struct, frozen=True, tag_field="format", tag=
     def __str__(self) -> str:
         """Return the comparison as the terminal shows it, 120 columns wide."""
         return draw_text(self.print)
-
-    def __repr__(self) -> str:
-        """Return the difference of MRR."""
-        found = self.differences[f"both.realistic.{METRICS[0]}"]
-        return f"<EvaluationComparison {found.difference:+.4f} {METRICS[0]}, p = {found.p_value:.2g}>"
-
-    def _repr_html_(self) -> str:
-        """Return the comparison for a notebook."""
-        return render_notebook(self.print)
 
     def print(self, console: Screen) -> None:
         """Print the comparison."""
@@ -549,7 +535,7 @@ def _differences(report: EvaluationReport, diff_command: str) -> Text:
     ):
         text.append(f"\n{make_visible(line)}")
     if model and model.num_missing:
-        text.append("\n\nnext\n  leave --rank-only out: without the least model all candidates are proved")
+        text.append(use_words("\n\nnext\n  leave --rank-only out: without the least model all candidates are proved"))
     elif diff_command:
         text.append(f"\n\nnext\n  {make_visible(diff_command)}   # shows the step and the stage")
     return text

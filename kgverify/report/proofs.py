@@ -6,7 +6,7 @@ from typing import Final
 
 from kgverify.engines.proofs import FoundProofs, Proof
 from kgverify.errors import count_of
-from kgverify.escaping import make_visible
+from kgverify.escaping import ShownAsText, make_visible
 from kgverify.program.atoms import Atom
 from kgverify.program.fact_index import FactIndex
 from kgverify.program.outcomes import Origin
@@ -20,8 +20,8 @@ _INDENT: Final = 22
 """The indentation of a body in an image, in pixels."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Why:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Why(ShownAsText):
     """The proofs of a triple, the smallest first; without a proof, some incomplete ones.
 
     atom:        the triple

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from kgverify.errors import UserError
-from kgverify.escaping import escape_json
+from kgverify.escaping import escape_json, escape_notebook
 from kgverify.files.writing import write_file
 from kgverify.report.content import ComparedTraces, ReportContent
 
@@ -115,7 +115,12 @@ class Report(ReportContent, frozen=True, kw_only=True, dict=True, tag_field="for
         """Return the report as the terminal shows it, 120 columns wide."""
         from kgverify.report.render.terminal import draw_text, print_report
 
-        return draw_text(lambda console: print_report(self, console))
+        return draw_text(lambda console: print_report(self, console, next_commands=self._next_calls()))
+
+    def _next_calls(self) -> dict[str, str]:
+        """Return the calls that show more, with their purposes."""
+        shrinks = {"kgverify.shrink(report)": "reduces the first divergence to a minimal problem"}
+        return {'report.to_html("report.html")': "every divergence, step by step"} | (shrinks if self.job else {})
 
     def __repr__(self) -> str:
         """Return the verdict, what was compared, and the first divergence."""
@@ -125,9 +130,7 @@ class Report(ReportContent, frozen=True, kw_only=True, dict=True, tag_field="for
 
     def _repr_html_(self) -> str:
         """Return the report for a notebook."""
-        from kgverify.report.render.terminal import print_report, render_notebook
-
-        return render_notebook(lambda console: print_report(self, console))
+        return escape_notebook(str(self))
 
 
 def encode_report(report: msgspec.Struct) -> bytes:

@@ -8,7 +8,7 @@ from rich.table import Table
 
 from kgverify.comparison.locate import render_output
 from kgverify.comparison.step_view import Names, StepReader, StepView, outcome_name, side_name
-from kgverify.errors import UserError, count_of
+from kgverify.errors import UserError, count_of, use_words
 from kgverify.escaping import make_visible
 from kgverify.report.render.screen import FittedTable, Text
 from kgverify.trace.model.columns import Candidates
@@ -214,7 +214,7 @@ def render_trace(view: TraceView) -> RenderableType:
         number = _number(c["log_probability"])
         rows.append((str(i), c["atom"], str(c["query"]), c["side"], outcome, str(c["num_steps"]), number))
     more = view.num_candidates - MOST_CANDIDATES
-    rest = [Text(f"... and {more:,} more; show one with --candidate N", style="dim")] if more > 0 else []
+    rest = [Text(f"... and {more:,} more; {use_words('--candidate N shows one')}", style="dim")] if more > 0 else []
     return Group(lines, _fit(titles, rows), *rest)
 
 
@@ -262,11 +262,15 @@ def render_step(s: Mapping[str, Any]) -> RenderableType:
     styles = ["bold" if i == s["choice"] else "" for i in range(len(shown))]
     fitted = _fit(("", "score", "resolvent", "by"), rows, styles)
     more = len(s["resolvents"]) - MOST_RESOLVENTS
-    rest = [Text(f"... and {more} more; --json has them all", style="dim")] if more > 0 else []
+    rest = [Text(_describe_rest(more), style="dim")] if more > 0 else []
     names = ("choice", "outcome", "dropped_atoms", "dropped_resolvents")
     choice, outcome, *dropped = ("?" if s[name] is None else s[name] for name in names)
     end = Text(f"chosen {choice}, then {outcome}; dropped {dropped[0]} by max_atoms, {dropped[1]} by max_resolvents")
     return Group(title, goal, fitted, *rest, end, *_render_stages(s.get("stages", {})))
+
+
+def _describe_rest(num: int) -> str:
+    return f"... and {num} more; {use_words('--json has them all')}"
 
 
 def _render_stages(stages: dict[str, list[str]]) -> Iterator[RenderableType]:
@@ -278,7 +282,7 @@ def _render_stages(stages: dict[str, list[str]]) -> Iterator[RenderableType]:
     for stage, lines in stages.items():
         shown = [make_visible(line) for line in lines[:MOST_RESOLVENTS]]
         if (more := len(lines) - MOST_RESOLVENTS) > 0:
-            shown.append(f"... and {more} more; --json has them all")
+            shown.append(_describe_rest(more))
         table.add_row(stage, Text("\n".join(shown) or "nothing"))
     yield Text()
     yield table

@@ -20,7 +20,7 @@ from kgverify.comparison.result import (
     Value,
     Verdict,
 )
-from kgverify.errors import count_of
+from kgverify.errors import count_of, use_words
 from kgverify.escaping import make_visible
 from kgverify.program.limits import MAX_ATOMS, MAX_RESOLVENTS, DeclaredLimits
 from kgverify.program.outcomes import DifferenceClass, Stage
@@ -516,7 +516,7 @@ def describe_limits(limits: DeclaredLimits, *sides: Exercise) -> list[str]:
 
 
 def advise(exercise: Exercise, *, is_recorded: bool) -> str:
-    """Return advice on exercising more, by command-line options or by other recordings; empty if everything was exercised."""
+    """Return advice on exercising more, by other options or recordings; empty if everything was exercised."""
     never = [name for name in _LIMITS if exercise.limits.get(name) == 0]
     reached = [(name, exercise.largest.get(name, 0)) for name in never]
     option, how = ("", "record again with") if is_recorded else ("--limits ", "lower a limit with")
@@ -532,7 +532,7 @@ def advise(exercise: Exercise, *, is_recorded: bool) -> str:
         f"{_describe_unused(exercise)}: {more} or {candidates}" if has_unused else "",
         f"never acted: {', '.join(idle)}" if idle and exercise.counted else "",
     )
-    return "; ".join(filter(None, parts))
+    return use_words("; ".join(filter(None, parts)))
 
 
 def _describe_unused(exercise: Exercise) -> str:

@@ -37,11 +37,6 @@ def compiled_maker(**options: Any) -> MakePipeline:
     return as_maker(make_entry(COMPILED, **({"mode": "eager", "device": "cpu"} | options)))
 
 
-def evaluator_pipeline(run: Run, **options: Any) -> Pipeline:
-    """Return the pipeline of the evaluator with the given options. UserError as for `Evaluator`."""
-    return make_for(run, make_entry(COMPILED, **options))
-
-
 def make_for(run: Run, make: Factory) -> Pipeline:
     """Make an engine for a run with a function of (program, limits, policy)."""
     engine = make(run.graph.program, run.limits, run.policy)

@@ -10,6 +10,7 @@ import numpy as np
 from kgverify.comparison.classify import Finding, group_causes
 from kgverify.comparison.comparable import MemorySource, Rebuilds
 from kgverify.comparison.equality import DEFAULT_EQUALITY, Equality
+from kgverify.comparison.exercise.exercise import advise_minimum
 from kgverify.comparison.result import Comparison, Coverage, Divergence, FieldRule, Level, SelfTest, Verdict
 from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.program.outcomes import DifferenceClass, Stage
@@ -90,10 +91,8 @@ def compare_metrics(
     if expected == actual:
         reasons.append("a file was compared with itself")
     if not differing and known is not None and len(fitting) == len(known.rules) > 1 and equality.required:
-        how = "to accept that: --minimum none, or minimum={} in Python"
-        reasons.append(
-            f"each of the {len(fitting):,} known rules of ranking that differ here gives these metrics; {how}"
-        )
+        num = f"each of the {len(fitting):,} known rules of ranking that differ here"
+        reasons.append(f"{num} gives these metrics; {advise_minimum()}")
     finding = Finding(DifferenceClass.RANK, evidence, 1.0)
     listed = tuple(_differ(given.index(each), each, *compared[each][1:]) for each in differing if not reasons)
     divergences, causes = group_causes(listed, (finding,) * len(listed))

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from kgverify.comparison.classify import Finding, group_causes
 from kgverify.comparison.comparable import MemorySource, Rebuilds
 from kgverify.comparison.equality import DEFAULT_EQUALITY, Equality
+from kgverify.comparison.exercise.exercise import advise_minimum
 from kgverify.comparison.rankings import compare_rankings
 from kgverify.comparison.result import Comparison, Coverage, FieldRule, SelfTest, Verdict
 from kgverify.comparison.step_view import Names, side_name
@@ -197,8 +198,7 @@ def _judge(found: Placed, equality: Equality, graph: KnowledgeGraph | None) -> R
     if comparison.verdict is Verdict.AGREE and expected.source == actual.source:
         reasons.append("a file was compared with itself")
     if comparison.verdict is Verdict.AGREE and equality.required and max(own.max(initial=1) for own in means) == 1:
-        how = "to accept that: --minimum none, or minimum={} in Python"
-        reasons.append(f"every rank is 1, which any rule of ranking gives; {how}")
+        reasons.append(f"every rank is 1, which any rule of ranking gives; {advise_minimum()}")
     if reasons:
         comparison = msgspec.structs.replace(
             comparison, verdict=Verdict.INCONCLUSIVE, divergences=(), reasons=tuple(reasons)

@@ -44,26 +44,30 @@ def explain(
         is_repeating=is_repeating,
         effort=task.effort,
     )
-    with task.phase("replaying divergent steps", 0):
-        replayed = explainer.replay(comparison.divergences)
+    num_divergences = len(comparison.divergences)
+    with task.phase("replaying divergent steps", sum(map(task.effort.replays, range(num_divergences)))) as progress:
+        replayed = explainer.replay(comparison.divergences, progress)
     comparison = msgspec.structs.replace(comparison, divergences=tuple(each.divergence for each in replayed))
     comparison = compare_rankings(comparison, expected, actual, task.ranks)
     of_ranking = comparison.divergences[len(replayed) :]
     ranked = recognise_ranks(comparison, comparer) if of_ranking else None
     judge = partial(judge_ranks, ranked=ranked)
     divergences, causes = explainer.group([*replayed, *(Replayed(each, None) for each in of_ranking)], judge)
-    divergences, causes = describe_conditions(
-        causes,
-        divergences,
-        comparer,
-        task.effort.explained,
-        replays=Replays(compared.views, [each.outputs for each in replayed], lockstep),
-        own=declared,
-        find_splits=lambda: {
-            split: task.run.graph.queries(split) for split in ("valid", "test") if len(getattr(task.run.graph, split))
-        },
-        engines=Engines(task.engines, partial(rerun, task.run, *task.pipelines, expected, comparer)),
-    )
+    with task.phase("testing conditions by experiments", 0):
+        divergences, causes = describe_conditions(
+            causes,
+            divergences,
+            comparer,
+            task.effort.explained,
+            replays=Replays(compared.views, [each.outputs for each in replayed], lockstep),
+            own=declared,
+            find_splits=lambda: {
+                split: task.run.graph.queries(split)
+                for split in ("valid", "test")
+                if len(getattr(task.run.graph, split))
+            },
+            engines=Engines(task.engines, partial(rerun, task.run, *task.pipelines, expected, comparer)),
+        )
     actual_pipeline = task.pipelines[1]
     causes = tuple(msgspec.structs.replace(each, source=find_source(actual_pipeline, each.stage)) for each in causes)
     if not lockstep:

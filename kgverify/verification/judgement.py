@@ -59,6 +59,10 @@ class Effort(NamedTuple):
     explained: int = 12
     repaired: int = 1000
 
+    def replays(self, number: int) -> bool:
+        """Return whether a divergence, counted from 0, is replayed even if similar ones were."""
+        return number < self.replayed or number % 10 == 0
+
 
 FULL: Final = Effort()
 LITTLE: Final = Effort(replayed=6, alone=2, exact=3, samples=5, explained=0, repaired=0)

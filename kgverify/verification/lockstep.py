@@ -226,7 +226,10 @@ def compare(task: Task, traces: tuple[Trace, ...]) -> Compared:
     comparer = Comparer(traces[0], traces[1], task.options)
     actual = task.pipelines[1]
     if not task.equality.lockstep:
-        found = follow_near_ties(comparer, comparer.compare(), task.run, actual, task.phase)
+        with task.phase("comparing", 0):
+            ran = comparer.compare()
+        found = follow_near_ties(comparer, ran, task.run, actual, task.phase)
         return Compared(traces, comparer, None, *found)
     stepper = lockstep_comparer(task.run, traces[0], actual, task.phase, task.options)
-    return Compared(traces, comparer, stepper, *compare_in_lockstep(stepper, comparer))
+    with task.phase("comparing", 0):
+        return Compared(traces, comparer, stepper, *compare_in_lockstep(stepper, comparer))

@@ -51,6 +51,7 @@ from kgverify.errors import count_of
 from kgverify.program.atoms import Atom, Goal, encode_variable
 from kgverify.program.limits import Limits
 from kgverify.program.outcomes import STEP_STAGES, DifferenceClass, GoalKind, Origin, Outcome, Stage
+from kgverify.progress import Progress, no_progress
 from kgverify.step.clauses import number_variables
 from kgverify.step.plain_step import find_outcome
 from kgverify.trace.model.column_reader import ColumnReader
@@ -642,7 +643,7 @@ class Explainer:
         self._alone: list[str] = []
         self._among: list[bool] = []
 
-    def replay(self, divergences: tuple[Divergence, ...]) -> list[Replayed]:
+    def replay(self, divergences: tuple[Divergence, ...], progress: Progress = no_progress) -> list[Replayed]:
         """Name the stage of each divergence by replaying its step, or a whole derivation by itself.
 
         If a step is right when repeated alone, the batch machinery around it was wrong (`recycle`), or the state that the
@@ -664,8 +665,9 @@ class Explainer:
                 replayed.append(Replayed(divergence))
             else:
                 alike = seen.setdefault(self._sign(divergence), {})
-                is_many = i >= self._effort.replayed and i % 10 and len(alike) == 1
+                is_many = not self._effort.replays(i) and len(alike) == 1
                 replayed += self._assume(divergence, *alike.values()) if is_many else self._replay(divergence, alike)
+            progress(int(self._effort.replays(i)))
         return _choose_guesses(replayed)
 
     def _assume(self, divergence: Divergence, like: Replayed) -> list[Replayed]:

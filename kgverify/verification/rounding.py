@@ -21,7 +21,7 @@ from kgverify.comparison.compare import Comparer
 from kgverify.comparison.rankings import NO_ROWS
 from kgverify.comparison.result import Comparison, Divergence, Verdict
 from kgverify.engines.protocol import Engine, Positions, positions_of, take_positions
-from kgverify.errors import count_of
+from kgverify.errors import count_of, use_words
 from kgverify.interrupts import is_interrupt
 from kgverify.trace.model.column_reader import ColumnReader
 from kgverify.trace.model.columns import Columns, Resolvents, expand_rows, select_candidates, select_steps, starts_of
@@ -447,7 +447,7 @@ def name_way_out(comparer: Comparer, comparison: Comparison) -> list[str]:
         if not accepted < needed < float("inf") or {each.field for each in found.divergences} - _OF_SCORES:
             break
         accepted = needed
-    return notes
+    return [*map(use_words, notes)]
 
 
 def _name_helpful_type(comparer: Comparer) -> str:

@@ -15,6 +15,7 @@ from kgverify.comparison.equality import DEFAULT_EQUALITY, Equality
 from kgverify.comparison.rankings import compare_rankings
 from kgverify.comparison.result import ROLES, SCORES_BEFORE, Attribution, Cause, Comparison, Verdict
 from kgverify.engines.protocol import DescribedEngine, Engine, ExplainedEngine, NumberedEngine, candidate_set
+from kgverify.errors import use_words
 from kgverify.program.outcomes import Outcome
 from kgverify.progress import Phase, Progress, no_progress, silent_phase
 from kgverify.ranking.rank import describe_hits
@@ -309,7 +310,7 @@ def _describe_path(run: Run, traces: Sequence[Trace]) -> list[str]:
             )
         elif missed:
             words = f"the path of the policy misses {missed:,} of {num:,} lost proofs, too"
-            notes.append(f"{words}: if the engine follows this path, name --reference reference")
+            notes.append(use_words(f"{words}: if the engine follows this path, name --reference reference"))
     return notes
 
 

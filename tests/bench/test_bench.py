@@ -11,7 +11,7 @@ from invoked_commands import Invoked, invoke
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "evaluating.md").read_text(encoding="utf-8")
 PAGE = PAGE.partition("## Measure your machine")[2].partition("\n## ")[0]
-TINY = "bench --seconds 0 --queries 1 --corruptions 3 --limits max_depth=6"
+TINY = "bench --size queries=1,corruptions=3,seconds=0 --limits max_depth=6"
 UNSTEADY = """
 import time
 from kgverify.dialects import ReferenceEngine
@@ -41,7 +41,7 @@ def measure(options: str, folder: Path) -> tuple[Invoked, dict]:
 
 def test_modes_that_agree_are_timed_and_compared_with_the_reference_and_the_first_one(tmp_path: Path):
     # Scores in float32 agree but for near-ties.
-    done, found = measure("--modes eager,native --slots 8 --policy two_tower", tmp_path)
+    done, found = measure("--modes eager,native --tune slots=8 --policy two_tower", tmp_path)
     assert done.exit_code == 0, done.stderr
     assert done.stdout.startswith("MEASURED   8 candidates, size small")
     assert "8 as reference; 8 as eager" in done.stdout
@@ -80,7 +80,7 @@ def test_what_differs_from_the_reference_or_itself_has_no_speed(tmp_path: Path, 
 
 @pytest.mark.parametrize("size", ["small", "medium", "large", "extreme"])
 def test_a_size_decides_how_much_is_measured_and_is_the_one_of_the_page(size: str):
-    done = invoke(f"bench --seconds 0 --size {size} --modes native --limits max_depth=1 --json -", COLUMNS="120")
+    done = invoke(f"bench --size {size},seconds=0 --modes native --limits max_depth=1 --json -", COLUMNS="120")
     assert done.exit_code == 0, done.stderr
     table = PAGE.partition("| `--size` |")[2].partition("\n\n")[0]
     (cells,) = re.findall(rf"^\| `{size}` \|(.*)\|$", table, re.MULTILINE)

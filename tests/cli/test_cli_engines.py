@@ -28,7 +28,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     [
         (f"diff --queries 1 --corruptions 2 --lockstep {OURS} --fault fact-cap", 1),
         (f"fuzz --examples 48 --jobs 2 --corpus corpus {THEIRS.replace('Fast', 'Capped')}", 1),
-        ("bench --queries 1 --corruptions 2 --seconds 0 --engine two_engines:Fast", 0),
+        ("bench --size queries=1,corruptions=2,seconds=0 --engine two_engines:Fast", 0),
         ("evaluate --queries 1 --corruptions 2 --check 8 --engine reference --reference compiled --mode eager", 0),
     ],
 )

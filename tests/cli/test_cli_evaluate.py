@@ -87,7 +87,7 @@ def test_an_evaluation_resumes_from_its_folder_and_refuses_that_of_another(comma
     again = command(*evaluate)
     assert "1 of 3 parts in" in again.stdout
     assert "; 2 were finished before" in again.stdout
-    assert "every part was finished before" in command(*evaluate, "--memory", "100MiB").stdout
+    assert "every part was finished before" in command(*evaluate, "--tune", "memory=100MiB").stdout
     assert json.loads((folder / "summary.json").read_text())["num_parts_resumed"] == 3
     other = command(*evaluate, "--seed", "1")
     assert other.exit_code == 2

@@ -132,7 +132,7 @@ ENDS = {
     "doctor": True,
     "why 'neighborOf(iran, iraq)' --limit 1": True,
     f"evaluate --mode eager --device cpu {TWO}": True,
-    f"bench --engine reference {TWO} --seconds 0.1": True,
+    "bench --engine reference --size queries=2,corruptions=4,seconds=0.1": True,
     "train --rounds 1 --epochs 1 -o new.safetensors": True,
 }
 """Every command, and whether it has a result as JSON."""
@@ -144,7 +144,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for words in (
         f"record --engine reference {TWO} -o expected.h5",
         f"diff --engine reference {TWO} --save run",
-        "diff --mode eager --device cpu --slots 8 --queries 1 --corruptions 2 --fault fact-cap --save wrong",
+        "diff --mode eager --device cpu --tune slots=8 --queries 1 --corruptions 2 --fault fact-cap --save wrong",
         "shrink wrong -o found.kg",
     ):
         run(words, folder)

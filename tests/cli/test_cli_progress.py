@@ -12,6 +12,7 @@ from run_engines import needs_compiler
 from kgverify.cli.commands.diff import show_comparison
 from kgverify.cli.entries import ENTRIES
 from kgverify.cli.progress import show_phase
+from kgverify.progress import slow_part
 
 TERMINAL = {"FORCE_COLOR": "1", "TERM": "xterm", "COLUMNS": "160"}
 NATIVE = "--mode native --device cpu --queries 4"
@@ -46,6 +47,22 @@ def test_a_line_of_progress_leaves_room_for_the_echo_of_ctrl_c(monkeypatch: pyte
         monkeypatch.setenv(name, value)
     with show_phase("a title " * 20, 10) as phase:
         assert phase._progress.console.width == 60 - len("^C")
+
+
+def test_a_slow_part_names_the_time_it_takes_in_the_bar_and_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "kgverify")
+    with show_phase("actual", 10) as phase:
+        task = phase._progress.tasks[0]
+        left = phase._progress.columns[-1]
+        with slow_part("compiling", "a minute"):
+            assert (task.description, str(left.render(task))) == ("actual, compiling", "a minute")
+        assert (task.description, str(left.render(task))) == ("actual", "")
+        for _ in range(2):
+            phase(1)
+        assert str(left.render(task)).endswith(" left of this part")
+    with slow_part("compiling", "a minute"):
+        assert task.description == "actual"
+    assert caplog.messages == ["compiling takes a minute"] * 2
 
 
 def test_shrinking_shows_the_facts_and_rules_that_are_left(tmp_path: Path) -> None:

@@ -119,7 +119,7 @@ def evaluator(limits: Limits = LIMITS, **options: Any) -> Any:
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
 def test_a_missing_cuda_device_is_reported() -> None:
-    with pytest.raises(UserError, match=r"no CUDA device(.|\n)*--device cpu"):
+    with pytest.raises(UserError, match=r'no CUDA device(.|\n)*device="cpu"'):
         make(device="cuda")
     with pytest.raises(UserError, match="needs a CUDA device"):
         make(policy=make_policy(), precision="bf16x3")
@@ -412,7 +412,7 @@ def test_kernels_that_were_added_to_the_cache_are_counted(tmp_path: Path, monkey
 def test_a_report_holds_the_reasons_and_the_state_of_the_caches(tmp_path: Path) -> None:
     path = tmp_path / "report.json"
     options = ["--queries", "1", "--corruptions", "1", "--mode", "eager", "--device", "cpu", "--no-determinism"]
-    done = invoke(["diff", *options, "--fresh-cache", "--json", str(path)])
+    done = invoke(["diff", *options, "--tune", "fresh_cache=true", "--json", str(path)])
     assert done.exit_code == 0, done.output
     report = json.loads(path.read_text())
     assert report["reasons_of_actual"][1] == "mode eager: as requested"

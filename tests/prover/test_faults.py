@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from fault_programs import CASES, WALKS, Case, case_of
 from invoked_commands import invoke
-from run_engines import UNEXPLAINED, needs_data, staged_pipeline
+from run_engines import UNEXPLAINED, evaluator_pipeline, needs_data, staged_pipeline
 
 from kgverify import Columns, Engine, Equality, Limits, Report, Run, Stage, Trace, UserError, Verdict, load_graph
 from kgverify import Evaluator as EvaluatorOptions
@@ -28,7 +28,6 @@ from kgverify.prover.stages.choose import SCORES
 from kgverify.prover.stages.stage_functions import Stages
 from kgverify.prover.state import PAD
 from kgverify.ranking.rank import MRR, RANK_TOLERANCE, compute_metrics
-from kgverify.runs.engine_makers import evaluator_pipeline
 from kgverify.runs.run import Pipeline, build_trace, load_policy, reference_pipeline
 from kgverify.trace.write.writer import write_again
 from kgverify.verification.record import prove_deep

@@ -231,7 +231,7 @@ def test_too_little_is_inconclusive(tmp_path: Path):
         (f"{NAMES}a,p,b,head,3\na,p,b,both,3\n", "both beside a single side"),
         ('head,relation,tail,side,rank\n"a,p,b,head,3\n', "names that end at their quotes"),
         ("a,p,b,3\n", "expected ranks, found none"),
-        ("query,side,rank\n0,head,3\n", "give --graph"),
+        ("query,side,rank\n0,head,3\n", "give graph"),
         ("query,rank\n0,3\n", "missing required field `side`"),
         ("query,side,rank,filtered_rank\n0,head,3,2\n", "one rank, or an optimistic and a pessimistic one"),
         ("query,side,rank,rank\n0,head,3,2\n", "name each column once"),

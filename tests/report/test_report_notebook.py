@@ -5,9 +5,11 @@ import pickle
 import sys
 import unicodedata
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import rich.console
 from readers import Page
 from report_runs import HOSTILE
 
@@ -33,13 +35,13 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return kv.record("countries", path, "reference", queries=1, corruptions=3).path
 
 
-def test_what_a_notebook_shows_is_text_in_two_elements(faulty, hostile):
+def test_what_a_notebook_shows_is_text_in_one_element(faulty, hostile):
     for verification in (faulty, hostile):
         trace = kv.open_trace(verification.folder / "expected.h5")
         for name, each in enumerate((verification.report, trace, trace.candidate(0), trace.step(0, 0))):
             html = each._repr_html_()
             tags, styles, text = parse(html)
-            assert tags == {"pre", "span"}, name
+            assert tags == {"pre"}, name
             assert find_hidden(text) == [], name
             assert all("url" not in style for style in styles)
             assert len(html) < 100_000
@@ -78,6 +80,26 @@ def test_a_trace_prints_as_the_terminal_shows_it_and_its_repr_is_a_line(recorded
     for each in (trace, trace.candidate(0), trace.step(0, 0)):
         shown = [text.rstrip() for text in str(each).rstrip("\n").splitlines()]
         assert shown == [text.rstrip() for text in parse(each._repr_html_())[2].splitlines()]
+
+
+def test_a_notebook_shows_each_value_once_and_hints_in_words_of_python(faulty, recorded, monkeypatch):
+    displayed: list[object] = []
+    monkeypatch.setattr(rich.console, "_is_jupyter", lambda: True)
+    monkeypatch.setitem(sys.modules, "IPython.display", SimpleNamespace(display=displayed.append))
+    trace, proofs = kv.open_trace(recorded), kv.why("locatedInCR(armenia, asia)")
+    for each in (faulty.report, trace, trace.candidate(0), proofs):
+        assert str(each)
+        assert parse(each._repr_html_())[2]
+    assert displayed == []
+    assert "kgverify.shrink(report)" in faulty.report._repr_html_()
+    assert "locatedInCR(armenia, asia)" in repr(proofs) != str(proofs)
+    long = kv.open_trace(faulty.folder / "expected.h5")
+    assert "; candidate(N) shows one" in str(long)
+    assert "--" not in str(kv.UserError("no GPU", fix="leave --rank-only out, or use --mode eager with --tune slots=8"))
+    assert 'Evaluator(mode="eager") with slots=8' in str(
+        kv.UserError("no GPU", fix="use --mode eager with --tune slots=8")
+    )
+    assert "--mode plain" in str(kv.UserError("no GPU", fix="use kgverify diff --mode plain"))
 
 
 @pytest.mark.parametrize("shard_steps", [1_000_000, 5])

@@ -30,7 +30,7 @@ BASE = {
     "replay": "engine-0.kg",
     "fuzz": "--examples 1 --jobs 1 --corpus NEW",
     "train": "-o NEW.safetensors --rounds 1 --epochs 1",
-    "bench": "--queries 1 --corruptions 1 --slots 4 --seconds 0 --modes eager --device cpu",
+    "bench": "--size queries=1,corruptions=1,seconds=0 --tune slots=4 --modes eager --device cpu",
     "dialect": "run/expected.h5",
     "doctor": "",
     "why": "neighborOf(iran,iraq) --limit 1",

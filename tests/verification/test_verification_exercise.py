@@ -289,7 +289,7 @@ def test_advice_fits_what_was_compared(tmp_path: Path):
     assert "record again with max_resolvents=14 or max_atoms=2, or record more queries" in " ".join(
         str(recorded).split()
     )
-    assert "lower a limit with --limits max_resolvents=14" in " ".join(str(ran).split())
+    assert "lower a limit with max_resolvents=14" in " ".join(str(ran).split())
 
 
 def test_the_longest_list_of_two_comparisons_is_the_longer_one():

@@ -19,16 +19,16 @@ AGREEING = {
     "diff SMALL NATIVE": "AGREE 22; MRR 0.8750; proved 5",
     "diff SMALL NATIVE --lockstep": "AGREE 22; MRR 0.8750; proved 5",
     "diff SMALL NATIVE --minimum proved=6": "INCONCLUSIVE 22; MRR 0.8750; proved 5",
-    "diff SMALL NATIVE --max-depth 1": "INCONCLUSIVE 22; MRR 0.3095; proved 0",
-    "diff SMALL NATIVE --max-depth 1 --minimum none": "AGREE 22; MRR 0.3095; proved 0",
-    "diff SMALL NATIVE --max-depth 4 --max-atoms 2 --max-resolvents 3": "AGREE 22; MRR 0.8750; proved 5",
-    "diff SMALL NATIVE --split train --no-exclude-query": "INCONCLUSIVE 22; MRR 1.0000; proved 4",
+    "diff SMALL NATIVE --limits max_depth=1": "INCONCLUSIVE 22; MRR 0.3095; proved 0",
+    "diff SMALL NATIVE --limits max_depth=1 --minimum none": "AGREE 22; MRR 0.3095; proved 0",
+    "diff SMALL NATIVE --limits max_depth=4 --limits max_atoms=2 --limits max_resolvents=3": "AGREE 22; MRR 0.8750; proved 5",
+    "diff SMALL NATIVE --split train --limits exclude_query=false": "INCONCLUSIVE 22; MRR 1.0000; proved 4",
     "diff SMALL NATIVE --split valid": "AGREE 22; MRR 0.8750; proved 6",
-    "diff --queries 1 --corruptions all --max-depth 3 NATIVE": "AGREE 218; MRR 0.1699; proved 10",
+    "diff --queries 1 --corruptions all --limits max_depth=3 NATIVE": "AGREE 218; MRR 0.1699; proved 10",
     "diff TINY EAGER --policy two_tower": "AGREE 6; MRR 0.7500; proved 3",
     "diff TINY NATIVE --policy trained": "AGREE 6; MRR 0.7500; proved 5",
     "diff TINY NATIVE --policy two_tower --score-error float16": "AGREE 6; MRR 0.7500; proved 3",
-    "diff SMALL --engine reference --dialect sets.toml": "AGREE 22; MRR 0.8750; proved 5",
+    "diff SMALL --engine reference --limits dialect=sets.toml": "AGREE 22; MRR 0.8750; proved 5",
     "diff --graph random:3 SMALL NATIVE": "INCONCLUSIVE 24; MRR 0.2857; proved 0",
     "diff ANN --engine users_engines.py:Plain": "AGREE 18; MRR 0.6667; proved 2",
     "diff ANN --rules misspelt_rules.txt NATIVE": "INCONCLUSIVE 18; MRR 0.5000; proved 0",
@@ -99,9 +99,9 @@ TRACES = {
 }
 
 FOREIGN = {
-    "diff reference countries_s3.eager.forced.h5 --dialect expand.toml": "AGREE 507; proved 0",
-    "diff reference countries_s3.eager.free.h5 --dialect expand.toml": "AGREE 44; proved 20",
-    "diff reference countries_s3.compiled_first.free.h5 --dialect expand.toml": (
+    "diff reference countries_s3.eager.forced.h5 --limits dialect=expand.toml": "AGREE 507; proved 0",
+    "diff reference countries_s3.eager.free.h5 --limits dialect=expand.toml": "AGREE 44; proved 20",
+    "diff reference countries_s3.compiled_first.free.h5 --limits dialect=expand.toml": (
         "DIVERGE 44, 44 diverge: 0.1 match_facts missing and 1 more; proved 0"
     ),
     "diff countries_s3.eager.forced.h5 countries_s3.compiled_later.forced.h5 --modulo names,order --minimum none": (
@@ -113,9 +113,12 @@ FOREIGN = {
 MRR = "metrics/both.realistic.mean_reciprocal_rank"
 OTHERS = {
     "evaluate ANN --engine users_engines.py:Plain": (0, {"num_rankings": 6, "true_outcomes.proved": 2, MRR: 0.6667}),
-    "evaluate --queries 1 --max-depth 3 NATIVE": (0, {"num_candidates": 218, "outcomes.proved": 10, MRR: 0.1699}),
+    "evaluate --queries 1 --limits max_depth=3 NATIVE": (
+        0,
+        {"num_candidates": 218, "outcomes.proved": 10, MRR: 0.1699},
+    ),
     "evaluate SMALL NATIVE --check 0": (3, {"num_candidates": 22, "outcomes.proved": 5, MRR: 0.875}),
-    "evaluate SMALL NATIVE --max-depth 1": (3, {"num_candidates": 22, "outcomes.proved": 0, MRR: 0.3095}),
+    "evaluate SMALL NATIVE --limits max_depth=1": (3, {"num_candidates": 22, "outcomes.proved": 0, MRR: 0.3095}),
     "evaluate SMALL EAGER --fault fact-cap": (
         1,
         {"outcomes.proved": 0, "check.num_checked": 22, "check.num_equal": 4, MRR: 0.3214},
@@ -161,8 +164,8 @@ REFUSED = {
     "diff --graph malformed EAGER": ("train.txt:2", "expected two arguments, found 1"),
     "diff TINY NATIVE --minimum proofs=1": ("--minimum", "proofs", "proved=1,rules=1,choices=1"),
     "diff TINY NATIVE --modulo nams": ("--modulo", "nams", "names, order, duplicates"),
-    "diff TINY --dialect misspelt.toml": ("misspelt.toml", "memory", "sets", "did you mean 'set'"),
-    "diff SMALL EAGER --dialect sets.toml": ("memory", "--mode plain"),
+    "diff TINY --limits dialect=misspelt.toml": ("misspelt.toml", "memory", "sets", "did you mean 'set'"),
+    "diff SMALL EAGER --limits dialect=sets.toml": ("memory", "--mode plain"),
     "diff TINY NATIVE --fault fact-cap": ("--fault", "native", "plain"),
     "diff --engine users_engines.py:Plane": ("--engine", "Plane", "did you mean 'Plain'"),
     "diff ANN --engine users_engines.py:Crashing": (

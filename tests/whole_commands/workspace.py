@@ -20,8 +20,8 @@ ROOT = HERE.parents[1]
 WORDS = {
     "SMALL": "--queries 2 --corruptions 5",
     "TINY": "--queries 1 --corruptions 2",
-    "EAGER": "--mode eager --device cpu --slots 8",
-    "NATIVE": "--mode native --device cpu --slots 8",
+    "EAGER": "--mode eager --device cpu --tune slots=8",
+    "NATIVE": "--mode native --device cpu --tune slots=8",
     "ANN": "--graph family_of_ann --queries 3 --corruptions 2",
     "FUZZ": "fuzz --jobs 1 --corpus found",
 }
@@ -52,7 +52,7 @@ MADE = {
     "compact.h5": "record --engine reference SMALL --level compact -o compact.h5",
     "faulty_deep.h5": "record --engine compiled EAGER SMALL --fault rest-not-substituted --level deep -o faulty_deep.h5",
     "seeded.h5": "record --engine reference SMALL --seed 1 -o seeded.h5",
-    "sets.h5": "record --engine reference SMALL --dialect sets.toml -o sets.h5",
+    "sets.h5": "record --engine reference SMALL --limits dialect=sets.toml -o sets.h5",
     "network.h5": "record --engine reference SMALL --policy two_tower -o network.h5",
     "shards": "record --engine reference SMALL --shard-steps 100 -o shards",
     "mine.h5": "trace import steps.jsonl -o mine.h5",

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Final, get_args, get_type_hints
+from typing import TYPE_CHECKING, Annotated, get_args, get_type_hints
 
 from cyclopts import Parameter
 from rich.table import Table
@@ -83,13 +83,10 @@ def choose_size(texts: Sequence[str]) -> tuple[str, Size, str | None]:
     """Return the name of a size, the size with other numbers, and other corruptions. UserError for an unknown name or key."""
     words = [word for text in texts for word in text.split(",")]
     name = next((word for word in words if "=" not in word), "small")
-    pairs = options.parse_pairs([word for word in words if "=" in word], SIZED, "size")
+    pairs = options.parse_pairs([word for word in words if "=" in word], options.SIZED, "size")
     corruptions = pairs.pop("corruptions", None)
     size = find_size(name)._replace(**pairs)
     return name, size._replace(queries=max(1, size.queries)), corruptions
-
-
-SIZED: Final[options.Kinds] = {"queries": int, "corruptions": str, "seconds": float}
 
 
 def check_modes(modes: str | None, engine: str) -> tuple[str, ...]:

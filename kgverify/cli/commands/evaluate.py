@@ -161,7 +161,6 @@ def _diff_command(num_queries: int) -> str:
         "--save",
         "--json",
         "--check",
-        "--memory",
         "--part-size",
         "--queries",
         "--minimum",

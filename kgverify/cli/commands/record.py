@@ -1,6 +1,6 @@
 """`kgverify record`: run one engine and keep its trace."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -18,19 +18,12 @@ from kgverify.trace.files.manifest import count_safe, partial_of
 from kgverify.verification.record import RecordingOptions
 
 
-@dataclass(frozen=True)
-class OverwritingOptions(RecordingOptions):
-    """The options of a recording."""
-
-    overwrite: Annotated[bool, Parameter(alias="--force", negative="")] = False
-
-
 def record(
     *,
     output: Annotated[Path, Parameter(alias="-o", metavar="FILE.h5")],
     engine: options.EngineName | None = None,
     reference: options.EngineName | None = None,
-    recording: Annotated[OverwritingOptions, options.RECORDING] = OverwritingOptions(),
+    recording: Annotated[RecordingOptions, options.RECORDING] = RecordingOptions(),
     work: Annotated[Reference, options.OWN] = Reference(),
     job: Annotated[options.JobOptions, options.OWN] = options.JobOptions(),
     evaluator: Annotated[options.EvaluatorOptions, options.EVALUATOR] = options.EvaluatorOptions(),

@@ -18,7 +18,6 @@ from kgverify.trace.read.trace_file import read_trace
 from kgverify.verification.rebuild import rebuild_goals
 
 Output = Annotated[Path, Parameter(alias="-o", metavar="OUT")]
-Overwrite = Annotated[bool, Parameter(alias="--force", negative="")]
 Switch = Annotated[bool, Parameter(negative="")]
 
 
@@ -29,7 +28,7 @@ def convert(
     *,
     level: LevelName | None = None,
     archive: Switch = False,
-    overwrite: Overwrite = False,
+    overwrite: Switch = False,
 ) -> None:
     """Convert a trace to another level or packing.
 
@@ -60,7 +59,7 @@ def import_(
     output: Output,
     level: LevelName = "steps",
     archive: Switch = False,
-    overwrite: Overwrite = False,
+    overwrite: Switch = False,
 ) -> None:
     """Turn the steps that a prover in any language printed, one JSON object on each line, into a trace.
 
@@ -86,7 +85,6 @@ def export(
     to: Annotated[Path, Parameter(metavar="FILE")],
     candidates: str = "all",
     table: Annotated[str, Parameter(choices=tuple(TABLES))] = "steps",
-    rebuild: bool = True,
 ) -> None:
     """Export a table of some candidates in names, by default one row per step; for .npz, the columns unchanged.
 
@@ -95,11 +93,10 @@ def export(
         to: A name ending in .jsonl, .csv, .npz or .parquet.
         candidates: The candidates: all, or numbers and ranges such as 0,5,10-20.
         table: The table; .npz has all columns.
-        rebuild: Rebuild the goals of a compact trace by replay; otherwise leave them out.
     """
     trace = read_trace(path)
     rows = parse_selection(candidates, len(trace.columns.candidates.query), "--candidates")
-    if rebuild and trace.header.level == TraceLevel.COMPACT:
+    if trace.header.level == TraceLevel.COMPACT:
         trace = rebuild_goals(trace)
     export_trace(trace, rows, to, table=table)
     num_steps = int(trace.columns.candidates.num_steps[rows].sum(dtype=int))
@@ -141,7 +138,7 @@ def join(
     output: Output,
     like: Path | None = None,
     drop_rankings: Switch = False,
-    overwrite: Overwrite = False,
+    overwrite: Switch = False,
 ) -> None:
     """Join the traces of several writers (processes, ranks or machines) into one.
 

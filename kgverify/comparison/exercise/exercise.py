@@ -189,8 +189,12 @@ def explain_missing(
         found = "unknown" if number is None else f"{number:,}"
         parts.append(f"{found} {ITEMS[name]}, {minimum[name]:,} required{who}")
     rest = {name: number for name, number in minimum.items() if name not in {name for name, _ in roles}}
-    how = f"--minimum {describe_minimum(rest)}, or minimum={dict(rest)!r} in Python"
-    return (f"too little was exercised: {'; '.join(parts)}; to accept that: {how}",)
+    return (f"too little was exercised: {'; '.join(parts)}; {advise_minimum(rest)}",)
+
+
+def advise_minimum(minimum: Minimum = NO_MINIMUM) -> str:
+    """Describe how to accept a result that exercised only a minimum."""
+    return f"to accept that: --minimum {describe_minimum(minimum)}, or minimum={dict(minimum)!r} in Python"
 
 
 def describe_minimum(minimum: Minimum) -> str:

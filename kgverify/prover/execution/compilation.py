@@ -25,6 +25,7 @@ from kgverify.files.code_identity import (
     make_private,
     read_driver,
 )
+from kgverify.progress import slow_part
 from kgverify.prover.native.choice import NATIVE, why_not_compiled
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -116,7 +117,7 @@ def compile_function(function: Function, mode: str) -> Function:
         with _explained_failures(mode):
             if is_compiled:
                 return compiled(*arguments)
-            with warnings.catch_warnings():
+            with slow_part("compiling", "about a minute, or seconds if cached"), warnings.catch_warnings():
                 # These warnings are torch's own: before the first CUDA graph, its pool captures a graph without a
                 # launch, and Inductor uses deprecated functions. If warnings are errors, either would fail the
                 # compilation.

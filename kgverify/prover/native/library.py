@@ -22,6 +22,7 @@ from kgverify.errors import UserError
 from kgverify.files.code_identity import find_cache, find_compiler, hash_file, is_private, make_private, open_private
 from kgverify.files.reading import read_file
 from kgverify.files.writing import write_file
+from kgverify.progress import slow_part
 
 SOURCES: Final = ("prover.cpp", "shared.h", "stages.h", "tower.h")
 OPTIONS: Final = ("-O2", "-march=native", "-std=c++17", "-fPIC", "-shared", "-pthread")
@@ -155,7 +156,10 @@ def _compile(compiler: str, folder: Path) -> Path:
     built = folder / "prover.so"
     command = [compiler, *OPTIONS, "-o", str(built), SOURCES[0]]
     try:
-        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, errors="replace", timeout=SECONDS)
+        with slow_part("compiling", "about 10 s, once on this machine"):
+            done = subprocess.run(
+                command, cwd=folder, capture_output=True, text=True, errors="replace", timeout=SECONDS
+            )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise refuse_native(f"the compiler does not run: {error}") from None
     if done.returncode != 0 or not built.is_file():

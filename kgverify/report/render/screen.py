@@ -74,7 +74,8 @@ class Screen(rich.console.Console):
     """
 
     def __init__(self, **settings: Any) -> None:
-        super().__init__(markup=False, highlight=False, emoji=False, **settings)
+        # In a notebook, rich would display the output a second time.
+        super().__init__(markup=False, highlight=False, emoji=False, force_jupyter=False, **settings)
 
     def print(self, *objects: Any, **settings: Any) -> None:
         """Print objects. Keep a single `Text`, which `rich` would replace by its own text, folded without an indent."""
@@ -88,11 +89,7 @@ class Screen(rich.console.Console):
 
     def _render_buffer(self, buffer: Iterable[Segment]) -> str:
         """Return the output, including styles."""
-        return self._write_segments(_escape_segments(list(buffer)))
-
-    def _write_segments(self, segments: Iterable[Segment]) -> str:
-        """Return escaped segments with the terminal codes of their styles."""
-        return super()._render_buffer(segments)
+        return super()._render_buffer(_escape_segments(list(buffer)))
 
 
 def _escape_segments(segments: list[Segment]) -> Iterable[Segment]:

@@ -1,16 +1,13 @@
-"""The report as text for a terminal, and the text of a terminal as HTML for a notebook."""
+"""The report as text for a terminal."""
 
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from html import escape
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from io import StringIO
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
 from rich.console import Group, RenderableType
-from rich.segment import Segment
-from rich.style import Style
 from rich.table import Table
 
 from kgverify.comparison.modulo import describe_modulo
@@ -18,7 +15,7 @@ from kgverify.comparison.result import Cause, Condition, Divergence, Experiment,
 from kgverify.comparison.step_view import Names, StepReader
 from kgverify.engines.protocol import CompilerCaches
 from kgverify.errors import UserError, count_of
-from kgverify.escaping import make_visible, wrap_notebook
+from kgverify.escaping import make_visible
 from kgverify.report import wording
 from kgverify.report.content import ReportContent
 from kgverify.report.render.screen import FittedTable, Screen, Text, list_pairs
@@ -31,8 +28,6 @@ MOST_LINES: Final = 3
 """The number of lines shown for each side of a benign difference."""
 TEXT_WIDTH: Final = 120
 """The width of a report that is not printed on a terminal."""
-# Colours of medium lightness, so that both can be read on white and on black.
-COLOURS: Final = {"red": "#d63a32", "green": "#1f8a3a", "yellow": "#97700a"}
 
 
 def print_report(
@@ -81,38 +76,6 @@ def draw_text(draw: Callable[[Screen], None]) -> str:
     text = StringIO()
     draw(Screen(file=text, width=TEXT_WIDTH, color_system=None))
     return text.getvalue()
-
-
-def render_notebook(draw: Callable[[Screen], None]) -> str:
-    """Return, as escaped HTML with colours for light and dark pages, what a function prints on a console of 120 columns."""
-    console = _Recorder(file=StringIO(), width=TEXT_WIDTH, color_system="standard", force_terminal=True)
-    draw(console)
-    return wrap_notebook("".join(map(_render_segment, console.segments)).rstrip("\n"))
-
-
-class _Recorder(Screen):
-    """A console that keeps its output, escaped as for a terminal, in pieces with one style each."""
-
-    def __init__(self, **settings: object) -> None:
-        super().__init__(**settings)
-        self.segments: list[Segment] = []
-
-    def _write_segments(self, segments: Iterable[Segment]) -> str:
-        self.segments += segments
-        return ""
-
-
-def _render_segment(segment: Segment) -> str:
-    text, style, control = segment
-    css = _render_style(style) if style is not None else ""
-    shown = "" if control else escape(text)
-    return f'<span style="{css}">{shown}</span>' if css and shown.strip() else shown
-
-
-def _render_style(style: Style) -> str:
-    colour = COLOURS.get(style.color.name, "") if style.color is not None else ""
-    parts = (colour and f"color: {colour}", style.bold and "font-weight: bold", style.dim and "opacity: 0.65")
-    return "; ".join(part for part in parts if part)
 
 
 def summary_lines(report: ReportContent) -> list[str]:

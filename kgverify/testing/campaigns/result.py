@@ -18,7 +18,7 @@ from kgverify.comparison.exercise.exercise import NOT_EXERCISED, Exercise, expla
 from kgverify.comparison.result import Verdict
 from kgverify.engines.table import REFERENCE
 from kgverify.errors import UserError, count_of, cut_middle
-from kgverify.escaping import make_visible
+from kgverify.escaping import ShownAsText, make_visible
 from kgverify.files.reading import read_toml
 from kgverify.files.writing import explained, make_folders
 from kgverify.graphs.graph import GraphFile, GraphFiles
@@ -381,7 +381,7 @@ class ReplayedFile(msgspec.Struct, kw_only=True):
     found: str
 
 
-class CampaignResult(Counts, kw_only=True):
+class CampaignResult(ShownAsText, Counts, kw_only=True):
     """The result of a campaign, including the blocks of the earlier campaigns that it resumed.
 
     engine, reference: the engine under test, and the engine that it was compared with
@@ -463,10 +463,6 @@ class CampaignResult(Counts, kw_only=True):
         return "\n".join(
             map(make_visible, describe_campaign(self, lambda file: shlex.join(["kgverify", "replay", file])))
         )
-
-    def __repr__(self) -> str:
-        """Return the first line."""
-        return f"<CampaignResult {str(self).partition(chr(10))[0]}>"
 
 
 def describe_campaign(result: CampaignResult, replay: Callable[[str], str]) -> Iterator[str]:

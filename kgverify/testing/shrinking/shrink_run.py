@@ -17,7 +17,7 @@ from kgverify.engines.plain.choice import PLAIN as PLAIN_MODE
 from kgverify.engines.protocol import Sizes
 from kgverify.engines.table import COMPILED
 from kgverify.errors import UserError, count_of
-from kgverify.escaping import make_visible
+from kgverify.escaping import ShownAsText, make_visible
 from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.graphs.vocabulary import NO_VOCABULARY, Vocabulary
 from kgverify.program.atoms import NamedAtom
@@ -298,8 +298,8 @@ class NoSlice(UserError):
     """An error: no part of the graph was found that diverges like the run."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class ShrunkRun:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class ShrunkRun(ShownAsText):
     """The result of shrinking a divergence of a run.
 
     report:  the report of the run
@@ -374,10 +374,6 @@ class ShrunkRun:
             written.append(written[0].with_name(f"{written[0].stem}.agrees{written[0].suffix}"))
             write_reproducer(self.agreeing, written[1])
         return tuple(written)
-
-    def __repr__(self) -> str:
-        """Return the first line of the text."""
-        return f"<ShrunkRun {str(self).partition(chr(10))[0]}>"
 
     def __str__(self) -> str:
         """Return the signature, the sizes before and after, and the problem."""

@@ -145,6 +145,9 @@ class TraceFile:
         """The columns that the files hold. Rankings are in the last file; the program may be only in the first."""
         return self.files[0].fields | self.files[-1].fields
 
+    def release(self) -> None:
+        """Do nothing, unlike `Trace.release`: the columns that were read are not kept."""
+
     def share_symbols(self, other: "TraceFile") -> None:
         """Reuse the names of another trace, instead of decoding them again, if they are the same byte for byte."""
         own, others = (trace.files[0].read_group("symbols/") for trace in (self, other))

@@ -37,7 +37,6 @@ class LoopWriter:
     policy:      the policy's name, or its complete description; empty: unknown
     facts:       int [F, 3]  the program's facts; the origin of a resolvent is an index into them; optional
     rules:       the program's rules, each a `Rule`, or a list of its atoms as ids, the head first; optional
-    rule_texts:  the rules as text; by default, they are rendered with the names
     level, is_archived, shard_steps: as in `Storage`
     overwrites:  replace an existing trace at `path`
 
@@ -67,7 +66,6 @@ class LoopWriter:
         run: RunInfo | None = None,
         facts: Any = None,
         rules: Sequence[Rule | Sequence[Sequence[int]]] | None = None,
-        rule_texts: Sequence[str] = (),
         level: str = "steps",
         is_archived: bool = False,
         shard_steps: int = 1_000_000,
@@ -84,8 +82,8 @@ class LoopWriter:
         self._symbols = Symbols(tuple(predicates), tuple(constants))
         self._facts = None if facts is None else self._convert(FIELD_OF["program/facts"], facts)
         self._rules = None if rules is None else [_number_variables(rule) for rule in rules]
-        texts = rule_texts or [self._render(rule) for rule in self._rules or ()]
-        self._header = msgspec.structs.replace(self._header, clauses=ClauseTexts(rules=tuple(texts)))
+        texts = tuple([self._render(rule) for rule in self._rules or ()])
+        self._header = msgspec.structs.replace(self._header, clauses=ClauseTexts(rules=texts))
         self._level, self._is_archived, self._shard_steps = level, is_archived, shard_steps
         self._overwrites = overwrites
         self._num_candidates = 0
