@@ -276,7 +276,11 @@ def read_junit(text: str) -> Iterator[str]:
 def read_annotations(text: str) -> Iterator[str]:
     """Yield the titles and the lines of the annotations."""
     for line in text.splitlines():
-        command, title, message = re.fullmatch(r"::(\w+) title=([^:]*)::(.*)", line).groups()
+        command, file, number, title, message = re.fullmatch(
+            r"::(\w+) (?:file=([^,]*),line=(\d+),)?title=([^:]*)::(.*)", line
+        ).groups()
+        if file:
+            yield f"{command} | at {unquote(file)}:{number}"
         yield f"{command} | title: {unquote(title)}"
         if command == "error":
             yield f"{command} | text: {fold(unquote(message))}"
