@@ -1,6 +1,6 @@
 """`kgverify.record`: run one engine and write its trace."""
 
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -11,7 +11,7 @@ from kgverify.engines.table import COMPILED, REFERENCE
 from kgverify.errors import UserError
 from kgverify.files.remote import find_local, find_remote, sent_to
 from kgverify.program.limits import Limits
-from kgverify.progress import Progress, no_progress
+from kgverify.progress import Phase, Progress, no_progress, silent_phase
 from kgverify.runs.fan_out import pipeline_over
 from kgverify.runs.job import EngineLike, Engines, GraphLike, Job, PolicyLike, Proofs, Queries, Reference, Source
 from kgverify.runs.run import describe_work
@@ -67,11 +67,11 @@ def record(
     """
     chosen = Queries.choose(queries, corruptions, seed)
     job = Job(Source(graph), chosen, Engines(engine), Proofs(limits, policy))
-    return record_job(job, path, options, progress=progress)
+    return record_job(job, path, options, phase=lambda title, total: nullcontext(progress))
 
 
 def record_job(
-    job: Job, path: str | Path, options: RecordingOptions = DEFAULT_OPTIONS, *, progress: Progress = no_progress
+    job: Job, path: str | Path, options: RecordingOptions = DEFAULT_OPTIONS, *, phase: Phase = silent_phase
 ) -> Recording:
     """Record the engine of a job; see `record`. UserError as there."""
     engine = job.engines.engine
@@ -97,11 +97,13 @@ def record_job(
     if remote is not None:
         remote.check_writable()
     work = describe_work(run, records=True)
-    with (
-        nullcontext(path) if remote is None else sent_to(remote, MANIFEST) as local,
-        running(engine, run, where=where, work=work)
-        if options.scheduler is None or is_own_reference
-        else pipeline_over(options.scheduler, partial(make_pipeline, engine, run, where=where, work=work)) as pipeline,
-    ):
-        recording = record_run(run, pipeline, local, options, progress=progress)
+    with ExitStack() as stack:
+        local = path if remote is None else stack.enter_context(sent_to(remote, MANIFEST))
+        with phase("building the engine", 0):
+            pipeline = stack.enter_context(
+                running(engine, run, where=where, work=work)
+                if options.scheduler is None or is_own_reference
+                else pipeline_over(options.scheduler, partial(make_pipeline, engine, run, where=where, work=work))
+            )
+        recording = record_run(run, pipeline, local, options, phase=phase)
     return recording if remote is None else replace(recording, path=remote.url)

@@ -24,7 +24,7 @@ from kgverify.errors import UserError
 from kgverify.files.code_identity import UNIDENTIFIED, Code, list_changes, refuse_changes
 from kgverify.files.reading import read_json
 from kgverify.files.writing import make_folder, write_file
-from kgverify.progress import Progress, no_progress
+from kgverify.progress import Phase, Progress, no_progress, silent_phase
 from kgverify.runs.run import Pipeline, Run, build_header
 from kgverify.trace.files.manifest import CODE, partial_of
 from kgverify.trace.model.columns import Candidates, CandidateSet, Columns, StepBatch, join_candidates
@@ -132,7 +132,7 @@ def record(
     path: Path,
     options: RecordingOptions = DEFAULT_OPTIONS,
     *,
-    progress: Progress = no_progress,
+    phase: Phase = silent_phase,
 ) -> Recording:
     """Prove the candidates of a run and write the trace: one file, or a folder of shards if it is large.
 
@@ -144,7 +144,7 @@ def record(
     program = run.graph.program
     proved: list[Candidates] = []
     stored = _StoredCode(pipeline.identify_code())
-    with TraceWriter(
+    writing = TraceWriter(
         path,
         build_header(run, pipeline.engine, options.level),
         program.symbols,
@@ -153,7 +153,8 @@ def record(
         resume=options.resume,
         # Another process may have finished the trace in the meantime.
         overwrites=options.overwrite or options.resume,
-    ) as writer:
+    )
+    with phase(f"recording {pipeline.engine.info.name}", len(candidates.query)) as progress, writing as writer:
         resumed = writer.num_appended
         if resumed and writer.level is TraceLevel.DIGESTS:
             raise UserError(

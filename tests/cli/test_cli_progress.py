@@ -23,6 +23,7 @@ NATIVE = "--mode native --device cpu --queries 4"
     [
         ("evaluate --engine reference --queries 2 --corruptions 5 --part-size 5", "evaluating", 22),
         ("evaluate --engine reference --queries 2 --corruptions 5", "checking a sample", 512),
+        ("record --engine reference --queries 2 --corruptions 5 -o a.h5", "recording reference", 22),
         pytest.param(f"diff {NATIVE} --corruptions 5", "actual: compiled", 44, marks=needs_compiler),
         pytest.param(f"evaluate {NATIVE} --corruptions 20 --rank-only", "evaluating", 104, marks=needs_compiler),
         pytest.param(f"evaluate {NATIVE} --corruptions all --rank-only", "evaluating", 873, marks=needs_compiler),

@@ -46,18 +46,13 @@ def record(
             fix="give compiled, reference, or your own as MODULE:NAME or FILE.py:NAME",
         )
     try:
-        with show_phase(f"recording {recorded}", 0) as progress:
-            engines = options.SideOptions(options.EngineOptions(recorded), evaluator).make()
-            if recorded == REFERENCE:
-                engines = Engines(work)
-            elif work.jobs is not None:
-                raise UserError("is for the reference, which does not run", where="jobs", fix="leave it out")
-            written = record_job(
-                job.make(engines),
-                output,
-                replace(recording, as_reference=is_reference, scheduler=work.scheduler),
-                progress=progress,
-            )
+        engines = options.SideOptions(options.EngineOptions(recorded), evaluator).make()
+        if recorded == REFERENCE:
+            engines = Engines(work)
+        elif work.jobs is not None:
+            raise UserError("is for the reference, which does not run", where="jobs", fix="leave it out")
+        chosen = replace(recording, as_reference=is_reference, scheduler=work.scheduler)
+        written = record_job(job.make(engines), output, chosen, phase=show_phase)
     except KeyboardInterrupt:
         _explain_interruption(output, resume=recording.resume)
         raise
