@@ -3,10 +3,9 @@
 import inspect
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from kgverify.engines.load_engine import SIGNATURE, load_factory
+from kgverify.engines.load_engine import SIGNATURE, load_factory, show_path
 from kgverify.engines.protocol import Engine, Positions, Sizes
 from kgverify.engines.table import COMPILED, MODEL, REFERENCE, SEARCH, Capability, EngineMaker, find_entry, make_entry
 from kgverify.errors import UserError
@@ -167,10 +166,10 @@ def name_with_place(engine: AnyEngine) -> str:
     """Return the name of an engine, with the file and the line of its class or function if known: `mine (mine.py:12)`."""
     made_of: Any = getattr(engine, "made_of", engine)
     try:
-        file, line = Path(inspect.getsourcefile(made_of) or ""), inspect.getsourcelines(made_of)[1]
+        file, line = inspect.getsourcefile(made_of) or "", inspect.getsourcelines(made_of)[1]
     except (OSError, TypeError):
         return name_engine(engine)
-    return f"{name_engine(engine)} ({file.relative_to(Path.cwd()) if file.is_relative_to(Path.cwd()) else file}:{line})"
+    return f"{name_engine(engine)} ({show_path(file)}:{line})"
 
 
 def follows_semantics(engine: AnyEngine) -> bool:
