@@ -205,12 +205,12 @@ def assert_agrees(
             where=name_engine(engine),
             fix="give another problem, such as one drawn by strategies.problems(policies=['shortest'])",
         )
+    for name in laws:
+        if (violation := find_violation(problem, find_law(name), make)) is not None:
+            raise NotConforming(f"{name_with_place(engine)} does not conform\n{violation}")
     failure = Checker(make, make_expected, lockstep).judge(problem)
     if failure is not None:
         if save is not None:
             sides = [write_down(each, default=name_engine(each)) for each in (engine, reference)]
             write_reproducer(make_reproducer(failure, sides[0], reference=sides[1], lockstep=lockstep), Path(save))
         raise NotConforming("\n".join([f"{name_with_place(engine)} does not agree", *describe_failure(failure)]))
-    for name in laws:
-        if (violation := find_violation(problem, find_law(name), make)) is not None:
-            raise NotConforming(f"{name_with_place(engine)} does not conform\n{violation}")

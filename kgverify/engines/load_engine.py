@@ -9,7 +9,7 @@ import sys
 import sysconfig
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any, Final, NoReturn
@@ -152,7 +152,7 @@ def describe_raised(error: BaseException) -> str:
     if isinstance(error, SyntaxError) and error.filename:
         return f"{text} ({error.filename}:{error.lineno})"
     frames = _find_frames(error)
-    return f"{text} ({_show(frames[-1].filename)}:{frames[-1].lineno} in {frames[-1].name})" if frames else text
+    return f"{text} ({show_path(frames[-1].filename)}:{frames[-1].lineno} in {frames[-1].name})" if frames else text
 
 
 def detail_raised(error: BaseException) -> list[str]:
@@ -164,12 +164,15 @@ def detail_raised(error: BaseException) -> list[str]:
 def list_raised(error: BaseException) -> list[str]:
     """Return the lines of the user's code that led to an exception, the innermost first."""
     frames = reversed(_find_frames(error)[-MAX_FRAMES:])
-    return [f"from {_show(frame.filename)}:{frame.lineno} in {frame.name}: {frame.line or ''}" for frame in frames]
+    return [f"from {show_path(frame.filename)}:{frame.lineno} in {frame.name}: {frame.line or ''}" for frame in frames]
 
 
-def _show(file: str) -> str:
+def show_path(file: str) -> str:
     """Return the path of a file, relative to the current folder if it is inside."""
-    return os.path.relpath(file) if Path(file).is_relative_to(Path.cwd()) else file
+    with suppress(OSError):
+        if Path(file).is_relative_to(Path.cwd()):
+            return os.path.relpath(file)
+    return file
 
 
 def _find_frames(error: BaseException) -> list[traceback.FrameSummary]:

@@ -68,11 +68,10 @@ def test_without_a_file_of_the_engine_annotations_stand_at_the_fact_or_rule(fold
     assert "::error file=data/family/train.txt,line=51" in list_annotations("run")
 
 
-@pytest.mark.parametrize(
-    "name", ["../mine.py:Mine", "/etc/passwd:x", "mine.py:None", "broken.py:X", "\0:x", "a" * 9999]
-)
-def test_a_file_outside_of_the_folder_or_without_the_engine_gives_no_line(folder: Path, name: str):
+def test_a_file_outside_of_the_folder_or_without_the_engine_gives_no_line(folder: Path):
     (folder / "broken.py").write_text("class X(" + "(" * 9000)
     kv.verify("countries", kv.Evaluator(mode="plain", faults="fact-cap"), queries=1, corruptions=2, save="run")
-    assert list_annotations("run", "--engine", name)
-    assert all("file=" not in each for each in list_annotations("run", "--engine", name))
+    for name in ("../mine.py:Mine", "/etc/passwd:x", "mine.py:None", "broken.py:X", "\0:x", "a" * 9999):
+        annotations = list_annotations("run", "--engine", name)
+        assert annotations
+        assert all("file=" not in each for each in annotations), name
