@@ -277,15 +277,19 @@ def read_job(report: ReportContent) -> Job:
 
 def load_run_graph(report: ReportContent) -> KnowledgeGraph:
     """Load the graph of a report's job. UserError if it is not found, or was not a file on this machine."""
-    source = read_job(report).source
+    return load_named_graph(read_job(report).source, "the run's graph")
+
+
+def load_named_graph(source: Source, where: str) -> KnowledgeGraph:
+    """Load a graph that a file names, not the user. UserError if it is not found, or was not a file on this machine."""
     files = msgspec.structs.asdict(source.graph).values() if isinstance(source.graph, GraphFiles) else (source.graph,)
     named = [each for value in files for each in (value if isinstance(value, tuple) else (value,))]
     if STANDARD_INPUT in named:
         # Standard input is read only if the user typed `-`, and cannot be read twice.
-        raise UserError("was read from standard input", where="the run's graph", fix="write it to a file")
+        raise UserError("was read from standard input", where=where, fix="write it to a file")
     if any(names_url(each) for each in named if isinstance(each, str)):
         # A stranger's file could make this machine contact any other machine.
-        raise UserError("was read from a URL", where="the run's graph", fix="name it with --graph")
+        raise UserError("was read from a URL", where=where, fix="name it with --graph")
     return source.load()
 
 

@@ -57,5 +57,5 @@ def test_an_engine_without_the_policy_is_rejected():
         return []
 
     unsupported = next(each for each in draw_problems(0) if each.policy.name == "two_tower")
-    with pytest.raises(kv.UserError, match="does not support"):
+    with pytest.raises(kv.UserError, match="refused this problem"):
         kv.assert_agrees(own, unsupported)

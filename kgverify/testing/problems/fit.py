@@ -1,8 +1,8 @@
 """Fit generated problems to the programs that engines support: their names and the forms of their rules."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from itertools import chain, islice
+from itertools import chain, cycle, islice
 from random import Random
 from typing import Final
 
@@ -10,7 +10,7 @@ from kgverify.engines.support import Support
 from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.graphs.vocabulary import Vocabulary
 from kgverify.program.limits import OURS
-from kgverify.runs.engine_makers import AnyEngine, MakePipeline, find_support
+from kgverify.runs.engine_makers import AnyEngine, MakePipeline, find_support, follows_semantics
 from kgverify.testing.checking.guard import find_refused
 from kgverify.testing.problems.decode import draw_simplest
 from kgverify.testing.problems.neighbourhood import cut_problems
@@ -29,11 +29,12 @@ def find_supports(
     it knows.
     """
     declared = tuple(map(find_support, engines))
-    if graph is None or any(each.vocabulary is not None for each in declared):
+    foreign = [make for engine, make in zip(engines, makers, strict=True) if not follows_semantics(engine)]
+    if graph is None or not foreign or any(each.vocabulary is not None for each in declared):
         return declared
     whole = Vocabulary.of(graph)
     named = [replace(problem, vocabulary=whole) for problem in islice(cut_problems(graph), 1)]
-    is_fixed = find_refused(makers, [draw_simplest(OURS)]) and named and not find_refused(makers, named)
+    is_fixed = find_refused(foreign, [draw_simplest(OURS)]) and named and not find_refused(foreign, named)
     return (*declared, Support(whole)) if is_fixed else declared
 
 
@@ -52,18 +53,16 @@ def _fit(problem: Problem, supports: Sequence[Support], rng: Random) -> Problem:
     if known is None or not known.is_closed:
         return problem
     symbols = known.symbols
-    predicates = _choose_names(list_predicates(problem.atoms()), symbols.predicates, rng)
-    fitted = replace_symbols(problem, _choose_names(problem.domain, symbols.constants, rng), predicates)
-    return replace(fitted, vocabulary=known)
+    predicates = _choose_names(list_predicates(problem.atoms()), symbols.predicates, symbols.predicate_ids, rng)
+    constants = _choose_names(problem.domain, symbols.constants, symbols.constant_ids, rng)
+    return replace(replace_symbols(problem, constants, predicates), vocabulary=known)
 
 
-def _choose_names(names: Sequence[str], known: Sequence[str], rng: Random) -> dict[str, str]:
+def _choose_names(names: Sequence[str], known: Sequence[str], ids: Mapping[str, int], rng: Random) -> dict[str, str]:
     """Return known names for the others: of any ids, and often of the lowest and the highest. If there are few, some recur."""
-    taken = {*names} & {*known}
-    free = [name for name in known if name not in taken] or [*known]
+    taken = {name for name in names if name in ids}
     others = [name for name in names if name not in taken]
-    chosen = rng.sample(free, min(len(free), len(others)))
-    for i, end in enumerate((free[-1], free[0])):
-        if i < len(chosen) and end not in chosen and rng.random() < SHARE_OF_ENDS:
-            chosen[i] = end
-    return dict(zip(others, chain(chosen, iter(lambda: rng.choice(free), None)), strict=False))
+    ends = [end for end in (len(known) - 1, 0) if rng.random() < SHARE_OF_ENDS]
+    chosen = dict.fromkeys((*ends, *rng.sample(range(len(known)), min(len(known), len(names)))))
+    free = (known[i] for i in chosen if known[i] not in taken)
+    return dict(zip(others, chain(free, cycle(known)), strict=False))

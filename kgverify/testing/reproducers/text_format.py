@@ -33,7 +33,7 @@ from kgverify.program.limits import NUMBERS, OURS, Dialect, Limits
 from kgverify.program.program import NamedRule
 from kgverify.ranking.draw import ALL
 from kgverify.runs.engine_makers import EAGER, PLAIN, EngineSpec
-from kgverify.runs.job import Source
+from kgverify.runs.job import Source, load_named_graph
 from kgverify.testing.checking.failure import CRASH, LAW, Failure, Signature
 from kgverify.testing.checking.guard import CheckBug
 from kgverify.testing.problems.problem import (
@@ -219,7 +219,7 @@ def _render_item(item: str | int) -> str:
 @lru_cache(maxsize=4)
 def _read_graph(text: str) -> Vocabulary:
     """Return the vocabulary of a graph, whose files are given as JSON. UserError if it cannot be loaded."""
-    return Vocabulary.of(Source(msgspec.json.decode(text, type=GraphFiles)).load())
+    return Vocabulary.of(load_named_graph(Source(msgspec.json.decode(text, type=GraphFiles)), "the vocabulary's graph"))
 
 
 def _list_engine(prefix: str, engine: EngineSpec) -> dict[str, str]:

@@ -265,24 +265,27 @@ class _Side:
 
 
 def find_needed(problem: Problem, touched: Iterable[NamedAtom], oracle: Oracle) -> Problem:
-    """Return a problem with the facts that are likely to be needed, and the others that are, found by halving.
+    """Return a problem with the facts that are likely to be needed, and few others, found by halving.
 
-    The problem must have a vocabulary, which numbers its symbols whichever facts it has.
+    If many others are needed, the result has more of them than necessary.
     """
-    chosen = list(dict.fromkeys(touched))
-    known = set(chosen)
-    rest = [fact for fact in dict.fromkeys(problem.facts) if fact not in known]
+    facts = tuple(dict.fromkeys(problem.facts))
+    chosen = set(touched)
+    rest = [fact for fact in facts if fact not in chosen]
 
     def keep(num: int) -> Problem:
-        return replace(problem, facts=(*chosen, *rest[:num]))
+        known = {*chosen, *rest[:num]}
+        return replace(problem, facts=tuple(fact for fact in facts if fact in known))
 
     for _ in range(MAX_FOUND):
         if oracle.holds(keep(0)):
             return keep(0)
+        if not rest:
+            break
         needed = bisect_left(range(1, len(rest)), True, key=lambda num: oracle.holds(keep(num)))
-        chosen.append(rest[needed])
+        chosen.add(rest[needed])
         rest = rest[:needed]
-    return keep(len(rest))
+    return keep(len(rest)) if oracle.holds(keep(len(rest))) else problem
 
 
 RANDOM_POLICIES: Final = tuple(PolicySpec("two_tower", seed=seed) for seed in range(4))
@@ -393,7 +396,7 @@ class ShrunkRun(ShownAsText):
         if minimum.vocabulary:
             lines.append(f"   needs      {minimum.vocabulary}")
         if refused := describe_refusals(Counter(shrunk.refusals), len(shrunk.refusals), shrunk.num_judged):
-            lines.append(f"   refused    {refused}")
+            lines.append(f"   skipped    {refused}")
         lines.append("")
         program = str(minimum).splitlines()
         if len(program) > MOST_SHOWN:
@@ -518,8 +521,8 @@ def _find_slice(verification: Verification, graph: KnowledgeGraph, number: int, 
                 known = replace(whole, is_closed=False, graph=None) if has_start else whole
                 kept = replace(found, vocabulary=known)
                 if len(found.facts) < len(graph.train) or not oracle.holds(kept):
-                    return found
-                return find_needed(kept, slicers[i].touched(divergence), oracle)
+                    kept = found
+                return find_needed(kept, slicers[i].touched(divergence), oracle) if len(kept.facts) > MANY else kept
     except OutOfBudget:
         if oracle.smallest is not None:
             return oracle.smallest
