@@ -291,7 +291,8 @@ def draw_ranks(expected: Trace, actual: Trace) -> Picture | None:
     shared = sorted(
         sides[0].keys() & sides[1].keys(), key=lambda key: (-abs(log10(sides[1][key] / sides[0][key])), key)
     )
-    if not shared:
+    changed = sum(sides[0][key] != sides[1][key] for key in shared)
+    if not changed:
         return None
     shown = shared[:MOST_BARS]
     labels = [_cut(f"{atoms.get(key, f'query {key[0]}')}, {Side(key[1]).name.lower()}") for key in shown]
@@ -310,7 +311,6 @@ def draw_ranks(expected: Trace, actual: Trace) -> Picture | None:
         shapes += [Text(0, y * ROW, label), Line(at[0], y * ROW - 5, f"H{at[1]}")]
         shapes += [Bar(x - 4, y * ROW - 9, 8, 8, name) for x, name in zip(at, ("expected", "actual"), strict=True)]
         shapes.append(Text(begin + WIDTH + 16, y * ROW, f"{sides[0][key]:g} → {sides[1][key]:g}", "soft"))
-    changed = sum(sides[0][key] != sides[1][key] for key in shared)
     title = f"Ranks of the true triples: {changed:,} of {count_of(len(shared), 'rank')} changed"
     return Picture(f"{title}, the largest changes" if len(shared) > len(shown) else title, tuple(shapes))
 
