@@ -26,9 +26,14 @@ def draw(run: SavedRun, folder: Path) -> dict[str, list[str]]:
 
 def count(texts: list[str]) -> tuple[int, int]:
     """Return the sums of `3 wrong, 4 right`."""
-    found = [re.fullmatch(r"([\d,]+) wrong, ([\d,]+) right", text) for text in texts]
-    pairs = [tuple(int(num.replace(",", "")) for num in each.groups()) for each in found if each]
-    return sum(wrong for wrong, _ in pairs), sum(right for _, right in pairs)
+    nums = {
+        word: [re.search(rf"(?:^|, )([\d,]+) {word}$|^([\d,]+) {word},", text) for text in texts]
+        for word in ("wrong", "right")
+    }
+    wrong, right = (
+        sum(int((each[1] or each[2]).replace(",", "")) for each in found if each) for found in nums.values()
+    )
+    return wrong, right
 
 
 @pytest.mark.parametrize("name", ["faulty", "hostile"])
@@ -45,7 +50,10 @@ def test_the_pictures_have_the_numbers_of_the_report(name: str, tmp_path: Path, 
     wrong, right = count(texts["clauses"][:half])
     num_steps = sum(each.step >= 0 for each in report.divergences)
     assert (wrong, wrong + right) == (num_steps, report.coverage.steps)
-    assert any(text.startswith(f"{num_steps:,} of {report.coverage.candidates:,}") for text in texts["depth"])
+    stage = texts["depth"].index(f"divergences of {first.stage}")
+    assert count(texts["depth"][stage:]) == (len(report.divergences), 0)
+    num_diverged = len({each.candidate for each in report.divergences})
+    assert f"{num_diverged:,} wrong" in texts["depth"][stage - 1]
     sides = [trace.rankings for trace in (report.traces.expected, report.traces.actual)]
     ranks = [(each.optimistic + each.pessimistic) / 2 for each in sides]
     assert {f"{one:g} → {other:g}" for one, other in zip(*ranks, strict=True)} == {
