@@ -5,9 +5,12 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from report_runs import SavedRun
+from report_runs import SavedRun, change
 from test_report_notebook import find_hidden
 
+from kgverify.comparison.result import FeatureValue
+from kgverify.report.render.pictures import draw_pictures
+from kgverify.report.step_document import read_derivations
 from kgverify.report.wording import clip
 
 
@@ -64,3 +67,18 @@ def test_the_pictures_have_the_numbers_of_the_report(name: str, tmp_path: Path, 
 def test_a_run_that_agrees_has_no_pictures(agreeing: SavedRun, tmp_path: Path):
     assert agreeing.render("--svg", tmp_path / "pictures") == "no pictures: no step and no rank differs\n"
     assert [*(tmp_path / "pictures").iterdir()] == []
+
+
+def test_a_report_that_its_traces_contradict_is_drawn(faulty: SavedRun):
+    first, cause = faulty.report.first_cause, faulty.report.causes[0]
+    values = [FeatureValue(float(i), 0, i % 2) for i in range(1000)]
+    when = change(cause.when, values=tuple(values))
+    wrong = tuple(
+        change(first, candidate=candidate, step=step, stage=f"stage {candidate}")
+        for candidate, step in [(10**9, 0), (0, 10**6), (-5, 3), *((i, -1) for i in range(40))]
+    )
+    report = change(faulty.report, divergences=wrong, first_cause=wrong[0], causes=(change(cause, when=when),))
+    sides = faulty.report.traces.expected, faulty.report.traces.actual
+    drawn = draw_pictures(report, *sides, read_derivations(report, *sides))
+    assert set(drawn) == {"step", "condition", "depth", "ranks"}
+    assert all(len(each.render()) < 20_000 for each in drawn.values())

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
-from math import log10
+from math import inf, log10
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -30,6 +30,9 @@ MOST_LEAVES: Final = 8
 
 MOST_BARS: Final = 12
 """The maximum number of bars of a group, or of queries."""
+
+MOST_VALUES: Final = 200
+"""The maximum number of values of a feature that are drawn."""
 
 LABEL: Final = 58
 """The maximum number of characters of a label."""
@@ -168,6 +171,7 @@ def draw_condition(report: ReportContent) -> Picture | None:
 
 def _merge(values: Sequence[FeatureValue]) -> list[tuple[str, int, int]]:
     """Return the numbers of wrong and right instances, of several values together if there are many, but never across a bound."""
+    values = values[:MOST_VALUES]
     for num in range(1, len(values) + 1):
         chunks = [
             same[i : i + num]
@@ -185,10 +189,16 @@ def _merge(values: Sequence[FeatureValue]) -> list[tuple[str, int, int]]:
 
 def draw_clauses(report: ReportContent, expected: Trace) -> Picture | None:
     """Draw the compared steps by the predicate of the selected atom, and by the rules that made a resolvent."""
-    wrong = {
-        (each.candidate, each.step) for each in report.divergences if each.step >= 0 and each.expected != NO_CANDIDATE
-    }
     steps, resolvents = expected.columns.steps, expected.columns.resolvents
+    num_steps = expected.columns.candidates.num_steps.tolist()
+    # A report from elsewhere may refer to steps that the trace does not have.
+    wrong = {
+        (each.candidate, each.step)
+        for each in report.divergences
+        if each.expected != NO_CANDIDATE
+        and 0 <= each.candidate < len(num_steps)
+        and 0 <= each.step < num_steps[each.candidate]
+    }
     if "steps.goal_atoms" not in expected.fields or not wrong:
         return None
     first_step = starts_of(expected.columns.candidates.num_steps)
@@ -226,7 +236,7 @@ def _draw_bars(groups: Iterable[tuple[str, Sequence[tuple[str, int, int]]]]) -> 
     yield Text(7 * LETTER, y, "right", "soft")
     for title, rows in groups:
         shown = rows[:MOST_BARS]
-        most = max((wrong + right for _, wrong, right in shown), default=0)
+        most = max([1, *(wrong + right for _, wrong, right in shown)])
         begin = (max((len(_cut(label)) for label, *_ in shown), default=0) + 2) * LETTER
         y += 2 * ROW
         yield Text(0, y, title, "soft")
@@ -261,7 +271,7 @@ def draw_depth(report: ReportContent) -> Picture | None:
     total = max(report.coverage.candidates, len(firsts))
     diverged = [(part, sum(0 <= each <= part for each in firsts.values())) for part in range(max(firsts.values()) + 1)]
     groups = [("candidates that have diverged by then", [(name(part), num, total - num) for part, num in diverged])]
-    for stage in sorted({stage for stage, _ in parts}, key=wording.stage_order):
+    for stage in sorted({stage for stage, _ in parts}, key=wording.stage_order)[:MOST_BARS]:
         nums = Counter(part for each, part in parts if each == stage)
         groups.append((f"divergences of {wording.clip(stage)}", [(name(part), nums[part], 0) for part in sorted(nums)]))
     return Picture("Growth of divergence", tuple(_draw_bars(groups)))
@@ -304,7 +314,7 @@ def _read_ranks(rankings: Rankings | None) -> dict[tuple[int, int], float]:
         return {}
     realistic = (rankings.optimistic + rankings.pessimistic) / 2
     keys = zip(rankings.query.tolist(), rankings.side.tolist(), strict=True)
-    return {key: rank for key, rank in zip(keys, realistic.tolist(), strict=True) if rank >= 1}
+    return {key: rank for key, rank in zip(keys, realistic.tolist(), strict=True) if 1 <= rank < inf}
 
 
 def _cut(text: str) -> str:
