@@ -117,6 +117,17 @@ class Line(NamedTuple):
     is_chosen: bool
 
 
+MARKS: Final = {
+    "same": "",
+    "missing": "− missing",
+    "extra": "+ extra",
+    "changed": "≠ changed",
+    "moved": "↕ moved",
+    "score": "≠ score",
+}
+"""The words beside two resolvents, by the mark of their pair."""
+
+
 class Pair(NamedTuple):
     """A line with a resolvent of one side or both.
 

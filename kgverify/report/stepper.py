@@ -15,6 +15,7 @@ from kgverify.report.content import ReportContent
 from kgverify.report.proof_tree import TreeLine
 from kgverify.report.render.screen import FittedTable, Text, list_pairs
 from kgverify.report.step_document import (
+    MARKS,
     Derivation,
     Line,
     Mark,
@@ -56,14 +57,6 @@ SEARCH: Final = "/"
 MOST_ITEMS: Final = 40
 """The maximum number of items of a stage shown for each side."""
 
-_MARKS: Final = {
-    "same": "",
-    "missing": "- missing",
-    "extra": "+ extra",
-    "changed": "≠ changed",
-    "moved": "↕ moved",
-    "score": "≠ score",
-}
 _STYLES: Final = {Mark.AGREES: "green", Mark.DIFFERS: "bold red", Mark.FOLLOWS: "yellow", Mark.NOT_HELD: "dim"}
 _SIDES: Final = {"expected": "green", "actual": "red"}
 """The sides and their colours."""
@@ -337,7 +330,7 @@ def _rows(derivation: Derivation) -> Iterator[tuple[str | Text, ...]]:
         else:
             lines = zip((pair.expected, pair.actual), _SIDES.values(), strict=True)
             arrow = "->" if pair.is_culprit else "  "
-            yield f"{arrow} {_MARKS[pair.mark]}", *(_resolvent(pair, line, style) for line, style in lines)
+            yield f"{arrow} {MARKS[pair.mark]}", *(_resolvent(pair, line, style) for line, style in lines)
 
 
 def _resolvent(pair: Pair, line: Line | None, style: str) -> Text:

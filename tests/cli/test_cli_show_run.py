@@ -34,7 +34,7 @@ def test_a_run_opens_at_its_first_divergence_with_the_step_side_by_side(run_dir:
     assert "candidate 0: locatedInCR(armenia, asia)   query 0, head side" in first
     assert "step 1 of 4 expected, 2 actual   <- diverges here" in first
     assert "step 0  agrees  locatedInCR(armenia, asia)  by locatedInCR(X, Z)" in first
-    assert "-> - missing  * locatedInCR(iran, asia)   -1" in first
+    assert "-> − missing  * locatedInCR(iran, asia)   -1" in first
     lines = [line.split() for line in first[first.index("stage by stage") :].splitlines()]
     marks = {line[0 if line[0] != "->" else 1]: line for line in lines if len(line) > 1}
     assert marks["match_facts"][:3] == ["->", "match_facts", "differs"]

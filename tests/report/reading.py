@@ -249,9 +249,6 @@ def _bars(values: Any) -> list[str]:
 
 def derive(report: Any, folder: Path, candidates: Iterable[Mapping[str, str]]) -> dict[str, Any]:
     """Count what renderings count of a report and of the candidates of its expected trace, as a table in CSV has them."""
-    heat: dict[str, Counter[str]] = {}
-    for each in report["divergences"]:
-        heat.setdefault(each["stage"], Counter()).update(["whole" if each["step"] < 0 else f"{each['step']}", "all"])
     further = sorted((each["share"] for each in (report["attribution"] or {}).get("shares", [])), key=abs)[:-12]
     diverging = Counter((f"{each['query']}", each["side"]) for each in report["divergences"])
     is_inconclusive = report["verdict"] == "INCONCLUSIVE"
@@ -267,7 +264,6 @@ def derive(report: Any, folder: Path, candidates: Iterable[Mapping[str, str]]) -
         "further": {"number": len(further), "change": -sum(further)},
         "causes_after": {f"{number}": len(report["causes"]) - number for number in (12, 20)},
         "folder": shlex.quote(str(folder)),
-        "heat": heat,
         "marks": [
             1 if report["lockstep"] or "no such candidate" in (each["expected"], each["actual"]) else 2
             for each in report["divergences"]

@@ -107,29 +107,6 @@ def test_the_waterfall_goes_from_expected_to_actual_and_no_bar_leaves_the_pictur
     assert len(marks) > 2
 
 
-def read_heat_map(run: SavedRun, *places: tuple[str, int]) -> tuple[list[str], dict[str, list[str]]]:
-    """Return the depths of the heat map of divergences at some stages and steps, and the numbers of each stage."""
-    plain = without_causes(run.report)
-    divergences = tuple(change(plain.first_cause, stage=stage, step=step) for stage, step in places)
-    report = change(plain, divergences=divergences, first_cause=divergences[0])
-    page = run.render("--html", "-", report=report)
-    head, *rows = page.partition('<table class="heat">')[2].partition("</table>")[0].split("<tr>")[1:]
-    numbers = {re.findall(r"([\w ]+)</button>", row)[0]: re.findall(r"<td[^>]*>(.*?)</td>", row) for row in rows}
-    return re.findall(r'scope="col">(.*?)</th>', head)[1:-1], numbers
-
-
-def test_the_heat_map_counts_every_divergence_once(faulty: SavedRun):
-    columns, rows = read_heat_map(faulty, ("score", 0), ("score", 0), ("rank", -1), ("match_facts", 3), ("made up", 7))
-    assert columns == ["whole", "0", "1", "2", "3", "4", "5", "6", "7"]
-    assert [*rows] == ["match_facts", "score", "rank", "made up"]
-    assert [row.index(row[-1]) for row in rows.values()] == [4, 1, 0, 8]
-    assert rows["score"] == ["·", "2", *"·······", "2"]
-    columns, rows = read_heat_map(faulty, ("score", 0), ("score", 32767), ("score", 65534))
-    assert len(columns) <= 20
-    assert rows["score"][-1] == "3"
-    assert int(columns[-1].split("–")[-1]) >= 65534
-
-
 def test_junit_passes_the_rankings_that_it_does_not_list_if_none_of_them_diverges(
     faulty: SavedRun, monkeypatch: pytest.MonkeyPatch
 ):

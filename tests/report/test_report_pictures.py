@@ -5,9 +5,12 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from report_runs import SavedRun
+from report_runs import SavedRun, change
 from test_report_notebook import find_hidden
 
+from kgverify.comparison.result import FeatureValue
+from kgverify.report.render.pictures import draw_pictures
+from kgverify.report.step_document import read_derivations
 from kgverify.report.wording import clip
 
 
@@ -26,9 +29,14 @@ def draw(run: SavedRun, folder: Path) -> dict[str, list[str]]:
 
 def count(texts: list[str]) -> tuple[int, int]:
     """Return the sums of `3 wrong, 4 right`."""
-    found = [re.fullmatch(r"([\d,]+) wrong, ([\d,]+) right", text) for text in texts]
-    pairs = [tuple(int(num.replace(",", "")) for num in each.groups()) for each in found if each]
-    return sum(wrong for wrong, _ in pairs), sum(right for _, right in pairs)
+    nums = {
+        word: [re.search(rf"(?:^|, )([\d,]+) {word}$|^([\d,]+) {word},", text) for text in texts]
+        for word in ("wrong", "right")
+    }
+    wrong, right = (
+        sum(int((each[1] or each[2]).replace(",", "")) for each in found if each) for found in nums.values()
+    )
+    return wrong, right
 
 
 @pytest.mark.parametrize("name", ["faulty", "hostile"])
@@ -45,7 +53,10 @@ def test_the_pictures_have_the_numbers_of_the_report(name: str, tmp_path: Path, 
     wrong, right = count(texts["clauses"][:half])
     num_steps = sum(each.step >= 0 for each in report.divergences)
     assert (wrong, wrong + right) == (num_steps, report.coverage.steps)
-    assert any(text.startswith(f"{num_steps:,} of {report.coverage.candidates:,}") for text in texts["depth"])
+    stage = texts["depth"].index(f"divergences of {first.stage}")
+    assert count(texts["depth"][stage:]) == (len(report.divergences), 0)
+    num_diverged = len({each.candidate for each in report.divergences})
+    assert f"{num_diverged:,} wrong" in texts["depth"][stage - 1]
     sides = [trace.rankings for trace in (report.traces.expected, report.traces.actual)]
     ranks = [(each.optimistic + each.pessimistic) / 2 for each in sides]
     assert {f"{one:g} → {other:g}" for one, other in zip(*ranks, strict=True)} == {
@@ -53,5 +64,21 @@ def test_the_pictures_have_the_numbers_of_the_report(name: str, tmp_path: Path, 
     }
 
 
-def test_a_run_that_agrees_has_no_picture_of_a_wrong_step(agreeing: SavedRun, tmp_path: Path):
-    assert set(draw(agreeing, tmp_path / "pictures")) == {"ranks"}
+def test_a_run_that_agrees_has_no_pictures(agreeing: SavedRun, tmp_path: Path):
+    assert agreeing.render("--svg", tmp_path / "pictures") == "no pictures: no step and no rank differs\n"
+    assert [*(tmp_path / "pictures").iterdir()] == []
+
+
+def test_a_report_that_its_traces_contradict_is_drawn(faulty: SavedRun):
+    first, cause = faulty.report.first_cause, faulty.report.causes[0]
+    values = [FeatureValue(float(i), 0, i % 2) for i in range(1000)]
+    when = change(cause.when, values=tuple(values))
+    wrong = tuple(
+        change(first, candidate=candidate, step=step, stage=f"stage {candidate}")
+        for candidate, step in [(10**9, 0), (0, 10**6), (-5, 3), *((i, -1) for i in range(40))]
+    )
+    report = change(faulty.report, divergences=wrong, first_cause=wrong[0], causes=(change(cause, when=when),))
+    sides = faulty.report.traces.expected, faulty.report.traces.actual
+    drawn = draw_pictures(report, *sides, read_derivations(report, *sides))
+    assert set(drawn) == {"step", "condition", "depth", "ranks"}
+    assert all(len(each.render()) < 20_000 for each in drawn.values())

@@ -72,8 +72,11 @@ def report(
         write_result(encode_report(run.report) if name == "json" else FORMATS[name].render(run.report, run), path)
         if path != "-" and name != "json":
             console.print(f"wrote {path}", soft_wrap=True)
-    for picture in write_pictures(run.report, run, svg) if svg is not None else ():
+    pictures = write_pictures(run.report, run, svg) if svg is not None else []
+    for picture in pictures:
         console.print(f"wrote {picture}", soft_wrap=True)
+    if svg is not None and not pictures:
+        console.print("no pictures: no step and no rank differs")
     if github:
         annotations = render_annotations(run.report, lambda each: find_place(run.report, each, engine or ""))
         write_github(annotations, partial(render_markdown, run.report), to_error=bool(num_to_output))

@@ -3,10 +3,9 @@
 import base64
 import hashlib
 import zlib
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from itertools import accumulate, islice
-from math import sqrt
 from typing import Any, Final
 
 import msgspec
@@ -23,6 +22,7 @@ from kgverify.report.render.first_screen import read_first_screen
 from kgverify.report.render.pictures import draw_pictures
 from kgverify.report.render.template import Values, read_packed, render_template
 from kgverify.report.step_document import (
+    MARKS,
     Derivation,
     DerivationReader,
     StepDocument,
@@ -34,9 +34,6 @@ from kgverify.trace.model.trace import Trace
 
 MOST_BARS: Final = 12
 """The number of causes with their own bar; the others share one bar."""
-
-MOST_COLUMNS: Final = 20
-"""The maximum number of depth columns; in deeper derivations several depths share a column."""
 
 MOST_LISTED: Final = 100_000
 """The maximum number of divergences in the list; the JSON report has all."""
@@ -89,6 +86,7 @@ def render_html(report: ReportContent, expected: Trace, actual: Trace, stepped: 
     # The words that the viewer shares with the page, and a summary for programs.
     words = {
         "levels": wording.LEVEL_MEANINGS,
+        "marks": MARKS,
         "causes": [wording.clip(label, ROW_CHARACTERS) for label in labels],
         "firsts": [each.first for each in report.causes[:MOST_CAUSE_LABELS]],
         "total": len(report.divergences),
@@ -139,11 +137,11 @@ def build_page(report: ReportContent, expected: Trace, actual: Trace, stepped: T
     return {
         "metrics": tuple(wording.metric_rows(report, lacking="")),
         "bars": build_waterfall(report),
-        "heat": build_heat_map(report.divergences),
         "pictures": [
             Markup(each.render(is_alone=False)) for each in draw_pictures(report, expected, actual, reader).values()
         ],
         "rows": rows,
+        "marks": MARKS,
         "sources": wording.list_sources(report),
         "commands": rows[0]["detail"]["commands"] if rows else ("kgverify show expected.h5",),
         "viewer": build_viewer(report, reader) if report.divergences else None,
@@ -183,25 +181,6 @@ def build_waterfall(report: ReportContent) -> list[Values]:
         *(draw("gain" if step[1] < 0 else "loss", step, *levels[i : i + 2]) for i, step in enumerate(steps)),
         draw("actual", ("actual", whole.actual, None), 0.0, whole.actual),
     ]
-
-
-def build_heat_map(divergences: Sequence[Divergence]) -> Values:
-    """Count the divergences by stage and depth. Stages are in their order; divergences without a step come first.
-
-    A cell contains its number of divergences, and its heat from 0 to 1.
-    """
-    deepest = max((each.step for each in divergences), default=-1)
-    width = max(1, -(-(deepest + 1) // MOST_COLUMNS))
-    counts = Counter((each.stage, max(each.step, -1) // width) for each in divergences)
-    numbers = range(min(0, *(number for _, number in counts), 0), deepest // width + 1)
-    most = max(counts.values(), default=1)
-    rows = []
-    for stage in sorted({each.stage for each in divergences}, key=wording.stage_order):
-        nums = [counts[stage, number] for number in numbers]
-        cells = [(num, round(sqrt(num / most), 3)) for num in nums]
-        rows.append({"stage": stage, "cells": cells, "total": sum(nums)})
-    depths = [f"{number * width}–{number * width + width - 1}" if width > 1 else str(number) for number in numbers]
-    return {"columns": ["whole", *depths[1:]] if numbers[:1] == range(-1, 0) else depths, "rows": rows}
 
 
 def build_viewer(report: ReportContent, reader: DerivationReader) -> Values:

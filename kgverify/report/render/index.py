@@ -60,7 +60,7 @@ def _describe_setting(report: ReportContent) -> str:
     limits = msgspec.json.decode(msgspec.json.encode(report.limits))
     parts = [
         describe_run(report),
-        f"reference {clip(report.environment.expected.name, NAME_CHARACTERS)}",
+        f"against {clip(report.environment.expected.name, NAME_CHARACTERS)}",
         ", ".join(f"{name} {value}" for name, value in limits.items() if value not in (None, {})),
         f"policy's weights {report.policy.sha256[:12]}" if report.policy.sha256 else "",
         f"equal up to {describe_modulo(report.modulo)}" if report.modulo else "",

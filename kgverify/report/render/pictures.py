@@ -2,8 +2,8 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import accumulate, groupby
-from math import log10
+from itertools import groupby
+from math import inf, log10
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -20,7 +20,7 @@ from kgverify.report import wording
 from kgverify.report.content import ComparedTraces, ReportContent
 from kgverify.report.render.first_screen import compare_values
 from kgverify.report.render.svg import LETTER, ROW, Bar, Line, Picture, Text
-from kgverify.report.step_document import Derivation, DerivationReader, read_derivations
+from kgverify.report.step_document import MARKS, Derivation, DerivationReader, read_derivations
 from kgverify.report.step_document import Line as Resolvent
 from kgverify.trace.model.columns import Rankings, starts_of
 from kgverify.trace.model.trace import Trace
@@ -30,6 +30,9 @@ MOST_LEAVES: Final = 8
 
 MOST_BARS: Final = 12
 """The maximum number of bars of a group, or of queries."""
+
+MOST_VALUES: Final = 200
+"""The maximum number of values of a feature that are drawn."""
 
 LABEL: Final = 58
 """The maximum number of characters of a label."""
@@ -124,15 +127,12 @@ def _list_leaves(found: Derivation | None) -> list[Leaf]:
     """Return the resolvents of a step and the values that differ, each with its mark; empty if nothing shown differs."""
     if found is None or found.note:
         return []
-    marks = {"same": "", "missing": "− missing", "extra": "+ extra", "moved": "↕ moved"}
 
     def name(line: Resolvent | None) -> tuple[str, str] | None:
         return (line.goal, f"by {line.clause}" if line.clause else "") if line is not None else None
 
     leaves = [
-        Leaf(marks.get(pair.mark, "≠ differs"), name(pair.expected), name(pair.actual))
-        for pair in found.pairs
-        if pair.mark != "hidden"
+        Leaf(MARKS[pair.mark], name(pair.expected), name(pair.actual)) for pair in found.pairs if pair.mark != "hidden"
     ]
     if any(leaf.mark for leaf in leaves):
         return leaves
@@ -171,6 +171,7 @@ def draw_condition(report: ReportContent) -> Picture | None:
 
 def _merge(values: Sequence[FeatureValue]) -> list[tuple[str, int, int]]:
     """Return the numbers of wrong and right instances, of several values together if there are many, but never across a bound."""
+    values = values[:MOST_VALUES]
     for num in range(1, len(values) + 1):
         chunks = [
             same[i : i + num]
@@ -188,10 +189,16 @@ def _merge(values: Sequence[FeatureValue]) -> list[tuple[str, int, int]]:
 
 def draw_clauses(report: ReportContent, expected: Trace) -> Picture | None:
     """Draw the compared steps by the predicate of the selected atom, and by the rules that made a resolvent."""
-    wrong = {
-        (each.candidate, each.step) for each in report.divergences if each.step >= 0 and each.expected != NO_CANDIDATE
-    }
     steps, resolvents = expected.columns.steps, expected.columns.resolvents
+    num_steps = expected.columns.candidates.num_steps.tolist()
+    # A report from elsewhere may refer to steps that the trace does not have.
+    wrong = {
+        (each.candidate, each.step)
+        for each in report.divergences
+        if each.expected != NO_CANDIDATE
+        and 0 <= each.candidate < len(num_steps)
+        and 0 <= each.step < num_steps[each.candidate]
+    }
     if "steps.goal_atoms" not in expected.fields or not wrong:
         return None
     first_step = starts_of(expected.columns.candidates.num_steps)
@@ -229,7 +236,7 @@ def _draw_bars(groups: Iterable[tuple[str, Sequence[tuple[str, int, int]]]]) -> 
     yield Text(7 * LETTER, y, "right", "soft")
     for title, rows in groups:
         shown = rows[:MOST_BARS]
-        most = max((wrong + right for _, wrong, right in shown), default=0)
+        most = max([1, *(wrong + right for _, wrong, right in shown)])
         begin = (max((len(_cut(label)) for label, *_ in shown), default=0) + 2) * LETTER
         y += 2 * ROW
         yield Text(0, y, title, "soft")
@@ -239,41 +246,35 @@ def _draw_bars(groups: Iterable[tuple[str, Sequence[tuple[str, int, int]]]]) -> 
             widths = [round(WIDTH * num / most, 1) for num in (wrong, right)]
             yield Bar(begin, y - 12, widths[0], ROW - 5, "wrong")
             yield Bar(begin + widths[0], y - 12, widths[1], ROW - 5, "right")
-            yield Text(begin + sum(widths) + 8, y, f"{wrong:,} wrong, {right:,} right", "wrong" if wrong else "soft")
+            nums = ", ".join(f"{num:,} {word}" for num, word in ((wrong, "wrong"), (right, "right")) if num)
+            yield Text(begin + sum(widths) + 8, y, nums, "wrong" if wrong else "soft")
         if len(rows) > len(shown):
             y += ROW
             yield Text(0, y, f"… and {len(rows) - len(shown):,} more", "soft")
 
 
 def draw_depth(report: ReportContent) -> Picture | None:
-    """Draw the growth of divergence: the candidates that have diverged by each depth."""
-    firsts: dict[int, int] = {}
-    for each in report.divergences:
-        if each.step >= 0 and each.expected != NO_CANDIDATE:
-            firsts[each.candidate] = min(each.step, firsts.get(each.candidate, each.step))
-    if not firsts:
+    """Draw the growth of divergence over the steps, and the divergences of each stage by step; several steps may share a bar."""
+    divergences = [each for each in report.divergences if each.expected != NO_CANDIDATE]
+    if not divergences:
         return None
-    new = Counter(firsts.values())
-    depths = range(max(new) + 1)
-    rows = list(zip(depths, (new[depth] for depth in depths), accumulate(new[depth] for depth in depths), strict=True))
+    width = max(1, -(-(max(each.step for each in divergences) + 1) // MOST_BARS))
+    parts = [(each.stage, max(each.step, -1) // width) for each in divergences]
+    firsts = dict(
+        sorted(((each.candidate, at) for each, (_, at) in zip(divergences, parts, strict=True)), key=lambda x: -x[1])
+    )
+
+    def name(part: int) -> str:
+        first = part * width
+        return "in no step" if part < 0 else f"step {first}" if width == 1 else f"steps {first} to {first + width - 1}"
+
     total = max(report.coverage.candidates, len(firsts))
-    shapes: Shapes = []
-    for y, (depth, num, by_now) in enumerate(rows[:MOST_BARS], 3):
-        shapes += [
-            Text(0, y * ROW, f"step {depth}"),
-            Bar(80, y * ROW - 12, round(WIDTH * by_now / total, 1), ROW - 5, "wrong"),
-            Bar(
-                80 + round(WIDTH * by_now / total, 1),
-                y * ROW - 12,
-                round(WIDTH * (total - by_now) / total, 1),
-                ROW - 5,
-                "right",
-            ),
-            Text(WIDTH + 88, y * ROW, f"{by_now:,} of {total:,}" + (f", {num:,} new" if num else ""), "soft"),
-        ]
-    if len(rows) > MOST_BARS:
-        shapes.append(Text(0, (3 + MOST_BARS) * ROW, f"… {len(firsts):,} of {total:,} by step {max(new)}", "soft"))
-    return Picture("Candidates that have diverged by each step", tuple(shapes))
+    diverged = [(part, sum(0 <= each <= part for each in firsts.values())) for part in range(max(firsts.values()) + 1)]
+    groups = [("candidates that have diverged by then", [(name(part), num, total - num) for part, num in diverged])]
+    for stage in sorted({stage for stage, _ in parts}, key=wording.stage_order)[:MOST_BARS]:
+        nums = Counter(part for each, part in parts if each == stage)
+        groups.append((f"divergences of {wording.clip(stage)}", [(name(part), nums[part], 0) for part in sorted(nums)]))
+    return Picture("Growth of divergence", tuple(_draw_bars(groups)))
 
 
 def draw_ranks(expected: Trace, actual: Trace) -> Picture | None:
@@ -281,20 +282,14 @@ def draw_ranks(expected: Trace, actual: Trace) -> Picture | None:
     sides = [_read_ranks(each.rankings) for each in (expected, actual) if each.rankings is not None]
     if len(sides) < 2:
         return None
-    names, candidates = Names(expected), expected.columns.candidates
-    atoms = {}
-    if expected.labels is not None:
-        for row in np.flatnonzero(expected.labels).tolist():
-            atoms[int(candidates.query[row]), int(candidates.side[row])] = names.atom(
-                tuple(candidates.atom[row].tolist())
-            )
     shared = sorted(
         sides[0].keys() & sides[1].keys(), key=lambda key: (-abs(log10(sides[1][key] / sides[0][key])), key)
     )
-    if not shared:
+    changed = sum(sides[0][key] != sides[1][key] for key in shared)
+    if not changed:
         return None
     shown = shared[:MOST_BARS]
-    labels = [_cut(f"{atoms.get(key, f'query {key[0]}')}, {Side(key[1]).name.lower()}") for key in shown]
+    labels = [f"query {query}, {Side(side).name.lower()}" for query, side in shown]
     begin = (max(map(len, labels)) + 2) * LETTER
     decades = max(1.0, log10(max(side[key] for side in sides for key in shown)))
     shapes: Shapes = [
@@ -310,7 +305,6 @@ def draw_ranks(expected: Trace, actual: Trace) -> Picture | None:
         shapes += [Text(0, y * ROW, label), Line(at[0], y * ROW - 5, f"H{at[1]}")]
         shapes += [Bar(x - 4, y * ROW - 9, 8, 8, name) for x, name in zip(at, ("expected", "actual"), strict=True)]
         shapes.append(Text(begin + WIDTH + 16, y * ROW, f"{sides[0][key]:g} → {sides[1][key]:g}", "soft"))
-    changed = sum(sides[0][key] != sides[1][key] for key in shared)
     title = f"Ranks of the true triples: {changed:,} of {count_of(len(shared), 'rank')} changed"
     return Picture(f"{title}, the largest changes" if len(shared) > len(shown) else title, tuple(shapes))
 
@@ -320,7 +314,7 @@ def _read_ranks(rankings: Rankings | None) -> dict[tuple[int, int], float]:
         return {}
     realistic = (rankings.optimistic + rankings.pessimistic) / 2
     keys = zip(rankings.query.tolist(), rankings.side.tolist(), strict=True)
-    return {key: rank for key, rank in zip(keys, realistic.tolist(), strict=True) if rank >= 1}
+    return {key: rank for key, rank in zip(keys, realistic.tolist(), strict=True) if 1 <= rank < inf}
 
 
 def _cut(text: str) -> str:

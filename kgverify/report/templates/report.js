@@ -2,7 +2,6 @@
 (function () {
   const byId = (id) => document.getElementById(id);
   const ROW = 46;
-  const OUTPUTS = { same: "", missing: "− missing", extra: "+ extra", changed: "≠ changed", moved: "↕ moved", score: "≠ score" };
 
   function setOpen(button, isOpen) {
     button.setAttribute("aria-expanded", String(isOpen));
@@ -417,7 +416,7 @@
           if (kind === "hidden") {
             entries.push(make("tr", null, make("td", { class: "mark" }), make("td", { class: "soft", colspan: 2 }, `… ${hidden.toLocaleString("en")} more, ${differing ? `${differing.toLocaleString("en")} of them different` : "all the same"}`)));
           } else {
-            entries.push(entry(kind !== "same", [isCulprit ? arrow() : "", OUTPUTS[kind] || ""], resolvent(0, left), resolvent(1, right)));
+            entries.push(entry(kind !== "same", [isCulprit ? arrow() : "", words.marks[kind] || ""], resolvent(0, left), resolvent(1, right)));
           }
         }
       }
@@ -541,18 +540,6 @@
       select.addEventListener("change", filter);
     }
     search.addEventListener("input", filter);
-    for (const button of document.querySelectorAll(".heat button")) {
-      button.addEventListener("click", () => {
-        act(() => {
-          stageFilter.value = button.dataset.stage;
-          filter();
-          byId("divergences").scrollIntoView();
-          stageFilter.focus({ preventScroll: true });
-          return `only the divergences of ${button.dataset.stage} are listed`;
-        });
-      });
-    }
-
     page.look = () => ({ at: { ...at }, tree: treeIsOpen });
     page.address = address;
     page.top = () => list.scrollTop;
