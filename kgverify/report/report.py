@@ -130,7 +130,10 @@ class Report(ReportContent, frozen=True, kw_only=True, dict=True, tag_field="for
 
     def _repr_html_(self) -> str:
         """Return the report for a notebook."""
-        return escape_notebook(str(self))
+        from kgverify.report.render.first_screen import render_first_screen
+
+        calls = [f"  {call}   # {purpose}" for call, purpose in self._next_calls().items() if self.divergences]
+        return render_first_screen(self) + (escape_notebook("\n".join(["next", *calls])) if calls else "")
 
 
 def encode_report(report: msgspec.Struct) -> bytes:
