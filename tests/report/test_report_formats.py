@@ -171,7 +171,7 @@ def test_a_candidate_that_only_the_actual_side_has_is_not_shown_in_the_expected_
 def test_annotations_are_escaped_and_one_line_each(any_run: SavedRun):
     lines = any_run.render("--github").splitlines()
     for line in lines:
-        assert re.fullmatch(r"::(error|warning|notice) title=[^:,]*::[^\r\n]*", line)
+        assert re.fullmatch(r"::(error|warning|notice) (file=[^:,]*,line=\d+,)?title=[^:,]*::[^\r\n]*", line)
         assert re.search(r"%(?!25|0A|0D|3A|2C)", line) is None
     kinds = [line.split(" ")[0] for line in lines]
     assert kinds == ["::error"] * len(any_run.report.causes) + ["::notice"]
