@@ -225,7 +225,7 @@ class SourceCode(msgspec.Struct, frozen=True):
     file: str
     line: int
     name: str
-    text: str
+    text: tuple[str, ...]
 
 
 class Cause(msgspec.Struct, frozen=True, kw_only=True):

@@ -16,7 +16,7 @@ class CodeLocation(NamedTuple):
 
     file: str
     line: int
-    text: str
+    text: tuple[str, ...]
 
 
 def locate_code(function: Any) -> CodeLocation | None:
@@ -28,7 +28,7 @@ def locate_code(function: Any) -> CodeLocation | None:
         file, (lines, line) = Path(inspect.getsourcefile(function) or "").absolute(), inspect.getsourcelines(function)
     except (OSError, TypeError):
         return None
-    return CodeLocation(_shorten(file), line, dedent("".join(lines[:MOST_LINES])).rstrip())
+    return CodeLocation(_shorten(file), line, tuple(dedent("".join(lines[:MOST_LINES])).rstrip().split("\n")))
 
 
 def _shorten(file: Path) -> str:

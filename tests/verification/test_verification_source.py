@@ -52,7 +52,7 @@ def test_a_cause_names_the_function_that_the_author_wrote(engine: Any, function:
         line,
         function.__qualname__,
     )
-    assert source.text.splitlines()[-1].strip() == lines[-1].strip()
+    assert source.text[-1].strip() == lines[-1].strip()
     assert f"code: {source.file}:{line}, {function.__qualname__}" in str(report)
 
 
