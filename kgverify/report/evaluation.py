@@ -289,9 +289,9 @@ def _list_queries(report: EvaluationReport) -> Iterator[Row]:
 
 
 def _list_relations(report: EvaluationReport) -> Iterator[Row]:
-    relation = np.array([each.relation for each in report.ranks], object)
+    relation, rankings = np.array([each.relation for each in report.ranks], object), report.rankings
     for name in dict.fromkeys(relation.tolist()):
-        chosen = take_rows(report.rankings, np.flatnonzero(relation == name))
+        chosen = take_rows(rankings, np.flatnonzero(relation == name))
         metrics = compute_metrics(chosen)
         for side in SIDES:
             num = int((chosen.side == Side[side.upper()]).sum()) if side != "both" else len(chosen.side)

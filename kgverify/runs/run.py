@@ -182,7 +182,8 @@ def load_policy(spec: str, graph: KnowledgeGraph, limits: Limits, seed: int) -> 
     raise UserError(
         f"unknown policy {spec!r}",
         where="policy",
-        fix=suggest(spec, specs) or f"choose {' or '.join(specs)}, or give a safetensors file",
+        fix=suggest(spec, specs)
+        or f"choose {' or '.join(specs)}, or give a safetensors file; in Python, also a function",
     )
 
 

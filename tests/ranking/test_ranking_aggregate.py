@@ -31,9 +31,17 @@ def load_mined(name: str, tmp_path: Path) -> tuple[kv.KnowledgeGraph, Any]:
 
 
 @needs_data
-@pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize(
-    "name", ["countries_s3", *(pytest.param(name, marks=pytest.mark.deep) for name in ("family", "wn18rr"))]
+    ("name", "method"),
+    [
+        *(("countries_s3", method) for method in METHODS),
+        *(pytest.param(name, "max-plus", marks=pytest.mark.deep) for name in ("family", "wn18rr")),
+        *(
+            pytest.param(name, method, marks=pytest.mark.exhaustive)
+            for name in ("family", "wn18rr")
+            for method in ("max", "noisy-or")
+        ),
+    ],
 )
 def test_ranks_are_those_of_pyclause(name: str, method: str, tmp_path: Path):
     graph, stored = load_mined(name, tmp_path)

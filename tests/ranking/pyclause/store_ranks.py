@@ -6,11 +6,15 @@ AnyBURL's format, and for each aggregation the optimistic and the pessimistic ra
 PyClause lists the candidates of a query with their scores and rules, and breaks ties by frequency. Here, candidates tie if their
 scores are equal and, except for the highest confidence, so are the confidences of all their rules. Known triples and entities
 outside of the domains are no candidates, and all weights of rule types are 1.
+
+For a query, PyClause applies a rule h(X,c) <= b(X,A) also if A is X or c, but neither with longer bodies nor when it counts the
+predictions of the rule. Rules that predict more in this way are left out.
 """
 
+import re
 import sys
 from collections import Counter, defaultdict
-from itertools import groupby, product
+from itertools import groupby, islice, product
 from pathlib import Path
 
 import numpy as np
@@ -75,8 +79,8 @@ def options():
         chosen.set(f"loader.{kind}_num_unseen", NUM_UNSEEN)
     settings = {
         "loader.d_weight": 1.0, "loader.z_weight": 1.0, "loader.b_max_branching_factor": -1,
-        "ranking_handler.topk": 10**9, "ranking_handler.disc_at_least": -1, "ranking_handler.adapt_topk": False,
-        "ranking_handler.collect_rules": True, "rules_handler.collect_predictions": False,
+        "ranking_handler.filter_w_data": False, "ranking_handler.topk": 10**9, "ranking_handler.disc_at_least": -1,
+        "ranking_handler.adapt_topk": False, "ranking_handler.collect_rules": True, "rules_handler.collect_predictions": False,
     }  # fmt: skip
     for name, value in settings.items():
         chosen.set(name, value)
@@ -98,19 +102,39 @@ def mine(graph, facts, most):
     scored.sort(key=lambda each: (-each[1] / (each[0] + NUM_UNSEEN), each[2]))
     kinds = {}
     for each in scored:
-        has_constant = not each[2].split(" <= ")[0].endswith("(X,Y)")
-        kinds.setdefault((has_constant, each[2].count("(")), []).append(each)
+        kinds.setdefault(find_kind(each[2]), []).append(each)
     share = most // len(kinds)
-    return [each for kind in sorted(kinds) for each in kinds[kind][:share]]
+    usable = ((each for each in kinds[kind] if not predicts_more(each[2], facts)) for kind in sorted(kinds))
+    return [each for some in usable for each in islice(some, share)]
+
+
+def predicts_more(rule, facts):
+    """Return whether a rule h(X,c) <= b(X,A) predicts an X for which A is always X or c."""
+    if find_kind(rule) != ("U_d", 1):
+        return False
+    head, body = (re.findall(r"[(,]([^(),]+)(?=[,)])", side) for side in rule.split(" <= "))
+    (constant,) = set(head) - set("XY")
+    at = body.index("A")
+    relation = rule.split(" <= ")[1].partition("(")[0]
+    pairs = [(triple[2 - 2 * at], triple[2 * at]) for triple in facts if triple[1] == relation]
+    apart = {one for one, other in pairs if other not in (one, constant)}
+    return any(one not in apart for one, _ in pairs if one != constant)
+
+
+def find_kind(rule):
+    """Return AnyBURL's name of a rule's kind, and the number of its body atoms."""
+    head, body = ({*re.findall(r"[(,]([^(),]+)(?=[,)])", side)} for side in rule.split(" <= "))
+    has_constant = [any(not re.fullmatch("[A-Z]", term) for term in side) for side in (head, body)]
+    return ("B" if not has_constant[0] else "U_c" if has_constant[1] else "U_d"), rule.count("(") - 1
 
 
 def rank(graph, rules, aggregation):
     """Return the optimistic and pessimistic ranks of each query and side: int32 [n, 2, 2]."""
     chosen = options()
     chosen.set("ranking_handler.aggregation_function", "noisyor" if aggregation == "noisy-or" else "maxplus")
-    facts, valid, test = (spell(graph, split) for split in ("train", "valid", "test"))
     loader = Loader(chosen.get("loader"))
-    loader.load_data(facts, valid, test)
+    # Known triples are filtered below: PyClause would filter a query as well, if another split repeats it.
+    loader.load_data(spell(graph, "train"), [], spell(graph, "test"))
     loader.load_rules(rules=[rule for _, _, rule in rules], stats=[[num, true] for num, true, _ in rules])
     ranker = RankingHandler(chosen.get("ranking_handler"))
     ranker.calculate_ranking(loader)
@@ -152,7 +176,7 @@ def main(names):
         text = "".join(f"{num}\t{true}\t{true / num}\t{rule}\n" for num, true, rule in rules)
         ranks = {how.replace("-", "_"): rank(graph, rules, how) for how in ("max", "max-plus", "noisy-or")}
         np.savez_compressed(FOLDER / f"{name}.npz", rules=np.frombuffer(text.encode(), np.uint8), **ranks)
-        kinds = Counter((not rule.split(" <= ")[0].endswith("(X,Y)"), rule.count("(")) for _, _, rule in rules)
+        kinds = Counter(find_kind(rule) for _, _, rule in rules)
         print(name, len(rules), dict(kinds), {how: float((2 / each.sum(2)).mean()) for how, each in ranks.items()})
 
 
