@@ -233,7 +233,7 @@ def _draw_bars(groups: Iterable[tuple[str, Sequence[tuple[str, int, int]]]]) -> 
     """Draw a bar for each row of each group: its wrong part, and its right part."""
     y = 2 * ROW
     yield Text(0, y, "wrong", "bold wrong")
-    yield Text(7 * LETTER, y, "right", "soft")
+    yield Text(7 * LETTER, y, "right", "bold right")
     for title, rows in groups:
         shown = rows[:MOST_BARS]
         most = max([1, *(wrong + right for _, wrong, right in shown)])
