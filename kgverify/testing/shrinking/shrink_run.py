@@ -138,6 +138,8 @@ class Slicer:
                 )
                 for n in slots
             ]
+        # The facts that no candidate matched may fill the tables of the batch.
+        yield [self._problem(self.graph.train, self.graph.rules, queries)]
 
     def _cut_ranking(self, divergence: Divergence) -> Iterator[list[Problem]]:
         expected, run = self.verification.expected, self.verification.report.run
