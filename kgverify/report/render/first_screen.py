@@ -80,7 +80,10 @@ def compare_values(expected: Value, actual: Value) -> list[Row]:
         else:
             rows += [Row("− missing", _whole(text), None) for text in left[a:b]]
             rows += [Row("+ extra", None, _whole(text)) for text in right[c:d]]
-    return sorted(rows, key=lambda row: row.expected == row.actual)
+    # A difference of each kind comes first, since the rows may be cut, and equal rows come last.
+    marks = [row.mark for row in rows]
+    order = sorted(range(len(rows)), key=lambda i: (not marks[i], marks.index(marks[i]) < i, i))
+    return [rows[i] for i in order]
 
 
 def _whole(text: str) -> Marked:

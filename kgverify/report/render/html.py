@@ -138,7 +138,7 @@ def build_page(report: ReportContent, expected: Trace, actual: Trace, stepped: T
         "metrics": tuple(wording.metric_rows(report, lacking="")),
         "bars": build_waterfall(report),
         "pictures": [
-            Markup(each.render(is_alone=False)) for each in draw_pictures(report, expected, actual, reader).values()
+            Markup(each.render(is_alone=False)) for each in draw_pictures(report, expected, actual).values()
         ],
         "rows": rows,
         "marks": MARKS,

@@ -5,7 +5,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from math import inf, log10
 from pathlib import Path
-from typing import Final, NamedTuple
+from textwrap import wrap
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,8 +21,6 @@ from kgverify.report import wording
 from kgverify.report.content import ComparedTraces, ReportContent
 from kgverify.report.render.first_screen import compare_values
 from kgverify.report.render.svg import LETTER, ROW, Bar, Line, Picture, Text
-from kgverify.report.step_document import MARKS, Derivation, DerivationReader, read_derivations
-from kgverify.report.step_document import Line as Resolvent
 from kgverify.trace.model.columns import Rankings, starts_of
 from kgverify.trace.model.trace import Trace
 
@@ -43,20 +42,10 @@ WIDTH: Final = 420
 Shapes = list[Text | Bar | Line]
 
 
-class Leaf(NamedTuple):
-    """A resolvent of a step, or another value of it: its text and its clause on each side; None on a side that lacks it."""
-
-    mark: str
-    expected: tuple[str, str] | None
-    actual: tuple[str, str] | None
-
-
-def draw_pictures(
-    report: ReportContent, expected: Trace, actual: Trace, reader: DerivationReader
-) -> dict[str, Picture]:
+def draw_pictures(report: ReportContent, expected: Trace, actual: Trace) -> dict[str, Picture]:
     """Return the pictures of a report by name, without those whose data the run lacks."""
     pictures = {
-        "step": draw_step(report, reader.read(report.first_cause) if report.first_cause else None),
+        "step": draw_step(report),
         "condition": draw_condition(report),
         "clauses": draw_clauses(report, expected),
         "depth": draw_depth(report),
@@ -67,81 +56,48 @@ def draw_pictures(
 
 def write_pictures(report: ReportContent, run: ComparedTraces, folder: str | Path) -> list[Path]:
     """Write the pictures of a report into a folder, each as an SVG image with its name; return their paths."""
-    reader = read_derivations(report, run.expected, run.actual, run.stepped)
     paths = []
     folder = Path(folder)
     with explained(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    for name, picture in draw_pictures(report, run.expected, run.actual, reader).items():
+    for name, picture in draw_pictures(report, run.expected, run.actual).items():
         paths.append(folder / f"{name}.svg")
         write_file(paths[-1], picture.render())
     return paths
 
 
-def draw_step(report: ReportContent, found: Derivation | None) -> Picture | None:
-    """Draw the first wrong step: the goal above its resolvents on both sides, with the difference marked, and the loss."""
+def draw_step(report: ReportContent) -> Picture | None:
+    """Draw the first wrong step: its goal above the values that differ on both sides, and the loss."""
     first = report.first_cause
     if first is None:
         return None
-    leaves = _list_leaves(found) or [
-        Leaf(row.mark, *(("".join(text), "") if text else None for text in (row.expected, row.actual)))
-        for row in compare_values(first.expected, first.actual)
-    ]
-    kept = sorted(sorted(range(len(leaves)), key=lambda i: not leaves[i].mark)[:MOST_LEAVES])
+    rows = sorted(compare_values(first.expected, first.actual), key=lambda row: not row.mark)
     shapes: Shapes = []
     end = 0
     for side, name in enumerate(("expected", "actual")):
-        x, y = side * (LABEL + 6) * LETTER, 3 * ROW
+        x, y = side * (LABEL + 6) * LETTER, 4 * ROW
         engine = getattr(report.environment, name)
         shapes += [
-            Text(x, y, _cut(f"{name}: {engine.name}"), f"bold {name}"),
-            Text(x, y + ROW, _cut(first.goal or first.atom)),
+            Text(x, y - ROW, _cut(f"{name}: {engine.name}"), f"bold {name}"),
+            Text(x, y, _cut(first.goal or first.atom)),
         ]
-        y += ROW
-        for i in kept:
-            mark = leaves[i].mark
-            leaf = leaves[i].actual if side else leaves[i].expected
-            style = "wrong" if mark else ""
-            shapes.append(Line(x + 5, 4 * ROW + 5, f"V{y + ROW - 4}H{x + 22}", "" if leaf else "lacking"))
-            text, clause = leaf or (mark.removeprefix("− ").removeprefix("+ ").replace("extra", "nothing"), "")
-            shapes.append(
-                Text(
-                    x + 26,
-                    y + ROW,
-                    _cut(f"{mark[:1]} {text}" if mark and leaf else text),
-                    f"bold {style}" if mark else "",
-                )
-            )
-            shapes.append(Text(x + 26, y + 2 * ROW - 5, _cut(clause), "soft"))
+        for row in rows[:MOST_LEAVES]:
+            value = row.actual if side else row.expected
+            if value or row.mark:
+                sign, _, word = row.mark.partition(" ")
+                shown = f"{sign} {''.join(value)}".strip() if value else word.replace("extra", "nothing")
+                style = "bold wrong" if row.mark else ""
+                shapes.append(Line(x + 5, 4 * ROW + 5, f"V{y + ROW - 4}H{x + 22}", "" if value else "lacking"))
+                lines = wrap(make_visible(shown), LABEL, subsequent_indent="  ", max_lines=2, placeholder=" …")
+                shapes += [Text(x + 26, y + (1 + 0.75 * i) * ROW, line, style) for i, line in enumerate(lines)]
             y += 2 * ROW
         end = y
-    if len(leaves) > len(kept):
-        shapes.append(Text(0, end + ROW, f"… and {len(leaves) - len(kept):,} more", "soft"))
+    if len(rows) > MOST_LEAVES:
+        shapes.append(Text(0, end + ROW, f"… and {len(rows) - MOST_LEAVES:,} more", "soft"))
         end += ROW
     return Picture(
         wording.clip(wording.describe_divergence(first), 2 * LABEL), (*shapes, *_draw_loss(report, end + ROW))
     )
-
-
-def _list_leaves(found: Derivation | None) -> list[Leaf]:
-    """Return the resolvents of a step and the values that differ, each with its mark; empty if nothing shown differs."""
-    if found is None or found.note:
-        return []
-
-    def name(line: Resolvent | None) -> tuple[str, str] | None:
-        return (line.goal, f"by {line.clause}" if line.clause else "") if line is not None else None
-
-    leaves = [
-        Leaf(MARKS[pair.mark], name(pair.expected), name(pair.actual)) for pair in found.pairs if pair.mark != "hidden"
-    ]
-    if any(leaf.mark for leaf in leaves):
-        return leaves
-    facts = [
-        Leaf("≠ differs", (f"{each.name}: {each.expected}", ""), (f"{each.name}: {each.actual}", ""))
-        for each in found.facts
-        if each.differs
-    ]
-    return [*leaves, *facts] if facts else []
 
 
 def _draw_loss(report: ReportContent, y: float) -> Iterator[Text | Bar]:
