@@ -137,9 +137,7 @@ def build_page(report: ReportContent, expected: Trace, actual: Trace, stepped: T
     return {
         "metrics": tuple(wording.metric_rows(report, lacking="")),
         "bars": build_waterfall(report),
-        "pictures": [
-            Markup(each.render(is_alone=False)) for each in draw_pictures(report, expected, actual).values()
-        ],
+        "pictures": [Markup(each.render(is_alone=False)) for each in draw_pictures(report, expected, actual).values()],
         "rows": rows,
         "marks": MARKS,
         "sources": wording.list_sources(report),
