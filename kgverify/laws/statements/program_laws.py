@@ -20,7 +20,7 @@ from kgverify.laws.law import COUNTS_EVERY_STEP, FORGETS_NAMES, OUR_FILTERS, REJ
 from kgverify.laws.statements.compare_runs import differing, differing_step
 from kgverify.program.atoms import NamedAtom, Variable
 from kgverify.program.outcomes import GoalKind, Origin, Stage
-from kgverify.program.program import NamedRule
+from kgverify.program.program import NamedRule, Symbols
 from kgverify.runs.run import Run
 from kgverify.trace.model.columns import Columns, empty_columns
 from kgverify.trace.model.trace import Trace
@@ -104,6 +104,7 @@ CROWD_RULES = 4
 @law("Predicates and constants under other names, in the same order, have the same derivations.", presumes=None)
 def _renaming(case: Case) -> Iterator[Finding]:
     graph, symbols = case.run.graph, case.program.symbols
+    first = graph.first_symbols.predicates, graph.first_symbols.constants
 
     def other(name: str) -> str:
         return f"{name[::-1]} 'é/2'"
@@ -119,6 +120,7 @@ def _renaming(case: Case) -> Iterator[Finding]:
         **splits,
         rules=rename(graph.rules),
         domains={name: tuple(map(other, constants)) for name, constants in graph.domains.items()},
+        first_symbols=Symbols(*(tuple(map(other, each)) for each in first)),
     )
     yield from differing(case, case.vary(graph=renamed_graph).prove(case.candidates), Stage.RECYCLE)
 
