@@ -25,6 +25,7 @@ from kgverify.trace.model.digests import compute_digests
 from kgverify.trace.model.score_tolerance import accept_score_error
 from kgverify.trace.model.trace import Trace
 from kgverify.trace.model.validate import check_ids
+from kgverify.verification.rounding import EngineRun, measure_bounds
 
 
 def read_steps(columns: Columns) -> list[StepView]:
@@ -76,7 +77,8 @@ class Case:
             columns, case = select_candidates(self.columns, rows), replace(self)
             trace = replace(self.trace, columns=columns, digests=compute_digests(columns))
             # In the place of what these cached properties would compute.
-            vars(case).update(pipeline=self.pipeline, candidates=self.candidates.take(rows), trace=trace)
+            shared = {"pipeline": self.pipeline, "find_rounding": self.find_rounding}
+            vars(case).update(shared, candidates=self.candidates.take(rows), trace=trace)
             return case
 
         return cache(take)
@@ -194,10 +196,23 @@ class Case:
 
         return cache(apply)
 
-    @cached_property
+    @property
     def rounding(self) -> float:
-        """The bound on the absolute rounding error of a score: the engine's declared bound, capped by the judge's."""
-        return accept_score_error(self.engine.info, self.run.policy.info)
+        """The bound on the absolute rounding error of a score: that of kgverify's engines is known, others are measured."""
+        return self.find_rounding()
+
+    @cached_property
+    def find_rounding(self) -> Callable[[], float]:
+        """A function that returns the bound of the whole run. It remembers it, also for samples."""
+
+        def find() -> float:
+            sides = EngineRun("expected", self.engine, self.trace), EngineRun("actual", self.engine, self.trace)
+            measured = measure_bounds(sides)
+            return (
+                accept_score_error(self.engine.info, self.run.policy.info) if measured is None else measured.value / 2
+            )
+
+        return cache(find)
 
     @cached_property
     def names(self) -> Names:

@@ -27,14 +27,6 @@ from kgverify.trace.model.trace import Trace
 from kgverify.verification.judgement import Effort
 
 
-def lockstep_comparer(run: Run, expected: Trace, actual: Pipeline, phase: Phase, options: Options) -> Comparer:
-    """Return a comparer of every step of the expected trace with the actual engine's step from the same goal."""
-    positions = positions_of(expected.columns)
-    with phase("one step from each expected goal", 0):
-        stepped = actual.engine.step(positions)
-    return compare_steps(run, actual, expected, lockstep_columns(expected.columns), stepped, options)
-
-
 def compare_steps(
     run: Run, actual: Pipeline, expected: Trace, steps: Columns, stepped: Columns, options: Options
 ) -> Comparer:
@@ -221,15 +213,18 @@ class Compared(NamedTuple):
         return (self.comparer,) if self.stepper is None else (self.comparer, self.stepper)
 
 
-def compare(task: Task, traces: tuple[Trace, ...]) -> Compared:
-    """Compare the traces: in lockstep, every step from the expected goals; else the free runs, and steps after near-ties."""
+def compare(task: Task, traces: tuple[Trace, ...], stepped: Columns | None) -> Compared:
+    """Compare the traces: in lockstep, every step from the expected goals; else the free runs, and steps after near-ties.
+
+    stepped: in lockstep, the actual engine's steps from the expected goals; else None
+    """
     comparer = Comparer(traces[0], traces[1], task.options)
     actual = task.pipelines[1]
-    if not task.equality.lockstep:
+    if stepped is None:
         with task.phase("comparing", 0):
             ran = comparer.compare()
         found = follow_near_ties(comparer, ran, task.run, actual, task.phase)
         return Compared(traces, comparer, None, *found)
-    stepper = lockstep_comparer(task.run, traces[0], actual, task.phase, task.options)
+    stepper = compare_steps(task.run, actual, traces[0], lockstep_columns(traces[0].columns), stepped, task.options)
     with task.phase("comparing", 0):
         return Compared(traces, comparer, stepper, *compare_in_lockstep(stepper, comparer))

@@ -75,6 +75,7 @@ class EngineRun(NamedTuple):
 
     rows:    the candidates that were proved again
     again:   their columns in the second run; None if no candidate was proved again
+    stepped: the engine's steps from the expected goals, each as a candidate with one step; None if it took none
     """
 
     role: str
@@ -82,6 +83,7 @@ class EngineRun(NamedTuple):
     trace: Trace
     rows: NDArray[np.int64] = NO_ROWS
     again: Columns | None = None
+    stepped: Columns | None = None
 
 
 class _Measured(NamedTuple):
@@ -105,14 +107,19 @@ def _find_most(expected: _Measured | None, resolvents: Resolvents, float_types: 
 
 
 def measure_tolerance(sides: tuple[EngineRun, EngineRun], accepted: float | str | None = None) -> ScoreTolerance | None:
-    """Return the tolerance of scores between two engines that ran; None if no measurement is needed.
+    """Return the tolerance of scores between two engines that ran; None if it is known, or if all their scores are equal.
 
     accepted: the error of the actual scores that the user accepts, in nats, or the float type whose errors are accepted
     """
+    return None if _are_all_equal(sides) else measure_bounds(sides, accepted)
+
+
+def measure_bounds(sides: tuple[EngineRun, EngineRun], accepted: float | str | None = None) -> ScoreTolerance | None:
+    """Return the tolerance as `measure_tolerance` does, even if all scores are equal; None if it is known."""
     scores = [side.trace.columns.resolvents.score for side in sides]
     is_known = all(side.trace.header.engine.name in OWN_ENGINES for side in sides)
     lacks_scores = any(SCORES not in side.trace.fields for side in sides)
-    if isinstance(accepted, float | int) or is_known or lacks_scores or _are_all_equal(sides):
+    if isinstance(accepted, float | int) or is_known or lacks_scores:
         return None
     float_types = [_name_float_type(side.trace.header, each) for side, each in zip(sides, scores, strict=True)]
     if accepted is not None:
@@ -203,14 +210,14 @@ def _join(
 
 
 def _are_all_equal(sides: tuple[EngineRun, EngineRun]) -> bool:
-    """Return whether all scores are equal in every bit, between the sides and between two runs of a side."""
-    pairs = [(sides[0].trace.columns, sides[1].trace.columns)]
+    """Return whether all scores are equal in every bit: between the sides, between two runs of a side, and in lockstep."""
+    columns = [side.trace.columns for side in sides]
+    pairs = [(columns[0], columns[1])]
     pairs += [(s.trace.reader.gather_candidates(s.rows), s.again) for s in sides if s.again is not None]
-    return all(
-        np.array_equal(first.resolvents.score, other.resolvents.score, equal_nan=True)
-        and np.array_equal(first.candidates.log_probability, other.candidates.log_probability, equal_nan=True)
-        for first, other in pairs
-    )
+    scores = [(first.resolvents.score, other.resolvents.score) for first, other in pairs]
+    scores += [(first.candidates.log_probability, other.candidates.log_probability) for first, other in pairs]
+    scores += [(columns[0].resolvents.score, s.stepped.resolvents.score) for s in sides if s.stepped is not None]
+    return all(np.array_equal(first, other, equal_nan=True) for first, other in scores)
 
 
 def _name_float_type(header: Header, scores: NDArray[np.floating]) -> str:

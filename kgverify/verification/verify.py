@@ -14,7 +14,14 @@ from kgverify.comparison.compare import Comparer, Options
 from kgverify.comparison.equality import DEFAULT_EQUALITY, Equality
 from kgverify.comparison.rankings import compare_rankings
 from kgverify.comparison.result import ROLES, SCORES_BEFORE, Attribution, Cause, Comparison, Verdict
-from kgverify.engines.protocol import DescribedEngine, Engine, ExplainedEngine, NumberedEngine, candidate_set
+from kgverify.engines.protocol import (
+    DescribedEngine,
+    Engine,
+    ExplainedEngine,
+    NumberedEngine,
+    candidate_set,
+    positions_of,
+)
 from kgverify.errors import use_words
 from kgverify.program.outcomes import Outcome
 from kgverify.progress import Phase, Progress, no_progress, silent_phase
@@ -157,13 +164,16 @@ def verify(
     pipelines = expected, actual
     sides, declared = _run_both(run, pipelines, equality.determinism, phase, compilations)
     traces = sides[0].trace, sides[1].trace
+    hidden = _find_hidden(pipelines) if equality.lockstep else ()
+    equality = replace(equality, lockstep=equality.lockstep and not hidden)
+    if equality.lockstep:
+        with phase("one step from each expected goal", 0):
+            sides = sides[0], sides[1]._replace(stepped=actual.engine.step(positions_of(traces[0].columns)))
     with phase("measuring the rounding of scores", 0):
         tolerance = measure_tolerance(sides, equality.accepted_error)
     repetition = judge_repetition(run, sides, Options(equality=equality, tolerance=tolerance))
-    hidden = _find_hidden(pipelines) if equality.lockstep else ()
-    equality = replace(equality, lockstep=equality.lockstep and not hidden)
     task = Task(run, pipelines, equality, tolerance, effort, phase)
-    compared = compare(task, rank_alike(run, pipelines, traces))
+    compared = compare(task, rank_alike(run, pipelines, traces), sides[1].stepped)
     comparison, causes, attribution = _explain(task, compared, declared, is_repeating=not repetition.reasons)
     comparison = _judge_repeated(comparison, causes, repetition)
     report = judge(

@@ -291,3 +291,48 @@ def test_a_mask_of_large_numbers_does_not_widen_the_bound():
     report = kv.verify("countries", Hotter, reference=Masked, **SMALL)
     assert (report.verdict, report.first_divergence.stage) == (kv.Verdict.DIVERGE, "score")
     assert report.rounding.bound < 1e-2
+
+
+class ByBatch(Net):
+    """Adds in another order in batches of more than 3 goals, as a matrix product may: right."""
+
+    fault = 0.0
+
+    def take_steps(self, queries, visited):
+        self.stride, self.offset = (-1, self.fault) if len(queries) > 3 else (1, 0.0)
+        return super().take_steps(queries, visited)
+
+    def add(self, products):
+        return super().add(products) + np.float32(self.offset)
+
+
+class WrongByBatch(ByBatch):
+    """Gives other scores in batches of more than 3 goals."""
+
+    fault = 1e-3
+
+
+THREE_QUERIES = kv.parse_problem(
+    "p(a, b).\np(b, c).\nq(X, Y) :- p(X, Y).\nq(X, Y) :- p(X, Z), q(Z, Y).\n?- q(a, c).\n?- q(b, c).\n"
+    "?- q(a, b).\nlimits: max_depth 4, max_atoms 4, max_resolvents 8, exclude_query yes\n"
+)
+CALLS = {
+    "assert_agrees": lambda engine: kv.assert_agrees(engine, THREE_QUERIES, reference=engine, lockstep=False),
+    "lockstep": lambda engine: kv.assert_agrees(engine, THREE_QUERIES, reference=engine),
+    "laws": lambda engine: kv.assert_agrees(engine, THREE_QUERIES, reference=engine, lockstep=False, laws=["twice"]),
+    "check_engine": lambda engine: kv.check_engine(
+        engine, reference=engine, problems=[THREE_QUERIES], minimum={}
+    ).raise_if_broken(),
+    "assert_equivalent": lambda engine: kv.assert_equivalent(engine, reference=engine, examples=3, minimum={}),
+}
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+def test_an_engine_whose_last_bits_depend_on_its_batch_agrees_with_itself(call):
+    call(ByBatch)
+
+
+@pytest.mark.parametrize("name", ["lockstep", "laws"])
+def test_an_error_of_a_score_in_batches_of_some_sizes_is_found(name):
+    with pytest.raises(kv.NotConforming, match="score"):
+        CALLS[name](WrongByBatch)

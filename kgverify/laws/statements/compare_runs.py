@@ -34,7 +34,7 @@ def differing(
 ) -> Iterator[Finding]:
     """Yield the first difference of each derivation from another run of the same candidates.
 
-    Scores may differ by the engine's declared error on both sides. Nothing is reported after a choice between scores
+    Scores may differ by the engine's rounding error on both sides. Nothing is reported after a choice between scores
     that are closer than that.
 
     actual:   the columns of the other run

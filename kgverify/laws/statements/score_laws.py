@@ -14,7 +14,7 @@ ROUNDING = 1e-9
 
 
 @law(
-    "A score depends on the goal and the resolvent alone: equal ones have equal scores, within twice the declared error.",
+    "A score depends on the goal and the resolvent alone: equal ones have equal scores, within twice the error of rounding.",
     runs_again=False,
 )
 def _score_of_step(case: Case) -> Iterator[Finding]:
@@ -23,23 +23,24 @@ def _score_of_step(case: Case) -> Iterator[Finding]:
         for each in step.resolvents:
             if each.kind == GoalKind.GOAL:
                 first = seen.setdefault((step.goal, each.atoms), each.score)
-                if not abs(first - each.score) <= 2 * case.rounding:
+                if first != each.score and not abs(first - each.score) <= 2 * case.rounding:
                     actual = f"{each.score!r} for {case.names.goal(each.atoms)}"
                     yield Finding(*at, Stage.SCORE, "score", f"{first!r}, as elsewhere", actual)
 
 
 @law(
-    "A score is what the policy's formula gives in float64, exactly for `shortest`, else within the declared error.",
+    "A score is what the policy's formula gives in float64, exactly for `shortest`, else within the error of rounding.",
     runs_again=False,
 )
 def _score_formula(case: Case) -> Iterator[Finding]:
     policy = case.run.policy
+    formula_error = ROUNDING if policy.weights else 0.0
     formula = score_shortest if policy.name == "shortest" else score_two_tower(policy.weights, policy.num_blocks)
-    allowed = case.rounding + (ROUNDING if policy.weights else 0.0)
     for at, step in case.walk():
         # Even if names are kept, scores are those of canonical goals.
         goals = [number_variables(each.atoms) if step.goal else () for each in step.resolvents]
         scores = formula(number_variables(step.goal), [Resolvent(goal, Origin.NONE, 0) for goal in goals])
         for each, expected in zip(step.resolvents, scores, strict=True):
-            if each.kind == GoalKind.GOAL and not abs(each.score - expected) <= allowed:
+            error = abs(each.score - expected)
+            if each.kind == GoalKind.GOAL and error != 0 and not error <= case.rounding + formula_error:
                 yield Finding(*at, Stage.SCORE, "score", repr(float(expected)), repr(each.score))

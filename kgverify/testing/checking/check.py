@@ -8,13 +8,14 @@ from typing import Final, NamedTuple
 import msgspec
 import numpy as np
 
-from kgverify.comparison.comparable import has_steps
+from kgverify.comparison.comparable import has_steps, lockstep_columns
 from kgverify.comparison.compare import Comparer, Options
 from kgverify.comparison.equality import Equality
 from kgverify.comparison.exercise.count import count_columns
 from kgverify.comparison.exercise.exercise import NO_MINIMUM, NOT_EXERCISED, Exercise
 from kgverify.comparison.rankings import compare_rankings
 from kgverify.comparison.result import Comparison, Divergence, Verdict
+from kgverify.engines.protocol import positions_of
 from kgverify.errors import MissingDependency, UserError
 from kgverify.garbage_collection import without_garbage_collection
 from kgverify.progress import silent_phase
@@ -38,7 +39,7 @@ from kgverify.testing.problems.problem import Problem
 from kgverify.trace.model.columns import Columns, Rankings, are_equal, empty_columns, select_candidates
 from kgverify.trace.model.trace import Trace
 from kgverify.verification.judgement import FULL, Effort
-from kgverify.verification.lockstep import follow_near_ties, lockstep_comparer
+from kgverify.verification.lockstep import compare_steps, follow_near_ties
 from kgverify.verification.rounding import EngineRun, measure_tolerance
 from kgverify.verification.verify import Verification, verify
 
@@ -193,24 +194,30 @@ class Checker:
         pipeline = merged.with_unranked(self.make(run, merged.sizes))
         columns = pipeline.engine.prove(pipeline.draw_for(run))
         found: set[int] = set()
-        options = Options()
         build = partial(build_trace, run, pipeline.engine, columns, None)
         # Only consistent columns can be ranked.
         trace = None if are_equal(batch.columns, columns) else build()
         rankings = pipeline.rank_finite(run, columns.candidates)
-        if trace is not None or not are_equal(batch.rankings or (), rankings or ()):
-            traces = batch.expected, replace(trace or build(), rankings=rankings)
-            sides = (
-                EngineRun("expected", batch.pipeline.engine, traces[0]),
-                EngineRun("actual", pipeline.engine, traces[1]),
-            )
-            options = Options(tolerance=measure_tolerance(sides))
+        is_equal = trace is None and are_equal(batch.rankings or (), rankings or ())
+        stepped = None
+        if self.lockstep and all(has_steps(each.engine.info) for each in (batch.pipeline, pipeline)):
+            stepped = pipeline.engine.step(positions_of(batch.columns))
+        if is_equal and stepped is None:
+            return found
+        traces = batch.expected, replace(trace or build(), rankings=rankings)
+        sides = (
+            EngineRun("expected", batch.pipeline.engine, traces[0]),
+            EngineRun("actual", pipeline.engine, traces[1], stepped=stepped),
+        )
+        options = Options(tolerance=measure_tolerance(sides))
+        if not is_equal:
             expected, actual = rank_alike(run, (batch.pipeline, pipeline), traces)
             comparer = Comparer(expected, actual, options)
             comparison, _ = follow_near_ties(comparer, comparer.compare(), run, pipeline, silent_phase)
             found = _find_differing(merged, compare_rankings(comparison, expected, actual))
-        if self.lockstep and all(has_steps(each.engine.info) for each in (batch.pipeline, pipeline)):
-            stepper = lockstep_comparer(run, batch.expected, pipeline, silent_phase, options)
+        if stepped is not None:
+            steps = lockstep_columns(batch.columns)
+            stepper = compare_steps(run, pipeline, batch.expected, steps, stepped, options)
             found |= _find_differing(merged, stepper.compare())
         return found
 
