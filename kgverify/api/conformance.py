@@ -8,7 +8,7 @@ from dataclasses import replace
 from math import inf
 from pathlib import Path
 from time import monotonic
-from typing import Any
+from typing import Any, Final
 
 from kgverify.api.verify import verify_job
 from kgverify.arguments import checked
@@ -31,7 +31,7 @@ from kgverify.errors import UserError, count_of
 from kgverify.interrupts import OutOfTime, stop_after
 from kgverify.laws.catalogue import find_law
 from kgverify.laws.replay import find_violation
-from kgverify.program.limits import Dialect, Limits
+from kgverify.program.limits import DeclaredLimits, Dialect
 from kgverify.report.report import Report
 from kgverify.runs.engine_makers import AnyEngine, find_dialect, find_maker, name_engine, name_with_place
 from kgverify.runs.job import Engines, GraphLike, Job, Proofs, Queries, Source, job_of, write_down
@@ -40,6 +40,11 @@ from kgverify.testing.checking.check import Checker
 from kgverify.testing.checking.guard import find_refused
 from kgverify.testing.problems.problem import Problem
 from kgverify.testing.reproducers.text_format import make_reproducer, write_reproducer
+
+NOT_AS_A_WHOLE: Final = (
+    "the time ended before one query was compared on the whole graph; fix: allow more, such as seconds=600 (in pytest"
+    " --kgverify-seconds 600), or give a smaller graph"
+)
 
 
 @refuse_exit()
@@ -109,10 +114,10 @@ def assert_equivalent(
         found = check_engine(engine, graph=source.load(), problems=(), seconds=seconds / 2, **given)
         if found.verdict is Verdict.DIVERGE:
             raise NotConforming(found)
-        job = Job(source, chosen, sides, Proofs(Limits(dialect=own)), equality)
+        job = Job(source, chosen, sides, Proofs(DeclaredLimits(dialect=own)), equality)
     report, text = _verify_in_time(job, seconds - (monotonic() - begun))
     verdicts = {each.verdict for each in (report, found) if each is not None}
-    if Verdict.DIVERGE in verdicts or Verdict.AGREE not in verdicts:
+    if report is None or Verdict.DIVERGE in verdicts or Verdict.AGREE not in verdicts:
         verb = " does not agree" if Verdict.DIVERGE in verdicts else ""
         raise NotConforming("\n".join([f"{name_with_place(engine)}{verb}: {text}", *_describe(report, found)]))
     stopped = [found.stopped] if found is not None and found.stopped else []
@@ -144,7 +149,7 @@ def _describe(report: Report | None, found: Conformance | None) -> list[str]:
     """Return the first divergence of a report, or the reasons why a check decided nothing."""
     if report is not None and report.first_divergence is not None:
         return [*describe_first(report.first_divergence), "kgverify.verify(graph, engine) shows the whole report"]
-    reasons = report.reasons if report is not None else ()
+    reasons = report.reasons if report is not None else (NOT_AS_A_WHOLE,)
     return [*(f"inconclusive: {each}" for each in reasons), *([] if found is None else str(found).splitlines())]
 
 

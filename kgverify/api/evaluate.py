@@ -24,7 +24,7 @@ from kgverify.evaluation.judge import LEAST, choose_num_checked, report_evaluati
 from kgverify.evaluation.parts import write_summary
 from kgverify.evaluation.proving import ProcessGroup, explain_out_of_memory
 from kgverify.files.reading import read_json
-from kgverify.program.limits import Limits
+from kgverify.program.limits import DeclaredLimits, Limits
 from kgverify.progress import Phase, silent_phase
 from kgverify.ranking.draw import ALL
 from kgverify.ranking.intervals import compare_pairs
@@ -255,7 +255,7 @@ def _aggregate(
     given = {
         "engine and its options": not is_default,
         "policy": proofs.policy not in (SHORTEST.name, SHORTEST),
-        "limits": proofs.limits not in (None, Limits()),
+        "limits": proofs.limits not in (None, DeclaredLimits(), Limits()),
         "save": save is not None,
         "rank_only": options.rank_only,
         "scheduler": options.scheduler is not None or group.size > 1,

@@ -26,6 +26,7 @@ from kgverify.runs.engine_makers import (
     as_maker,
     compiled_maker,
     find_factory,
+    find_limits,
     make_for,
     make_reference,
     name_engine,
@@ -94,6 +95,13 @@ def make_pipeline(engine: EngineLike, run: Run, *, where: str = "engine", work: 
         require_trial(factory, pipeline.engine.info)
         return pipeline
     title = f"{where} {name_engine(given)}"
+    for name, most in find_limits(factory).items():
+        if (limit := getattr(run.limits, name)) > most:
+            raise UserError(
+                f"declares {name} = {most}, and the limit {name} is {limit}",
+                where=title,
+                fix=f"give both engines the smaller one: --limits {name}={most}, in Python Limits({name}={most})",
+            )
     if not isinstance(factory, type) and callable(getattr(factory, "prove", None)):
         # This engine is already made.
         ready = adapt_pipeline(factory)

@@ -127,5 +127,6 @@ def _verify(job: Job, command: str, phase: Phase) -> tuple[Report, Verification]
     made = found.report.environment
     written = zip((sides.engine, reference), (made.actual, made.expected), strict=True)
     engines = Engines(*(of_info(write_down(each, default=""), info) for each, info in written))
-    encoded = encode_job(replace(job, source=Source(run.graph), engines=engines))
+    proofs = replace(job.proofs, limits=run.limits)
+    encoded = encode_job(replace(job, source=Source(run.graph), engines=engines, proofs=proofs))
     return found.report.with_traces(found, command=command, job=encoded), found

@@ -289,7 +289,7 @@ class JobOptions:
 
     def make(self, engines: Engines = Engines(), equality: Equality = DEFAULT_EQUALITY) -> Job:
         """Return the job that the options describe; loads the graph."""
-        queries, limits, loaded = self.queries, self.proofs.read_limits(), self.source.load()
+        queries, limits, loaded = self.queries, self.proofs.given_limits(), self.source.load()
         num = len(loaded.queries(queries.split))
         if queries.number is not None and num < queries.number <= MOST and is_typed("--queries"):
             print_warning(f"--queries {queries.number}: the split {queries.split} has {num:,}, and all are taken")

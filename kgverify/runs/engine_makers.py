@@ -186,6 +186,12 @@ def find_support(engine: object) -> Support:
     return _find_declared(engine, "support", ANY_PROGRAM)
 
 
+def find_limits(*engines: object) -> dict[str, int]:
+    """Return the smallest `max_depth` and `max_atoms` that engines or their factories declare. UserError as above."""
+    declared = {name: [_find_declared(each, name, 0) for each in engines] for name in ("max_depth", "max_atoms")}
+    return {name: min(filter(None, values)) for name, values in declared.items() if any(values)}
+
+
 def _find_declared(engine: object, name: str, default: T) -> T:
     named = engine if isinstance(engine, str) else engine.name if isinstance(engine, EngineSpec) else ""
     made = load_factory(named, "--engine") if named and not EngineSpec(named).is_own else engine

@@ -22,9 +22,9 @@ from kgverify.files.remote import names_url
 from kgverify.graphs.formats.ids import PykeenObject
 from kgverify.graphs.graph import GraphFiles, KnowledgeGraph
 from kgverify.graphs.load import load_graph
-from kgverify.program.limits import Limits
+from kgverify.program.limits import DeclaredLimits, Limits
 from kgverify.report.content import ReportContent
-from kgverify.runs.engine_makers import EAGER, PLAIN, EngineSpec
+from kgverify.runs.engine_makers import EAGER, PLAIN, EngineSpec, find_limits
 from kgverify.runs.run import MOST, Run, load_policy
 from kgverify.trace.model.header import EngineInfo
 
@@ -166,9 +166,12 @@ PolicyLike: TypeAlias = str | Policy | Callable[[Any, Any], Any]
 
 @dataclass(frozen=True)
 class Proofs:
-    """The limits of both engines, by default `Limits()`, and the policy that chooses the steps."""
+    """The limits of both engines, and the policy that chooses the steps.
 
-    limits: Limits | None = None
+    A limit that is not given is the smallest that an engine declares, or that of `Limits()`.
+    """
+
+    limits: DeclaredLimits | None = None
     policy: PolicyLike = SHORTEST
 
     def __post_init__(self) -> None:
@@ -198,7 +201,12 @@ class Job:
     def make_run(self) -> Run:
         """Load the graph and the policy. UserError if they cannot be read or do not match."""
         graph, queries, given = self.source.load(), self.queries, self.proofs.policy
-        limits = self.proofs.limits or Limits()
+        limits = self.proofs.limits or DeclaredLimits()
+        if limits.unknown:
+            # A stored job has all of them, so that no engine is loaded here that only a file names.
+            declared = find_limits(self.engines.engine, self.engines.reference)
+            limits = msgspec.structs.replace(limits, **{n: declared[n] for n in limits.unknown if n in declared})
+        limits = limits.with_defaults()
         graph.queries(queries.split)
         return Run(
             graph=graph,
@@ -251,7 +259,7 @@ def encode_job(job: Job) -> dict[str, Any]:
         job.queries,
         write_down(job.engines.engine, default=""),
         write_down(choose_reference(job.engines.reference), default=""),
-        job.proofs.limits or Limits(),
+        (job.proofs.limits or DeclaredLimits()).with_defaults(),
         policy if isinstance(policy, str) else _as_policy(policy).name,
         job.equality,
     )

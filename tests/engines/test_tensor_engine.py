@@ -11,7 +11,7 @@ import kgverify as kv
 from kgverify import CandidateSet, Program, UserError
 from kgverify.engines.adapters import encoding
 from kgverify.engines.policy import SHORTEST
-from kgverify.engines.protocol import positions_of
+from kgverify.engines.protocol import make_positions, positions_of
 from kgverify.program.atoms import parse_atoms
 from kgverify.program.outcomes import GoalKind, Outcome
 from kgverify.program.program import parse_rules
@@ -351,3 +351,35 @@ def test_a_recording_states_what_the_engine_returns_although_its_header_comes_fi
     fails = type("Fails", (Scored,), {"error": "no room"})
     with pytest.raises(UserError, match="no room"):
         kv.record("countries", tmp_path / "fails.h5", fails, queries=1, corruptions=1)
+
+
+class Holds(kv.TensorEngine):
+    """Proves facts alone, in states of three rows."""
+
+    arrays, max_atoms, max_depth = "numpy", 3, 7
+
+    def expand(self, states, next_variable, excluded):
+        assert states.shape[1] == self.max_atoms
+        return np.zeros_like(states)[:, None], np.zeros(len(states), int), next_variable
+
+
+def test_a_run_has_the_limits_that_its_engines_declare():
+    few = {"queries": 1, "corruptions": 1}
+    report = kv.verify("countries", Holds, **few)
+    assert report.verdict.value == "DIVERGE"
+    assert (report.limits.max_atoms, report.limits.max_depth, report.limits.max_resolvents) == (3, 7, 120)
+    assert report.job["limits"]["max_atoms"] == 3
+    smaller = type("Smaller", (Holds,), {"max_atoms": 2})
+    assert kv.verify("countries", "reference", reference=smaller, **few).limits.max_atoms == 2
+    with pytest.raises(UserError, match="declares max_atoms = 3, and the limit max_atoms is 6") as caught:
+        kv.verify("countries", Holds, limits=kv.Limits(max_depth=7), **few)
+    assert "--limits max_atoms=3" in caught.value.fix
+    # Generated problems fit as well, so that the engine is never given more.
+    assert kv.check_engine(Holds, examples=40, laws=[]).failure.divergence is not None
+
+
+def test_a_goal_that_does_not_fit_the_declared_rows_is_not_a_mistake_of_the_engine():
+    engine = Holds(PROGRAM, kv.Limits(), SHORTEST)
+    goal = make_positions(QUERY, np.array([1], np.uint16), [[((0, 0, 1),), ((0, 0, 1),) * 4]])
+    with pytest.raises(UserError, match="a goal of 4 atoms was given, and a state has 3 rows"):
+        engine.step(goal)

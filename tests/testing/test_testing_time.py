@@ -120,6 +120,15 @@ class WrongOnLargeGraphs(ReferenceEngine):
         return columns._replace(candidates=rows._replace(outcome=rows.outcome * 0 + 2)) if self._is_large else columns
 
 
+class StuckOnLargeGraphs(WrongOnLargeGraphs):
+    """Never returns with many facts."""
+
+    def prove(self, candidates, progress=lambda num: None):
+        while self._is_large:
+            time.sleep(1)
+        return super().prove(candidates)
+
+
 def test_a_graph_is_checked_in_parts_and_as_a_whole(tmp_path: Path):
     (tmp_path / "train.txt").write_text("ann\tparent\tbob\nbob\tparent\tcid\nann\tparent\tdan\n")
     (tmp_path / "test.txt").write_text("ann\tgrandparent\tcid\n")
@@ -132,6 +141,9 @@ def test_a_graph_is_checked_in_parts_and_as_a_whole(tmp_path: Path):
     assert len(str(raised.value).splitlines()) < 12
     with pytest.raises(kv.NotConforming, match="0 of 20 queries of countries compared, stopped after 1 s"):
         kv.assert_equivalent(type("Never", (Stuck,), {"most": -1}), "countries", seconds=1)
+    # Its parts agree, which is not enough.
+    with pytest.raises(kv.NotConforming, match=r"(?s)0 of 20 queries of countries compared, .*seconds=600.* conforms"):
+        kv.assert_equivalent(StuckOnLargeGraphs, "countries", seconds=4)
 
 
 def test_the_default_reference_of_an_engine_that_tells_only_outcomes_is_the_search():

@@ -95,8 +95,9 @@ class TensorEngine:
     precision:  the float type of its arithmetic, such as `"float16"`; by default the type of its scores, at least
                 float32
     batch_size: the number of states in a call
-    max_atoms:  the rows of a state, and the largest number of atoms of a successor; by default as in the limits
-    max_depth:  the largest number of steps of a derivation; by default as in the limits
+    max_atoms:  the rows of a state, and the largest number of atoms of a successor; by default as in the limits. A run has
+                this limit too if none is given
+    max_depth:  the largest number of steps of a derivation; likewise
     memory:     the goals to which a derivation does not return: `"none"`; `"sets"`: sets of atoms that it visited, by the
                 engine's own variables; `"goals"`: goals that it visited, up to the numbering of variables
 
@@ -247,7 +248,14 @@ class TensorEngine:
         atom_starts, goal_starts = starts_of(positions.num_atoms), starts_of(positions.num_goals)
         last = goal_starts[1:] - 1
         length = positions.num_atoms[last].astype(np.int64)
-        states = np.full((num, max(self._num_atoms, int(length.max(initial=0))), 3), self.encoding.padding, np.int64)
+        longest = int(length.max(initial=0))
+        if self.max_atoms is not None and longest > self.max_atoms:
+            raise UserError(
+                f"a goal of {longest} atoms was given, and a state has {self.max_atoms} rows",
+                where=f"{self._where}.max_atoms",
+                fix=f"give both engines this limit: --limits max_atoms={self.max_atoms}; or set max_atoms to more rows",
+            )
+        states = np.full((num, max(self._num_atoms, longest), 3), self.encoding.padding, np.int64)
         is_atom = np.arange(states.shape[1]) < length[:, None]
         states[is_atom] = self._translate.encode(goals[expand_rows(atom_starts, last)])
         owner = np.repeat(np.arange(num), np.diff(atom_starts[goal_starts]))
