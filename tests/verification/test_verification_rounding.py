@@ -291,3 +291,20 @@ def test_a_mask_of_large_numbers_does_not_widen_the_bound():
     report = kv.verify("countries", Hotter, reference=Masked, **SMALL)
     assert (report.verdict, report.first_divergence.stage) == (kv.Verdict.DIVERGE, "score")
     assert report.rounding.bound < 1e-2
+
+
+def test_a_list_that_differs_behind_a_wrong_score_has_no_way_out():
+    class Shifted(Textbook):
+        def score(self, goal, resolvents):
+            return [each - 0.25 for each in super().score(goal, resolvents)]
+
+        def take_steps(self, queries, visited):
+            steps = super().take_steps(queries, visited)
+            return [
+                step._replace(resolvents=step.resolvents[:-1]) if len(goals) == 2 and len(step.resolvents) > 1 else step
+                for step, goals in zip(steps, visited, strict=True)
+            ]
+
+    report = kv.verify("countries", Shifted, **SMALL)
+    assert report.first_divergence.stage == "score"
+    assert not any("--score-error" in note for note in report.notes)
