@@ -69,7 +69,9 @@ def test_an_exception_in_features_is_reported_with_its_line():
         raise ValueError("my mistake")
 
     engine = type("Fails", (Lanes,), {"features": fail})
-    with pytest.raises(kv.UserError, match=r"its `features` failed: ValueError: my mistake \(.*py:\d+ in fail\)") as raised:
+    with pytest.raises(
+        kv.UserError, match=r"its `features` failed: ValueError: my mistake \(.*py:\d+ in fail\)"
+    ) as raised:
         kv.verify("countries", engine, queries=1, corruptions=1)
     assert "Fails" in raised.value.where
     assert "features(columns: Columns) -> dict" in raised.value.fix
