@@ -168,6 +168,15 @@ def assert_equivalent(request: pytest.FixtureRequest) -> Callable[..., "Conforma
             "dialect": own,
             "seconds": read_option(request.config, "seconds", marker) if seconds is None else seconds,
         }
+
+        def note(text: str, report: "Conformance | None") -> None:
+            """Keep the first cause for the section of the test, and save the problem that shows it."""
+            request.node.stash[_FIRST_CAUSE] = _first_line(text)
+            if report is not None and report.problem is not None:
+                tested = _write_down(request, factory, "engine" if engine is None else "")
+                other = _write_down(request, expected or report.reference, "reference" if reference is None else "")
+                request.node.stash[_REPRODUCER] = _save(request, report, tested, other)
+
         if graph is not None or run is not None:
             import kgverify as kv
 
@@ -176,8 +185,8 @@ def assert_equivalent(request: pytest.FixtureRequest) -> Callable[..., "Conforma
             on = graph if run is None else run
             try:
                 kv.assert_equivalent(factory, on, minimum=required, **given)
-            except AssertionError as error:
-                request.node.stash[_FIRST_CAUSE] = _first_line(str(error))
+            except kv.NotConforming as error:
+                note(str(error), error.report)
                 raise
             return None
         from kgverify.conformance import check_engine, check_scope
@@ -197,11 +206,7 @@ def assert_equivalent(request: pytest.FixtureRequest) -> Callable[..., "Conforma
         if report.is_conforming:
             report.raise_if_broken()
             return report
-        request.node.stash[_FIRST_CAUSE] = _first_line(str(report))
-        if report.problem is not None:
-            tested = _write_down(request, factory, "engine" if engine is None else "")
-            other = _write_down(request, expected or report.reference, "reference" if reference is None else "")
-            request.node.stash[_REPRODUCER] = _save(request, report, tested, other)
+        note(str(report), report)
         report.raise_if_broken()
         return None
 

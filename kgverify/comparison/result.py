@@ -160,6 +160,7 @@ class Condition(msgspec.Struct, frozen=True, kw_only=True):
     is_exact:         whether it holds for every instance that went wrong and for no other
     is_partial:       whether it only identifies the steps that go wrong, not what goes wrong in them
     is_cut:           whether the search for exact conditions ended before all were tried
+    is_sample:        whether some instances of the run were left out
     num_wrong, num_right: the numbers of examined instances; large causes are thinned out
     wrong_inside, right_inside: how many of them meet the condition
     chance:           a bound on the probability of this separation by chance, corrected for the number of conditions tried
@@ -180,6 +181,7 @@ class Condition(msgspec.Struct, frozen=True, kw_only=True):
     is_exact: bool = False
     is_partial: bool = False
     is_cut: bool = False
+    is_sample: bool = False
     num_wrong: int = 0
     num_right: int = 0
     wrong_inside: int = 0

@@ -170,8 +170,10 @@ def show(stage: str, found: Found, experiment: Experiment | None = None) -> Show
     num_wrong, num_right = table.count_classes(np.ones_like(inside))
     unit = f"{cases.unit.value}{'s' * (num_wrong != 1)}"
     shown = ShownCondition(
-        sentence=f"no condition found: {num_wrong:,} {unit} {cases.wrong}, {num_right:,} {cases.right}",
+        sentence=f"no condition found: {num_wrong:,} {unit} {cases.wrong}, {num_right:,} {cases.right}"
+        + " (a sample)" * cases.is_sample,
         unit=cases.unit.value,
+        is_sample=cases.is_sample,
         num_wrong=num_wrong,
         num_right=num_right,
         num_tried=int(condition.num_tried),

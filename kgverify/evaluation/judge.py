@@ -40,8 +40,8 @@ from kgverify.report.evaluation import (
 )
 from kgverify.runs.run import Pipeline, Run, reference_pipeline
 from kgverify.trace.model.columns import Candidates, CandidateSet, Columns, join_candidates, starts_of
-from kgverify.trace.model.header import EngineInfo
-from kgverify.trace.model.score_tolerance import accept_score_error
+from kgverify.trace.model.header import FROM_SCORES, EngineInfo
+from kgverify.trace.model.score_tolerance import accept_score_error, bound_by_type, name_precision
 from kgverify.version import __version__
 
 LEAST, MOST = 512, 8192
@@ -246,12 +246,17 @@ class Endings(NamedTuple):
 
 
 def derive_endings(
-    run: Run, reference: Pipeline, atoms: NDArray[np.int32], error: float, progress: Progress
+    run: Run, pipeline: Pipeline, reference: Pipeline, atoms: NDArray[np.int32], progress: Progress
 ) -> Endings:
-    """Derive each atom, int32 [n, 3], once. error: the error of both engines' scores."""
+    """Derive each atom, int32 [n, 3], once."""
     number, rows = np.unique(number_atoms(atoms, len(run.graph.program.symbols.constants)), return_index=True)
     zeros = np.zeros(len(rows), np.int32)
     columns = reference.engine.prove(CandidateSet(zeros, zeros.astype(np.int8), atoms[rows]), progress)
+    engines = pipeline.engine.info, reference.engine.info
+    if all(each.mode.endswith(FROM_SCORES) for each in engines):
+        error = sum(bound_by_type(columns.resolvents, name_precision(each.precision)) for each in engines)
+    else:
+        error = sum(accept_score_error(each, run.policy.info) for each in engines)
     bound = columns.candidates.num_steps.astype(np.float64) * (2 * error + _EXACT)
     is_unclear = (find_smallest_gaps(columns) <= 2 * error) & (error > 0)
     exercise = count_columns(columns, run.graph.program, reference.engine.info)
@@ -624,8 +629,7 @@ def check_evaluation(
     single = single if chosen else choose_single(results, key, num)
     missing = find_missing_candidates(run, results, model)
     atoms = np.concatenate((single.candidates.atom, missing.atom, *(each.atoms for each in chosen)))
-    error = sum(accept_score_error(each.engine.info, run.policy.info) for each in (pipeline, reference))
-    endings = derive_endings(run, reference, atoms, error, progress)
+    endings = derive_endings(run, pipeline, reference, atoms, progress)
     # A repeated candidate is derived once, and a small evaluation has fewer than `num`.
     progress(num - len(endings.number))
     judge = Judge(run, results, reference, endings, rank_only=rank_only, may_stop=may_stop(pipeline.engine))

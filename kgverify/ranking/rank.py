@@ -49,8 +49,13 @@ NO_TRUTH = Truth(np.zeros(0, np.int64), np.zeros((0, 3), np.int32))
 
 def group_keys(of: Any) -> NDArray[np.int64]:
     """Return a key for the query and side of each row of candidates or rankings, in the same order: int64 [n]."""
-    keys: NDArray[np.int64] = of.query.astype(np.int64) * 4 + of.side
+    keys: NDArray[np.int64] = key_of(of.query.astype(np.int64), of.side)
     return keys
+
+
+def key_of(query: Any, side: Any) -> Any:
+    """Return the key of a query and side, or those of arrays of both."""
+    return query * 4 + side
 
 
 def find_truth(candidates: Candidates | CandidateSet, labels: NDArray[Any] | None, rankings: Rankings | None) -> Truth:
@@ -89,7 +94,8 @@ def _find_shared(candidates: Candidates | CandidateSet) -> Truth:
     shared = rows[first[counts == 2]]
     query, counts = np.unique(candidates.query[shared], return_counts=True)
     shared = shared[np.isin(candidates.query[shared], query[counts == 1])]
-    key = np.concatenate([candidates.query[shared].astype(np.int64) * 4 + side for side in (Side.HEAD, Side.TAIL)])
+    query = candidates.query[shared].astype(np.int64)
+    key = np.concatenate([key_of(query, side) for side in (Side.HEAD, Side.TAIL)])
     atom = np.concatenate([candidates.atom[shared]] * 2)
     order = np.argsort(key)
     return Truth(key[order], atom[order], ("the candidate that both sides of a query share",) * bool(len(key)))

@@ -10,6 +10,7 @@ from rich.table import Table as Grid
 
 from kgverify.comparison.exercise.exercise import NOT_EXERCISED, Exercise, advise_minimum, explain_missing
 from kgverify.comparison.result import Verdict
+from kgverify.engines.policy import SHORTEST
 from kgverify.errors import UserError, check_known, count_of, use_words
 from kgverify.escaping import ShownAsText, make_lines_visible, make_visible
 from kgverify.program.limits import Limits
@@ -20,9 +21,10 @@ from kgverify.ranking.rules import take_rows
 from kgverify.report.render.screen import FittedTable, Screen, Text
 from kgverify.report.render.terminal import STYLES, draw_text, fit_metrics
 from kgverify.report.tables import Row, Table, to_pandas
-from kgverify.report.wording import METRICS, SIDES, describe_exercise, describe_limits
+from kgverify.report.wording import METRICS, SIDES, describe_choices, describe_exercise, describe_limits
 from kgverify.trace.model.columns import Rankings
-from kgverify.trace.model.header import EngineInfo
+from kgverify.trace.model.header import FROM_SCORES, EngineInfo
+from kgverify.trace.model.score_tolerance import OWN_ENGINES
 
 if TYPE_CHECKING:
     import pandas
@@ -216,6 +218,14 @@ class EvaluationReport(
         """The reasons why the check is inconclusive if it found no difference."""
         if self.check is None:
             return (f"nothing was checked by {self.prover}; {advise_minimum()}",) if self.minimum else ()
+        if self._follows_scores and not self.check.is_equal:
+            reason = (
+                f"{self.engine.name} chooses by its own scores, and {self.prover} by those of the policy {self.policy}"
+            )
+            advice = "check it with --reference ENGINE, an engine with the same scores"
+            return (use_words(f"{reason}: other results are no evidence of a fault; {advice}"),)
+        if self.check.num_near_ties and not self.check.num_equal:
+            return ("no checked candidate is equal: all differ from a choice between nearly equal scores on",)
         actual = Exercise(outcomes={Outcome.PROVED.name: self.outcomes.get("proved", 0)})
         return explain_missing({"expected": self.check.exercise, "actual": actual}, self.minimum)
 
@@ -223,12 +233,18 @@ class EvaluationReport(
     def verdict(self) -> Verdict:
         """AGREE if every candidate ended, the checked ones agree with the reference, and all figures follow from the rankings.
 
-        INCONCLUSIVE if all of this holds, but the checked candidates exercised too little.
+        INCONCLUSIVE if all of this holds, but the checked candidates exercised too little, or differ while the engine follows
+        scores of its own and the reference those of `shortest`.
         """
-        is_equal = self.check is None or self.check.is_equal
+        is_equal = self.check is None or self.check.is_equal or self._follows_scores
         if self.outcomes.get("open") or not is_equal or self.wrong_figures:
             return Verdict.DIVERGE
         return Verdict.INCONCLUSIVE if self.reasons else Verdict.AGREE
+
+    @property
+    def _follows_scores(self) -> bool:
+        """True if the engine chooses by its own scores, and kgverify's reference by the policy that nobody needs to name."""
+        return self.engine.mode.endswith(FROM_SCORES) and self.reference in OWN_ENGINES and self.policy == SHORTEST.name
 
     @property
     def is_sound(self) -> bool:
@@ -257,7 +273,8 @@ class EvaluationReport(
             unseen = f", {self.num_unseen:,} unseen predictions added to those of each rule" if self.num_unseen else ""
             return f"rule confidences, aggregated by {self.aggregate}{unseen}"
         faults = f", faults {', '.join(engine.faults)}" if engine.faults else ""
-        return f"{engine.name} ({engine.mode}, {engine.device}, {engine.precision}{faults}), policy {self.policy}"
+        (choices,) = describe_choices([engine], self.policy)
+        return f"{engine.name} ({engine.mode}, {engine.device}, {engine.precision}{faults}), {choices}"
 
     def to_pandas(self, table: str = "queries") -> "pandas.DataFrame":
         """Return a table of the evaluation as a data frame of pandas.

@@ -1,6 +1,6 @@
 """Phrases that several renderings share."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Final
 
@@ -210,13 +210,17 @@ def describe_run(report: ReportContent) -> str:
         parts += [f"{corruptions} a side", f"seed {run.seed}"] * (not report.coverage.rankings)
     if report.coverage.rankings:
         return ", ".join(parts)
-    sides = report.environment.expected, report.environment.actual
-    scoring = [clip(side.name, MOST_OF_NAME) for side in sides if side.mode.endswith(FROM_SCORES)]
-    if len(scoring) < len(sides):
-        parts.append(f"policy {clip(report.policy.name, MOST_OF_NAME) or 'unknown'}")
-    if scoring:
-        parts.append(f"choices by the scores of {' and '.join(dict.fromkeys(scoring))}")
+    parts += describe_choices((report.environment.expected, report.environment.actual), report.policy.name)
     return ", ".join([*parts, "lockstep"] if report.lockstep else parts)
+
+
+def describe_choices(engines: Sequence[EngineInfo], policy: str) -> Iterator[str]:
+    """Describe who chooses: `policy shortest`, unless all engines bring scores, and `choices by the scores of Fast`."""
+    scoring = [clip(each.name, MOST_OF_NAME) for each in engines if each.mode.endswith(FROM_SCORES)]
+    if len(scoring) < len(engines):
+        yield f"policy {clip(policy, MOST_OF_NAME) or 'unknown'}"
+    if scoring:
+        yield f"choices by the scores of {' and '.join(dict.fromkeys(scoring))}"
 
 
 def describe_loss(report: ReportContent) -> str:

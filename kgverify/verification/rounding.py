@@ -450,8 +450,11 @@ def name_way_out(comparer: Comparer, comparison: Comparison) -> list[str]:
                 f" {comparer.describe_difference(accepted)}"
             )
             break
+        # Behind a score that counts as rounding, a list may differ.
+        if {each.field for each in found.divergences} - _OF_SCORES:
+            break
         needed = max(_needed(each, tried) for each in found.divergences)
-        if not accepted < needed < float("inf") or {each.field for each in found.divergences} - _OF_SCORES:
+        if not accepted < needed < float("inf"):
             break
         accepted = needed
     return [*map(use_words, notes)]

@@ -14,7 +14,10 @@ AUTHORS: Final = ("expand", "find_successors", "resolve", "take_steps", "take_st
 
 
 def find_source(pipeline: Pipeline, stage: str) -> SourceCode | None:
-    """Return the code of a stage; None if it is unknown, as that of compiled kernels."""
+    """Return the code of a stage; None if it is unknown, as that of compiled kernels.
+
+    An engine's class may name the function itself, in the attribute `made_of`.
+    """
     function = _find_function(pipeline, stage)
     found = locate_code(function) if function is not None else None
     name = getattr(getattr(function, "func", function), "__qualname__", "")

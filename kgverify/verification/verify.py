@@ -119,9 +119,11 @@ def _compare_runs(run: Run, side: EngineRun, options: Options) -> tuple[bool | N
     where = f"first in {earliest.field} of candidate {rows[earliest.candidate]}, {earliest.atom}"
     where += f", from step {earliest.step} on" if earliest.step >= 0 else ""
     if is_of_batch:
-        reason = f"the {side.role} engine gives {num:,} candidates other results in another batch, {where}"
+        reason = (
+            f"the {side.role} engine gives {num:,} of {len(rows):,} candidates other results in another batch, {where}"
+        )
         return True, IN_THE_SAME_BATCH, reason
-    reason = f"two runs of the same candidates differ in {num:,} of them, {where}"
+    reason = f"two runs of the same candidates differ in {num:,} of {len(rows):,}, {where}"
     return False, "", f"the {side.role} engine is not deterministic: {reason}"
 
 

@@ -62,3 +62,16 @@ def test_a_condition_is_stated_in_a_feature_that_the_engine_declares():
 def test_features_that_are_not_numbers_by_name_are_refused(declared: Any):
     with pytest.raises(kv.UserError, match="expected"):
         report_of(declared)
+
+
+def test_an_exception_in_features_is_reported_with_its_line():
+    def fail(self, columns):
+        raise ValueError("my mistake")
+
+    engine = type("Fails", (Lanes,), {"features": fail})
+    with pytest.raises(
+        kv.UserError, match=r"its `features` failed: ValueError: my mistake \(.*py:\d+ in fail\)"
+    ) as raised:
+        kv.verify("countries", engine, queries=1, corruptions=1)
+    assert "Fails" in raised.value.where
+    assert "features(columns: Columns) -> dict" in raised.value.fix

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import zlib
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -35,6 +36,41 @@ NATIVE = kv.Evaluator(mode="native")
 
 
 # Engines.
+
+
+class OwnScores(ReferenceEngine):
+    """An engine that follows scores of its own. offset: the error of each, relative to the one before."""
+
+    offset = 0.0
+
+    def __init__(self, program: Program, limits: kv.Limits, policy: kv.Policy) -> None:
+        def score(goal: Any, resolvents: Any) -> list[float]:
+            hashed = [zlib.crc32(repr(each).encode()) / 2**32 for each in resolvents]
+            return [each + self.offset * i for i, each in enumerate(hashed)]
+
+        super().__init__(program, limits, kv.Policy.of_function(score))
+
+    @property
+    def info(self) -> kv.EngineInfo:
+        mode = "python, choices by kgverify from its scores"
+        return kv.EngineInfo(name=type(self).__name__, mode=mode, precision="float32")
+
+
+def test_other_results_of_an_engine_with_scores_of_its_own_are_no_evidence_of_a_fault() -> None:
+    report = kv.evaluate("countries", OwnScores, **RUN)
+    assert report.check is not None
+    assert not report.check.is_equal
+    assert report.verdict is kv.Verdict.INCONCLUSIVE
+    assert report.ranked_by.endswith("float32), choices by the scores of OwnScores")
+    (reason,) = report.reasons
+    assert "reference ENGINE" in reason
+
+
+@pytest.mark.parametrize(("offset", "verdict"), [(2**-20, "AGREE"), (1.5, "DIVERGE")])
+def test_an_engine_with_scores_of_its_own_is_checked_by_another_one_up_to_rounding(offset: float, verdict: str) -> None:
+    engine = type("Other", (OwnScores,), {"offset": offset})
+    report = kv.evaluate("countries", engine, reference=OwnScores, **RUN)
+    assert report.verdict == kv.Verdict[verdict], str(report)
 
 
 class Wrong(ReferenceEngine):

@@ -184,6 +184,8 @@ def test_a_failure_shows_the_lines_of_the_user_and_the_whole_message_of_the_engi
 
 
 TESTS = r"""
+from pathlib import Path
+
 import pytest
 import kgverify as kv
 from repaired import toy_engine
@@ -210,9 +212,12 @@ def test_graph(assert_equivalent, tmp_path):
     (tmp_path / "test.txt").write_text("ann\tgrandparent\tcid\n")
     (tmp_path / "rules.pl").write_text("grandparent(X,Y) :- parent(X,Z), parent(Z,Y).\n")
     assert_equivalent("compiled", graph=tmp_path)
+    faulty = kv.Evaluator(mode="eager", faults="last-fact-lost")
     with pytest.raises(AssertionError, match="first divergence: match_facts") as raised:
-        assert_equivalent(kv.Evaluator(mode="eager", faults="last-fact-lost"), graph=tmp_path)
+        assert_equivalent(faulty, graph=tmp_path)
     assert raised.value.report.verdict is kv.Verdict.DIVERGE
+    (saved,) = Path("kgverify-failures").glob("*test_graph.kg")
+    assert kv.replay(saved, engine=faulty, trust=True).is_same
 
 def test_nothing(assert_equivalent):
     pass

@@ -9,8 +9,10 @@ from report_runs import SavedRun, change
 from test_report_notebook import find_hidden
 
 from kgverify.comparison.result import FeatureValue
+from kgverify.comparison.step_view import Names
+from kgverify.escaping import make_visible
 from kgverify.report.render.pictures import MOST_LEAVES, draw_pictures
-from kgverify.report.wording import clip
+from kgverify.report.wording import clip, describe_divergence
 
 
 def draw(run: SavedRun, folder: Path) -> dict[str, list[str]]:
@@ -47,6 +49,9 @@ def test_the_pictures_have_the_numbers_of_the_report(name: str, tmp_path: Path, 
     # Lines that are too long are folded.
     shown = "".join("".join(texts["step"]).split())
     assert all("".join(clip(each)[:30].split()) in shown for each in first.expected[:MOST_LEAVES])
+    whole = " ".join(texts["step"][:2])
+    assert whole.startswith(f"{first.stage} at step {first.step} of ")
+    assert name == "hostile" or describe_divergence(first) in whole
     assert 1 <= sum(text.startswith("− ") for text in texts["step"]) <= len(first.expected)
     when = report.causes[first.cause].when
     assert count(texts["condition"]) == (when.num_wrong, when.num_right)
@@ -63,6 +68,10 @@ def test_the_pictures_have_the_numbers_of_the_report(name: str, tmp_path: Path, 
     assert {f"{one:g} → {other:g}" for one, other in zip(*ranks, strict=True)} == {
         text for text in texts["ranks"] if "→" in text
     }
+    # The true triple comes first.
+    trace = report.traces.expected
+    true = make_visible(Names(trace).atom(trace.columns.candidates.atom[0].tolist()))
+    assert name == "hostile" or sum(text.startswith(f"{true}, ") for text in texts["ranks"]) == 2
 
 
 def test_a_run_that_agrees_has_no_pictures(agreeing: SavedRun, tmp_path: Path):

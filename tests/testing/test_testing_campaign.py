@@ -172,6 +172,11 @@ def test_the_progress_of_each_phase_counts_up_to_its_total(first, tallies):
 CLAIMS = [
     ({}, "AGREE", "proved      no divergence exists in the scope tiny"),
     ({"num_skipped": 1, "refusals": {"no": 1}}, "AGREE", "skipped     refused 1 of 64: no"),
+    (
+        {"num_skipped": 10, "refusals": {"d": 1, "b": 3, "a": 5, "c": 1}},
+        "AGREE",
+        "skipped     refused 10 of 64: a (5 times); b (3 times); d (1 time); other reasons (1 time)",
+    ),
     ({"num_left": 1}, "AGREE", "not run     1 problem too slow"),
     ({"is_interrupted": True}, "AGREE", "NOTHING NEW SO FAR   64 problems"),
     ({"num_left": 64}, "INCONCLUSIVE", "because     nothing was compared"),

@@ -336,3 +336,20 @@ def test_an_engine_whose_last_bits_depend_on_its_batch_agrees_with_itself(call):
 def test_an_error_of_a_score_in_batches_of_some_sizes_is_found(name):
     with pytest.raises(kv.NotConforming, match="score"):
         CALLS[name](WrongByBatch)
+
+
+def test_a_list_that_differs_behind_a_wrong_score_has_no_way_out():
+    class Shifted(Textbook):
+        def score(self, goal, resolvents):
+            return [each - 0.25 for each in super().score(goal, resolvents)]
+
+        def take_steps(self, queries, visited):
+            steps = super().take_steps(queries, visited)
+            return [
+                step._replace(resolvents=step.resolvents[:-1]) if len(goals) == 2 and len(step.resolvents) > 1 else step
+                for step, goals in zip(steps, visited, strict=True)
+            ]
+
+    report = kv.verify("countries", Shifted, **SMALL)
+    assert report.first_divergence.stage == "score"
+    assert not any("--score-error" in note for note in report.notes)

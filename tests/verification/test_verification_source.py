@@ -23,6 +23,14 @@ class ForgetsNames(DropsFacts):
     """Inherits the function of its stage."""
 
 
+def drop_facts(clauses):
+    return [each for each in clauses if each.body]
+
+
+class Adapts(DropsFacts):
+    made_of = drop_facts
+
+
 @kv.engine_of
 def fails(goal, clauses):
     return []
@@ -38,6 +46,7 @@ class Decides(kv.OutcomeEngine):
     [
         (DropsFacts, DropsFacts.resolve),
         (ForgetsNames, DropsFacts.resolve),
+        (Adapts, drop_facts),
         (fails, fails.made_of),
         (Decides, Decides.decide),
     ],

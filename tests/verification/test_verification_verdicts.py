@@ -99,7 +99,7 @@ def test_a_nondeterministic_engine_is_inconclusive(role: str):
     sides = [reference_pipeline(run), foreign_pipeline(run, FlakyEngine(run))]
     report = verify(run, *(sides if role == "actual" else sides[::-1]), effort=UNEXPLAINED).report
     assert report.verdict is Verdict.INCONCLUSIVE
-    start = f"the {role} engine is not deterministic: two runs of the same candidates differ in 1 of them, "
+    start = f"the {role} engine is not deterministic: two runs of the same candidates differ in 1 of "
     assert report.reasons[0].startswith(start)
     assert (
         "first in steps.choice of candidate 21, locatedInCR(azerbaijan, europe), from step 19 on" in report.reasons[0]

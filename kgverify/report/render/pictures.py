@@ -17,6 +17,7 @@ from kgverify.errors import count_of
 from kgverify.escaping import make_visible
 from kgverify.files.writing import explained, write_file
 from kgverify.program.outcomes import Origin, Side
+from kgverify.ranking.rank import find_truth, key_of
 from kgverify.report import wording
 from kgverify.report.content import ComparedTraces, ReportContent
 from kgverify.report.render.first_screen import compare_values
@@ -95,9 +96,9 @@ def draw_step(report: ReportContent) -> Picture | None:
     if len(rows) > MOST_LEAVES:
         shapes.append(Text(0, end + ROW, f"… and {len(rows) - MOST_LEAVES:,} more", "soft"))
         end += ROW
-    return Picture(
-        wording.clip(wording.describe_divergence(first), 2 * LABEL), (*shapes, *_draw_loss(report, end + ROW))
-    )
+    # The shapes leave room for two lines.
+    title = wrap(wording.describe_divergence(first), 2 * LABEL, max_lines=2, placeholder=" …")
+    return Picture("\n".join(title), (*shapes, *_draw_loss(report, end + ROW)))
 
 
 def _draw_loss(report: ReportContent, y: float) -> Iterator[Text | Bar]:
@@ -245,7 +246,11 @@ def draw_ranks(expected: Trace, actual: Trace) -> Picture | None:
     if not changed:
         return None
     shown = shared[:MOST_BARS]
-    labels = [f"query {query}, {Side(side).name.lower()}" for query, side in shown]
+    truth, name = find_truth(expected.columns.candidates, expected.labels, expected.rankings), Names(expected).atom
+    true = {key: name(atom) for key, atom in zip(truth.key.tolist(), truth.atom.tolist(), strict=True)}
+    labels = [
+        f"{_cut(true.get(key_of(query, side), f'query {query}'))}, {Side(side).name.lower()}" for query, side in shown
+    ]
     begin = (max(map(len, labels)) + 2) * LETTER
     decades = max(1.0, log10(max(side[key] for side in sides for key in shown)))
     shapes: Shapes = [

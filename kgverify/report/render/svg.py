@@ -42,14 +42,15 @@ class Line(NamedTuple):
 
 
 class Picture(NamedTuple):
-    """An image with a title. All of its shapes are to the right of x = 0 and below y = 0."""
+    """An image with a title of one or more lines. All of its shapes are to the right of x = 0 and below y = 0."""
 
     title: str
     shapes: tuple[Text | Bar | Line, ...]
 
     def render(self, *, is_alone: bool = True) -> str:
         """Return the image as SVG. is_alone: whether it is a file, and not a part of a page, which has the styles."""
-        shapes = (Text(0, ROW, self.title, "bold"), *self.shapes)
+        lines = self.title.splitlines()
+        shapes = (*(Text(0, i * ROW, line, "bold") for i, line in enumerate(lines, 1)), *self.shapes)
         ends = [
             each.x + (len(make_visible(each.text)) * LETTER if isinstance(each, Text) and each.anchor == "start" else 0)
             for each in shapes
@@ -60,7 +61,7 @@ class Picture(NamedTuple):
             escape=make_visible,
             is_markup=True,
             is_alone=is_alone,
-            title=self.title,
+            title=" ".join(lines),
             shapes=shapes,
             width=round(max(ends)) + ROW,
             height=round(max(each.y for each in shapes)) + ROW,

@@ -304,7 +304,8 @@ def _explain(cause: Cause) -> Iterator[str]:
         yield wording.clip(cause.condition, wording.MOST_OF_CONDITION) if cause.condition else "no condition was sought"
         return
     yield wording.clip(found.sentence, wording.MOST_OF_CONDITION)
-    yield f"instances: {count_of(found.num_wrong, found.unit)} wrong, {found.num_right:,} right"
+    sample = " (a sample)" * found.is_sample
+    yield f"instances: {count_of(found.num_wrong, found.unit)} wrong, {found.num_right:,} right{sample}"
     if found.tests:
         yield f"chance: at most {found.chance:.2g}, after correction for {found.num_tried:,} conditions"
     if found.experiment is not None:

@@ -1,5 +1,6 @@
 """A failure: a problem on which an engine differs from the reference, and the signature of the difference."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -108,17 +109,22 @@ def sign(report: Report, divergence: Divergence) -> Signature:
     return Signature(divergence.stage, divergence.field, divergence.kind.value, situation)
 
 
+MOST_REASONS: Final = 3
+"""The largest number of reasons for refusals that a report lists."""
+
 HOW_TO_SUPPORT: Final = "declare its names and rules as `support = kgverify.Support(...)`, or give its graph"
 """The advice for an engine that refuses every problem."""
 
 
 def describe_refusals(reasons: Mapping[str, int], num_refused: int, num_problems: int) -> str:
-    """Return how many of some problems engines declined, with the most frequent reason; empty if none."""
+    """Return how many of some problems engines declined, with the most frequent reasons; empty if none."""
     if not num_refused:
         return ""
-    reason, most = max(reasons.items(), key=lambda each: each[1], default=("", 0))
-    times = f" ({count_of(most, 'time')})" if most < num_refused and reason else ""
-    return f"{REFUSED} {num_refused:,} of {num_problems:,}{': ' * bool(reason)}{reason}{times}"
+    shown = Counter(reasons).most_common(MOST_REASONS)
+    texts = [f"{reason} ({count_of(num, 'time')})" if num < num_refused else reason for reason, num in shown if reason]
+    if texts and (num_others := num_refused - sum(num for _, num in shown)) > 0:
+        texts.append(f"other reasons ({count_of(num_others, 'time')})")
+    return f"{REFUSED} {num_refused:,} of {num_problems:,}{': ' * bool(texts)}{'; '.join(texts)}"
 
 
 def label_lines(label: str, lines: Sequence[object]) -> list[str]:

@@ -151,6 +151,7 @@ SIGNATURES: Final = {
     "prove": "prove(candidates: CandidateSet, progress) -> Columns",
     "step": "step(positions: Positions) -> Columns",
     "probe": "probe(position: Positions) -> dict of Stage to its output",
+    "features": "features(columns: Columns) -> dict of name to an array, with a number for each candidate or each step",
     "numbers": "numbers: a property that returns an integer for each predicate, and one for each constant",
     "info": "info: a property that returns a kgverify.EngineInfo",
     "draw": "draw(graph, split, queries, num_corruptions, seed) -> CandidateSet",
