@@ -77,8 +77,8 @@ class Case:
             columns, case = select_candidates(self.columns, rows), replace(self)
             trace = replace(self.trace, columns=columns, digests=compute_digests(columns))
             # In the place of what these cached properties would compute.
-            shared = {"pipeline": self.pipeline, "find_rounding": self.find_rounding}
-            vars(case).update(shared, candidates=self.candidates.take(rows), trace=trace)
+            vars(case).update(pipeline=self.pipeline, rounding=self.rounding, trace=trace)
+            vars(case).update(candidates=self.candidates.take(rows))
             return case
 
         return cache(take)
@@ -196,21 +196,15 @@ class Case:
 
         return cache(apply)
 
-    @property
-    def rounding(self) -> float:
-        """The bound on the absolute rounding error of a score: that of kgverify's engines is known, others are measured."""
-        return self.find_rounding()
-
     @cached_property
-    def find_rounding(self) -> Callable[[], float]:
-        """A function that returns the bound of the whole run. It remembers it, also for samples."""
+    def rounding(self) -> Callable[[], float]:
+        """A function that returns the bound on the rounding error of a score: known for kgverify's engines, else measured."""
 
         def find() -> float:
             sides = EngineRun("expected", self.engine, self.trace), EngineRun("actual", self.engine, self.trace)
-            measured = measure_bounds(sides)
-            return (
-                accept_score_error(self.engine.info, self.run.policy.info) if measured is None else measured.value / 2
-            )
+            if (measured := measure_bounds(sides)) is not None:
+                return measured.value / 2
+            return accept_score_error(self.engine.info, self.run.policy.info)
 
         return cache(find)
 

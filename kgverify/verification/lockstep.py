@@ -27,6 +27,12 @@ from kgverify.trace.model.trace import Trace
 from kgverify.verification.judgement import Effort
 
 
+def step_from_goals(expected: Trace, actual: Pipeline, phase: Phase) -> Columns:
+    """Take one step with the actual engine from each goal of the expected trace."""
+    with phase("one step from each expected goal", 0):
+        return actual.engine.step(positions_of(expected.columns))
+
+
 def compare_steps(
     run: Run, actual: Pipeline, expected: Trace, steps: Columns, stepped: Columns, options: Options
 ) -> Comparer:

@@ -14,14 +14,7 @@ from kgverify.comparison.compare import Comparer, Options
 from kgverify.comparison.equality import DEFAULT_EQUALITY, Equality
 from kgverify.comparison.rankings import compare_rankings
 from kgverify.comparison.result import ROLES, SCORES_BEFORE, Attribution, Cause, Comparison, Verdict
-from kgverify.engines.protocol import (
-    DescribedEngine,
-    Engine,
-    ExplainedEngine,
-    NumberedEngine,
-    candidate_set,
-    positions_of,
-)
+from kgverify.engines.protocol import DescribedEngine, Engine, ExplainedEngine, NumberedEngine, candidate_set
 from kgverify.errors import use_words
 from kgverify.program.outcomes import Outcome
 from kgverify.progress import Phase, Progress, no_progress, silent_phase
@@ -34,7 +27,7 @@ from kgverify.trace.model.score_tolerance import OWN_ENGINES, find_float_type, n
 from kgverify.trace.model.trace import Trace
 from kgverify.trace.write.spool import Spool
 from kgverify.verification.judgement import FULL, Effort, Explained, describe_same, judge, require_shown
-from kgverify.verification.lockstep import Compared, Task, compare, describe_lockstep
+from kgverify.verification.lockstep import Compared, Task, compare, describe_lockstep, step_from_goals
 from kgverify.verification.rounding import CompilationLog, EngineRun, measure_tolerance
 
 TYPE_CHECKING = False
@@ -169,8 +162,7 @@ def verify(
     hidden = _find_hidden(pipelines) if equality.lockstep else ()
     equality = replace(equality, lockstep=equality.lockstep and not hidden)
     if equality.lockstep:
-        with phase("one step from each expected goal", 0):
-            sides = sides[0], sides[1]._replace(stepped=actual.engine.step(positions_of(traces[0].columns)))
+        sides = sides[0], sides[1]._replace(stepped=step_from_goals(traces[0], actual, phase))
     with phase("measuring the rounding of scores", 0):
         tolerance = measure_tolerance(sides, equality.accepted_error)
     repetition = judge_repetition(run, sides, Options(equality=equality, tolerance=tolerance))

@@ -54,7 +54,7 @@ def differing(
         replace(trace, columns=columns, digests=compute_digests(columns))
         for trace, columns in ((case.trace, expected), (skeleton or case.trace, actual))
     ]
-    tolerance = ScoreTolerance(0.0 if exactly else 2 * case.rounding)
+    tolerance = ScoreTolerance(0.0 if exactly else 2 * case.rounding())
     comparer = Comparer(sides[0], sides[1], Options(lockstep=lockstep, equality=_EXACT, tolerance=tolerance))
     for each in comparer.compare().divergences:
         yield _find((each.candidate, each.step), stage, each)

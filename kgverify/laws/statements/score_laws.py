@@ -23,7 +23,7 @@ def _score_of_step(case: Case) -> Iterator[Finding]:
         for each in step.resolvents:
             if each.kind == GoalKind.GOAL:
                 first = seen.setdefault((step.goal, each.atoms), each.score)
-                if first != each.score and not abs(first - each.score) <= 2 * case.rounding:
+                if first != each.score and not abs(first - each.score) <= 2 * case.rounding():
                     actual = f"{each.score!r} for {case.names.goal(each.atoms)}"
                     yield Finding(*at, Stage.SCORE, "score", f"{first!r}, as elsewhere", actual)
 
@@ -42,5 +42,5 @@ def _score_formula(case: Case) -> Iterator[Finding]:
         scores = formula(number_variables(step.goal), [Resolvent(goal, Origin.NONE, 0) for goal in goals])
         for each, expected in zip(step.resolvents, scores, strict=True):
             error = abs(each.score - expected)
-            if each.kind == GoalKind.GOAL and error != 0 and not error <= case.rounding + formula_error:
+            if each.kind == GoalKind.GOAL and error != 0 and not error <= case.rounding() + formula_error:
                 yield Finding(*at, Stage.SCORE, "score", repr(float(expected)), repr(each.score))

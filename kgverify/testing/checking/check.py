@@ -15,7 +15,6 @@ from kgverify.comparison.exercise.count import count_columns
 from kgverify.comparison.exercise.exercise import NO_MINIMUM, NOT_EXERCISED, Exercise
 from kgverify.comparison.rankings import compare_rankings
 from kgverify.comparison.result import Comparison, Divergence, Verdict
-from kgverify.engines.protocol import positions_of
 from kgverify.errors import MissingDependency, UserError
 from kgverify.garbage_collection import without_garbage_collection
 from kgverify.progress import silent_phase
@@ -39,7 +38,7 @@ from kgverify.testing.problems.problem import Problem
 from kgverify.trace.model.columns import Columns, Rankings, are_equal, empty_columns, select_candidates
 from kgverify.trace.model.trace import Trace
 from kgverify.verification.judgement import FULL, Effort
-from kgverify.verification.lockstep import compare_steps, follow_near_ties
+from kgverify.verification.lockstep import compare_steps, follow_near_ties, step_from_goals
 from kgverify.verification.rounding import EngineRun, measure_tolerance
 from kgverify.verification.verify import Verification, verify
 
@@ -201,7 +200,7 @@ class Checker:
         is_equal = trace is None and are_equal(batch.rankings or (), rankings or ())
         stepped = None
         if self.lockstep and all(has_steps(each.engine.info) for each in (batch.pipeline, pipeline)):
-            stepped = pipeline.engine.step(positions_of(batch.columns))
+            stepped = step_from_goals(batch.expected, pipeline, silent_phase)
         if is_equal and stepped is None:
             return found
         traces = batch.expected, replace(trace or build(), rankings=rankings)
