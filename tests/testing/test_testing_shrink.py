@@ -17,7 +17,7 @@ from kgverify import Limits, PolicySpec, Problem, Sizes, Vocabulary
 from kgverify.laws import compiled_maker, draw_problems
 from kgverify.program.atoms import Variable
 from kgverify.testing.checking.check import Checker
-from kgverify.testing.checking.failure import CRASH, Failure, Signature
+from kgverify.testing.checking.failure import CRASH, Failure, Signature, list_forms
 from kgverify.testing.problems.merge import merge
 from kgverify.testing.shrinking.shrink import (
     Budget,
@@ -165,6 +165,38 @@ def test_where_ids_matter_a_part_of_the_problem_keeps_them(first, second):
     assert set(small.facts) == needed
     # Only the distance between both is kept.
     assert len(merge([small]).graph.program.symbols.constants) == second - first + 1
+
+
+@pytest.mark.parametrize("needs", [False, True])
+def test_out_of_calls_what_the_problem_does_not_need_is_not_left_in_it(needs):
+    problem = problem_of("; ".join(f"p(c{i}, c{i + 1})" for i in range(40)) + "; ? p(c0, X)")
+    problem = replace(problem, vocabulary=Vocabulary.of(merge([problem]).graph), limits=Limits(max_depth=8))
+    needed = set(problem.facts[::3])
+
+    def fails(attempt: Problem) -> bool:
+        return needed <= set(attempt.facts) and (bool(attempt.vocabulary) or not needs)
+
+    failure = Failure(index=0, problem=problem, group=(problem,), signature=IN_STEP)
+    for max_calls in (9, 16):
+        shrunk = shrink_with(RuledOracle(IN_STEP, fails, max_calls=max_calls), failure)
+        assert not shrunk.is_finished
+        assert shrunk.calls <= max_calls
+        assert (bool(shrunk.problem.vocabulary), shrunk.needs_vocabulary) == (needs, needs)
+    assert shrunk.problem.limits == Limits()
+
+
+def test_a_fact_that_is_not_matched_may_lose_the_proof_in_a_smaller_problem():
+    missing = Signature("match_facts", "resolvents.atoms", "missing", "fact")
+    (lost,) = list_forms(missing)
+    assert (lost, list_forms(lost)) == (Signature("close", "resolvents.atoms", "proof_lost", "fact"), ())
+    problem = problem_of("p(a, b); ? p(a, X)")
+
+    def judge(signature: Signature, forms: Sequence[Signature]) -> bool:
+        oracle = RuledOracle(signature, lambda p: True)
+        oracle.forms = (missing, *forms)
+        return oracle.holds(problem)
+
+    assert [judge(each, forms) for each in (missing, lost) for forms in ((), (lost,))] == [True, True, False, True]
 
 
 ONE = problem_of("? p(a, b)")

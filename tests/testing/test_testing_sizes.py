@@ -41,9 +41,16 @@ def test_a_fault_that_depends_on_sizes_shrinks_to_a_few_clauses(name):
     assert shrunk.shrunk.is_finished
     again = kv.replay(parse_reproducer(render_reproducer(shrunk.reproducer)))
     assert again.is_same
+    assert shrunk.reproducer.signature == again.failure.signature
+    elsewhere = replace(shrunk, signature=shrunk.signature._replace(stage="match_facts"))
+    for each in (shrunk, elsewhere):
+        is_other = f"match_facts in the run, {again.failure.signature.stage} here" in str(each)
+        assert is_other == (each.signature.stage != again.failure.signature.stage)
     if "unused" in str(problem.vocabulary):
         # With one symbol fewer, the fault is gone.
         assert f"needs      {problem.vocabulary}" in str(shrunk)
+        untried = replace(shrunk, shrunk=replace(shrunk.shrunk, needs_vocabulary=False))
+        assert f"has        {problem.vocabulary}" in str(untried)
         assert len(problem.vocabulary) <= sum(map(len, (PREDICATES, graph.program.symbols.constants)))
     else:
         assert isinstance(getattr(sized_engines, name), type(Named))

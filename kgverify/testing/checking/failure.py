@@ -67,14 +67,17 @@ class Signature(NamedTuple):
 
 
 def fails_same_way(signature: Signature, other: Signature) -> bool:
-    """Return whether a failure has the stage, field, class and situation of another, ignoring parts that are not held fixed.
+    """Return whether a failure has the stage, field, class and situation of another, ignoring parts that are not held fixed."""
+    return signature.held == other.held
+
+
+def list_forms(signature: Signature) -> tuple[Signature, ...]:
+    """Return the other signatures that the same fault may have in a smaller problem.
 
     A fact that is not matched loses a resolvent or, if nothing else remains to be proved, the proof.
     """
-    if (other.stage, other.kind) == (Stage.MATCH_FACTS, DifferenceClass.MISSING):
-        lost = other._replace(stage=Stage.CLOSE, kind=DifferenceClass.PROOF_LOST)
-        return signature.held in (other.held, lost.held)
-    return signature.held == other.held
+    is_lost_fact = (signature.stage, signature.kind) == (Stage.MATCH_FACTS, DifferenceClass.MISSING)
+    return (signature._replace(stage=Stage.CLOSE, kind=DifferenceClass.PROOF_LOST),) if is_lost_fact else ()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -47,6 +47,8 @@ MOST_WITH_IDS: Final = 12
 """The largest number of attempts that are also run alone if they agree in a common run, when ids matter."""
 SMALL: Final = 6
 """The largest number of elements of a small problem."""
+SHARE: Final = 0.9
+"""The share of a budget after which a problem is no longer made smaller, but still easier to read."""
 FEWEST_TOGETHER: Final = 3
 """The smallest number of attempts for which a common run pays off before any is run alone."""
 
@@ -82,18 +84,27 @@ DEFAULT_BUDGET: Final = Budget()
 
 
 class Oracle:
-    """Decides whether problems fail alone with a given signature.
+    """Decides whether problems fail alone with a given signature, or with another form of it.
 
     A common run sifts many problems first.
 
     calls:    the runs of the engine under test so far; one run of many problems is one call
+    share:    the share of the budget that may be used now
     smallest: the smallest failing problem so far, the first if several are equally small; None before any was found
     """
 
-    def __init__(self, checker: Checker, signature: Signature, budget: Budget = DEFAULT_BUDGET) -> None:
+    def __init__(
+        self,
+        checker: Checker,
+        signature: Signature,
+        budget: Budget = DEFAULT_BUDGET,
+        forms: Sequence[Signature] = (),
+    ) -> None:
         self.calls = 0
+        self.share = SHARE
         self.smallest: Problem | None = None
         self.signature = signature
+        self.forms = (signature, *forms)
         self.budget = budget
         self._make = checker.make
         self._checker = replace(checker, make=self._counted)
@@ -146,7 +157,7 @@ class Oracle:
     def holds(self, problem: Problem) -> bool:
         """Return whether a problem, run alone, fails with the signature."""
         failure = self.judge(problem)
-        is_held = failure is not None and fails_same_way(failure.signature, self.signature)
+        is_held = failure is not None and any(fails_same_way(failure.signature, each) for each in self.forms)
         if is_held and (self.smallest is None or _extent(problem) < _extent(self.smallest)):
             self.smallest = problem
         return is_held
@@ -239,10 +250,11 @@ class Oracle:
 
     @contextmanager
     def _within_budget(self) -> Iterator[None]:
-        if self.calls >= self.budget.max_calls or self.seconds >= self.budget.seconds:
+        seconds = self.share * self.budget.seconds - self.seconds
+        if self.calls >= int(self.share * self.budget.max_calls) or seconds <= 0:
             raise OutOfBudget
         try:
-            with stop_after(self.budget.seconds - self.seconds):
+            with stop_after(seconds):
                 yield
         except OutOfTime:
             raise OutOfBudget from None
@@ -509,6 +521,12 @@ def simplify_vocabulary(problem: Problem, oracle: Oracle) -> Problem:
     return problem
 
 
+def drop_vocabulary(problem: Problem, oracle: Oracle) -> Problem:
+    """Remove all unused symbols, if the failure remains."""
+    plain = replace(problem, vocabulary=NO_VOCABULARY)
+    return plain if problem.vocabulary and oracle.holds(plain) else problem
+
+
 def _with_unused(problem: Problem, kind: str, at: int, num: int) -> Problem:
     return replace(problem, vocabulary=problem.vocabulary.with_unused(kind, at, num))
 
@@ -538,14 +556,16 @@ PASSES: Final[dict[str, Pass]] = {
     ),
     "skip_rules": skip_rules,
     "merge_symbols": merge_symbols,
+    # Before a pass with many attempts, of which few fit in one run if they have many symbols.
+    "simplify_vocabulary": simplify_vocabulary,
     "merge_and_drop": merge_and_drop,
     "drop_constants": partial(drop, "constants"),
     "simplify_policy": simplify_policy,
-    "simplify_vocabulary": simplify_vocabulary,
 }
 """Passes that are repeated until no pass finds anything."""
 
 LAST_PASSES: Final[dict[str, Pass]] = {
+    "drop_vocabulary": drop_vocabulary,
     "simplify_sizes": lambda problem, oracle: _restore(problem, oracle, "sizes", DEFAULT_SIZES, Sizes._fields),
     "restore_limits": lambda problem, oracle: _restore(
         problem, oracle, "limits", Limits(dialect=problem.limits.dialect), NUMBERS
@@ -554,7 +574,7 @@ LAST_PASSES: Final[dict[str, Pass]] = {
         problem if problem.vocabulary.is_closed else oracle.first([rename_plainly(problem)], problem) or problem
     ),
 }
-"""Passes that make a problem easier to read, but not smaller."""
+"""Passes that make a problem easier to read, but not smaller. The last of a budget is for them."""
 
 
 def _restore(problem: Problem, oracle: Oracle, part: str, default: Limits | Sizes, names: Sequence[str]) -> Problem:
@@ -731,6 +751,7 @@ class Shrunk:
     is_finished: whether it ended before the limit on calls or seconds
     num_judged:  the number of problems that were run alone
     refusals:    the reasons why an engine declined problems, one for each problem
+    needs_vocabulary: whether the problem, when it was minimal, was tried without its vocabulary, and did not fail
     """
 
     failure: Failure
@@ -740,6 +761,7 @@ class Shrunk:
     is_finished: bool
     num_judged: int = 0
     refusals: tuple[str, ...] = ()
+    needs_vocabulary: bool = False
 
     @property
     def problem(self) -> Problem:
@@ -762,7 +784,7 @@ def shrink(failure: Failure, checker: Checker, budget: Budget = DEFAULT_BUDGET) 
 
 def shrink_with(oracle: Oracle, failure: Failure) -> Shrunk:
     """Shrink like `shrink`, with the rest of an oracle's budget."""
-    found, neighbour, is_finished = failure, None, False
+    found, neighbour, is_finished, needs_vocabulary = failure, None, False, False
     try:
         for joined in [failure.problem] if failure.is_alone else join_problems(failure.group):
             if oracle.holds(joined):
@@ -777,12 +799,21 @@ def shrink_with(oracle: Oracle, failure: Failure) -> Shrunk:
         for name, problem in _run_passes(found.problem, oracle):
             found = oracle.judge(problem) or found
             oracle.budget.progress(name, problem, oracle.calls)
-        neighbour = find_neighbour(found.problem, oracle)
         is_finished = True
     except OutOfBudget:
         # The limit was reached in the middle of a pass.
         if oracle.smallest is not None and oracle.smallest.size < found.problem.size:
             found = oracle.judge(oracle.smallest) or found
+    oracle.share = 1.0
+    try:
+        for name, each in LAST_PASSES.items():
+            problem = each(found.problem, oracle)
+            found = oracle.judge(problem) or found
+            needs_vocabulary = bool(problem.vocabulary)
+            oracle.budget.progress(name, problem, oracle.calls)
+        neighbour = find_neighbour(found.problem, oracle)
+    except OutOfBudget:
+        is_finished = False
     return Shrunk(
         failure=replace(found, index=failure.index),
         neighbour=neighbour,
@@ -791,6 +822,7 @@ def shrink_with(oracle: Oracle, failure: Failure) -> Shrunk:
         is_finished=is_finished,
         num_judged=oracle.num_judged,
         refusals=tuple(oracle.refusals),
+        needs_vocabulary=needs_vocabulary,
     )
 
 
@@ -827,6 +859,3 @@ def _run_passes(problem: Problem, oracle: Oracle) -> Iterator[tuple[str, Problem
             else:
                 problem = smaller
                 yield name, problem
-    for name, each in LAST_PASSES.items():
-        problem = each(problem, oracle)
-        yield name, problem

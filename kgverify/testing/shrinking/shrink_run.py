@@ -28,7 +28,7 @@ from kgverify.runs.engine_makers import EAGER, PLAIN, EngineSpec, Sides
 from kgverify.runs.job import choose_reference, load_run_graph, read_job, write_down
 from kgverify.step.clauses import Clauses
 from kgverify.testing.checking.check import Checker
-from kgverify.testing.checking.failure import Signature, describe_refusals, sign
+from kgverify.testing.checking.failure import Signature, describe_refusals, fails_same_way, list_forms, sign
 from kgverify.testing.problems.problem import (
     SHORTEST,
     PolicySpec,
@@ -338,7 +338,7 @@ class ShrunkRun(ShownAsText):
             f" {len(problem.rules):,}; {count_of(self.shrunk.calls, 'run')} of the engine",
         )
         return make_reproducer(
-            replace(self.shrunk.failure, signature=self.signature),
+            self.shrunk.failure,
             self.engine,
             reference=self.reference,
             lockstep=report.lockstep,
@@ -395,8 +395,11 @@ class ShrunkRun(ShownAsText):
             f"   in {count_of(shrunk.calls, 'run')}, {shrunk.seconds:.1f} s"
             + ("" if shrunk.is_finished else ", the smallest found before --max-calls or --seconds ran out"),
         ]
+        if not fails_same_way(shrunk.failure.signature, self.signature):
+            stages = f"{self.signature.stage} in the run, {shrunk.failure.signature.stage} here"
+            lines.append(f"   differs    {stages}: the lost fact loses the proof")
         if minimum.vocabulary:
-            lines.append(f"   needs      {minimum.vocabulary}")
+            lines.append(f"   {'needs' if shrunk.needs_vocabulary else 'has':<10} {minimum.vocabulary}")
         if refused := describe_refusals(Counter(shrunk.refusals), len(shrunk.refusals), shrunk.num_judged):
             lines.append(f"   skipped    {refused}")
         lines.append("")
@@ -469,13 +472,14 @@ def shrink_divergence(
             where=f"graph {graph.name}",
             fix="run `kgverify diff --save` again, and shrink that run",
         )
-    oracle = Oracle(checker, sign(report, report.divergences[number - 1]), budget)
+    signature = sign(report, report.divergences[number - 1])
+    oracle = Oracle(checker, signature, budget, list_forms(signature))
     sliced = _find_slice(verification, graph, number, oracle)
     budget.progress("slice", sliced, oracle.calls)
     failure = oracle.judge(sliced)
     assert failure is not None
     shrunk = shrink_with(oracle, failure)
-    return ShrunkRun(shrunk=shrunk, sliced=sliced, graph=graph, report=report, signature=oracle.signature.held)
+    return ShrunkRun(shrunk=shrunk, sliced=sliced, graph=graph, report=report, signature=signature.held)
 
 
 def find_engines(report: Report) -> list[EngineSpec]:
