@@ -23,7 +23,7 @@ SHARE_OF_ENDS: Final = 0.5
 
 
 class Supported(NamedTuple):
-    """What engines declare to support, and the largest limits that all of them declare."""
+    """The programs that engines declare to support, and the smallest limits that they declare."""
 
     programs: tuple[Support, ...]
     limits: Mapping[str, int]
