@@ -142,7 +142,7 @@ def test_a_graph_is_checked_in_parts_and_as_a_whole(tmp_path: Path):
     with pytest.raises(kv.NotConforming, match="0 of 20 queries of countries compared, stopped after 1 s"):
         kv.assert_equivalent(type("Never", (Stuck,), {"most": -1}), "countries", seconds=1)
     # Its parts agree, which is not enough.
-    with pytest.raises(kv.NotConforming, match=r"(?s)0 of 20 queries of countries compared, .*seconds=600.* conforms"):
+    with pytest.raises(kv.NotConforming, match=r"(?s)0 of 20 queries of countries compared, .*seconds=600"):
         kv.assert_equivalent(StuckOnLargeGraphs, "countries", seconds=4)
 
 
