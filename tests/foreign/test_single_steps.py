@@ -360,7 +360,7 @@ GRAPH = graph_of(
 )
 
 
-def infer(expected: str, actual: str, options: str, graph: Any = GRAPH, query: str = "qbc") -> StepDifference:
+def infer(expected: str, actual: str, options: str, graph: Any = GRAPH, query: str = "qbc") -> list[StepDifference]:
     """Explain a step of which no clauses are known; `earlier` are the resolvents of the steps before, `full` a limit."""
     given = options_of(options)
     *before, goal = (atoms_of(each) for each in given.get("goals", START).split("/"))
@@ -428,7 +428,7 @@ R0 R1 F0 F1 | R0 R1 F2 | full=4 | match_facts missing: 2 facts missing, none ext
 
 @pytest.mark.parametrize(("expected", "actual", "options", "said"), rows_of(INFERRED))
 def test_a_difference_has_a_stage_and_a_class(expected: str, actual: str, options: str, said: str):
-    found = infer(expected, actual, options)
+    found = infer(expected, actual, options)[0]
     names, _, evidence = said.partition(": ")
     assert f"{found.stage} {found.kind}" == names, found.evidence
     assert found.evidence
@@ -439,10 +439,38 @@ def test_a_difference_has_a_stage_and_a_class(expected: str, actual: str, option
 def test_what_a_rule_and_a_fact_both_make_is_lost_by_either():
     graph = graph_of("q(a, b); q(b, a); q(X, Y) <- q(Y, X); ! q(a, a)")
     # The only predicate of this graph has the number 0.
-    found = infer("[paX] [paX]", "[paX]", "goals=pab paX", graph, "paa")
+    found = infer("[paX] [paX]", "[paX]", "goals=pab paX", graph, "paa")[0]
     assert (found.kind.value, found.confidence) == ("missing", OPEN)
 
 
 def test_what_no_clause_makes_is_a_guess_where_it_is_missing():
-    found = infer("ALL [rbc qcc]", "ALL", "")
+    found = infer("ALL [rbc qcc]", "ALL", "")[0]
     assert (found.kind.value, found.confidence) == ("missing", GUESSED)
+
+
+@pytest.mark.parametrize(
+    ("fact", "expected", "actual", "said"),
+    [
+        (
+            "r(c, d)",
+            "[qaY pYX rXc] [rbc] [rcc]",
+            "TRUE",
+            "prune false_proof: TRUE stands where 3 other resolvents are expected",
+        ),
+        (
+            "r(c, d)",
+            "[rbc] [rcc]",
+            "TRUE [rcc]",
+            "prune false_proof: TRUE stands where 1 of 2 other resolvents is expected",
+        ),
+        ("r(d, c)", "[rbc] [rcc] TRUE", "TRUE [rcc] TRUE", "prune missing: other atoms are missing in 1 resolvent"),
+    ],
+)
+def test_pruning_may_delete_a_ground_atom_that_is_no_fact_and_close_may_put_true_there(
+    fact: str, expected: str, actual: str, said: str
+):
+    graph = graph_of(f"p(a, b); p(a, c); p(a, d); q(b, c); {fact}; p(X, Y) <- q(X, Z), p(Z, Y); ! q(b, c)")
+    first, *others = infer(expected, actual, "goals=paX rXc", graph)
+    assert f"{first.stage} {first.kind}: {first.evidence}".startswith(said)
+    assert " facts would make it if pruning deletes 1 ground atom that the facts lack" in first.evidence
+    assert [each.stage for each in others] == [Stage.CLOSE]

@@ -207,7 +207,7 @@ class BlockInference:
         is_open = not guesses or follows_inference(limits.dialect)
         if is_open and not is_same and not self.has_origins:
             given = Given(self._at(candidate, expected), earlier, self._limits, self._num_symbols)
-            guesses = [explain_difference(pair, given), *guesses]
+            guesses = [*explain_difference(pair, given), *guesses]
         if guesses:
             self.guesses[candidate, step] = guesses
         return guesses[0] if guesses else None

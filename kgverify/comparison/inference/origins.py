@@ -43,8 +43,9 @@ class Deviation(IntEnum):
     ATOM_ORDER = 3
     TRUNCATED = 4
     MATCH = 5
-    VARIABLES = 6
-    UNKNOWN = 7
+    PROVED = 6
+    VARIABLES = 7
+    UNKNOWN = 8
 
 
 class Explanation(NamedTuple):
@@ -179,10 +180,10 @@ class StepOrigins:
         return otherwise[0] if otherwise else self._find_nearest(named)
 
     def _explain_otherwise(self, atoms: Atoms) -> Sequence[Explanation]:
-        """Return the explanations of a resolvent by clauses that make something else, one for each deviation."""
+        """Return the explanations of a resolvent by clauses that make something else, the smallest deviation first."""
         attempts = self._by_pruning, self._by_order, self._by_match, self._by_variables
-        found = (each for attempt in attempts for each in attempt(number_variables(iter(atoms))))
-        return sorted(found, key=lambda each: each.deviation)
+        found = [each for attempt in attempts for each in attempt(number_variables(iter(atoms)))]
+        return sorted(found, key=lambda each: each.deviation) or ([] if atoms else list(self._by_deleting()))
 
     def _by_pruning(self, atoms: Atoms) -> Iterator[Explanation]:
         """Explain by a clause whose result was pruned wrongly: facts were left, or atoms that are not facts were deleted."""
@@ -205,7 +206,7 @@ class StepOrigins:
             # If any atom could be deleted, everything could be a proof.
             if atoms or all(whole[i] == self._query for i in wrong):
                 more.append((len(wrong), clause, self._describe_deleted(whole[wrong[0]])))
-        if less:
+        if less and atoms:
             yield Explanation(tuple(less), Deviation.PRUNED_LESS, f"atoms that are facts, and were left: {num_kept}")
         if cut:
             yield Explanation(tuple(cut), Deviation.TRUNCATED, "the last atoms are missing")
@@ -219,8 +220,19 @@ class StepOrigins:
             return "the query, which may not serve as a fact,"
         return "an atom with variables" if min(atom[1:]) < 0 else "an atom that the facts lack"
 
+    def _by_deleting(self) -> Iterator[Explanation]:
+        """Explain TRUE by clauses whose results have only ground atoms, which pruning may have taken for facts: fewest first."""
+        found: dict[int, list[Clause]] = {}
+        for clause, whole, is_pruned in self.results[:MOST_COMPARED] if self._clauses.prunes else ():
+            left = _keep(whole, is_pruned)
+            if left and all(min(atom[1:]) >= 0 for atom in left):
+                found.setdefault(len(left), []).append(clause)
+        for num, clauses in sorted(found.items()):
+            what = f"if pruning deletes {count_of(num, 'ground atom')} that the facts lack"
+            yield Explanation(tuple(clauses), Deviation.PROVED, f"{count_clauses(clauses)} would make it {what}")
+
     def _by_order(self, atoms: Atoms) -> Iterator[Explanation]:
-        alike = (made for made in self.made if len(made) == len(atoms) and is_permutation(atoms, made))
+        alike = (made for made in self.made if len(made) == len(atoms) > 0 and is_permutation(atoms, made))
         if clauses := tuple(clause for made in alike for clause in self.made[made]):
             yield Explanation(clauses, Deviation.ATOM_ORDER, "its atoms are in another order")
 

@@ -144,8 +144,11 @@ def rank(stage: Stage) -> int:
     return list(Stage).index(stage)
 
 
-def explain_difference(pair: StepPair, given: Given) -> StepDifference:
-    """Explain the difference of two steps from the same goal by the contents of their resolvents, which must differ."""
+def explain_difference(pair: StepPair, given: Given) -> list[StepDifference]:
+    """Explain the difference of two steps from the same goal by the contents of their resolvents, which must differ.
+
+    The likeliest stage is first. Another one follows only where pruning may have made TRUE: `close` may have put it there.
+    """
     return _Explainer(pair, given).explain()
 
 
@@ -197,8 +200,8 @@ class _Explainer:
         self._sides, self._contents = pair.contents.sides, pair.contents.keys
         self._missing, self._extra = pair.contents.missing, pair.contents.extra
 
-    def explain(self) -> StepDifference:
-        """Return the first explanation that applies."""
+    def explain(self) -> list[StepDifference]:
+        """Return the first explanation that applies, with each stage that fits."""
         attempts = (
             self._of_proof,
             self._of_malformed,
@@ -211,9 +214,11 @@ class _Explainer:
             self._of_clauses,
         )
         found = next(filter(None, (attempt() for attempt in attempts)))
-        return found._replace(
+        is_open = found.stage is Stage.PRUNE and any(r.kind == GoalKind.TRUE and not r.atoms for r in self._extra)
+        found = found._replace(
             confidence=round(found.confidence, 2), missing=tuple(self._missing), extra=tuple(self._extra)
         )
+        return [found, *([found._replace(stage=Stage.CLOSE)] if is_open else [])]
 
     # Proofs, malformed states and ends
 
@@ -234,9 +239,11 @@ class _Explainer:
         why, confidence = self._explain_proof(OPEN, CERTAIN)
         if left:
             why = f"atoms left beside TRUE: {len(left[0].atoms)}; {why}"
-        verb = "is" if num == 1 else "are"
-        evidence = f"TRUE stands where {other} {verb} expected; {why}"
-        return self._blame(DifferenceClass.FALSE_PROOF, confidence)._replace(evidence=evidence)
+        found = self._blame(DifferenceClass.FALSE_PROOF, confidence)
+        lost = len(self._missing) if 0 < len(self._missing) < num else num
+        place = f"{lost:,} of {other}" if lost < num else other
+        verb = "is" if lost == 1 else "are"
+        return found._replace(evidence=f"TRUE stands where {place} {verb} expected; {why}")
 
     def _blame(self, kind: DifferenceClass, confidence: float) -> StepDifference:
         """Return the stage that turned a proof into something else, or something else into TRUE; else `close`."""
@@ -263,6 +270,8 @@ class _Explainer:
         found = self._origins.explain(())
         if found.deviation is Deviation.NONE:
             return f"it is made by {count_clauses(found.clauses)} of the program (inferred)", implied
+        if found.deviation is Deviation.PROVED:
+            return found.detail, LIKELY
         return f"no clause of the program makes it: {found.detail}", not_implied
 
     def _of_malformed(self) -> StepDifference | None:
@@ -534,7 +543,7 @@ class _Explainer:
         found = self._explain_content(content_of(r))
         if found is None or self._origins is None:
             return None, self._find_alike(r, unpaired)
-        is_surplus = self._contents[1].count(content_of(r)) > len(found.clauses)
+        is_surplus = [content_of(other) for other in self._all[1]].count(content_of(r)) > len(found.clauses)
         is_made = found.deviation is Deviation.NONE
         otherwise = self._origins.explain_otherwise(content_of(r)[1])
         for each in [found] if is_made and not is_surplus else otherwise:
@@ -559,7 +568,7 @@ class _Explainer:
         is_sure = own is not None and own.deviation is Deviation.NONE
         confidence = LIKELY if is_sure else OPEN
         deviation = _find_deviation(expected, actual, (own, found))
-        is_pruned = deviation in (Deviation.PRUNED_LESS, Deviation.PRUNED_MORE, Deviation.TRUNCATED)
+        is_pruned = deviation in (Deviation.PRUNED_LESS, Deviation.PRUNED_MORE, Deviation.PROVED, Deviation.TRUNCATED)
         is_unnumbered = [content_of(r)[1] == plain(r.atoms) for r in (expected, actual)] == [True, False]
         if deviation is Deviation.MATCH:
             return self._judge_extra(actual, found)
@@ -588,6 +597,8 @@ class _Explainer:
             Deviation.PRUNED_LESS: (Stage.PRUNE, extra, found.detail, OPEN),
             Deviation.PRUNED_MORE: (Stage.PRUNE, DifferenceClass.MISSING, found.detail, OPEN),
         }
+        if not is_listed:
+            by_deviation[Deviation.PROVED] = by_deviation[Deviation.PRUNED_MORE]
         if found.deviation is Deviation.NONE:
             is_visited = self._was_visited(r)
             words = "they equal goals visited before"
