@@ -48,7 +48,9 @@ def check_minimum(reason: str, pair: Pair) -> Stated:
 
 def check_error(note: str, num_divergences: int, expected: Recorded, actual: Recorded) -> Stated:
     """Yield whether the error that a note names explains all divergences, or all scores have the type that it names."""
-    if found := re.match(r"all ([\d,]+) divergences? are of scores: --score-error ([\d.e+-]+) would", note):
+    if found := re.match(
+        r"all ([\d,]+) divergences? are of scores: (?:--score-error|accepted_error) ([\d.e+-]+) would", note
+    ):
         num, error = int(found[1].replace(",", "")), float(found[2])
         others = Pair(expected, actual, error).first_difference
         yield note, num == num_divergences and not others

@@ -269,10 +269,10 @@ def test_the_ranks_contradict_nothing_said_of_their_differences(words: str, tmp_
 
 
 REMEDIES = {
-    "--score-error 0.0008": (
+    "accepted_error 0.0008": (
         {"score": lambda situation, made: [each - i / 10_000 for i, each in enumerate(score(situation, made))]},
         {},
-        "--score-error 0.0001",
+        "accepted_error 0.0001",
     ),
     "--minimum proved=1,choices=1": ({}, {"minimum": {"proved": 1, "rules": 400, "choices": 1}}, "--minimum proved=99"),
     "max_resolvents": ({"match_facts": lambda situation, _: range(0, len(situation.clauses.facts), 3)}, {}, ""),
