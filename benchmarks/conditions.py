@@ -19,6 +19,7 @@ from kgverify.conditions.find import Found
 from kgverify.conditions.instances import Cases
 from kgverify.engines.plain.engine import PlainEngine
 from kgverify.engines.policy import SHORTEST, Policy
+from kgverify.engines.table import COMPILED, make_entry
 from kgverify.graphs.load import load_graph
 from kgverify.program.fact_index import Ids
 from kgverify.program.limits import Limits
@@ -28,7 +29,7 @@ from kgverify.progress import Progress, no_progress
 from kgverify.prover.faults.plant import FAULTS as CATALOGUE
 from kgverify.ranking.draw import draw_candidates
 from kgverify.ranking.rank import rank_candidates
-from kgverify.runs.engine_makers import evaluator_pipeline
+from kgverify.runs.engine_makers import make_for
 from kgverify.runs.run import Pipeline, Run, load_policy, reference_pipeline
 from kgverify.step import plain_step
 from kgverify.step.clauses import Atoms
@@ -395,7 +396,9 @@ def try_catalogued(name: str) -> Score:
 
             def make(seed: int, loaded=loaded, limits=limits, chosen=chosen, q=queries, c=corruptions, s=slots) -> Any:
                 run = Run(loaded, limits, chosen, num_queries=q + 4 * seed, num_corruptions=c, seed=seed)
-                return _verify(run, evaluator_pipeline(run, faults=[name], mode="eager", device="cpu", slots=s))
+                return _verify(
+                    run, make_for(run, make_entry(COMPILED, faults=[name], mode="eager", device="cpu", slots=s))
+                )
 
             yield graph, make
 

@@ -19,6 +19,7 @@ from kgverify.comparison.equality import Equality
 from kgverify.comparison.result import Divergence, Verdict
 from kgverify.engines.policy import SHORTEST
 from kgverify.engines.protocol import Engine, Positions, ProbedEngine, Results, StageOutputs
+from kgverify.engines.table import COMPILED, make_entry
 from kgverify.errors import InternalError
 from kgverify.graphs.load import load_graph
 from kgverify.program.limits import Limits
@@ -35,7 +36,7 @@ from kgverify.prover.tick.stage_ticks import collect_columns
 from kgverify.prover.tick.tick import Setting, empty_derivations, empty_pool, empty_work, tick
 from kgverify.ranking.draw import draw_candidates
 from kgverify.ranking.rank import RANK_TOLERANCE, rank_candidates
-from kgverify.runs.engine_makers import evaluator_pipeline
+from kgverify.runs.engine_makers import make_for
 from kgverify.runs.run import Pipeline, Run, load_policy, reference_pipeline
 from kgverify.trace.model.columns import Candidates, CandidateSet, Columns, Rankings, concatenate
 from kgverify.trace.model.header import EngineInfo
@@ -435,7 +436,9 @@ class Stand:
         )
 
     def _judged(self, faults: Sequence[str]) -> Pipeline:
-        return evaluator_pipeline(self._run, faults=faults, mode="eager", device="cpu", slots=self.arena.slots)
+        return make_for(
+            self._run, make_entry(COMPILED, faults=faults, mode="eager", device="cpu", slots=self.arena.slots)
+        )
 
     def try_faults(self, faults: Sequence[str]) -> Trial:
         """Plant the faults, and compare the report with the ground truth."""

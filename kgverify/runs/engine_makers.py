@@ -178,23 +178,24 @@ def find_dialect(engine: object) -> Dialect:
 
     An engine given by name is loaded, unless it is one of kgverify's. UserError if it cannot be loaded.
     """
-    return _find_declared(engine, "dialect", OURS)
+    return _find_declared(engine, "--engine", "dialect", OURS)
 
 
 def find_support(engine: object) -> Support:
     """Return what an engine or its factory declares as its attribute `support`; else any program. UserError as above."""
-    return _find_declared(engine, "support", ANY_PROGRAM)
+    return _find_declared(engine, "--engine", "support", ANY_PROGRAM)
 
 
 def find_limits(*engines: object) -> dict[str, int]:
-    """Return the smallest `max_depth` and `max_atoms` that engines or their factories declare. UserError as above."""
-    declared = {name: [_find_declared(each, name, 0) for each in engines] for name in ("max_depth", "max_atoms")}
+    """Return the smallest `max_depth` and `max_atoms` that an engine and a reference declare. UserError as above."""
+    sides = [*zip(engines, ("--engine", "--reference"), strict=False)]
+    declared = {name: [_find_declared(*side, name, 0) for side in sides] for name in ("max_depth", "max_atoms")}
     return {name: min(filter(None, values)) for name, values in declared.items() if any(values)}
 
 
-def _find_declared(engine: object, name: str, default: T) -> T:
+def _find_declared(engine: object, option: str, name: str, default: T) -> T:
     named = engine if isinstance(engine, str) else engine.name if isinstance(engine, EngineSpec) else ""
-    made = load_factory(named, "--engine") if named and not EngineSpec(named).is_own else engine
+    made = load_factory(named, option) if named and not EngineSpec(named).is_own else engine
     declared = getattr(made, name, None)
     return declared if isinstance(declared, type(default)) else default
 

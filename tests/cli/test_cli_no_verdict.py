@@ -94,7 +94,11 @@ def test_whatever_an_engine_does_exit_code_0_comes_with_a_verdict(
     tmp_path: Path, what: str, where: str, command: str, code: int, said: str
 ):
     (tmp_path / "broken.py").write_text(ENGINE)
-    options = {"fuzz": "--examples 4 --jobs 1", "record": f"{' '.join(SMALL)} -o x.h5"}.get(command, " ".join(SMALL))
+    options = {
+        "bench": "--size queries=1,corruptions=2,seconds=0",
+        "fuzz": "--examples 4 --jobs 1",
+        "record": f"{' '.join(SMALL)} -o x.h5",
+    }.get(command, " ".join(SMALL))
     done = run(f"{command} --engine broken:Engine {options}", tmp_path, WHAT=what, WHERE=where)
     assert done.returncode == code, done.stderr
     assert done.stdout.count("\n") >= 1 if code == 0 else done.stdout == ""

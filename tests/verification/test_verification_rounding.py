@@ -195,9 +195,9 @@ def test_a_fault_beyond_the_bound_is_a_fault_of_scores(right):
 def test_the_way_out_is_named_with_what_it_hides(right):
     fault = offset_by(3 * right.rounding.bound)
     report = kv.verify("countries", fault, reference=Net, **SMALL)
-    (note,) = [note for note in report.notes if "--score-error" in note]
+    (note,) = [note for note in report.notes if "accepted_error" in note]
     assert "hide every fault that changes scores by less than" in note
-    value = float(note.partition("--score-error ")[2].split()[0])
+    value = float(note.partition("accepted_error ")[2].split()[0])
     accepting = kv.verify("countries", fault, reference=Net, **SMALL, equality=kv.Equality(score_error=value))
     assert accepting.verdict is kv.Verdict.AGREE
     assert any("the user accepts" in note for note in accepting.notes)
@@ -208,7 +208,7 @@ def test_a_coarser_float_type_is_named_and_accepted_only_if_it_is_declared():
     report = kv.verify("countries", Half, reference=Net, **SMALL)
     assert report.verdict is kv.Verdict.DIVERGE
     assert "the actual scores are the expected ones rounded to fp16, up or down" in report.first_divergence.evidence
-    assert any("--score-error fp16 accepts" in note for note in report.notes)
+    assert any("accepted_error fp16 accepts" in note for note in report.notes)
     accepting = kv.verify("countries", Half, reference=Net, **SMALL, equality=kv.Equality(score_error="float16"))
     assert accepting.verdict is kv.Verdict.AGREE
     assert any("the user accepts errors of fp16" in note for note in accepting.notes)
@@ -352,4 +352,4 @@ def test_a_list_that_differs_behind_a_wrong_score_has_no_way_out():
 
     report = kv.verify("countries", Shifted, **SMALL)
     assert report.first_divergence.stage == "score"
-    assert not any("--score-error" in note for note in report.notes)
+    assert not any("accepted_error" in note for note in report.notes)
