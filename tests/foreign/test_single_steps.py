@@ -455,7 +455,7 @@ def test_what_no_clause_makes_is_a_guess_where_it_is_missing():
             "r(c, d)",
             "[qaY pYX rXc] [rbc] [rcc]",
             "TRUE",
-            "prune false_proof: TRUE stands where 3 other resolvents are expected",
+            "close false_proof: TRUE stands where 3 other resolvents are expected",
         ),
         (
             "r(c, d)",
@@ -471,4 +471,4 @@ def test_pruning_too_much_or_close_may_have_made_true(fact: str, expected: str, 
     first, *others = infer(expected, actual, "goals=paX rXc", graph)
     assert f"{first.stage} {first.kind}: {first.evidence}".startswith(said)
     assert " facts would make it if pruning deletes 1 ground atom that the facts lack" in first.evidence
-    assert [each.stage for each in others] == [Stage.CLOSE]
+    assert {first.stage, *(each.stage for each in others)} == {Stage.CLOSE, Stage.PRUNE}

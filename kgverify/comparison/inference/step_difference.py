@@ -147,7 +147,7 @@ def rank(stage: Stage) -> int:
 def explain_difference(pair: StepPair, given: Given) -> list[StepDifference]:
     """Explain the difference of two steps from the same goal by the contents of their resolvents, which must differ.
 
-    The likeliest stage is first. Another one follows only where pruning may have made TRUE: `close` may have put it there.
+    The likeliest stage is first. Another one follows only where TRUE may be due to pruning or to `close`.
     """
     return _Explainer(pair, given).explain()
 
@@ -218,7 +218,12 @@ class _Explainer:
         found = found._replace(
             confidence=round(found.confidence, 2), missing=tuple(self._missing), extra=tuple(self._extra)
         )
-        return [found, *([found._replace(stage=Stage.CLOSE)] if is_open else [])]
+        if not is_open:
+            return [found]
+        # Where other resolvents stay beside TRUE, `close` hid none of them.
+        is_alone = all(r.kind == GoalKind.TRUE for r in self._all[1])
+        stages = (Stage.CLOSE, Stage.PRUNE) if is_alone else (Stage.PRUNE, Stage.CLOSE)
+        return [found._replace(stage=stage) for stage in stages]
 
     # Proofs, malformed states and ends
 
