@@ -113,7 +113,13 @@ def watch_interrupts() -> Iterator[None]:
 @contextmanager
 def _deliver_lost() -> Iterator[None]:
     """Raise an exception of this module again if Python dropped it, as in `__del__` and in callbacks of weak references."""
-    usual, timers = sys.unraisablehook, list[threading.Timer]()
+    usual, ended = sys.unraisablehook, threading.Event()
+
+    def send(ready: threading.Event) -> None:
+        # A signal that arrived while Python still ran `deliver` would be dropped again.
+        ready.wait()
+        if not ended.wait(20 * SHORTEST):
+            signal.pthread_kill(threading.main_thread().ident or 0, _number)
 
     def deliver(lost: "sys.UnraisableHookArgs") -> None:
         global _pressed
@@ -121,8 +127,9 @@ def _deliver_lost() -> Iterator[None]:
             signal.setitimer(signal.ITIMER_REAL, SHORTEST, 1.0)
         elif issubclass(lost.exc_type, KeyboardInterrupt) and _pressed is not None:
             _pressed = None
-            timers.append(threading.Timer(SHORTEST, signal.pthread_kill, (threading.main_thread().ident, _number)))
-            timers[-1].start()
+            ready = threading.Event()
+            threading.Thread(target=send, args=(ready,), daemon=True).start()
+            ready.set()
         else:
             usual(lost)
 
@@ -131,8 +138,7 @@ def _deliver_lost() -> Iterator[None]:
         yield
     finally:
         sys.unraisablehook = usual
-        for timer in timers:
-            timer.cancel()
+        ended.set()
 
 
 @contextmanager
