@@ -179,8 +179,10 @@ def test_leaves_that_are_listed_as_not_shown_change_nothing(renderings: Renderin
         assert without_summary(changed) == without_summary(run.texts[rendering])
 
 
-@pytest.mark.deep
-@pytest.mark.parametrize("rendering", READERS)
+@pytest.mark.parametrize(
+    "rendering",
+    [pytest.param(each, marks=pytest.mark.exhaustive if each == "html" else pytest.mark.deep) for each in READERS],
+)
 def test_each_leaf_that_is_stated_changes_the_rendering(renderings: Renderings, rendering: str):
     run = renderings[FILLED[0]]
     stated, before = run.read(rendering).stated(run.report), run.texts[rendering]
