@@ -125,7 +125,7 @@ ENDS = {
     "report run": True,
     "fuzz --jobs 1 --corpus found --examples 3 --engine reference": True,
     "dialect expected.h5": True,
-    "shrink wrong -o new.kg --max-calls 60": False,
+    "shrink wrong -o new.kg": False,
     "replay found.kg": False,
     "trace import steps.jsonl -o new.h5": False,
     "trace check expected.h5": True,
