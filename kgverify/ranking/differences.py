@@ -145,7 +145,7 @@ class _Pairs:
                 yield f"only {where}: {inside}, none of {self.num - num_inside:,} elsewhere"
 
     def describe_rules(self, size: NDArray[np.int64] | None) -> Iterator[str]:
-        """Yield the rule or mistake that gives all ranks of one side from those of the other, if one is known.
+        """Yield the known rule or mistake that turns all ranks of one side into those of the other, if there is one.
 
         size: the numbers of candidates, int64 [n]
         """

@@ -1,4 +1,4 @@
-"""The pictures of a report: images of the numbers that the report states, in which a name is only text."""
+"""The pictures of a report draw the numbers that it states, and show every name as plain text."""
 
 import re
 from pathlib import Path

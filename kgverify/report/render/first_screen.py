@@ -17,7 +17,7 @@ TEXT_CHARACTERS: Final = 120
 """The maximum number of characters of a line of a difference."""
 
 Marked = tuple[str, str, str]
-"""A text in three parts, of which the middle one differs from the other side."""
+"""A text in three parts: the middle part differs from the other side."""
 
 
 class Row(NamedTuple):

@@ -48,7 +48,7 @@ MOST_WITH_IDS: Final = 12
 SMALL: Final = 6
 """The largest number of elements of a small problem."""
 SHARE: Final = 0.9
-"""The share of a budget after which a problem is no longer made smaller, but still easier to read."""
+"""The share of a budget that is spent on making a problem smaller. The rest is spent on making it easier to read."""
 FEWEST_TOGETHER: Final = 3
 """The smallest number of attempts for which a common run pays off before any is run alone."""
 
@@ -556,7 +556,7 @@ PASSES: Final[dict[str, Pass]] = {
     ),
     "skip_rules": skip_rules,
     "merge_symbols": merge_symbols,
-    # Before a pass with many attempts, of which few fit in one run if they have many symbols.
+    # The next pass makes many attempts, and few of them fit in one run if they have many symbols.
     "simplify_vocabulary": simplify_vocabulary,
     "merge_and_drop": merge_and_drop,
     "drop_constants": partial(drop, "constants"),
