@@ -33,7 +33,7 @@ def make(program, limits, policy):
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "mine.py").write_text(ENGINE)
+    (tmp_path / "annotated.py").write_text(ENGINE)
     graph = tmp_path / "data" / "family"
     graph.mkdir(parents=True)
     facts = "".join(f"ann\tparent\tp{i:02}\n" for i in range(60))
@@ -51,15 +51,15 @@ def list_annotations(*words: object) -> list[str]:
 
 def test_annotations_stand_at_the_function_of_the_engine(folder: Path):
     diff = ["diff", "--graph", "./data/family", "--queries", 1, "--corruptions", 2, "--save", "run"]
-    for name in ("mine.py:Mine", "mine:Mine", "mine.py:make"):
+    for name in ("annotated.py:Mine", "annotated:Mine", "annotated.py:make"):
         done = invoke([*diff, "--engine", name])
         assert done.exit_code == 1
         assert "kgverify shrink run --python --trust   # a minimal example as code that runs alone\n" in done.stdout
-        assert set(list_annotations("run")) == {"::error file=mine.py,line=9"}
+        assert set(list_annotations("run")) == {"::error file=annotated.py,line=9"}
     kv.record("data/family", "golden.h5", "reference", queries=1, corruptions=2)
-    assert invoke("diff --reference golden.h5 --engine mine.py:Mine --save run").exit_code == 1
+    assert invoke("diff --reference golden.h5 --engine annotated.py:Mine --save run").exit_code == 1
     assert all("file=" not in each for each in list_annotations("run"))
-    assert set(list_annotations("run", "--engine", "mine.py:Mine")) == {"::error file=mine.py,line=9"}
+    assert set(list_annotations("run", "--engine", "annotated.py:Mine")) == {"::error file=annotated.py,line=9"}
 
 
 def test_without_a_file_of_the_engine_annotations_stand_at_the_fact_or_rule(folder: Path):
@@ -71,7 +71,7 @@ def test_without_a_file_of_the_engine_annotations_stand_at_the_fact_or_rule(fold
 def test_a_file_outside_of_the_folder_or_without_the_engine_gives_no_line(folder: Path):
     (folder / "broken.py").write_text("class X(" + "(" * 9000)
     kv.verify("countries", kv.Evaluator(mode="plain", faults="fact-cap"), queries=1, corruptions=2, save="run")
-    for name in ("../mine.py:Mine", "/etc/passwd:x", "mine.py:None", "broken.py:X", "\0:x", "a" * 9999):
+    for name in ("../annotated.py:Mine", "/etc/passwd:x", "annotated.py:None", "broken.py:X", "\0:x", "a" * 9999):
         annotations = list_annotations("run", "--engine", name)
         assert annotations
         assert all("file=" not in each for each in annotations), name
