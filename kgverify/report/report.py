@@ -65,20 +65,6 @@ class Report(ReportContent, frozen=True, kw_only=True, dict=True, tag_field="for
         """
         return self._write(path, "html")
 
-    def to_perfetto(self, path: str | Path) -> Path:
-        """Write the run as a timeline that ui.perfetto.dev and chrome://tracing open: JSON of the Trace Event Format.
-
-        Args:
-            path: The file, which is overwritten.
-
-        Returns:
-            The path of the file.
-
-        Raises:
-            UserError: If the file cannot be written, or if the report was read from a file and has no traces.
-        """
-        return self._write(path, "perfetto")
-
     def to_svg(self, folder: str | Path) -> list[Path]:
         """Write the pictures of the report as SVG images, for example for slides.
 

@@ -288,34 +288,6 @@ def read_annotations(text: str) -> Iterator[str]:
             yield from unquote(message).split("\n")
 
 
-def read_timeline(text: str) -> Iterator[str]:
-    """Yield the lines of the tracks and of the divergences, each with the candidate at whose derivation it is marked."""
-    timeline = json.loads(text)
-    yield from (f"about | {name}: {value}" for name, value in timeline["otherData"].items() if value)
-    events = timeline["traceEvents"]
-    for event in events:
-        if event["name"] == "process_name":
-            yield f"track: {event['args']['name']}"
-        elif event.get("cat") == "divergence":
-            number = event["args"]["divergence"]
-            yield f"divergence {number}: {event['name']}"
-            marked = [
-                each
-                for each in events
-                if each.get("cat") == "derivation"
-                and (each["pid"], each["tid"]) == (event["pid"], event["tid"])
-                and each["ts"] <= event["ts"] < each["ts"] + each["dur"]
-            ]
-            at = [
-                f"candidate {each['args']['candidate']}: " * (each["pid"] == events[0]["pid"])
-                + f"{each['name']} of query {each['args']['query']}, {each['args']['side']}"
-                for each in marked
-            ]
-            num_marks = sum(each["name"] == event["name"] for each in events)
-            parts = event["args"] | {"at": " and ".join(at), "marks": num_marks}
-            yield from (f"divergence {number} | {name}: {value}" for name, value in parts.items())
-
-
 def read_explanation(text: str) -> Iterator[str]:
     """Yield the lines of `kgverify show --explain`: each with the number of its cause and its title, listed ones numbered."""
     cause, title, number = "", "", 0
@@ -354,6 +326,5 @@ READERS: Final[Mapping[str, Callable[[str], Iterator[str]]]] = {
     "markdown": read_markdown,
     "junit": read_junit,
     "github": read_annotations,
-    "perfetto": read_timeline,
     "explain": read_explanation,
 }

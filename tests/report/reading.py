@@ -157,7 +157,6 @@ class Words(NamedTuple):
 WORDS: Final[Mapping[str, Words]] = {
     "number": Words(len),
     # What is only compared with the report, since it comes from a trace.
-    "same": Words(lambda value: value),
     "json": Words(lambda value: json.dumps(value)),
     "start": Words(lambda text: text[:12], ("",)),
     "limits": Words(
@@ -264,10 +263,6 @@ def derive(report: Any, folder: Path, candidates: Iterable[Mapping[str, str]]) -
         "further": {"number": len(further), "change": -sum(further)},
         "causes_after": {f"{number}": len(report["causes"]) - number for number in (12, 20)},
         "folder": shlex.quote(str(folder)),
-        "marks": [
-            1 if report["lockstep"] or "no such candidate" in (each["expected"], each["actual"]) else 2
-            for each in report["divergences"]
-        ],
         "rankings": rankings,
         "suite": suite | {"errors": int(is_inconclusive), "skipped": skipped},
         "further_members": [

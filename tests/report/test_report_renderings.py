@@ -257,44 +257,6 @@ def test_tables_in_csv_have_the_values_of_the_columns(renderings: Renderings, na
     ]
 
 
-@pytest.mark.parametrize("name", RECORDED)
-def test_the_timeline_shows_the_tables_of_both_traces(renderings: Renderings, name: str):
-    run = renderings[name]
-    events = json.loads(run.texts["perfetto"])["traceEvents"]
-    tracks = [event["pid"] for event in events if event["name"] == "process_name"]
-    slots: dict[tuple[str, ...], tuple[int, int]] = {}
-    for pid, side in zip(tracks, SIDES, strict=True):
-        drawn = {
-            category: [each for each in events if each["pid"] == pid and each.get("cat") == category]
-            for category in ("derivation", "step")
-        }
-        clauses = {
-            (each["candidate"], each["step"]): each["clause"]
-            for each in run.export(side, "resolvents")
-            if each["is_chosen"] == "True"
-        }
-        derivations = {each["args"]["candidate"]: each for each in drawn["derivation"]}
-        rows = run.export(side, "candidates")
-        assert sorted(derivations) == list(range(len(rows)))
-        for row, each in enumerate(rows):
-            args = derivations[row]["args"]
-            found = derivations[row]["name"], args["query"], args["side"], args["outcome"], args["steps"]
-            assert found == (each["atom"], int(each["query"]), each["side"], each["outcome"], int(each["num_steps"]))
-            slot = derivations[row]["tid"], derivations[row]["ts"]
-            assert slots.setdefault(tuple(each[column] for column in ("atom", "query", "side")), slot) == slot
-        steps = {(each["args"]["candidate"], each["args"]["step"]): each for each in drawn["step"]}
-        rows = run.export(side, "steps")
-        assert len(steps) == len(rows)
-        for each in rows:
-            step = steps[int(each["candidate"]), int(each["step"])]
-            args = step["args"]
-            assert step["name"] == ", ".join(json.loads(each["goal"]))
-            assert (args["resolvents"], args["choice"]) == (int(each["num_resolvents"]), int(each["choice"]))
-            assert (args["outcome"], args["clause"]) == (each["outcome"], clauses[each["candidate"], each["step"]])
-            begin = derivations[int(each["candidate"])]
-            assert (step["tid"], step["ts"] - begin["ts"]) == (begin["tid"], int(each["step"]) * step["dur"])
-
-
 @pytest.mark.parametrize("name", RUNS)
 def test_counts_of_causes_are_those_of_their_divergences(renderings: Renderings, name: str):
     report = renderings[name].report

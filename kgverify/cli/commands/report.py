@@ -31,7 +31,6 @@ def report(
     html: str | None = None,
     junit: str | None = None,
     markdown: str | None = None,
-    perfetto: str | None = None,
     svg: Path | None = None,
     github: Annotated[bool, Parameter(negative="")] = False,
     engine: str | None = None,
@@ -43,13 +42,12 @@ def report(
         html: One self-contained page; - for standard output. Each format has a default name for its file.
         junit: JUnit XML, one case per query and side; - for standard output.
         markdown: Markdown; - for standard output.
-        perfetto: A timeline of all steps for ui.perfetto.dev; - for standard output.
         svg: A folder for the pictures, as SVG images.
         github: Print annotations; append Markdown to $GITHUB_STEP_SUMMARY.
         engine: The engine whose file gets the annotations, if the run names none: FILE.py:NAME or MODULE:NAME. It is not run.
     """
     folder = folders[0]
-    given = {"html": html, "junit": junit, "markdown": markdown, "perfetto": perfetto, "json": settings.json_path}
+    given = {"html": html, "junit": junit, "markdown": markdown, "json": settings.json_path}
     paths = {name: path for name, path in given.items() if path is not None}
     if len(folders) > 1:
         if html is None or len(paths) > 1 or svg is not None or github:

@@ -7,7 +7,6 @@ from kgverify.report.content import ComparedTraces, ReportContent
 from kgverify.report.render.github import render_markdown
 from kgverify.report.render.html import render_html
 from kgverify.report.render.junit import render_junit
-from kgverify.report.render.perfetto import render_perfetto
 
 
 class Format(NamedTuple):
@@ -23,6 +22,5 @@ FORMATS: Final[Mapping[str, Format]] = {
     ),
     "junit": Format("junit.xml", lambda report, run: render_junit(report, run.expected)),
     "markdown": Format("report.md", lambda report, run: render_markdown(report).encode()),
-    "perfetto": Format("perfetto.json", lambda report, run: render_perfetto(report, run.expected, run.actual)),
 }
 """The formats by name, in the order in which `kgverify report` writes the files."""
