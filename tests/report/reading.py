@@ -248,7 +248,6 @@ def _bars(values: Any) -> list[str]:
 
 def derive(report: Any, folder: Path, candidates: Iterable[Mapping[str, str]]) -> dict[str, Any]:
     """Count what renderings count of a report and of the candidates of its expected trace, as a table in CSV has them."""
-    further = sorted((each["share"] for each in (report["attribution"] or {}).get("shares", [])), key=abs)[:-12]
     diverging = Counter((f"{each['query']}", each["side"]) for each in report["divergences"])
     is_inconclusive = report["verdict"] == "INCONCLUSIVE"
     rankings = {}
@@ -260,7 +259,6 @@ def derive(report: Any, folder: Path, candidates: Iterable[Mapping[str, str]]) -
     suite = {"tests": 1 + len(rankings) + len(unknown), "failures": len(diverging)}
     return {
         "bars": [_bars((each["when"] or {}).get("values", [])) for each in report["causes"]],
-        "further": {"number": len(further), "change": -sum(further)},
         "causes_after": {f"{number}": len(report["causes"]) - number for number in (12, 20)},
         "folder": shlex.quote(str(folder)),
         "rankings": rankings,

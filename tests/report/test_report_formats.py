@@ -81,32 +81,6 @@ def test_texts_as_long_as_their_author_liked_are_cut(faulty: SavedRun):
     assert len(html.encode()) < 1_500_000
 
 
-@pytest.mark.parametrize("num", [3, 30])
-def test_the_waterfall_goes_from_expected_to_actual_and_no_bar_leaves_the_picture(faulty: SavedRun, num: int):
-    values = [0.02, *((-1) ** i * 0.1 * (num - i) for i in range(num))]
-    shares = [{"cause": i, "share": value, "repaired": 0.1 * (i % 5)} for i, value in enumerate(values, -1)]
-    whole = {"metric": "mrr", "expected": 0.8, "actual": 0.8 - sum(values), "shares": shares}
-    encoded = msgspec.to_builtins(with_many_causes(faulty.report, num)) | {"attribution": whole}
-    page = faulty.render("--html", "-", report=msgspec.convert(encoded, kv.Report))
-    table = page.partition('<table class="waterfall">')[2].partition("</table>")[0]
-    labels = re.findall(r'<th scope="row">(.*?)</th>', table)
-    assert labels[-2] == ("rounding at near-ties" if num == 3 else "19 further causes")
-    bars = re.findall(r'<rect class="(\w+)" x="(.*?)" y="6" width="(.*?)"', table)
-    kinds, begins = [kind for kind, *_ in bars], [float(x) for _, x, _ in bars]
-    ends = [begin + float(width) for begin, (*_, width) in zip(begins, bars, strict=True)]
-    assert [*kinds[:3], kinds[-1]] == ["expected", "loss", "gain", "actual"]
-    levels = [float(x) for x in re.findall(r'<line class="link" x1="(.*?)"', table)]
-    assert levels[-1] == pytest.approx(ends[-1] if sum(values) < 0.8 else begins[-1], abs=1.55)
-    for i, level in enumerate(levels[:-1], 1):
-        assert level == pytest.approx(ends[i] if kinds[i] == "loss" else begins[i], abs=1.55)
-    assert all(0 <= x <= 1000 for x in (*begins, *ends, *levels))
-    # The mark of a repair stands where its metric does on the scale of the first bar, which begins at 0.
-    marks = [float(x) for x in re.findall(r'<line class="repaired" x1="(.*?)"', table)]
-    repaired = [float(value) for value in re.findall(r'<td class="num">([\d.]+)</td></tr>', table)]
-    assert marks == pytest.approx([begins[0] + value * (ends[0] - begins[0]) / 0.8 for value in repaired], abs=0.1)
-    assert len(marks) > 2
-
-
 def test_junit_passes_the_rankings_that_it_does_not_list_if_none_of_them_diverges(
     faulty: SavedRun, monkeypatch: pytest.MonkeyPatch
 ):

@@ -5,14 +5,13 @@ import hashlib
 import zlib
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from itertools import accumulate, islice
+from itertools import islice
 from typing import Any, Final
 
 import msgspec
 from markupsafe import Markup
 
 from kgverify.comparison.result import Divergence
-from kgverify.errors import count_of
 from kgverify.escaping import escape_script, make_visible
 from kgverify.program.limits import OURS
 from kgverify.program.outcomes import DifferenceClass
@@ -31,9 +30,6 @@ from kgverify.report.step_document import (
 )
 from kgverify.report.stepper import MOST_ITEMS, MOVES
 from kgverify.trace.model.trace import Trace
-
-MOST_BARS: Final = 12
-"""The number of causes with their own bar; the others share one bar."""
 
 MOST_LISTED: Final = 100_000
 """The maximum number of divergences in the list; the JSON report has all."""
@@ -136,7 +132,6 @@ def build_page(report: ReportContent, expected: Trace, actual: Trace, stepped: T
     rows = _list_rows(report, reader)
     return {
         "metrics": tuple(wording.metric_rows(report, lacking="")),
-        "bars": build_waterfall(report),
         "pictures": [Markup(each.render(is_alone=False)) for each in draw_pictures(report, expected, actual).values()],
         "rows": rows,
         "marks": MARKS,
@@ -144,41 +139,6 @@ def build_page(report: ReportContent, expected: Trace, actual: Trace, stepped: T
         "commands": rows[0]["detail"]["commands"] if rows else ("kgverify show expected.h5",),
         "viewer": build_viewer(report, reader) if report.divergences else None,
     }
-
-
-def build_waterfall(report: ReportContent) -> list[Values]:
-    """Return the bars from the expected metric to the actual one, the most expensive causes first.
-
-    The kind of a bar is `expected`, `loss`, `gain` or `actual`. Positions are in thousandths of the width: the bar's two ends,
-    the metric after it, and `repaired_at`, the metric if only this cause were repaired.
-    """
-    whole = report.attribution
-    if whole is None:
-        return []
-    shares = sorted(whole.shares, key=lambda share: -abs(share.share))
-    steps: list[tuple[str, float, float | None]] = [
-        (wording.cause_label(report, share.cause), share.share, share.repaired) for share in shares[:MOST_BARS]
-    ]
-    if rest := shares[MOST_BARS:]:
-        steps.append((count_of(len(rest), "further cause"), sum(share.share for share in rest), None))
-    levels = [*accumulate((-value for _, value, _ in steps), initial=whole.expected)]
-    values = [*levels, whole.actual, 0.0, *(repaired for *_, repaired in steps if repaired is not None)]
-    low, high = min(values), max(values)
-    scale = 1000 / (high - low) if high > low else 0.0
-
-    def draw(kind: str, step: tuple[str, float, float | None], before: float, after: float) -> Values:
-        label, value, repaired = step
-        begin, end, level, repaired_at = (
-            round((each - low) * scale, 2) for each in (min(before, after), max(before, after), after, repaired or 0.0)
-        )
-        drawn = {"kind": kind, "label": label, "value": value, "begin": begin, "end": end, "level": level}
-        return drawn | {"repaired": repaired, "repaired_at": repaired_at}
-
-    return [
-        draw("expected", ("expected", whole.expected, None), 0.0, whole.expected),
-        *(draw("gain" if step[1] < 0 else "loss", step, *levels[i : i + 2]) for i, step in enumerate(steps)),
-        draw("actual", ("actual", whole.actual, None), 0.0, whole.actual),
-    ]
 
 
 def build_viewer(report: ReportContent, reader: DerivationReader) -> Values:
