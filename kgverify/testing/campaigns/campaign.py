@@ -65,12 +65,8 @@ from kgverify.testing.checking.failure import DEATH, REFUSED, Failure, Signature
 from kgverify.testing.checking.guard import EngineRefusal, check_made, in_replaceable_process, skip_refused
 from kgverify.testing.checking.timed_work import work_in_time
 from kgverify.testing.problems.decode import (
-    ALONE_EVERY,
-    ALONE_ON_DEVICE_EVERY,
     check_scope,
     draw_boundary_problem,
-    draw_device_problem,
-    draw_kernel_problem,
     draw_problems,
     draw_simplest,
     list_scope,
@@ -294,22 +290,11 @@ def _draw_block(work: Identity, first: int, num_problems: int) -> tuple[list[Pro
     of_seed = draw_problems(seed, max(0, first - len(cut)), work.dialect)
     drawn = list(islice(chain(cut[first:], of_seed), num_problems))
     num_cut = max(0, len(cut) - first)
-    is_fused, is_interpreted = engine.mode == "fused", engine.device == "cpu"
-    if is_fused and is_interpreted:
-        # The time of Triton's interpreter grows with the work, so tiny problems exercise the kernels most.
-        alone = set(range(num_cut, num_problems))
-    else:
-        # The kernels are compiled once for all sizes. A mode of `torch.compile` would compile each run.
-        every = ALONE_ON_DEVICE_EVERY if is_fused else ALONE_EVERY
-        can_run = is_fused or not make_entry(COMPILED, mode=engine.mode).compiles
-        alone = {i for i in range(num_cut, num_problems) if can_run and runs_alone(first + i, every)}
+    # The kernels of `fused` are compiled once for all sizes. A mode of `torch.compile` would compile each run.
+    can_run = engine.mode == "fused" or not make_entry(COMPILED, mode=engine.mode).compiles
+    alone = {i for i in range(num_cut, num_problems) if can_run and runs_alone(first + i)}
     for i in alone:
-        if not is_fused:
-            drawn[i] = put_in_dialect(draw_boundary_problem(seed, first + i), work.dialect)
-        elif is_interpreted:
-            drawn[i] = draw_kernel_problem(seed, first + i)
-        else:
-            drawn[i] = draw_device_problem(seed, (first + i) // ALONE_ON_DEVICE_EVERY)
+        drawn[i] = put_in_dialect(draw_boundary_problem(seed, first + i), work.dialect)
     if first // work.block_size % _COLLECTED_EVERY == _COLLECTED_EVERY - 1:
         # Engines and indices of earlier blocks are parts of cycles, which nothing else would free.
         gc.collect()

@@ -574,8 +574,6 @@ SHAPES: Final[tuple[Callable[[Limits, int], _Clauses], ...]] = (
 
 ALONE_EVERY: Final = 16
 """The distance between two problems that run alone."""
-ALONE_ON_DEVICE_EVERY: Final = 32
-"""The distance between two problems that run alone on a GPU, where starting a run takes longest."""
 MOST_TICKS: Final = 16
 """The approximate maximum of ticks for a pool of many candidates, or for a step of many clauses."""
 
@@ -586,67 +584,24 @@ _BYTE: Final = 1 << 8
 _WORD: Final = 1 << 16
 
 
-def runs_alone(index: int, every: int = ALONE_EVERY) -> bool:
+def runs_alone(index: int) -> bool:
     """Return whether the problem at an index of a seed's sequence runs alone."""
-    return index % every == every - 1
+    return index % ALONE_EVERY == ALONE_EVERY - 1
 
 
 def draw_boundary_problem(seed: int, index: int) -> Problem:
     """Return the problem that runs alone at an index of a seed's sequence. Its sizes do not fit it yet."""
     pick = _Choices(seed, index, "program")
     turn = index // ALONE_EVERY
-    if (rare := _draw_rare(_RARE, turn, pick)) is not None:
-        return rare
+    for period, phase, draw in _RARE:
+        if turn % period == phase:
+            return draw(pick, turn // period)
     if turn % 512 == 100:
         num_apart = _MANY_SYMBOLS[turn // 512 % 4] - pick(4), pick(2), pick(3)
         return push_apart(_small(seed, index, pick), *num_apart)
     small = _small(seed, index, pick)
     # Few symbols, but keys of facts beyond 32 bits.
     return push_apart(small, 3000, 256, pick(3)) if turn % 128 == 26 else small
-
-
-def draw_kernel_problem(seed: int, index: int) -> Problem:
-    """Return a problem of few steps at an index of a seed's sequence, for kernels that are slow because they are interpreted.
-
-    Every second problem meets a boundary of the kernels' loops: more clauses than lanes, several proofs in one block, a
-    goal that fills its padding and recurs, a second derivation in a slot, or keys beyond 31 bits.
-    """
-    pick = _Choices(seed, index, "kernel")
-    number, is_special = divmod(index, 2)
-    if not is_special:
-        small = _small(seed, index, pick)
-        return replace(small.with_number("limits", "max_depth", min(small.limits.max_depth, 2)), policy=SHORTEST)
-    kind = number % 6
-    if kind == 0:
-        return _wide(pick, 2 + pick(2))
-    names = ("c0", "c1", "c2", "c3")
-    facts = _facts("q", [(a, b) for a in names[:3] for b in names[: 3 - pick(2)]])
-    swap, limits = "p(X,Y) q(Y,X)", (3, 2, 1 + pick(4))
-    if kind == 1:
-        # A cycle of goals, each of which fills its padding.
-        return _build(facts, f"p(X,Y) p(Y,X); {swap}", "p(c3,c0)", (4, 1, 4))
-    if kind == 2:
-        return _build(facts, "", ("q(c0,Y)", "q(X,c1)", "q(X,Y)", "q(X,X)")[pick(4)], limits)
-    if kind == 3:
-        loops = parse_atoms("q(c0,c1) q(c1,c0) q(c2,c3) q(c3,c3)")[: 3 + pick(2)]
-        return _build(loops, "p(X,Y) q(Z,Z) q(X,Y)", "p(c0,c1)", limits)
-    queries = [f"p({names[pick(4)]},{names[pick(4)]})" for _ in range(3)]
-    rules = f"p(X,Y) q(X,Z) q(Z,Y); {swap}"
-    if kind == 4:
-        # One slot for all of them.
-        sizes = Sizes(slots=1, match_window=4, score_window=8, pool=3)
-        return replace(_build(facts, rules, " ".join(queries), limits), sizes=sizes)
-    return push_apart(_build(facts, rules, queries[0], limits), 3000, 256, pick(3))
-
-
-def draw_device_problem(seed: int, index: int) -> Problem:
-    """Return a problem for kernels on a GPU: a problem for interpreted kernels, or a boundary that needs more work."""
-    number, kind = divmod(index, 4)
-    if kind < 2:
-        return draw_kernel_problem(seed, 2 * number + kind)
-    pick = _Choices(seed, index, "device")
-    rare = _draw_rare(_RARE_ON_DEVICE, number, pick) if kind == 3 else None
-    return _many_clauses(pick) if rare is None else rare
 
 
 class _Choices:
@@ -766,22 +721,6 @@ def _wide(pick: _Choices, number: int) -> Problem:
     return _build(_facts("q", pairs), rule, "p(c0,c0)", (2, 2, kept))
 
 
-def _many_clauses(pick: _Choices) -> Problem:
-    """Return steps whose clauses about fill whole blocks of a kernel, some of them dropped, for slots that share a window."""
-    num = (128, 128, 512, 1024, 2048)[pick(5)] - 1 + pick(3)
-    facts, rules = _facts("q", [(f"s{i % 2}", f"m{i}") for i in range(2 * num)]), "p(X,Y) q(X,Z) r(Z,Y)"
-    # The last clause of one subject gives TRUE, or leads back to the goal, or is like the others.
-    last, kind = f"m{2 * num - 1 - pick(2)}", pick(3)
-    if kind == 0:
-        facts += _facts("r", [(last, "s0")])
-    elif kind == 1:
-        rules += f"; r({last},Y) p(Y,X)"
-    kept = min(num, 1024) - (0, 0, 1, num // 3)[pick(4)]
-    queries = " ".join([f"p(s{i % 2},s{pick(2)})" for i in range(1 + pick(3))])
-    sizes = Sizes(slots=1 + pick(3), match_window=num, score_window=kept + pick(2) * (kept - 1), pool=1 + pick(3))
-    return replace(_build(facts, rules, queries, (3, 2, kept)), sizes=sizes)
-
-
 def _without_facts(pick: _Choices) -> Problem:
     """Return a single rule, and queries of the first predicate and constant, with each argument bound or free."""
     return _build((), f"p(X,Y) {'pq'[pick(2)]}(Y,X)", "p(c0,Y) p(X,c0) p(X,X) p(X,Y)", (2, 1, 2))
@@ -802,38 +741,6 @@ def _many_resolvents(num: int, kept: int) -> Problem:
     return replace(_build(facts, "p(X,Y) q(X,Z) r(Z,Y)", "p(c0,c0)", (2, 2, kept)), sizes=sizes)
 
 
-def _many_variables(pick: _Choices) -> Problem:
-    """Return a rule whose body has up to fourteen variables, and atoms that bind some of them later."""
-    num = 4 + pick(4)
-    body = " ".join([f"q(V{2 * i},V{2 * i + 1})" for i in range(num)])
-    return _build(parse_atoms("q(c0,c1) q(c1,c0)"), f"p(X,Y) {body}", "p(c0,c1)", (3, num, 4))
-
-
-def _many_dropped(pick: _Choices) -> Problem:
-    """Return a step that drops about 256 resolvents with too many atoms, and keeps one."""
-    long = "".join([f"p(X,Y) q(X,m{i}) q(m{i},Y); " for i in range(_BYTE - 1 + pick(3))])
-    return _build(parse_atoms("q(c0,c1)"), f"{long}p(X,Y) q(Y,X)", "p(c0,c1)", (2, 1, 4))
-
-
-def _one_at_a_time(pick: _Choices) -> Problem:
-    """Return many derivations in separate slots, for a window that holds the resolvents of one step."""
-    num = 12 + pick(4)
-    names = [f"c{i}" for i in range(num)]
-    queries = " ".join([f"p({name},z)" for name in names] * 4)
-    sizes = Sizes(slots=4 * num, match_window=num, score_window=num, pool=4 * num)
-    facts = _facts("q", product(names, names))
-    return replace(_build(facts, "p(X,Y) q(X,Z) p(Z,Y)", queries, (6, 2, num)), sizes=sizes)
-
-
-def _like_keys() -> Problem:
-    """Return other atoms than the facts, but with keys that agree in the low 32 bits; this takes 65,536 constants."""
-    pairs = [(a, b) for a in ("c0", "c1") for b in ("c2", "c3")]
-    rules = "; ".join([f"p(X,Y) r{i}(X,Y) s(X,Y)" for i in range(16)])
-    like = _build(_facts("q", pairs), rules, "p(c0,c2) p(c0,c3) p(c1,c2) p(c1,c3)", (2, 2, 16))
-    # No fact contains the other constants: with few facts, atoms with the same key are likely to be in the same bucket.
-    return replace(like, constants=tuple(f"m{i}" for i in range(_WORD - 4)))
-
-
 def _many_candidates() -> Problem:
     """Return more candidates of one query than 16 bits can number."""
     names = [f"m{i}" for i in range(_WORD // 2 + 1)]
@@ -847,10 +754,7 @@ def _many_candidates() -> Problem:
     )
 
 
-_Rare: TypeAlias = tuple[tuple[int, int, Callable[[_Choices, int], Problem]], ...]
-"""The period, the first turn, and the function of each rare problem. If several are due in one turn, the first is drawn."""
-
-_RARE: Final[_Rare] = (
+_RARE: Final[tuple[tuple[int, int, Callable[[_Choices, int], Problem]], ...]] = (
     (2048, 120, lambda pick, number: _many_facts(pick)),
     (4096, 248, lambda pick, number: _many_resolvents(_WORD + 2, _WORD + 1)),
     (4096, 376, lambda pick, number: _deep(pick, _BYTE + 8 + pick(8))),
@@ -859,29 +763,10 @@ _RARE: Final[_Rare] = (
     (64, 42, _wide),
     (64, 10, lambda pick, number: _without_facts(pick)),
 )
-"""The rare problems that run alone.
+"""The rare problems that run alone: the period, the first turn, and the function. If several are due, the first is drawn.
 
 Expensive ones recur at fixed intervals: each early in a campaign, and no two in one block.
 """
-
-_RARE_ON_DEVICE: Final[_Rare] = (
-    (16, 1, lambda pick, number: _many_facts(pick)),
-    (128, 2, lambda pick, number: _like_keys()),
-    (128, 7, lambda pick, number: _many_resolvents(_WORD // 2 + 2, 4)),
-    (7, 0, _wide),
-    (7, 1, lambda pick, number: _deep(pick, 12 + pick(8))),
-    (7, 2, lambda pick, number: _deep(pick, _BYTE + 8 + pick(8))),
-    (7, 3, lambda pick, number: _without_facts(pick)),
-    (7, 4, lambda pick, number: _many_variables(pick)),
-    (7, 5, lambda pick, number: _many_dropped(pick)),
-    (7, 6, lambda pick, number: _one_at_a_time(pick)),
-)
-"""The problems that run alone on a GPU. Every turn without another problem gets one of the last seven."""
-
-
-def _draw_rare(rare: _Rare, turn: int, pick: _Choices) -> Problem | None:
-    """Return the rare problem of a turn, if there is one."""
-    return next((draw(pick, turn // period) for period, phase, draw in rare if turn % period == phase), None)
 
 
 def fit_sizes(problem: Problem, program: Program, columns: Columns, seed: int, index: int) -> Problem:
