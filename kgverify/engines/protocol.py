@@ -6,7 +6,6 @@ A third party joins by implementing `Engine`, or by writing a trace file (`docs/
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple, Protocol, runtime_checkable
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -89,35 +88,13 @@ class RecordingEngine(Engine, Protocol):
         ...
 
 
-class CompilerCaches(msgspec.Struct, frozen=True, kw_only=True):
-    """The part of the compiler's caches in a result.
-
-    state:  `unused` (nothing was compiled), `cold`, `warm`, `partly warm`, `fresh` (requested), `disabled` or `unknown`
-    graph_hits, graph_misses:       for Inductor's graphs
-    autograd_hits, autograd_misses: for AOTAutograd's graphs
-    kernels_added:                  to Triton's cache; None if it has no folder
-    """
-
-    state: str
-    graph_hits: int = 0
-    graph_misses: int = 0
-    autograd_hits: int = 0
-    autograd_misses: int = 0
-    kernels_added: int | None = None
-
-
 @runtime_checkable
 class ExplainedEngine(Engine, Protocol):
-    """An engine that explains its device, mode and precision, and its use of caches. Optional."""
+    """An engine that explains its device, mode and precision. Optional."""
 
     @property
     def reasons(self) -> tuple[str, ...]:
         """The reasons for device, mode and precision, in words."""
-        ...
-
-    @property
-    def caches(self) -> CompilerCaches:
-        """The use of caches since the engine was made."""
         ...
 
 

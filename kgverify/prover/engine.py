@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from kgverify.engines.policy import Policy, check_policy
 from kgverify.engines.protocol import (
-    CompilerCaches,
     Evaluation,
     Positions,
     Results,
@@ -28,7 +27,7 @@ from kgverify.program.limits import OURS, Limits
 from kgverify.program.outcomes import Stage
 from kgverify.program.program import Program
 from kgverify.progress import Progress, no_progress
-from kgverify.prover.execution.compilation import FUSED, count_caches, describe_caches
+from kgverify.prover.execution.compilation import FUSED
 from kgverify.prover.execution.device import HostCopy, PendingCopy, on_device
 from kgverify.prover.execution_choice import Wanted, check_layout, choose_execution, choose_layout, why_not_fused
 from kgverify.prover.probe import plain_goal, probe_layout, probe_step
@@ -103,7 +102,6 @@ class CompiledEngine:
             limits, policy, stages, partial(why_not_fused, program, limits, policy, self.layout, stages), **wanted
         )
         self.proves_ahead = self.takes_floors = self._mode == FUSED
-        self._counts = count_caches()
         self._num_rules = len(program.rules)
         # Rounded sizes let programs of about the same size share compiled code.
         is_rounded = self._mode != "eager"
@@ -146,11 +144,6 @@ class CompiledEngine:
         if self._mode != FUSED:
             return self._parameters
         return build_parameters(self._policy, self._device, torch.float32)
-
-    @property
-    def caches(self) -> CompilerCaches:
-        """The use of the compiler's caches by this engine, so far."""
-        return describe_caches(self._mode, self._counts)
 
     @property
     def stages(self) -> Stages | None:

@@ -21,7 +21,6 @@ from kgverify.comparison.result import (
     SelfTest,
     Verdict,
 )
-from kgverify.engines.protocol import CompilerCaches
 from kgverify.program.limits import DeclaredLimits
 from kgverify.trace.model.header import EngineInfo, PolicyInfo, RunInfo
 from kgverify.trace.model.trace import Trace
@@ -115,7 +114,6 @@ class ReportContent(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     outcomes: Outcomes = Outcomes()
     command: str = ""
     reasons_of_actual: tuple[str, ...] = ()
-    caches: CompilerCaches | None = None
     self_test: SelfTest | None = None
     ranking_rules: RankingRules | None = None
     job: dict[str, Any] | None = None

@@ -20,7 +20,6 @@ class Report(ReportContent, frozen=True, kw_only=True, dict=True, tag_field="for
     command:     the command that made the report, without its output options; empty if no command did
     reasons_of_actual: the reasons for the actual engine's device, mode and precision; empty if it gives no reasons
     self_test:   the changes planted before the verdict was given, all of which the comparison reported
-    caches:      the actual engine's use of the compiler's caches; None if it does not report it
     ranking_rules: the rules by which two recorded traces that differ were ranked; None with engines, or if nothing shows them
     exercise:    the evidence behind the verdict: what the candidates and steps of each side exercised
     minimum:     the exercise that AGREE required of both sides

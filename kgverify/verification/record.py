@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -12,7 +12,6 @@ import numpy as np
 
 from kgverify.arguments import check_fields
 from kgverify.engines.protocol import (
-    CompilerCaches,
     Engine,
     ExplainedEngine,
     ProbedEngine,
@@ -100,7 +99,6 @@ class Recording:
     num_resumed: candidates that an earlier, interrupted recording had written
     accepted:    the changes of code since then that the user accepted, in words
     reasons:     why the engine ran on its device, in its mode and precision; empty if it does not say
-    caches:      the parts of the engine that came from the compiler's caches; None if it does not say
     """
 
     path: Path | str
@@ -108,7 +106,6 @@ class Recording:
     num_steps: int
     num_resumed: int
     reasons: tuple[str, ...] = ()
-    caches: CompilerCaches | None = None
     accepted: tuple[str, ...] = ()
 
 
@@ -173,10 +170,8 @@ def record(
         all_candidates = join_candidates(proved)
         writer.set_rankings(pipeline.rank_in_dialect(run, all_candidates))
     num_steps = int(all_candidates.num_steps.sum(dtype=np.int64))
-    recording = Recording(path, len(candidates.query), num_steps, resumed, accepted=stored.accepted)
-    if isinstance(pipeline.engine, ExplainedEngine):
-        return replace(recording, reasons=pipeline.engine.reasons, caches=pipeline.engine.caches)
-    return recording
+    reasons = pipeline.engine.reasons if isinstance(pipeline.engine, ExplainedEngine) else ()
+    return Recording(path, len(candidates.query), num_steps, resumed, reasons, stored.accepted)
 
 
 def _resume_code(partial: Path, here: Code, accept_changed: Collection[str]) -> _StoredCode:

@@ -180,7 +180,6 @@ def verify(
         lockstep=equality.lockstep,
         attribution=attribution,
         reasons_of_actual=actual.engine.reasons if isinstance(actual.engine, ExplainedEngine) else (),
-        caches=actual.engine.caches if isinstance(actual.engine, ExplainedEngine) else None,
     )
     stepper = compared.stepper
     stepped = stepper.pair_of(stepper.paired_rows).actual if stepper is not None else None

@@ -1,4 +1,4 @@
-"""Device, mode, precision and sizes are chosen with reasons or refused with a fix; memory, processes and caches are reported."""
+"""Device, mode, precision and sizes are chosen with reasons or refused with a fix; memory and processes are reported."""
 
 import importlib
 import json
@@ -26,7 +26,7 @@ from kgverify.laws import compiled_maker, draw_problems
 from kgverify.prover import execution_choice
 from kgverify.prover.engine import CompiledEngine
 from kgverify.prover.execution import compilation, device
-from kgverify.prover.execution.compilation import MODES, compile_function, describe_caches, resolve_mode
+from kgverify.prover.execution.compilation import MODES, compile_function, resolve_mode
 from kgverify.prover.execution.device import products_set_to
 from kgverify.prover.execution_choice import Demand, choose_evaluation_layout, choose_layout, resolve_precision
 from kgverify.prover.native import choice
@@ -48,7 +48,6 @@ CUDA = torch.device("cuda")
 OBSTACLE = "it is not available here"
 COUNTRIES = load_graph("countries").program
 LIMITS = Limits(max_atoms=3, max_resolvents=10)
-NOTHING = {"graph_hits": 0, "graph_misses": 0, "autograd_hits": 0, "autograd_misses": 0, "kernels": -1}
 
 
 @pytest.fixture(autouse=True)
@@ -375,48 +374,13 @@ def test_a_process_started_with_others_joins_them_with_a_gpu_of_its_own(monkeypa
         device.join_team()
 
 
-def test_the_state_of_the_caches_follows_from_hits_and_misses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compilation, "_is_enabled", lambda: True)
-    for hits, misses, state in ((0, 2, "cold"), (2, 0, "warm"), (1, 1, "partly warm"), (0, 0, "unused")):
-        monkeypatch.setattr(
-            compilation, "count_caches", lambda h=hits, m=misses: NOTHING | {"graph_hits": h + 5, "graph_misses": m}
-        )
-        caches = describe_caches("default", NOTHING | {"graph_hits": 5})
-        assert (caches.state, caches.graph_hits, caches.graph_misses, caches.kernels_added) == (
-            state,
-            hits,
-            misses,
-            None,
-        )
-    assert describe_caches("eager", NOTHING).state == "unused"
-    monkeypatch.setattr(compilation, "_is_enabled", lambda: False)
-    assert describe_caches("default", NOTHING).state == "disabled"
-
-
-def test_kernels_that_were_added_to_the_cache_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = tmp_path / ".triton" / "cache"
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.delenv("TRITON_CACHE_DIR", raising=False)
-    counts = [compilation.count_caches()]
-    for name in ("", "a", "b"):
-        (folder / name).mkdir(parents=True)
-        counts.append(compilation.count_caches())
-    (folder / "file").touch()
-    states = [(describe_caches("fused", each).kernels_added, describe_caches("fused", each).state) for each in counts]
-    assert states == [(2, "cold"), (2, "cold"), (1, "cold"), (0, "warm")]
-    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "nowhere"))
-    assert compilation.count_caches()["kernels"] == -1
-    assert describe_caches("fused", compilation.count_caches()).state == "unknown"
-
-
-def test_a_report_holds_the_reasons_and_the_state_of_the_caches(tmp_path: Path) -> None:
+def test_a_report_holds_the_reasons(tmp_path: Path) -> None:
     path = tmp_path / "report.json"
     options = ["--queries", "1", "--corruptions", "1", "--mode", "eager", "--device", "cpu", "--no-determinism"]
     done = invoke(["diff", *options, "--tune", "fresh_cache=true", "--json", str(path)])
     assert done.exit_code == 0, done.output
     report = json.loads(path.read_text())
     assert report["reasons_of_actual"][1] == "mode eager: as requested"
-    assert report["caches"]["state"] == "unused"
     assert "settings: device cpu: as requested" in done.output
 
 

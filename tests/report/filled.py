@@ -70,7 +70,6 @@ OF_REPORTS: Final[Mapping[str, Any]] = _OF_LIMITS | {
     "attribution/method": Each("exact", "sampled", "sampled"),
     "attribution/basis": Each("traces", "engines", "traces"),
     "divergences/*/is_assumed": Each(True, False, False),
-    "caches/state": Each("warm", "partly warm", "unused"),
     "causes/*/when/unit": "rule",
     "modulo": ["names", "order"],
     "exercise/*/inferred": ["rules"],

@@ -41,7 +41,7 @@ from kgverify.evaluation.proving import ProcessGroup, join_process_group
 from kgverify.interrupts import handle_signals, note_interrupt
 from kgverify.progress import TimedPhases, silent_phase
 from kgverify.report.evaluation import TABLES, list_evaluation, print_evaluation
-from kgverify.report.render.terminal import describe_execution
+from kgverify.report.render.terminal import describe_settings
 from kgverify.report.tables import check_format, write_table
 
 _SAME_PRESS: Final = 1.0
@@ -109,7 +109,7 @@ def evaluate(
     print_lines(console, *[f"note: {note}" for note in found.notes])
     print_lines(console, f"time: {', '.join(f'{title} {s:.1f} s' for title, s in phases.seconds.items())}", style="dim")
     if isinstance(found.engine, ExplainedEngine):
-        print_lines(console, describe_execution(found.engine.reasons, found.engine.caches), style="dim")
+        print_lines(console, describe_settings(found.engine.reasons), style="dim")
     if output is not None:
         write_table(list_evaluation(report, table), output)
     if earlier is not None:

@@ -12,7 +12,7 @@ from kgverify.cli.output import is_typed
 from kgverify.cli.progress import make_result_console, print_lines, print_note, show_phase, typed_command, write_json
 from kgverify.engines.table import REFERENCE
 from kgverify.errors import UserError, count_of
-from kgverify.report.render.terminal import describe_execution
+from kgverify.report.render.terminal import describe_settings
 from kgverify.runs.job import Engines, Reference
 from kgverify.trace.files.manifest import count_safe, partial_of
 from kgverify.verification.record import RecordingOptions
@@ -57,7 +57,7 @@ def record(
         _explain_interruption(output, resume=recording.resume)
         raise
     if written.reasons:
-        print_note(describe_execution(written.reasons, written.caches), style="dim")
+        print_note(describe_settings(written.reasons), style="dim")
     resumed = f", {written.num_resumed:,} of them from before" if written.num_resumed else ""
     print_lines(
         make_result_console(),

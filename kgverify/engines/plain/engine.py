@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from kgverify.engines.adapters.stepwise import collect, read_positions
 from kgverify.engines.plain.choice import PLAIN
 from kgverify.engines.policy import Policy, check_policy
-from kgverify.engines.protocol import CompilerCaches, Positions, StageOutputs, find_positives
+from kgverify.engines.protocol import Positions, StageOutputs, find_positives
 from kgverify.program.fact_index import Ids
 from kgverify.program.limits import Limits
 from kgverify.program.program import Program
@@ -73,7 +73,6 @@ class PlainEngine:
             faults=faults,
             variables="canonical" if limits.dialect.forgets_names else "own",
         )
-        self.caches = CompilerCaches(state="unused")
 
     @property
     def stages(self) -> Stages:

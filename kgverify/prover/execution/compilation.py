@@ -1,19 +1,16 @@
 """The modes of execution, and the compilation of functions in a mode: eager, or through `torch.compile`."""
 
 import os
-import sys
 import types
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, Final, TypeVar, cast
 
 import torch
 
 from kgverify.engines.plain.choice import PLAIN
-from kgverify.engines.protocol import CompilerCaches
 from kgverify.engines.table import Built
 from kgverify.errors import UserError
 from kgverify.files.code_identity import (
@@ -181,63 +178,6 @@ class _explained_failures:
         ) from error
 
 
-_is_fresh: ContextVar[bool] = ContextVar("is_fresh", default=False)
-
-
-_COUNTED: Final = {
-    "graph_hits": ("inductor", "fxgraph_cache_hit"),
-    "graph_misses": ("inductor", "fxgraph_cache_miss"),
-    "autograd_hits": ("aot_autograd", "autograd_cache_hit"),
-    "autograd_misses": ("aot_autograd", "autograd_cache_miss"),
-}
-"""The part and the name of torch's counter for each count of `CompilerCaches`."""
-
-
-def count_caches() -> dict[str, int]:
-    """Return torch's counts of this process, without importing anything; `kernels` in Triton's cache are -1 without one."""
-    module = sys.modules.get("torch._dynamo.utils")
-    counters: Any = module.counters if module is not None else {}
-    counts = {count: int(counters.get(part, {}).get(name, 0)) for count, (part, name) in _COUNTED.items()}
-    return counts | {"kernels": _count_kernels()}
-
-
-def _count_kernels() -> int:
-    folder = Path(os.environ.get("TRITON_CACHE_DIR") or Path.home() / ".triton" / "cache")
-    try:
-        return sum(1 for entry in os.scandir(folder) if entry.is_dir())
-    except OSError:
-        return -1
-
-
-def describe_caches(mode: str, before: dict[str, int]) -> CompilerCaches:
-    """Describe the use of the caches since the counts `before`."""
-    now = count_caches()
-    counts = {name: now[name] - before[name] for name in _COUNTED}
-    both = now["kernels"], before["kernels"]
-    kernels = max(0, both[0]) - max(0, both[1]) if max(both) >= 0 else None
-    state = _state(mode, counts["graph_hits"], counts["graph_misses"], kernels)
-    return CompilerCaches(state=state, kernels_added=kernels, **counts)
-
-
-def _state(mode: str, hits: int, misses: int, kernels: int | None) -> str:
-    if mode == "eager":
-        return "unused"
-    if _is_fresh.get():
-        return "fresh"
-    if mode == "fused":
-        return "unknown" if kernels is None else "cold" if kernels > 0 else "warm"
-    if not _is_enabled():
-        return "disabled"
-    if hits and misses:
-        return "partly warm"
-    return "warm" if hits else "cold" if misses else "unused"
-
-
-def _is_enabled() -> bool:
-    config = sys.modules.get("torch._inductor.config")
-    return config is None or bool(config.fx_graph_cache and not config.force_disable_caches)
-
-
 @contextmanager
 def fresh_caches() -> Iterator[None]:
     """Compile everything anew, in temporary caches."""
@@ -245,8 +185,4 @@ def fresh_caches() -> Iterator[None]:
 
     fresh: Any = getattr(utils, "fresh_cache", None) or utils.fresh_inductor_cache
     with fresh():
-        before = _is_fresh.set(True)
-        try:
-            yield
-        finally:
-            _is_fresh.reset(before)
+        yield

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from kgverify.engines.policy import Policy, check_policy
 from kgverify.engines.protocol import (
-    CompilerCaches,
     Evaluation,
     Positions,
     Results,
@@ -28,7 +27,7 @@ from kgverify.program.outcomes import GoalKind, Origin, Stage
 from kgverify.program.program import Program
 from kgverify.progress import Progress, no_progress
 from kgverify.prover.native.choice import NATIVE
-from kgverify.prover.native.library import load_library, was_kept
+from kgverify.prover.native.library import load_library
 from kgverify.step.clauses import number_variables
 from kgverify.threads import count_threads
 from kgverify.trace.model.columns import (
@@ -280,11 +279,6 @@ class NativeEngine:
     def __del__(self) -> None:
         if hasattr(self, "_engine"):
             self._library.native_free(self._engine)
-
-    @property
-    def caches(self) -> CompilerCaches:
-        """The use of the cache: warm if it already contained the library for the same code and compiler."""
-        return CompilerCaches(state="warm" if was_kept() else "cold")
 
     @property
     def info(self) -> EngineInfo:

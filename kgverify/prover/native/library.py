@@ -69,17 +69,12 @@ def load_library() -> ctypes.CDLL:
 def find_library() -> Built:
     """Return the library that was built on this machine."""
     load_library()
-    digest, folder = _loaded[-1][0], _find_folder()
+    digest, folder = _loaded[-1], _find_folder()
     return Built("native library", digest, None if folder is None else folder / f"{digest}.tried")
 
 
-_loaded: Final[list[tuple[str, bool]]] = []
-"""The libraries that this process loaded: their digests, and whether an earlier process had kept them."""
-
-
-def was_kept() -> bool:
-    """Return whether an earlier process compiled the library that this process loaded."""
-    return _loaded[-1][1]
+_loaded: Final[list[str]] = []
+"""The digests of the libraries that this process loaded."""
 
 
 def refuse_native(obstacle: str) -> UserError:
@@ -136,7 +131,7 @@ def _load(path: Path, key: str = "") -> ctypes.CDLL | None:
         opened = Path(f"/proc/self/fd/{descriptor}")
         # Elsewhere nobody else can replace it: all folders above it belong to this user or to the system.
         library = ctypes.CDLL(str(opened if opened.exists() else path))
-    _loaded.append((digest, bool(key)))
+    _loaded.append(digest)
     return library
 
 

@@ -13,7 +13,6 @@ from rich.table import Table
 from kgverify.comparison.modulo import describe_modulo
 from kgverify.comparison.result import Cause, Condition, Divergence, Experiment, Verdict
 from kgverify.comparison.step_view import Names, StepReader
-from kgverify.engines.protocol import CompilerCaches
 from kgverify.errors import UserError, count_of
 from kgverify.escaping import make_visible
 from kgverify.report import wording
@@ -68,7 +67,7 @@ def _render_report(report: ReportContent, expected: Trace | None) -> Iterator[Re
         yield from _render_metrics(report)
     yield _render_equality(report)
     if report.reasons_of_actual:
-        yield Text(make_visible(describe_execution(report.reasons_of_actual, report.caches)), style="dim")
+        yield Text(make_visible(describe_settings(report.reasons_of_actual)), style="dim")
 
 
 def draw_text(draw: Callable[[Screen], None]) -> str:
@@ -242,14 +241,9 @@ def fit_metrics(title: str, rows: Mapping[str, Sequence[str | Text]], *further: 
     return FittedTable(table, [(metric, *values) for metric, values in rows.items()], may_fold=False)
 
 
-def describe_execution(reasons: Sequence[str], caches: CompilerCaches | None) -> str:
-    """Describe in one line the reasons for the engine's settings, and its use of caches."""
-    text = "; ".join(reasons)
-    if caches is None or caches.state == "unused":
-        return f"settings: {text}"
-    hits, misses = caches.graph_hits, caches.graph_misses
-    graphs = f" (graphs: {hits} found, {misses} compiled)" if hits or misses else ""
-    return f"settings: {text}; compiler's cache {caches.state}{graphs}"
+def describe_settings(reasons: Sequence[str]) -> str:
+    """Describe in one line the reasons for an engine's device, mode and precision."""
+    return f"settings: {'; '.join(reasons)}"
 
 
 def _render_equality(report: ReportContent) -> RenderableType:
