@@ -56,8 +56,6 @@ class DaskWorkers(Workers):
     engines: the third-party engines, which may be set until the first call
     """
 
-    repeats_slow = True
-
     def __init__(self, address: str, engines: Sequence[str] = ()) -> None:
         """Connect. UserError if the scheduler does not answer, or is on another machine without encryption.
 

@@ -1,6 +1,6 @@
 """One pool for calls in threads, in processes or on machines. A call lost with its worker is repeated, and finally reported.
 
-The result of a call depends only on its arguments. A call may therefore run twice, and the first result is used.
+The result of a call depends only on its arguments. A call may therefore run again.
 """
 
 import multiprocessing
@@ -8,7 +8,6 @@ import os
 import pickle
 import signal
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -32,10 +31,6 @@ MOST_KILLS: Final = 4
 """The number of times that a process may be killed during the same work before the work is considered the cause."""
 MOST_REPEATS: Final = 12
 """The number of times that a call is begun if its worker is lost. A kill during the start shows nothing about the call."""
-STRAGGLER_SECONDS: Final = 30.0
-"""The minimum time without a result, once no call is left to begin, before calls are sent a second time."""
-STRAGGLER_RATIO: Final = 3.0
-"""The same time, as a multiple of the mean time of a call."""
 
 _POLL_SECONDS: Final = 0.1
 _SENT_FROM_OUTSIDE: Final = frozenset(
@@ -65,12 +60,7 @@ class WorkerLost(UserError):
 
 
 class Workers(Executor):
-    """An executor with the methods that `Calls` needs. The future of a call lost with its worker raises `WorkerLost`.
-
-    repeats_slow: whether the last calls are sent a second time if they are slow
-    """
-
-    repeats_slow = False
+    """An executor with the methods that `Calls` needs. The future of a call lost with its worker raises `WorkerLost`."""
 
     def count(self) -> int:
         """Return the number of calls that run at the same time, at least 1."""
@@ -106,8 +96,6 @@ class Calls(Generic[K]):
         self._workers, self._retry = workers, retry
         self.running: dict[K, _Call] = {}
         self._ended: SimpleQueue[tuple[K, Future[Any]]] = SimpleQueue()
-        self._num_ended = 0
-        self._began = self._last_end = time.monotonic()
 
     def begin(self, key: K, function: Callable[..., Any], *arguments: object) -> None:
         """Begin a call, or queue it until a worker is free."""
@@ -125,9 +113,9 @@ class Calls(Generic[K]):
             self._look_after()
             return None
         call = self.running.get(key)
-        if call is None or future not in call.futures or future.cancelled():
+        if call is None or future is not call.future or future.cancelled():
             return None
-        call.futures.remove(future)
+        call.future = None
         try:
             result = future.result()
         except WorkerLost as lost:
@@ -140,16 +128,14 @@ class Calls(Generic[K]):
                     raise UserError(
                         f"a worker died {times}before its work was done ({lost.end})", where=lost.where, fix=lost.fix
                     ) from None
-            if not call.futures:
-                self._send(key)
+            self._send(key)
             return None
-        self._num_ended, self._last_end = self._num_ended + 1, time.monotonic()
-        self.running.pop(key).cancel()
+        del self.running[key]
         return key, result
 
     def cancel(self) -> None:
         """Cancel the calls that have not begun."""
-        self.running = {key: call for key, call in self.running.items() if not call.cancel()}
+        self.running = {key: call for key, call in self.running.items() if call.future and not call.future.cancel()}
 
     def __enter__(self) -> Self:
         return self
@@ -159,43 +145,25 @@ class Calls(Generic[K]):
 
     def _send(self, key: K) -> None:
         call = self.running[key]
-        future = self._workers.submit(call.function, *call.arguments)
-        call.futures.append(future)
+        call.future = future = self._workers.submit(call.function, *call.arguments)
         future.add_done_callback(lambda ended: self._ended.put((key, ended)))
 
     def _look_after(self) -> None:
-        """Find finished calls that an interrupt may have hidden, and send each of the last calls again if they are slow."""
+        """Find finished calls that an interrupt may have hidden, and send again those that it kept from being sent."""
         for key, call in self.running.items():
-            for future in filter(Future.done, call.futures):
-                self._ended.put((key, future))
-            if not call.futures:
+            if call.future is None:
                 self._send(key)
-        num = self._workers.count()
-        if not self._workers.repeats_slow or len(self.running) > num or not self._num_ended:
-            return
-        mean = (self._last_end - self._began) * num / self._num_ended
-        if time.monotonic() - self._last_end >= max(STRAGGLER_SECONDS, STRAGGLER_RATIO * mean):
-            for key, call in self.running.items():
-                if len(call.futures) == 1:
-                    self._send(key)
+            elif call.future.done():
+                self._ended.put((key, call.future))
 
 
 class _Call:
-    """An unfinished call.
-
-    futures: two if a slow call was sent again
-    weight:  the weight of its losses
-    """
+    """An unfinished call. weight: the weight of its losses."""
 
     def __init__(self, function: Callable[..., Any], arguments: tuple[object, ...]) -> None:
         self.function, self.arguments = function, arguments
-        self.futures: list[Future[Any]] = []
+        self.future: Future[Any] | None = None
         self.weight = 0
-
-    def cancel(self) -> bool:
-        """Cancel the call; return whether it had not begun."""
-        was_waiting = [future.cancel() for future in self.futures]
-        return all(was_waiting)
 
 
 def do_all(

@@ -15,9 +15,8 @@ from run_engines import assert_same_columns, countries_run
 
 import kgverify as kv
 from kgverify import UserError
-from kgverify.runs import fan_out, pool
+from kgverify.runs import fan_out
 from kgverify.runs.fan_out import DaskWorkers, check_address, reference_over
-from kgverify.runs.pool import do_all
 from kgverify.runs.run import reference_pipeline
 
 distributed = pytest.importorskip("distributed", reason="kgverify[distributed] is not installed")
@@ -98,27 +97,6 @@ def test_a_scheduler_that_does_not_answer_and_a_missing_package_are_errors(monke
     monkeypatch.setitem(sys.modules, "distributed", None)
     with pytest.raises(UserError, match=r"pip install 'kgverify\[distributed\]'"):
         run()
-
-
-def test_a_straggler_is_sent_again_and_its_first_result_counts(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool, "STRAGGLER_SECONDS", 0.0)
-    monkeypatch.setattr(pool, "STRAGGLER_RATIO", 0.0)
-    with DaskWorkers(address) as workers:
-        calls = [(1, sum, ([1],)), (2, _wait_once, ())]
-        assert dict(filter(None, do_all(workers, calls))) == {1: 1, 2: "second"}
-
-
-_waiting: list[int] = []
-_released = threading.Event()
-
-
-def _wait_once() -> str:
-    _waiting.append(1)
-    if len(_waiting) == 1:
-        _released.wait(30)
-        return "first"
-    _released.set()
-    return "second"
 
 
 def _end_process(mark: str) -> str:
