@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kgverify.comparison.align import align_candidates
-from kgverify.comparison.comparable import check_preconditions, compare_dialects
+from kgverify.comparison.comparable import MemorySource, check_preconditions, compare_dialects
 from kgverify.comparison.compare import Comparer
 from kgverify.comparison.equality import DEFAULT_EQUALITY, Equality
 from kgverify.comparison.modulo import NAMES, resolve_modulo
@@ -24,7 +24,7 @@ from kgverify.comparison.step_view import Names
 from kgverify.engines.protocol import candidate_set
 from kgverify.errors import UserError, count_of
 from kgverify.files.reading import read_json
-from kgverify.files.writing import write_file
+from kgverify.files.writing import make_folders, write_file
 from kgverify.progress import Phase, silent_phase
 from kgverify.report.content import Metrics
 from kgverify.report.report import encode_report
@@ -170,6 +170,7 @@ class Golden:
                 where=str(self.path),
                 fix="choose fewer queries or corruptions; kgverify record keeps any number of candidates",
             )
+        make_folders(self.path.parent)
         name = _name(expected)
         with phase(f"writing the golden file: {name}", num) as progress:
             trace = prove_candidates(run, expected.engine, candidates, progress)
@@ -242,10 +243,11 @@ class _Follower:
         self.notes: tuple[str, ...] = ()
         self._stale: NDArray[np.int64] = np.zeros(0, np.int64)
 
-    def follow(self, actual: Trace, phase: Phase) -> Trace:
+    def follow(self, actual: Trace, phase: Phase) -> tuple[Trace, bool]:
         """Return the expected trace: the actual steps where the digests agree, and the reference's steps elsewhere.
 
-        Columns that the digests do not count, or that the actual engine does not know, are unknown if they were copied.
+        Also return whether all digests agree: then the run repeats the one in the file. Columns that the digests do not
+        count, or that the actual engine does not know, are unknown if they were copied.
         """
         run, asked, path = self._run, self._asked, self._golden.path
         wanted = self._golden.digests
@@ -257,28 +259,30 @@ class _Follower:
         is_equal &= ~find_contradictory(actual.columns, actual.header, actual.fields)[pairs.actual]
         copied = pairs.expected[is_equal]
         rest = np.setdiff1d(np.arange(len(wanted)), copied)
-        parts = [actual.reader.gather_candidates(pairs.actual[is_equal])]
-        compared = f"{len(copied):,} of {count_of(len(wanted), 'candidate')} have the digests in {path}"
+        source, rows = MemorySource(actual), pairs.actual[is_equal]
+        copies = source.load(source.read_rows(rows), rows)
+        parts = [copies.columns]
         if len(rest):
             parts.append(self._prove(rest, phase))
             proved = replace(shell, columns=parts[1], digests=compute_digests(parts[1]))
             self._stale = rest[wanted[rest] != digest_candidates(parts[1], _choose_digests(proved, actual))]
-        name = _name(self._expected)
+        name, num = _name(self._expected), count_of(len(wanted), "candidate")
         how = f"their scores were not compared, and {name} ranks them by these scores"
-        others = f"; {name} proved the {len(rest):,} others" if len(rest) else ""
-        self.notes = (f"{compared}: {how}{others}",)
+        further = f"{name} proved the {len(rest):,} others" if len(rest) else "no engine ran twice"
+        self.notes = (f"{len(copied):,} of {num} have the digests in {path}: {how}; {further}",)
         columns = select_candidates(concatenate(parts), np.argsort(np.concatenate([copied, rest])))
         lost = shell.fields - actual.fields if len(copied) else frozenset()
         info = shell.header.engine
         info = msgspec.structs.replace(info, unknown=tuple(sorted({*info.unknown, *lost})))
-        return replace(
+        trace = replace(
             shell,
             header=msgspec.structs.replace(shell.header, engine=info),
             columns=columns,
-            digests=compute_digests(columns),
+            digests=compute_digests(columns) if len(rest) else copies.digests,
             rankings=self._expected.rank_finite(run, columns.candidates),
             fields=shell.fields - lost - (frozenset() if len(rest) else NOT_DIGESTED),
         )
+        return trace, not len(rest)
 
     def _prove(self, rows: NDArray[np.int64], phase: Phase) -> Columns:
         engine = self._expected.engine
@@ -331,6 +335,6 @@ def _withhold(traces: tuple[Trace, Trace], reasons: Sequence[str]) -> Verificati
     """Return an INCONCLUSIVE verification of no candidates."""
     comparison = Comparer(*traces).compare()
     coverage = Coverage(candidates=0, steps=0, resolvents=0, fields=())
-    comparison = msgspec.structs.replace(comparison, coverage=coverage, reasons=tuple(reasons), notes=(), equality=())
+    comparison = msgspec.structs.replace(comparison, coverage=coverage, reasons=tuple(reasons), notes=())
     headers = traces[0].header, traces[1].header
     return Verification(make_report(comparison, headers, metrics=Metrics()), *traces)
