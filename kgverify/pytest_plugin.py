@@ -44,7 +44,7 @@ _OPTIONS: Final = (
 _REPRODUCER: Final = pytest.StashKey[Path]()
 _FIRST_CAUSE: Final = pytest.StashKey[str]()
 _CALLED: Final = pytest.StashKey[dict[str, bool]]()
-"""Whether the test calls each fixture that it takes."""
+"""The fixtures that a test takes; True for those that it called."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

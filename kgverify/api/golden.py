@@ -1,9 +1,10 @@
 """`kgverify.golden`: compare an engine with a golden file, which holds a digest for each candidate."""
 
-from collections.abc import Collection
-from dataclasses import fields, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -25,7 +26,7 @@ from kgverify.runs.job import (
     Source,
     load_named_graph,
 )
-from kgverify.verification.golden import Golden, GoldenFile
+from kgverify.verification.golden import Golden
 
 
 @checked
@@ -82,50 +83,38 @@ def golden(
         >>> faulty.verdict.value, faulty.first_divergence.stage
         ('DIVERGE', 'match_facts')
     """
-    given = {"corruptions": corruptions, "seed": seed, "graph": graph, "policy": policy}
-    named = {name for name, value in given.items() if value is not None}
+    given: dict[str, Any] = {"number": queries, "corruptions": corruptions, "seed": seed}
+    given |= {"graph": graph, "policy": policy, "limits": limits}
+    given = {name: value for name, value in given.items() if value is not None}
     if isinstance(queries, Queries):
-        named |= {field.name for field in fields(Queries)}
-    elif queries is not None:
-        named.add("number")
-    chosen = Queries.choose(20 if queries is None else queries, corruptions, seed)
-    proofs = Proofs(limits, "shortest" if policy is None else policy)
-    source = Source("countries" if graph is None else graph)
-    job = Job(source, chosen, Engines(engine, reference), proofs, equality)
-    return golden_job(job, path, given=named, update=update, save=save)
+        given |= vars(Queries.choose(queries, corruptions, seed))
+    return golden_job(path, Engines(engine, reference), given, equality, update=update, save=save)
 
 
 def golden_job(
-    job: Job,
     path: str | Path,
+    engines: Engines,
+    given: Mapping[str, Any],
+    equality: Equality = DEFAULT_EQUALITY,
     *,
-    given: Collection[str],
     update: bool = False,
     save: str | Path | None = None,
     command: str = "",
     phase: Phase = silent_phase,
 ) -> Report:
-    """Compare the engine of a job with a golden file; see `golden`. UserError as there.
+    """Compare an engine with a golden file; see `golden`. UserError as there.
 
-    given: the fields of the job that the user named: `graph`, `policy`, and those of `Queries`. If there is a file, it has the
-           others, and the limits that the job leaves open.
+    given: `graph`, `policy`, `limits` and the fields of `Queries` that the user gave; the others are those of the file
     """
     stored = Golden(Path(path), update=update)
-    if stored.file is not None:
-        job = _complete(job, stored.file, str(path), given)
-    return verify_job(job, save=save, command=command, phase=phase, judge=partial(stored.verify, job))
-
-
-def _complete(job: Job, file: GoldenFile, where: str, given: Collection[str]) -> Job:
-    """Return a job with everything that the user did not name as in the file."""
-    named = {field.name: getattr(job.queries, field.name) for field in fields(Queries) if field.name in given}
-    limits = msgspec.structs.asdict(job.proofs.limits or DeclaredLimits())
-    own = {name: value for name, value in limits.items() if value is not None}
-    return replace(
-        job,
-        source=job.source if "graph" in given else Source(load_named_graph(Source(file.graph), where)),
-        queries=replace(file.queries, **named),
-        proofs=Proofs(
-            msgspec.structs.replace(file.limits, **own), job.proofs.policy if "policy" in given else file.policy
-        ),
+    job = Job() if stored.file is None else stored.file.make_job()
+    graph = given["graph"] if "graph" in given else load_named_graph(job.source, str(path))
+    limits = given.get("limits", DeclaredLimits())
+    limits = {name: value for name, value in msgspec.structs.asdict(limits).items() if value is not None}
+    proofs = Proofs(
+        msgspec.structs.replace(job.proofs.limits or DeclaredLimits(), **limits),
+        given.get("policy", job.proofs.policy),
     )
+    queries = replace(job.queries, **{each: value for each, value in given.items() if hasattr(job.queries, each)})
+    job = Job(Source(graph), queries, engines, proofs, equality)
+    return verify_job(job, save=save, command=command, phase=phase, judge=partial(stored.verify, job))

@@ -1,8 +1,7 @@
 """`kgverify golden`: compare an engine with a golden file."""
 
-from dataclasses import fields
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from cyclopts import Parameter
 
@@ -15,7 +14,7 @@ from kgverify.cli.progress import make_result_console, show_phase, typed_command
 from kgverify.comparison.equality import Equality
 from kgverify.files.writing import check_folder
 from kgverify.report.render.terminal import print_report
-from kgverify.runs.job import Job, Proofs, Queries, Reference, Source
+from kgverify.runs.job import Reference
 
 
 @warnings_afterwards()
@@ -43,21 +42,19 @@ def golden(
     if save is not None:
         check_folder(save)
     default = options.JobOptions()
-    named = {
-        each.name
-        for each in fields(Queries)
-        if is_typed("--queries" if each.name == "number" else f"--{each.name}")
-        or getattr(job.queries, each.name) != getattr(default.queries, each.name)
-    }
-    if is_typed("--policy") or job.proofs.policy != default.proofs.policy:
-        named.add("policy")
-    moved = job.source.load_moved()
-    if moved is not None:
-        named.add("graph")
-    source = Source("countries" if moved is None else moved)
-    proofs = Proofs(job.proofs.given_limits(), job.proofs.policy)
-    made = Job(source, job.queries, sides.make(work), proofs, equality)
-    report = golden_job(made, file, given=named, update=update, save=save, command=typed_command(), phase=show_phase)
+    options_of = {"number": "--queries"}
+    given: dict[str, Any] = {"limits": job.proofs.given_limits()}
+    for record, usual in ((job.queries, default.queries), (job.proofs, default.proofs)):
+        given |= {
+            name: value
+            for name, value in vars(record).items()
+            if name != "limits" and (is_typed(options_of.get(name, f"--{name}")) or value != getattr(usual, name))
+        }
+    if (moved := job.source.load_moved()) is not None:
+        given["graph"] = moved
+    report = golden_job(
+        file, sides.make(work), given, equality, update=update, save=save, command=typed_command(), phase=show_phase
+    )
     commands = {} if save is not None else {typed_command("--save", "run"): "then step through it: kgverify show run"}
     print_report(report, make_result_console(), next_commands=commands)
     write_json(report)
