@@ -8,6 +8,7 @@ from kgverify.api.evaluate import compare_evaluations as compare_evaluations
 from kgverify.api.evaluate import evaluate as evaluate
 from kgverify.api.fuzz import FuzzOptions as FuzzOptions
 from kgverify.api.fuzz import fuzz as fuzz
+from kgverify.api.golden import golden as golden
 from kgverify.api.open_trace import open_trace as open_trace
 from kgverify.api.record import record as record
 from kgverify.api.replay import replay as replay

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from kgverify.conformance import Conformance
     from kgverify.graphs.graph import KnowledgeGraph
     from kgverify.program.limits import Dialect
+    from kgverify.report.report import Report
     from kgverify.runs.engine_makers import AnyEngine, EngineSpec
     from kgverify.runs.run import Run
     from kgverify.testing.problems.problem import Problem
@@ -42,7 +43,8 @@ _OPTIONS: Final = (
 )
 _REPRODUCER: Final = pytest.StashKey[Path]()
 _FIRST_CAUSE: Final = pytest.StashKey[str]()
-_IS_CALLED: Final = pytest.StashKey[bool]()
+_CALLED: Final = pytest.StashKey[dict[str, bool]]()
+"""The fixtures that a test takes; True for those that it called."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -51,6 +53,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     for name, _, default, text in _OPTIONS:
         group.addoption(f"--kgverify-{name}", default=None, help=text, metavar=name.upper())
         parser.addini(f"kgverify_{name}", help=text, default=default)
+    group.addoption("--kgverify-update", action="store_true", help="write the golden files again, then compare")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -143,7 +146,7 @@ def assert_equivalent(request: pytest.FixtureRequest) -> Callable[..., "Conforma
     assert_equivalent(dialect=Dialect(...)) in another dialect than that of the option or the engine's attribute
     """
     marker = request.node.get_closest_marker("kgverify")
-    request.node.stash[_IS_CALLED] = False
+    request.node.stash.setdefault(_CALLED, {})["assert_equivalent"] = False
 
     def check(
         engine: Callable[..., Any] | None = None,
@@ -158,7 +161,7 @@ def assert_equivalent(request: pytest.FixtureRequest) -> Callable[..., "Conforma
         minimum: str | Mapping[str, int] | None = None,
         dialect: "Dialect | None" = None,
     ) -> "Conformance | None":
-        request.node.stash[_IS_CALLED] = True
+        request.node.stash[_CALLED]["assert_equivalent"] = True
         factory = engine if engine is not None else request.getfixturevalue("kgverify_engine")
         expected = reference if reference is not None else request.getfixturevalue("kgverify_reference")
         required = read_option(request.config, "minimum", marker) if minimum is None else minimum
@@ -213,6 +216,38 @@ def assert_equivalent(request: pytest.FixtureRequest) -> Callable[..., "Conforma
     return check
 
 
+@pytest.fixture
+def assert_golden(request: pytest.FixtureRequest) -> "Callable[..., Report]":
+    """Return a function that compares an engine with a golden file, and raises an AssertionError whose text is the report.
+
+    assert_golden("tests/family.golden")                          the engine of the fixture `kgverify_engine`
+    assert_golden("tests/family.golden", engine)                  another engine
+    assert_golden("tests/family.golden", engine, graph="family")  with arguments of `kgverify.golden`
+
+    The path starts from pytest's root folder. The test also fails if the file was missing: then it is written. The option
+    --kgverify-update writes it again.
+    """
+    request.node.stash.setdefault(_CALLED, {})["assert_golden"] = False
+
+    def check(path: str | Path, engine: "AnyEngine | None" = None, **options: Any) -> "Report":
+        request.node.stash[_CALLED]["assert_golden"] = True
+        import kgverify as kv
+        from kgverify.conformance import NotConforming
+
+        factory = request.getfixturevalue("kgverify_engine") if engine is None else engine
+        options.setdefault("reference", request.getfixturevalue("kgverify_reference") or None)
+        if (own := _read_dialect(request.config)) is not None:
+            options.setdefault("limits", kv.DeclaredLimits(dialect=own))
+        update = bool(request.config.getoption("--kgverify-update"))
+        report = kv.golden(request.config.rootpath / path, factory, update=update, **options)
+        if report.verdict is not kv.Verdict.AGREE:
+            request.node.stash[_FIRST_CAUSE] = next(iter(report.reasons), _first_line(str(report)))
+            raise NotConforming(str(report))
+        return report
+
+    return check
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
@@ -227,9 +262,10 @@ def pytest_runtest_makereport(
 
             call.excinfo = pytest.ExceptionInfo.from_exception(keep_users_frames(error))
     report = yield
-    if report.when == "call" and report.passed and not item.stash.get(_IS_CALLED, True):
+    idle = [name for name, is_called in item.stash.get(_CALLED, {}).items() if not is_called]
+    if report.when == "call" and report.passed and idle:
         report.outcome = "failed"
-        report.longrepr = "inconclusive: nothing was checked, since the test never calls assert_equivalent"
+        report.longrepr = f"inconclusive: nothing was checked, since the test never calls {' and '.join(idle)}"
     if report.when == "call" and report.failed and _FIRST_CAUSE in item.stash:
         lines = [item.stash[_FIRST_CAUSE]]
         if _REPRODUCER in item.stash:

@@ -51,6 +51,9 @@ class Entry(NamedTuple):
 
 ENTRIES: Final = {
     "diff": Entry(_START, "commands.diff:diff", "Compare two engines, or two traces, step by step.", compares=True),
+    "golden": Entry(
+        _START, "commands.golden:golden", "Compare an engine with a small file of digests in git.", compares=True
+    ),
     "record": Entry(_START, "commands.record:record", "Run one engine and write its trace.", compares=True),
     "show": Entry(
         _START,

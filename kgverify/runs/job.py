@@ -4,7 +4,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Final, Literal, TypeAlias
+from typing import Any, ClassVar, Final, Literal, Self, TypeAlias
 
 import msgspec
 
@@ -239,30 +239,46 @@ def _as_policy(given: Policy | Callable[[Any, Any], Any]) -> Policy:
     return given if isinstance(given, Policy) else Policy.of_function(given)
 
 
-class _WrittenJob(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A job as plain values. The name of an engine made in Python is empty."""
+class WrittenRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The candidates of a job and how they are proved, as plain values."""
 
     graph: GraphFiles
     queries: Queries
-    engine: EngineSpec
-    reference: EngineSpec
     limits: Limits
     policy: str
+
+    @classmethod
+    def of(cls, job: Job, **further: Any) -> Self:
+        """Write a job down; `further` are the fields of a subclass. A graph or policy made in Python becomes a name."""
+        graph, policy = job.source.load(), job.proofs.policy
+        return cls(
+            graph=graph.loaded or GraphFiles(graph.name),
+            queries=job.queries,
+            limits=(job.proofs.limits or DeclaredLimits()).with_defaults(),
+            policy=policy if isinstance(policy, str) else _as_policy(policy).name,
+            **further,
+        )
+
+    def make_job(self, engines: Engines = Engines(), equality: Equality = DEFAULT_EQUALITY) -> Job:
+        """Return the job."""
+        return Job(Source(self.graph), self.queries, engines, Proofs(self.limits, self.policy), equality)
+
+
+class _WrittenJob(WrittenRun, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A job as plain values. The name of an engine made in Python is empty."""
+
+    engine: EngineSpec
+    reference: EngineSpec
     equality: Equality
 
 
 def encode_job(job: Job) -> dict[str, Any]:
-    """Return a job as the plain values that a report stores. A graph or policy made in Python is stored as a name."""
-    graph, policy = job.source.load(), job.proofs.policy
-    written = _WrittenJob(
-        graph.loaded or GraphFiles(graph.name),
-        job.queries,
+    """Return a job as the plain values that a report stores."""
+    engines = (
         write_down(job.engines.engine, default=""),
         write_down(choose_reference(job.engines.reference), default=""),
-        (job.proofs.limits or DeclaredLimits()).with_defaults(),
-        policy if isinstance(policy, str) else _as_policy(policy).name,
-        job.equality,
     )
+    written = _WrittenJob.of(job, engine=engines[0], reference=engines[1], equality=job.equality)
     encoded: dict[str, Any] = msgspec.to_builtins(written)
     return encoded
 
@@ -279,8 +295,7 @@ def read_job(report: ReportContent) -> Job:
         found = msgspec.convert(report.job, _WrittenJob)
     except msgspec.ValidationError as error:
         raise UserError(f"is not a job of kgverify: {error}", where="the run's job", fix="run it again") from None
-    engines, proofs = Engines(found.engine, found.reference), Proofs(found.limits, found.policy)
-    return Job(Source(found.graph), found.queries, engines, proofs, found.equality)
+    return found.make_job(Engines(found.engine, found.reference), found.equality)
 
 
 def load_run_graph(report: ReportContent) -> KnowledgeGraph:

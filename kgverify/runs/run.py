@@ -140,7 +140,7 @@ class Pipeline(NamedTuple):
 
 def rank_alike(run: Run, pipelines: Sequence[Pipeline], traces: Sequence[Trace]) -> tuple[Trace, ...]:
     """Rank the traces of two sides by data that both have: only by outcomes if one side has no scores."""
-    if all(SCORE_SUMS in trace.fields for trace in traces):
+    if not any(SCORE_SUMS in trace.header.engine.unknown for trace in traces):
         return tuple(traces)
     sources = settle_undecided((MemorySource(traces[0]), MemorySource(traces[1])))
     ranked = []

@@ -1,6 +1,6 @@
 """The verification of a pipeline against another on the same run."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, NamedTuple
@@ -103,7 +103,7 @@ def _compare_runs(run: Run, side: EngineRun, options: Options) -> tuple[bool | N
     is_of_batch = len(rows) < len(whole.query)
     # Repeat the batches of the first run with all candidates; twice, since an engine may alternate.
     for _ in range(2 * is_of_batch):
-        again = _prove(run, side.engine, whole)
+        again = prove_candidates(run, side.engine, whole)
         in_same_batch = Comparer(replace(side.trace, header=again.header), again, options).compare().divergences
         if in_same_batch:
             is_of_batch, differing, rows = False, in_same_batch, np.arange(len(whole.query))
@@ -121,6 +121,10 @@ def _compare_runs(run: Run, side: EngineRun, options: Options) -> tuple[bool | N
 
 
 # The verification
+
+
+Follow = Callable[[Trace, Phase], tuple[Trace, bool]]
+"""A function that makes the expected trace from the actual one, and says whether both are of equal runs of all candidates."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,15 +153,18 @@ def verify(
     equality: Equality = DEFAULT_EQUALITY,
     effort: Effort = FULL,
     phase: Phase = silent_phase,
+    follow: Follow | None = None,
 ) -> Verification:
     """Run both pipelines and compare their steps.
 
     By default each engine follows its own choices. In lockstep, the actual engine takes each step from the expected goal,
     which separates independent faults from consequences; the metrics are still those of the free run.
+
+    follow: a function that makes the expected trace from the actual one; without it, the expected engine proves everything
     """
     compilations = CompilationLog()
     pipelines = expected, actual
-    sides, declared = _run_both(run, pipelines, equality.determinism, phase, compilations)
+    sides, declared = _run_both(run, pipelines, equality.determinism, phase, compilations, follow)
     traces = sides[0].trace, sides[1].trace
     hidden = _find_hidden(pipelines) if equality.lockstep else ()
     equality = replace(equality, lockstep=equality.lockstep and not hidden)
@@ -187,10 +194,22 @@ def verify(
 
 
 def _run_both(
-    run: Run, pipelines: tuple[Pipeline, Pipeline], repeats: bool, phase: Phase, compilations: CompilationLog
+    run: Run,
+    pipelines: tuple[Pipeline, Pipeline],
+    repeats: bool,
+    phase: Phase,
+    compilations: CompilationLog,
+    follow: Follow | None,
 ) -> "tuple[tuple[EngineRun, EngineRun], tuple[Feature, ...]]":
     """Run both engines, and prove a sample of their candidates again; also return the features declared by the actual one."""
-    sides = [_run_pipeline(run, *each, phase, compilations) for each in zip(pipelines, ROLES, strict=True)]
+    sides = [
+        _run_pipeline(run, *each, phase, compilations)
+        for each in [*zip(pipelines, ROLES, strict=True)][follow is not None :]
+    ]
+    if follow is not None:
+        expected, is_repetition = follow(sides[0].trace, phase)
+        repeats = repeats and not is_repetition
+        sides.insert(0, EngineRun(ROLES[0], pipelines[0].engine, expected))
     declared: tuple[Feature, ...] = ()
     engine = pipelines[1].engine
     if isinstance(engine, (DescribedEngine, NumberedEngine)):
@@ -199,7 +218,9 @@ def _run_both(
         # Features describe the columns that the engine returned last.
         declared = read_declared(engine, sides[1].trace.columns) if isinstance(engine, DescribedEngine) else ()
         declared += read_numbers(engine, run.graph.program.symbols) if isinstance(engine, NumberedEngine) else ()
-    for i, side in enumerate(sides if repeats else ()):
+    # An expected trace that follows the actual one is not made by the expected engine alone.
+    for i in range(follow is not None, 2) if repeats else ():
+        side = sides[i]
         title = _title(side.engine, side.role)
         with phase(f"{title}, again", 0) as progress, compilations.of(title, "the second run"):
             sides[i] = prove_again(side, pipelines[i].draw_for(run), progress)
@@ -218,7 +239,7 @@ def _run_pipeline(run: Run, pipeline: Pipeline, role: str, phase: Phase, compila
     candidates = pipeline.draw_for(run)
     title = _title(pipeline.engine, role)
     with phase(title, len(candidates.query)) as progress, compilations.of(title, "the first run"):
-        trace = _prove(run, pipeline.engine, candidates, progress)
+        trace = prove_candidates(run, pipeline.engine, candidates, progress)
     columns, engine = trace.columns, trace.header.engine
     if engine.name not in OWN_ENGINES and find_float_type(columns.resolvents.score) == "float32":
         # The scores are float32 numbers, whatever the type of the array.
@@ -228,7 +249,7 @@ def _run_pipeline(run: Run, pipeline: Pipeline, role: str, phase: Phase, compila
     return EngineRun(role, pipeline.engine, trace)
 
 
-def _prove(run: Run, engine: Engine, candidates: CandidateSet, progress: Progress = no_progress) -> Trace:
+def prove_candidates(run: Run, engine: Engine, candidates: CandidateSet, progress: Progress = no_progress) -> Trace:
     """Prove candidates; the steps of a large run are in temporary files. UserError for inconsistent columns."""
     # Features describe the columns that the engine returned last.
     if len(candidates.query) <= BLOCK or isinstance(engine, DescribedEngine):

@@ -45,7 +45,7 @@ PAGES = {
         parts=("## In Python", "## Your graph", "## Record", "The same in Python", "## Investigate"),
         printed=(r"AGREE\S* 22\s+DIVERGE .*DIVERGE", r"AGREE   22 candidates", r"\bAGREE\s+22\s"),
     ),
-    "docs/ci.md": Page(printed=(r"AGREE   22 candidates.*DIVERGE.*::error.*DIVERGE",)),
+    "docs/ci.md": Page(printed=(r"INCONCLUSIVE.*AGREE   22 candidates.*DIVERGE.*::error",)),
     "docs/evaluating.md": Page(until="## Several machines", printed=(r"\[0 0 1 1",)),
     "docs/fuzzing.md": Page(
         files={"toml": "known.toml", "reproducer": "shown.kg"},
@@ -53,6 +53,7 @@ PAGES = {
     ),
     "docs/graphs.md": Page(has_shared=True),
     "docs/install.md": Page(ignored=("text", "toml"), printed=("kgverify",)),
+    "docs/over-time.md": Page(printed=(r"INCONCLUSIVE.*was missing.*AGREE   22 candidates.*DIVERGE.*match_facts",)),
     "docs/reference.md": Page(printed=("DIVERGE", r"AGREE.*\Z")),
     # Its Python, and what it shows, are in tests/plugin/test_pytest_plugin.py.
     "docs/report.md": Page(has_shared=True),

@@ -85,6 +85,19 @@ class Contradictions:
             self.found[what] = (before + num, candidate, step)
 
 
+def find_contradictory(columns: Columns, header: Header, fields: frozenset[str]) -> NDArray[np.bool_]:
+    """Return a mask of the candidates whose columns contradict each other, or whose log-probability is not finite: bool [N]."""
+    block, candidates = _Block(columns, header, fields), columns.candidates
+    is_wrong = np.zeros(len(candidates.query), bool)
+    if "candidates.log_probability" in fields:
+        is_wrong |= ~np.isfinite(candidates.log_probability)
+    for _, is_other in block.judge_candidates():
+        is_wrong |= is_other
+    for _, is_other in block.judge_steps():
+        is_wrong[block.owner[is_other]] = True
+    return is_wrong
+
+
 def _judge_ends(
     candidates: Candidates, ended: NDArray[np.int8] | None, fields: frozenset[str]
 ) -> Iterator[tuple[str, NDArray[np.bool_]]]:

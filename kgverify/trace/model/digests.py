@@ -7,7 +7,7 @@ and origins.
 """
 
 from collections.abc import Collection, Iterator
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -105,10 +105,17 @@ def _compute(columns: Columns, num: int) -> list[Words]:
     return digests
 
 
-def _digest_rows(columns: Any, schema: Schema, level: str) -> Words:
+def digest_candidates(columns: Any, steps: Words, schema: Schema = KNOWLEDGE_GRAPH) -> Words:
+    """Return uint64 [N], a digest of each candidate: what identifies it, its outcome, and the digests of its steps in order."""
+    return _digest_rows(columns, schema, "candidates", steps)
+
+
+def _digest_rows(columns: Any, schema: Schema, level: str, steps: Words | None = None) -> Words:
     """Hash each row of a level: its columns in order, each count together with the hashes of the rows it counts.
 
     Numbers that may differ within a tolerance are left out.
+
+    steps: the hashes of the steps, if they are known
     """
     own = [each for each in schema.compared if each.rows == level and each.is_digested]
     state = np.zeros(len(schema.values(columns, own[0].path)), np.uint64)
@@ -119,7 +126,9 @@ def _digest_rows(columns: Any, schema: Schema, level: str) -> Words:
         if each.counts:
             starts = starts_of(values)
             position = words_of(np.arange(starts[-1]) - np.repeat(starts[:-1], values))
-            state = fold(state, _segment_sums(fold(position, _digest_rows(columns, schema, each.counts)), starts))
+            is_given = steps is not None and each.counts == "steps"
+            counted = cast(Words, steps) if is_given else _digest_rows(columns, schema, each.counts)
+            state = fold(state, _segment_sums(fold(position, counted), starts))
     return state
 
 
