@@ -14,6 +14,7 @@ from typing import Final, NamedTuple, Protocol
 
 import msgspec
 
+from kgverify.codes import Code, Coded
 from kgverify.comparison.exercise.exercise import NOT_EXERCISED, Exercise, explain_missing
 from kgverify.comparison.result import Verdict
 from kgverify.engines.table import REFERENCE
@@ -436,14 +437,16 @@ class CampaignResult(ShownAsText, Counts, kw_only=True):
         return self.num_problems == self.num_skipped + self.num_left
 
     @property
-    def reasons(self) -> tuple[str, ...]:
+    def reasons(self) -> tuple[Coded, ...]:
         """The reasons why the campaign decides nothing, if it found nothing."""
         if self.is_vacuous and self.num_skipped and not self.num_left:
-            return (f"nothing was compared: the engine or the reference {REFUSED} every problem; {HOW_TO_SUPPORT}",)
+            text = f"nothing was compared: the engine or the reference {REFUSED} every problem; {HOW_TO_SUPPORT}"
+            return (Code.NOTHING_COMPARED.mark(text),)
         if self.is_vacuous:
-            return ("nothing was compared",)
+            return (Code.NOTHING_COMPARED.mark("nothing was compared"),)
         if self.num_differing and not self.divergences:
-            return (f"the time ended before one of {count_of(self.num_differing, 'differing problem')} was confirmed",)
+            text = f"the time ended before one of {count_of(self.num_differing, 'differing problem')} was confirmed"
+            return (Code.NOT_CONFIRMED.mark(text),)
         return explain_missing({"": self.exercise}, self.minimum)
 
     @property
