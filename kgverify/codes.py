@@ -13,8 +13,8 @@ SECTIONS: Final = "https://kgverify.github.io/kgverify/verdicts/#"
 class Code(StrEnum):
     """The code of a kind of finding; it never changes, and is never used for another kind.
 
-    KG1: the class of a difference, with the name of a `DifferenceClass`. KG2: a reason for INCONCLUSIVE. KG3: a difference
-    that is no divergence. KG4: a doubt about a graph.
+    KG1: the class of a difference, with the name of a `DifferenceClass`, or another failure of an engine. KG2: a reason
+    for INCONCLUSIVE. KG3: a difference that is no divergence. KG4: a doubt about a graph.
     """
 
     MISSING = "KG101"
@@ -37,6 +37,10 @@ class Code(StrEnum):
     UNSOUND = "KG118"
     MALFORMED = "KG119"
     UNCLASSIFIED = "KG120"
+    CRASH = "KG121"
+    HANG = "KG122"
+    DEATH = "KG123"
+    LAW = "KG124"
 
     NOTHING_COMPARED = "KG201"
     TOO_LITTLE_EXERCISED = "KG202"

@@ -222,13 +222,14 @@ class SourceCode(msgspec.Struct, frozen=True):
 
     file: relative to the folder in which the comparison ran, or else as it is imported
     name: the name of the function
-    text: its first lines
+    text: its first lines; last_line: the number of its last line
     """
 
     file: str
     line: int
     name: str
     text: tuple[str, ...]
+    last_line: int = 0
 
 
 class Cause(msgspec.Struct, frozen=True, kw_only=True):

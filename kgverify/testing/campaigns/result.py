@@ -339,6 +339,7 @@ Watch = Callable[[Tally], None]
 class FoundDivergence(msgspec.Struct, kw_only=True):
     """A divergence, listed once for all problems that show it.
 
+    code:         the stable code of its kind: docs/verdicts.md has a section for each
     is_new:       whether no known divergence has its signature
     num_problems: generated problems confirmed to show it; 0 if only a reproducer of the corpus does
     first:        the index of the first such problem in the seed's sequence; -1 without such a problem
@@ -352,6 +353,7 @@ class FoundDivergence(msgspec.Struct, kw_only=True):
     stage: str
     kind: str
     is_new: bool
+    code: str = ""
     num_problems: int = 0
     first: int = -1
     file: str = ""
@@ -538,7 +540,8 @@ def _list_replays(replays: list[ReplayedFile]) -> Iterator[tuple[str, str]]:
 
 def _describe_divergence(found: FoundDivergence, replay: Callable[[str], str]) -> Iterator[str]:
     where = f"in {count_of(found.num_problems, 'problem')}, first in problem {found.first}"
-    yield f"{found.signature}   {where if found.num_problems else 'in the corpus'}"
+    code = f" [{found.code}]" if found.code else ""
+    yield f"{found.signature}   {where if found.num_problems else 'in the corpus'}{code}"
     yield from (f"   {line}" for line in found.message.splitlines())
     if not found.program:
         yield "   shows only where several problems share a run; try those of its block again with --fresh"
